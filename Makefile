@@ -1,0 +1,46 @@
+# make demo   train a ViT on handwritten digits, test it, predict, write a report
+# make test   run the whole test suite
+# make lint   formatting, lint, types
+# All of them set up .venv first; PYTHON names another interpreter (3.11 or newer).
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN ?= runs/demo
+
+.PHONY: demo test lint format clean
+
+demo: $(VENV)/.installed
+	$(BIN)/vitlab train digits --out $(RUN) --resume
+	$(BIN)/vitlab evaluate $(RUN) digits
+	$(BIN)/python examples/digit_images.py $(RUN)/images
+	$(BIN)/vitlab predict $(RUN) $(RUN)/images --top 3
+	@echo "The report: $(RUN)/report.html"
+
+test: $(VENV)/.tested
+	$(BIN)/python -m pytest -n auto
+
+lint: $(VENV)/.tested
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.tested
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache
+
+$(VENV)/.made:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.tested: $(VENV)/.made pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@touch $@ $(VENV)/.installed

@@ -1,0 +1,22 @@
+"""Write a few test images of the digits as PNG files: `python examples/digit_images.py FOLDER`."""
+
+import sys
+from pathlib import Path
+
+from PIL import Image
+
+from vitlab.data.splits import open_data
+
+
+def main(folder: Path, count: int = 6) -> None:
+    """One image for each of the first classes, named after its true class."""
+    folder.mkdir(parents=True, exist_ok=True)
+    test = open_data("digits").test
+    for label in range(count):
+        place = int((test.labels == label).argmax())
+        pixels = test.read(place)
+        Image.fromarray(pixels[..., 0]).save(folder / f"a-{test.classes[label]}.png")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,59 @@
+"""ViTLab, the Vision Transformer workbench. The public names, each loaded when first used."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitlab import inspect as inspect
+    from vitlab import measure as measure
+    from vitlab.errors import UserError as UserError
+    from vitlab.evaluation.classify import classify as classify
+    from vitlab.evaluation.evaluate import evaluate as evaluate
+    from vitlab.models.config import ViTConfig as ViTConfig
+    from vitlab.models.vit import VisionTransformer as VisionTransformer
+    from vitlab.models.vit import create as create
+    from vitlab.training.recipe import Host as Host
+    from vitlab.training.recipe import Recipe as Recipe
+    from vitlab.training.recipes import recipe as recipe
+    from vitlab.training.train import Run as Run
+    from vitlab.training.train import train as train
+    from vitlab.weights.load import load as load
+    from vitlab.weights.save import save as save
+
+_HOMES = {
+    "Host": "vitlab.training.recipe",
+    "Recipe": "vitlab.training.recipe",
+    "Run": "vitlab.training.train",
+    "UserError": "vitlab.errors",
+    "ViTConfig": "vitlab.models.config",
+    "VisionTransformer": "vitlab.models.vit",
+    "classify": "vitlab.evaluation.classify",
+    "create": "vitlab.models.vit",
+    "evaluate": "vitlab.evaluation.evaluate",
+    "inspect": "",
+    "load": "vitlab.weights.load",
+    "measure": "",
+    "recipe": "vitlab.training.recipes",
+    "save": "vitlab.weights.save",
+    "train": "vitlab.training.train",
+}
+__all__ = sorted(_HOMES)
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home (PyTorch alone takes seconds)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'vitlab' has no attribute {name!r}")
+    home = _HOMES[name]
+    value = (
+        getattr(importlib.import_module(home), name)
+        if home
+        else importlib.import_module(f"vitlab.{name}")
+    )
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOMES]

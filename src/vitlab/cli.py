@@ -1,0 +1,179 @@
+"""The command `vitlab`: parse, call, print. Nothing heavy is imported before its turn."""
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from vitlab.errors import UserError
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run a command and exit: 0 done, 2 the user can fix it, 130 interrupted, 1 a bug."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    name = words[0] if words else "--help"
+    try:
+        if name in ("-h", "--help"):
+            print(_overview())
+        elif name == "--version":
+            print(f"vitlab {_version()}")
+        elif name in COMMANDS:
+            COMMANDS[name](words[1:])
+        else:
+            raise UserError(f"there is no such command; there are {', '.join(COMMANDS)}")
+        sys.stdout.flush()
+    except UserError as error:
+        _fail(2, name, str(error))
+    except KeyboardInterrupt as stop:
+        _fail(130, name, str(stop) or "interrupted")
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(0)
+
+
+def train(words: list[str]) -> None:
+    """Train a model from scratch, test it, write a report."""
+    from vitlab.arguments import parse_train
+
+    args = parse_train(words)
+    import vitlab
+
+    command = shlex.join(["vitlab", "train", *words])
+    run = vitlab.train(args.recipe, args.out, resume=args.resume, host=args.host, command=command)
+    _print_figures(run.metrics, args.json)
+
+
+def evaluate(words: list[str]) -> None:
+    """Measure a model on labelled images."""
+    from vitlab.arguments import Evaluate, parse
+
+    args = parse(Evaluate, words, "evaluate")
+    import vitlab
+
+    figures = vitlab.evaluate(
+        vitlab.load(args.weights),
+        args.data,
+        split=args.split,
+        device=args.device,
+        precision=args.precision,
+        workers=args.workers,
+    )
+    for note in figures["notes"]:
+        print(f"skipped: {note}", file=sys.stderr)
+    _print_figures(figures, args.json)
+
+
+def predict(words: list[str]) -> None:
+    """Name the likeliest classes of images."""
+    from vitlab.arguments import Predict, parse
+
+    args = parse(Predict, words, "predict")
+    import vitlab
+
+    model = vitlab.load(args.weights)
+    answers = vitlab.classify(
+        model, args.images, top=args.top, device=args.device, workers=args.workers
+    )
+    for answer in (each for each in answers if each.error):
+        print(f"skipped: {answer.error}", file=sys.stderr)
+    if args.json:
+        _print_json({"model": model.config.name, "predictions": [a.as_dict() for a in answers]})
+        return
+    for answer in (each for each in answers if not each.error):
+        best = "  ".join(f"{name} {probability:.1%}" for name, probability in answer.classes)
+        print(f"{answer.image}  {best}")
+
+
+def models(words: list[str]) -> None:
+    """List the models by name, with their cost."""
+    from vitlab.arguments import List, parse
+
+    args = parse(List, words, "models")
+    from vitlab.measure.cost import cost
+    from vitlab.models.names import MODELS, config_of
+
+    prices = {name: cost(config_of(name)) for name in MODELS}
+    if args.json:
+        rows = [{"model": n, "params": p.params, "macs": p.macs} for n, p in prices.items()]
+        _print_json({"image_size": 224, "models": rows})
+        return
+    _print_table(
+        ("model", "parameters", "GMACs at 224"),
+        [(n, f"{p.params / 1e6:.1f} M", f"{p.macs / 1e9:.2f}") for n, p in prices.items()],
+    )
+    print("Any other depth, number of branches and patch has its name too: ViT-S18x2/14, ViT-B13/8")
+
+
+def recipes(words: list[str]) -> None:
+    """List the training recipes by name."""
+    from vitlab.arguments import List, parse
+
+    args = parse(List, words, "recipes")
+    from vitlab.training.folder import as_tables
+    from vitlab.training.recipes import RECIPES
+
+    about = {name: (make.__doc__ or "").splitlines()[0] for name, make in RECIPES.items()}
+    if args.json:
+        rows = [{"recipe": n, "about": about[n]} | as_tables(RECIPES[n]()) for n in about]
+        _print_json({"recipes": rows})
+        return
+    _print_table(("recipe", "for"), list(about.items()))
+    print("vitlab train DATA --recipe NAME --help shows every field of a recipe and its value")
+
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    each.__name__: each for each in (train, evaluate, predict, models, recipes)
+}
+
+
+def _overview() -> str:
+    lines = [f"  {name:<10} {make.__doc__}" for name, make in COMMANDS.items()]
+    return "\n".join(
+        [
+            "vitlab, the Vision Transformer workbench",
+            "",
+            "usage: vitlab COMMAND …",
+            "",
+            *lines,
+            "",
+            "vitlab COMMAND --help explains a command. To begin: vitlab train digits",
+        ]
+    )
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("vitlab")
+
+
+def _fail(status: int, name: str, message: str) -> NoReturn:
+    """One line on stderr, then out."""
+    print(f"vitlab {name}: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def _print_figures(figures: dict[str, Any], as_json: bool) -> None:
+    from vitlab.units import readable
+
+    if as_json:
+        _print_json(figures)
+    else:
+        _print_table(("figure", "value"), readable(figures))
+
+
+def _print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*head, box=box.SIMPLE_HEAD)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)

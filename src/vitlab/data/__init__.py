@@ -1,0 +1,1 @@
+"""From bytes to batches: sources, splits, decoding, order, loading, augmentation."""

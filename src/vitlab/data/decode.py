@@ -1,0 +1,447 @@
+"""Image bytes to upright uint8 pixels, and their crops: random to train, centred to evaluate.
+
+Every file is treated as hostile. The header is checked first: the format, the size of the file,
+the number of pixels. Whatever Pillow raises on a bad file leaves this module as `BadImage`.
+
+Pillow's warnings neither reach the user nor become errors. JPEG and PNG files are handed to Pillow
+without their metadata, WebP and BMP readers never warn, and the readers are called directly, so
+that the process-wide `PIL.Image.MAX_IMAGE_PIXELS` plays no part. That leaves GIF and TIFF, whose
+readers warn about odd tags: they are decoded under `warnings.catch_warnings`. It swaps the
+process-wide filters for a moment and is not thread-safe in Python 3.11, so a lock admits one GIF
+or TIFF at a time. The formats a server should accept (JPEG, PNG, WebP) never take that lock.
+
+Colours are those stored in the file: ICC profiles and gamma are ignored, as is EXIF in text form.
+"""
+
+import math
+import struct
+import threading
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from io import BytesIO
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.GifImagePlugin import GifImageFile
+from PIL.ImageFile import ImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
+
+from vitlab.errors import UserError
+
+Pixels = NDArray[np.uint8]
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom edge in pixels; fractions are allowed."""
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+MAX_PIXELS = 50_000_000
+MAX_BYTES = 256 * 2**20
+"""Room for the largest plain file: 50 million RGBA pixels, uncompressed, are 200 MB."""
+DRAWS = 22
+"""Uniform numbers that `random_box` needs: ten tries of two, then two for the position."""
+
+_READERS: dict[str, type[ImageFile]] = {
+    "JPEG": JpegImageFile,
+    "PNG": PngImageFile,
+    "WEBP": WebPImageFile,
+    "GIF": GifImageFile,
+    "BMP": BmpImageFile,
+    "TIFF": TiffImageFile,
+}
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+_GREY = ("1", "L", "LA", "La", "I", "F", "I;16", "I;16B", "I;16L", "I;16N")
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_MAX_PARTS = 100_000  # segments or chunks; a 256 MB PNG in the usual 8 kB chunks has 33,000
+_MAX_SCANS = 50  # of a progressive JPEG with the most pixels allowed; ten are usual
+_BAND = 2**22  # pixels that Pillow exports at a time
+_LOCK = threading.Lock()
+
+
+class BadImage(UserError):  # noqa: N818
+    """An image that cannot be used: one line that names it and says what is wrong."""
+
+
+def decode(
+    data: bytes,
+    channels: int,
+    name: str = "image",
+    *,
+    max_pixels: int = MAX_PIXELS,
+    formats: Collection[str] = FORMATS,
+    at_least: tuple[int, int] | None = None,
+) -> Pixels:
+    """Decode the first frame, upright, in the colours asked for.
+
+    Transparent pixels are laid over white unless four channels are asked for. Grey is the ITU-R
+    601 luma. Samples of 16 bits keep their high byte, which undoes both usual ways of widening 8
+    bits. 32-bit integers must lie in 0...65535 and are read as 16 bits. Floats are read as 0
+    (black) to 1 (white) and clipped, but refused outside -1...2, where clipping would destroy the
+    image unseen. JPEGs in CMYK are read as inverted, as Adobe writes them and browsers read them.
+
+    Args:
+        data: The whole file.
+        channels: 1 (grey), 3 (RGB) or 4 (RGBA).
+        name: What to call the image in an error.
+        max_pixels: The most pixels the image, and a tile of a TIFF, may have.
+        formats: The formats accepted, from `FORMATS`.
+        at_least: Rows and columns that will be needed. A JPEG at least four times larger both ways
+            may then be decoded at 1/2, 1/4 or 1/8 of its size, never below twice what is needed:
+            take boxes from the shape of the result, not from `size`.
+
+    Returns:
+        Pixels of shape (rows, columns, channels), C-contiguous and writable.
+
+    Raises:
+        BadImage: The file is not an image in an accepted format, is damaged, or is too large.
+    """
+    if channels not in _MODES:
+        raise ValueError(f"channels must be 1, 3 or 4, not {channels}")
+    with _opened(data, name, max_pixels, formats) as (image, orientation):
+        if at_least is not None:
+            rows, columns = reversed(at_least) if orientation >= 5 else at_least
+            image.draft(None, (2 * columns, 2 * rows))
+        image.load()
+        flat = _recolour(image, channels)
+        if orientation in _TURNS:
+            flat = flat.transpose(_TURNS[orientation])
+        return _export(flat, channels)
+
+
+def size(data: bytes, name: str = "image") -> tuple[int, int]:
+    """Rows and columns of the upright image, from the header alone; errors as in `decode`."""
+    return shape(data, name)[:2]
+
+
+def shape(data: bytes, name: str = "image") -> tuple[int, int, int]:
+    """Rows, columns and channels of the upright image, from the header; errors as in `decode`.
+
+    Channels are 1 where the file can hold only greys, with or without transparency, else 3. A
+    palette counts as colour, whatever is in it.
+    """
+    with _opened(data, name, MAX_PIXELS, FORMATS) as (image, orientation):
+        # 16-bit grey with alpha is the one grey kind that Pillow opens as colour
+        grey = image.mode in _GREY or (image.format == "PNG" and data[25] == 4)
+        columns, rows = reversed(image.size) if orientation >= 5 else image.size
+        return rows, columns, 1 if grey else 3
+
+
+def crop_resize(
+    image: Pixels,
+    box: Box,
+    rows: int,
+    columns: int,
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear",
+) -> Pixels:
+    """Resize one box of an image, antialiased, by Pillow.
+
+    Args:
+        image: Shape (height, width, channels) with 1, 3 or 4 channels; colours of RGBA are weighted
+            by alpha.
+        box: Within the image.
+        rows: Height of the result.
+        columns: Width of the result.
+        interpolation: The filter.
+
+    Returns:
+        A new array of shape (rows, columns, channels); a copy if nothing has to change.
+    """
+    if image.shape[:2] == (rows, columns) and tuple(box) == (0, 0, columns, rows):
+        return np.array(image, order="C")
+    method = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+    source = Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
+    result = source.resize((columns, rows), method[interpolation], box=box)
+    return np.array(result).reshape(rows, columns, image.shape[2])
+
+
+def centre_box(rows: int, columns: int, out_rows: int, out_columns: int, crop: float) -> Box:
+    """The largest centred box with the output's aspect ratio, scaled by `crop` in (0, 1].
+
+    For a square output, a crop of 0.875 is the usual "resize to 256, take the central 224".
+    """
+    if not 0 < crop <= 1:
+        raise ValueError(f"crop must be above 0 and at most 1, not {crop}")
+    return _centred(rows, columns, out_rows, out_columns, crop)
+
+
+def random_box(
+    rows: int,
+    columns: int,
+    out_rows: int,
+    out_columns: int,
+    area: tuple[float, float],
+    aspect: tuple[float, float],
+    draws: Sequence[float],
+) -> Box:
+    """The random crop of Inception training; the randomness is all in `draws`.
+
+    Each of up to ten tries takes two draws: one for the box's share of the image's area, uniform in
+    `area`, one for its aspect ratio (width over height, relative to the output's), log-uniform in
+    `aspect`. The first box that fits is placed by the last two draws. If none fits, the result is
+    the largest centred box whose aspect ratio is in the range.
+
+    Args:
+        rows: Height of the image.
+        columns: Width of the image.
+        out_rows: Height of the output.
+        out_columns: Width of the output.
+        area: Least and greatest share of the area.
+        aspect: Least and greatest aspect ratio; 1 is the output's own.
+        draws: `DRAWS` numbers in [0, 1).
+
+    Returns:
+        A box within the image.
+    """
+    if len(draws) != DRAWS:
+        raise ValueError(f"{DRAWS} draws are needed, not {len(draws)}")
+    own = out_columns / out_rows
+    low, high = math.log(aspect[0]), math.log(aspect[1])
+    for attempt in range(0, DRAWS - 2, 2):
+        share = area[0] + (area[1] - area[0]) * draws[attempt]
+        ratio = own * math.exp(low + (high - low) * draws[attempt + 1])
+        width = math.sqrt(rows * columns * share * ratio)
+        height = width / ratio
+        if width <= columns and height <= rows:
+            left, top = (columns - width) * draws[-2], (rows - height) * draws[-1]
+            # rounding may carry the far edge past the image by one part in 2**52
+            return left, top, min(left + width, columns), min(top + height, rows)
+    ratio = min(max(columns / rows, own * aspect[0]), own * aspect[1])
+    return _centred(rows, columns, 1.0, ratio, 1.0)
+
+
+def _centred(rows: int, columns: int, high: float, wide: float, crop: float) -> Box:
+    """The largest centred box with the aspect ratio of `high` by `wide`, scaled by `crop`."""
+    left = (columns - min(columns, rows * wide / high) * crop) / 2
+    top = (rows - min(rows, columns * high / wide) * crop) / 2
+    return left, top, columns - left, rows - top
+
+
+@contextmanager
+def _opened(
+    data: bytes, name: str, max_pixels: int, formats: Collection[str]
+) -> Iterator[tuple[ImageFile, int]]:
+    """The one boundary: whatever goes wrong inside becomes `BadImage`, and Pillow is silent.
+
+    Yields:
+        The opened image, its pixels not yet decoded, and the EXIF orientation still to be applied.
+    """
+    try:
+        kind = _kind(data)
+        if kind not in formats:
+            raise UserError(f"not a {', '.join(formats)} image" if data else "the file is empty")
+        if len(data) > MAX_BYTES:
+            raise UserError(f"{len(data):,} bytes; at most {MAX_BYTES:,} are read")
+        with ExitStack() as stack:
+            if kind in ("GIF", "TIFF"):
+                stack.enter_context(_LOCK)
+                stack.enter_context(warnings.catch_warnings(action="ignore"))
+            yield _open(data, kind, max_pixels)
+    except Exception as error:
+        # Pillow has raised every kind of exception here, MemoryError and AssertionError included
+        reason = str(error)
+        if not isinstance(error, UserError):
+            reason = f"damaged or unsupported image ({type(error).__name__}: {reason[:200]})"
+        raise BadImage(" ".join(f"{name}: {reason}".split())) from error
+
+
+def _kind(data: bytes) -> str:
+    """The format by the file's first bytes; empty if it is none of `FORMATS`."""
+    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return "WEBP"
+    signatures = {
+        "JPEG": (b"\xff\xd8\xff",),
+        "PNG": (b"\x89PNG\r\n\x1a\n",),
+        "GIF": (b"GIF87a", b"GIF89a"),
+        "BMP": (b"BM",),
+        "TIFF": (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),
+    }
+    return next((kind for kind, starts in signatures.items() if data.startswith(starts)), "")
+
+
+def _open(data: bytes, kind: str, max_pixels: int) -> tuple[ImageFile, int]:
+    """Read the header, check the size, find the orientation; decode nothing."""
+    exif = b""
+    if kind == "JPEG":
+        data, exif = _jpeg_parts(data)
+    elif kind == "PNG":
+        data, exif = _png_parts(data)
+    elif kind == "WEBP":
+        _check_size(*_webp_size(data), max_pixels)  # the reader allocates its canvas at once
+    image = _READERS[kind](BytesIO(data))
+    _check_size(*image.size, max_pixels)
+    if kind == "PNG":
+        _mend_png_key(image, data[24])
+    if kind == "JPEG" and "progressive" in image.info:
+        scans = data.count(b"\xff\xda")  # a few bytes each, yet each is a pass over the image
+        if scans * image.width * image.height > _MAX_SCANS * max_pixels:
+            raise UserError(f"a progressive JPEG with {scans:,} scans takes too long to decode")
+    if isinstance(image, TiffImageFile):
+        _check_size(image.tag_v2.get(322, 1), image.tag_v2.get(323, 1), max_pixels)  # a tile
+        image.info.pop("xmp", None)  # else Pillow may take an orientation from it as well
+        return image, 1  # Pillow turns a TIFF itself
+    return image, _orientation(exif or image.info.get("exif", b""))
+
+
+def _check_size(columns: int, rows: int, max_pixels: int) -> None:
+    if columns * rows > max_pixels:
+        raise UserError(f"{columns} x {rows} pixels; at most {max_pixels:,} pixels are decoded")
+
+
+def _jpeg_parts(data: bytes) -> tuple[bytes, bytes]:
+    """The file without application and comment segments, and the first EXIF block.
+
+    JFIF (APP0) and Adobe (APP14) segments stay: they say how colours are stored. Odd metadata then
+    cannot fail, warn or cost memory in Pillow, nor turn the file into a multi-picture one.
+    """
+    view, exif, at = memoryview(data), b"", 2
+    parts: list[bytes | memoryview] = [data[:2]]
+    for _ in range(_MAX_PARTS):
+        at = data.find(b"\xff", at)  # Pillow, too, skips bytes that belong to no segment
+        if at < 0 or at + 4 > len(data):
+            break
+        marker = data[at + 1]
+        if marker == 0xDA:  # start of scan: pixels to the end
+            parts.append(view[at:])
+            break
+        if marker == 0xFF:  # padding
+            at += 1
+            continue
+        if marker <= 0x01 or 0xD0 <= marker <= 0xD9:  # stands alone
+            at += 2
+            continue
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4])
+        if marker == 0xE1 and not exif and data.startswith(b"Exif\0\0", at + 4):
+            exif = data[at + 4 : end]
+        if marker in (0xE0, 0xEE) or not (0xE0 <= marker <= 0xEF or marker == 0xFE):
+            parts.append(view[at:end])
+        at = end
+    return b"".join(parts), exif
+
+
+def _png_parts(data: bytes) -> tuple[bytes, bytes]:
+    """The file with only the chunks that make the first frame, and the EXIF block.
+
+    An animation's first frame is its IDAT chunks, or stands behind them. Text, profiles and
+    animation cannot then fail, warn or cost memory in Pillow, and EXIF may follow the pixels.
+    """
+    view, exif, at = memoryview(data), b"", 8
+    parts: list[bytes | memoryview] = [data[:8]]
+    for _ in range(_MAX_PARTS):
+        if at + 8 > len(data):
+            break
+        length, kind = struct.unpack_from(">I4s", data, at)
+        if kind in (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"):
+            parts.append(view[at : at + 12 + length])
+        elif kind == b"eXIf":
+            exif = data[at + 8 : at + 8 + length]
+        at += 12 + length
+    return b"".join(parts), exif
+
+
+def _webp_size(data: bytes) -> tuple[int, int]:
+    """Columns and rows, from the first chunk of a WebP file."""
+    kind = data[12:16]
+    if kind == b"VP8X":
+        return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
+    if kind == b"VP8L":
+        bits = int.from_bytes(data[21:25], "little")
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    columns, rows = struct.unpack_from("<HH", data, 26)
+    return columns & 0x3FFF, rows & 0x3FFF
+
+
+def _mend_png_key(image: ImageFile, depth: int) -> None:
+    """Bring a PNG's transparent colour to the 8 bits of its pixels, which Pillow leaves undone."""
+    key = image.info.get("transparency")
+    if image.mode == "L" and isinstance(key, int):
+        top = 2**depth - 1
+        image.info["transparency"] = (key & top) * (255 // top)
+    elif image.mode == "RGB" and isinstance(key, tuple) and depth == 16:
+        image.info["transparency"] = tuple(value >> 8 for value in key)
+
+
+def _orientation(exif: bytes) -> int:
+    """The orientation, 1 to 8, in the first directory of an EXIF block; 1 if anything is odd."""
+    exif = exif.removeprefix(b"Exif\0\0")
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[:4])
+    if order is None:
+        return 1
+    try:
+        (start,) = struct.unpack_from(order + "I", exif, 4)
+        (count,) = struct.unpack_from(order + "H", exif, start)
+        for at in range(start + 2, start + 2 + 12 * count, 12):
+            tag, kind = struct.unpack_from(order + "HH", exif, at)
+            if tag == 274 and kind in (3, 4):
+                (value,) = struct.unpack_from(order + ("H" if kind == 3 else "I"), exif, at + 8)
+                return value if value in _TURNS else 1
+    except struct.error:
+        pass
+    return 1
+
+
+def _recolour(image: Image.Image, channels: int) -> Image.Image:
+    """Bring a decoded image of any mode to L, RGB or RGBA."""
+    wanted = _MODES[channels]
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        image = _to_8_bits(image)
+    elif image.mode == "La":
+        image = image.convert("LA")  # the only conversion that Pillow has from it
+    elif image.mode == "RGBA" and image.format == "BMP" and not image.getchannel("A").getbbox():
+        image = image.convert("RGB")  # an alpha that is 0 throughout was never written
+    if image.has_transparency_data:
+        image = image if image.mode == "RGBA" else image.convert("RGBA")
+        if channels < 4:
+            opaque = Image.new("RGB", image.size, "white")
+            opaque.paste(image, mask=image)
+            image = opaque
+    elif image.mode not in _MODES.values():
+        image = image.convert("RGB")  # Pillow takes some modes nowhere else
+    return image if image.mode == wanted else image.convert(wanted)
+
+
+def _to_8_bits(image: Image.Image) -> Image.Image:
+    """Bring integers of 12, 16 or 32 bits, or floats, to L, or LA if one grey is transparent."""
+    values = np.asarray(image)
+    tags = image.tag_v2 if isinstance(image, TiffImageFile) else {}
+    low, high = values.min(), values.max()
+    if image.mode == "F":
+        if not (low >= -1 and high <= 2):  # nor if it is NaN
+            raise UserError(f"floats from {low} to {high}; 0 to 1 is read, convert to 8 bits first")
+        grey = np.rint(255 * values.clip(0, 1)).astype(np.uint8)
+    else:
+        if low < 0 or high > 65535:
+            raise UserError(f"integers from {low} to {high}; 0 to 65535 is read, convert it first")
+        grey = (values >> (4 if tags.get(258) == (12,) else 8)).astype(np.uint8)
+    if tags.get(262) == 0:  # white is zero: Pillow inverts only up to 8 bits
+        grey = 255 - grey
+    result = Image.fromarray(grey)
+    key = image.info.get("transparency")
+    if isinstance(key, int):
+        alpha = Image.fromarray(np.where(values == key, 0, 255).astype(np.uint8))
+        result = Image.merge("LA", (result, alpha))
+    return result
+
+
+def _export(image: Image.Image, channels: int) -> Pixels:
+    """The pixels as an array; in bands, because Pillow makes three copies of what it exports."""
+    pixels = np.empty((image.height, image.width, channels), np.uint8)
+    band = max(1, _BAND // image.width)
+    for top in range(0, image.height, band):
+        part = image
+        if band < image.height:
+            part = image.crop((0, top, image.width, min(top + band, image.height)))
+        pixels[top : top + band] = np.asarray(part).reshape(-1, image.width, channels)
+    return pixels

@@ -1,0 +1,212 @@
+"""Batches of uint8 images, decoded in worker processes."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from vitlab.data import decode
+from vitlab.data.decode import BadImage
+from vitlab.data.options import Augment
+from vitlab.data.order import batch_indices, draws
+from vitlab.data.sources import Arrays, Source, Subset
+from vitlab.models.config import ViTConfig
+
+AUGMENT_DRAWS = 6  # behind those of the random crop
+
+Box = Callable[[int, int], tuple[float, float, float, float]]  # of an image's rows and columns
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images that go through the model together; damaged ones are left out and told of.
+
+    Attributes:
+        images: uint8 (B, H, W, C)
+        labels: int64 (B,)
+        draws: float32 (B, AUGMENT_DRAWS), what `augment` needs; empty rows when evaluating
+        indices: int64 (B,), which images of the source these are
+        bad: index and message of each image that could not be decoded
+    """
+
+    images: Tensor
+    labels: Tensor
+    draws: Tensor
+    indices: Tensor
+    bad: list[tuple[int, str]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same batch on another device."""
+
+        def move(tensor: Tensor) -> Tensor:
+            return tensor.to(device, non_blocking=True)
+
+        images, labels = move(self.images), move(self.labels)
+        return Batch(images, labels, move(self.draws), move(self.indices), self.bad)
+
+    def pieces(self, size: int) -> Iterator["Batch"]:
+        """The batch in pieces of at most `size` images, for gradient accumulation."""
+        for first in range(0, len(self), size):
+            part = slice(first, first + size)
+            yield Batch(self.images[part], self.labels[part], self.draws[part], self.indices[part])
+
+
+@dataclass(frozen=True)
+class TrainingBatches(Dataset[Batch]):
+    """Batch k as a pure function of (seed, k)."""
+
+    source: Source
+    config: ViTConfig
+    how: Augment
+    seed: int
+    batch: int
+
+    def __getitem__(self, k: int) -> Batch:
+        """Batch number k of the endless stream."""
+        places = batch_indices(self.seed, k, len(self.source), self.batch)
+        count = decode.DRAWS + AUGMENT_DRAWS
+        randoms = np.stack([draws(self.seed, epoch, index, count) for epoch, index in places])
+        boxes = [self._box(row[: decode.DRAWS]) for row in randoms]
+        indices = [index for _, index in places]
+        return _stack(self.source, indices, self.config, boxes, randoms[:, decode.DRAWS :])
+
+    def _box(self, randoms: NDArray[np.float32]) -> Box:
+        """Where to cut an image: at random where the recipe crops, else around the centre."""
+        if self.how.area == 1:
+            return centre(self.config)
+        rows, columns = self.config.size
+        return partial(
+            decode.random_box,
+            out_rows=rows,
+            out_columns=columns,
+            area=(self.how.area, 1.0),
+            aspect=(1 / self.how.aspect, self.how.aspect),
+            draws=randoms.tolist(),
+        )
+
+
+@dataclass(frozen=True)
+class EvaluationBatches(Dataset[Batch]):
+    """The images of a source in their own order, each cropped at its centre."""
+
+    source: Source
+    config: ViTConfig
+    batch: int
+
+    def __len__(self) -> int:
+        return -(-len(self.source) // self.batch)
+
+    def __getitem__(self, k: int) -> Batch:
+        """Batch number k, the last one shorter."""
+        indices = range(k * self.batch, min((k + 1) * self.batch, len(self.source)))
+        boxes = [centre(self.config)] * len(indices)
+        randoms = np.empty((len(indices), 0), np.float32)
+        return _stack(self.source, list(indices), self.config, boxes, randoms)
+
+
+def training_loader(
+    batches: TrainingBatches, start: int, stop: int, workers: int
+) -> "DataLoader[Batch]":
+    """Batches start … stop - 1, in order whatever the number of workers."""
+    return _loader(batches, range(start, stop), workers)
+
+
+def evaluation_loader(batches: EvaluationBatches, workers: int) -> "DataLoader[Batch]":
+    """All batches once."""
+    return _loader(batches, range(len(batches)), workers)
+
+
+def choose_workers(source: Source, asked: int | None) -> int:
+    """None asked for: no processes for pixels in memory, else one a core, at most eight."""
+    if asked is not None:
+        return asked
+    whole = source.whole if isinstance(source, Subset) else source
+    return 0 if isinstance(whole, Arrays) else min(os.cpu_count() or 1, 8)
+
+
+def _loader(batches: Dataset[Batch], order: range, workers: int) -> "DataLoader[Batch]":
+    return DataLoader(
+        batches,
+        batch_size=None,  # the data set gives whole batches
+        sampler=order,
+        num_workers=min(workers, len(order)),
+        worker_init_fn=_leave_signals_to_parent if workers else None,
+        pin_memory=torch.cuda.is_available(),
+    )
+
+
+def _leave_signals_to_parent(worker: int) -> None:
+    """Ctrl-C reaches every process of a terminal; the parent decides when the workers end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+
+
+def load_image(source: Source, index: int, config: ViTConfig, box: Box) -> NDArray[np.uint8]:
+    """One image as the model is to see it: uint8 (H, W, channels).
+
+    Args:
+        source: where it comes from
+        index: which one
+        config: size, channels and interpolation
+        box: where to cut it, given its rows and columns
+
+    Raises:
+        BadImage: it cannot be decoded.
+    """
+    item = source.read(index)
+    if isinstance(item, bytes):
+        pixels = decode.decode(item, config.channels, source.name(index))
+    else:
+        pixels = _with_channels(item, config.channels)
+    return decode.crop_resize(pixels, box(*pixels.shape[:2]), *config.size, config.interpolation)
+
+
+def centre(config: ViTConfig) -> Box:
+    """The box that evaluation looks at."""
+    rows, columns = config.size
+    return partial(decode.centre_box, out_rows=rows, out_columns=columns, crop=config.crop)
+
+
+def _stack(
+    source: Source,
+    indices: list[int],
+    config: ViTConfig,
+    boxes: list[Box],
+    randoms: NDArray[np.float32],
+) -> Batch:
+    """Decode the images; those that cannot be leave a shorter batch and a message."""
+    images, kept, bad = [], [], []
+    for place, (index, box) in enumerate(zip(indices, boxes, strict=True)):
+        try:
+            images.append(load_image(source, index, config, box))
+            kept.append(place)
+        except BadImage as error:
+            bad.append((index, str(error)))
+    pixels = np.stack(images) if images else np.empty((0, *config.size, config.channels), np.uint8)
+    chosen = np.array(indices, np.int64)[kept]
+    labels = source.labels[chosen]
+    tensors = [torch.from_numpy(each) for each in (pixels, labels, randoms[kept], chosen)]
+    return Batch(tensors[0], tensors[1], tensors[2], tensors[3], bad)
+
+
+def _with_channels(pixels: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
+    """Pixels that came decoded, (H, W, C), with the channels the model wants."""
+    have = pixels.shape[-1]
+    if have == channels:
+        return pixels
+    if have == 1 and channels == 3:
+        return np.repeat(pixels, 3, axis=-1)
+    if have == 3 and channels == 1:  # ITU-R 601 luma, as Pillow computes it
+        luma = pixels.astype(np.uint32) @ np.array([19595, 38470, 7471], np.uint32)
+        return ((luma + 0x8000) >> 16).astype(np.uint8)[..., None]
+    raise BadImage(f"images of {have} channels cannot be given to a model of {channels}")

@@ -1,0 +1,8 @@
+"""The error a user can mend."""
+
+
+class UserError(ValueError):
+    """Something the user can fix: one line that says what is wrong and what would work.
+
+    The command line prints it as it is and exits with status 2; from Python it is a `ValueError`.
+    """

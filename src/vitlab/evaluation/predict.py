@@ -1,0 +1,89 @@
+"""A model's probabilities for many images."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitlab.data.augment import normalise
+from vitlab.data.loader import EvaluationBatches, choose_workers, evaluation_loader
+from vitlab.data.sources import Source
+from vitlab.device import autocast
+from vitlab.errors import UserError
+from vitlab.models.vit import VisionTransformer
+
+BATCH = 256  # images at once without gradients; fewer where they are large
+PIXELS = 256 * 96 * 96
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model says of a source's images; damaged images are left out.
+
+    Attributes:
+        probabilities: float64 (n, classes), rows sum to one
+        labels: int64 (n,), the truth
+        indices: int64 (n,), places in the source
+        bad: message of each damaged image, by place
+        seconds: time spent, loading included
+    """
+
+    probabilities: NDArray[np.float64]
+    labels: NDArray[np.int64]
+    indices: NDArray[np.int64]
+    bad: dict[int, str]
+    seconds: float
+
+
+@torch.inference_mode()
+def predict(
+    model: VisionTransformer,
+    source: Source,
+    *,
+    device: torch.device,
+    precision: str = "fp32",
+    workers: int | None = None,
+    seen: Callable[[int], None] = lambda images: None,
+) -> Predictions:
+    """Run a model over every image of a source, in order.
+
+    Args:
+        model: left in evaluation mode, on `device`
+        source: images and labels
+        device: where to compute
+        precision: fp32, or bf16 autocast
+        workers: processes that decode; None to choose
+        seen: told the number of images done after every batch
+
+    Raises:
+        ValueError: not one image could be decoded.
+    """
+    model.to(device).eval()
+    batch = max(1, min(BATCH, PIXELS // int(np.prod(model.config.size))))
+    batches = EvaluationBatches(source, model.config, batch)
+    scores, labels, indices, done = [], [], [], 0
+    bad: dict[int, str] = {}
+    start = time.perf_counter()
+    for each in evaluation_loader(batches, choose_workers(source, workers)):
+        bad |= dict(each.bad)
+        if len(each):
+            there = each.to(device)
+            images = normalise(there.images, model.config.mean, model.config.std)
+            with autocast(device, precision):
+                scores.append(model(images).double().softmax(-1).cpu())
+            labels.append(each.labels)
+            indices.append(each.indices)
+        done += len(each) + len(each.bad)
+        seen(done)
+    if not scores:
+        raise UserError(next(iter(bad.values()), "there are no images"))
+    return Predictions(
+        torch.cat(scores).numpy(),
+        torch.cat(labels).numpy(),
+        torch.cat(indices).numpy(),
+        bad,
+        time.perf_counter() - start,
+    )

@@ -1,0 +1,80 @@
+"""What a report is made of: plain values, gathered by whoever ran the model."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image to show: `pixels` is uint8 of shape (H, W) or (H, W, 3); `name` says where from."""
+
+    pixels: NDArray[np.uint8]
+    name: str
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One test image and what the model said of it.
+
+    `attention` is the rollout map, (rows, columns) of non-negative weights over the patch grid.
+    """
+
+    picture: Picture
+    truth: str
+    guess: str
+    confidence: float  # probability the model gave to its guess
+    attention: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a learning curve; `epoch` may be fractional."""
+
+    step: int
+    epoch: float
+    loss: float
+    accuracy: float
+    lr: float | None = None
+
+
+@dataclass(frozen=True)
+class Bin:
+    """One bar of the reliability diagram: the images whose confidence lies in (low, high]."""
+
+    low: float
+    high: float
+    count: int
+    confidence: float  # mean of the bin, 0 where it is empty
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one part of the model costs: parameters, and multiply-adds for one image."""
+
+    name: str
+    params: int
+    macs: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that a report shows."""
+
+    title: str
+    command: str
+    figures: dict[str, Any]  # the run's JSON: accuracy, top5, nll, ece, images, params, macs, …
+    classes: tuple[str, ...]
+    training: list[Point]
+    testing: list[Point]
+    confusion: NDArray[np.int64]  # (K, K) counts, rows are the truth, columns the guess
+    reliability: list[Bin]
+    mistakes: list[Judged]  # most confident first
+    examples: list[Judged]  # with attention maps
+    cost: list[Part]
+    recipe: dict[str, dict[str, Any]]  # section -> field -> value, as in run.toml
+    versions: dict[str, str]
+    notes: list[str] = field(default_factory=list)  # skipped files, missing classes, …

@@ -1,0 +1,109 @@
+"""From a run folder and the model's predictions to the report's facts."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitlab.data.augment import normalise
+from vitlab.data.loader import Box, centre, load_image
+from vitlab.data.sources import Source
+from vitlab.evaluation.metrics import bins, confusion
+from vitlab.evaluation.predict import Predictions
+from vitlab.inspect.rollout import rollout
+from vitlab.measure.cost import cost
+from vitlab.models.vit import VisionTransformer
+from vitlab.report.facts import Facts, Judged, Picture, Point
+from vitlab.report.page import write
+
+MISTAKES, EXAMPLES = 24, 8
+
+
+def write_report(
+    folder: Path,
+    model: VisionTransformer,
+    source: Source,
+    seen: Predictions,
+    figures: dict[str, Any],
+    notes: list[str],
+) -> Path:
+    """Write a run's `report.html`.
+
+    Args:
+        folder: the run's, with run.toml and metrics.jsonl
+        model: what was tested
+        source: the test images
+        seen: what the model said of them
+        figures: the run's JSON
+        notes: what the reader should know beside the figures
+    """
+    tables = tomllib.loads((folder / "run.toml").read_text(encoding="utf-8"))
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    journal = [json.loads(line) for line in lines]
+    run, versions = tables.pop("run"), tables.pop("versions")
+    facts = Facts(
+        title=f"{model.config.name} on {tables['data']['data']}",
+        command=run["command"],
+        figures=figures,
+        classes=source.classes,
+        training=_points(journal, "train"),
+        testing=_points(journal, "test"),
+        confusion=confusion(seen.probabilities, seen.labels),
+        reliability=bins(seen.probabilities, seen.labels),
+        mistakes=_mistakes(model, source, seen),
+        examples=_examples(model, source, seen),
+        cost=list(cost(model).parts),
+        recipe=tables,
+        versions=versions,
+        notes=notes,
+    )
+    return write(folder / "report.html", facts)
+
+
+def _points(journal: list[dict[str, Any]], kind: str) -> list[Point]:
+    fields = ("step", "epoch", "loss", "accuracy", "lr")
+    chosen = [line for line in journal if line["kind"] == kind]
+    return [Point(**{key: line[key] for key in fields if key in line}) for line in chosen]
+
+
+def _mistakes(model: VisionTransformer, source: Source, seen: Predictions) -> list[Judged]:
+    """The wrong answers given with the most confidence."""
+    wrong = np.flatnonzero(seen.probabilities.argmax(1) != seen.labels)
+    order = wrong[np.argsort(-seen.probabilities[wrong].max(1), kind="stable")]
+    return [_judged(model, source, seen, int(place)) for place in order[:MISTAKES]]
+
+
+def _examples(model: VisionTransformer, source: Source, seen: Predictions) -> list[Judged]:
+    """The first image of each of a few classes, with what the model looked at."""
+    if not model.config.grid > (1, 1):
+        return []
+    _, firsts = np.unique(seen.labels, return_index=True)
+    chosen = firsts[np.linspace(0, len(firsts) - 1, num=min(EXAMPLES, len(firsts)), dtype=int)]
+    judged = [_judged(model, source, seen, int(place)) for place in chosen]
+    config, device = model.config, next(model.parameters()).device
+    images = [
+        load_image(source, int(seen.indices[place]), config, centre(config)) for place in chosen
+    ]
+    pixels = normalise(torch.from_numpy(np.stack(images)).to(device), config.mean, config.std)
+    maps = rollout(model, pixels).cpu().numpy()
+    return [
+        Judged(each.picture, each.truth, each.guess, each.confidence, attention)
+        for each, attention in zip(judged, maps, strict=True)
+    ]
+
+
+def _judged(model: VisionTransformer, source: Source, seen: Predictions, place: int) -> Judged:
+    index = int(seen.indices[place])
+    box: Box = centre(model.config)
+    pixels = load_image(source, index, model.config, box)
+    shown = pixels[..., 0] if pixels.shape[-1] == 1 else pixels[..., :3]
+    guess = int(seen.probabilities[place].argmax())
+    return Judged(
+        Picture(np.ascontiguousarray(shown), source.name(index)),
+        source.classes[int(seen.labels[place])],
+        source.classes[guess],
+        float(seen.probabilities[place, guess]),
+    )

@@ -1,0 +1,35 @@
+"""An average of the weights over the run, to evaluate and to keep."""
+
+import copy
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+class WeightAverage(Generic[Model]):
+    """Exponential moving average of a model's weights; buffers are copied.
+
+    The decay grows from 0.1 to its full value, as (1 + n) / (10 + n) after n updates, so that the
+    random start is soon forgotten.
+
+    Args:
+        model: what is averaged, and the start
+        decay: its full value
+    """
+
+    def __init__(self, model: Model, decay: float) -> None:
+        self.model: Model = copy.deepcopy(model).requires_grad_(False).eval()
+        self.decay = decay
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, updates: int) -> None:
+        """Take in the weights after an optimiser step, having done so `updates` times before."""
+        decay = min(self.decay, (1 + updates) / (10 + updates))
+        own: list[Tensor] = list(self.model.parameters())
+        new: list[Tensor] = list(model.parameters())
+        torch._foreach_lerp_(own, new, 1 - decay)
+        for mine, theirs in zip(self.model.buffers(), model.buffers(), strict=True):
+            mine.copy_(theirs)

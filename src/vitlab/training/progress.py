@@ -1,0 +1,72 @@
+"""What a run says while it works: a live bar on a terminal, a line now and then elsewhere."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from vitlab.units import duration
+
+PAUSE = 10.0  # seconds between two plain lines
+
+
+def say(text: str) -> None:
+    """A message to the user, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class Meter:
+    """Shows how far some steps have come.
+
+    Args:
+        total: steps there are
+        done: steps done before
+        title: what is being done
+    """
+
+    def __init__(self, total: int, done: int = 0, title: str = "training") -> None:
+        self.total, self.title = total, title
+        self.first, self.start = done, time.monotonic()
+        self.last = self.start
+        self.bar: Progress | None = None
+        if sys.stderr.isatty():
+            self.bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TaskProgressColumn(),
+                TextColumn("{task.fields[note]}"),
+                TimeRemainingColumn(compact=True),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self.task = self.bar.add_task(title, total=total, completed=done, note="")
+
+    def __enter__(self) -> Self:
+        """Start showing."""
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave the terminal as it was."""
+        if self.bar:
+            self.bar.stop()
+
+    def show(self, done: int, note: str) -> None:
+        """So many steps are done; the note says how it goes."""
+        if self.bar:
+            self.bar.update(self.task, completed=done, note=note)
+            return
+        now = time.monotonic()
+        if now - self.last >= PAUSE and done > self.first:
+            self.last = now
+            left = (self.total - done) * (now - self.start) / (done - self.first)
+            say(f"{self.title} {done}/{self.total}  {note}  {duration(left)} left")

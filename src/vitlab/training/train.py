@@ -1,0 +1,227 @@
+"""A run from its recipe to its report."""
+
+import re
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitlab import device as devices
+from vitlab.data.shape import input_shape
+from vitlab.data.splits import Splits, fingerprint, open_data
+from vitlab.errors import UserError
+from vitlab.evaluation.metrics import figures
+from vitlab.files import is_empty
+from vitlab.measure.cost import cost
+from vitlab.models.config import ViTConfig
+from vitlab.models.vit import VisionTransformer
+from vitlab.training import checkpoint, optimisers
+from vitlab.training import folder as run_folder
+from vitlab.training.averaging import WeightAverage
+from vitlab.training.loop import Loop
+from vitlab.training.progress import say
+from vitlab.training.recipe import Host, ModelPart, Recipe, check, config_for
+from vitlab.training.state import State
+from vitlab.weights.load import load
+from vitlab.weights.save import save
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its folder, its figures (the keys of the command's JSON) and its model."""
+
+    folder: Path
+    metrics: dict[str, Any]
+    model: VisionTransformer
+
+
+def train(
+    recipe: Recipe,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    host: Host | None = None,
+    command: str = "",
+) -> Run:
+    """Train a model as a recipe says, test it, and leave a run folder with a report.
+
+    Args:
+        recipe: what to learn, from `vitlab.recipe`
+        out: the run's folder; None for `runs/` and a name made of the data, the recipe and the seed
+        resume: go on where the run in that folder stopped, to the same bits on a CPU
+        host: device, workers, checkpoints
+        command: what the user typed, for the report
+
+    Raises:
+        ValueError: anything the user can mend; nothing half-made is left behind.
+        KeyboardInterrupt: asked to stop; the state is saved and `resume` goes on from it.
+    """
+    host = host or Host()
+    check(recipe)
+    out = Path(out) if out else Path("runs") / default_name(recipe)
+    started = _may_use(out, resume)
+    device = devices.choose(host.device)
+    splits = open_data(recipe.data.data, recipe.data.test_fraction)
+    config = resolve(recipe, splits)
+    recipe = replace(recipe, model=_spelt_out(recipe, config))
+    mark = fingerprint(splits.whole or splits.train)
+    if started:
+        _same(out, recipe, mark)
+    elif resume:
+        say(f"no run in {out} yet: starting it")
+    model = VisionTransformer(config, torch.Generator().manual_seed(recipe.seed)).to(device)
+    model.provenance = _provenance(recipe, splits, mark)
+    with run_folder.locked(out):
+        if not started:
+            run_folder.write_recipe(out, recipe, host, command, mark)
+        if done := finished(out):
+            say(f"the run in {out} is finished")
+            return Run(out, done, load(out))
+        loop = _prepare(recipe, host, splits, model, out)
+        loop.run()
+        return _finish(loop, splits)
+
+
+def default_name(recipe: Recipe) -> str:
+    """A folder name for a run that was given none: data, recipe and seed."""
+    data = re.sub(r"[^\w.-]+", "-", Path(recipe.data.data).name) or "data"
+    return f"{data}-{recipe.recipe}-{recipe.seed}"
+
+
+def resolve(recipe: Recipe, splits: Splits) -> ViTConfig:
+    """The whole model configuration; size, channels and classes come from the data unless given.
+
+    Raises:
+        ValueError: what the recipe gives and what the data has do not go together.
+    """
+    size, channels = input_shape(splits.train)
+    classes, given = len(splits.classes), recipe.model.classes
+    if given not in (None, classes):
+        raise UserError(f"classes={given}, but {recipe.data.data} has {classes}: leave it out")
+    return config_for(
+        recipe.model, image_size=size, channels=channels, classes=classes, labels=splits.classes
+    )
+
+
+def finished(folder: Path) -> dict[str, Any] | None:
+    """The figures of a run that came to its end, None for one that did not."""
+    last = next((e for e in run_folder.Journal(folder).read() if e["kind"] == "result"), None)
+    if last is None:
+        return None
+    del last["kind"]
+    return last | _places(folder)  # the folder may have moved
+
+
+def _may_use(out: Path, resume: bool) -> bool:
+    """Whether a run was started in a folder; an error where it stands in the way."""
+    started = run_folder.holds_run(out)
+    if started and not resume:
+        raise UserError(f"{out} holds a run: --resume goes on with it, another --out starts anew")
+    if not started and not is_empty(out, besides=run_folder.LOCK):
+        raise UserError(f"{out} exists and holds no run: give a new or empty folder")
+    return started
+
+
+def _spelt_out(recipe: Recipe, config: ViTConfig) -> Any:
+    """The model part with every field as it was resolved."""
+    chosen = {f.name: getattr(config, f.name) for f in fields(ModelPart) if f.name != "model"}
+    return ModelPart(model=recipe.model.model, **chosen)
+
+
+def _same(out: Path, recipe: Recipe, mark: str) -> None:
+    """Refuse to go on with a run under another recipe, or on other data."""
+    before, about = run_folder.read_recipe(out)
+    old, new = run_folder.as_tables(before), run_folder.as_tables(recipe)
+    for part in old:
+        for key in old[part] | new[part]:
+            was, now = old[part].get(key), new[part].get(key)
+            if was != now:
+                raise UserError(f"{out} was started with {key}={was}, not {now}: start another run")
+    if about["run"]["fingerprint"] != mark:
+        raise UserError(
+            f"{recipe.data.data} is not the data {out} was started with: it has changed"
+        )
+
+
+def _provenance(recipe: Recipe, splits: Splits, mark: str) -> dict[str, Any]:
+    """What is said of a model's training where it is saved."""
+    return {
+        "data": recipe.data.data,
+        "fingerprint": mark,
+        "held_out": recipe.data.test_fraction if splits.whole is not None else 0.0,
+        "recipe": recipe.recipe,
+        "seed": recipe.seed,
+        "epochs": recipe.epochs,
+    }
+
+
+def _prepare(
+    recipe: Recipe, host: Host, splits: Splits, model: VisionTransformer, out: Path
+) -> Loop:
+    """Everything in its place, at the newest checkpoint or at the start."""
+    ema = recipe.average.ema
+    average = WeightAverage(model, ema) if ema else None
+    state = State(model, average, optimisers.build(model, recipe.optimiser))
+    parts = [part for part in (splits.train, splits.validation, splits.test) if part is not None]
+    loop = Loop(
+        recipe=recipe,
+        host=host,
+        state=state,
+        source=splits.train,
+        test=splits.validation or splits.test,
+        images=sum(len(part) for part in parts),
+        folder=out,
+    )
+    _announce(loop, splits)
+    checkpoint.tidy(out / run_folder.CHECKPOINTS)
+    found, remarks = checkpoint.load(out / run_folder.CHECKPOINTS)
+    for remark in remarks:
+        say(remark)
+    if found is not None:
+        state.restore(found)
+        say(f"going on after step {state.step:,}")
+    loop.journal.cut(state.journal)
+    return loop
+
+
+def _announce(loop: Loop, splits: Splits) -> None:
+    config, price = loop.state.model.config, cost(loop.state.model)
+    rows, columns = config.size
+    say(
+        f"{config.name} for {rows}x{columns}x{config.channels} and {config.classes} classes: "
+        f"{price.params / 1e6:.2f} M parameters, {price.macs / 1e9:.3g} GMACs"
+    )
+    images = f"{len(splits.train):,} training and {len(splits.test):,} test images"
+    say(f"{images}; {loop.total:,} steps on {loop.device}; run folder {loop.folder}")
+    for note in splits.notes:
+        say(note)
+
+
+def _finish(loop: Loop, splits: Splits) -> Run:
+    """Save the model, test it, write the report and the last line of the journal."""
+    from vitlab.report.gather import write_report  # draws with matplotlib, slow to import
+
+    out, state, model = loop.folder, loop.state, loop.state.kept
+    save(model, out / run_folder.MODEL)
+    seen = loop.predict(splits.test)
+    price = cost(model)
+    metrics = figures(seen.probabilities, seen.labels) | {
+        "model": model.config.name,
+        "params": price.params,
+        "macs": price.macs,
+        "images_per_second": state.seen / max(state.seconds, 1e-9),
+        "peak_memory": devices.peak_memory(loop.device),
+        "seconds": state.seconds,
+        "damaged": len(state.bad),
+    }
+    metrics |= _places(out)
+    notes = [*splits.notes, *(f"skipped: {message}" for message in state.bad)]
+    write_report(out, model, splits.test, seen, metrics, notes)
+    loop.journal.write({"kind": "result"} | metrics)
+    loop.journal.sync()
+    return Run(out, metrics, model.cpu())
+
+
+def _places(folder: Path) -> dict[str, str]:
+    return {"run": str(folder), "report": str(folder / run_folder.REPORT)}

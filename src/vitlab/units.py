@@ -1,0 +1,71 @@
+"""Numbers as people read them."""
+
+import math
+from typing import Any
+
+
+def percent(share: float) -> str:
+    """One decimal, and never a rounded `100.0%` or `0.0%` for what is not all or nothing."""
+    if not math.isfinite(share):
+        return "not finite"
+    text = f"{share:.1%}"
+    if text == "100.0%" and share < 1:
+        return "> 99.9%"
+    return "< 0.1%" if text == "0.0%" and share > 0 else text
+
+
+def si(number: float, decimals: int = 1) -> str:
+    """A count with its unit prefix: `842`, `1.2 M`."""
+    if not math.isfinite(number):
+        return "not finite"
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        # What would be rounded up to a thousand belongs to the next unit.
+        if number >= size * (1 - 0.5 * 10 ** (-3 - decimals)):
+            return f"{number / size:.{decimals}f} {unit}"
+    return f"{number:.{decimals}f}".rstrip("0").rstrip(".") if number % 1 else f"{number:.0f}"
+
+
+def storage(size: float) -> str:
+    """Bytes: `512 MB`, `1.4 GB`."""
+    if size < 1000:
+        return f"{size:.0f} bytes"
+    return si(size, 1 if size >= 999.5e6 else 0) + "B"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: `2.4 s`, `1 min 40 s`, `3 h 5 min`."""
+    if not math.isfinite(seconds):
+        return "not finite"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
+    """The figures of a run or an evaluation as rows of a table: what it is, and its value."""
+    rows: list[tuple[str, str]] = []
+    for key, value in figures.items():
+        match key:
+            case "accuracy" | "top5" | "ece":
+                rows.append((key, percent(value)))
+            case "params" | "macs":
+                rows.append((key, si(value, 2)))
+            case "peak_memory":
+                rows.append((key.replace("_", " "), storage(value)))
+            case "seconds":
+                rows.append(("time", duration(value)))
+            case "nll":
+                rows.append((key, f"{value:.4f}"))
+            case "images_per_second":
+                rows.append(("images/s", f"{value:,.0f}"))
+            case "notes":
+                pass
+            case _:
+                rows.append((key, f"{value:,}" if isinstance(value, int) else str(value)))
+    return rows

@@ -1,0 +1,1 @@
+"""Where a model's weights come from and go to."""

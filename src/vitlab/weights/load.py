@@ -1,0 +1,103 @@
+"""A model back from where it was saved."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from vitlab.errors import UserError
+from vitlab.models.config import Size, ViTConfig
+from vitlab.models.position import resize
+from vitlab.models.vit import VisionTransformer
+from vitlab.weights.save import CONFIG, FORMAT, TENSORS
+
+HEAD, TABLE = ("head.classify.weight", "head.classify.bias"), "positions.table"
+
+
+def load(
+    source: str | Path, classes: int | None = None, image_size: Size | None = None
+) -> VisionTransformer:
+    """A model from a run folder or a saved folder, in evaluation mode.
+
+    Args:
+        source: a folder that `vitlab train` or `vitlab.save` wrote
+        classes: where given, the classifier is replaced by a zero one of so many outputs
+        image_size: where given, the position embeddings are resized to this input size
+
+    Raises:
+        ValueError: no model there, or its files are damaged; the message names what is wrong.
+    """
+    folder = model_folder(Path(source))
+    saved, provenance = _config(folder / CONFIG)
+    tensors = _tensors(folder / TENSORS, saved)
+    config = saved
+    if classes is not None:
+        labels = saved.labels if classes == len(saved.labels) else ()
+        config = replace(config, classes=classes, labels=labels, zero_head=True)
+        shape = (classes, config.features)
+        tensors |= {HEAD[0]: torch.zeros(shape), HEAD[1]: torch.zeros(classes)}
+    if image_size is not None:
+        config = replace(config, image_size=image_size)
+        if TABLE in tensors:
+            tensors[TABLE] = resize(tensors[TABLE], saved.grid, config.grid)
+    with torch.device("meta"):
+        model = VisionTransformer(config)
+    model.load_state_dict(tensors, assign=True)
+    model.provenance = provenance
+    return model.requires_grad_().eval()
+
+
+def model_folder(source: Path) -> Path:
+    """Where the files lie: the folder itself, or `model/` in a run folder."""
+    for folder in (source / "model", source):
+        if (folder / CONFIG).is_file():
+            return folder
+    if not source.exists():
+        raise UserError(f"no such file or folder: {source}")
+    if (source / "run.toml").is_file():
+        raise UserError(f"{source} holds a run that has not finished: go on with --resume")
+    raise UserError(f"{source} holds no model: a run folder or a saved folder is needed")
+
+
+def _config(file: Path) -> tuple[ViTConfig, dict[str, Any]]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if content["format"] != FORMAT:
+            raise UserError(f"{file} has format {content['format']!r}, not {FORMAT!r}")
+        return ViTConfig.from_dict(content["model"]), dict(content["provenance"])
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{file} is damaged or is no ViTLab configuration: {error}") from error
+
+
+def _tensors(file: Path, config: ViTConfig) -> dict[str, Tensor]:
+    """Every tensor that the configuration asks for, checked for name, shape, type and NaN."""
+    with torch.device("meta"):
+        expected = VisionTransformer(config).state_dict()
+    try:
+        with safe_open(file, framework="pt") as stored:
+            names = set(stored.keys())
+            for name in sorted(names ^ expected.keys()):
+                problem = "missing" if name in expected else "not part of the model"
+                raise UserError(f"{file}: tensor {name} is {problem}")
+            for name, want in expected.items():
+                shape = stored.get_slice(name).get_shape()
+                if tuple(shape) != want.shape:
+                    raise UserError(
+                        f"{file}: tensor {name} has shape {tuple(shape)}, not {tuple(want.shape)}"
+                    )
+            # copies: a file that others overwrite must not change, or crash, a model in use
+            tensors = {name: stored.get_tensor(name).clone() for name in expected}
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{file} is damaged or missing: {error}") from error
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            raise UserError(f"{file}: tensor {name} holds {tensor.dtype}, not floating point")
+        if not torch.isfinite(tensor).all():
+            raise UserError(f"{file}: tensor {name} holds NaN or infinite numbers")
+    return tensors

@@ -1,0 +1,39 @@
+"""A model as a folder: `config.json` and `model.safetensors`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+
+from vitlab.errors import UserError
+from vitlab.files import is_empty, staged_folder
+from vitlab.models.vit import VisionTransformer
+
+CONFIG, TENSORS = "config.json", "model.safetensors"
+FORMAT = "vitlab-1"
+
+
+def save(model: VisionTransformer, folder: str | Path) -> Path:
+    """Write a model's configuration and weights; `vitlab.load` reads them back bit for bit.
+
+    The folder appears whole or not at all; a model saved there before is replaced.
+
+    Raises:
+        ValueError: the folder holds something other than a saved model, or cannot be written.
+    """
+    folder = Path(folder)
+    if not is_empty(folder) and not (folder / CONFIG).is_file():
+        raise UserError(f"{folder} exists and holds no saved model: give a new or empty folder")
+    tensors = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
+    config: dict[str, Any] = {
+        "format": FORMAT,
+        "name": model.config.name,
+        "model": model.config.as_dict(),
+    }
+    config["provenance"] = model.provenance
+    with staged_folder(folder) as draft:
+        text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+        (draft / CONFIG).write_text(text, encoding="utf-8")
+        save_file(tensors, draft / TENSORS)
+    return folder

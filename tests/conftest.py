@@ -1,0 +1,46 @@
+"""What several tests share."""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+torch.set_num_threads(1)  # pytest-xdist already uses every core
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data sets cache into the test's own folders."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
+
+
+def photo(seed: int, rows: int = 24, columns: int = 32, tint: int = 0) -> Image.Image:
+    """A smooth random RGB picture with a tint of its class, so that it can be learned."""
+    generator = np.random.default_rng((seed, tint))
+    coarse = generator.integers(0, 120, (3, 4, 3)).astype(np.uint8)
+    coarse[..., tint % 3] += 130
+    return Image.fromarray(coarse).resize((columns, rows), Image.Resampling.BICUBIC)
+
+
+def photo_folder(root: Path, classes: dict[str, int], rows: int = 24, columns: int = 32) -> Path:
+    """Class folders with so many pictures each."""
+    for tint, (name, count) in enumerate(classes.items()):
+        (root / name).mkdir(parents=True)
+        for number in range(count):
+            photo(number, rows, columns, tint).save(root / name / f"{number:03d}.png")
+    return root
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Three classes of twenty pictures, 24x32 RGB."""
+    return photo_folder(tmp_path / "photos", {"blue": 20, "green": 20, "red": 20})
+
+
+TINY = {"model": "ViT(width=16,depth=2,heads=2,mlp=32)/4", "ema": 0.9}

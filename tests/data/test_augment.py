@@ -1,0 +1,118 @@
+"""Augmentation against scipy's affine sampling, and by hand where it is exact."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import ndimage
+
+from vitlab.data.augment import affine, augment, normalise
+from vitlab.data.options import Augment
+
+HALF = torch.full((1, 6), 0.5)  # the draw that means: not moved (and not flipped)
+
+
+def draw(place: int, value: float) -> torch.Tensor:
+    draws = HALF.clone()
+    draws[0, place] = value
+    return draws
+
+
+def smooth(rows: int, columns: int) -> torch.Tensor:
+    coarse = torch.rand(1, 3, 5, 6, generator=torch.Generator().manual_seed(0))
+    fine = torch.nn.functional.interpolate(coarse, (rows, columns), mode="bicubic")
+    return (fine.clamp(0, 1) * 255).byte().permute(0, 2, 3, 1).contiguous()
+
+
+def plain(images: torch.Tensor, draws: torch.Tensor, how: Augment) -> torch.Tensor:
+    return augment(images, draws, how, (0.0,) * 3, (1.0,) * 3)
+
+
+def test_normalise_is_scale_less_mean_by_std() -> None:
+    images = torch.randint(0, 256, (2, 4, 5, 3), dtype=torch.uint8)
+    mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
+    got = normalise(images, mean, std)
+    want = (images.double().numpy() / 255 - np.array(mean)) / np.array(std)
+    np.testing.assert_allclose(got.permute(0, 2, 3, 1).numpy(), want, atol=1e-6)
+    assert got.dtype == torch.float32
+
+
+def test_no_movement_is_the_image_itself() -> None:
+    images = smooth(9, 13)
+    still = plain(images, HALF, Augment(rotate=20, shift=0.2, zoom=0.3, shear=10, flip=True))
+    torch.testing.assert_close(still, normalise(images, (0.0,) * 3, (1.0,) * 3), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("rotate", [0.0, 30.0])
+def test_flip_mirrors_half_of_the_images_exactly(rotate: float) -> None:
+    images = torch.randint(0, 256, (64, 6, 8, 3), dtype=torch.uint8)
+    draws = HALF.repeat(64, 1)
+    draws[:, 0] = torch.rand(64)
+    got = plain(images, draws, Augment(flip=True, rotate=rotate))
+    flipped = draws[:, 0] < 0.5
+    assert 16 < flipped.sum() < 48
+    want = torch.where(flipped[:, None, None, None], images.flip(2), images)
+    torch.testing.assert_close(got, normalise(want, (0.0,) * 3, (1.0,) * 3), atol=1e-5, rtol=0)
+
+
+def test_shift_by_whole_pixels_is_exact_and_black_comes_in() -> None:
+    images = smooth(8, 16)
+    got = plain(images, draw(2, 0.75), Augment(shift=0.25))  # (2 * 0.75 - 1) * 0.25 of 16: 2 pixels
+    want = torch.zeros_like(images)
+    want[:, :, :14] = images[:, :, 2:]
+    torch.testing.assert_close(got, normalise(want, (0.0,) * 3, (1.0,) * 3), atol=1e-5, rtol=0)
+
+
+def test_quarter_turns_are_exact() -> None:
+    images = smooth(9, 9)
+    got = plain(images, draw(1, 0.0), Augment(rotate=90))
+    turned = [torch.rot90(normalise(images, (0.0,) * 3, (1.0,) * 3), k, (2, 3)) for k in (1, 3)]
+    assert min((got - each).abs().max() for each in turned) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "how"),
+    [
+        (1, 0.9, Augment(rotate=40)),
+        (4, 0.1, Augment(zoom=0.4)),
+        (5, 0.8, Augment(shear=25)),
+    ],
+)
+def test_agrees_with_scipy(place: int, value: float, how: Augment) -> None:
+    """Maps written down independently, in pixels, and sampled by scipy."""
+    rows, columns = 20, 28
+    images = smooth(rows, columns)
+    got = plain(images, draw(place, value), how)[0]
+    amount = 2 * value - 1
+    angle, scale = math.radians(how.rotate) * amount, (1 + how.zoom) ** amount
+    slant = math.tan(math.radians(how.shear) * amount)
+    turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+    xy = turn @ np.array([[1, slant], [0, 1]]) / scale
+    matrix = xy[::-1, ::-1]  # scipy counts rows first
+    centre = np.array([(rows - 1) / 2, (columns - 1) / 2])
+    for channel in range(3):
+        pixels = images[0, :, :, channel].double().numpy() / 255
+        want = ndimage.affine_transform(pixels, matrix, centre - matrix @ centre, order=1)
+        inner = (slice(6, -6), slice(8, -8))  # the two treat the border differently
+        np.testing.assert_allclose(got[channel].numpy()[inner], want[inner], atol=1e-5)
+
+
+def test_each_image_is_varied_by_its_own_draws() -> None:
+    images = torch.randint(0, 256, (8, 12, 12, 3), dtype=torch.uint8)
+    draws = torch.rand(8, 6)
+    how = Augment(flip=True, rotate=30, shift=0.2, zoom=0.2, shear=10)
+    whole = plain(images, draws, how)
+    for i in range(8):
+        alone = plain(images[i : i + 1], draws[i : i + 1], how)
+        torch.testing.assert_close(whole[i : i + 1], alone, atol=1e-6, rtol=0)
+
+
+def test_movements_stay_within_what_the_recipe_allows() -> None:
+    how = Augment(rotate=15, zoom=0.2)
+    theta = affine(torch.rand(500, 6), how, 10, 10)
+    angles = torch.rad2deg(torch.atan2(theta[:, 1, 0], theta[:, 0, 0]))
+    scale = 1 / theta[:, :, 0].norm(dim=1)
+    assert 14 < angles.abs().max() <= 15.001
+    assert 1 / 1.2001 <= scale.min() < 0.85
+    assert 1.18 < scale.max() <= 1.2001

@@ -1,0 +1,1020 @@
+"""Decoding and cropping, against arithmetic on known pixels."""
+
+import io
+import pickle
+import struct
+import threading
+import time
+import tracemalloc
+import warnings
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from vitlab.data import decode as d
+from vitlab.errors import UserError
+
+ROWS, COLUMNS = 7, 11
+RGB = np.random.default_rng(0).integers(0, 256, (ROWS, COLUMNS, 3), dtype=np.uint8)
+ALPHA = np.random.default_rng(1).integers(0, 256, (ROWS, COLUMNS, 1), dtype=np.uint8)
+ALPHA[0, :3, 0] = 0, 128, 255
+GREY = np.arange(ROWS * COLUMNS, dtype=np.uint8).reshape(ROWS, COLUMNS, 1) * 3
+LOSSLESS = [
+    ("PNG", {}),
+    ("BMP", {}),
+    ("TIFF", {}),
+    ("TIFF", {"compression": "tiff_lzw"}),
+    ("TIFF", {"compression": "tiff_adobe_deflate"}),
+]
+
+
+def save(image, kind="PNG", **options):
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def chunk(kind, content):
+    checksum = zlib.crc32(kind + content)
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)
+
+
+def png(rows, columns, depth, colour, lines, *extra):
+    """A PNG from its packed lines; `extra` chunks go before the pixels."""
+    header = struct.pack(">IIBBBBB", columns, rows, depth, colour, 0, 0, 0)
+    pixels = zlib.compress(b"".join(b"\0" + bytes(line) for line in lines))
+    parts = [chunk(b"IHDR", header), *extra, chunk(b"IDAT", pixels), chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def tiff(pixels, tags, order="<"):
+    """A plain one-strip TIFF; a tag's value is a number (32 bits) or a tuple (16 bits each)."""
+    tags = {259: 1, 262: 1, 273: 8, 277: 1, 279: len(pixels), **tags}
+    directory, tail = b"", b""
+    at = 8 + len(pixels)
+    after = at + 2 + 12 * len(tags) + 4
+    for tag, value in sorted(tags.items()):
+        if isinstance(value, int):
+            directory += struct.pack(order + "HHII", tag, 4, 1, value)
+            continue
+        packed = struct.pack(f"{order}{len(value)}H", *value)
+        if len(packed) > 4:
+            packed, tail = struct.pack(order + "I", after + len(tail)), tail + packed
+        directory += struct.pack(order + "HHI", tag, 3, len(value)) + packed.ljust(4, b"\0")
+    start = struct.pack(order + "2sHI", b"II" if order == "<" else b"MM", 42, at)
+    count = struct.pack(order + "H", len(tags))
+    return start + pixels + count + directory + bytes(4) + tail
+
+
+def flat_jpeg(samples, adobe=None):
+    """One 8x8 block per component, each of one value, coded by hand: no library's conventions."""
+    bits = ""
+    for sample in samples:
+        level = (sample - 128) * 8  # quantisation step 1
+        length = abs(level).bit_length()
+        bits += f"{length:04b}"
+        if length:
+            bits += f"{level if level > 0 else level + 2**length - 1:0{length}b}"
+        bits += "0"  # end of block
+    bits += "1" * (-len(bits) % 8)
+    coded = int(bits, 2).to_bytes(len(bits) // 8).replace(b"\xff", b"\xff\0")
+
+    def segment(marker, content):
+        return bytes([0xFF, marker]) + struct.pack(">H", len(content) + 2) + content
+
+    count = len(samples)
+    frame = b"".join(bytes([i, 0x11, 0]) for i in range(count))
+    return (
+        b"\xff\xd8"
+        + (b"" if adobe is None else segment(0xEE, b"Adobe\0\x64\0\0\0\0" + bytes([adobe])))
+        + segment(0xDB, b"\0" + b"\x01" * 64)
+        + segment(0xC0, struct.pack(">BHHB", 8, 8, 8, count) + frame)
+        + segment(0xC4, b"\0" + bytes([0, 0, 0, 12, *[0] * 12]) + bytes(range(12)))
+        + segment(0xC4, b"\x10" + bytes([1, *[0] * 15]) + b"\0")
+        + segment(0xDA, bytes([count]) + b"".join(bytes([i, 0]) for i in range(count)) + b"\0?\0")
+        + coded
+        + b"\xff\xd9"
+    )
+
+
+def ycc(rgb):
+    """JFIF's YCbCr, rounded."""
+    matrix = [[0.299, 0.587, 0.114], [-0.168736, -0.331264, 0.5], [0.5, -0.418688, -0.081312]]
+    return np.rint(np.array(matrix) @ rgb + [0, 128, 128]).clip(0, 255).astype(int).tolist()
+
+
+def luma(rgb):
+    weighted = rgb.astype(np.int64) @ np.array([19595, 38470, 7471])  # ITU-R 601 in 1/65536
+    return ((weighted + 32768) >> 16).astype(np.uint8)[..., None]
+
+
+def over_white(colours, alpha):
+    weight = alpha.astype(np.float64) / 255
+    return np.rint(colours * weight + 255 * (1 - weight)).astype(np.uint8)
+
+
+def check(data, colours, alpha=None, tolerance=0):
+    """`data` decodes to these colours (RGB or grey) with this alpha, in 1, 3 and 4 channels."""
+    rgb = np.repeat(colours, 3, axis=2) if colours.shape[2] == 1 else colours
+    opaque = rgb if alpha is None else over_white(rgb, alpha)
+    grey = opaque[..., :1] if colours.shape[2] == 1 else luma(opaque)
+    for channels, expected in ((1, grey), (3, opaque)):
+        result = d.decode(data, channels)
+        assert result.shape == expected.shape
+        assert result.dtype == np.uint8
+        assert result.flags.c_contiguous
+        assert result.flags.writeable
+        assert np.abs(result.astype(int) - expected).max() <= tolerance
+    result = d.decode(data, 4)
+    assert result.flags.c_contiguous
+    expected = np.full_like(rgb[..., :1], 255) if alpha is None else alpha
+    assert np.array_equal(result[..., 3:], expected)
+    seen = expected[..., 0] > 0  # the colour under full transparency is nobody's business
+    assert np.abs(result[seen][:, :3].astype(int) - rgb[seen]).max() <= tolerance
+    assert d.size(data) == colours.shape[:2]
+
+
+# ---- colours
+
+
+@pytest.mark.parametrize(("kind", "options"), [*LOSSLESS, ("WEBP", {"lossless": True})])
+def test_rgb(kind, options):
+    data = save(Image.fromarray(RGB), kind, **options)
+    check(data, RGB)
+    assert d.shape(data) == (ROWS, COLUMNS, 3)
+
+
+@pytest.mark.parametrize(("kind", "options"), [*LOSSLESS, ("GIF", {})])
+def test_grey(kind, options):
+    data = save(Image.fromarray(GREY[..., 0]), kind, **options)
+    check(data, GREY)
+    assert d.shape(data) == (ROWS, COLUMNS, 3 if kind == "GIF" else 1)  # a GIF has a palette
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [*LOSSLESS, ("TIFF", {"compression": "group4"}), ("GIF", {})]
+)
+def test_one_bit(kind, options):
+    bits = GREY % 2 * np.uint8(255)
+    data = save(Image.fromarray(bits[..., 0]).convert("1"), kind, **options)
+    check(data, bits)
+    assert kind == "GIF" or d.shape(data)[2] == 1
+
+
+@pytest.mark.parametrize(("kind", "options"), [*LOSSLESS, ("GIF", {})])
+def test_palette(kind, options):
+    palette = np.random.default_rng(2).integers(0, 256, (256, 3), dtype=np.uint8)
+    image = Image.fromarray(GREY[..., 0])
+    image = Image.frombytes("P", image.size, image.tobytes())
+    image.putpalette(palette.tobytes())
+    data = save(image, kind, **options)
+    check(data, palette[GREY[..., 0]])
+    assert d.shape(data)[2] == 3
+
+
+@pytest.mark.parametrize("value", [0, 1, 100, 254, 255])
+def test_grey_jpeg(value):
+    data = flat_jpeg([value])
+    check(data, np.full((8, 8, 1), value, np.uint8))
+    assert d.shape(data) == (8, 8, 1)
+
+
+@pytest.mark.parametrize("rgb", [(255, 0, 0), (0, 200, 0), (10, 20, 250), (255, 255, 255)])
+def test_rgb_jpeg(rgb):
+    wanted = np.full((8, 8, 3), rgb, np.uint8)
+    check(flat_jpeg(ycc(rgb), adobe=1), wanted, tolerance=2)
+    check(flat_jpeg(rgb, adobe=0), wanted)  # Adobe's marker says: not YCbCr
+
+
+@pytest.mark.parametrize("light", [(255, 255, 255), (255, 0, 0), (40, 90, 200)])
+@pytest.mark.parametrize("black", [255, 128, 0])
+def test_cmyk_jpeg(light, black):
+    """Adobe stores inverted inks, 255 is none: white paper comes out white."""
+    expected = np.rint(np.array(light) * (black / 255)).astype(np.uint8)
+    expected = np.broadcast_to(expected, (8, 8, 3))
+    check(flat_jpeg([*light, black], adobe=0), expected, tolerance=1)
+    check(flat_jpeg([*light, black]), expected, tolerance=1)  # without the marker: as browsers do
+    complement = ycc([255 - value for value in light])  # what YCCK is defined on
+    check(flat_jpeg([*complement, black], adobe=2), expected, tolerance=3)
+
+
+def test_cmyk_tiff():
+    inks = np.concatenate([RGB, ALPHA], axis=2)
+    expected = np.rint((255.0 - RGB) * (255.0 - ALPHA) / 255).astype(np.uint8)
+    check(save(Image.frombytes("CMYK", (COLUMNS, ROWS), inks.tobytes()), "TIFF"), expected, None, 1)
+
+
+def test_ycbcr_tiff():
+    y, blue, red = np.moveaxis(RGB.astype(float), 2, 0)
+    blue, red = blue - 128, red - 128
+    rgb = [y + 1.402 * red, y - 0.344136 * blue - 0.714136 * red, y + 1.772 * blue]
+    expected = np.rint(np.stack(rgb, 2)).clip(0, 255).astype(np.uint8)
+    check(save(Image.frombytes("YCbCr", (COLUMNS, ROWS), RGB.tobytes()), "TIFF"), expected, None, 1)
+
+
+def test_lab_tiff():
+    """CIE L*a*b* under D50, whose a and b are signed bytes in the file."""
+    lab = np.array([[[255, 0, 0], [0, 0, 0], [128, 20, 10], [150, -30 & 255, 40], [90, 10, 226]]])
+    light = lab[..., 0] * (100 / 255)
+    a, b = lab[..., 1:].astype(np.uint8).view(np.int8).astype(float).transpose(2, 0, 1)
+    y = (light + 16) / 116
+    f = np.stack([y + a / 500, y, y - b / 200], 2)
+    xyz = np.where(f > 6 / 29, f**3, 3 * (6 / 29) ** 2 * (f - 4 / 29)) * [0.9642, 1, 0.8249]
+    to_srgb = [
+        [3.1338561, -1.6168667, -0.4906146],
+        [-0.9787684, 1.9161415, 0.0334540],
+        [0.0719453, -0.2289914, 1.4052427],
+    ]  # from D50 by Bradford's adaptation
+    linear = (xyz @ np.transpose(to_srgb)).clip(0, 1)
+    coded = np.where(linear > 0.0031308, 1.055 * linear ** (1 / 2.4) - 0.055, 12.92 * linear)
+    expected = np.rint(255 * coded).astype(np.uint8)
+    tags = {256: 5, 257: 1, 258: (8, 8, 8), 262: 8, 277: 3}
+    check(tiff(lab.astype(np.uint8).tobytes(), tags), expected, tolerance=2)
+
+
+def test_hsv():
+    """No accepted format stores it, but the conversion knows it."""
+    image = Image.frombytes("HSV", (3, 1), bytes([0, 255, 255, 85, 255, 100, 9, 0, 77]))
+    expected = [[[255, 0, 0], [0, 100, 0], [77, 77, 77]]]
+    assert np.array_equal(np.asarray(d._recolour(image, 3)), expected)
+
+
+# ---- more than 8 bits
+
+WIDE = np.array([[0, 1, 255, 256, 257, 511, 0x1234, 32767, 32768, 65279, 65280, 65535]], np.uint16)
+HIGH = (WIDE // 256).astype(np.uint8)[..., None]
+
+
+def test_16_bit_grey_png():
+    data = png(1, WIDE.size, 16, 0, WIDE.astype(">u2"))
+    check(data, HIGH)
+    assert d.shape(data) == (1, WIDE.size, 1)
+
+
+def test_widened_8_bits_come_back():
+    """Both usual ways of widening, by 257 and by 256, are undone exactly."""
+    for factor in (256, 257):
+        wide = GREY[..., 0].astype(">u2") * factor
+        check(png(ROWS, COLUMNS, 16, 0, wide.astype(">u2")), GREY)
+
+
+def test_16_bit_rgb_png():
+    wide = np.random.default_rng(3).integers(0, 65536, (ROWS, COLUMNS, 3)).astype(">u2")
+    check(png(ROWS, COLUMNS, 16, 2, wide), (wide // 256).astype(np.uint8))
+
+
+def test_16_bit_alpha_png():
+    wide = np.random.default_rng(3).integers(0, 65536, (ROWS, COLUMNS, 4)).astype(">u2")
+    high = (wide // 256).astype(np.uint8)
+    check(png(ROWS, COLUMNS, 16, 6, wide), high[..., :3], high[..., 3:])
+    data = png(ROWS, COLUMNS, 16, 4, np.ascontiguousarray(wide[..., :2]))
+    check(data, high[..., :1], high[..., 1:2])
+    assert d.shape(data)[2] == 1
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_16_bit_grey_tiff(order):
+    tags = {256: WIDE.size, 257: 1, 258: (16,)}
+    data = tiff(WIDE.astype(order + "u2").tobytes(), tags, order)
+    check(data, HIGH)
+    assert d.shape(data) == (1, WIDE.size, 1)
+
+
+def test_white_is_zero_tiff():
+    tags = {256: WIDE.size, 257: 1, 258: (16,), 262: 0}
+    check(tiff(WIDE.tobytes(), tags), 255 - HIGH)
+    tags = {256: COLUMNS, 257: ROWS, 258: (8,), 262: 0}
+    check(tiff(GREY.tobytes(), tags), 255 - GREY)
+
+
+def test_12_bit_tiff():
+    values = np.array([0, 15, 16, 0xABC, 4080, 4095])
+    pairs = values.reshape(-1, 2)
+    packed = [[a >> 4, (a & 15) << 4 | b >> 8, b & 255] for a, b in pairs]
+    data = tiff(np.array(packed, np.uint8).tobytes(), {256: 6, 257: 1, 258: (12,)})
+    check(data, (values >> 4).astype(np.uint8).reshape(1, 6, 1))
+
+
+def test_32_bit_integers():
+    data = save(Image.fromarray(WIDE.astype(np.int32)), "TIFF")
+    check(data, HIGH)
+    assert d.shape(data)[2] == 1
+    for values in ([0, 65536], [-1, 7]):
+        with pytest.raises(d.BadImage, match=f"integers from {values[0]} to {values[1]}; 0 to 655"):
+            d.decode(save(Image.fromarray(np.array([values], np.int32)), "TIFF"), 1)
+
+
+def test_floats():
+    values = np.array([[0, 0.25, 0.5, 1, 1.5, -0.5, 0.1]], np.float32)
+    data = save(Image.fromarray(values), "TIFF")
+    check(data, np.array([[0, 64, 128, 255, 255, 0, 26]], np.uint8)[..., None])
+    assert d.shape(data)[2] == 1
+    for odd in (3.0, -2.0, np.nan, np.inf):
+        with pytest.raises(d.BadImage, match="convert to 8 bits"):
+            d.decode(save(Image.fromarray(np.array([[0.5, odd]], np.float32)), "TIFF"), 1)
+
+
+# ---- transparency
+
+
+@pytest.mark.parametrize(("kind", "options"), [*LOSSLESS[:1], *LOSSLESS[2:]])
+def test_alpha(kind, options):
+    both = np.concatenate([RGB, ALPHA], axis=2)
+    check(save(Image.fromarray(both), kind, **options), RGB, ALPHA)
+    pair = Image.frombytes("LA", (COLUMNS, ROWS), np.concatenate([GREY, ALPHA], 2).tobytes())
+    data = save(pair, kind, **options)
+    check(data, GREY, ALPHA)
+    assert d.shape(data) == (ROWS, COLUMNS, 1)
+
+
+def test_alpha_webp():
+    both = np.concatenate([RGB, ALPHA], axis=2)
+    check(save(Image.fromarray(both), "WEBP", lossless=True, exact=True), RGB, ALPHA)
+
+
+def test_premultiplied_grey_tiff():
+    grey, alpha = np.array([[[200], [100], [0]]], np.uint8), np.array([[[255], [128], [0]]])
+    stored = np.rint(grey * (alpha / 255)).astype(np.uint8)
+    pixels = np.concatenate([stored, alpha.astype(np.uint8)], axis=2).tobytes()
+    tags = {256: 3, 257: 1, 258: (8, 8), 277: 2, 338: (1,)}
+    check(tiff(pixels, tags), grey, alpha.astype(np.uint8), tolerance=1)
+
+
+def test_palette_with_alpha_tiff():
+    colours = np.random.default_rng(2).integers(0, 256, (256, 3), dtype=np.uint8)
+    pixels = np.concatenate([GREY, ALPHA], axis=2).tobytes()
+    tags = {256: COLUMNS, 257: ROWS, 258: (8, 8), 262: 3, 277: 2, 338: (2,)}
+    tags[320] = tuple(int(value) * 257 for value in colours.T.ravel())
+    check(tiff(pixels, tags), colours[GREY[..., 0]], ALPHA)
+
+
+@pytest.mark.parametrize("transparency", [bytes([0, 90, 200]), bytes([255, 0]), bytes([255, 255])])
+def test_palette_with_alpha_png(transparency):
+    colours = np.array([[250, 10, 20], [30, 200, 40], [50, 60, 150], [0, 0, 0]], np.uint8)
+    index = np.array([[0, 1, 2, 3], [3, 2, 1, 0]], np.uint8)
+    alphas = np.frombuffer(transparency.ljust(4, b"\xff"), np.uint8)
+    extra = chunk(b"PLTE", colours.tobytes()), chunk(b"tRNS", transparency)
+    check(png(2, 4, 8, 3, index, *extra), colours[index], alphas[index][..., None])
+
+
+def test_transparent_gif():
+    image = Image.frombytes("P", (3, 1), bytes([0, 1, 2]))
+    image.putpalette([255, 0, 0, 0, 255, 0, 0, 0, 255])
+    data = save(image, "GIF", transparency=1)
+    check(
+        data, np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255]]]), np.array([[[255], [0], [255]]])
+    )
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 8, 16])
+def test_transparent_grey_png(depth):
+    """The key is a sample as stored, whatever its depth."""
+    values = np.array([0, 1, 2**depth - 1, 2 ** (depth - 1)])
+    bits = "".join(f"{value:0{depth}b}" for value in values)
+    line = int(bits.ljust(-(-len(bits) // 8) * 8, "0"), 2).to_bytes(-(-len(bits) // 8))
+    grey = values * 255 // (2**depth - 1) if depth < 16 else values >> 8
+    for key in values.tolist():
+        data = png(1, 4, depth, 0, [line], chunk(b"tRNS", struct.pack(">H", key)))
+        alpha = np.where(values == key, 0, 255).astype(np.uint8).reshape(1, 4, 1)
+        check(data, grey.astype(np.uint8).reshape(1, 4, 1), alpha)
+
+
+@pytest.mark.parametrize("depth", [8, 16])
+def test_transparent_rgb_png(depth):
+    samples = RGB.astype(">u2") * 256 + 7 if depth == 16 else RGB
+    key = samples[2, 3].astype(">u2").tobytes()
+    alpha = np.full((ROWS, COLUMNS, 1), 255, np.uint8)
+    alpha[2, 3] = 0
+    lines = samples.astype(">u2" if depth == 16 else np.uint8)
+    check(png(ROWS, COLUMNS, depth, 2, lines, chunk(b"tRNS", key)), RGB, alpha)
+
+
+def bmp(pixels):
+    """32 bits with an alpha mask, bottom row first."""
+    rows, columns, _ = pixels.shape
+    header = struct.pack("<IiiHHIIiiII", 108, columns, rows, 1, 32, 3, 0, 0, 0, 0, 0)
+    header += struct.pack("<4I", 0xFF, 0xFF00, 0xFF0000, 0xFF000000)
+    body = header.ljust(108, b"\0") + pixels[::-1].tobytes()
+    return struct.pack("<2sIII", b"BM", 14 + len(body), 0, 14 + 108) + body
+
+
+def test_alpha_bmp():
+    """An alpha of 0 throughout was never written, and the image is opaque."""
+    check(bmp(np.concatenate([RGB, ALPHA], axis=2)), RGB, ALPHA)
+    unwritten = np.concatenate([RGB, 0 * ALPHA], axis=2)
+    check(bmp(unwritten), RGB)
+    assert (d.decode(save(Image.fromarray(unwritten)), 3) == 255).all()  # a PNG means it
+
+
+# ---- orientation
+
+SIDES = {1: "TL", 2: "TR", 3: "BR", 4: "BL", 5: "LT", 6: "RT", 7: "RB", 8: "LB"}
+
+
+def stored(upright, orientation):
+    """As EXIF defines it: the sides of the picture where its first row and column belong."""
+    row, column = SIDES[orientation]
+    if "B" in (row, column):
+        upright = upright[::-1]
+    if "R" in (row, column):
+        upright = upright[:, ::-1]
+    return np.ascontiguousarray(upright.swapaxes(0, 1) if orientation >= 5 else upright)
+
+
+def exif(orientation, order="<", kind=3):
+    value = struct.pack(order + ("H" if kind == 3 else "I"), orientation).ljust(4, b"\0")
+    entries = struct.pack(order + "HHI4s", 272, 2, 4, b"abc\0")  # another tag comes first
+    entries += struct.pack(order + "HHI4s", 274, kind, 1, value)
+    start = struct.pack(order + "2sHIH", b"II" if order == "<" else b"MM", 42, 8, 2)
+    return b"Exif\0\0" + start + entries + bytes(4)
+
+
+@pytest.mark.parametrize("orientation", SIDES)
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "JPEG", "TIFF"])
+def test_orientation(kind, orientation):
+    image = Image.fromarray(stored(RGB, orientation))
+    if kind == "TIFF":
+        data = save(image, kind, tiffinfo={274: orientation})
+    else:
+        options = {"lossless": True} if kind == "WEBP" else {"subsampling": 0, "quality": 100}
+        data = save(image, kind, exif=exif(orientation), **options)
+    assert d.size(data) == (ROWS, COLUMNS)
+    result = d.decode(data, 3)
+    assert result.flags.c_contiguous
+    assert result.shape == RGB.shape
+    # noise in JPEG: any other orientation differs by 40 on average
+    assert np.abs(result.astype(int) - RGB).mean() <= (3 if kind == "JPEG" else 0)
+
+
+@pytest.mark.parametrize(("order", "kind"), [("<", 3), (">", 3), ("<", 4), (">", 4)])
+def test_orientation_encodings(order, kind):
+    data = save(Image.fromarray(stored(RGB, 6)), exif=exif(6, order, kind))
+    assert np.array_equal(d.decode(data, 3), RGB)
+
+
+def test_orientation_after_the_pixels():
+    data = save(Image.fromarray(stored(RGB, 8)))
+    late = data[:-12] + chunk(b"eXIf", exif(8)[6:]) + data[-12:]
+    assert d.size(late) == (ROWS, COLUMNS)
+    assert np.array_equal(d.decode(late, 3), RGB)
+
+
+def test_orientation_behind_padding():
+    """JPEG segments may be preceded by any number of 0xFF."""
+    data = save(Image.fromarray(stored(GREY[..., 0], 6)), "JPEG", exif=exif(6))
+    assert data[20:22] == b"\xff\xe1"
+    assert d.decode(data[:20] + b"\xff\xff" + data[20:], 1).shape == GREY.shape
+
+
+BROKEN_EXIF = [
+    b"Exif\0\0",
+    b"Exif\0\0MM",
+    b"Exif\0\0II*\0\xff\xff\xff\xff",
+    b"Exif\0\0II*\0\x08\0\0\0\xff\xff" + b"\x12\x01\x03",
+    b"Exif\0\0not EXIF at all",
+    exif(0),
+    exif(9),
+    exif(6)[:30],
+    # a resolution Pillow stumbles over: one byte where two numbers are due
+    b"Exif\0\0II*\0\x08\0\0\0\x02\0"
+    + struct.pack("<HHI4s", 0x11A, 7, 1, b"a")
+    + struct.pack("<HHI4s", 0x128, 3, 1, b"\x02")
+    + bytes(4),
+]
+
+
+@pytest.mark.parametrize("block", BROKEN_EXIF)
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "JPEG"])
+def test_broken_exif_is_ignored(kind, block):
+    data = save(Image.fromarray(GREY[..., 0]), kind, exif=block)
+    if kind == "JPEG":  # without JFIF, where Pillow would look for a resolution in EXIF
+        at = data.index(b"\xff\xe0")
+        data = data[:at] + data[at + 18 :]
+        assert b"JFIF" not in data
+    assert d.decode(data, 1).shape == (ROWS, COLUMNS, 1)
+    assert d.size(data) == (ROWS, COLUMNS)
+
+
+def test_xmp_does_not_turn():
+    xmp = b'<x tiff:Orientation="6"/>'
+    for data in (
+        save(Image.fromarray(RGB), "TIFF", tiffinfo={700: xmp}),
+        save(Image.fromarray(RGB), "WEBP", xmp=xmp),
+        save(Image.fromarray(RGB), "JPEG", xmp=xmp),
+    ):
+        assert d.decode(data, 3).shape == RGB.shape
+        assert d.size(data) == (ROWS, COLUMNS)
+
+
+@pytest.mark.parametrize("band", [1, COLUMNS, 3 * COLUMNS + 1, ROWS * COLUMNS, 10**6])
+def test_bands(monkeypatch, band):
+    monkeypatch.setattr(d, "_BAND", band)
+    check(save(Image.fromarray(np.concatenate([RGB, ALPHA], axis=2))), RGB, ALPHA)
+    check(save(Image.fromarray(GREY[..., 0])), GREY)
+
+
+# ---- several frames
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF", "MPO"])
+def test_first_frame(kind):
+    levels = (200, 100, 30)
+    frames = [Image.new("RGB", (COLUMNS, ROWS), (level, 0, level)) for level in levels]
+    options = {"lossless": True} if kind == "WEBP" else {}
+    data = save(frames[0], kind, save_all=True, append_images=frames[1:], **options)
+    expected = np.broadcast_to(np.array([200, 0, 200], np.uint8), RGB.shape)
+    check(data, expected, tolerance=1 if kind == "MPO" else 0)
+
+
+def test_default_image_of_an_animation():
+    frames = [Image.new("RGB", (5, 5), (level, 0, 0)) for level in (200, 100, 30)]
+    data = save(frames[0], save_all=True, append_images=frames[1:], default_image=True)
+    assert (d.decode(data, 3)[..., 0] == 200).all()
+
+
+# ---- refusals
+
+
+def refused(data, *words, call=d.decode, **options):
+    """Decoding, or reading the header, fails in one line that has the name and the words."""
+    arguments = (data, 3) if call is d.decode else (data,)
+    with pytest.raises(d.BadImage) as caught:
+        call(*arguments, name="cats/one\ntwo.jpg", **options)
+    message = str(caught.value)
+    assert message.startswith("cats/one two.jpg: ")
+    assert "\n" not in message
+    assert len(message) < 400
+    for word in words:
+        assert word in message
+    assert isinstance(caught.value, UserError)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == message
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>",
+        b"a text\n" * 100,
+        b"%PDF-1.7\n",
+        b"8BPS\0\1" + bytes(6) + b"\0\3" + struct.pack(">II", 5, 5) + b"\0\x08\0\3",
+        b"\0\0\1\0\1\0" + bytes(50),  # an icon
+        b"P6 1 1 255 abc",
+        b"\0\0\0\x0cjP  \r\n\x87\n",
+        b"RIFF\0\0\0\0WAVEfmt ",
+        b"\0",
+    ],
+)
+@pytest.mark.parametrize("call", [d.decode, d.size, d.shape])
+def test_other_formats(data, call):
+    refused(data, "not a JPEG, PNG, WEBP, GIF, BMP, TIFF image", call=call)
+
+
+def test_empty():
+    refused(b"", "empty")
+
+
+@pytest.mark.parametrize("kind", d.FORMATS)
+def test_only_the_formats_asked_for(kind):
+    data = save(Image.fromarray(GREY[..., 0]), kind)
+    others = [other for other in d.FORMATS if other != kind]
+    refused(data, f"not a {', '.join(others)} image", formats=others)
+    assert d.decode(data, 3, formats=[kind]).shape == RGB.shape
+
+
+@pytest.mark.parametrize("kind", d.FORMATS)
+def test_signature_alone(kind):
+    refused(save(Image.fromarray(GREY[..., 0]), kind)[:13], "damaged")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(kind, {}) for kind in d.FORMATS if kind != "TIFF"] + [("JPEG", {"progressive": True})],
+)
+def test_truncated(kind, options):
+    """Cut in the middle of the pixels: refused, never grey below."""
+    noise = np.random.default_rng(4).integers(0, 256, (90, 110, 3), dtype=np.uint8)
+    data = save(Image.fromarray(noise), kind, **options)
+    for share in (0.3, 0.6, 0.9):
+        refused(data[: int(len(data) * share)], "damaged")
+
+
+def test_truncated_tiff():
+    """Pixels that lie beyond the end, and packed ones of which a part is lost."""
+    noise = np.random.default_rng(4).integers(0, 256, (90, 110, 3), dtype=np.uint8)
+    tags = {256: 110, 257: 90, 258: (8, 8, 8), 262: 2, 277: 3}
+    assert np.array_equal(d.decode(tiff(noise.tobytes(), tags), 3), noise)
+    refused(tiff(noise.tobytes(), {**tags, 273: 2000}), "damaged")
+    packed = save(Image.fromarray(noise), "TIFF", compression="tiff_lzw")
+    refused(packed[:2000] + bytes(3000) + packed[5000:], "damaged")
+
+
+def bomb(kind):
+    """A header that claims 100,000 x 100,000 pixels, or what the format can claim."""
+    start = save(Image.fromarray(GREY[..., 0]), kind)
+    side = struct.pack("<I", 16383 << 14 | 16383)
+    if kind == "PNG":
+        return png(100_000, 100_000, 8, 2, [b""])
+    if kind == "JPEG":
+        at = start.index(b"\xff\xc0") + 5
+        return start[:at] + b"\xff\xff\xff\xff" + start[at + 4 :]
+    if kind == "GIF":
+        return start[:6] + b"\xff\xff\xff\xff" + start[10:]
+    if kind == "BMP":
+        return start[:18] + struct.pack("<II", 100_000, 100_000) + start[26:]
+    if kind == "TIFF":
+        return tiff(b"1", {256: 100_000, 257: 100_000, 258: (8,)})
+    lossless = save(Image.fromarray(RGB), kind, lossless=True)
+    return lossless[:21] + side + lossless[25:]
+
+
+@pytest.mark.parametrize("kind", d.FORMATS)
+@pytest.mark.parametrize("call", [d.decode, d.size])
+def test_bomb(kind, call):
+    data = bomb(kind)
+    tracemalloc.start()
+    start = time.perf_counter()
+    refused(data, "at most 50,000,000 pixels", call=call)
+    assert time.perf_counter() - start < 0.5
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+
+
+def test_bomb_ignores_pillows_own_limit(monkeypatch):
+    """Neither a low limit of the process refuses an image, nor a missing one lets it in."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 60)  # of 77: a warning for Pillow
+    for kind in d.FORMATS:
+        data = save(Image.fromarray(GREY[..., 0]), kind)
+        assert d.decode(data, 1).shape == GREY.shape
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    refused(bomb("WEBP"), "at most 50,000,000 pixels")
+
+
+def test_webp_canvas_is_checked_before_it_is_allocated(monkeypatch):
+    opened = []
+    monkeypatch.setitem(d._READERS, "WEBP", lambda file: opened.append(file))
+    lossy = save(Image.fromarray(RGB), "WEBP")
+    animated = save(
+        Image.fromarray(RGB), "WEBP", save_all=True, append_images=[Image.fromarray(255 - RGB)]
+    )
+    for data in (lossy, animated, save(Image.fromarray(RGB), "WEBP", lossless=True)):
+        assert d._webp_size(data) == (COLUMNS, ROWS)
+        refused(data, "11 x 7 pixels", max_pixels=76)
+    assert not opened
+
+
+def test_max_pixels():
+    data = save(Image.fromarray(RGB))
+    refused(data, "11 x 7 pixels; at most 76 pixels", max_pixels=76)
+    assert d.decode(data, 3, max_pixels=77).shape == RGB.shape
+
+
+def test_max_bytes(monkeypatch):
+    data = save(Image.fromarray(RGB))
+    monkeypatch.setattr(d, "MAX_BYTES", len(data))
+    d.decode(data, 3)
+    monkeypatch.setattr(d, "MAX_BYTES", len(data) - 1)
+    refused(data, f"{len(data)} bytes; at most {len(data) - 1}")
+
+
+def test_large_tiff_tile():
+    tags = {256: 5, 257: 5, 258: (8,), 322: 60_000, 323: 60_000, 324: 8, 325: 25}
+    refused(tiff(bytes(25), tags), "60000 x 60000 pixels")
+
+
+def test_many_scans():
+    """Each scan of a progressive JPEG is a pass over the whole image for a few bytes."""
+    data = save(Image.fromarray(RGB), "JPEG", progressive=True)
+    last = data[data.rindex(b"\xff\xda") : -2]
+    many = data[:-2] + last * 200 + data[-2:]
+    assert d.decode(many, 3).shape == RGB.shape
+    refused(many, "scans", max_pixels=ROWS * COLUMNS)
+
+
+def test_wrong_channels_are_the_callers_error():
+    with pytest.raises(ValueError, match="channels must be 1, 3 or 4, not 2") as caught:
+        d.decode(save(Image.fromarray(RGB)), 2)
+    assert not isinstance(caught.value, UserError)
+
+
+# ---- odd metadata: no warning (the test run makes errors of them), no failure, no trace
+
+
+def odd_files():
+    grey = Image.fromarray(GREY[..., 0])
+    plain, jpeg = save(grey), save(grey, "JPEG")
+    animation = chunk(b"acTL", bytes(8))
+    multi = b"\xff\xe2" + struct.pack(">H", 60) + b"MPF\0II*\0" + bytes(50)
+    photoshop = b"\xff\xed\0\x1cPhotoshop 3.0\x008BIM\0\0\xff\0"
+    tags = {256: COLUMNS, 257: ROWS, 258: (8,)}
+    directory = tiff(GREY.tobytes(), {**tags, 305: tuple(range(40)), 34665: 2**31, 34853: 9})
+    far = directory.replace(struct.pack("<HHI", 305, 3, 40), struct.pack("<HHI", 305, 3, 2**30))
+    cut = tiff(GREY.tobytes(), {**tags, 305: tuple(range(400))})[:-300]
+    return {
+        "animation before the pixels": plain[:33] + animation + plain[33:],
+        "animation behind the pixels": plain[:-12] + animation + plain[-12:],
+        "text with a bad checksum": plain[:33] + chunk(b"tEXt", b"a\0b")[:-1] + b"!" + plain[33:],
+        "a profile that unpacks to 20 MB": plain[:33]
+        + chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(20_000_000)))
+        + plain[33:],
+        "a broken list of pictures": jpeg[:2] + multi + jpeg[2:],
+        "a broken Photoshop block": jpeg[:2] + photoshop + jpeg[2:],
+        "bytes between segments": jpeg[:20] + b"junk\xff\0\xff\xff" + jpeg[20:],
+        "a tag beyond the end": far,
+        "a tag cut off": cut,
+    }
+
+
+@pytest.mark.parametrize("which", odd_files())
+def test_odd_metadata(which):
+    data = odd_files()[which]
+    before = list(warnings.filters)
+    result = d.decode(data, 1)
+    assert np.abs(result.astype(int) - GREY).max() <= (6 if data[:2] == b"\xff\xd8" else 0)
+    assert d.shape(data) == GREY.shape
+    assert warnings.filters == before
+
+
+def test_pillow_warns_about_these_files():
+    """Or the test above shows nothing."""
+    for which in (
+        "animation before the pixels",
+        "a broken list of pictures",
+        "a tag beyond the end",
+    ):
+        with pytest.warns(UserWarning, match="APNG|MPO|Tag data|Corrupt"):
+            Image.open(io.BytesIO(odd_files()[which])).load()
+
+
+def test_threads_leave_the_filters_alone():
+    """`catch_warnings` in many threads at once would leave a filter behind."""
+    data = odd_files()["a tag cut off"]
+    before = list(warnings.filters)
+
+    def work():
+        for _ in range(50):
+            d.decode(data, 1)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert warnings.filters == before
+
+
+# ---- damage
+
+
+def samples():
+    """One small file of every kind of path through the decoder."""
+    rgb, grey = Image.fromarray(RGB), Image.fromarray(GREY[..., 0])
+    both = Image.fromarray(np.concatenate([RGB, ALPHA], axis=2))
+    frames = {"save_all": True, "append_images": [Image.fromarray(255 - RGB)]}
+    wide = Image.fromarray(WIDE)
+    return [
+        save(rgb, "JPEG", exif=exif(6)),
+        save(grey, "JPEG", progressive=True),
+        flat_jpeg([10, 200, 30, 255], adobe=2),
+        save(rgb, exif=exif(5)),
+        save(both),
+        save(wide),
+        save(rgb, **frames),
+        save(rgb.quantize(9), transparency=3),
+        save(rgb, "WEBP", exif=exif(3)),
+        save(both, "WEBP", lossless=True),
+        save(rgb, "WEBP", **frames),
+        save(rgb, "GIF", **frames),
+        save(grey, "GIF", transparency=7),
+        save(rgb, "BMP"),
+        save(rgb.quantize(9), "BMP"),
+        bmp(np.concatenate([RGB, ALPHA], axis=2)),
+        save(rgb, "TIFF", tiffinfo={274: 7}),
+        save(both, "TIFF", compression="tiff_lzw"),
+        save(grey.convert("1"), "TIFF", compression="group4"),
+        save(rgb, "TIFF", compression="jpeg"),
+        save(wide, "TIFF", compression="tiff_adobe_deflate"),
+        save(Image.fromarray(GREY[..., 0] / np.float32(255)), "TIFF"),
+    ]
+
+
+SAMPLES = samples()
+
+
+def survives(data, channels):
+    """Damage gives an array as promised or BadImage, and nothing else. True if it was an array."""
+    try:
+        rows, columns, _ = d.shape(data)
+    except d.BadImage:
+        rows = columns = None
+    try:
+        result = d.decode(data, channels, max_pixels=1_000_000)
+    except d.BadImage:
+        return False
+    assert result.shape == (rows, columns, channels)
+    assert result.dtype == np.uint8
+    return True
+
+
+def test_samples_are_sound():
+    assert all(survives(data, channels) for data in SAMPLES for channels in (1, 3, 4))
+
+
+@settings(max_examples=400, deadline=None, database=None)
+@given(
+    st.sampled_from(range(len(SAMPLES))),
+    st.sampled_from([1, 3, 4]),
+    st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), max_size=8),
+    st.one_of(st.none(), st.floats(0, 1)),
+)
+def test_damage(sample, channels, flips, keep):
+    data = bytearray(SAMPLES[sample])
+    for place, bits in flips:
+        data[int(place * len(data))] ^= bits
+    survives(bytes(data[: None if keep is None else int(keep * len(data))]), channels)
+
+
+@settings(max_examples=200, deadline=None, database=None)
+@given(st.sampled_from(SAMPLES), st.binary(max_size=200))
+def test_noise_behind_a_true_start(sample, noise):
+    survives(sample[:16] + noise, 3)
+
+
+# ---- reduced decoding
+
+
+def test_at_least():
+    noise = np.random.default_rng(5).integers(0, 256, (50, 67), dtype=np.uint8)
+    smooth = np.asarray(Image.fromarray(noise).resize((670, 500), Image.Resampling.BICUBIC))
+    data = save(Image.fromarray(smooth), "JPEG", quality=95)
+    whole = d.decode(data, 1)
+    for needed, factor in [((62, 83), 4), ((63, 83), 2), ((62, 84), 2), ((125, 167), 2)]:
+        reduced = d.decode(data, 1, at_least=needed)
+        assert reduced.shape == (-(-500 // factor), -(-670 // factor), 1)
+        full = whole[: 500 // factor * factor, : 670 // factor * factor, 0].astype(float)
+        rows, columns = full.shape[0] // factor, full.shape[1] // factor
+        means = full.reshape(rows, factor, columns, factor).mean(axis=(1, 3))
+        assert np.abs(reduced[:rows, :columns, 0] - means).mean() < 2
+    for needed in [(126, 167), (125, 168), (500, 670), (9000, 9000)]:
+        assert np.array_equal(d.decode(data, 1, at_least=needed), whole)
+
+
+def test_at_least_is_upright():
+    image = Image.new("RGB", (400, 800))
+    data = save(image, "JPEG", exif=exif(6))
+    assert d.size(data) == (400, 800)
+    assert d.decode(data, 3, at_least=(50, 100)).shape == (100, 200, 3)
+    assert d.decode(data, 3, at_least=(100, 50)).shape == (200, 400, 3)
+    assert d.decode(save(image), 3, at_least=(5, 5)).shape == (800, 400, 3)  # PNG has no such thing
+
+
+# ---- crops
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize(
+    "box", [(0, 0, 11, 7), (1.25, 0.5, 9.75, 6.5), (3, 2, 4, 3), (0, 0, 11, 6.9)]
+)
+def test_crop_resize_is_pillows(channels, interpolation, box):
+    image = np.concatenate([RGB, ALPHA], axis=2)[..., :channels]
+    source = Image.fromarray(image[..., 0] if channels == 1 else image)
+    method = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+    for rows, columns in [(4, 5), (20, 31), (7, 11), (1, 1)]:
+        result = d.crop_resize(image, box, rows, columns, interpolation)
+        expected = np.asarray(source.resize((columns, rows), method[interpolation], box=box))
+        assert np.array_equal(result, expected.reshape(rows, columns, channels))
+        assert result.dtype == np.uint8
+        assert result.flags.c_contiguous
+        assert result.flags.writeable
+
+
+def test_crop_resize_averages():
+    """Antialiased: a quarter of the size sees every pixel, and none outside a whole box."""
+    image = np.zeros((40, 40, 1), np.uint8)
+    image[::2, :20] = 200
+    small = d.crop_resize(image, (0, 0, 40, 40), 10, 10)
+    assert np.abs(small[:, 1:4].astype(int) - 100).max() <= 10
+    assert (small[:, 6:] == 0).all()
+
+
+def test_crop_resize_copies():
+    image = RGB.copy()
+    same = d.crop_resize(image, (0, 0, COLUMNS, ROWS), ROWS, COLUMNS)
+    assert np.array_equal(same, image)
+    same[:] = 0
+    assert np.array_equal(image, RGB)
+    view = np.asfortranarray(RGB)
+    assert d.crop_resize(view, (0, 0, COLUMNS, ROWS), ROWS, COLUMNS).flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    ("arguments", "box"),
+    [
+        ((375, 500, 224, 224, 1.0), (62.5, 0, 437.5, 375)),
+        ((500, 375, 224, 224, 1.0), (0, 62.5, 375, 437.5)),
+        ((256, 256, 224, 224, 0.875), (16, 16, 240, 240)),
+        ((400, 1000, 100, 200, 1.0), (100, 0, 900, 400)),
+        ((400, 1000, 100, 200, 0.5), (300, 100, 700, 300)),
+        ((49, 147, 1, 3, 1.0), (0, 0, 147, 49)),
+        ((7, 49, 7, 49, 1.0), (0, 0, 49, 7)),
+        ((49, 1, 49, 1, 1.0), (0, 0, 1, 49)),  # exactly, though 49 * (1 / 49) is not 1
+        ((1, 1, 224, 224, 1.0), (0, 0, 1, 1)),
+    ],
+)
+def test_centre_box(arguments, box):
+    assert d.centre_box(*arguments) == box
+
+
+@pytest.mark.parametrize("crop", [0.0, -1.0, 1.01])
+def test_centre_box_refuses(crop):
+    with pytest.raises(ValueError, match="crop must be above 0 and at most 1"):
+        d.centre_box(10, 10, 5, 5, crop)
+
+
+sides = st.integers(1, 3000)
+unit = st.floats(0, 1, exclude_max=True)
+
+
+@settings(max_examples=500, deadline=None, database=None)
+@given(
+    sides,
+    sides,
+    st.integers(1, 512),
+    st.integers(1, 512),
+    st.lists(unit, min_size=2, max_size=2).map(
+        lambda pair: tuple(0.05 + 0.95 * v for v in sorted(pair))
+    ),
+    st.lists(st.floats(0.2, 5), min_size=2, max_size=2).map(lambda pair: tuple(sorted(pair))),
+    st.lists(unit, min_size=d.DRAWS, max_size=d.DRAWS),
+)
+def test_random_box_stays_inside(rows, columns, out_rows, out_columns, area, aspect, draws):
+    arguments = (rows, columns, out_rows, out_columns, area, aspect, draws)
+    left, top, right, bottom = box = d.random_box(*arguments)
+    assert 0 <= left < right <= columns
+    assert 0 <= top < bottom <= rows
+    ratio = (right - left) / (bottom - top) / (out_columns / out_rows)
+    assert aspect[0] * (1 - 1e-6) <= ratio <= aspect[1] * (1 + 1e-6)
+    assert d.random_box(*arguments) == box
+
+
+def test_random_box_by_hand():
+    rest = [0.99] * 18
+    # a quarter of 100 x 400, as wide as high: 100 x 100, at 0.25 of the 300 spare columns
+    draws = [0.5, 0.5, *rest, 0.25, 0.75]
+    box = d.random_box(100, 400, 8, 8, (0.0, 0.5), (0.5, 2.0), draws)
+    assert box == pytest.approx((75, 0, 175, 100))
+    # the first try (all of the area) does not fit, the second does: log-uniform, 4**0.25 / 2
+    draws = [0.999, 0.5, 0.125, 0.25, *rest[2:], 0.0, 0.5]
+    left, top, right, bottom = d.random_box(100, 400, 8, 8, (0.0, 1.0), (0.5, 2.0), draws)
+    assert (right - left) * (bottom - top) == pytest.approx(0.125 * 40_000)
+    assert (right - left) / (bottom - top) == pytest.approx(0.5 * 4**0.25)
+    assert (left, top + bottom) == (0, pytest.approx(100))
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "box"),
+    [
+        (100, 1000, (500 - 200 / 3, 0, 500 + 200 / 3, 100)),  # too wide: 4 to 3
+        (1000, 100, (0, 500 - 200 / 3, 100, 500 + 200 / 3)),
+        (90, 100, (0, 0, 100, 90)),  # within the range: all of it
+    ],
+)
+def test_random_box_falls_back(rows, columns, box):
+    draws = [0.999999] * d.DRAWS
+    area, aspect = (0.999, 1.0), (3 / 4, 4 / 3)
+    if rows == 90:
+        draws = [0.999999, 0.5] * 10 + [0.0, 0.0]
+    assert d.random_box(rows, columns, 224, 224, area, aspect, draws) == pytest.approx(box)
+
+
+def test_random_box_is_uniform():
+    """Where every box fits: area uniform, log of the aspect uniform, position uniform."""
+    generator = np.random.default_rng(6)
+    boxes = np.array(
+        [
+            d.random_box(400, 400, 64, 128, (0.1, 0.4), (0.5, 1.0), list(generator.random(d.DRAWS)))
+            for _ in range(20_000)
+        ]
+    )
+    left, top, right, bottom = boxes.T
+    width, height = right - left, bottom - top
+    share = width * height / 400**2
+    ratio = np.log(width / height / 2) / np.log(2) + 1
+    for values, low, high in [
+        (share, 0.1, 0.4),
+        (ratio, 0, 1),
+        (left / (400 - width), 0, 1),
+        (top / (400 - height), 0, 1),
+    ]:
+        counts, _ = np.histogram(values, bins=10, range=(low, high))
+        assert counts.sum() == 20_000
+        assert np.abs(counts - 2000).max() < 250  # over five standard deviations
+
+
+def test_random_box_counts_its_draws():
+    with pytest.raises(ValueError, match="22 draws are needed, not 21"):
+        d.random_box(5, 5, 5, 5, (0.1, 1), (1, 1), [0.5] * 21)

@@ -1,0 +1,107 @@
+"""Batches: the same whatever the number of workers, damaged images left out."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from vitlab.data.loader import (
+    Batch,
+    EvaluationBatches,
+    TrainingBatches,
+    choose_workers,
+    evaluation_loader,
+    training_loader,
+)
+from vitlab.data.options import Augment
+from vitlab.data.sources import Arrays
+from vitlab.data.splits import open_data
+from vitlab.models.config import ViTConfig
+
+CONFIG = ViTConfig(width=16, heads=2, patch=4, image_size=(16, 24), classes=3)
+
+
+def batches(data: Path, how: Augment) -> TrainingBatches:
+    return TrainingBatches(open_data(str(data)).train, CONFIG, how, seed=3, batch=7)
+
+
+def same(a: Batch, b: Batch) -> bool:
+    tensors = ("images", "labels", "draws", "indices")
+    return all(torch.equal(getattr(a, key), getattr(b, key)) for key in tensors) and a.bad == b.bad
+
+
+@pytest.mark.parametrize("area", [1.0, 0.3])
+def test_batches_do_not_depend_on_workers_or_on_where_one_starts(photos: Path, area: float) -> None:
+    (photos / "red" / "003.png").write_bytes(b"no image")
+    source = batches(photos, Augment(area=area))
+    alone = list(training_loader(source, 0, 10, workers=0))
+    for workers, start in ((1, 0), (2, 4)):
+        again = list(training_loader(source, start, 10, workers))
+        assert len(again) == 10 - start
+        assert all(map(same, alone[start:], again))
+
+
+def test_a_damaged_image_shortens_its_batch_and_is_told_of(photos: Path) -> None:
+    for name in ("blue/001", "green/002", "red/003", "red/004"):
+        (photos / f"{name}.png").write_bytes(b"no image")
+    source = batches(photos, Augment())
+    bad = {index for k in range(7) for index, _ in source[k].bad}
+    names = {Path(source.source.name(index)).name for index in bad}
+    assert names <= {"001.png", "002.png", "003.png", "004.png"}
+    assert len(bad) >= 2
+    for k in range(7):
+        batch = source[k]
+        assert len(batch) + len(batch.bad) == 7
+        assert not bad & set(batch.indices.tolist())
+        assert len(batch.images) == len(batch.labels) == len(batch.draws)
+
+
+def test_random_crops_differ_between_epochs_and_stay_the_same_in_one(photos: Path) -> None:
+    source = batches(photos, Augment(area=0.3))
+    images = len(source.source)
+    first = {
+        int(i): p
+        for k in range(7)
+        for i, p in zip(source[k].indices, source[k].images, strict=True)
+    }
+    later = [(int(i), p) for i, p in zip(source[8].indices, source[8].images, strict=True)]
+    assert images < 8 * 7  # another epoch
+    assert any(not torch.equal(first[i], pixels) for i, pixels in later if i in first)
+
+
+def test_pieces_make_up_the_batch() -> None:
+    batch = Batch(torch.arange(10)[:, None], torch.arange(10), torch.rand(10, 6), torch.arange(10))
+    pieces = list(batch.pieces(4))
+    assert [len(piece) for piece in pieces] == [4, 4, 2]
+    assert torch.equal(torch.cat([piece.images for piece in pieces]), batch.images)
+
+
+def test_evaluation_sees_every_image_once_in_order(photos: Path) -> None:
+    test = open_data(str(photos)).test
+    seen = list(evaluation_loader(EvaluationBatches(test, CONFIG, 5), workers=0))
+    assert [len(each) for each in seen] == [5, 5, 2]
+    assert torch.cat([each.indices for each in seen]).tolist() == list(range(12))
+    assert torch.cat([each.labels for each in seen]).tolist() == test.labels.tolist()
+
+
+@pytest.mark.parametrize(("have", "want"), [(1, 3), (3, 1), (3, 3)])
+def test_pixels_get_the_channels_the_model_wants(have: int, want: int) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, have), np.uint8)
+    source = Arrays(pixels, np.array([0, 1, 0, 1]), ("a", "b"))
+    config = ViTConfig(width=16, heads=2, patch=4, image_size=8, channels=want, classes=2)
+    got = EvaluationBatches(source, config, 4)[0].images.numpy()
+    assert got.shape == (4, 8, 8, want)
+    if have == 3 and want == 1:
+        from PIL import Image
+
+        theirs = np.stack([np.asarray(Image.fromarray(p).convert("L")) for p in pixels])
+        assert np.array_equal(got[..., 0], theirs)
+    else:
+        assert np.array_equal(got, np.broadcast_to(pixels, got.shape))
+
+
+def test_workers_are_for_images_that_need_decoding(photos: Path) -> None:
+    assert choose_workers(open_data("digits").train, None) == 0
+    assert choose_workers(open_data(str(photos)).train, None) >= 1
+    assert choose_workers(open_data("digits").train, 2) == 2

@@ -1,0 +1,69 @@
+"""Figures against scikit-learn and torchmetrics."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from sklearn import metrics as sk
+
+from vitlab.evaluation.metrics import bins, confusion, ece, figures, nll, top
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # its own imports warn
+    from torchmetrics.functional.classification import multiclass_calibration_error
+
+
+def some(classes: int, images: int = 500) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    generator = np.random.default_rng(classes)
+    labels = generator.integers(0, classes, images)
+    scores = generator.normal(size=(images, classes)) + 1.5 * np.eye(classes)[labels]
+    probabilities = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    return probabilities, labels
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 37])
+def test_against_scikit_learn(classes: int) -> None:
+    probabilities, labels = some(classes)
+    every = list(range(classes))
+    accuracy = sk.accuracy_score(labels, probabilities.argmax(1))
+    assert top(probabilities, labels, 1) == pytest.approx(accuracy)
+    if classes > 5:
+        five = sk.top_k_accuracy_score(labels, probabilities, k=5, labels=every)
+        assert top(probabilities, labels, 5) == pytest.approx(five)
+    assert nll(probabilities, labels) == pytest.approx(
+        sk.log_loss(labels, probabilities, labels=every)
+    )
+    want = sk.confusion_matrix(labels, probabilities.argmax(1), labels=every)
+    assert np.array_equal(confusion(probabilities, labels), want)
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+def test_calibration_against_torchmetrics(classes: int) -> None:
+    probabilities, labels = some(classes)
+    theirs = multiclass_calibration_error(
+        torch.from_numpy(probabilities), torch.from_numpy(labels), num_classes=classes, n_bins=15
+    )
+    assert ece(probabilities, labels) == pytest.approx(float(theirs), abs=1e-6)
+
+
+def test_bins_hold_every_image_once() -> None:
+    probabilities, labels = some(10)
+    parts = bins(probabilities, labels)
+    assert sum(part.count for part in parts) == 500
+    for part in parts:
+        assert part.count == 0 or part.low < part.confidence <= part.high
+    hits = sum(part.count * part.accuracy for part in parts)
+    assert hits == pytest.approx(500 * top(probabilities, labels, 1))
+
+
+def test_certainty_and_ties() -> None:
+    sure = np.eye(3)[[0, 1, 2]]
+    assert figures(sure, np.array([0, 1, 2])) == {
+        "accuracy": 1.0, "top5": 1.0, "nll": 0.0, "ece": 0.0, "images": 3,
+    }  # fmt: skip
+    assert np.isfinite(nll(sure, np.array([1, 1, 2])))
+    level = np.full((4, 4), 0.25)  # a tie goes to the lower class, as argmax has it
+    assert top(level, np.arange(4), 1) == 0.25
+    assert top(level, np.arange(4), 2) == 0.5

@@ -1,0 +1,120 @@
+"""Configurations and their names."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import vitlab
+from vitlab.models.config import ViTConfig
+from vitlab.models.names import MODELS, SIZES, config_of, name_of, shape_of
+
+REFUSED = {
+    "image_size=225 is not a multiple of patch=16: 224 or 240 fits": {"image_size": 225},
+    "image_size=(224, 100) is not": {"image_size": (224, 100)},
+    "image_size=(8, 9) is not a multiple of patch=16: 16 fits": {"image_size": (8, 9)},
+    "heads=7 does not divide width=768: 6 or 8 would": {"heads": 7},
+    "depth must be a whole number of at least 1, not 0": {"depth": 0},
+    "branches must be a whole number of at least 1, not 0": {"branches": 0},
+    "classes must be a whole number of at least 1, not 2.5": {"classes": 2.5},
+    "pool must be one of token, mean, not 'max'": {"pool": "max"},
+    "positions must be one of 1d, none, not '3d'": {"positions": "3d"},
+    "dropout must lie in [0, 1), not 1.0": {"dropout": 1.0},
+    "mean needs 3 numbers, one a channel": {"mean": (0.1, 0.2)},
+    "std must be above 0": {"std": 0.0},
+    "crop must lie in (0, 1], not 0": {"crop": 0},
+    "labels has 2 names for classes=3": {"labels": ("a", "b"), "classes": 3},
+    "image_size must be pixels": {"image_size": (1, 2, 3)},
+    "pre_logits must be 0 or a number": {"pre_logits": -1},
+    "norm_eps must be above 0": {"norm_eps": 0.0},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_impossible_values_are_named_with_what_would_work(message: str) -> None:
+    with pytest.raises(ValueError) as caught:  # the message is compared below
+        ViTConfig(**REFUSED[message])
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("ViT-b/16", "ViT-B/16"),
+        ("vit-s16", "ViT-S/16"),
+        ("ViT-X/8", "ViT-S/8"),
+        ("ViTL/16", "ViT-L/16"),
+    ],
+)
+def test_the_nearest_name_is_suggested(wrong: str, right: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown model '{wrong}': did you mean {right}"):
+        vitlab.create(wrong)
+
+
+def test_a_wrong_field_is_named() -> None:
+    with pytest.raises(ValueError, match="unknown model field 'widht'"):
+        vitlab.create("ViT-B/16", widht=3)
+
+
+def test_one_form_for_sizes_and_statistics() -> None:
+    config = ViTConfig(image_size=(32, 32), mean=0.5, std=(0.25,), channels=1)
+    assert (config.image_size, config.size, config.mean, config.std) == (
+        32,
+        (32, 32),
+        (0.5,),
+        (0.25,),
+    )
+    assert ViTConfig().mean == (0.5, 0.5, 0.5)
+    assert ViTConfig(pre_logits=True).pre_logits == 768
+    assert ViTConfig(image_size=(32, 48)).grid == (2, 3)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_sizes_by_name(size: str) -> None:
+    width, depth, heads, mlp = SIZES[size]
+    config = config_of(f"ViT-{size}/14")
+    assert (config.width, config.depth, config.heads, config.mlp) == (width, depth, heads, mlp)
+    assert config.name == f"ViT-{size}/14"
+
+
+def test_depth_and_branches_by_name() -> None:
+    assert shape_of("ViT-S18x2/16") == {
+        "width": 384, "depth": 18, "heads": 6, "mlp": 1536, "branches": 2, "patch": 16,
+    }  # fmt: skip
+    assert config_of("ViT-B13/16").depth == 13
+    assert config_of("ViT-B/16", depth=13).name == "ViT-B13/16"
+    assert all(config_of(name).name == name for name in MODELS)
+
+
+numbers = st.integers(1, 40)
+
+
+@given(
+    heads=numbers, head=numbers, depth=numbers, mlp=numbers, branches=st.integers(1, 4),
+    patch=numbers, grid=st.tuples(numbers, numbers), channels=st.sampled_from([1, 3, 4]),
+    pool=st.sampled_from(["token", "mean"]), size=st.sampled_from([None, *SIZES]),
+)  # fmt: skip
+def test_any_shape_survives_its_name_and_its_file(
+    heads: int, head: int, depth: int, mlp: int, branches: int, patch: int,
+    grid: tuple[int, int], channels: int, pool: str, size: str | None,
+) -> None:  # fmt: skip
+    shape = {"width": heads * head, "heads": heads, "mlp": mlp}
+    if size:
+        shape = dict(
+            zip(("width", "heads", "mlp"), [SIZES[size][i] for i in (0, 2, 3)], strict=True)
+        )
+    config = ViTConfig(
+        **shape, depth=depth, branches=branches, patch=patch, channels=channels, pool=pool,
+        image_size=(grid[0] * patch, grid[1] * patch),
+    )  # fmt: skip
+    fields = {key: getattr(config, key) for key in (*shape, "depth", "branches", "patch")}
+    again = config_of(name_of(config), image_size=config.image_size)
+    assert {key: getattr(again, key) for key in fields} == fields
+    assert ViTConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
+
+
+def test_a_field_of_a_newer_version_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown model field 'colour'"):
+        ViTConfig.from_dict({"colour": 3})

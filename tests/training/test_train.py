@@ -1,0 +1,296 @@
+"""Whole runs, small ones: what they leave, how they go on, how they stop."""
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import vitlab
+from conftest import TINY
+from vitlab.files import sha256
+from vitlab.training import checkpoint
+from vitlab.training.loop import Loop
+from vitlab.training.recipe import Host
+from vitlab.training.stop import Interrupted
+
+QUICK = TINY | {"epochs": 2, "batch": 256, "dropout": 0.1, "micro_batch": 100}
+
+
+def weights(run: Path) -> str:
+    return sha256(run / "model" / "model.safetensors")
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
+    """A run that was never stopped."""
+    return vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path_factory.mktemp("whole") / "run")
+
+
+def test_a_run_leaves_all_it_should(whole: vitlab.Run) -> None:
+    names = {each.name for each in whole.folder.iterdir()} - {".lock"}
+    assert names == {"run.toml", "metrics.jsonl", "checkpoints", "model", "report.html"}
+    lines = [json.loads(line) for line in (whole.folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["kind"] == "train"] == list(range(1, 13))
+    assert [line["step"] for line in lines if line["kind"] == "test"] == [12]
+    assert lines[-1]["kind"] == "result"
+    keys = "accuracy top5 nll ece images model params macs images_per_second peak_memory seconds"
+    assert set(whole.metrics) >= {*keys.split(), "run", "report"}
+    assert lines[-2]["accuracy"] == whole.metrics["accuracy"]
+    assert whole.metrics["images"] == 359
+    assert whole.metrics["params"] == sum(weight.numel() for weight in whole.model.parameters())
+
+
+def test_the_saved_model_is_the_one_that_was_tested(whole: vitlab.Run) -> None:
+    loaded = vitlab.load(whole.folder)
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor)
+    figures = vitlab.evaluate(loaded, "digits")
+    for key in ("accuracy", "top5", "nll", "ece", "images", "params", "macs", "model"):
+        assert figures[key] == pytest.approx(whole.metrics[key]), key
+    assert loaded.config.labels == tuple("0123456789")
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(
+    whole: vitlab.Run, tmp_path: Path
+) -> None:
+    again = vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / "a", host=Host(workers=2))
+    other = vitlab.train(vitlab.recipe("digits", **QUICK | {"seed": 1}), tmp_path / "b")
+    assert weights(again.folder) == weights(whole.folder)
+    assert weights(other.folder) != weights(whole.folder)
+
+
+class StopAt:
+    """Stands in for `Stop` and asks to stop after some steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def __enter__(self) -> "StopAt":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    @property
+    def asked(self) -> bool:
+        self.left -= 1
+        return self.left <= 0
+
+
+def test_stopped_and_resumed_anywhere_the_bits_are_the_same(
+    whole: vitlab.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, stops = vitlab.recipe("digits", **QUICK), 0
+    for steps, workers in ((5, 0), (9, 2), (3, 1), (99, 0)):  # `asked` is read twice a step
+        with monkeypatch.context() as patch:
+            patch.setattr("vitlab.training.loop.Stop", lambda steps=steps: StopAt(steps))
+            try:
+                run = vitlab.train(recipe, tmp_path / "r", resume=True, host=Host(workers=workers))
+            except Interrupted as stop:
+                assert "stopped after step" in str(stop)
+                stops += 1
+    assert stops == 3
+    assert weights(run.folder) == weights(whole.folder)
+    ours, theirs = (
+        [json.loads(line) for line in (each.folder / "metrics.jsonl").read_text().splitlines()]
+        for each in (run, whole)
+    )
+    for a, b in zip(ours, theirs, strict=True):
+        for key in ("kind", "step", "epoch", "loss", "accuracy", "lr"):
+            assert a.get(key) == b.get(key)
+
+
+def command(folder: Path, *more: str) -> list[str]:
+    words = [sys.executable, "-m", "vitlab", "train", "digits", "--out", str(folder), *more]
+    for key, value in QUICK.items():
+        words += [f"--{key.replace('_', '-')}", str(value)]
+    return words
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def test_killed_at_random_moments_and_resumed_the_bits_are_the_same(
+    whole: vitlab.Run, tmp_path: Path
+) -> None:
+    generator, folder, kills = np.random.default_rng(0), tmp_path / "run", 0
+    for attempt in range(12):
+        workers = str(attempt % 3)
+        words = command(folder, "--resume", "--checkpoint-every", "0", "--workers", workers)
+        process = subprocess.Popen(words, env=environment(), stderr=subprocess.DEVNULL)
+        journal = folder / "metrics.jsonl"
+        size = journal.stat().st_size if journal.exists() else 0
+        while process.poll() is None and kills < 4:
+            time.sleep(0.005)
+            if journal.exists() and journal.stat().st_size != size:  # it is taking steps
+                time.sleep(float(generator.uniform(0, 0.05)))
+                process.send_signal(signal.SIGKILL)
+                kills += process.wait() == -signal.SIGKILL
+        if process.wait() == 0:
+            break
+    assert kills >= 2
+    assert weights(folder) == weights(whole.folder)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_exits_with_130(tmp_path: Path, number: int) -> None:
+    folder = tmp_path / "run"
+    words = command(folder, "--checkpoint-every", "1000", "--workers", "1", "--json")
+    words[words.index("--epochs") + 1] = "500"
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(words, env=environment(), stderr=pipe, stdout=pipe, text=True)
+    while not (folder / "metrics.jsonl").exists() or not (folder / "metrics.jsonl").stat().st_size:
+        time.sleep(0.02)
+        assert process.poll() is None
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert "Traceback" not in err
+    last = err.splitlines()[-1]
+    assert last.startswith("vitlab train: stopped after step ")
+    assert "--resume" in last
+    found, _ = checkpoint.load(folder / "checkpoints")
+    assert found is not None
+    assert f"step {found.state['step']:,} " in last
+
+
+def test_a_finished_run_is_told_again_not_trained_again(whole: vitlab.Run, tmp_path: Path) -> None:
+    copy = shutil.copytree(whole.folder, tmp_path / "copy")
+    again = vitlab.train(vitlab.recipe("digits", **QUICK), copy, resume=True)
+    assert again.metrics == whole.metrics | {"run": str(copy), "report": str(copy / "report.html")}
+
+
+def test_a_folder_that_holds_a_run_is_kept(whole: vitlab.Run, tmp_path: Path) -> None:
+    before = weights(whole.folder)
+    with pytest.raises(ValueError, match="holds a run: --resume goes on with it"):
+        vitlab.train(vitlab.recipe("digits", **QUICK), whole.folder)
+    with pytest.raises(ValueError, match="was started with seed=0, not 3"):
+        vitlab.train(vitlab.recipe("digits", **QUICK | {"seed": 3}), whole.folder, resume=True)
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(ValueError, match="exists and holds no run"):
+        vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path)
+    assert weights(whole.folder) == before
+
+
+def test_changed_data_is_noticed_on_resuming(photos: Path, tmp_path: Path) -> None:
+    recipe = vitlab.recipe("small", str(photos), **TINY | {"epochs": 1, "batch": 16})
+    vitlab.train(recipe, tmp_path / "run", host=Host(workers=0))
+    (photos / "red" / "007.png").unlink()
+    with pytest.raises(ValueError, match=r"is not the data .* was started with"):
+        vitlab.train(recipe, tmp_path / "run", resume=True)
+
+
+def test_two_processes_cannot_share_a_run(tmp_path: Path) -> None:
+    from vitlab.training.folder import locked
+
+    with locked(tmp_path), pytest.raises(ValueError, match="another process is training in"):
+        vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / ".." / tmp_path.name, resume=True)
+
+
+def test_a_non_finite_loss_stops_the_run_and_keeps_the_last_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Loop._learn
+
+    def poisoned(self: Loop, batch: object, lr: float, generator: object) -> None:
+        if self.state.step == 7:
+            with torch.no_grad():
+                next(self.state.model.parameters()).fill_(math.inf)
+        real(self, batch, lr, generator)
+
+    monkeypatch.setattr(Loop, "_learn", poisoned)
+    folder = tmp_path / "run"
+    with pytest.raises(ValueError, match="the loss is not finite at step 8") as caught:
+        vitlab.train(vitlab.recipe("digits", **QUICK), folder, host=Host(checkpoint_every=0))
+    assert "step-000000007" in str(caught.value)
+    found, _ = checkpoint.load(folder / "checkpoints")
+    assert found is not None
+    assert found.state["step"] == 7
+    assert all(torch.isfinite(tensor).all() for tensor in found.tensors.values())
+
+
+def test_damaged_images_are_skipped_counted_and_limited(photos: Path, tmp_path: Path) -> None:
+    for name in ("red/000.png", "green/001.png"):
+        (photos / name).write_bytes(b"\x89PNG no more")
+    recipe = vitlab.recipe("small", str(photos), **TINY | {"epochs": 2, "batch": 16})
+    with pytest.raises(ValueError, match="1 of 60 images are damaged, more than --max-bad 1%"):
+        vitlab.train(recipe, tmp_path / "strict")
+    runs = [
+        vitlab.train(recipe, tmp_path / f"w{workers}", host=Host(max_bad=0.05, workers=workers))
+        for workers in (0, 2)
+    ]
+    assert [run.metrics["damaged"] for run in runs] == [2, 2]
+    assert weights(runs[0].folder) == weights(runs[1].folder)
+    report = (runs[0].folder / "report.html").read_text()
+    assert "red/000.png" in report
+    assert "green/001.png" in report
+
+
+def test_a_full_disk_keeps_the_last_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, saves = checkpoint.save_file, 0
+
+    def full(tensors: object, file: Path) -> None:
+        nonlocal saves
+        saves += 1
+        if saves == 4:
+            raise OSError(28, os.strerror(28))
+        real(tensors, file)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    folder = tmp_path / "run"
+    with pytest.raises(ValueError, match=r"cannot write .*no space left on device"):
+        vitlab.train(vitlab.recipe("digits", **QUICK), folder, host=Host(checkpoint_every=0))
+    found, remarks = checkpoint.load(folder / "checkpoints")
+    assert found is not None
+    assert (found.state["step"], remarks) == (3, [])
+
+
+def test_held_out_images_stay_held_out(photos: Path, tmp_path: Path) -> None:
+    recipe = vitlab.recipe("small", str(photos), **TINY | {"epochs": 1, "batch": 16})
+    run = vitlab.train(recipe, tmp_path / "run", host=Host(workers=0))
+    model = vitlab.load(run.folder)
+    moved = shutil.copytree(photos, tmp_path / "elsewhere")
+    assert vitlab.evaluate(model, str(moved))["images"] == 12  # known by its content
+    assert vitlab.evaluate(model, str(moved), split="all")["images"] == 60
+    shutil.rmtree(moved / "red")
+    assert vitlab.evaluate(model, str(moved))["images"] == 40  # other data: all of it
+    assert vitlab.evaluate(model, str(photos), split="train")["images"] == 48
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_it_learns(photos: Path, tmp_path: Path, precision: str) -> None:
+    recipe = vitlab.recipe(
+        "small",
+        str(photos),
+        **TINY | {"epochs": 30, "batch": 16, "lr": 3e-3, "precision": precision},
+    )
+    run = vitlab.train(recipe, tmp_path / "run", host=Host(workers=0))
+    assert run.metrics["accuracy"] == 1.0
+    assert run.model.config.size == (24, 32)
+
+
+def test_accumulation_gives_the_same_gradient(tmp_path: Path) -> None:
+    base = TINY | {"epochs": 0.5, "batch": 240, "dropout": 0.0}
+    runs = [
+        vitlab.train(
+            vitlab.recipe("digits", **base | {"micro_batch": micro}), tmp_path / str(micro)
+        )
+        for micro in (0, 80, 100)
+    ]
+    states = [run.model.state_dict() for run in runs]
+    for name, tensor in states[0].items():
+        for other in states[1:]:
+            torch.testing.assert_close(other[name], tensor, rtol=0, atol=2e-4)

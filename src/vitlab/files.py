@@ -2,11 +2,14 @@
 
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from vitlab.errors import UserError
 
@@ -93,7 +96,13 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+        reason = error.strerror or str(error)
+    except SafetensorError as error:  # how that library tells of the same
+        found = re.search(r"I/O error: (.+?) \(os error", str(error))
+        reason = found[1] if found else str(error)
+    else:
+        return
+    raise UserError(f"cannot write {path}: {reason[:1].lower()}{reason[1:]}")
 
 
 def _umask() -> int:

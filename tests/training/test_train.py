@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 
 import vitlab
 from conftest import TINY
@@ -237,8 +238,12 @@ def test_damaged_images_are_skipped_counted_and_limited(photos: Path, tmp_path: 
     assert "green/001.png" in report
 
 
+FULL = "Error while serializing: I/O error: No space left on device (os error 28)"
+
+
+@pytest.mark.parametrize("failure", [OSError(28, os.strerror(28)), SafetensorError(FULL)])
 def test_a_full_disk_keeps_the_last_good_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     real, saves = checkpoint.save_file, 0
 
@@ -246,7 +251,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(
         nonlocal saves
         saves += 1
         if saves == 4:
-            raise OSError(28, os.strerror(28))
+            raise failure
         real(tensors, file)
 
     monkeypatch.setattr(checkpoint, "save_file", full)

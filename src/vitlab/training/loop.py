@@ -133,7 +133,8 @@ class Loop:
 
     def _learn(self, batch: Batch, lr: float, generator: torch.Generator) -> None:
         state, recipe, config = self.state, self.recipe, self.state.model.config
-        state.model.train()
+        if not state.model.training:  # the walk over all modules is not free
+            state.model.train()
         state.optimiser.zero_grad(set_to_none=True)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         correct = torch.zeros((), dtype=torch.int64, device=self.device)

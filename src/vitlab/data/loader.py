@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from vitlab.data import decode
+from vitlab.data import crop, decode
 from vitlab.data.decode import BadImage
 from vitlab.data.options import Augment
 from vitlab.data.order import batch_indices, draws
@@ -74,11 +74,11 @@ class TrainingBatches(Dataset[Batch]):
     def __getitem__(self, k: int) -> Batch:
         """Batch number k of the endless stream."""
         places = batch_indices(self.seed, k, len(self.source), self.batch)
-        count = decode.DRAWS + AUGMENT_DRAWS
+        count = crop.DRAWS + AUGMENT_DRAWS
         randoms = np.stack([draws(self.seed, epoch, index, count) for epoch, index in places])
-        boxes = [self._box(row[: decode.DRAWS]) for row in randoms]
+        boxes = [self._box(row[: crop.DRAWS]) for row in randoms]
         indices = [index for _, index in places]
-        return _stack(self.source, indices, self.config, boxes, randoms[:, decode.DRAWS :])
+        return _stack(self.source, indices, self.config, boxes, randoms[:, crop.DRAWS :])
 
     def _box(self, randoms: NDArray[np.float32]) -> Box:
         """Where to cut an image: at random where the recipe crops, else around the centre."""
@@ -86,7 +86,7 @@ class TrainingBatches(Dataset[Batch]):
             return centre(self.config)
         rows, columns = self.config.size
         return partial(
-            decode.random_box,
+            crop.random_box,
             out_rows=rows,
             out_columns=columns,
             area=(self.how.area, 1.0),
@@ -168,13 +168,13 @@ def load_image(source: Source, index: int, config: ViTConfig, box: Box) -> NDArr
         pixels = decode.decode(item, config.channels, source.name(index))
     else:
         pixels = _with_channels(item, config.channels)
-    return decode.crop_resize(pixels, box(*pixels.shape[:2]), *config.size, config.interpolation)
+    return crop.crop_resize(pixels, box(*pixels.shape[:2]), *config.size, config.interpolation)
 
 
 def centre(config: ViTConfig) -> Box:
     """The box that evaluation looks at."""
     rows, columns = config.size
-    return partial(decode.centre_box, out_rows=rows, out_columns=columns, crop=config.crop)
+    return partial(crop.centre_box, out_rows=rows, out_columns=columns, crop=config.crop)
 
 
 def _stack(

@@ -6,6 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.evaluation.metrics import Bin
+from vitlab.measure.cost import Part
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -38,26 +41,6 @@ class Point:
     loss: float
     accuracy: float
     lr: float | None = None
-
-
-@dataclass(frozen=True)
-class Bin:
-    """One bar of the reliability diagram: the images whose confidence lies in (low, high]."""
-
-    low: float
-    high: float
-    count: int
-    confidence: float  # mean of the bin, 0 where it is empty
-    accuracy: float
-
-
-@dataclass(frozen=True)
-class Part:
-    """What one part of the model costs: parameters, and multiply-adds for one image."""
-
-    name: str
-    params: int
-    macs: int
 
 
 @dataclass(frozen=True)

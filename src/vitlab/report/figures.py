@@ -21,7 +21,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitlab.report.facts import Bin, Picture, Point
+from vitlab.evaluation.metrics import Bin
+from vitlab.report.facts import Picture, Point
 
 # What matplotlib draws with -> what the page shows.
 INK, MUTED, LINE, BLUE, WARM = "#010101", "#020202", "#030303", "#040404", "#050505"

@@ -2,8 +2,6 @@
 
 import importlib.resources
 import math
-import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -12,7 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from vitlab.report.facts import Bin, Facts, Part
+from vitlab.evaluation.metrics import Bin
+from vitlab.files import staged_file
+from vitlab.measure.cost import Part
+from vitlab.report.facts import Facts
+from vitlab.units import duration, percent, si, storage
 
 MATRIX = 40  # the most classes with a confusion matrix, and a bar for each
 NUMBERS = 20  # the most classes whose matrix has room for its numbers
@@ -22,15 +24,8 @@ WORST = 20  # pairs and classes listed where there are too many for all
 def write(file: Path, facts: Facts) -> Path:
     """Render the report and put it at `file`, whole or not at all; an older one stays till then."""
     content = _render(facts).encode("utf-8", "backslashreplace")  # file names need not be Unicode
-    temporary = file.with_name(f".{secrets.token_hex(8)}.tmp")
-    try:
-        with temporary.open("xb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with staged_file(file) as draft:
+        draft.write_bytes(content)
     return file
 
 
@@ -73,52 +68,6 @@ def _render(facts: Facts) -> str:
         ],
         cost=_cost(facts.cost),
     )
-
-
-# Numbers in words
-
-
-def percent(share: float) -> str:
-    """One decimal, and never a rounded `100.0%` or `0.0%` for what is not all or nothing."""
-    if not math.isfinite(share):
-        return "not finite"
-    text = f"{share:.1%}"
-    if text == "100.0%" and share < 1:
-        return "> 99.9%"
-    return "< 0.1%" if text == "0.0%" and share > 0 else text
-
-
-def si(number: float, decimals: int = 1) -> str:
-    """A count with its unit prefix: `842`, `1.2 M`."""
-    if not math.isfinite(number):
-        return "not finite"
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        # What would be rounded up to a thousand belongs to the next unit.
-        if number >= size * (1 - 0.5 * 10 ** (-3 - decimals)):
-            return f"{number / size:.{decimals}f} {unit}"
-    return f"{number:.{decimals}f}".rstrip("0").rstrip(".") if number % 1 else f"{number:.0f}"
-
-
-def storage(size: float) -> str:
-    """Bytes: `512 MB`, `1.4 GB`."""
-    if size < 1000:
-        return f"{size:.0f} bytes"
-    return si(size, 1 if size >= 999.5e6 else 0) + "B"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person says them: `2.4 s`, `1 min 40 s`, `3 h 5 min`."""
-    if not math.isfinite(seconds):
-        return "not finite"
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    minutes = round(seconds / 60)
-    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def setting(choice: Any) -> str:

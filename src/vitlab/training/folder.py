@@ -9,7 +9,7 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -60,8 +60,8 @@ def read_recipe(folder: Path) -> tuple[Recipe, dict[str, Any]]:
         values: dict[str, Any] = {}
         for field in fields(Recipe):
             start = getattr(default, field.name)
-            if is_dataclass(start):
-                values[field.name] = type(start)(**_tuples(content[field.name]))
+            if is_dataclass(start) and not isinstance(start, type):
+                values[field.name] = replace(start, **_tuples(content[field.name]))
             else:
                 values[field.name] = content["recipe"][field.name]
         return Recipe(**values), {key: content[key] for key in ("run", "versions", "host")}

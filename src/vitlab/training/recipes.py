@@ -22,14 +22,14 @@ def digits() -> Recipe:
     return Recipe(
         recipe="digits",
         data=Data(data="digits"),
-        model=ModelPart(model="ViT(width=96,depth=6,heads=3,mlp=384)/2"),
-        augment=Augment(rotate=12, shift=0.1, zoom=0.1, shear=8),
+        model=ModelPart(model="ViT(width=96,depth=6,heads=3,mlp=384)/2", pool="mean"),
+        augment=Augment(rotate=10, shift=0.06, zoom=0.1, shear=5),
         objective=Objective(label_smoothing=0.1),
         optimiser=Optimiser(lr=1e-3, weight_decay=0.05),
         schedule=Schedule(warmup=5),
         average=Average(ema=0.99),
-        epochs=60,
-        batch=64,
+        epochs=40,
+        batch=32,
         test_every=5,
     )
 

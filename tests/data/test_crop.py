@@ -1,0 +1,159 @@
+"""Boxes and their resizing, against Pillow and by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from vitlab.data import crop as c
+
+ROWS, COLUMNS = 7, 11
+RGB = np.random.default_rng(0).integers(0, 256, (ROWS, COLUMNS, 3), dtype=np.uint8)
+ALPHA = np.random.default_rng(1).integers(0, 256, (ROWS, COLUMNS, 1), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize(
+    "box", [(0, 0, 11, 7), (1.25, 0.5, 9.75, 6.5), (3, 2, 4, 3), (0, 0, 11, 6.9)]
+)
+def test_crop_resize_is_pillows(channels, interpolation, box):
+    image = np.concatenate([RGB, ALPHA], axis=2)[..., :channels]
+    source = Image.fromarray(image[..., 0] if channels == 1 else image)
+    method = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+    for rows, columns in [(4, 5), (20, 31), (7, 11), (1, 1)]:
+        result = c.crop_resize(image, box, rows, columns, interpolation)
+        expected = np.asarray(source.resize((columns, rows), method[interpolation], box=box))
+        assert np.array_equal(result, expected.reshape(rows, columns, channels))
+        assert result.dtype == np.uint8
+        assert result.flags.c_contiguous
+        assert result.flags.writeable
+
+
+def test_crop_resize_averages():
+    """Antialiased: a quarter of the size sees every pixel, and none outside a whole box."""
+    image = np.zeros((40, 40, 1), np.uint8)
+    image[::2, :20] = 200
+    small = c.crop_resize(image, (0, 0, 40, 40), 10, 10)
+    assert np.abs(small[:, 1:4].astype(int) - 100).max() <= 10
+    assert (small[:, 6:] == 0).all()
+
+
+def test_crop_resize_copies():
+    image = RGB.copy()
+    same = c.crop_resize(image, (0, 0, COLUMNS, ROWS), ROWS, COLUMNS)
+    assert np.array_equal(same, image)
+    same[:] = 0
+    assert np.array_equal(image, RGB)
+    view = np.asfortranarray(RGB)
+    assert c.crop_resize(view, (0, 0, COLUMNS, ROWS), ROWS, COLUMNS).flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    ("arguments", "box"),
+    [
+        ((375, 500, 224, 224, 1.0), (62.5, 0, 437.5, 375)),
+        ((500, 375, 224, 224, 1.0), (0, 62.5, 375, 437.5)),
+        ((256, 256, 224, 224, 0.875), (16, 16, 240, 240)),
+        ((400, 1000, 100, 200, 1.0), (100, 0, 900, 400)),
+        ((400, 1000, 100, 200, 0.5), (300, 100, 700, 300)),
+        ((49, 147, 1, 3, 1.0), (0, 0, 147, 49)),
+        ((7, 49, 7, 49, 1.0), (0, 0, 49, 7)),
+        ((49, 1, 49, 1, 1.0), (0, 0, 1, 49)),  # exactly, though 49 * (1 / 49) is not 1
+        ((1, 1, 224, 224, 1.0), (0, 0, 1, 1)),
+    ],
+)
+def test_centre_box(arguments, box):
+    assert c.centre_box(*arguments) == box
+
+
+@pytest.mark.parametrize("crop", [0.0, -1.0, 1.01])
+def test_centre_box_refuses(crop):
+    with pytest.raises(ValueError, match="crop must be above 0 and at most 1"):
+        c.centre_box(10, 10, 5, 5, crop)
+
+
+sides = st.integers(1, 3000)
+unit = st.floats(0, 1, exclude_max=True)
+
+
+@settings(max_examples=500, deadline=None, database=None)
+@given(
+    sides,
+    sides,
+    st.integers(1, 512),
+    st.integers(1, 512),
+    st.lists(unit, min_size=2, max_size=2).map(
+        lambda pair: tuple(0.05 + 0.95 * v for v in sorted(pair))
+    ),
+    st.lists(st.floats(0.2, 5), min_size=2, max_size=2).map(lambda pair: tuple(sorted(pair))),
+    st.lists(unit, min_size=c.DRAWS, max_size=c.DRAWS),
+)
+def test_random_box_stays_inside(rows, columns, out_rows, out_columns, area, aspect, draws):
+    arguments = (rows, columns, out_rows, out_columns, area, aspect, draws)
+    left, top, right, bottom = box = c.random_box(*arguments)
+    assert 0 <= left < right <= columns
+    assert 0 <= top < bottom <= rows
+    ratio = (right - left) / (bottom - top) / (out_columns / out_rows)
+    assert aspect[0] * (1 - 1e-6) <= ratio <= aspect[1] * (1 + 1e-6)
+    assert c.random_box(*arguments) == box
+
+
+def test_random_box_by_hand():
+    rest = [0.99] * 18
+    # a quarter of 100 x 400, as wide as high: 100 x 100, at 0.25 of the 300 spare columns
+    draws = [0.5, 0.5, *rest, 0.25, 0.75]
+    box = c.random_box(100, 400, 8, 8, (0.0, 0.5), (0.5, 2.0), draws)
+    assert box == pytest.approx((75, 0, 175, 100))
+    # the first try (all of the area) does not fit, the second does: log-uniform, 4**0.25 / 2
+    draws = [0.999, 0.5, 0.125, 0.25, *rest[2:], 0.0, 0.5]
+    left, top, right, bottom = c.random_box(100, 400, 8, 8, (0.0, 1.0), (0.5, 2.0), draws)
+    assert (right - left) * (bottom - top) == pytest.approx(0.125 * 40_000)
+    assert (right - left) / (bottom - top) == pytest.approx(0.5 * 4**0.25)
+    assert (left, top + bottom) == (0, pytest.approx(100))
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "box"),
+    [
+        (100, 1000, (500 - 200 / 3, 0, 500 + 200 / 3, 100)),  # too wide: 4 to 3
+        (1000, 100, (0, 500 - 200 / 3, 100, 500 + 200 / 3)),
+        (90, 100, (0, 0, 100, 90)),  # within the range: all of it
+    ],
+)
+def test_random_box_falls_back(rows, columns, box):
+    draws = [0.999999] * c.DRAWS
+    area, aspect = (0.999, 1.0), (3 / 4, 4 / 3)
+    if rows == 90:
+        draws = [0.999999, 0.5] * 10 + [0.0, 0.0]
+    assert c.random_box(rows, columns, 224, 224, area, aspect, draws) == pytest.approx(box)
+
+
+def test_random_box_is_uniform():
+    """Where every box fits: area uniform, log of the aspect uniform, position uniform."""
+    generator = np.random.default_rng(6)
+    boxes = np.array(
+        [
+            c.random_box(400, 400, 64, 128, (0.1, 0.4), (0.5, 1.0), list(generator.random(c.DRAWS)))
+            for _ in range(20_000)
+        ]
+    )
+    left, top, right, bottom = boxes.T
+    width, height = right - left, bottom - top
+    share = width * height / 400**2
+    ratio = np.log(width / height / 2) / np.log(2) + 1
+    for values, low, high in [
+        (share, 0.1, 0.4),
+        (ratio, 0, 1),
+        (left / (400 - width), 0, 1),
+        (top / (400 - height), 0, 1),
+    ]:
+        counts, _ = np.histogram(values, bins=10, range=(low, high))
+        assert counts.sum() == 20_000
+        assert np.abs(counts - 2000).max() < 250  # over five standard deviations
+
+
+def test_random_box_counts_its_draws():
+    with pytest.raises(ValueError, match="22 draws are needed, not 21"):
+        c.random_box(5, 5, 5, 5, (0.1, 1), (1, 1), [0.5] * 21)

@@ -2,14 +2,11 @@
 
 import resource
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
 from vitlab.errors import UserError
-
-ONE_THREAD = 2e9  # multiply-adds of a forward pass over a batch
 
 
 def choose(name: str) -> torch.device:
@@ -35,22 +32,6 @@ def choose(name: str) -> torch.device:
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
     """Where to compute in `precision`: bf16 autocast, or fp32 as it is."""
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
-
-
-@contextmanager
-def cpu_threads(macs: float) -> Iterator[None]:
-    """Within the block, one thread for steps of few multiply-adds, else as many as PyTorch has.
-
-    Threads that wait for each other after every small product gain little on an idle machine, and
-    on a busy one a preempted thread stalls the others: ten times slower (docs/log.md).
-    """
-    before = torch.get_num_threads()
-    if macs < ONE_THREAD:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def peak_memory(device: torch.device) -> int:

@@ -13,11 +13,10 @@ from vitlab.data.augment import augment
 from vitlab.data.loader import Batch, TrainingBatches, choose_workers, training_loader
 from vitlab.data.order import steps
 from vitlab.data.sources import Source
-from vitlab.device import autocast, cpu_threads
+from vitlab.device import autocast
 from vitlab.errors import UserError
 from vitlab.evaluation.metrics import nll, top
 from vitlab.evaluation.predict import Predictions, predict
-from vitlab.measure.cost import cost
 from vitlab.objectives.classify import Classify
 from vitlab.training import checkpoint
 from vitlab.training.folder import CHECKPOINTS, Journal
@@ -75,7 +74,6 @@ class Loop:
             Stop() as stop,
             Meter(self.total, state.step) as meter,
             torch.random.fork_rng(devices=devices),
-            cpu_threads(cost(state.model).macs * self.recipe.batch),
         ):
             for batch in self._batches():
                 start = time.perf_counter()

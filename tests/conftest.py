@@ -11,6 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
+from oracles.peers import prepare_torchvision
+
+prepare_torchvision()  # before transformers or timm import it
 torch.set_num_threads(1)  # pytest-xdist already uses every core
 
 

@@ -126,6 +126,23 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
         assert len(out.splitlines()) > 5
 
 
+def test_measure(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+    figures = json.loads(call(capsys, "measure", "ViT-B/16", "--json")[1])
+    assert (figures["model"], figures["params"]) == ("ViT-B/16", 86_567_656)
+    assert sum(part["macs"] for part in figures["parts"]) == figures["macs"]
+    words = ["measure", "BiT-R50x1", "ViT-Ti/16", "--image-size", "64", "96", "--json"]
+    several = json.loads(call(capsys, *words)[1])["models"]
+    assert [each["model"] for each in several] == ["BiT-R50x1", "ViT-Ti/16"]
+    assert several[1]["image_size"] == [64, 96]
+    words = ["measure", str(run), "--speed", "--fuse", "--batch", "3", "--json"]
+    timed = json.loads(call(capsys, *words)[1])
+    assert timed["batch"] == 3
+    assert timed["images_per_second"] == pytest.approx(3 / timed["latency"])
+    code, out, _ = call(capsys, "measure", "ViT-Ti/16")
+    assert code == 0
+    assert "attention" in out
+
+
 BAD = {
     "no command": (["fly"], "there is no such command; there are train, evaluate, predict"),
     "no data": (["train"], "name the data: digits, a folder of class folders"),
@@ -157,6 +174,8 @@ BAD = {
     "bad image": (["predict", "{run}", "{tmp}/bad.png"], "bad.png"),
     "other data": (["evaluate", "{run}", "{tmp}/two"], "has the class 'a', which the training"),
     "no words": (["evaluate", "{run}"], "data"),
+    "nothing to measure": (["measure"], "name a model"),
+    "unmeasurable": (["measure", "ViT-B/15"], "image_size=224 is not a multiple of patch=15"),
 }  # fmt: skip
 
 

@@ -9,9 +9,12 @@ if TYPE_CHECKING:
     from vitlab.errors import UserError as UserError
     from vitlab.evaluation.classify import classify as classify
     from vitlab.evaluation.evaluate import evaluate as evaluate
+    from vitlab.models.bit import ResNet as ResNet
+    from vitlab.models.config import ResNetConfig as ResNetConfig
     from vitlab.models.config import ViTConfig as ViTConfig
+    from vitlab.models.create import create as create
+    from vitlab.models.fuse import fuse as fuse
     from vitlab.models.vit import VisionTransformer as VisionTransformer
-    from vitlab.models.vit import create as create
     from vitlab.training.recipe import Host as Host
     from vitlab.training.recipe import Recipe as Recipe
     from vitlab.training.recipes import recipe as recipe
@@ -28,7 +31,10 @@ _HOMES = {
     "ViTConfig": "vitlab.models.config",
     "VisionTransformer": "vitlab.models.vit",
     "classify": "vitlab.evaluation.classify",
-    "create": "vitlab.models.vit",
+    "create": "vitlab.models.create",
+    "fuse": "vitlab.models.fuse",
+    "ResNet": "vitlab.models.bit",
+    "ResNetConfig": "vitlab.models.config",
     "evaluate": "vitlab.evaluation.evaluate",
     "inspect": "",
     "load": "vitlab.weights.load",

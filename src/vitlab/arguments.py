@@ -11,6 +11,7 @@ import tyro
 from tyro.conf import Positional
 
 from vitlab.errors import UserError
+from vitlab.models.config import Size
 from vitlab.training.folder import holds_run, read_recipe
 from vitlab.training.recipe import Host, ModelPart, Recipe, check
 from vitlab.training.recipes import recipe as named_recipe
@@ -77,6 +78,33 @@ class Predict:
     top: int = 5
     device: str = "auto"
     workers: int = 0
+    json: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """Count what models cost, and time them if asked.
+
+    Attributes:
+        models: names, as ViT-B/16, or run folders and saved models
+        image_size: pixels, where not the model's own
+        classes: outputs of the classifier of a named model
+        speed: time inference and measure memory as well
+        fuse: time the fused inference form
+        batch: images at once
+        device: auto, cpu, cuda or cuda:N
+        precision: fp32, or bf16 autocast
+        json: print one JSON object
+    """
+
+    models: Positional[tuple[str, ...]]
+    image_size: Size | None = None
+    classes: int = 1000
+    speed: bool = False
+    fuse: bool = False
+    batch: int = 1
+    device: str = "auto"
+    precision: Literal["fp32", "bf16"] = "fp32"
     json: bool = False
 
 

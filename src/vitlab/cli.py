@@ -89,6 +89,40 @@ def predict(words: list[str]) -> None:
         print(f"{answer.image}  {best}")
 
 
+def measure(words: list[str]) -> None:
+    """Count what models cost; time them with --speed."""
+    from vitlab.arguments import Measure, parse
+
+    args = parse(Measure, words, "measure")
+    if not args.models:
+        raise UserError("name a model, ViT-B/16 say, or a run folder")
+    from vitlab.measure.figures import measure as measure_
+
+    rows = [
+        measure_(
+            name,
+            image_size=args.image_size,
+            classes=args.classes,
+            timed=args.speed,
+            fused=args.fuse,
+            batch=args.batch,
+            device=args.device,
+            precision=args.precision,
+        )
+        for name in args.models
+    ]
+    if args.json:
+        _print_json(rows[0] if len(rows) == 1 else {"models": rows})
+        return
+    from vitlab.units import readable
+
+    for row in rows:
+        parts = row.pop("parts")
+        own = [(f"  {p['part']}", f"{p['params']:,} / {p['macs']:,}") for p in parts]
+        head = [*readable(row), ("part", "parameters / multiply-adds"), *own]
+        _print_table(("figure", "value"), head)
+
+
 def models(words: list[str]) -> None:
     """List the models by name, with their cost."""
     from vitlab.arguments import List, parse
@@ -127,7 +161,7 @@ def recipes(words: list[str]) -> None:
 
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
-    each.__name__: each for each in (train, evaluate, predict, models, recipes)
+    each.__name__: each for each in (train, evaluate, predict, measure, models, recipes)
 }
 
 

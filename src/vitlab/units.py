@@ -58,6 +58,8 @@ def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
                 rows.append((key, si(value, 2)))
             case "peak_memory":
                 rows.append((key.replace("_", " "), storage(value)))
+            case "latency":
+                rows.append((key, f"{1000 * value:.2f} ms"))
             case "seconds":
                 rows.append(("time", duration(value)))
             case "nll":

@@ -8,16 +8,46 @@ import vitlab
 from vitlab.models.attention import attention_weights
 from vitlab.models.names import config_of
 
-GMACS = {  # Three things, Table 1 and its models; ViT-H/14 as timm prints it
-    "ViT-Ti/16": 1.26,
-    "ViT-S/16": 4.61,
-    "ViT-B/16": 17.58,
-    "ViT-L/16": 61.60,
-    "ViT-H/14": 167.4,
-    "ViT-S18x2/16": 13.708,
-    "ViT-B18x2/16": 52.5,
-    "ViT-S24x2/16": 18.3,
-    "ViT-B13/16": 19.04,
+# Three things, Tables 1, 3 and 7; ViT-H/14 as timm prints it: millions of parameters, GMACs
+PRINTED: dict[str, tuple[str, dict[str, object], str, float]] = {
+    "Ti": ("ViT-Ti/16", {}, "5.7", 1.26),
+    "S": ("ViT-S/16", {}, "22.1", 4.61),
+    "B": ("ViT-B/16", {}, "86.6", 17.58),
+    "L": ("ViT-L/16", {"layer_scale": 1e-4}, "304.4", 61.60),
+    "H": ("ViT-H/14", {}, "632.0", 167.4),
+    "S48": ("ViT-S48/16", {}, "85.9", 18.3),
+    "S24x2": ("ViT-S24x2/16", {}, "85.9", 18.3),
+    "B36": ("ViT-B36/16", {"layer_scale": 1e-4}, "256.7", 52.5),
+    "B18x2": ("ViT-B18x2/16", {"layer_scale": 1e-4}, "256.7", 52.5),
+    "linear, LN": ("ViT-B/16", {"stem_norm": "layer"}, "86.6", 17.58),
+    "linear, BN": ("ViT-B/16", {"stem_norm": "batch"}, "86.6", 17.58),
+    "linear, GELU": ("ViT-B/16", {"stem_act": "gelu"}, "86.6", 17.58),
+    "B13": ("ViT-B13/16", {}, "93.7", 19.04),
+    "conv": ("ViT-B/16", {"stem": "conv", "stem_norm": "batch"}, "89.5", 19.07),
+    "local": ("ViT-B/16", {"stem": "local"}, "87.6", 19.12),
+    "hMLP": ("ViT-B/16", {"stem": "hmlp", "stem_norm": "batch"}, "86.7", 17.73),
+}
+
+# ViT paper, Table 6: exaFLOPs of pre-training on JFT's 303 million images, epochs
+EXAFLOPS = {
+    ("ViT-B/32", 7): 55,
+    ("ViT-B/16", 7): 224,
+    ("ViT-L/32", 7): 196,
+    ("ViT-L/16", 7): 783,
+    ("ViT-L/16", 14): 1567,
+    ("ViT-H/14", 14): 4262,
+    ("BiT-R50x1", 7): 50,
+    ("BiT-R50x2", 7): 199,
+    ("BiT-R101x1", 7): 96,
+    ("BiT-R152x1", 7): 141,
+    ("BiT-R152x2", 7): 563,
+    ("BiT-R152x2", 14): 1126,
+    ("BiT-R200x3", 14): 3306,
+    ("R50+ViT-B/32", 7): 106,
+    ("R50+ViT-B/16", 7): 274,
+    ("R50+ViT-L/32", 7): 246,
+    ("R50+ViT-L/16", 7): 859,
+    ("R50+ViT-L/16", 14): 1668,
 }
 
 MODELS = [
@@ -28,10 +58,42 @@ MODELS = [
 ]
 
 
-@pytest.mark.parametrize("name", GMACS)
-def test_the_papers_figures(name: str) -> None:
+@pytest.mark.parametrize("row", PRINTED)
+def test_the_papers_figures(row: str) -> None:
     """Theirs count a norm's work five times an element, ours once."""
-    assert vitlab.measure.cost(config_of(name)).macs / 1e9 == pytest.approx(GMACS[name], rel=0.005)
+    name, choices, params, gmacs = PRINTED[row]
+    price = vitlab.measure.cost(config_of(name, **choices))
+    assert f"{price.params / 1e6:.1f}" == params
+    assert price.macs / 1e9 == pytest.approx(gmacs, rel=0.005)
+
+
+@pytest.mark.parametrize(("name", "epochs"), EXAFLOPS)
+def test_the_papers_exaflops(name: str, epochs: int) -> None:
+    got = vitlab.measure.exaflops(config_of(name), 303e6, epochs)
+    assert got == pytest.approx(EXAFLOPS[name, epochs], rel=0.1)
+
+
+# Computed from Google's code for the reference this project works from
+EXACT = {
+    "R+ViT-Ti/32": (6_337_704, 0.434),
+    "R26+ViT-S/32": (36_431_912, 3.464),
+    "R50+ViT-B/16": (98_659_112, 21.535),
+    "R50+ViT-B/32": (110_945_832, 8.458),
+    "R50+ViT-L/16": (316_483_624, 65.539),
+    "Axial-ViT-B/16": (171_480_808, 33.512),
+    "Axial-ViT-B/32": (173_244_904, 8.453),
+    "BiT-R50x1": (25_549_352, 4.09),
+    "BiT-R152x4": (936_533_224, 182.78),
+    "Axial-ResNet-50": (19_373_640, 4.053),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_hybrids_axial_models_and_resnets(name: str) -> None:
+    params, gmacs = EXACT[name]
+    price = vitlab.measure.cost(config_of(name))
+    assert price.params == params
+    assert price.macs / 1e9 == pytest.approx(gmacs, rel=2e-3)
 
 
 @pytest.mark.parametrize(("name", "choices"), MODELS)
@@ -55,7 +117,7 @@ def test_multiply_adds_are_those_that_torch_counts(
 ) -> None:
     """With attention as plain products: the counter misses the fused kernel on a CPU."""
     monkeypatch.setattr(
-        "vitlab.models.attention.attend", lambda q, k, v: attention_weights(q, k) @ v
+        "vitlab.models.attention.attend", lambda q, k, v, bias: attention_weights(q, k, bias) @ v
     )
     model = vitlab.create(name, 7, **choices).eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():

@@ -18,15 +18,15 @@ REFUSED = {
     "depth must be a whole number of at least 1, not 0": {"depth": 0},
     "branches must be a whole number of at least 1, not 0": {"branches": 0},
     "classes must be a whole number of at least 1, not 2.5": {"classes": 2.5},
-    "pool must be one of token, mean, not 'max'": {"pool": "max"},
-    "positions must be one of 1d, none, not '3d'": {"positions": "3d"},
+    "pool must be one of token, mean, attention, not 'max'": {"pool": "max"},
+    "positions must be one of none, 1d, 2d, relative, rope, not '3d'": {"positions": "3d"},
     "dropout must lie in [0, 1), not 1.0": {"dropout": 1.0},
     "mean needs 3 numbers, one a channel": {"mean": (0.1, 0.2)},
     "std must be above 0": {"std": 0.0},
     "crop must lie in (0, 1], not 0": {"crop": 0},
     "labels has 2 names for classes=3": {"labels": ("a", "b"), "classes": 3},
     "image_size must be pixels": {"image_size": (1, 2, 3)},
-    "pre_logits must be 0 or a number": {"pre_logits": -1},
+    "pre_logits must be 0 or more": {"pre_logits": -1},
     "norm_eps must be above 0": {"norm_eps": 0.0},
 }
 

@@ -46,8 +46,8 @@ def _renamed(model: VisionTransformer, wanted: set[str]) -> dict[str, Tensor]:
     layers = "vit.layers" if any("vit.layers." in key for key in wanted) else "vit.encoder.layer"
     names = {
         "vit.embeddings.cls_token": "token",
-        "vit.embeddings.position_embeddings": "positions.table",
-        "vit.embeddings.patch_embeddings.projection": "stem.project",
+        "vit.embeddings.position_embeddings": "positions.0.table",
+        "vit.embeddings.patch_embeddings.projection": "stem.layers.0",
         "vit.layernorm": "norm",
         "classifier": "head.classify",
     }

@@ -94,10 +94,10 @@ def test_initial_weights_follow_the_official_code() -> None:
     expand = block.mlp[0].body.expand
     assert expand.weight.abs().max() <= (6 / (5 * width)) ** 0.5
     assert 0 < expand.bias.std() < 2e-6
-    assert model.positions.table.std().item() == pytest.approx(0.02, rel=0.05)
-    assert model.stem.project.weight.std().item() == pytest.approx((1 / 768) ** 0.5, rel=0.02)
+    assert model.positions[0].table.std().item() == pytest.approx(0.02, rel=0.05)
+    assert model.stem.layers[0].weight.std().item() == pytest.approx((1 / 768) ** 0.5, rel=0.02)
     assert not model.token.any()
-    assert not model.stem.project.bias.any()
+    assert not model.stem.layers[0].bias.any()
     assert model.head.classify.weight.any()
     zero = vitlab.create("ViT-Ti/16", 3, 32, zero_head=True)
     assert not zero(torch.randn(2, 3, 32, 32)).any()

@@ -46,7 +46,7 @@ def test_only_kernels_are_decayed() -> None:
     model = vitlab.create("ViT-Ti/8", 5, 16, depth=1, pre_logits=8)
     kernels = {name for name, weight in model.named_parameters() if decays(name, weight)}
     assert kernels == {
-        "stem.project.weight",
+        "stem.layers.0.weight",
         "blocks.0.attention.0.body.qkv.weight",
         "blocks.0.attention.0.body.project.weight",
         "blocks.0.mlp.0.body.expand.weight",

@@ -40,7 +40,7 @@ def test_saving_again_replaces_and_other_things_are_kept(tmp_path: Path) -> None
     second = tiny()
     vitlab.save(second, tmp_path / "m")
     loaded = vitlab.load(tmp_path / "m")
-    assert torch.equal(loaded.stem.project.weight, second.stem.project.weight)
+    assert torch.equal(loaded.stem.layers[0].weight, second.stem.layers[0].weight)
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(ValueError, match="exists and holds no saved model"):
         vitlab.save(second, tmp_path)
@@ -62,7 +62,7 @@ def test_another_size_resizes_the_positions(tmp_path: Path) -> None:
     vitlab.save(tiny(), tmp_path / "m")
     loaded = vitlab.load(tmp_path / "m", image_size=(32, 24))
     assert loaded(torch.randn(2, 3, 32, 24)).shape == (2, 3)
-    assert loaded.positions.table.shape == (1, 1 + 4 * 3, 192)
+    assert loaded.positions[0].table.shape == (1, 1 + 4 * 3, 192)
 
 
 @pytest.mark.parametrize("new", [(9, 5), (2, 3), (4, 4)])
@@ -160,9 +160,9 @@ def test_a_loaded_model_does_not_depend_on_the_file(tmp_path: Path) -> None:
     """Memory-mapped tensors would change with the file, or crash when it is cut."""
     folder = vitlab.save(tiny(), tmp_path / "m")
     model = vitlab.load(folder)
-    before = model.stem.project.weight.clone()
+    before = model.stem.layers[0].weight.clone()
     (folder / "model.safetensors").write_bytes(b"")
-    assert torch.equal(model.stem.project.weight, before)
+    assert torch.equal(model.stem.layers[0].weight, before)
 
 
 def test_where_there_is_no_model(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from vitlab.data.decode import BadImage
 from vitlab.data.options import Augment
 from vitlab.data.order import batch_indices, draws
 from vitlab.data.sources import Arrays, Source, Subset
-from vitlab.models.config import ViTConfig
+from vitlab.models.config import ModelConfig
 
 AUGMENT_DRAWS = 6  # behind those of the random crop
 
@@ -66,7 +66,7 @@ class TrainingBatches(Dataset[Batch]):
     """Batch k as a pure function of (seed, k)."""
 
     source: Source
-    config: ViTConfig
+    config: ModelConfig
     how: Augment
     seed: int
     batch: int
@@ -100,7 +100,7 @@ class EvaluationBatches(Dataset[Batch]):
     """The images of a source in their own order, each cropped at its centre."""
 
     source: Source
-    config: ViTConfig
+    config: ModelConfig
     batch: int
 
     def __len__(self) -> int:
@@ -151,7 +151,7 @@ def _leave_signals_to_parent(worker: int) -> None:
     torch.set_num_threads(1)
 
 
-def load_image(source: Source, index: int, config: ViTConfig, box: Box) -> NDArray[np.uint8]:
+def load_image(source: Source, index: int, config: ModelConfig, box: Box) -> NDArray[np.uint8]:
     """One image as the model is to see it: uint8 (H, W, channels).
 
     Args:
@@ -171,7 +171,7 @@ def load_image(source: Source, index: int, config: ViTConfig, box: Box) -> NDArr
     return crop.crop_resize(pixels, box(*pixels.shape[:2]), *config.size, config.interpolation)
 
 
-def centre(config: ViTConfig) -> Box:
+def centre(config: ModelConfig) -> Box:
     """The box that evaluation looks at."""
     rows, columns = config.size
     return partial(crop.centre_box, out_rows=rows, out_columns=columns, crop=config.crop)
@@ -180,7 +180,7 @@ def centre(config: ViTConfig) -> Box:
 def _stack(
     source: Source,
     indices: list[int],
-    config: ViTConfig,
+    config: ModelConfig,
     boxes: list[Box],
     randoms: NDArray[np.float32],
 ) -> Batch:

@@ -13,7 +13,7 @@ from vitlab import device as devices
 from vitlab.data.sources import SUFFIXES, Files
 from vitlab.errors import UserError
 from vitlab.evaluation.predict import predict
-from vitlab.models.vit import VisionTransformer
+from vitlab.models.create import Model
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Answer:
 
 
 def classify(
-    model: VisionTransformer,
+    model: Model,
     images: Sequence[str],
     *,
     top: int = 5,

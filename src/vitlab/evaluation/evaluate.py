@@ -9,13 +9,13 @@ from vitlab.errors import UserError
 from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.predict import predict
 from vitlab.measure.cost import cost
-from vitlab.models.vit import VisionTransformer
+from vitlab.models.create import Model
 
 Split = Literal["auto", "train", "validation", "test", "all"]
 
 
 def evaluate(
-    model: VisionTransformer,
+    model: Model,
     data: str,
     *,
     split: Split = "auto",
@@ -65,9 +65,7 @@ def evaluate(
     }
 
 
-def _choose(
-    model: VisionTransformer, splits: Splits, split: Split, data: str
-) -> tuple[str, Source]:
+def _choose(model: Model, splits: Splits, split: Split, data: str) -> tuple[str, Source]:
     """The images to look at, and what to call them."""
     whole = splits.whole
     if whole is not None:

@@ -13,7 +13,7 @@ from vitlab.data.loader import EvaluationBatches, choose_workers, evaluation_loa
 from vitlab.data.sources import Source
 from vitlab.device import autocast
 from vitlab.errors import UserError
-from vitlab.models.vit import VisionTransformer
+from vitlab.models.create import Model
 
 BATCH = 256  # images at once without gradients; fewer where they are large
 PIXELS = 256 * 96 * 96
@@ -40,7 +40,7 @@ class Predictions:
 
 @torch.inference_mode()
 def predict(
-    model: VisionTransformer,
+    model: Model,
     source: Source,
     *,
     device: torch.device,

@@ -2,9 +2,11 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from vitlab.models.block import MLP
 from vitlab.models.config import ViTConfig
-from vitlab.models.stem import lecun_normal_
+from vitlab.models.init import reset_dense
 
 
 class Head(nn.Module):
@@ -12,17 +14,18 @@ class Head(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.pool = config.pool
-        self.zero = config.zero_head
+        self.pool, self.zero = config.pool, config.zero_head
+        self.attend = AttentionPool(config) if config.pool == "attention" else None
         wide = config.pre_logits
         self.pre_logits = nn.Linear(config.width, wide) if wide else None
         self.classify = nn.Linear(config.features, config.classes)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Classifier zero (Google) or truncated normal 0.02 (DeiT); the tanh layer LeCun-normal."""
+        if self.attend is not None:
+            self.attend.reset_parameters(generator)
         if self.pre_logits is not None:
-            lecun_normal_(self.pre_logits.weight, generator)
-            nn.init.zeros_(self.pre_logits.bias)
+            reset_dense(self.pre_logits, generator)
         if self.zero:
             nn.init.zeros_(self.classify.weight)
         else:
@@ -30,10 +33,50 @@ class Head(nn.Module):
         nn.init.zeros_(self.classify.bias)
 
     def features(self, tokens: Tensor) -> Tensor:
-        """What the classifier sees: (B, N, D) -> (B, features)."""
-        pooled = tokens[:, 0] if self.pool == "token" else tokens.mean(dim=1)
+        """What the classifier sees: (B, N, D) -> (B, features), or (B, queries, features)."""
+        if self.attend is not None:
+            pooled = self.attend(tokens)
+        else:
+            pooled = tokens[:, 0] if self.pool == "token" else tokens.mean(dim=1)
         return pooled if self.pre_logits is None else self.pre_logits(pooled).tanh()
 
     def forward(self, features: Tensor) -> Tensor:
-        """Class scores: (B, features) -> (B, classes)."""
+        """Class scores: (…, features) -> (…, classes)."""
         return self.classify(features)
+
+
+class AttentionPool(nn.Module):
+    """Learned queries attend to all tokens, then an MLP (MAP head; Zhai et al., 2022).
+
+    One query gives one representation, (B, D); more of them are slots as in DETR, (B, queries, D).
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.queries = nn.Parameter(torch.empty(1, config.queries, config.width))
+        self.q = nn.Linear(config.width, config.width)
+        self.kv = nn.Linear(config.width, 2 * config.width)
+        self.project = nn.Linear(config.width, config.width)
+        self.norm = nn.LayerNorm(config.width, config.norm_eps)
+        self.mlp = MLP(config)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Xavier-uniform throughout, the queries too, as big_vision starts them."""
+        weights = (self.queries[0], self.q.weight, *self.kv.weight.chunk(2), self.project.weight)
+        for weight in weights:
+            nn.init.xavier_uniform_(weight, generator=generator)
+        for dense in (self.q, self.kv, self.project):
+            nn.init.zeros_(dense.bias)
+        self.norm.reset_parameters()
+        self.mlp.reset_parameters(generator)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, N, D) -> (B, D), or (B, queries, D) for more than one query."""
+        q = self.q(self.queries).expand(len(tokens), -1, -1)
+        q = q.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, h, queries, d)
+        k, v = self.kv(tokens).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        gathered = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        slots = self.project(gathered)
+        slots = slots + self.mlp(self.norm(slots))
+        return slots[:, 0] if slots.shape[1] == 1 else slots

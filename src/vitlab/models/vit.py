@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.errors import UserError
-from vitlab.models.block import Block
-from vitlab.models.config import Size, ViTConfig
+from vitlab.models.attention import Axis
+from vitlab.models.block import Block, drop_rates
+from vitlab.models.config import ViTConfig
 from vitlab.models.head import Head
-from vitlab.models.names import config_of
-from vitlab.models.position import LearnedPositions
-from vitlab.models.stem import LinearStem
+from vitlab.models.position import Additive, GridPositions, Inner, LearnedPositions, build_positions
+from vitlab.models.stem import build_stem
 
 
 class VisionTransformer(nn.Module):
@@ -34,13 +34,18 @@ class VisionTransformer(nn.Module):
             self.reset_parameters(generator)
 
     def _build(self) -> None:
-        config = self.config
-        self.stem = LinearStem(config)
-        self.token = nn.Parameter(torch.empty(1, 1, config.width)) if config.prefix else None
-        self.positions = LearnedPositions(config) if config.positions == "1d" else nn.Identity()
+        config, width = self.config, self.config.width
+        self.stem = build_stem(config)
+        has_token, registers = config.pool == "token", config.registers
+        self.token = nn.Parameter(torch.empty(1, 1, width)) if has_token else None
+        self.registers = nn.Parameter(torch.empty(1, registers, width)) if registers else None
+        self.positions = nn.ModuleList(build_positions(config))
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
-        self.norm = nn.LayerNorm(config.width, config.norm_eps)
+        axes: tuple[Axis, ...] = ("row", "column") if config.attention == "axial" else (None,)
+        self.blocks = nn.ModuleList(
+            Block(config, axis, rate) for rate in drop_rates(config) for axis in axes
+        )
+        self.norm = nn.LayerNorm(width, config.norm_eps)
         self.head = Head(config)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -48,8 +53,10 @@ class VisionTransformer(nn.Module):
         self.stem.reset_parameters(generator)
         if self.token is not None:
             nn.init.zeros_(self.token)
-        if isinstance(self.positions, LearnedPositions):
-            self.positions.reset_parameters(generator)
+        if self.registers is not None:
+            nn.init.normal_(self.registers, std=0.02, generator=generator)
+        for positions in self.positions:
+            cast(LearnedPositions, positions).reset_parameters(generator)
         for block in self.blocks:
             cast(Block, block).reset_parameters(generator)
         self.norm.reset_parameters()
@@ -60,68 +67,72 @@ class VisionTransformer(nn.Module):
         return self.head(self.features(images))
 
     def features(self, images: Tensor) -> Tensor:
-        """What the classifier sees: (B, features)."""
+        """What the classifier sees: (B, features), or (B, queries, features)."""
         return self.head.features(self.encode(images))
 
-    def encode(self, images: Tensor) -> Tensor:
-        """All tokens after the final norm: (B, prefix + patches, width)."""
-        tokens = self._embed(images)
-        for block in self.blocks:
-            tokens = block(tokens)
+    def encode(self, images: Tensor, extra: Tensor | None = None) -> Tensor:
+        """All tokens after the final norm: (B, prefix + patches, width).
+
+        Args:
+            images: normalised, (B, channels, H, W)
+            extra: a further sequence of tokens (B, M, width), which joins the patches in every
+                block, without positions, and comes out behind them
+        """
+        tokens = self._embed(images, extra)
+        for number, block in enumerate(self.blocks):
+            tokens = block(self._place(tokens, number), self._inner(number))
         return self.norm(tokens)
 
     def attention_maps(self, images: Tensor) -> list[Tensor]:
         """What every token attends to, a layer each: (B, branches * heads, tokens, tokens).
 
         Rows sum to one. The weights are those the forward pass uses, computed once more beside it.
+        An axial block has two layers, for its rows and its columns.
         """
         tokens, maps = self._embed(images), []
-        for block in self.blocks:
-            maps.append(cast(Block, block).attention_weights(tokens))
-            tokens = block(tokens)
+        for number, block in enumerate(self.blocks):
+            tokens, inner = self._place(tokens, number), self._inner(number)
+            maps.append(cast(Block, block).attention_weights(tokens, inner))
+            tokens = block(tokens, inner)
         return maps
 
-    def _embed(self, images: Tensor) -> Tensor:
-        """Patch tokens behind the class token, with positions: (B, prefix + patches, width)."""
+    def _embed(self, images: Tensor, extra: Tensor | None = None) -> Tensor:
+        """Patch tokens behind class token and registers, with positions, before the encoder."""
         want = (self.config.channels, *self.config.size)
         if images.ndim != 4 or images.shape[1:] != want:
-            raise UserError(
-                f"images must be (B, {', '.join(map(str, want))}), not {tuple(images.shape)}"
-            )
+            shape = ", ".join(map(str, want))
+            raise UserError(f"images must be (B, {shape}), not {tuple(images.shape)}")
         tokens = self.stem(images)
-        if self.token is not None:
-            tokens = torch.cat([self.token.expand(len(tokens), -1, -1), tokens], dim=1)
-        return self.dropout(self.positions(tokens))
+        before = [part for part in (self.token, self.registers) if part is not None]
+        behind = [] if extra is None else [self._checked(extra)]
+        parts = [part.expand(len(tokens), -1, -1) for part in before]
+        if parts or behind:
+            tokens = torch.cat([*parts, tokens, *behind], dim=1)
+        if self.config.positions_at == "stem" and self.config.positions in ("1d", "2d"):
+            tokens = cast(Additive, self.positions[0])(tokens)
+        return self.dropout(tokens)
 
+    def _checked(self, extra: Tensor) -> Tensor:
+        if self.config.attention == "axial" or self.config.positions == "relative":
+            which = "axial attention" if self.config.attention == "axial" else "relative positions"
+            raise UserError(f"extra tokens have no place among {which}")
+        if extra.ndim != 3 or extra.shape[-1] != self.config.width:
+            raise UserError(f"extra must be (B, M, {self.config.width}), not {tuple(extra.shape)}")
+        return extra
 
-def create(
-    name: str,
-    classes: int = 1000,
-    image_size: Size = 224,
-    *,
-    generator: torch.Generator | None = None,
-    **choices: Any,
-) -> VisionTransformer:
-    """A freshly initialised model by its name in the papers, `ViT-B/16`.
+    def _of_block(self, number: int) -> nn.Module:
+        """The positions of a block: its own, or the one that all share."""
+        blocks = len(self.blocks) // self.config.depth  # two share an axial block's place
+        return self.positions[number // blocks if len(self.positions) > 1 else 0]
 
-    Args:
-        name: the papers' notation; `vitlab models` lists the usual ones
-        classes: outputs of the classifier
-        image_size: pixels, one number for a square or (rows, columns)
-        generator: where the weights are drawn from; None for PyTorch's default generator
-        choices: any other field of `ViTConfig`
+    def _place(self, tokens: Tensor, number: int) -> Tensor:
+        """Tokens as a block sees them, with positions where every block adds them."""
+        if self.config.positions_at == "stem" or self.config.positions not in ("1d", "2d"):
+            return tokens
+        return cast(GridPositions, self._of_block(number))(tokens)
 
-    Raises:
-        ValueError: a name, field or value that cannot be; the message says what would work.
-    """
-    try:
-        config = config_of(name, classes=classes, image_size=image_size, **choices)
-    except TypeError as error:  # a keyword that is no field
-        raise UserError(_unknown_field(choices)) from error
-    return VisionTransformer(config, generator)
-
-
-def _unknown_field(choices: dict[str, Any]) -> str:
-    known = ViTConfig.__dataclass_fields__
-    wrong = next((key for key in choices if key not in known), "?")
-    return f"unknown model field {wrong!r}; there are {', '.join(known)}"
+    def _inner(self, number: int) -> Inner | None:
+        """What acts within a block's attention: relative or rotary positions."""
+        if self.config.positions not in ("relative", "rope"):
+            return None
+        return cast(Inner, self._of_block(number))

@@ -1,6 +1,7 @@
 """From a run folder and the model's predictions to the report's facts."""
 
 import json
+import math
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from vitlab.evaluation.metrics import bins, confusion
 from vitlab.evaluation.predict import Predictions
 from vitlab.inspect.rollout import rollout
 from vitlab.measure.cost import cost
+from vitlab.models.create import Model
 from vitlab.models.vit import VisionTransformer
 from vitlab.report.facts import Facts, Judged, Picture, Point
 from vitlab.report.page import write
@@ -24,7 +26,7 @@ MISTAKES, EXAMPLES = 24, 8
 
 def write_report(
     folder: Path,
-    model: VisionTransformer,
+    model: Model,
     source: Source,
     seen: Predictions,
     figures: dict[str, Any],
@@ -69,16 +71,16 @@ def _points(journal: list[dict[str, Any]], kind: str) -> list[Point]:
     return [Point(**{key: line[key] for key in fields if key in line}) for line in chosen]
 
 
-def _mistakes(model: VisionTransformer, source: Source, seen: Predictions) -> list[Judged]:
+def _mistakes(model: Model, source: Source, seen: Predictions) -> list[Judged]:
     """The wrong answers given with the most confidence."""
     wrong = np.flatnonzero(seen.probabilities.argmax(1) != seen.labels)
     order = wrong[np.argsort(-seen.probabilities[wrong].max(1), kind="stable")]
     return [_judged(model, source, seen, int(place)) for place in order[:MISTAKES]]
 
 
-def _examples(model: VisionTransformer, source: Source, seen: Predictions) -> list[Judged]:
+def _examples(model: Model, source: Source, seen: Predictions) -> list[Judged]:
     """The first image of each of a few classes, with what the model looked at."""
-    if not model.config.grid > (1, 1):
+    if not isinstance(model, VisionTransformer) or math.prod(model.config.grid) == 1:
         return []
     _, firsts = np.unique(seen.labels, return_index=True)
     chosen = firsts[np.linspace(0, len(firsts) - 1, num=min(EXAMPLES, len(firsts)), dtype=int)]
@@ -95,7 +97,7 @@ def _examples(model: VisionTransformer, source: Source, seen: Predictions) -> li
     ]
 
 
-def _judged(model: VisionTransformer, source: Source, seen: Predictions, place: int) -> Judged:
+def _judged(model: Model, source: Source, seen: Predictions, place: int) -> Judged:
     index = int(seen.indices[place])
     box: Box = centre(model.config)
     pixels = load_image(source, index, model.config, box)

@@ -22,4 +22,5 @@ def decays(name: str, weight: torch.Tensor) -> bool:
     Kernels only: not norms and biases (one dimension), nor what is added to tokens or stands
     among them, as in the official code's mask.
     """
-    return weight.ndim > 1 and name != "token" and not name.startswith("positions.")
+    added = ("token", "registers", "positions.", "head.attend.queries", "stem.places")
+    return weight.ndim > 1 and not name.startswith(added)

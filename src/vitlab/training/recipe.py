@@ -10,8 +10,8 @@ from typing import Any, Literal, get_type_hints
 
 from vitlab.data.options import Augment, Data, Share
 from vitlab.errors import UserError
-from vitlab.models.config import ViTConfig
-from vitlab.models.names import shape_of
+from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.names import config_of, shape_of
 
 
 def _model_part() -> type[Any]:
@@ -187,12 +187,12 @@ def check(recipe: Recipe) -> Recipe:
     for key, value, good, want in rules:
         if not good:
             raise UserError(f"{key} must be {want}, not {value!r}")
-    # a size that fits, as the data's is not known yet
-    config_for(recipe.model, image_size=recipe.model.patch or shape_of(recipe.model.model)["patch"])
+    patch = recipe.model.patch or shape_of(recipe.model.model).get("patch", 32)
+    config_for(recipe.model, image_size=8 * patch)  # one that fits: the data's is not known yet
     return recipe
 
 
-def config_for(part: Any, **found: Any) -> ViTConfig:
+def config_for(part: Any, **found: Any) -> ModelConfig:
     """The model's configuration; what the recipe gives comes before what the data needs."""
     given = {k: v for k, v in asdict(part).items() if k != "model" and v is not None}
-    return ViTConfig(**(shape_of(part.model) | found | given))
+    return config_of(part.model, **(found | given))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitlab.models.vit import VisionTransformer
+from vitlab.models.create import Model
 from vitlab.training.averaging import WeightAverage
 from vitlab.training.checkpoint import Checkpoint, flatten, pick
 
@@ -27,8 +27,8 @@ class State:
         journal: bytes of metrics.jsonl that belong to the steps done
     """
 
-    model: VisionTransformer
-    average: WeightAverage[VisionTransformer] | None
+    model: Model
+    average: WeightAverage[Model] | None
     optimiser: torch.optim.Optimizer
     step: int = 0
     tally: dict[str, float] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class State:
     journal: int = 0
 
     @property
-    def kept(self) -> VisionTransformer:
+    def kept(self) -> Model:
         """The weights that are evaluated and saved."""
         return self.model if self.average is None else self.average.model
 

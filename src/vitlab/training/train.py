@@ -14,8 +14,8 @@ from vitlab.errors import UserError
 from vitlab.evaluation.metrics import figures
 from vitlab.files import is_empty
 from vitlab.measure.cost import cost
-from vitlab.models.config import ViTConfig
-from vitlab.models.vit import VisionTransformer
+from vitlab.models.config import ModelConfig
+from vitlab.models.create import Model, build
 from vitlab.training import checkpoint, optimisers
 from vitlab.training import folder as run_folder
 from vitlab.training.averaging import WeightAverage
@@ -33,7 +33,7 @@ class Run:
 
     folder: Path
     metrics: dict[str, Any]
-    model: VisionTransformer
+    model: Model
 
 
 def train(
@@ -70,7 +70,7 @@ def train(
         _same(out, recipe, mark)
     elif resume:
         say(f"no run in {out} yet: starting it")
-    model = VisionTransformer(config, torch.Generator().manual_seed(recipe.seed)).to(device)
+    model = build(config, torch.Generator().manual_seed(recipe.seed)).to(device)
     model.provenance = _provenance(recipe, splits, mark)
     with run_folder.locked(out):
         if not started:
@@ -89,7 +89,7 @@ def default_name(recipe: Recipe) -> str:
     return f"{data}-{recipe.recipe}-{recipe.seed}"
 
 
-def resolve(recipe: Recipe, splits: Splits) -> ViTConfig:
+def resolve(recipe: Recipe, splits: Splits) -> ModelConfig:
     """The whole model configuration; size, channels and classes come from the data unless given.
 
     Raises:
@@ -123,9 +123,10 @@ def _may_use(out: Path, resume: bool) -> bool:
     return started
 
 
-def _spelt_out(recipe: Recipe, config: ViTConfig) -> Any:
+def _spelt_out(recipe: Recipe, config: ModelConfig) -> Any:
     """The model part with every field as it was resolved."""
-    chosen = {f.name: getattr(config, f.name) for f in fields(ModelPart) if f.name != "model"}
+    known = {f.name for f in fields(config)} - {"labels"}
+    chosen = {f.name: getattr(config, f.name) for f in fields(ModelPart) if f.name in known}
     return ModelPart(model=recipe.model.model, **chosen)
 
 
@@ -156,9 +157,7 @@ def _provenance(recipe: Recipe, splits: Splits, mark: str) -> dict[str, Any]:
     }
 
 
-def _prepare(
-    recipe: Recipe, host: Host, splits: Splits, model: VisionTransformer, out: Path
-) -> Loop:
+def _prepare(recipe: Recipe, host: Host, splits: Splits, model: Model, out: Path) -> Loop:
     """Everything in its place, at the newest checkpoint or at the start."""
     ema = recipe.average.ema
     average = WeightAverage(model, ema) if ema else None

@@ -10,23 +10,22 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vitlab.errors import UserError
-from vitlab.models.config import Size, ViTConfig
-from vitlab.models.position import resize
-from vitlab.models.vit import VisionTransformer
-from vitlab.weights.save import CONFIG, FORMAT, TENSORS
-
-HEAD, TABLE = ("head.classify.weight", "head.classify.bias"), "positions.table"
+from vitlab.models.config import ModelConfig, ResNetConfig, Size, ViTConfig
+from vitlab.models.create import Model, build
+from vitlab.models.position import RotaryPositions, resize_positions
+from vitlab.weights.save import CONFIG, FORMAT, KINDS, TENSORS
 
 
-def load(
-    source: str | Path, classes: int | None = None, image_size: Size | None = None
-) -> VisionTransformer:
+def load(source: str | Path, classes: int | None = None, image_size: Size | None = None) -> Any:
     """A model from a run folder or a saved folder, in evaluation mode.
 
     Args:
         source: a folder that `vitlab train` or `vitlab.save` wrote
         classes: where given, the classifier is replaced by a zero one of so many outputs
         image_size: where given, the position embeddings are resized to this input size
+
+    Returns:
+        A `VisionTransformer` or a `ResNet`.
 
     Raises:
         ValueError: no model there, or its files are damaged; the message names what is wrong.
@@ -38,17 +37,35 @@ def load(
     if classes is not None:
         labels = saved.labels if classes == len(saved.labels) else ()
         config = replace(config, classes=classes, labels=labels, zero_head=True)
-        shape = (classes, config.features)
-        tensors |= {HEAD[0]: torch.zeros(shape), HEAD[1]: torch.zeros(classes)}
-    if image_size is not None:
+        head = next(name for name in tensors if name.endswith("classify.weight"))
+        tensors[head] = torch.zeros(classes, tensors[head].shape[1])
+        tensors[head.replace("weight", "bias")] = torch.zeros(classes)
+    if image_size is not None and config.image_size != image_size:
         config = replace(config, image_size=image_size)
-        if TABLE in tensors:
-            tensors[TABLE] = resize(tensors[TABLE], saved.grid, config.grid)
-    with torch.device("meta"):
-        model = VisionTransformer(config)
-    model.load_state_dict(tensors, assign=True)
+        tensors = _resized(tensors, saved, config)
+    model = assemble(config, tensors)
     model.provenance = provenance
+    return model
+
+
+def assemble(config: ModelConfig, tensors: dict[str, Tensor]) -> Model:
+    """A model of a configuration around tensors that fit it, in evaluation mode."""
+    with torch.device("meta"):
+        model = build(config)
+    model.load_state_dict(tensors, assign=True)
+    for module in model.modules():
+        if isinstance(module, RotaryPositions):  # computed, not stored
+            module.to_empty(device="cpu").reset_parameters()
     return model.requires_grad_().eval()
+
+
+def _resized(tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig) -> dict[str, Tensor]:
+    if isinstance(old, ViTConfig) and isinstance(new, ViTConfig):
+        return resize_positions(tensors, old, new)
+    assert isinstance(old, ResNetConfig)
+    if old.attention == "axial":
+        raise UserError(f"{old.name} is of one image size: its relative positions are of its maps")
+    return tensors
 
 
 def model_folder(source: Path) -> Path:
@@ -63,22 +80,23 @@ def model_folder(source: Path) -> Path:
     raise UserError(f"{source} holds no model: a run folder or a saved folder is needed")
 
 
-def _config(file: Path) -> tuple[ViTConfig, dict[str, Any]]:
+def _config(file: Path) -> tuple[ModelConfig, dict[str, Any]]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         if content["format"] != FORMAT:
             raise UserError(f"{file} has format {content['format']!r}, not {FORMAT!r}")
-        return ViTConfig.from_dict(content["model"]), dict(content["provenance"])
+        kind = KINDS[content["kind"]]
+        return kind.from_dict(content["model"]), dict(content["provenance"])
     except UserError as error:
         raise UserError(f"{file}: {error}") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file} is damaged or is no ViTLab configuration: {error}") from error
 
 
-def _tensors(file: Path, config: ViTConfig) -> dict[str, Tensor]:
+def _tensors(file: Path, config: ModelConfig) -> dict[str, Tensor]:
     """Every tensor that the configuration asks for, checked for name, shape, type and NaN."""
     with torch.device("meta"):
-        expected = VisionTransformer(config).state_dict()
+        expected = build(config).state_dict()
     try:
         with safe_open(file, framework="pt") as stored:
             names = set(stored.keys())
@@ -96,8 +114,10 @@ def _tensors(file: Path, config: ViTConfig) -> dict[str, Tensor]:
     except (OSError, SafetensorError) as error:
         raise UserError(f"{file} is damaged or missing: {error}") from error
     for name, tensor in tensors.items():
-        if not tensor.is_floating_point():
-            raise UserError(f"{file}: tensor {name} holds {tensor.dtype}, not floating point")
+        if tensor.is_floating_point() != expected[name].is_floating_point():
+            raise UserError(
+                f"{file}: tensor {name} holds {tensor.dtype}, not {expected[name].dtype}"
+            )
         if not torch.isfinite(tensor).all():
             raise UserError(f"{file}: tensor {name} holds NaN or infinite numbers")
     return tensors

@@ -4,17 +4,20 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
 
 from vitlab.errors import UserError
 from vitlab.files import is_empty, staged_folder
-from vitlab.models.vit import VisionTransformer
+from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.models.create import Model, build
 
 CONFIG, TENSORS = "config.json", "model.safetensors"
 FORMAT = "vitlab-1"
+KINDS: dict[str, type[ModelConfig]] = {"vit": ViTConfig, "resnet": ResNetConfig}
 
 
-def save(model: VisionTransformer, folder: str | Path) -> Path:
+def save(model: Model, folder: str | Path) -> Path:
     """Write a model's configuration and weights; `vitlab.load` reads them back bit for bit.
 
     The folder appears whole or not at all; a model saved there before is replaced.
@@ -26,12 +29,16 @@ def save(model: VisionTransformer, folder: str | Path) -> Path:
     if not is_empty(folder) and not (folder / CONFIG).is_file():
         raise UserError(f"{folder} exists and holds no saved model: give a new or empty folder")
     tensors = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
+    with torch.device("meta"):
+        if set(tensors) != set(build(model.config).state_dict()):
+            raise UserError("a fused model cannot be saved: save the one it was made from")
     config: dict[str, Any] = {
         "format": FORMAT,
         "name": model.config.name,
+        "kind": next(key for key, kind in KINDS.items() if isinstance(model.config, kind)),
         "model": model.config.as_dict(),
+        "provenance": model.provenance,
     }
-    config["provenance"] = model.provenance
     with staged_folder(folder) as draft:
         text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
         (draft / CONFIG).write_text(text, encoding="utf-8")

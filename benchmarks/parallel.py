@@ -1,0 +1,118 @@
+"""Parallel branches against a sequence of as many blocks: Three things, Table 4, measured here.
+
+`python benchmarks/parallel.py --models S B --batches 1 2 4 8 16 --device cuda --precision bf16`
+
+For each model and batch: a sequence of 36 blocks, 18 blocks of two branches run one by one, the
+same as one wide computation (`vitlab.fuse`), the sequence fused as well, and timm's two where timm
+is installed. All have the same multiply-adds. Figures are medians of interleaved rounds; ratios are
+over the plain sequence. Needs torch alone.
+"""
+
+import argparse
+import importlib
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+import vitlab
+
+FORMS = ("36x1", "18x2 apart", "18x2 wide", "36x1 fused", "timm 36x1", "timm 18x2")
+
+
+def ours(size: str) -> dict[str, nn.Module]:
+    """Our forms of one size; weights are shared where the models are the same."""
+    sequence = vitlab.create(f"ViT-{size}36/16").eval()
+    parallel = vitlab.create(f"ViT-{size}18x2/16").eval()
+    return {
+        "36x1": sequence,
+        "18x2 apart": parallel,
+        "18x2 wide": vitlab.fuse(parallel),
+        "36x1 fused": vitlab.fuse(sequence),
+    }
+
+
+def theirs(size: str) -> dict[str, nn.Module]:
+    """Timm's sequence and parallel model, where it can be imported."""
+    try:
+        timm: Any = importlib.import_module("timm")
+    except (ImportError, RuntimeError) as error:
+        print(f"timm is left out: {error}")
+        return {}
+    name = {"S": "small", "B": "base"}[size]
+    return {
+        "timm 36x1": timm.create_model(f"vit_{name}_patch16_224", depth=36).eval(),
+        "timm 18x2": timm.create_model(f"vit_{name}_patch16_18x2_224").eval(),
+    }
+
+
+def seconds(run: Callable[[], Any], device: torch.device, repeats: int) -> float:
+    """Median time of a call."""
+    times = []
+    for _ in range(repeats):
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+@torch.inference_mode()
+def compare(
+    forms: dict[str, nn.Module], batch: int, device: torch.device, args: argparse.Namespace
+) -> dict[str, float]:
+    """Images a second of every form, in interleaved rounds."""
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[args.precision]
+    images = torch.randn(batch, 3, 224, 224, device=device, dtype=dtype)
+    times: dict[str, list[float]] = {name: [] for name in forms}
+    for model in forms.values():
+        for _ in range(3):
+            model(images)
+    for _ in range(args.rounds):
+        for name, model in forms.items():
+            times[name].append(seconds(lambda model=model: model(images), device, args.repeats))
+    return {name: batch / statistics.median(each) for name, each in times.items()}
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", default=["S", "B"], choices=["S", "B"])
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 2, 4, 8, 16, 32, 64])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16"])
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    device = torch.device(args.device)
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[args.precision]
+    rows = []
+    for size in args.models:
+        forms = {**ours(size), **theirs(size)}
+        forms = {name: model.to(device, dtype) for name, model in forms.items()}
+        if args.compile:
+            forms = {
+                n: torch.compile(m, mode="max-autotune-no-cudagraphs") for n, m in forms.items()
+            }
+        for batch in args.batches:
+            rows.append((size, batch, compare(forms, batch, device, args)))
+            print(rows[-1], flush=True)
+    name = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or "CPU"
+    print(f"\n{name}, {torch.get_num_threads()} threads, torch {torch.__version__}, {args}\n")
+    names = [name for name in FORMS if name in rows[0][2]]
+    print("| model | batch | " + " | ".join(names) + " |\n" + "| --- " * (len(names) + 2) + "|")
+    for size, batch, speeds in rows:
+        cells = [f"{speeds[n]:.1f} ({speeds[n] / speeds['36x1']:.2f})" for n in names]
+        print(f"| {size} | {batch} | " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()

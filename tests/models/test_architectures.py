@@ -1,0 +1,440 @@
+"""Every choice of architecture: properties that hold for any of them."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import vitlab
+from vitlab.models.block import Block
+from vitlab.models.config import ResNetConfig, ViTConfig
+from vitlab.models.create import build
+from vitlab.models.names import MODELS, config_of, shape_of
+from vitlab.models.position import resize, resize_positions
+from vitlab.weights.load import assemble
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("ViT-Ti2/8", {}),
+    "parallel": ("ViT-Ti2x3/8", {"layer_scale": 0.1, "qk_norm": True}),
+    "linear stem, BN, GELU": ("ViT-Ti2/8", {"stem_norm": "batch", "stem_act": "gelu"}),
+    "linear stem, LN": ("ViT-Ti2/8", {"stem_norm": "layer"}),
+    "hMLP, BN": ("ViT-Ti2/16", {"stem": "hmlp", "stem_norm": "batch"}),
+    "hMLP, LN": ("ViT-Ti2/8", {"stem": "hmlp", "stem_norm": "layer"}),
+    "conv, BN": ("ViT-Ti2/16", {"stem": "conv", "stem_norm": "batch"}),
+    "conv, LN": ("ViT-Ti2/4", {"stem": "conv", "stem_norm": "layer"}),
+    "conv": ("ViT-Ti2/8", {"stem": "conv"}),
+    "local": ("ViT-Ti2/16", {"stem": "local"}),
+    "hybrid": ("R26+ViT-Ti2/32", {}),
+    "hybrid of a root": ("R+ViT-Ti2/8", {}),
+    "no positions, mean": ("ViT-Ti2/8", {"positions": "none", "pool": "mean"}),
+    "1d, every": ("ViT-Ti2/8", {"positions_at": "every", "registers": 2}),
+    "1d, shared": ("ViT-Ti2/8", {"positions_at": "shared"}),
+    "2d": ("ViT-Ti2/8", {"positions": "2d", "registers": 1}),
+    "2d, every": ("ViT-Ti2/8", {"positions": "2d", "positions_at": "every"}),
+    "2d, shared": ("ViT-Ti2/8", {"positions": "2d", "positions_at": "shared", "pool": "mean"}),
+    "relative": ("ViT-Ti2x2/8", {"positions": "relative", "registers": 3}),
+    "relative, shared": ("ViT-Ti2/8", {"positions": "relative", "positions_at": "shared"}),
+    "rope": ("ViT-Ti2/8", {"positions": "rope", "registers": 4, "qk_norm": True}),
+    "swiglu": ("ViT-Ti2x2/8", {"ffn": "swiglu", "bias": False, "qkv_bias": False, "mlp": 100}),
+    "attention pooling": ("ViT-Ti2/8", {"pool": "attention", "pre_logits": 24}),
+    "slots": ("ViT-Ti2/8", {"pool": "attention", "queries": 4}),
+    "axial": ("Axial-ViT-Ti2/8", {}),
+    "axial, parallel": ("Axial-ViT-Ti2x2/8", {"positions": "1d", "positions_at": "every"}),
+    "axial hybrid": ("Axial-R+ViT-Ti2/8", {"pool": "attention"}),
+    "BiT": ("BiT-R26x1", {}),
+    "BiT, wide": ("BiT-R(1-1)x2", {"channels": 1}),
+    "Axial ResNet": ("Axial-ResNet-26", {}),
+}
+TRANSFORMERS = [case for case, (name, _) in CASES.items() if "ViT" in name]
+SIZE = (32, 64)
+
+
+def a_model(case: str, **choices: Any) -> Any:
+    """A model with every tensor random, so that no zero or one hides a mistake."""
+    name, own = CASES[case]
+    generator = torch.Generator().manual_seed(1)
+    model = vitlab.create(name, 5, SIZE, generator=generator, **own | choices)
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            if tensor.is_floating_point():
+                tensor.add_(0.02 * torch.randn(tensor.shape, generator=generator))
+    return model.eval()
+
+
+def some_images(model: Any, count: int = 3) -> Tensor:
+    generator = torch.Generator().manual_seed(2)
+    return torch.randn(count, model.config.channels, *SIZE, generator=generator)
+
+
+def close(got: Tensor, want: Tensor, relative: float = 1e-5) -> None:
+    assert (got - want).abs().max() <= relative * want.abs().max()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_shapes_and_gradients(case: str) -> None:
+    model = a_model(case)
+    config, images = model.config, some_images(model)
+    slots = (4,) if case == "slots" else ()
+    assert model(images).shape == (3, *slots, 5)
+    assert model.features(images).shape == (3, *slots, config.features)
+    rows, columns = config.grid
+    prefix = config.prefix if isinstance(config, ViTConfig) else 0
+    assert model.encode(images).shape[1] == prefix + rows * columns
+    model.train()
+    model(images).square().sum().backward()
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None, name
+        assert torch.isfinite(weight.grad).all(), name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_fused_equals_unfused(case: str) -> None:
+    model = a_model(case)
+    images = some_images(model)
+    with torch.inference_mode():
+        exact = vitlab.fuse(a_model(case).double())
+        close(exact(images.double()), a_model(case).double()(images.double()), 1e-9)
+        fused = vitlab.fuse(model)
+        close(fused(images), model(images))
+        close(fused.features(images), model.features(images))
+        close(fused.encode(images), model.encode(images))
+        if isinstance(model, vitlab.VisionTransformer):
+            for ours, theirs in zip(
+                fused.attention_maps(images), model.attention_maps(images), strict=True
+            ):
+                assert (ours - theirs).abs().max() < 1e-5
+    with pytest.raises(ValueError, match="a fused model cannot be saved"):
+        vitlab.save(fused, "somewhere")
+
+
+@pytest.mark.parametrize("case", TRANSFORMERS)
+@pytest.mark.parametrize("training", [False, True])
+def test_the_wide_form_equals_branches_apart(case: str, training: bool) -> None:
+    """In training too: outputs and every gradient."""
+    if training and "BN" in case:
+        pytest.skip("batch statistics move between the two passes")
+    model = a_model(case).double().train(training)
+    images = some_images(model).double()
+    results = []
+    for wide in (False, True):
+        for block in model.blocks:
+            block.wide = wide
+        model.zero_grad()
+        out = model(images)
+        out.square().sum().backward()
+        results.append((out.detach(), [weight.grad.clone() for weight in model.parameters()]))
+    (apart, ours), (wide_out, theirs) = results
+    close(wide_out, apart, 1e-9)
+    largest = max(gradient.abs().max() for gradient in ours)
+    for a, b in zip(ours, theirs, strict=True):  # some are nothing but rounding
+        assert (b - a).abs().max() < 1e-9 * largest
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_saved_and_loaded_bit_for_bit(case: str, tmp_path: Any) -> None:
+    model = a_model(case)
+    loaded = vitlab.load(vitlab.save(model, tmp_path / "m"))
+    images = some_images(model)
+    assert loaded.config == model.config
+    with torch.inference_mode():
+        assert torch.equal(loaded(images), model(images))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_parameters_and_multiply_adds_are_those_of_the_modules(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against PyTorch's counter, which misses the fused kernel: with plain products."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from vitlab.models import attention, head
+
+    def plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
+        return attention.attention_weights(q, k, bias) @ v
+
+    monkeypatch.setattr(attention, "attend", plain)
+    monkeypatch.setattr(head.F, "scaled_dot_product_attention", plain)
+    model = a_model(case)
+    price = vitlab.measure.cost(model)
+    assert price.params == sum(weight.numel() for weight in model.parameters())
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(some_images(model, 1))
+    norms = sum(part.macs for part in price.parts if part.name == "norms")
+    assert 2 * (price.macs - norms) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_compiles_without_graph_breaks(case: str) -> None:
+    model = a_model(case)
+    images = some_images(model, 2)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    with torch.no_grad():
+        close(compiled(images), model(images), 1e-6)
+        fused = vitlab.fuse(model)
+        close(torch.compile(fused, fullgraph=True, backend="eager")(images), model(images))
+
+
+def test_a_stem_of_hmlp_commutes_with_masking_and_convolutions_do_not() -> None:
+    for case, commutes in (("hMLP, LN", True), ("hMLP, BN", True), ("conv, LN", False)):
+        model = a_model(case)
+        patch = model.config.patch
+        images = some_images(model)
+        masked = images.clone()
+        masked[:, :, :patch, patch : 2 * patch] = 7.0  # the second patch
+        with torch.inference_mode():
+            change = (model.stem(masked) - model.stem(images)).abs().amax((0, 2))
+        others = torch.cat([change[:1], change[2:]])
+        assert change[1] > 0.1
+        assert bool(others.max() == 0) is commutes, case
+
+
+def test_without_positions_patches_may_change_places() -> None:
+    model = a_model("no positions, mean")
+    images = some_images(model)
+    with torch.inference_mode():
+        close(model(images.roll((8, 16), (2, 3))), model(images))
+        placed = a_model("rope")
+        assert (placed(images.roll(16, 3)) - placed(images)).abs().max() > 1e-3
+
+
+def test_axial_tokens_attend_along_their_row_then_their_column() -> None:
+    model = a_model("axial, parallel")
+    rows, columns = model.config.grid
+    maps = model.attention_maps(some_images(model))
+    assert len(maps) == 2 * model.config.depth
+    place = torch.arange(rows * columns)
+    same_row = place[:, None] // columns == place // columns
+    same_column = place[:, None] % columns == place % columns
+    for number, weights in enumerate(maps):
+        allowed = same_row if number % 2 == 0 else same_column
+        assert weights.shape == (3, 6, rows * columns, rows * columns)
+        assert not weights[:, :, ~allowed].any()
+        assert (weights[:, :, allowed] > 0).all()
+        torch.testing.assert_close(weights.sum(-1), torch.ones(3, 6, rows * columns))
+
+
+def test_further_tokens_join_the_sequence() -> None:
+    for case in ("plain", "rope", "2d", "1d, every", "attention pooling"):
+        model = a_model(case)
+        images, extra = some_images(model), torch.randn(3, 7, 192)
+        with torch.inference_mode():
+            out = model.encode(images, extra=extra)
+            alone = model.encode(images)
+        assert out.shape[1] == alone.shape[1] + 7
+        assert (out[:, : alone.shape[1]] - alone).abs().max() > 1e-4  # the patches look at them
+        order = torch.randperm(7)  # they have no places
+        with torch.inference_mode():
+            other = model.encode(images, extra=extra[:, order])
+        close(other[:, : alone.shape[1]], out[:, : alone.shape[1]])
+        close(other[:, alone.shape[1] :], out[:, alone.shape[1] :][:, order])
+    for case in ("axial", "relative"):
+        with pytest.raises(ValueError, match="extra tokens have no place among"):
+            a_model(case).encode(some_images(a_model(case)), extra=torch.randn(3, 7, 192))
+    with pytest.raises(ValueError, match=r"extra must be \(B, M, 192\)"):
+        a_model("plain").encode(some_images(a_model("plain")), extra=torch.randn(3, 7, 10))
+
+
+def test_registers_take_no_positions() -> None:
+    model = a_model("1d, every")
+    assert model.positions[0].table.shape == (1, 1 + 4 * 8, 192)
+    tokens = torch.zeros(1, 35, 192)
+    placed = model.positions[0](tokens)
+    assert not placed[:, 1:3].any()
+    torch.testing.assert_close(placed[:, 3:], model.positions[0].table[:, 1:])
+    torch.testing.assert_close(placed[:, :1], model.positions[0].table[:, :1])
+
+
+def test_relative_positions_are_a_loop_over_offsets() -> None:
+    model = a_model("relative")
+    table = model.positions[0].table.detach()
+    q = torch.randn(2, 3, 36, 64)
+    with torch.inference_mode():
+        bias = model.positions[0].bias(q)
+    for i, j in ((0, 0), (0, 35), (35, 0), (7, 20), (20, 7)):
+        want = (q[:, :, i] * table[i - j + 35]).sum(-1) / 8
+        torch.testing.assert_close(bias[:, :, i, j], want, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("rate", [0.25, 0.5])
+def test_stochastic_depth_saves_work_and_keeps_the_expectation(rate: float) -> None:
+    model = a_model("plain", drop_path=rate)
+    branch = model.blocks[0].mlp[0]
+    tokens = torch.randn(8, 33, 192)
+    seen: list[int] = []
+    branch.body.register_forward_hook(lambda module, args, out: seen.append(len(args[0])))
+    whole = branch(tokens)
+    assert seen == [8]
+    branch.train()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        draws = torch.stack([branch(tokens) for _ in range(600)])
+    assert set(seen[1:]) == {round(8 * (1 - rate))}
+    dropped = (draws[:, :, 0, 0] == 0).float().mean()
+    assert dropped == pytest.approx(rate, abs=1e-6)
+    error = (draws.mean(0) - whole).abs().mean() / whole.abs().mean()
+    assert error < 0.15 * (rate / (1 - rate)) ** 0.5
+
+
+def test_stochastic_depth_ramps_or_not() -> None:
+    def rates(model: Any) -> list[float]:
+        return [block.mlp[0].drop_path for block in model.blocks]
+
+    assert rates(vitlab.create("ViT-Ti5/8", 2, 16, drop_path=0.2)) == [0.2] * 5
+    ramp = rates(vitlab.create("ViT-Ti5/8", 2, 16, drop_path=0.2, drop_path_ramp=True))
+    assert ramp == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
+
+
+def test_layer_scale_starts_where_asked() -> None:
+    model = vitlab.create("ViT-Ti2x2/8", 2, 16, layer_scale=1e-4)
+    scales = [b.scale for block in model.blocks for b in (*block.attention, *block.mlp)]
+    assert len(scales) == 8
+    assert all((scale == 1e-4).all() for scale in scales)
+
+
+@pytest.mark.parametrize("how", ["bilinear", "bicubic", "area"])
+def test_positions_resize_as_interpolation_does(how: Any) -> None:
+    table = torch.randn(1, 2 + 4 * 6, 5)
+    assert torch.equal(resize(table, (4, 6), (4, 6), how), table)
+    got = resize(table, (4, 6), (2, 3), how)
+    grid = table[:, 2:].unflatten(1, (4, 6)).permute(0, 3, 1, 2)
+    options = {
+        "bilinear": {"mode": "bilinear", "align_corners": True},
+        "bicubic": {"mode": "bicubic"},
+        "area": {"mode": "bilinear", "antialias": True},
+    }
+    want = torch.nn.functional.interpolate(grid, (2, 3), **options[how])
+    torch.testing.assert_close(got[0, 2:], want[0].flatten(1).T)
+    assert torch.equal(got[:, :2], table[:, :2])
+    constant = resize(torch.ones(1, 24, 3), (4, 6), (7, 5), how)
+    torch.testing.assert_close(constant, torch.ones(1, 35, 3))
+
+
+@pytest.mark.parametrize("case", ["plain", "2d", "2d, every", "rope", "1d, every", "axial"])
+def test_any_position_takes_another_image_size(case: str) -> None:
+    model = a_model(case)
+    import dataclasses
+
+    config = dataclasses.replace(model.config, image_size=(48, 40))
+    other = assemble(config, resize_positions(dict(model.state_dict()), model.config, config))
+    with torch.inference_mode():
+        assert other(torch.randn(2, 3, 48, 40)).shape == (2, 5)
+    relative = a_model("relative").config
+    with pytest.raises(ValueError, match="relative positions cannot be resized"):
+        resize_positions({}, relative, dataclasses.replace(relative, image_size=64))
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_random_configurations(data: st.DataObject) -> None:
+    """Whatever passes the checks builds, runs, fuses and has the counted parameters."""
+    draw = data.draw
+    fields = {
+        "width": 32 * draw(st.integers(1, 2)), "depth": draw(st.integers(1, 2)),
+        "heads": draw(st.sampled_from([1, 2, 4])), "mlp": draw(st.integers(1, 40)),
+        "branches": draw(st.integers(1, 3)), "patch": draw(st.sampled_from([4, 8, 16])),
+        "image_size": draw(st.sampled_from([16, 32, (16, 48)])),
+        "channels": draw(st.sampled_from([1, 3])), "classes": 3,
+        "registers": draw(st.integers(0, 2)), "layer_scale": draw(st.sampled_from([0.0, 0.1])),
+    }  # fmt: skip
+    for key in (
+        "stem",
+        "stem_norm",
+        "stem_act",
+        "positions",
+        "positions_at",
+        "pool",
+        "attention",
+        "ffn",
+    ):
+        values = ViTConfig.__dataclass_fields__[key].type.__args__
+        fields[key] = draw(st.sampled_from([v for v in values if v != "resnet"]), label=key)
+    for key in ("qkv_bias", "bias", "qk_norm"):
+        fields[key] = draw(st.booleans())
+    try:
+        config = ViTConfig(**fields)
+    except ValueError as error:
+        assert "\n" not in str(error)
+        return
+    model = build(config).eval()
+    images = torch.randn(2, config.channels, *config.size)
+    with torch.inference_mode():
+        out = model(images)
+        assert out.shape == (2, 3)
+        close(vitlab.fuse(model)(images), out, 1e-4)
+    assert vitlab.measure.cost(config).params == sum(w.numel() for w in model.parameters())
+    assert shape_of(config.name)["patch"] == config.patch
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_names_there_and_back(name: str) -> None:
+    assert config_of(name).name == name
+
+
+def test_odd_resnets_have_names_too() -> None:
+    for name in ("R(1-2)+ViT-S/8", "BiT-R(1-1)x2", "R+ViT-Ti/8", "R50+ViT-L/64", "Axial-R+ViT-B/8"):
+        assert config_of(name, image_size=64).name == name
+
+
+IMPOSSIBLE = {
+    "attention=axial has no row or column for the extra tokens of pool=token": {
+        "attention": "axial", "positions": "2d",
+    },
+    "attention=axial has no row or column for the extra tokens of registers=2": {
+        "attention": "axial", "positions": "2d", "pool": "mean", "registers": 2,
+    },
+    "attention=axial goes with positions=none, 1d or 2d, not relative": {
+        "attention": "axial", "positions": "relative", "pool": "mean",
+    },
+    "stages=(3, 4, 6, 3) gives a map of 1/32, on which patch=16 cannot be cut: patch=32": {
+        "stem": "resnet", "stages": (3, 4, 6, 3),
+    },
+    "stages=(2,) is for stem=resnet, not linear": {"stages": (2,)},
+    "stem=hmlp needs patch=8, 16, 32": {"stem": "hmlp", "patch": 14},
+    "stem=conv needs a patch that is a power of 2, not 14": {"stem": "conv", "patch": 14},
+    "stem=local needs a patch that 4 divides, not 14": {"stem": "local", "patch": 14},
+    "stem_act=gelu is for stem=linear": {"stem": "hmlp", "stem_act": "gelu"},
+    "stem_norm=batch is for linear, hmlp and conv": {"stem": "local", "stem_norm": "batch"},
+    "queries=3 is for pool=attention, not token": {"queries": 3},
+    "queries must be a whole number of at least 1, not 0": {"queries": 0},
+    "positions_at=every has no meaning for rope": {"positions": "rope", "positions_at": "every"},
+    "positions=rope needs 4 to divide the head width, not 6": {
+        "positions": "rope", "width": 12, "heads": 2,
+    },
+    "drop_path must lie in [0, 1), not 1.0": {"drop_path": 1.0},
+    "registers must be 0 or more, not -1": {"registers": -1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", IMPOSSIBLE)
+def test_impossible_combinations_say_what_would_work(message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        ViTConfig(**IMPOSSIBLE[message])
+    assert str(caught.value).startswith(message)
+
+
+def test_impossible_resnets() -> None:
+    with pytest.raises(ValueError, match="widen=2 is for BiT ResNets"):
+        ResNetConfig(attention="axial", widen=2)
+    with pytest.raises(ValueError, match="stages must be numbers of units"):
+        ResNetConfig(stages=())
+    with pytest.raises(ValueError, match="unknown model field 'heads' of BiT-R50x1"):
+        vitlab.create("BiT-R50x1", heads=3)
+    with pytest.raises(ValueError, match="did you mean BiT-R50x1"):
+        vitlab.create("BiT-R51x1")
+
+
+def test_wide_is_not_used_where_dropping_differs() -> None:
+    model = vitlab.create("ViT-Ti1x2/8", 2, 16, drop_path=0.5)
+    block: Block = model.blocks[0]
+    block.wide = True
+    calls: list[int] = []
+    for branch in block.mlp:
+        branch.register_forward_hook(lambda module, args, out: calls.append(1))
+    model.train()(torch.randn(2, 3, 16, 16))
+    assert len(calls) == 2
+    model.eval()(torch.randn(2, 3, 16, 16))
+    assert len(calls) == 2

@@ -1,0 +1,62 @@
+"""Positions within attention against transformers' own."""
+
+import pytest
+import torch
+
+import vitlab
+from vitlab.models.position import RotaryPositions
+
+transformers = pytest.importorskip("transformers")
+
+
+@pytest.mark.parametrize("size", [(48, 48), (32, 80)])
+def test_rotary_positions_are_those_of_dinov3(size: tuple[int, int]) -> None:
+    from transformers.models.dinov3_vit import modeling_dinov3_vit as dinov3
+
+    config = transformers.DINOv3ViTConfig(
+        hidden_size=96, num_attention_heads=3, patch_size=16, image_size=size, num_register_tokens=4
+    )
+    theirs = dinov3.DINOv3ViTRopePositionEmbedding(config).eval()
+    cos, sin = theirs(torch.zeros(1, 3, *size))
+    model = vitlab.create(
+        "ViT(width=96,depth=1,heads=3,mlp=10)/16", 2, size, positions="rope", registers=4
+    )
+    rotary = model.positions[0]
+    assert isinstance(rotary, RotaryPositions)
+    torch.testing.assert_close(rotary.cos, cos, rtol=0, atol=1e-6)
+    torch.testing.assert_close(rotary.sin, sin, rtol=0, atol=1e-6)
+    tokens = model.config.tokens
+    q, k = torch.randn(2, 2, 3, tokens, 32)
+    want_q, want_k = dinov3.apply_rotary_pos_emb(q, k, cos, sin)
+    torch.testing.assert_close(rotary.turn(q), want_q, rtol=0, atol=1e-5)
+    torch.testing.assert_close(rotary.turn(k), want_k, rtol=0, atol=1e-5)
+
+
+def test_a_bias_within_attention_acts_as_in_beit() -> None:
+    """BEiT's own attention, given our relative logits where it takes its bias."""
+    from transformers.models.beit import modeling_beit as beit
+
+    config = transformers.BeitConfig(
+        hidden_size=48, num_attention_heads=3, attn_implementation="eager"
+    )
+    theirs = beit.BeitAttention(config).eval()
+    model = vitlab.create(
+        "ViT(width=48,depth=1,heads=3,mlp=10)/16", 2, 64, positions="relative", norm_eps=1e-6
+    )
+    ours, relative = model.blocks[0].attention[0].body, model.positions[0]
+    torch.nn.init.normal_(relative.table)
+    torch.nn.init.normal_(ours.qkv.bias)
+    parts = zip(("q_proj", "k_proj", "v_proj"), ours.qkv.weight.chunk(3), strict=True)
+    state = {f"{name}.weight": weight for name, weight in parts}
+    q_bias, k_bias, v_bias = ours.qkv.bias.chunk(3)
+    torch.nn.init.zeros_(k_bias)  # BEiT's keys have none
+    state |= {"q_proj.bias": q_bias, "v_proj.bias": v_bias}
+    state |= {"o_proj.weight": ours.project.weight, "o_proj.bias": ours.project.bias}
+    theirs.load_state_dict(state)
+    tokens = torch.randn(2, 17, 48)
+    with torch.inference_mode():
+        q = ours.qkv(tokens)[..., :48].unflatten(-1, (3, 16)).transpose(1, 2)
+        want, weights = theirs(tokens, attention_mask=relative.bias(q))
+        close = {"rtol": 0, "atol": 1e-5}
+        torch.testing.assert_close(ours(tokens, relative), want, **close)
+        torch.testing.assert_close(ours.weights(tokens, relative), weights, **close)

@@ -1,0 +1,441 @@
+"""The convolutional bodies: against timm, against plain loops, and by the published counts."""
+
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from oracles import peers
+from vitlab.models.axial_resnet import AXIAL, AxialBody, LineAttention
+from vitlab.models.resnet import (
+    BIT,
+    HYBRID,
+    BiTBody,
+    ConvNorm,
+    Flavour,
+    HybridBody,
+    PostUnit,
+    StdConv,
+    conv_macs,
+    pad_same,
+    standardise,
+)
+
+Body = HybridBody | BiTBody | AxialBody
+R26, R50, R101 = (2, 2, 2, 2), (3, 4, 6, 3), (3, 4, 23, 3)
+R152, R200 = (3, 8, 36, 3), (3, 24, 36, 3)
+SMALL: dict[str, Callable[[], Body]] = {
+    "hybrid": lambda: HybridBody((1, 2)),
+    "bit": lambda: BiTBody((1, 2)),
+    "axial": lambda: AxialBody((1, 2), 3, (32, 40)),
+}
+
+
+def randomised(body: nn.Module, spread: float = 1) -> nn.Module:
+    """Every tensor random, in double precision, so that no zero or one hides a mistake."""
+    generator = torch.Generator().manual_seed(11)
+    body.double()
+    for name, weight in body.state_dict().items():
+        draw = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+        if weight.ndim == 4:  # a kernel: means that standardising must take away
+            weight.copy_(spread * (draw + torch.randn(len(draw), 1, 1, 1, generator=generator)))
+        elif name.endswith("weight"):
+            weight.copy_(1 + 0.3 * draw)
+        else:
+            weight.copy_(0.3 * draw)
+    return body.eval()
+
+
+def images(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+
+
+def fill(other: nn.Module, body: nn.Module, names: dict[str, str]) -> None:
+    """The weights of ours into theirs; `names` maps their modules to ours, by hand."""
+    own, wanted = body.state_dict(), other.state_dict()
+    renamed = {
+        theirs + end: own[ours + end]
+        for theirs, ours in names.items()
+        for end in (".weight", ".bias")
+        if ours + end in own
+    }
+    renamed |= {key: wanted[key] for key in wanted if key.startswith("head.")}
+    assert len(renamed) - sum(key.startswith("head.") for key in wanted) == len(own)
+    other.double().load_state_dict(renamed)
+    other.eval()
+
+
+def hybrid_names(stages: tuple[int, ...], stem: str = "stem.") -> dict[str, str]:
+    names = {f"{stem}conv": "root.reduce.conv", f"{stem}norm": "root.reduce.norm"}
+    parts = {"1": "reduce", "2": "middle", "3": "expand"}
+    for stage, units in enumerate(stages):
+        for unit in range(units):
+            theirs, ours = f"stages.{stage}.blocks.{unit}", f"stages.{stage}.{unit}"
+            for number, part in parts.items():
+                names[f"{theirs}.conv{number}"] = f"{ours}.{part}.conv"
+                names[f"{theirs}.norm{number}"] = f"{ours}.{part}.norm"
+            if unit == 0:
+                names[f"{theirs}.downsample.conv"] = f"{ours}.shortcut.conv"
+                names[f"{theirs}.downsample.norm"] = f"{ours}.shortcut.norm"
+    return names
+
+
+def bit_names(stages: tuple[int, ...]) -> dict[str, str]:
+    names = {"stem.conv": "root", "norm": "norm"}
+    for stage, units in enumerate(stages):
+        for unit in range(units):
+            theirs, ours = f"stages.{stage}.blocks.{unit}", f"stages.{stage}.{unit}"
+            for part in ("conv1", "conv2", "conv3", "norm1", "norm2", "norm3"):
+                names[f"{theirs}.{part}"] = f"{ours}.{part}"
+            if unit == 0:
+                names[f"{theirs}.downsample.conv"] = f"{ours}.shortcut"
+    return names
+
+
+HYBRIDS = {
+    "vit_tiny_r_s16_p8_224": (),
+    "vit_small_r26_s32_224": R26,
+    "vit_base_r50_s16_224": (3, 4, 9),
+}
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_hybrid_bodies_agree_with_timm(name: str) -> None:
+    stages = HYBRIDS[name]
+    model = peers.timm().create_model(name, embed_dim=8, depth=1, num_heads=1, num_classes=0)
+    other = model.patch_embed.backbone
+    # timm adds 1e-8 to the variance where the official code adds 1e-5 to the standard deviation:
+    # on wide kernels neither shows. Its norms keep PyTorch's eps; the official one is 1e-6.
+    body = randomised(HybridBody(stages), spread=1e6)
+    fill(other, body, hybrid_names(stages, "stem." if stages else ""))
+    for part in other.modules():
+        if isinstance(part, nn.GroupNorm):
+            part.eps = 1e-6
+    for shape in ((2, 3, 64, 64), (1, 3, 32, 96), (1, 3, 75, 46)):
+        with torch.inference_mode():
+            ours = body(images(*shape))
+            torch.testing.assert_close(ours, other(images(*shape)), rtol=1e-8, atol=1e-8)
+        assert ours.shape[1:] == (
+            body.features,
+            *(math.ceil(side / body.stride) for side in shape[2:]),
+        )
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 64, 64), (1, 3, 32, 96), (1, 3, 75, 46)])
+def test_bit_map_and_logits_agree_with_timm(shape: tuple[int, ...]) -> None:
+    other = peers.timm().create_model("resnetv2_50x1_bit", num_classes=7)
+    body = randomised(BiTBody(R50))
+    fill(other, body, bit_names(R50))
+    _same_eps(other)
+    nn.init.normal_(other.head.fc.weight)
+    with torch.inference_mode():
+        ours = body(images(*shape))
+        torch.testing.assert_close(ours, other.forward_features(images(*shape)))
+        weight, bias = other.head.fc.weight.flatten(1), other.head.fc.bias
+        logits = F.linear(ours.mean((2, 3)), weight, bias)
+        torch.testing.assert_close(logits, other(images(*shape)))
+    assert ours.shape[1:] == (2048, *(math.ceil(side / 32) for side in shape[2:]))
+
+
+def test_widened_bit_of_other_channels_agrees_with_timm() -> None:
+    timm = peers.timm()
+    conv = functools.partial(timm.layers.StdConv2d, eps=1e-10)
+    other = timm.models.resnetv2.ResNetV2(
+        (1, 2, 1), in_chans=5, width_factor=2, stem_type="fixed", conv_layer=conv, num_classes=0
+    )
+    body = randomised(BiTBody((1, 2, 1), channels=5, widen=2))
+    fill(other, body, bit_names((1, 2, 1)))
+    with torch.inference_mode():
+        ours, theirs = (each(images(1, 5, 33, 48)) for each in (body, other.forward_features))
+    assert ours.shape == (1, 2048, 3, 3)
+    torch.testing.assert_close(ours, theirs)
+
+
+def _same_eps(other: nn.Module) -> None:
+    """Big Transfer's own PyTorch code adds 1e-10 to the variance; timm, 1e-8."""
+    for part in other.modules():
+        if type(part).__name__ == "StdConv2d":
+            part.eps = 1e-10
+
+
+# --- counts -------------------------------------------------------------------------------------
+
+BITS = {  # parameters with a classifier of 1000, GMAC at 224
+    (R50, 1): (25_549_352, 4.09),
+    (R50, 2): (97_988_712, 16.12),
+    (R50, 3): (217_319_080, 36.08),
+    (R101, 1): (44_541_480, 7.80),
+    (R101, 3): (387_934_888, 69.49),
+    (R152, 1): (60_185_128, 11.51),
+    (R152, 2): (236_335_208, 45.81),
+    (R152, 4): (936_533_224, 182.78),
+    (R200, 3): (568_633_000, 134.35),
+}
+
+
+def parameters(body: nn.Module) -> int:
+    return sum(weight.numel() for weight in body.parameters())
+
+
+@pytest.mark.parametrize(("stages", "widen"), BITS)
+def test_bit_counts_are_the_published_ones(stages: tuple[int, ...], widen: int) -> None:
+    with torch.device("meta"):
+        body = BiTBody(stages, widen=widen)
+    count, gmac = BITS[stages, widen]
+    assert parameters(body) + (body.features + 1) * 1000 == count
+    macs = conv_macs(body, 3, (224, 224)) + body.features * 1000
+    assert round(macs / 1e9, 2) == gmac
+
+
+HYBRID_MODELS = [  # stages, patch, (width, depth, MLP), image side, parameters, GMAC
+    ((), 8, (192, 12, 768), 224, 6_337_704, 0.434),
+    (R26, 1, (384, 12, 1536), 224, 36_431_912, 3.464),
+    (R26, 1, (768, 12, 3072), 224, 101_383_976, 6.711),
+    ((3, 4, 9), 1, (768, 12, 3072), 224, 98_659_112, 21.535),
+    ((3, 4, 9), 1, (768, 12, 3072), 384, None, 67.156),
+    (R50, 1, (768, 12, 3072), 224, 110_945_832, 8.458),
+    (R50, 1, (1024, 24, 4096), 224, 328_994_856, 19.413),
+    (R50, 1, (1024, 24, 4096), 384, None, 57.136),
+    ((3, 4, 9), 1, (1024, 24, 4096), 224, 316_483_624, 65.539),
+    ((3, 4, 9), 1, (1024, 24, 4096), 384, None, 202.775),
+]
+
+
+@pytest.mark.parametrize(("stages", "patch", "encoder", "side", "count", "gmac"), HYBRID_MODELS)
+def test_hybrid_counts_are_the_published_ones(
+    stages: tuple[int, ...],
+    patch: int,
+    encoder: tuple[int, int, int],
+    side: int,
+    count: int | None,
+    gmac: float,
+) -> None:
+    with torch.device("meta"):
+        body = HybridBody(stages)
+    width, depth, mlp = encoder
+    patches = (side // body.stride // patch) ** 2
+    tokens, pixels = patches + 1, body.features * patch**2
+    block = 4 * width**2 + 2 * width * mlp + mlp + 9 * width
+    rest = (pixels + 1 + 1 + tokens + 2) * width + depth * block + (width + 1) * 1000
+    if count is not None:
+        assert parameters(body) + rest == count
+    per_block = tokens * (4 * width**2 + 2 * width * mlp) + 2 * tokens**2 * width
+    macs = patches * pixels * width + depth * per_block + width * 1000
+    assert round((conv_macs(body, 3, (side, side)) + macs) / 1e9, 3) == gmac
+
+
+def test_axial_counts_are_those_of_scenics_code() -> None:
+    with torch.device("meta"):
+        body = AxialBody(R50, 3, (224, 224))
+    assert parameters(body) + 2_049_000 == 19_373_640
+    assert round((conv_macs(body, 3, (224, 224)) + 2_048_000) / 1e9, 3) == 4.053
+
+
+def test_counting_sees_the_size_and_leaves_the_body_alone() -> None:
+    body = BiTBody((1,), channels=5)
+    weights = [weight.data_ptr() for weight in body.parameters()]
+    stem = 16 * 24 * 7 * 7 * 5 * 64
+    unit = 8 * 12 * (64 * 64 + 9 * 64 * 64 + 2 * 64 * 256)  # reduce, 3x3, expand and shortcut
+    assert conv_macs(body, 5, (32, 48)) == stem + unit
+    assert [weight.data_ptr() for weight in body.parameters()] == weights
+
+
+# --- convolutions -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(8, 8), (7, 12), (13, 9)])
+@pytest.mark.parametrize("kernel", [1, 3, 7])
+def test_same_padding_takes_every_other_place_of_the_unstrided_map(
+    kernel: int, size: tuple[int, int]
+) -> None:
+    inputs, weight = images(2, 3, *size), images(4, 3, kernel, kernel)
+    everywhere = F.conv2d(inputs, weight, padding="same")
+    # On an even side windows end at the border (centres 1, 3, ...), on an odd one both ends count
+    first = [int(side % 2 == 0 and kernel > 1) for side in size]
+    want = everywhere[:, :, first[0] :: 2, first[1] :: 2]
+    got = F.conv2d(pad_same(inputs, kernel, 2), weight, stride=2)
+    torch.testing.assert_close(got, want)
+
+
+def test_same_padding_puts_the_odd_pixel_at_the_end() -> None:
+    padded = pad_same(torch.ones(1, 1, 8, 7), 7, 2, -torch.inf)[0, 0]
+    filled = (padded == 1).nonzero()
+    assert padded.shape == (8 + 2 + 3, 7 + 3 + 3)
+    assert (filled.min(0).values.tolist(), filled.max(0).values.tolist()) == ([2, 3], [9, 9])
+
+
+@pytest.mark.parametrize("flavour", [HYBRID, BIT, AXIAL])
+def test_standardised_kernels_against_a_plain_loop(flavour: Flavour) -> None:
+    weight = images(5, 3, 3, 2) * torch.tensor([1e-6, 1e-4, 1e-2, 1, 100])[:, None, None, None] + 1
+    want = np.empty(weight.shape)
+    for out, kernel in enumerate(weight.numpy()):
+        centred = kernel - kernel.sum() / kernel.size
+        variance = (centred**2).sum() / kernel.size
+        scale = math.sqrt(variance) + 1e-5 if flavour is HYBRID else math.sqrt(variance + 1e-10)
+        want[out] = centred / scale
+    torch.testing.assert_close(standardise(weight, flavour), torch.from_numpy(want))
+
+
+@pytest.mark.parametrize("flavour", [HYBRID, BIT, AXIAL])
+def test_a_constant_kernel_has_a_finite_gradient(flavour: Flavour) -> None:
+    weight = torch.zeros(2, 3, 1, 1, requires_grad=True)
+    (standardise(weight, flavour) * torch.randn(2, 3, 1, 1)).sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.isfinite().all()
+
+
+def test_units_carry_the_stride_in_the_middle_and_project_only_where_shapes_change() -> None:
+    body = HybridBody((2, 2))
+    strides = [part.stride for part in body.modules() if isinstance(part, StdConv)]
+    # root; shortcut, reduce, middle, expand; reduce, middle, expand; and once more with stride 2
+    assert strides == [2, 1, 1, 1, 1, 1, 1, 1, 2, 1, 2, 1, 1, 1, 1]
+    bit = [part.stride for part in BiTBody((2, 2)).modules() if isinstance(part, StdConv)]
+    assert bit == [2, 1, 1, 1, 1, 1, 1, 1, 2, 1, 2, 1, 1, 1, 1]
+
+
+# --- axial --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("axis", [2, 3])
+def test_a_place_is_seen_along_its_line_only(axis: int) -> None:
+    attention = randomised(LineAttention(32, 2, (6, 5)[axis - 2], axis))
+    before, after = images(2, 32, 6, 5), images(2, 32, 6, 5)
+    after[0, :, 4, 1] += 1
+    with torch.inference_mode():
+        changed = (attention(after) - attention(before)).abs().amax(1) > 1e-6
+    line = torch.zeros(2, 6, 5, dtype=torch.bool)
+    line[(0, slice(None), 1) if axis == 2 else (0, 4)] = True
+    assert torch.equal(changed, line)
+
+
+def test_a_unit_attends_along_the_height_then_along_the_width_then_averages() -> None:
+    body = AxialBody((1, 1), 3, (36, 28))
+    plain, strided = (stage[0].middle for stage in body.stages)
+    assert [part.axis for part in plain] == [2, 3]
+    assert [part.axis for part in strided[:2]] == [2, 3]
+    assert [part.relative.shape[1] for part in strided[:2]] == [2 * 9 - 1, 2 * 7 - 1]
+    features = images(1, 2, 3, 4)
+    want = torch.zeros(1, 2, 2, 2, dtype=torch.float64)
+    for row in range(3):
+        for column in range(4):
+            want[:, :, row // 2, column // 2] += features[:, :, row, column] / 4
+    torch.testing.assert_close(strided[2](features), want)
+
+
+def test_line_attention_against_a_plain_loop() -> None:
+    width, heads, n = 64, 4, 5
+    attention = randomised(LineAttention(width, heads, n, 3))
+    inputs = images(1, width, 2, n)
+    with torch.inference_mode():
+        got = attention(inputs)[0].numpy()
+    own = {name: weight.numpy() for name, weight in attention.state_dict().items()}
+    for row in range(2):
+        want = _attend_by_loops(inputs[0, :, row].numpy(), heads, own)
+        np.testing.assert_allclose(got[:, row], want, rtol=1e-9, atol=1e-9)
+
+
+def _attend_by_loops(line: np.ndarray, heads: int, own: dict[str, np.ndarray]) -> np.ndarray:
+    """Position-sensitive attention of one line, (width, n) -> (width, n)."""
+    width, n = line.shape
+    d = width // heads
+    qkv = own["qkv.weight"][:, :, 0] @ line
+    qkv = _group_norm(qkv, own["norm_qkv.weight"], own["norm_qkv.bias"]).reshape(heads, 2 * d, n)
+    table = own["relative"]
+    result = np.zeros((heads, d, n))
+    for head in range(heads):
+        q, k, v = qkv[head, : d // 2], qkv[head, d // 2 : d], qkv[head, d:]
+        for i in range(n):
+            logits, values = np.zeros(n), np.zeros((n, d))
+            for j in range(n):
+                ahead, behind = table[:, j - i + n - 1], table[:, i - j + n - 1]
+                logits[j] = q[:, i] @ k[:, j] + q[:, i] @ ahead[d // 2 : d]
+                logits[j] += k[:, j] @ behind[: d // 2]
+                values[j] = v[:, j] + ahead[d:]
+            weights = np.exp(logits) / np.exp(logits).sum()
+            result[head, :, i] = weights @ values
+    return _group_norm(result.reshape(width, n), own["norm.weight"], own["norm.bias"])
+
+
+def _group_norm(line: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    groups = line.reshape(32, -1)
+    mean, variance = groups.mean(1, keepdims=True), groups.var(1, keepdims=True)
+    normed = ((groups - mean) / np.sqrt(variance + 1e-4)).reshape(line.shape)
+    return normed * scale[:, None] + shift[:, None]
+
+
+def test_axial_body_refuses_another_size() -> None:
+    body = AxialBody((1,), 3, (32, 40))
+    body.reset_parameters()
+    assert body(torch.randn(2, 3, 32, 40)).shape == (2, 256, 8, 10)
+    with pytest.raises(ValueError) as caught:
+        body(torch.randn(2, 3, 40, 32))
+    assert str(caught.value) == "images must be (32, 40) pixels, not (40, 32)"
+
+
+# --- starts -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_every_tensor_gets_its_start_from_the_generator(kind: str) -> None:
+    with torch.device("meta"):
+        body = SMALL[kind]()
+    body.to_empty(device="cpu")
+    drawn = []
+    untouched = torch.get_rng_state()
+    for seed in (1, 1, 2):
+        for weight in body.state_dict().values():
+            weight.fill_(torch.nan)
+        body.reset_parameters(torch.Generator().manual_seed(seed))
+        drawn.append({name: weight.clone() for name, weight in body.state_dict().items()})
+    assert torch.equal(torch.get_rng_state(), untouched)
+    first, again, other = drawn
+    assert all(weight.isfinite().all() for weight in first.values())
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    drawn_names = {name for name in first if not torch.equal(first[name], other[name])}
+    assert drawn_names == {name for name, weight in first.items() if weight.ndim > 1}
+    map_ = body(torch.randn(2, 3, 32, 40))
+    assert map_.shape == (2, body.features, 4, 5)
+    assert map_.isfinite().all()
+
+
+def test_starts_are_those_of_the_official_code() -> None:
+    hybrid, axial = HybridBody((1, 1)), AxialBody((1, 1), 3, (64, 64))
+    for body in (hybrid, axial):
+        body.reset_parameters(torch.Generator().manual_seed(0))
+        for part in body.modules():
+            if isinstance(part, PostUnit):
+                assert (part.expand.norm.weight == 0).all()
+                assert (part.reduce.norm.weight == 1).all()
+            elif isinstance(part, StdConv):
+                fan_in = part.weight[0].numel()
+                assert part.weight.std().item() == pytest.approx(fan_in**-0.5, rel=0.05)
+    unit = axial.stages[1][0].middle[0]
+    assert unit.qkv.weight.std().item() == pytest.approx(1 / 128, rel=0.05)
+    assert unit.relative.std().item() == pytest.approx(1 / 16, rel=0.15)
+    middle = hybrid.stages[0][0].middle
+    assert isinstance(middle, ConvNorm)
+    assert (middle.norm.weight == 1).all()
+    bit = BiTBody((1,))
+    bit.reset_parameters()
+    norms = [part for part in bit.modules() if isinstance(part, nn.GroupNorm)]
+    assert all((norm.weight == 1).all() and (norm.bias == 0).all() for norm in norms)
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_compiles_in_one_graph(kind: str) -> None:
+    body = SMALL[kind]()
+    randomised(body)
+    compiled = torch.compile(body, backend="aot_eager", fullgraph=True)
+    inputs = images(2, 3, 32, 40)
+    torch.testing.assert_close(compiled(inputs), body(inputs))
+    grads = []
+    for each in (compiled, body):
+        body.zero_grad()
+        each(inputs).square().mean().backward()
+        grads.append([weight.grad.clone() for weight in body.parameters()])
+    torch.testing.assert_close(grads[0], grads[1])

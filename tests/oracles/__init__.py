@@ -1,0 +1,1 @@
+"""Other people's implementations, made ready to be compared with."""

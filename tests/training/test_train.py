@@ -192,11 +192,32 @@ def test_changed_data_is_noticed_on_resuming(photos: Path, tmp_path: Path) -> No
         vitlab.train(recipe, tmp_path / "run", resume=True)
 
 
-def test_two_processes_cannot_share_a_run(tmp_path: Path) -> None:
-    from vitlab.training.folder import locked
+HOLD = """
+import os, sys, time
+from pathlib import Path
+from vitlab.training.folder import locked
+with locked(Path(sys.argv[1])):
+    if os.fork() == 0:  # as a worker process that outlives its parent
+        time.sleep(20)
+        os._exit(0)
+    print("held", flush=True)
+    time.sleep(60)
+"""
 
-    with locked(tmp_path), pytest.raises(ValueError, match="another process is training in"):
-        vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / ".." / tmp_path.name, resume=True)
+
+def test_two_processes_cannot_share_a_run(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = [sys.executable, "-c", HOLD, str(folder)]
+    holder = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    recipe = vitlab.recipe("digits", **QUICK | {"epochs": 0.1})
+    with pytest.raises(ValueError, match="another process is training in"):
+        vitlab.train(recipe, folder)
+    holder.kill()
+    holder.wait()
+    holder.stdout.close()
+    assert vitlab.train(recipe, folder).metrics["images"] == 359  # its orphan holds nothing
 
 
 def test_a_non_finite_loss_stops_the_run_and_keeps_the_last_good_checkpoint(

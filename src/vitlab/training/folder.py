@@ -129,7 +129,8 @@ def locked(folder: Path) -> Iterator[None]:
         lock = (folder / LOCK).open("w")
     with lock as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # a record lock: workers that outlive a killed run do not inherit it, as they do flock's
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UserError(f"another process is training in {folder}") from None
         yield

@@ -296,6 +296,33 @@ def test_held_out_images_stay_held_out(photos: Path, tmp_path: Path) -> None:
     assert vitlab.evaluate(model, str(photos), split="train")["images"] == 48
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"model": "BiT-R(1-1)x1", "image_size": 32},
+        {"model": "Axial-ResNet-(1-1)", "image_size": 32},
+        {"model": "R(1)+ViT-Ti1x2/8", "layer_scale": 1e-4, "drop_path": 0.2, "ema": 0.0},
+        {"model": "ViT-Ti1/8", "stem": "hmlp", "stem_norm": "batch", "pool": "attention"},
+        {"model": "Axial-ViT-Ti1/8", "positions_at": "shared"},
+        {"model": "ViT-Ti1/8", "positions": "rope", "registers": 2, "ffn": "swiglu"},
+    ],
+)
+def test_every_kind_of_model_trains_saves_and_loads(
+    photos: Path, tmp_path: Path, how: dict[str, object]
+) -> None:
+    recipe = vitlab.recipe("small", str(photos), **{"epochs": 1, "batch": 16} | how)
+    run = vitlab.train(recipe, tmp_path / "run", host=Host(workers=0))
+    again = vitlab.evaluate(vitlab.load(run.folder), str(photos))
+    assert again["nll"] == pytest.approx(run.metrics["nll"])
+    assert again["macs"] == run.metrics["macs"]
+
+
+def test_slots_are_not_for_classification(photos: Path, tmp_path: Path) -> None:
+    how = {"model": "ViT-Ti1/8", "pool": "attention", "queries": 3}
+    with pytest.raises(ValueError, match="queries=3 gives as many answers an image"):
+        vitlab.train(vitlab.recipe("small", str(photos), **how), tmp_path / "run")
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_it_learns(photos: Path, tmp_path: Path, precision: str) -> None:
     recipe = vitlab.recipe(

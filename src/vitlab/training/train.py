@@ -14,7 +14,7 @@ from vitlab.errors import UserError
 from vitlab.evaluation.metrics import figures
 from vitlab.files import is_empty
 from vitlab.measure.cost import cost
-from vitlab.models.config import ModelConfig
+from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.create import Model, build
 from vitlab.training import checkpoint, optimisers
 from vitlab.training import folder as run_folder
@@ -99,9 +99,12 @@ def resolve(recipe: Recipe, splits: Splits) -> ModelConfig:
     classes, given = len(splits.classes), recipe.model.classes
     if given not in (None, classes):
         raise UserError(f"classes={given}, but {recipe.data.data} has {classes}: leave it out")
-    return config_for(
+    config = config_for(
         recipe.model, image_size=size, channels=channels, classes=classes, labels=splits.classes
     )
+    if isinstance(config, ViTConfig) and config.queries > 1:
+        raise UserError(f"queries={config.queries} gives as many answers an image: learn with 1")
+    return config
 
 
 def finished(folder: Path) -> dict[str, Any] | None:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import vitlab
-from vitlab.models.block import Block
 from vitlab.models.config import ResNetConfig, ViTConfig
 from vitlab.models.create import build
 from vitlab.models.names import MODELS, config_of, shape_of
@@ -120,8 +119,7 @@ def test_the_wide_form_equals_branches_apart(case: str, training: bool) -> None:
     images = some_images(model).double()
     results = []
     for wide in (False, True):
-        for block in model.blocks:
-            block.wide = wide
+        model.widen(wide)
         model.zero_grad()
         out = model(images)
         out.square().sum().backward()
@@ -429,8 +427,7 @@ def test_impossible_resnets() -> None:
 
 def test_wide_is_not_used_where_dropping_differs() -> None:
     model = vitlab.create("ViT-Ti1x2/8", 2, 16, drop_path=0.5)
-    block: Block = model.blocks[0]
-    block.wide = True
+    block = model.widen().blocks[0]
     calls: list[int] = []
     for branch in block.mlp:
         branch.register_forward_hook(lambda module, args, out: calls.append(1))

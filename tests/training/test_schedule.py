@@ -76,7 +76,9 @@ def test_the_average_is_the_sum_written_out() -> None:
 
 
 def test_looks_at_the_test_images() -> None:
-    assert points_of_test(10, 3) == {3, 6, 9, 10}
+    assert points_of_test(10, 3) == {3, 6, 10}
+    assert points_of_test(12, 3) == {3, 6, 9, 12}
+    assert points_of_test(782, 97.65625) == {98, 195, 293, 391, 488, 586, 684, 782}
     assert points_of_test(10, 100) == {10}
     assert points_of_test(3, 0.1) == {1, 2, 3}
 

@@ -1,6 +1,6 @@
 """The Vision Transformer, on one page."""
 
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +61,17 @@ class VisionTransformer(nn.Module):
             cast(Block, block).reset_parameters(generator)
         self.norm.reset_parameters()
         self.head.reset_parameters(generator)
+
+    def widen(self, on: bool = True) -> Self:
+        """Compute parallel branches as one wide computation, or again one by one.
+
+        The numbers are the same, gradients included; the wide form builds its weights at every
+        pass, so it is for training with large batches, and `vitlab.fuse` for inference. Blocks
+        with dropout or stochastic depth keep their branches apart in training.
+        """
+        for block in self.blocks:
+            cast(Block, block).wide = on
+        return self
 
     def forward(self, images: Tensor) -> Tensor:
         """Normalised images (B, channels, H, W) to class scores (B, classes)."""

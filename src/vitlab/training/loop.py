@@ -221,5 +221,5 @@ def step_seed(seed: int, step: int) -> int:
 
 def test_steps(total: int, every: float) -> set[int]:
     """After which steps to look at the test images: every so often, and at the end."""
-    count = math.ceil(total / every - 1e-9)
-    return {min(total, max(1, round(k * every))) for k in range(1, count + 1)} | {total}
+    before = math.ceil(total / every - 0.5) - 1  # the last of these not too near the end
+    return {max(1, round(k * every)) for k in range(1, before + 1)} | {total}

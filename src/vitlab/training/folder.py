@@ -44,7 +44,7 @@ def write_recipe(folder: Path, recipe: Recipe, host: Host, command: str, data: s
         "fingerprint": data,
     }
     content = {"run": run, "versions": versions(), "host": _plain(asdict(host))}
-    write_text(folder / RECIPE, tomli_w.dumps(content | _tables(recipe)))
+    write_text(folder / RECIPE, tomli_w.dumps(content | as_tables(recipe)))
 
 
 def read_recipe(folder: Path) -> tuple[Recipe, dict[str, Any]]:
@@ -71,10 +71,6 @@ def read_recipe(folder: Path) -> tuple[Recipe, dict[str, Any]]:
 
 def as_tables(recipe: Recipe) -> dict[str, dict[str, Any]]:
     """The recipe as the tables of `run.toml`; fields that say None are left out."""
-    return _tables(recipe)
-
-
-def _tables(recipe: Recipe) -> dict[str, dict[str, Any]]:
     whole = _plain(asdict(recipe))
     parts = {key: value for key, value in whole.items() if isinstance(value, dict)}
     return {"recipe": {k: v for k, v in whole.items() if k not in parts}} | parts

@@ -18,7 +18,7 @@ from vitlab.training.recipe import (
 
 
 def digits() -> Recipe:
-    """The embedded digits, 8x8 grey: a small ViT, about a minute on two cores."""
+    """The embedded digits, 8x8 grey: a small ViT, a minute and a half on two cores."""
     return Recipe(
         recipe="digits",
         data=Data(data="digits"),

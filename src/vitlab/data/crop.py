@@ -54,6 +54,11 @@ def centre_box(rows: int, columns: int, out_rows: int, out_columns: int, crop: f
     return _centred(rows, columns, out_rows, out_columns, crop)
 
 
+def whole_box(rows: int, columns: int, crop: float) -> Box:
+    """The whole image whatever its shape, or its centred share of `crop` in (0, 1] a side."""
+    return _centred(rows, columns, rows, columns, crop)
+
+
 def random_box(
     rows: int,
     columns: int,

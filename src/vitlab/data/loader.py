@@ -173,6 +173,8 @@ def load_image(source: Source, index: int, config: ModelConfig, box: Box) -> NDA
 
 def centre(config: ModelConfig) -> Box:
     """The box that evaluation looks at."""
+    if config.fit == "squash":
+        return partial(crop.whole_box, crop=config.crop)
     rows, columns = config.size
     return partial(crop.centre_box, out_rows=rows, out_columns=columns, crop=config.crop)
 

@@ -29,5 +29,5 @@ def rollout(model: VisionTransformer, images: Tensor) -> Tensor:
         own = weights.float().mean(dim=1)  # (B, N, N)
         flow = 0.5 * (own + torch.eye(own.shape[-1], device=own.device)) @ flow
     prefix = model.config.prefix
-    rows = flow[:, 0] if prefix else flow.mean(dim=1)
+    rows = flow[:, 0] if model.config.has_token else flow.mean(dim=1)
     return rows[:, prefix:].unflatten(1, model.config.grid)

@@ -9,6 +9,7 @@ import torch
 from vitlab.models.axial_resnet import AxialBody
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.models.create import Model
+from vitlab.models.position import bias_offsets
 from vitlab.models.resnet import BiTBody, HybridBody, conv_macs
 from vitlab.models.stem import LocalStem
 
@@ -74,7 +75,9 @@ def cost(model: Model | ModelConfig) -> Cost:
     assert isinstance(config, ViTConfig)
     layers = config.depth * config.branches * (2 if config.attention == "axial" else 1)
     each = Count(config.width * (3 if config.layer_scale else 2), config.tokens * config.width)
-    last = Count(2 * config.width, config.tokens * config.width)
+    # the last norm, wherever it is, and CLIP's before the encoder
+    outer = int(config.norm_at != "none") + int(config.pre_norm)
+    last = Count(2 * config.width, config.tokens * config.width).times(outer)
     return Cost(
         (
             _part("stem", _stem(config).plus(Count(_tokens(config)))),
@@ -144,6 +147,9 @@ def _tokens(config: ViTConfig) -> int:
         case "relative":
             tables = 1 if config.positions_at == "shared" else config.depth
             places = tables * (2 * config.tokens - 1) * (width // config.heads)
+        case "bias":
+            tables = 1 if config.positions_at == "shared" else config.depth
+            places = tables * bias_offsets(config) * config.heads
         case _:
             places = 0
     return config.prefix * width + places
@@ -155,7 +161,8 @@ def _stem(config: ViTConfig) -> Count:
     pixels = rows * columns
     match config.stem:
         case "linear":
-            patch = dense(config.channels * config.patch**2, width, math.prod(config.grid))
+            pixels = config.channels * config.patch**2
+            patch = dense(pixels, width, math.prod(config.grid), config.stem_bias)
             return patch.plus(_stem_norm(config, width))
         case "hmlp":
             steps = int(math.log2(config.patch)) - 2
@@ -207,14 +214,14 @@ def _local(config: ViTConfig) -> Count:
 def _head(config: ViTConfig) -> Count:
     """Pooling, the tanh layer and the classifier."""
     width, queries = config.width, config.queries
-    total = dense(config.features, config.classes, queries)
+    total = dense(config.features, config.classes, queries) if config.classes else Count()
     if config.pre_logits:
-        total = total.plus(dense(width, config.pre_logits, queries))
+        total = total.plus(dense(config.pooled, config.pre_logits, queries))
     if config.pool == "attention":
         total = total.plus(
             dense(width, width, queries),
-            dense(width, 2 * width, config.tokens),
-            Count(0, 2 * queries * config.tokens * width),
+            dense(width, 2 * width, math.prod(config.grid)),
+            Count(0, 2 * queries * math.prod(config.grid) * width),
             dense(width, width, queries),
             _mlp(config, queries),
             Count(queries * width + 2 * width),  # the queries, and the norm

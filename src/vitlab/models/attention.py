@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.models.config import ViTConfig
-from vitlab.models.position import Inner, RelativePositions, RotaryPositions
+from vitlab.models.position import BiasPositions, Inner, RelativePositions, RotaryPositions
 
 Axis = Literal["row", "column"] | None
 
@@ -94,7 +94,7 @@ def prepare(
         q, k = norms(q, k)
     if isinstance(inner, RotaryPositions):
         q, k = inner.turn(q), inner.turn(k)
-    bias = inner.bias(q) if isinstance(inner, RelativePositions) else None
+    bias = inner.bias(q) if isinstance(inner, RelativePositions | BiasPositions) else None
     return q, k, bias
 
 

@@ -30,7 +30,9 @@ class ResNet(nn.Module):
                 if config.attention == "axial"
                 else BiTBody(config.stages, config.channels, config.widen)
             )
-            self.classify = nn.Linear(config.features, config.classes)
+            self.classify = (
+                nn.Linear(config.features, config.classes) if config.classes else nn.Identity()
+            )
         if device.type != "meta":
             self.to_empty(device=device)
             self.reset_parameters(generator)
@@ -38,6 +40,8 @@ class ResNet(nn.Module):
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw every weight anew; the classifier zero where asked, else truncated normal 0.02."""
         cast(BiTBody, self.body).reset_parameters(generator)
+        if isinstance(self.classify, nn.Identity):
+            return
         if self.config.zero_head:
             nn.init.zeros_(self.classify.weight)
         else:

@@ -30,7 +30,7 @@ class MLP(nn.Module):
         self.gated = config.ffn == "swiglu"
         wide = config.mlp * (2 if self.gated else 1)
         self.expand = nn.Linear(config.width, wide, bias=config.bias)
-        self.act = nn.SiLU() if self.gated else nn.GELU("tanh" if config.gelu == "tanh" else "none")
+        self.act = nn.SiLU() if self.gated else gelu(config)
         self.drop = nn.Dropout(config.dropout)
         self.contract = nn.Linear(config.mlp, config.width, bias=config.bias)
 
@@ -50,6 +50,25 @@ class MLP(nn.Module):
     def mix(self, tokens: Tensor) -> Tensor:
         """The hidden units, (B, N, mlp)."""
         return self.drop(activate(self.expand(tokens), self.act, self.gated))
+
+
+def gelu(config: ViTConfig) -> nn.Module:
+    """The flavour of GELU that the weights were trained with."""
+    match config.gelu:
+        case "exact":
+            return nn.GELU()
+        case "tanh":
+            return nn.GELU("tanh")
+        case "quick":
+            return QuickGELU()
+
+
+class QuickGELU(nn.Module):
+    """OpenAI's approximation, x * sigmoid(1.702 x) (CLIP)."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Each number by itself."""
+        return hidden * torch.sigmoid(1.702 * hidden)
 
 
 Body = TypeVar("Body", Attention, MLP)

@@ -19,16 +19,17 @@ class ModelConfig:
     Attributes:
         image_size: rows and columns of the input, in pixels; one number for a square
         channels: image channels (1 grey, 3 RGB, 4 RGBA)
-        classes: outputs of the classifier
+        classes: outputs of the classifier (0: none, the model gives its features)
         zero_head: the classifier starts at zero, as when fine-tuning
         mean: what is subtracted from an image in [0, 1], a number a channel
         std: what it is then divided by, a number a channel
         interpolation: how images are resized to image_size
         crop: share of an image's side that evaluation looks at, from its centre
+        fit: how an image of another shape is made to fit: its sides are cropped, or it is squashed
         labels: the names of the classes in the order of the outputs, where known
     """
 
-    COUNTS: ClassVar[tuple[str, ...]] = ("channels", "classes")  # at least 1
+    COUNTS: ClassVar[tuple[str, ...]] = ("channels",)  # at least 1
     SHARES: ClassVar[tuple[str, ...]] = ()  # in [0, 1)
 
     image_size: Size = 224
@@ -39,6 +40,7 @@ class ModelConfig:
     std: tuple[float, ...] = (0.5,)
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
     crop: float = 1.0
+    fit: Literal["crop", "squash"] = "crop"
     labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -80,10 +82,10 @@ class ModelConfig:
         return cls(**fixed)
 
     def _check_numbers(self) -> None:
-        for key in self.COUNTS:
+        for key, least in (*((key, 1) for key in self.COUNTS), ("classes", 0)):
             value = getattr(self, key)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise UserError(f"{key} must be a whole number of at least 1, not {value!r}")
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise UserError(f"{key} must be a whole number of at least {least}, not {value!r}")
         for key in self.SHARES:
             if not 0 <= getattr(self, key) < 1:
                 raise UserError(f"{key} must lie in [0, 1), not {getattr(self, key)!r}")
@@ -144,13 +146,21 @@ class ViTConfig(ModelConfig):
             convolutions, a local transformer, or a ResNet (the hybrids)
         stem_norm: norm in the stem: none, batch, layer
         stem_act: non-linearity behind a linear stem
+        stem_bias: a linear stem has a bias (CLIP's has none)
         stages: bottleneck units in each stage of a ResNet stem, (3, 4, 9) in R50+ViT-B/16
         positions: none, 1d (learned, raster order), 2d (learned rows and columns), relative (1-D
-            offsets, as extra attention), rope (rotary, 2-D)
+            offsets, as extra attention), bias (a learned number for each 2-D offset and head, as
+            in BEiT), rope (rotary, 2-D)
         positions_at: learned positions are added before the encoder (stem), before every block
             from tables of their own (every), or before every block from one table (shared);
-            relative ones act in every block, from one table with shared
-        pool: what the classifier sees: class token, mean of all tokens, or attention pooling
+            relative and bias ones act in every block, from one table with shared
+        resampling: how positions are brought to another image size: bilinear with aligned corners
+            (Google), bicubic (DeiT), or antialiased bicubic (timm)
+        pre_norm: a LayerNorm between positions and encoder (CLIP)
+        class_token: whether there is one (None: where the pool needs it)
+        pool: what the classifier sees: class token, mean of the patches, both side by side, the
+            whole prefix (class token and registers) side by side, or attention pooling
+        norm_at: where the last norm is: on all tokens, on what is pooled (BEiT, MAE), nowhere
         queries: learned queries of attention pooling; with more than one, one output a query
         pre_logits: units of the tanh layer before the classifier (0: no such layer)
         registers: extra learned tokens without positions behind the class token
@@ -163,13 +173,13 @@ class ViTConfig(ModelConfig):
         bias: the other dense layers of a block have biases
         qk_norm: LayerNorm on queries and keys, over each head's channels
         ffn: mlp, or swiglu (its gate and value have mlp units each)
-        gelu: exact (erf), or Google's tanh approximation
+        gelu: exact (erf), Google's tanh approximation, or CLIP's quick x * sigmoid(1.702 x)
         norm_eps: epsilon of every LayerNorm
         rope_base: longest period of rotary positions, as a power base
     """
 
     COUNTS: ClassVar[tuple[str, ...]] = (
-        *ModelConfig.COUNTS, "width", "depth", "heads", "mlp", "branches", "patch", "queries",
+        "channels", "width", "depth", "heads", "mlp", "branches", "patch", "queries",
     )  # fmt: skip
     SHARES: ClassVar[tuple[str, ...]] = ("dropout", "drop_path")
 
@@ -182,10 +192,15 @@ class ViTConfig(ModelConfig):
     stem: Literal["linear", "hmlp", "conv", "local", "resnet"] = "linear"
     stem_norm: Literal["none", "batch", "layer"] = "none"
     stem_act: Literal["none", "gelu"] = "none"
+    stem_bias: bool = True
     stages: tuple[int, ...] = ()
-    positions: Literal["none", "1d", "2d", "relative", "rope"] = "1d"
+    positions: Literal["none", "1d", "2d", "relative", "bias", "rope"] = "1d"
     positions_at: Literal["stem", "every", "shared"] = "stem"
-    pool: Literal["token", "mean", "attention"] = "token"
+    resampling: Literal["bilinear", "bicubic", "antialiased"] = "bilinear"
+    pre_norm: bool = False
+    class_token: bool | None = None
+    pool: Literal["token", "mean", "both", "prefix", "attention"] = "token"
+    norm_at: Literal["tokens", "pooled", "none"] = "tokens"
     queries: int = 1
     pre_logits: int = 0
     registers: int = 0
@@ -198,7 +213,7 @@ class ViTConfig(ModelConfig):
     bias: bool = True
     qk_norm: bool = False
     ffn: Literal["mlp", "swiglu"] = "mlp"
-    gelu: Literal["exact", "tanh"] = "exact"
+    gelu: Literal["exact", "tanh", "quick"] = "exact"
     norm_eps: float = 1e-6
     rope_base: float = 100.0
 
@@ -209,9 +224,16 @@ class ViTConfig(ModelConfig):
         return rows // self.patch, columns // self.patch
 
     @property
+    def has_token(self) -> bool:
+        """Whether there is a class token."""
+        if self.class_token is None:
+            return self.pool in ("token", "both")
+        return self.class_token
+
+    @property
     def prefix(self) -> int:
         """Tokens before the patches: class token and registers."""
-        return int(self.pool == "token") + self.registers
+        return int(self.has_token) + self.registers
 
     @property
     def tokens(self) -> int:
@@ -224,9 +246,15 @@ class ViTConfig(ModelConfig):
         return self.tokens - self.registers
 
     @property
+    def pooled(self) -> int:
+        """Width of what the pool gives."""
+        parts = {"both": 2, "prefix": self.prefix}.get(self.pool, 1)
+        return parts * self.width
+
+    @property
     def features(self) -> int:
         """Width of what the classifier sees."""
-        return self.pre_logits or self.width
+        return self.pre_logits or self.pooled
 
     @property
     def stride(self) -> int:
@@ -295,6 +323,8 @@ class ViTConfig(ModelConfig):
             raise UserError(f"stem_norm={self.stem_norm} is for linear, hmlp and conv stems")
         if self.stem != "linear" and self.stem_act != "none":
             raise UserError(f"stem_act={self.stem_act} is for stem=linear; others have their own")
+        if self.stem != "linear" and not self.stem_bias:
+            raise UserError(f"stem_bias=False is for stem=linear, not {self.stem}")
 
     def _check_positions(self) -> None:
         head = self.width // self.heads
@@ -304,7 +334,11 @@ class ViTConfig(ModelConfig):
             raise UserError(f"positions=2d needs an even width, not {self.width}")
         if self.positions in ("none", "rope") and self.positions_at != "stem":
             raise UserError(f"positions_at={self.positions_at} has no meaning for {self.positions}")
-        if self.attention == "axial" and self.positions in ("relative", "rope"):
+        if self.positions == "bias" and self.positions_at == "every":
+            raise UserError("positions=bias acts in every block: positions_at=stem or shared")
+        if self.positions == "bias" and self.registers:
+            raise UserError("positions=bias has no offset for registers: registers=0 would work")
+        if self.attention == "axial" and self.positions in ("relative", "bias", "rope"):
             raise UserError(
                 f"attention=axial goes with positions=none, 1d or 2d, not {self.positions}: its "
                 "rows and columns are no 1-D sequence of all patches"
@@ -313,8 +347,16 @@ class ViTConfig(ModelConfig):
     def _check_pool(self) -> None:
         if self.queries > 1 and self.pool != "attention":
             raise UserError(f"queries={self.queries} is for pool=attention, not {self.pool}")
+        if self.pool in ("token", "both") and not self.has_token:
+            raise UserError(f"pool={self.pool} needs a class token: class_token=True would work")
+        if self.pool == "prefix" and not self.prefix:
+            raise UserError("pool=prefix needs a class token or registers")
+        if self.norm_at == "pooled" and self.pool not in ("token", "mean"):
+            raise UserError(f"norm_at=pooled goes with pool=token or mean, not {self.pool}")
         if self.attention == "axial" and self.prefix:
-            what = "pool=token" if self.pool == "token" else f"registers={self.registers}"
+            what = f"registers={self.registers}" if self.registers else "a class token"
+            if self.pool == "token" and not self.registers:
+                what = "pool=token"
             raise UserError(
                 f"attention=axial has no row or column for the extra tokens of {what}: "
                 "pool=mean and registers=0 would work"

@@ -14,18 +14,26 @@ class Head(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.pool, self.zero = config.pool, config.zero_head
+        self.pool, self.zero, self.prefix = config.pool, config.zero_head, config.prefix
         self.attend = AttentionPool(config) if config.pool == "attention" else None
+        after = config.norm_at == "pooled"
+        self.norm = nn.LayerNorm(config.width, config.norm_eps) if after else nn.Identity()
         wide = config.pre_logits
-        self.pre_logits = nn.Linear(config.width, wide) if wide else None
-        self.classify = nn.Linear(config.features, config.classes)
+        self.pre_logits = nn.Linear(config.pooled, wide) if wide else None
+        self.classify = (
+            nn.Linear(config.features, config.classes) if config.classes else nn.Identity()
+        )
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Classifier zero (Google) or truncated normal 0.02 (DeiT); the tanh layer LeCun-normal."""
         if self.attend is not None:
             self.attend.reset_parameters(generator)
+        if isinstance(self.norm, nn.LayerNorm):
+            self.norm.reset_parameters()
         if self.pre_logits is not None:
             reset_dense(self.pre_logits, generator)
+        if isinstance(self.classify, nn.Identity):
+            return
         if self.zero:
             nn.init.zeros_(self.classify.weight)
         else:
@@ -34,11 +42,21 @@ class Head(nn.Module):
 
     def features(self, tokens: Tensor) -> Tensor:
         """What the classifier sees: (B, N, D) -> (B, features), or (B, queries, features)."""
-        if self.attend is not None:
-            pooled = self.attend(tokens)
-        else:
-            pooled = tokens[:, 0] if self.pool == "token" else tokens.mean(dim=1)
+        pooled = self.norm(self._pooled(tokens))
         return pooled if self.pre_logits is None else self.pre_logits(pooled).tanh()
+
+    def _pooled(self, tokens: Tensor) -> Tensor:
+        if self.attend is not None:
+            return self.attend(tokens[:, self.prefix :])
+        match self.pool:
+            case "token":
+                return tokens[:, 0]
+            case "prefix":
+                return tokens[:, : self.prefix].flatten(1)
+            case "both":
+                return torch.cat([tokens[:, 0], tokens[:, self.prefix :].mean(dim=1)], dim=-1)
+            case _:
+                return tokens[:, self.prefix :].mean(dim=1)
 
     def forward(self, features: Tensor) -> Tensor:
         """Class scores: (…, features) -> (…, classes)."""
@@ -46,7 +64,7 @@ class Head(nn.Module):
 
 
 class AttentionPool(nn.Module):
-    """Learned queries attend to all tokens, then an MLP (MAP head; Zhai et al., 2022).
+    """Learned queries attend to all patches, then an MLP (MAP head; Zhai et al., 2022).
 
     One query gives one representation, (B, D); more of them are slots as in DETR, (B, queries, D).
     """

@@ -53,7 +53,7 @@ def linear(config: ViTConfig) -> nn.Sequential:
     A norm and a GELU behind it give the other linear rows of Three things, Table 7.
     """
     return nn.Sequential(
-        nn.Conv2d(config.channels, config.width, config.patch, config.patch),
+        nn.Conv2d(config.channels, config.width, config.patch, config.patch, bias=config.stem_bias),
         *norm(config, config.width),
         *([nn.GELU()] if config.stem_act == "gelu" else []),
     )

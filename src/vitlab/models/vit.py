@@ -17,6 +17,9 @@ from vitlab.models.stem import build_stem
 class VisionTransformer(nn.Module):
     """stem -> class token -> positions -> encoder -> norm -> pool -> head (ViT paper, section 3.1).
 
+    Models that others released differ in where a norm is: `config.pre_norm` puts one before the
+    encoder, `config.norm_at` the last one behind the pool.
+
     Args:
         config: every choice of the architecture
         generator: where the initial weights are drawn from; None for PyTorch's default generator
@@ -36,16 +39,19 @@ class VisionTransformer(nn.Module):
     def _build(self) -> None:
         config, width = self.config, self.config.width
         self.stem = build_stem(config)
-        has_token, registers = config.pool == "token", config.registers
-        self.token = nn.Parameter(torch.empty(1, 1, width)) if has_token else None
+        registers = config.registers
+        self.token = nn.Parameter(torch.empty(1, 1, width)) if config.has_token else None
         self.registers = nn.Parameter(torch.empty(1, registers, width)) if registers else None
         self.positions = nn.ModuleList(build_positions(config))
         self.dropout = nn.Dropout(config.dropout)
+        self.pre_norm = nn.LayerNorm(width, config.norm_eps) if config.pre_norm else nn.Identity()
         axes: tuple[Axis, ...] = ("row", "column") if config.attention == "axial" else (None,)
         self.blocks = nn.ModuleList(
             Block(config, axis, rate) for rate in drop_rates(config) for axis in axes
         )
-        self.norm = nn.LayerNorm(width, config.norm_eps)
+        self.norm = (
+            nn.LayerNorm(width, config.norm_eps) if config.norm_at == "tokens" else nn.Identity()
+        )
         self.head = Head(config)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -59,7 +65,9 @@ class VisionTransformer(nn.Module):
             cast(LearnedPositions, positions).reset_parameters(generator)
         for block in self.blocks:
             cast(Block, block).reset_parameters(generator)
-        self.norm.reset_parameters()
+        for norm in (self.pre_norm, self.norm):
+            if isinstance(norm, nn.LayerNorm):
+                norm.reset_parameters()
         self.head.reset_parameters(generator)
 
     def widen(self, on: bool = True) -> Self:
@@ -82,7 +90,7 @@ class VisionTransformer(nn.Module):
         return self.head.features(self.encode(images))
 
     def encode(self, images: Tensor, extra: Tensor | None = None) -> Tensor:
-        """All tokens after the final norm: (B, prefix + patches, width).
+        """All tokens after the final norm, where it is on tokens: (B, prefix + patches, width).
 
         Args:
             images: normalised, (B, channels, H, W)
@@ -121,10 +129,10 @@ class VisionTransformer(nn.Module):
             tokens = torch.cat([*parts, tokens, *behind], dim=1)
         if self.config.positions_at == "stem" and self.config.positions in ("1d", "2d"):
             tokens = cast(Additive, self.positions[0])(tokens)
-        return self.dropout(tokens)
+        return self.pre_norm(self.dropout(tokens))
 
     def _checked(self, extra: Tensor) -> Tensor:
-        if self.config.attention == "axial" or self.config.positions == "relative":
+        if self.config.attention == "axial" or self.config.positions in ("relative", "bias"):
             which = "axial attention" if self.config.attention == "axial" else "relative positions"
             raise UserError(f"extra tokens have no place among {which}")
         if extra.ndim != 3 or extra.shape[-1] != self.config.width:
@@ -143,7 +151,7 @@ class VisionTransformer(nn.Module):
         return cast(GridPositions, self._of_block(number))(tokens)
 
     def _inner(self, number: int) -> Inner | None:
-        """What acts within a block's attention: relative or rotary positions."""
-        if self.config.positions not in ("relative", "rope"):
+        """What acts within a block's attention: relative, biasing or rotary positions."""
+        if self.config.positions not in ("relative", "bias", "rope"):
             return None
         return cast(Inner, self._of_block(number))

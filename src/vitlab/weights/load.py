@@ -12,7 +12,7 @@ from torch import Tensor
 from vitlab.errors import UserError
 from vitlab.models.config import ModelConfig, ResNetConfig, Size, ViTConfig
 from vitlab.models.create import Model, build
-from vitlab.models.position import RotaryPositions, resize_positions
+from vitlab.models.position import BiasPositions, RotaryPositions, resize_positions
 from vitlab.weights.save import CONFIG, FORMAT, KINDS, TENSORS
 
 
@@ -55,7 +55,10 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor]) -> Model:
     model.load_state_dict(tensors, assign=True)
     for module in model.modules():
         if isinstance(module, RotaryPositions):  # computed, not stored
-            module.to_empty(device="cpu").reset_parameters()
+            module.to_empty(device="cpu").compute()
+        elif isinstance(module, BiasPositions):
+            module.places = torch.empty_like(module.places, device="cpu")
+            module.compute()
     return model.requires_grad_().eval()
 
 

@@ -148,6 +148,7 @@ class ViTConfig(ModelConfig):
         stem_act: non-linearity behind a linear stem
         stem_bias: a linear stem has a bias (CLIP's has none)
         stages: bottleneck units in each stage of a ResNet stem, (3, 4, 9) in R50+ViT-B/16
+        resnet: whose epsilons a ResNet stem has, Google's or timm's
         positions: none, 1d (learned, raster order), 2d (learned rows and columns), relative (1-D
             offsets, as extra attention), bias (a learned number for each 2-D offset and head, as
             in BEiT), rope (rotary, 2-D)
@@ -194,6 +195,7 @@ class ViTConfig(ModelConfig):
     stem_act: Literal["none", "gelu"] = "none"
     stem_bias: bool = True
     stages: tuple[int, ...] = ()
+    resnet: Literal["google", "timm"] = "google"
     positions: Literal["none", "1d", "2d", "relative", "bias", "rope"] = "1d"
     positions_at: Literal["stem", "every", "shared"] = "stem"
     resampling: Literal["bilinear", "bicubic", "antialiased"] = "bilinear"
@@ -323,6 +325,8 @@ class ViTConfig(ModelConfig):
             raise UserError(f"stem_norm={self.stem_norm} is for linear, hmlp and conv stems")
         if self.stem != "linear" and self.stem_act != "none":
             raise UserError(f"stem_act={self.stem_act} is for stem=linear; others have their own")
+        if self.stem != "resnet" and self.resnet != "google":
+            raise UserError(f"resnet={self.resnet} is for stem=resnet, not {self.stem}")
         if self.stem != "linear" and not self.stem_bias:
             raise UserError(f"stem_bias=False is for stem=linear, not {self.stem}")
 

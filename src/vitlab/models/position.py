@@ -268,7 +268,9 @@ def _spread(old: int, new: int) -> Tensor:
     steps = torch.tensor([ratio**k for k in range(old - 1)], dtype=torch.float64).cumsum(0)
     places = torch.cat([-steps.flip(0), torch.zeros(1, dtype=torch.float64), steps])
     want = torch.arange(1 - new, new, dtype=torch.float64).clamp(places[0], places[-1])
-    above = torch.searchsorted(places, want).clamp(1, max(1, len(places) - 1))
+    above = torch.searchsorted(places.contiguous(), want.contiguous()).clamp(
+        1, max(1, len(places) - 1)
+    )
     weights = torch.zeros(len(want), len(places), dtype=torch.float64)
     if old == 1:
         return weights + 1

@@ -27,6 +27,7 @@ class Flavour(NamedTuple):
 
 
 HYBRID = Flavour(1e-6, 1e-5, "std", same=True)  # vision_transformer, models_resnet.py
+TIMM = Flavour(1e-5, 1e-8, "variance", same=True)  # timm, vision_transformer_hybrid.py
 BIT = Flavour(1e-5, 1e-10, "variance", same=False)  # big_transfer, bit_pytorch/models.py
 
 
@@ -206,21 +207,23 @@ class HybridBody(nn.Module):
     Args:
         stages: bottlenecks in every stage, (3, 4, 9) for R50+ViT-B/16; () is the stem alone (R+Ti)
         channels: of the images
-        widen: the factor on every width
+        flavour: whose epsilons
     """
 
-    def __init__(self, stages: tuple[int, ...], channels: int = 3, widen: int = 1) -> None:
+    def __init__(
+        self, stages: tuple[int, ...], channels: int = 3, flavour: Flavour = HYBRID
+    ) -> None:
         super().__init__()
-        width = 64 * widen
-        self.root = PostRoot(channels, width, HYBRID)
+        self.flavour = flavour
+        self.root = PostRoot(channels, 64, flavour)
         self.stages = nn.Sequential()
-        for shapes in unit_shapes(stages, width):
+        for shapes in unit_shapes(stages, 64):
             self.stages.append(nn.Sequential(*(self._unit(*shape) for shape in shapes)))
-        self.features, self.stride = outputs_of(stages, width)
+        self.features, self.stride = outputs_of(stages, 64)
 
-    @staticmethod
-    def _unit(inputs: int, width: int, stride: int) -> PostUnit:
-        return PostUnit(inputs, width, stride, ConvNorm(width, width, 3, stride, HYBRID), HYBRID)
+    def _unit(self, inputs: int, width: int, stride: int) -> PostUnit:
+        middle = ConvNorm(width, width, 3, stride, self.flavour)
+        return PostUnit(inputs, width, stride, middle, self.flavour)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """As in the official code: see `reset_convolutions`."""

@@ -29,6 +29,7 @@ class VisionTransformer(nn.Module):
         super().__init__()
         self.config = config
         self.provenance: dict[str, Any] = {}  # of the weights: data, recipe, …; saved with them
+        self.source = ""  # where they were loaded from
         device = torch.get_default_device()
         with torch.device("meta"):  # shapes first: no tensor is filled twice
             self._build()

@@ -1,51 +1,142 @@
-"""A model back from where it was saved."""
+"""Any released ViT as our one model, with the outputs it had where it came from."""
 
-import json
+import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vitlab.errors import UserError
 from vitlab.models.config import ModelConfig, ResNetConfig, Size, ViTConfig
 from vitlab.models.create import Model, build
 from vitlab.models.position import BiasPositions, RotaryPositions, resize_positions
-from vitlab.weights.save import CONFIG, FORMAT, KINDS, TENSORS
+from vitlab.weights.formats import bit, google, huggingface, own, timm
+from vitlab.weights.reading import Hints, Reading, collect
+from vitlab.weights.source import Source, open_source, readable
+
+# The first that knows a file reads it.
+FORMATS: tuple[Callable[[Source, Hints], Reading | None], ...] = (
+    own.reading,
+    huggingface.reading,
+    timm.reading,
+    google.reading,
+    bit.reading,
+)
 
 
-def load(source: str | Path, classes: int | None = None, image_size: Size | None = None) -> Any:
-    """A model from a run folder or a saved folder, in evaluation mode.
+def load(
+    source: str | Path,
+    classes: int | None = None,
+    image_size: Size | None = None,
+    *,
+    name: str = "",
+    **choices: Any,
+) -> Any:
+    """A model from a file or folder of any known format, in evaluation mode.
 
     Args:
-        source: a folder that `vitlab train` or `vitlab.save` wrote
-        classes: where given, the classifier is replaced by a zero one of so many outputs
-        image_size: where given, the position embeddings are resized to this input size
+        source: a run folder, a saved folder, a folder of transformers or timm, or a file:
+            `.safetensors`, Google's `.npz`, `.pth`, `.pt` or `.bin`. What it is, is told from its
+            content.
+        classes: where given, the whole head is replaced by a zero classifier of so many outputs
+            (ViT paper, section 3.2)
+        image_size: where given, the positions are resized to this input size, as the model's
+            family does
+        name: what the file may not say: `ViT-B/16`, or timm's `vit_base_patch16_224`
+        choices: any field of the configuration that the file does not say or that should be
+            another: heads, mean, std, …
 
     Returns:
         A `VisionTransformer` or a `ResNet`.
 
     Raises:
-        ValueError: no model there, or its files are damaged; the message names what is wrong.
+        ValueError: no model there, a format that is not known, or a damaged file; the message
+            names the tensor or the place and says what would work.
     """
-    folder = model_folder(Path(source))
-    saved, provenance = _config(folder / CONFIG)
-    tensors = _tensors(folder / TENSORS, saved)
-    config = saved
-    if classes is not None:
-        labels = saved.labels if classes == len(saved.labels) else ()
-        config = replace(config, classes=classes, labels=labels, zero_head=True)
-        head = next(name for name in tensors if name.endswith("classify.weight"))
-        tensors[head] = torch.zeros(classes, tensors[head].shape[1])
-        tensors[head.replace("weight", "bias")] = torch.zeros(classes)
-    if image_size is not None and config.image_size != image_size:
-        config = replace(config, image_size=image_size)
-        tensors = _resized(tensors, saved, config)
-    model = assemble(config, tensors)
-    model.provenance = provenance
+    path = located(Path(source))
+    found, reading = understand(path, Hints(name, choices, image_size))
+    for note in reading.notes:
+        logging.getLogger("vitlab").warning(note)
+    model = fitted(reading.config, collect(reading, found), classes, image_size)
+    model.source = str(source)
+    saved = found.config.get("provenance") if reading.format == own.NAME else None
+    model.provenance = saved if isinstance(saved, dict) else {"source": str(source)}
     return model
+
+
+def understand(path: Path, hints: Hints) -> tuple[Source, Reading]:
+    """Which format a file or folder has, and what it says."""
+    for key in hints.choices:
+        known = set(ViTConfig.__dataclass_fields__) | set(ResNetConfig.__dataclass_fields__)
+        if key not in known:
+            raise UserError(f"unknown model field {key!r}")
+    source = open_source(path)
+    with readable(path):
+        for reading in FORMATS:
+            if (understood := reading(source, hints)) is not None:
+                return source, understood
+    names = ", ".join(sorted(source.shapes)[:3])
+    raise UserError(
+        f"{path}: no format is known by its tensors ({names}, …); known are ViTLab, transformers "
+        "(with its config.json), timm and the papers' .pth, Google's ViT and BiT .npz"
+    )
+
+
+def located(source: Path) -> Path:
+    """The file, the folder itself, or `model/` in a run folder."""
+    if (source / "model" / "config.json").is_file():
+        return source / "model"
+    if not source.exists():
+        raise UserError(f"no such file or folder: {source}")
+    if (source / "run.toml").is_file():
+        raise UserError(f"{source} holds a run that has not finished: go on with --resume")
+    return source
+
+
+def fitted(
+    config: ModelConfig,
+    tensors: dict[str, Tensor],
+    classes: int | None = None,
+    image_size: Size | None = None,
+) -> Model:
+    """A model around its tensors, with another head or for another image size where asked."""
+    new = config
+    if classes is not None:
+        labels = config.labels if classes == len(config.labels) else ()
+        new = replace(config, classes=classes, labels=labels, zero_head=True)
+        if isinstance(new, ViTConfig):
+            new = replace(new, pre_logits=0)
+        tensors = _new_head(tensors, new)
+    if image_size is not None:
+        old, new = new, replace(new, image_size=image_size)
+        tensors = _resized(tensors, old, new)
+    return assemble(new, tensors)
+
+
+def _new_head(tensors: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    """The same tensors with a classifier of zeros, and no tanh layer before it."""
+    vit = isinstance(config, ViTConfig)
+    place, wide = ("head.classify" if vit else "classify"), getattr(config, "features", 0)
+    old = (f"{place}.", "head.pre_logits.")
+    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(old)}
+    if config.classes:
+        kept[f"{place}.weight"] = torch.zeros(config.classes, wide)
+        kept[f"{place}.bias"] = torch.zeros(config.classes)
+    return kept
+
+
+def _resized(tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig) -> dict[str, Tensor]:
+    if old.image_size == new.image_size:
+        return tensors
+    if isinstance(old, ViTConfig) and isinstance(new, ViTConfig):
+        return resize_positions(tensors, old, new)
+    assert isinstance(old, ResNetConfig)
+    if old.attention == "axial":
+        raise UserError(f"{old.name} is of one image size: its relative positions are of its maps")
+    return tensors
 
 
 def assemble(config: ModelConfig, tensors: dict[str, Tensor]) -> Model:
@@ -60,67 +151,3 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor]) -> Model:
             module.places = torch.empty_like(module.places, device="cpu")
             module.compute()
     return model.requires_grad_().eval()
-
-
-def _resized(tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig) -> dict[str, Tensor]:
-    if isinstance(old, ViTConfig) and isinstance(new, ViTConfig):
-        return resize_positions(tensors, old, new)
-    assert isinstance(old, ResNetConfig)
-    if old.attention == "axial":
-        raise UserError(f"{old.name} is of one image size: its relative positions are of its maps")
-    return tensors
-
-
-def model_folder(source: Path) -> Path:
-    """Where the files lie: the folder itself, or `model/` in a run folder."""
-    for folder in (source / "model", source):
-        if (folder / CONFIG).is_file():
-            return folder
-    if not source.exists():
-        raise UserError(f"no such file or folder: {source}")
-    if (source / "run.toml").is_file():
-        raise UserError(f"{source} holds a run that has not finished: go on with --resume")
-    raise UserError(f"{source} holds no model: a run folder or a saved folder is needed")
-
-
-def _config(file: Path) -> tuple[ModelConfig, dict[str, Any]]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        if content["format"] != FORMAT:
-            raise UserError(f"{file} has format {content['format']!r}, not {FORMAT!r}")
-        kind = KINDS[content["kind"]]
-        return kind.from_dict(content["model"]), dict(content["provenance"])
-    except UserError as error:
-        raise UserError(f"{file}: {error}") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file} is damaged or is no ViTLab configuration: {error}") from error
-
-
-def _tensors(file: Path, config: ModelConfig) -> dict[str, Tensor]:
-    """Every tensor that the configuration asks for, checked for name, shape, type and NaN."""
-    with torch.device("meta"):
-        expected = build(config).state_dict()
-    try:
-        with safe_open(file, framework="pt") as stored:
-            names = set(stored.keys())
-            for name in sorted(names ^ expected.keys()):
-                problem = "missing" if name in expected else "not part of the model"
-                raise UserError(f"{file}: tensor {name} is {problem}")
-            for name, want in expected.items():
-                shape = stored.get_slice(name).get_shape()
-                if tuple(shape) != want.shape:
-                    raise UserError(
-                        f"{file}: tensor {name} has shape {tuple(shape)}, not {tuple(want.shape)}"
-                    )
-            # copies: a file that others overwrite must not change, or crash, a model in use
-            tensors = {name: stored.get_tensor(name).clone() for name in expected}
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{file} is damaged or missing: {error}") from error
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() != expected[name].is_floating_point():
-            raise UserError(
-                f"{file}: tensor {name} holds {tensor.dtype}, not {expected[name].dtype}"
-            )
-        if not torch.isfinite(tensor).all():
-            raise UserError(f"{file}: tensor {name} holds NaN or infinite numbers")
-    return tensors

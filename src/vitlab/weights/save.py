@@ -9,12 +9,10 @@ from safetensors.torch import save_file
 
 from vitlab.errors import UserError
 from vitlab.files import is_empty, staged_folder
-from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.models.create import Model, build
+from vitlab.weights.formats.own import FORMAT, KINDS
 
 CONFIG, TENSORS = "config.json", "model.safetensors"
-FORMAT = "vitlab-1"
-KINDS: dict[str, type[ModelConfig]] = {"vit": ViTConfig, "resnet": ResNetConfig}
 
 
 def save(model: Model, folder: str | Path) -> Path:

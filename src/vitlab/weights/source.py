@@ -1,0 +1,273 @@
+"""Other people's files, opened safely: every tensor's name and shape first, its numbers when asked.
+
+Nothing here runs what a file contains: pickles are read by PyTorch's restricted reader, arrays
+without pickles, and whatever else goes wrong inside a reader is one line for the user.
+"""
+
+import argparse
+import json
+import math
+import re
+import struct
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from safetensors import safe_open
+from torch import Tensor
+
+from vitlab.errors import UserError
+
+Shape = tuple[int, ...]
+MAX_HEADER = 10_000_000  # bytes of a safetensors header
+MAX_TENSORS = 100_000
+# Where a training checkpoint keeps the weights one wants, the best first.
+WRAPPERS = ("model_ema", "state_dict_ema", "teacher", "model", "state_dict", "module")
+
+
+@dataclass
+class Source:
+    """Tensors by name, wherever they lie.
+
+    Attributes:
+        path: what the user gave
+        kind: how the tensors are stored
+        shapes: of every tensor
+        numbers: reads one tensor, as it is stored
+        config: config.json beside the tensors, where there is one
+        preprocessor: preprocessor_config.json likewise
+        wrapper: the entry of a checkpoint's dictionary that the tensors were found in
+    """
+
+    path: Path
+    kind: Literal["npz", "safetensors", "pickle"]
+    shapes: dict[str, Shape]
+    numbers: Callable[[str], Tensor]
+    config: dict[str, Any] = field(default_factory=dict)
+    preprocessor: dict[str, Any] = field(default_factory=dict)
+    wrapper: str = ""
+
+    def shape(self, name: str) -> Shape:
+        """Of a tensor, or with `name[3]` of one of its slices; (0,) where there is none."""
+        name, _, place = name.partition("[")
+        return self.shapes.get(name, (0,))[1 if place else 0 :]
+
+    def read(self, name: str, exact: bool = False) -> Tensor:
+        """One tensor of its own memory; floating numbers as float32 unless they are to be exact.
+
+        With `name[3]` the fourth slice of it: some formats stack all layers.
+
+        Raises:
+            ValueError: it is damaged, of another kind than numbers, or holds NaN or infinity.
+        """
+        with readable(self.path, name):
+            whole, _, place = name.partition("[")
+            tensor = self.numbers(whole)
+            tensor = tensor[int(place[:-1])] if place else tensor
+            if tensor.is_floating_point():
+                tensor = tensor.to(tensor.dtype if exact else torch.float32, copy=True)
+            elif tensor.dtype in (torch.int64, torch.int32):
+                tensor = tensor.clone()
+            else:
+                raise UserError(f"{self.path}: tensor {name} holds {tensor.dtype}, not weights")
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise UserError(f"{self.path}: tensor {name} holds NaN or infinite numbers")
+        return tensor
+
+
+def open_source(path: Path) -> Source:
+    """The tensors of a file, or of a folder in one of the usual layouts.
+
+    The kind of file is told by its first bytes, not by its name.
+
+    Raises:
+        ValueError: no such file, no weights in it, or it is damaged; names file and place.
+    """
+    folder = path if path.is_dir() else path.parent
+    source = _folder(path) if path.is_dir() else _file(path)
+    if source.kind != "npz":  # those stand for themselves
+        source.config = _json(folder / "config.json")
+        source.preprocessor = _json(folder / "preprocessor_config.json")
+    if not source.shapes:
+        raise UserError(f"{path} holds no tensors")
+    if len(source.shapes) > MAX_TENSORS:
+        raise UserError(f"{path} names {len(source.shapes):,} tensors: {MAX_TENSORS:,} at most")
+    return source
+
+
+@contextmanager
+def readable(path: Path, name: str = "") -> Iterator[None]:
+    """The one boundary around readers: whatever they raise is one line that names the place."""
+    try:
+        yield
+    except UserError:
+        raise
+    except FileNotFoundError:
+        raise UserError(f"no such file or folder: {path}") from None
+    except Exception as error:  # readers of damaged files leak exceptions of every type
+        place = f"{path}: tensor {name}" if name else str(path)
+        raise UserError(f"{place} cannot be read: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)
+    if found := re.search(r"Unsupported (?:global|class).*?[ `](\w+(?:\.\w+)+)", text):
+        return f"its pickle asks for {found[1]}, which is not loaded"
+    if "Weights only load failed" in text:
+        found = re.search(r"WeightsUnpickler error:? ?([^\n.]*)", text)
+        return f"no plain dictionary of tensors ({found[1].strip() if found else 'a pickle'})"
+    lines = text.strip().splitlines()
+    return f"{lines[0] if lines else type(error).__name__}"
+
+
+def _file(path: Path) -> Source:
+    with readable(path):
+        with path.open("rb") as stream:
+            start = stream.read(9)
+        if start[:2] == b"PK":
+            with zipfile.ZipFile(path) as archive:
+                names = archive.namelist()
+            if names and all(name.endswith(".npy") for name in names):
+                return _npz(path)
+            return _pickle(path)
+        if start[8:9] == b"{":
+            return _safetensors(path, [path])
+        if start[:1] == b"\x80":
+            return _pickle(path)
+    raise UserError(
+        f"{path} is no weights file: .safetensors, .npz, .pth, .pt and .bin are known by what is "
+        "in them"
+    )
+
+
+def _folder(path: Path) -> Source:
+    """A folder as the Hugging Face libraries write it, in one file or in shards."""
+    for name, kind in (("model.safetensors", _safetensors), ("pytorch_model.bin", None)):
+        index = path / f"{name}.index.json"
+        if (path / name).is_file():
+            return _safetensors(path, [path / name]) if kind else _pickle(path / name)
+        if index.is_file():
+            if kind is None:
+                raise UserError(f"{path}: sharded pickles are not read; convert to safetensors")
+            return _safetensors(path, shards(index))
+    if (path / "config.json").is_file():
+        raise UserError(f"{path} has a config.json, but model.safetensors is missing")
+    files = sorted(path.glob("*.safetensors")) + sorted(path.glob("*.npz"))
+    if len(files) == 1:
+        return _file(files[0])
+    raise UserError(f"{path} holds no model: a run folder or a saved folder is needed")
+
+
+def shards(index: Path) -> list[Path]:
+    """The files that an index names, all of them in its own folder.
+
+    Raises:
+        ValueError: a name that leads elsewhere, or a file that is missing.
+    """
+    content = _json(index)
+    names = content.get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise UserError(f"{index} is damaged: it has no weight_map")
+    files = []
+    for name in sorted(set(names.values())):
+        file = index.parent / name
+        if Path(name).name != name or name in ("", ".", ".."):
+            raise UserError(f"{index} names {name!r}, which is not in its folder")
+        if not file.is_file():
+            raise UserError(f"{index} names {name}, which is missing")
+        files.append(file)
+    return files
+
+
+def _safetensors(path: Path, files: list[Path]) -> Source:
+    shapes: dict[str, Shape] = {}
+    homes: dict[str, Any] = {}
+    for file in files:
+        with readable(file):
+            with file.open("rb") as stream:
+                (length,) = struct.unpack("<Q", stream.read(8))
+            if length > MAX_HEADER or length > file.stat().st_size:
+                raise UserError(f"{file}: the header claims {length:,} bytes")
+            stored: Any = safe_open(file, framework="pt")
+            for name in list(stored.keys()):
+                if name in shapes:
+                    raise UserError(f"{file}: tensor {name} is there twice")
+                shapes[name] = tuple(stored.get_slice(name).get_shape())
+                homes[name] = stored
+    return Source(path, "safetensors", shapes, lambda name: homes[name].get_tensor(name))
+
+
+def _npz(path: Path) -> Source:
+    """NumPy's archive, without pickles; what a header claims must be what is there."""
+    shapes: dict[str, Shape] = {}
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            name = info.filename.removesuffix(".npy")
+            with readable(path, name), archive.open(info) as stream:
+                version = npy.read_magic(stream)
+                header = npy.read_array_header_1_0 if version == (1, 0) else _header_2
+                shape, _, dtype = header(stream)
+                if dtype.hasobject:
+                    raise UserError(f"{path}: {name} is a pickled object, which is not loaded")
+                if math.prod(shape) * dtype.itemsize != info.file_size - stream.tell():
+                    raise UserError(f"{path}: {name} does not have the size that it claims")
+            if name in shapes:
+                raise UserError(f"{path}: tensor {name} is there twice")
+            shapes[name] = shape
+
+    def numbers(name: str) -> Tensor:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as stream:
+            array = npy.read_array(stream, allow_pickle=False)
+        if array.dtype.kind == "V" and array.dtype.itemsize == 2:  # how bfloat16 arrives
+            return torch.from_numpy(array.view(np.uint16).copy()).view(torch.bfloat16)
+        return torch.from_numpy(np.ascontiguousarray(array))
+
+    return Source(path, "npz", shapes, numbers)
+
+
+def _header_2(stream: Any) -> Any:
+    return npy.read_array_header_2_0(stream)
+
+
+def _pickle(path: Path) -> Source:
+    """What `torch.save` wrote, by PyTorch's restricted reader; tensors stay on the disk for now.
+
+    A checkpoint's settings are often an `argparse.Namespace`, a plain holder of values.
+    """
+    with readable(path), torch.serialization.safe_globals([argparse.Namespace]):
+        lazily = zipfile.is_zipfile(path)
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=lazily)
+    wrapper = ""
+    if isinstance(content, dict):
+        inside = (key for key in WRAPPERS if isinstance(content.get(key), dict))
+        wrapper = next(inside, "")
+        content = content[wrapper] if wrapper else content
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds {type(content).__name__}, not a dictionary of tensors")
+    tensors = {
+        name: value.data
+        for name, value in content.items()
+        if isinstance(name, str) and isinstance(value, Tensor) and not value.is_sparse
+    }
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    return Source(path, "pickle", shapes, tensors.__getitem__, wrapper=wrapper)
+
+
+def _json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        if file.stat().st_size > MAX_HEADER:
+            raise UserError(f"{file} is too large for a configuration")
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{file} is damaged: {error}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{file} is damaged: it is no JSON object")
+    return content

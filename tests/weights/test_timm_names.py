@@ -1,0 +1,101 @@
+"""Every Vision Transformer that timm names: all tensors find their place, or it says why."""
+
+import functools
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import vitlab
+from oracles import peers
+from vitlab.weights.formats import timm as format_
+from vitlab.weights.formats.timm_facts import BEYOND
+from vitlab.weights.reading import Hints, check, empty
+from vitlab.weights.source import Source
+
+
+@functools.cache
+def names() -> list[str]:
+    known = peers.timm().list_models(["vit_*", "deit*", "beit*", "eva*"])
+    return [name for name in known if not name.startswith(("vitamin",))]
+
+
+# Weights of one name differ: LAION's, or fine-tuned ones; their config.json says which.
+VARY = {"vit_large_patch14_clip_224", "vit_large_patch14_clip_336"}
+
+
+def reached(name: str) -> bool:
+    return not any(re.fullmatch(pattern, name) for pattern in BEYOND)
+
+
+def shapes_of(name: str, **choices: Any) -> tuple[nn.Module, dict[str, tuple[int, ...]]]:
+    with torch.device("meta"):
+        model = peers.timm().create_model(name, **choices)
+    return model, {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
+
+
+SOME, ALL = slice(None, None, 7), slice(None)
+EVERY = pytest.param(ALL, marks=pytest.mark.campaign)
+
+
+@pytest.mark.parametrize("which", [SOME, EVERY])
+def test_names_are_understood_tensor_by_tensor(which: slice) -> None:
+    """Names, shapes, GELU, epsilon and heads, for models of every size, without memory."""
+    for name in list(filter(reached, names()))[which]:
+        model, shapes = shapes_of(name)
+        source = Source(
+            Path(f"{name}.safetensors"), "safetensors", shapes, lambda n: torch.empty(0)
+        )
+        reading = format_.reading(source, Hints())
+        assert reading is not None, name
+        config = reading.config
+        check(reading, source, empty(config))
+        assert isinstance(config, vitlab.ViTConfig)
+        block = model.blocks[0].attns[0] if config.branches > 1 else model.blocks[0]
+        assert block.attn.num_heads == config.heads, name
+        norms = {m.eps for m in model.modules() if isinstance(m, nn.LayerNorm)}
+        assert norms == {config.norm_eps}, name
+        acts = {type(m).__name__ for m in model.blocks.modules() if "GELU" in type(m).__name__}
+        flavour = {"exact": "GELU", "tanh": "GELUTanh", "quick": "QuickGELU"}[config.gelu]
+        assert acts == (set() if config.ffn == "swiglu" else {flavour}), name
+        pool = {"token": "token", "avg": "mean", "map": "attention"}[model.global_pool]
+        assert pool == config.pool or config.pool == "prefix", name
+        rows, columns = model.patch_embed.img_size
+        patch = config.patch
+        assert config.size == (rows // patch * patch, columns // patch * patch), name
+
+
+@pytest.mark.parametrize("which", [SOME, EVERY])
+def test_families_beyond_the_model_say_so(which: slice) -> None:
+    for name in names()[which]:
+        if not reached(name):
+            _, shapes = shapes_of(name)
+            source = Source(
+                Path("model.safetensors"), "safetensors", shapes, lambda n: torch.empty(0)
+            )
+            try:
+                assert format_.reading(source, Hints(name)) is None, name  # not even a patch
+            except vitlab.UserError as error:
+                assert "is beyond this model: " in str(error)
+
+
+@pytest.mark.parametrize("which", [SOME, EVERY])
+def test_preprocessing_by_name_is_timms(which: slice) -> None:
+    """What a bare name says of normalisation is what timm's first weights of that name need."""
+    timm = peers.timm()
+    for name in list(filter(reached, names()))[which]:
+        told = timm.get_pretrained_cfg(name)
+        if told is None or not timm.list_pretrained(f"{name}.*"):
+            continue
+        _, shapes = shapes_of(name)
+        source = Source(Path(f"{name}.pth"), "pickle", shapes, lambda n: torch.empty(0))
+        reading = format_.reading(source, Hints())
+        assert reading is not None
+        config = reading.config
+        if name in VARY:
+            continue
+        assert (config.mean, config.std) == (tuple(told.mean), tuple(told.std)), name
+        assert config.interpolation == told.interpolation, name

@@ -110,7 +110,7 @@ RESIZED = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:torch.searchsorted")  # of timm's
+@pytest.mark.filterwarnings("ignore:torch.searchsorted", "ignore:Using a non-tuple")  # timm's
 @pytest.mark.parametrize("name", RESIZED)
 def test_positions_are_resized_as_timm_does(name: str, tmp_path: Path) -> None:
     timm, size = peers.timm(), RESIZED[name]

@@ -13,7 +13,8 @@ from vitlab.errors import UserError
 from vitlab.models.config import ModelConfig, ResNetConfig, Size, ViTConfig
 from vitlab.models.create import Model, build
 from vitlab.models.position import RotaryPositions, resize_positions
-from vitlab.weights.save import CONFIG, FORMAT, KINDS, TENSORS
+from vitlab.weights.save import CONFIG, FORMAT, KINDS
+from vitlab.weights.shards import tensor_files
 
 
 def load(source: str | Path, classes: int | None = None, image_size: Size | None = None) -> Any:
@@ -32,7 +33,7 @@ def load(source: str | Path, classes: int | None = None, image_size: Size | None
     """
     folder = model_folder(Path(source))
     saved, provenance = _config(folder / CONFIG)
-    tensors = _tensors(folder / TENSORS, saved)
+    tensors = _tensors(folder, saved)
     config = saved
     if classes is not None:
         labels = saved.labels if classes == len(saved.labels) else ()
@@ -93,16 +94,27 @@ def _config(file: Path) -> tuple[ModelConfig, dict[str, Any]]:
         raise UserError(f"{file} is damaged or is no ViTLab configuration: {error}") from error
 
 
-def _tensors(file: Path, config: ModelConfig) -> dict[str, Tensor]:
+def _tensors(folder: Path, config: ModelConfig) -> dict[str, Tensor]:
     """Every tensor that the configuration asks for, checked for name, shape, type and NaN."""
     with torch.device("meta"):
         expected = build(config).state_dict()
+    files = tensor_files(folder)
+    for name in sorted(files.keys() ^ expected.keys()):
+        problem = f"{folder}: tensor {name!r} is missing"
+        if name in files:
+            problem = f"{files[name]}: tensor {name!r} is not part of the model"
+        raise UserError(problem)
+    tensors: dict[str, Tensor] = {}
+    for file in sorted(set(files.values())):
+        names = [name for name in expected if files[name] == file]
+        tensors |= _read(file, {name: expected[name] for name in names})
+    return {name: tensors[name] for name in expected}
+
+
+def _read(file: Path, expected: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of one file, which are known to be there."""
     try:
         with safe_open(file, framework="pt") as stored:
-            names = set(stored.keys())
-            for name in sorted(names ^ expected.keys()):
-                problem = "missing" if name in expected else "not part of the model"
-                raise UserError(f"{file}: tensor {name} is {problem}")
             for name, want in expected.items():
                 shape = stored.get_slice(name).get_shape()
                 if tuple(shape) != want.shape:

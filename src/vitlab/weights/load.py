@@ -13,15 +13,16 @@ from vitlab.errors import UserError
 from vitlab.models.config import ModelConfig, ResNetConfig, Size, ViTConfig
 from vitlab.models.create import Model, build
 from vitlab.models.position import RotaryPositions, resize_positions
+from vitlab.weights.delta_file import is_delta, load_delta
 from vitlab.weights.save import CONFIG, FORMAT, KINDS
 from vitlab.weights.shards import tensor_files
 
 
 def load(source: str | Path, classes: int | None = None, image_size: Size | None = None) -> Any:
-    """A model from a run folder or a saved folder, in evaluation mode.
+    """A model from a run folder, a saved folder or a delta's file, in evaluation mode.
 
     Args:
-        source: a folder that `vitlab train` or `vitlab.save` wrote
+        source: what `vitlab train`, `vitlab.save` or `Delta.save` wrote
         classes: where given, the classifier is replaced by a zero one of so many outputs
         image_size: where given, the position embeddings are resized to this input size
 
@@ -31,9 +32,13 @@ def load(source: str | Path, classes: int | None = None, image_size: Size | None
     Raises:
         ValueError: no model there, or its files are damaged; the message names what is wrong.
     """
-    folder = model_folder(Path(source))
-    saved, provenance = _config(folder / CONFIG)
-    tensors = _tensors(folder, saved)
+    if is_delta(source):
+        whole = load_delta(source)
+        saved, provenance, tensors = whole.config, whole.provenance, whole.state_dict()
+    else:
+        folder = model_folder(Path(source))
+        saved, provenance = _config(folder / CONFIG)
+        tensors = _tensors(folder, saved)
     config = saved
     if classes is not None:
         labels = saved.labels if classes == len(saved.labels) else ()

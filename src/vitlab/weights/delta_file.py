@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -109,10 +110,11 @@ def _load(file: Path, base: Model | str | Path | None, above: tuple[Path, ...]) 
     reason = "it was not found"
     for source in [base] if base is not None else _candidates(found.base, file):
         try:
-            for model in _attempts(source, found.base, (*above, here)):
+            for number, model in enumerate(_attempts(source, found.base, (*above, here))):
                 if fingerprint(model) == found.base.fingerprint:
                     return found.onto(whole_state(model))
-                reason = f"{source} is {Base.of(model)}"
+                if not number:
+                    reason = f"{source} is {Base.of(model)}"
         except UserError as error:
             reason = str(error)
     raise UserError(f"{file} needs its base {found.base}: {reason}; say where it is with base=")
@@ -140,10 +142,9 @@ def _attempts(source: str | Path, base: Base, above: tuple[Path, ...]) -> Iterat
         source = fetch(str(source), base.commit if str(source) == base.source else None)
     model = _load(Path(source), None, above) if is_delta(source) else load(source)
     yield model
-    if model.config.image_size != base.image_size:
+    with suppress(UserError):  # not every model can be changed so
         yield load(source, image_size=base.image_size)
-    if model.config.classes != base.classes:
-        yield load(source, classes=base.classes, image_size=base.image_size)
+        yield load(source, image_size=base.image_size, classes=base.classes)
 
 
 def _nearby(source: str | None, file: Path) -> str | None:

@@ -9,6 +9,7 @@ import torch
 from vitlab.measure.cost import cost
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.models.create import Model
+from vitlab.weights.hub import is_hub_name, repository
 
 VIT = "An Image is Worth 16x16 Words (arXiv 2010.11929)"
 THREE = "Three things everyone should know about Vision Transformers (arXiv 2203.09795)"
@@ -60,8 +61,6 @@ def _front(model: Model) -> str:
     """The metadata, written by the hub's own library so that every value is escaped."""
     from huggingface_hub import ModelCardData
 
-    from vitlab.weights.hub import repository  # it makes cards, and so builds on this file
-
     about, vit = model.provenance, isinstance(model.config, ViTConfig)
     licence = about.get("licence")
     known = str(licence).lower() in LICENCES.split()
@@ -73,7 +72,7 @@ def _front(model: Model) -> str:
         pipeline_tag="image-classification" if classifies(model) else "image-feature-extraction",
         license=None if licence is None else str(licence).lower() if known else "other",
         license_name=None if licence is None or known else _slug(str(licence)),
-        tags=["vitlab", "vision-transformer" if vit else "resnet", model.config.name],
+        tags=["vitlab", "vision-transformer" if vit else "resnet", *_tag(model.config.name)],
         datasets=[str(data)] if _on_hub(data) else None,
         base_model=repository(str(source)) if _on_hub(source) else None,
         metrics=["accuracy"] if isinstance(metrics, dict) and "accuracy" in metrics else None,
@@ -92,10 +91,10 @@ def _facts(model: Model) -> list[tuple[str, str]]:
     config, price = model.config, cost(model)
     rows, columns = config.size
     facts = [
-        ("parameters", f"{price.params / 1e6:,.2f} M"),
-        ("multiply-adds for one image", f"{price.macs / 1e9:,.3g} G"),
+        ("parameters", f"{price.params:,}"),
+        ("multiply-adds for one image", f"{price.macs:,}"),
         ("images", f"{rows}x{columns} pixels, {config.channels} channels"),
-        ("resized", f"{config.interpolation}, the middle {config.crop:g} of a side"),
+        ("resized", f"{config.interpolation}; the middle {config.crop:.4g} of each side is seen"),
         ("normalised", f"(x - mean) / std of x in [0, 1]; {_numbers(config)}"),
     ]
     if isinstance(config, ResNetConfig):
@@ -159,13 +158,16 @@ def _table(rows: list[tuple[str, str]]) -> str:
 
 
 def _on_hub(value: object) -> bool:
-    from vitlab.weights.hub import is_hub_name
-
     return isinstance(value, str) and is_hub_name(value)
 
 
 def _short(value: object) -> object:
     return PurePath(str(value)).name if PurePath(str(value)).is_absolute() else value
+
+
+def _tag(name: str) -> list[str]:
+    """The name of a model as a tag, if it is one that others would look for."""
+    return [] if "(" in name else [name]
 
 
 def _slug(text: str) -> str:

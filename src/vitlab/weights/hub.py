@@ -13,12 +13,12 @@ from typing import Any
 from vitlab.errors import UserError
 from vitlab.files import sha256
 from vitlab.models.create import Model
-from vitlab.weights.card import card
 from vitlab.weights.save import CONFIG, save
 from vitlab.weights.shards import INDEX, TENSORS, read_index
 
 CARD, PREPROCESSOR, PICKLED = "README.md", "preprocessor_config.json", "pytorch_model.bin"
 KEPT = (CONFIG, PREPROCESSOR, CARD, INDEX, PICKLED, "*.safetensors")
+TIMEOUT = 10.0  # seconds until the hub counts as out of reach
 PREFIXES = ("hf-hub:", "hf://")
 FILES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".json", ".toml")  # endings of local files
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
@@ -91,6 +91,8 @@ def push(
     """
     from huggingface_hub import HfApi
 
+    from vitlab.weights.card import card  # it builds on this file
+
     repo = repository(name)
     shown = copy.copy(model)  # the same tensors under a provenance of its own
     shown.provenance = _told(model.provenance, licence, metrics)
@@ -150,7 +152,7 @@ def fetch(name: str, revision: str | None = None) -> Path:
         return kept
     what = repo if revision is None else f"{repo} at {revision}"
     try:
-        info = HfApi().model_info(repo, revision=revision)
+        info = HfApi().model_info(repo, revision=revision, timeout=TIMEOUT)
         wanted = _wanted(file.rfilename for file in info.siblings or ())
         if not wanted:
             raise UserError(f"{repo} on the hub holds no weights that can be read")
@@ -158,9 +160,9 @@ def fetch(name: str, revision: str | None = None) -> Path:
     except (UserError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
         raise _refused(error, f"load {what}") from error
     except Exception as error:
-        reason = _refused(error, f"load {what}")
         if kept is None or _status(error) in (401, 403) or _disk(error):
-            raise reason from error
+            missing = "" if kept else ", which is not in the local cache"
+            raise _refused(error, f"load {what}{missing}") from error
         print(f"no answer from the hub: using {what} from {kept}", file=sys.stderr, flush=True)
         return kept
 
@@ -239,7 +241,7 @@ def _refused(error: Exception, doing: str) -> UserError:
     elif status := _status(error):
         reason = f"the hub answers {status}: {_line(error)}"
     else:
-        reason = f"no network, and nothing in the local cache: {_line(error)}"
+        reason = f"the hub cannot be reached: {_line(error)}"
     return UserError(f"cannot {doing}: {reason}")
 
 

@@ -91,7 +91,9 @@ def test_pushing_again_replaces_every_shard(hub: Hub, tmp_path: Path) -> None:
         "README.md", "config.json", "model.safetensors",
     }  # fmt: skip
     assert equal(vitlab.load(after), model)
-    assert "notes.txt" in hub.repositories[NAME].commits[after.name]
+    now = hub.repositories[NAME].commits[after.name]
+    assert "notes.txt" in now
+    assert [name for name in now if name.startswith("model")] == ["model.safetensors"]
     assert vitlab.load(fetch(NAME, before.name)).config == model.config
 
 

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import vitlab
-from vitlab.weights.delta_file import FORMAT, is_delta, load_delta
+from vitlab.weights.delta_file import FORMAT, _checksum, is_delta, load_delta
 from vitlab.weights.fingerprint import fingerprint
 
 NAME = "ViT(width=16,depth=2,heads=2,mlp=32)/8"
@@ -297,7 +297,8 @@ def rewritten(file: Path, change: Any) -> None:
     with safe_open(file, framework="pt") as stored:
         whole = json.loads(stored.metadata()[FORMAT])
     change(whole)
-    save_file(load_file(file), file, metadata={FORMAT: json.dumps(whole)})
+    tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
+    save_file(tensors, file, metadata={FORMAT: json.dumps(whole)})
 
 
 @pytest.mark.parametrize("how", ["heads", "base", "tensor", "extra", "less", "version", "pickle"])
@@ -331,17 +332,25 @@ def test_damage_is_one_line(tmp_path: Path, how: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=100
-)
-@given(data=st.data())
-def test_mutated_files_load_exactly_or_are_refused(tmp_path: Path, data: st.DataObject) -> None:
-    name = "ViT(width=4,depth=1,heads=2,mlp=4)/8"
-    base = saved_base(tmp_path / "base", name=name)
+@pytest.fixture
+def small(tmp_path: Path) -> tuple[Path, Any]:
+    """A delta's file of few bytes, and the model that is in it."""
+    base = saved_base(tmp_path / "base", name="ViT(width=4,depth=1,heads=2,mlp=4)/8")
     model = nudged(base, ".attention.")
     model.provenance = {}
-    file = vitlab.delta(model, base).save(tmp_path / "d.safetensors")
-    content = bytearray(file.read_bytes())
+    return vitlab.delta(model, base).save(tmp_path / "d.safetensors"), model
+
+
+often = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+@often
+@given(data=st.data())
+def test_mutated_files_load_exactly_or_are_refused(
+    small: tuple[Path, Any], tmp_path: Path, data: st.DataObject
+) -> None:
+    file, model = tmp_path / "mutated.safetensors", small[1]
+    content = bytearray(small[0].read_bytes())
     for _ in range(data.draw(st.integers(0, 3))):
         place = data.draw(st.integers(0, len(content) - 1))
         content[place] ^= data.draw(st.integers(1, 255))
@@ -354,6 +363,36 @@ def test_mutated_files_load_exactly_or_are_refused(tmp_path: Path, data: st.Data
     else:
         assert equal(loaded, model)
         assert loaded.config == model.config
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+@often
+@given(data=st.data())
+def test_other_contents_under_a_right_checksum(
+    small: tuple[Path, Any], tmp_path: Path, data: st.DataObject
+) -> None:
+    """A file somebody made, not one that was damaged: a model or one line, never a traceback."""
+    file = tmp_path / "made.safetensors"
+    file.write_bytes(small[0].read_bytes())
+
+    def change(whole: dict[str, Any]) -> None:
+        content = whole["content"]
+        parts = [content, content["base"], content["model"], content["tensors"]]
+        part = data.draw(st.sampled_from(parts))
+        part[data.draw(st.sampled_from(sorted(part)))] = data.draw(JSON)
+        whole["sha256"] = _checksum(content)
+
+    rewritten(file, change)
+    try:
+        vitlab.load(file)
+    except vitlab.UserError as error:
+        assert "\n" not in str(error)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -121,10 +121,10 @@ class Delta:
         tensors: dict[str, Tensor] = {}
         for name, want in expected.items():
             tensor = self.tensors[name].clone() if name in self.tensors else base.get(name)
-            if tensor is None or tensor.shape != want.shape:
-                problem = "missing" if tensor is None else f"{tuple(tensor.shape)}"
-                shape = tuple(want.shape)
-                raise UserError(f"delta and base do not fit: {name!r} {shape} is {problem}")
+            if tensor is None or _kind(tensor) != _kind(want):
+                problem = "missing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
+                need = f"{want.dtype} {tuple(want.shape)}"
+                raise UserError(f"delta and base do not fit: {name!r} is {problem}, not {need}")
             tensors[name] = tensor
         model = assemble(self.config, tensors)
         model.provenance = dict(self.provenance)
@@ -158,3 +158,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     return torch.equal(as_bytes(one), as_bytes(other))
+
+
+def _kind(tensor: Tensor) -> tuple[torch.Size, bool]:
+    return tensor.shape, tensor.is_floating_point()

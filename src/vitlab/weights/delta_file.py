@@ -164,11 +164,17 @@ def _content(metadata: dict[str, str]) -> dict[str, Any]:
 
 
 def _base(values: dict[str, Any]) -> Base:
-    texts = ("fingerprint", "name", "source", "commit", "nearby")
-    if any(not isinstance(values[key], str | None) for key in texts):
-        raise UserError("its base is not named by text")
+    """Whom a file names as its base; nothing in it is trusted."""
     size = values["image_size"]
-    return Base(**values | {"image_size": tuple(size) if isinstance(size, list) else size})
+    size = tuple(size) if isinstance(size, list) else size
+    texts = [values[key] for key in ("fingerprint", "name")]
+    texts += [values[key] for key in ("source", "commit", "nearby") if values[key] is not None]
+    numbers = [values["classes"], *(size if isinstance(size, tuple) else (size,))]
+    if not all(isinstance(text, str) and text.isprintable() for text in texts):
+        raise UserError("its base is not named by text")
+    if not all(isinstance(number, int) and number > 0 for number in numbers):
+        raise UserError("its base has no number of classes or pixels")
+    return Base(**values | {"image_size": size})
 
 
 def _checksum(content: dict[str, Any]) -> str:

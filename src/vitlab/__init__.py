@@ -20,10 +20,14 @@ if TYPE_CHECKING:
     from vitlab.training.recipes import recipe as recipe
     from vitlab.training.train import Run as Run
     from vitlab.training.train import train as train
+    from vitlab.weights.delta import Delta as Delta
+    from vitlab.weights.delta import delta as delta
+    from vitlab.weights.hub import push as push
     from vitlab.weights.load import load as load
     from vitlab.weights.save import save as save
 
 _HOMES = {
+    "Delta": "vitlab.weights.delta",
     "Host": "vitlab.training.recipe",
     "Recipe": "vitlab.training.recipe",
     "Run": "vitlab.training.train",
@@ -35,10 +39,12 @@ _HOMES = {
     "fuse": "vitlab.models.fuse",
     "ResNet": "vitlab.models.bit",
     "ResNetConfig": "vitlab.models.config",
+    "delta": "vitlab.weights.delta",
     "evaluate": "vitlab.evaluation.evaluate",
     "inspect": "",
     "load": "vitlab.weights.load",
     "measure": "",
+    "push": "vitlab.weights.hub",
     "recipe": "vitlab.training.recipes",
     "save": "vitlab.weights.save",
     "train": "vitlab.training.train",

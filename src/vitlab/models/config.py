@@ -45,8 +45,8 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Check every field, and bring it to one form (one mean for all channels, say)."""
-        self._check_numbers()
         self._check_values()
+        self._check_numbers()
         self._normalise()
         self._check_fit()
 
@@ -98,7 +98,11 @@ class ModelConfig:
 
     def _check_values(self) -> None:
         for key, hint in get_type_hints(type(self)).items():
-            allowed = get_args(hint)
+            value, allowed = getattr(self, key, None), get_args(hint)
+            if hint in (bool, bool | None) and not (value is None or isinstance(value, bool)):
+                raise UserError(f"{key} must be True or False, not {value!r}")
+            if hint is float and not (isinstance(value, int | float) and math.isfinite(value)):
+                raise UserError(f"{key} must be a number, not {value!r}")
             if isinstance(hint, type) or not all(isinstance(value, str) for value in allowed):
                 continue
             if getattr(self, key) not in allowed:

@@ -13,7 +13,9 @@ from vitlab.errors import UserError
 from vitlab.models.config import ModelConfig, ResNetConfig, Size, ViTConfig
 from vitlab.models.create import Model, build
 from vitlab.models.position import BiasPositions, RotaryPositions, resize_positions
+from vitlab.weights.delta_file import is_delta, load_delta
 from vitlab.weights.formats import bit, google, huggingface, own, timm
+from vitlab.weights.hub import describe, fetch, is_hub_name
 from vitlab.weights.reading import Hints, Reading, collect
 from vitlab.weights.source import Source, open_source, readable
 
@@ -33,19 +35,23 @@ def load(
     image_size: Size | None = None,
     *,
     name: str = "",
+    revision: str | None = None,
+    base: Any = None,
     **choices: Any,
 ) -> Any:
-    """A model from a file or folder of any known format, in evaluation mode.
+    """A model from a file, a folder or the hub, in any known format, in evaluation mode.
 
     Args:
         source: a run folder, a saved folder, a folder of transformers or timm, or a file:
-            `.safetensors`, Google's `.npz`, `.pth`, `.pt` or `.bin`. What it is, is told from its
-            content.
+            `.safetensors`, Google's `.npz`, `.pth`, `.pt` or `.bin`; a delta; or `user/name` on
+            the Hugging Face hub. What it is, is told from its content.
         classes: where given, the whole head is replaced by a zero classifier of so many outputs
             (ViT paper, section 3.2)
         image_size: where given, the positions are resized to this input size, as the model's
             family does
         name: what the file may not say: `ViT-B/16`, or timm's `vit_base_patch16_224`
+        revision: branch, tag or commit on the hub
+        base: of a delta, where it is not found where it was: a model, or where to load it from
         choices: any field of the configuration that the file does not say or that should be
             another: heads, mean, std, …
 
@@ -56,14 +62,23 @@ def load(
         ValueError: no model there, a format that is not known, or a damaged file; the message
             names the tensor or the place and says what would work.
     """
-    path = located(Path(source))
-    found, reading = understand(path, Hints(name, choices, image_size))
-    for note in reading.notes:
-        logging.getLogger("vitlab").warning(note)
-    model = fitted(reading.config, collect(reading, found), classes, image_size)
+    if is_delta(source):
+        whole = load_delta(source, base)
+        tensors = dict(whole.state_dict())
+        model = fitted(whole.config, tensors, classes, image_size)
+        model.provenance = whole.provenance
+    else:
+        hub = is_hub_name(source)
+        path = fetch(str(source), revision) if hub else located(Path(source))
+        found, reading = understand(path, Hints(name, choices, image_size))
+        for note in reading.notes:
+            logging.getLogger("vitlab").warning(note)
+        model = fitted(reading.config, collect(reading, found), classes, image_size)
+        saved = found.config.get("provenance") if reading.format == own.NAME else None
+        model.provenance = dict(saved) if isinstance(saved, dict) else {}
+        if hub or saved is None:
+            model.provenance |= {"source": str(source)} | (describe(path) if hub else {})
     model.source = str(source)
-    saved = found.config.get("provenance") if reading.format == own.NAME else None
-    model.provenance = saved if isinstance(saved, dict) else {"source": str(source)}
     return model
 
 

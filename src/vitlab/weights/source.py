@@ -8,7 +8,6 @@ import argparse
 import json
 import math
 import re
-import struct
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from vitlab.errors import UserError
+from vitlab.weights.shards import stored_names, tensor_files
 
 Shape = tuple[int, ...]
 MAX_HEADER = 10_000_000  # bytes of a safetensors header
@@ -137,7 +137,7 @@ def _file(path: Path) -> Source:
                 return _npz(path)
             return _pickle(path)
         if start[8:9] == b"{":
-            return _safetensors(path, [path])
+            return _safetensors(path, dict.fromkeys(stored_names(path), path))
         if start[:1] == b"\x80":
             return _pickle(path)
     raise UserError(
@@ -150,12 +150,13 @@ def _folder(path: Path) -> Source:
     """A folder as the Hugging Face libraries write it, in one file or in shards."""
     for name, kind in (("model.safetensors", _safetensors), ("pytorch_model.bin", None)):
         index = path / f"{name}.index.json"
+        if not (path / name).is_file() and not index.is_file():
+            continue
+        if kind:
+            return _safetensors(path, tensor_files(path))
         if (path / name).is_file():
-            return _safetensors(path, [path / name]) if kind else _pickle(path / name)
-        if index.is_file():
-            if kind is None:
-                raise UserError(f"{path}: sharded pickles are not read; convert to safetensors")
-            return _safetensors(path, shards(index))
+            return _pickle(path / name)
+        raise UserError(f"{path}: sharded pickles are not read; convert to safetensors")
     if (path / "config.json").is_file():
         raise UserError(f"{path} has a config.json, but model.safetensors is missing")
     files = sorted(path.glob("*.safetensors")) + sorted(path.glob("*.npz"))
@@ -164,43 +165,16 @@ def _folder(path: Path) -> Source:
     raise UserError(f"{path} holds no model: a run folder or a saved folder is needed")
 
 
-def shards(index: Path) -> list[Path]:
-    """The files that an index names, all of them in its own folder.
-
-    Raises:
-        ValueError: a name that leads elsewhere, or a file that is missing.
-    """
-    content = _json(index)
-    names = content.get("weight_map")
-    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-        raise UserError(f"{index} is damaged: it has no weight_map")
-    files = []
-    for name in sorted(set(names.values())):
-        file = index.parent / name
-        if Path(name).name != name or name in ("", ".", ".."):
-            raise UserError(f"{index} names {name!r}, which is not in its folder")
-        if not file.is_file():
-            raise UserError(f"{index} names {name}, which is missing")
-        files.append(file)
-    return files
-
-
-def _safetensors(path: Path, files: list[Path]) -> Source:
+def _safetensors(path: Path, files: dict[str, Path]) -> Source:
+    """Tensors of one file or of several, whose headers were checked."""
     shapes: dict[str, Shape] = {}
-    homes: dict[str, Any] = {}
-    for file in files:
+    stored: dict[Path, Any] = {}
+    for name, file in files.items():
         with readable(file):
-            with file.open("rb") as stream:
-                (length,) = struct.unpack("<Q", stream.read(8))
-            if length > MAX_HEADER or length > file.stat().st_size:
-                raise UserError(f"{file}: the header claims {length:,} bytes")
-            stored: Any = safe_open(file, framework="pt")
-            for name in list(stored.keys()):
-                if name in shapes:
-                    raise UserError(f"{file}: tensor {name} is there twice")
-                shapes[name] = tuple(stored.get_slice(name).get_shape())
-                homes[name] = stored
-    return Source(path, "safetensors", shapes, lambda name: homes[name].get_tensor(name))
+            if file not in stored:
+                stored[file] = safe_open(file, framework="pt")
+            shapes[name] = tuple(stored[file].get_slice(name).get_shape())
+    return Source(path, "safetensors", shapes, lambda name: stored[files[name]].get_tensor(name))
 
 
 def _npz(path: Path) -> Source:

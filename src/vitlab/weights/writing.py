@@ -1,4 +1,4 @@
-"""Our models as others' files: what their configurations must say, and the tensors by their names."""
+"""Our models as others' files: what their configurations say, and the tensors by their names."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -172,7 +172,10 @@ def as_transformers(config: ModelConfig) -> tuple[list[Entry], Files]:
     if place >= len(words.classes):
         raise UserError(f"transformers' {kind} has no classifier: save with classes=0")
     prefix = {"vit": "vit.", "deit": "deit.", "beit": "beit.", "dinov2": "dinov2."}
-    prefix |= {"dinov2_with_registers": "dinov2_with_registers.", "clip_vision_model": "vision_model."}
+    prefix |= {
+        "dinov2_with_registers": "dinov2_with_registers.",
+        "clip_vision_model": "vision_model.",
+    }
     before = prefix.get(kind, "") if config.classes else ""
     table = [
         entry.renamed(lambda name: name[1:] if name.startswith("/") else before + name)

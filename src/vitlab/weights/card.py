@@ -1,0 +1,179 @@
+"""The card of a model on the hub: what it is, what it costs, where it is from."""
+
+import re
+from pathlib import PurePath
+from typing import Any
+
+import torch
+
+from vitlab.measure.cost import cost
+from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.models.create import Model
+from vitlab.weights.hub import is_hub_name, repository
+
+VIT = "An Image is Worth 16x16 Words (arXiv 2010.11929)"
+THREE = "Three things everyone should know about Vision Transformers (arXiv 2203.09795)"
+# licences that need no name of their own on the hub
+LICENCES = """apache-2.0 mit bsd-2-clause bsd-3-clause bsd gpl-3.0 agpl-3.0 lgpl-3.0 mpl-2.0
+cc0-1.0 cc-by-3.0 cc-by-4.0 cc-by-sa-4.0 cc-by-nc-4.0 cc-by-nc-sa-4.0 cc-by-nc-nd-4.0 cc-by-nd-4.0
+openrail creativeml-openrail-m unlicense wtfpl isc ms-pl artistic-2.0 other unknown"""
+FIGURES = {
+    "accuracy": "accuracy",
+    "top5": "top-5 accuracy",
+    "nll": "negative log-likelihood, nats",
+    "ece": "expected calibration error",
+    "images": "images",
+}
+
+
+def card(model: Model, name: str) -> str:
+    """A model card: YAML front matter as the hub wants it, then Markdown.
+
+    Args:
+        model: its provenance may hold data, recipe, epochs, seed, source, commit, licence,
+            source_licence, metrics
+        name: `user/name`, for the usage snippet
+    """
+    parts = [
+        f"# {_text(name.split('/')[-1])}",
+        _introduction(model.config),
+        _table([("", ""), *_facts(model)]),
+        "## Use",
+        _usage(model, name),
+        *_section("Results", _results(model.provenance)),
+        *_section("Training", _training(model.provenance)),
+        "## Licence",
+        _licence_text(model.provenance),
+    ]
+    return f"---\n{_front(model)}\n---\n" + "\n\n".join(parts) + "\n"
+
+
+def classifies(model: Model) -> bool:
+    """Whether there is a classifier, and not only the zero one that waits for fine-tuning."""
+    if isinstance(model.config, ViTConfig) and model.config.queries > 1:
+        return False
+    state = model.state_dict()
+    head = next(name for name in state if name.endswith("classify.weight"))
+    return bool(torch.any(state[head] != 0))
+
+
+def _front(model: Model) -> str:
+    """The metadata, written by the hub's own library so that every value is escaped."""
+    from huggingface_hub import ModelCardData
+
+    about, vit = model.provenance, isinstance(model.config, ViTConfig)
+    licence = about.get("licence")
+    known = str(licence).lower() in LICENCES.split()
+    metrics = about.get("metrics")
+    source = about.get("source") if about.get("commit") else None
+    data = about.get("data")
+    return ModelCardData(
+        library_name="vitlab",
+        pipeline_tag="image-classification" if classifies(model) else "image-feature-extraction",
+        license=None if licence is None else str(licence).lower() if known else "other",
+        license_name=None if licence is None or known else _slug(str(licence)),
+        tags=["vitlab", "vision-transformer" if vit else "resnet", *_tag(model.config.name)],
+        datasets=[str(data)] if _on_hub(data) else None,
+        base_model=repository(str(source)) if _on_hub(source) else None,
+        metrics=["accuracy"] if isinstance(metrics, dict) and "accuracy" in metrics else None,
+    ).to_yaml()
+
+
+def _introduction(config: ModelConfig) -> str:
+    kind = "a Vision Transformer" if isinstance(config, ViTConfig) else "a ResNet"
+    if isinstance(config, ViTConfig) and config.stem == "resnet":
+        kind = "a Vision Transformer behind a ResNet"
+    three = isinstance(config, ViTConfig) and (config.branches > 1 or config.stem == "hmlp")
+    return f"**{_text(config.name)}**, {kind}, in the notation of *{THREE if three else VIT}*."
+
+
+def _facts(model: Model) -> list[tuple[str, str]]:
+    config, price = model.config, cost(model)
+    rows, columns = config.size
+    facts = [
+        ("parameters", f"{price.params:,}"),
+        ("multiply-adds for one image", f"{price.macs:,}"),
+        ("images", f"{rows}x{columns} pixels, {config.channels} channels"),
+        ("resized", f"{config.interpolation}; the middle {config.crop:.4g} of each side is seen"),
+        ("normalised", f"(x - mean) / std of x in [0, 1]; {_numbers(config)}"),
+    ]
+    if isinstance(config, ResNetConfig):
+        facts.append(("units in a stage", ", ".join(map(str, config.stages))))
+    if classifies(model):
+        shown = ", ".join(map(_text, config.labels[:20])) + (", …" * (len(config.labels) > 20))
+        facts.append(("classes", f"{config.classes:,}" + (f": {shown}" if shown else "")))
+    return facts
+
+
+def _numbers(config: ModelConfig) -> str:
+    mean, std = (", ".join(f"{n:g}" for n in each) for each in (config.mean, config.std))
+    return f"mean {mean}; std {std}"
+
+
+def _usage(model: Model, name: str) -> str:
+    lines = ["import vitlab", "", f'model = vitlab.load("{name}")']
+    if classifies(model):
+        lines.append('vitlab.classify(model, ["photo.jpg"], top=3)')
+    else:
+        lines.append("features = model.features(images)  # normalised (B, channels, H, W)")
+    return "\n".join(["```python", *lines, "```"])
+
+
+def _results(about: dict[str, Any]) -> list[tuple[str, str]]:
+    metrics = about.get("metrics")
+    if not isinstance(metrics, dict):
+        return []
+    found = [(text, metrics[key]) for key, text in FIGURES.items() if key in metrics]
+    rows = [(text, value) for text, value in found if isinstance(value, int | float)]
+    return [(t, f"{v:,}" if isinstance(v, int) else f"{v:.4f}") for t, v in rows]
+
+
+def _training(about: dict[str, Any]) -> list[tuple[str, str]]:
+    """What is known of the weights; of a place on somebody's disk only the last name."""
+    rows = [
+        (key, _text(_short(about[key]) if key in ("data", "source") else about[key]))
+        for key in ("source", "commit", "data", "recipe", "epochs", "seed")
+        if about.get(key) not in (None, "")
+    ]
+    return [(key if key != "source" else "started from", value) for key, value in rows]
+
+
+def _licence_text(about: dict[str, Any]) -> str:
+    licence = about.get("licence")
+    if licence is None:
+        return "Not stated."
+    before = about.get("source_licence")
+    return f"{_text(licence)}." + (
+        f" Of the weights it started from: {_text(before)}." * bool(before)
+    )
+
+
+def _section(title: str, rows: list[tuple[str, str]]) -> list[str]:
+    return [f"## {title}", _table([("", ""), *rows])] if rows else []
+
+
+def _table(rows: list[tuple[str, str]]) -> str:
+    lines = [f"| {left} | {right} |" for left, right in rows]
+    return "\n".join([lines[0], "| --- | --- |", *lines[1:]])
+
+
+def _on_hub(value: object) -> bool:
+    return isinstance(value, str) and is_hub_name(value)
+
+
+def _short(value: object) -> object:
+    return PurePath(str(value)).name if PurePath(str(value)).is_absolute() else value
+
+
+def _tag(name: str) -> list[str]:
+    """The name of a model as a tag, if it is one that others would look for."""
+    return [] if "(" in name else [name]
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-") or "other"
+
+
+def _text(value: object) -> str:
+    """Anything as one line of plain Markdown."""
+    return re.sub(r"([\\`*_{}\[\]<>|#])", r"\\\1", " ".join(str(value).split()))

@@ -1,0 +1,408 @@
+"""Deltas: exactly what changed, exactly back, and only onto the base they were made from."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+import vitlab
+from vitlab.weights.delta_file import FORMAT, _checksum, is_delta, load_delta
+from vitlab.weights.fingerprint import fingerprint
+
+NAME = "ViT(width=16,depth=2,heads=2,mlp=32)/8"
+
+
+def tiny(seed: int = 0, name: str = NAME, classes: int = 3, **choices: Any) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+    return vitlab.create(name, classes, 16, generator=generator, **choices)
+
+
+def equal(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    mine, theirs = one.state_dict(), other.state_dict()
+    return mine.keys() == theirs.keys() and all(
+        tensor.dtype == theirs[name].dtype and torch.equal(tensor, theirs[name])
+        for name, tensor in mine.items()
+    )
+
+
+def nudged(model: Any, *parts: str) -> Any:
+    """A copy whose tensors with one of these words in their names have changed."""
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for name, tensor in other.state_dict().items():
+            if any(part in name for part in parts):
+                tensor += 1
+    return other
+
+
+def saved_base(folder: Path, **choices: Any) -> Any:
+    """A base that knows where it was loaded from."""
+    base = vitlab.load(vitlab.save(tiny(**choices), folder))
+    base.provenance["source"] = str(folder)
+    return base
+
+
+def test_it_holds_exactly_what_changed(tmp_path: Path) -> None:
+    """Three things, section 4: attention, position embedding and classifier are trained."""
+    base = tiny()
+    model = nudged(base, ".attention.0.body.", "positions.", "classify.")
+    trained = {n for n in base.state_dict() if ".qkv." in n or ".project." in n or "positions" in n}
+    change = vitlab.delta(model, base)
+    assert set(change.tensors) == trained | {"head.classify.weight", "head.classify.bias"}
+    assert change.bytes == sum(model.state_dict()[name].nbytes for name in change.tensors)
+    assert equal(change.apply(base), model)
+    assert equal(base, tiny())
+
+
+def test_attention_is_a_third_of_the_blocks() -> None:
+    """The share that makes deltas worthwhile, at the papers' proportions (MLP of 4 widths)."""
+    base = tiny(name="ViT(width=64,depth=4,heads=2,mlp=256)/8")
+    change = vitlab.delta(nudged(base, ".attention."), base)
+    blocks = sum(t.nbytes for n, t in base.state_dict().items() if n.startswith("blocks."))
+    assert 0.32 < change.bytes / blocks < 0.35
+
+
+def test_through_a_file_and_back(tmp_path: Path) -> None:
+    base = saved_base(tmp_path / "base")
+    model = nudged(base, ".attention.")
+    model.provenance = {"data": "pets", "licence": "mit"}
+    file = vitlab.delta(model, base).save(tmp_path / "deep" / "pets.safetensors")
+    for loaded in (vitlab.load(file), vitlab.load(str(file)), load_delta(file, base)):
+        assert equal(loaded, model)
+        assert loaded.config == model.config
+        assert loaded.provenance == model.provenance
+        assert not loaded.training
+        assert all(weight.requires_grad for weight in loaded.parameters())
+    assert is_delta(file)
+    assert not is_delta(tmp_path / "base" / "model.safetensors")
+    assert not is_delta(tmp_path)
+    assert not is_delta("x" * 10_000)
+    assert [each.name for each in file.parent.iterdir()] == ["pets.safetensors"]
+    again = vitlab.delta(model, base).save(tmp_path / "deep" / "again.safetensors")
+    assert again.read_bytes() == file.read_bytes()
+
+
+def test_new_head_new_size_and_another_structure_are_there_whole(tmp_path: Path) -> None:
+    base = saved_base(tmp_path / "base")
+    model = nudged(vitlab.load(tmp_path / "base", classes=7, image_size=(32, 16)), "classify")
+    change = vitlab.delta(model, base)
+    assert set(change.tensors) == {
+        "positions.0.table", "head.classify.weight", "head.classify.bias",
+    }  # fmt: skip
+    loaded = vitlab.load(change.save(tmp_path / "d.safetensors"))
+    assert equal(loaded, model)
+    assert loaded(torch.zeros(1, 3, 32, 16)).shape == (1, 7)
+    other = tiny(1, layer_scale=1e-4)
+    assert equal(vitlab.delta(other, base).apply(base), other)
+    same = vitlab.delta(base, base)
+    assert same.tensors == {}
+    assert equal(vitlab.load(same.save(tmp_path / "same.safetensors")), base)
+
+
+def test_a_delta_can_be_loaded_with_another_head(tmp_path: Path) -> None:
+    base = saved_base(tmp_path / "base")
+    file = vitlab.delta(nudged(base, ".attention."), base).save(tmp_path / "d.safetensors")
+    loaded = vitlab.load(file, classes=5, image_size=24)
+    assert loaded(torch.zeros(1, 3, 24, 24)).shape == (1, 5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_other_types(tmp_path: Path, dtype: torch.dtype) -> None:
+    base = tiny().to(dtype)
+    model = nudged(base, ".attention.")
+    file = vitlab.delta(model, base).save(tmp_path / "d.safetensors")
+    assert equal(load_delta(file, base), model)
+    mixed = vitlab.delta(model, tiny())  # every tensor has another type
+    assert mixed.tensors.keys() == model.state_dict().keys()
+    assert equal(mixed.apply(tiny()), model)
+
+
+def test_running_statistics_of_batch_norm_count(tmp_path: Path) -> None:
+    base = tiny(stem_norm="batch")
+    model = copy.deepcopy(base).train()
+    model(torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(0)))
+    change = vitlab.delta(model, base)
+    kinds = {name.rsplit(".", 1)[1] for name in change.tensors}
+    assert kinds == {"running_mean", "running_var", "num_batches_tracked"}
+    assert equal(load_delta(change.save(tmp_path / "d.safetensors"), base), model)
+
+
+@pytest.mark.parametrize("name", ["BiT-R50x1", "Axial-ViT(width=16,depth=1,heads=2,mlp=32)/8"])
+def test_other_kinds_of_models(tmp_path: Path, name: str) -> None:
+    choices = {"stages": (1, 1)} if name.startswith("BiT") else {}
+    base = tiny(name=name, **choices)
+    model = nudged(base, "classify.")
+    assert len(vitlab.delta(model, base).tensors) == 2
+    assert equal(vitlab.delta(model, base).apply(base), model)
+
+
+def test_rotary_positions_are_computed_not_kept(tmp_path: Path) -> None:
+    base = tiny(positions="rope")
+    file = vitlab.delta(nudged(base, "norm"), base).save(tmp_path / "d.safetensors")
+    images = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        want = nudged(base, "norm").eval()(images)
+        torch.testing.assert_close(load_delta(file, base)(images), want, rtol=0, atol=0)
+
+
+def test_bits_are_compared_not_values() -> None:
+    base = tiny()
+    model = copy.deepcopy(base)
+    with torch.no_grad():
+        base.norm.bias.zero_()
+        model.norm.bias.fill_(-0.0)
+    assert set(vitlab.delta(model, base).tensors) == {"norm.bias"}
+
+
+def test_a_delta_stays_as_it_was_made() -> None:
+    base = tiny()
+    model = nudged(base, ".attention.")
+    change = vitlab.delta(model, base)
+    result = change.apply(base)
+    with torch.no_grad():
+        for weights in (model, result):
+            for weight in weights.parameters():
+                weight.add_(5)
+    assert equal(base, tiny())
+    assert equal(change.apply(base), nudged(base, ".attention."))
+
+
+def test_fused_models_are_refused() -> None:
+    base = tiny()
+    with pytest.raises(vitlab.UserError, match="a fused model"):
+        vitlab.delta(vitlab.fuse(base), base)
+    with pytest.raises(vitlab.UserError, match="a fused model"):
+        vitlab.delta(base, vitlab.fuse(base))
+    with pytest.raises(vitlab.UserError, match="a fused model"):
+        vitlab.delta(base, base).apply(vitlab.fuse(base))
+
+
+def test_the_wrong_base_is_named(tmp_path: Path) -> None:
+    base = saved_base(tmp_path / "base")
+    change = vitlab.delta(nudged(base, ".attention."), base)
+    wrong = tiny(1)
+    wrong.provenance["source"] = "another"
+    with pytest.raises(vitlab.UserError) as caught:
+        change.apply(wrong)
+    for words in ("wrong base", str(tmp_path / "base"), "another", fingerprint(wrong)[:12]):
+        assert words in str(caught.value)
+    file = change.save(tmp_path / "d.safetensors")
+    vitlab.save(wrong, tmp_path / "base")  # what is there now is another model
+    with pytest.raises(vitlab.UserError) as caught:
+        vitlab.load(file)
+    assert f"fingerprint {fingerprint(wrong)[:12]}" in str(caught.value)
+    assert "base=" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_bit_makes_another_base() -> None:
+    base, other = tiny(), tiny()
+    with torch.no_grad():
+        other.norm.bias.view(torch.int32)[3] ^= 1
+    assert fingerprint(base) != fingerprint(other)
+    assert fingerprint(base) == fingerprint(tiny())
+    assert fingerprint(base) != fingerprint(tiny(gelu="tanh"))
+    assert fingerprint(tiny(labels=("a", "b", "c"))) != fingerprint(base)
+
+
+def test_the_fingerprint_is_for_ever() -> None:
+    """Deltas are kept for years: a change here makes every one of them useless."""
+    base = vitlab.create("ViT(width=4,depth=1,heads=2,mlp=4)/8", 2, 16)
+    with torch.no_grad():
+        for number, tensor in enumerate(base.state_dict().values()):
+            tensor.fill_(number / 8)
+    assert fingerprint(base) == "4923b5c4e609992ff7ad76b8e4522b19cda7ef83f104b52b323857890f401cdf"
+
+
+def test_the_base_is_found_where_it_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was given, as seen from the delta after both moved, and beside the delta."""
+    work = tmp_path / "work"
+    (work / "runs").mkdir(parents=True)
+    monkeypatch.chdir(work)
+    base = saved_base(Path("runs/base"))
+    model = nudged(base, ".attention.")
+    vitlab.delta(model, base).save("tasks/d.safetensors")
+    assert equal(vitlab.load("tasks/d.safetensors"), model)
+    monkeypatch.chdir(tmp_path)
+    moved = work.rename(tmp_path / "moved")
+    assert equal(vitlab.load(moved / "tasks" / "d.safetensors"), model)
+    (moved / "runs" / "base").rename(moved / "tasks" / "base")
+    assert equal(vitlab.load(moved / "tasks" / "d.safetensors"), model)
+    vitlab.save(tiny(9), "runs/base")  # of the same name, but not it: the next place is tried
+    assert equal(vitlab.load(moved / "tasks" / "d.safetensors"), model)
+    (moved / "tasks" / "base").rename(tmp_path / "far")
+    with pytest.raises(vitlab.UserError, match="say where it is with base="):
+        vitlab.load(moved / "tasks" / "d.safetensors")
+    assert equal(load_delta(moved / "tasks" / "d.safetensors", "far"), model)
+
+
+def test_a_base_of_unknown_origin_must_be_given(tmp_path: Path) -> None:
+    base = tiny()
+    file = vitlab.delta(nudged(base, "norm"), base).save(tmp_path / "d.safetensors")
+    with pytest.raises(vitlab.UserError, match=r"needs its base .* say where it is with base="):
+        vitlab.load(file)
+
+
+@pytest.mark.parametrize("changes", [{"classes": 5}, {"image_size": 24}, {"classes": 3}])
+def test_a_base_loaded_with_other_sizes_is_found(tmp_path: Path, changes: dict[str, Any]) -> None:
+    saved_base(tmp_path / "base")
+    base = vitlab.load(tmp_path / "base", **changes)
+    base.provenance["source"] = str(tmp_path / "base")
+    model = nudged(base, ".attention.", "classify.")
+    file = vitlab.delta(model, base).save(tmp_path / "d.safetensors")
+    assert equal(vitlab.load(file), model)
+
+
+def test_a_delta_of_a_delta(tmp_path: Path) -> None:
+    base = saved_base(tmp_path / "base")
+    first = vitlab.delta(nudged(base, "norm"), base).save(tmp_path / "one.safetensors")
+    middle = vitlab.load(first)
+    middle.provenance["source"] = str(first)
+    model = nudged(middle, "classify.")
+    second = vitlab.delta(model, middle).save(tmp_path / "two.safetensors")
+    assert equal(vitlab.load(second), model)
+
+
+def test_deltas_of_each_other_end(tmp_path: Path) -> None:
+    base = tiny()
+    base.provenance["source"] = str(tmp_path / "d.safetensors")
+    file = vitlab.delta(nudged(base, "norm"), base).save(tmp_path / "d.safetensors")
+    with pytest.raises(vitlab.UserError, match="without end"):
+        vitlab.load(file)
+
+
+def test_an_older_file_survives_a_failed_save(tmp_path: Path) -> None:
+    base = tiny()
+    file = vitlab.delta(base, base).save(tmp_path / "d.safetensors")
+    before = file.read_bytes()
+    blocked = vitlab.delta(nudged(base, "norm"), base)
+    blocked.provenance["note"] = "x" * 6_000_000
+    with pytest.raises(vitlab.UserError, match="too long"):
+        blocked.save(file)
+    assert file.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["d.safetensors"]
+    with pytest.raises(vitlab.UserError, match="cannot write"):
+        vitlab.delta(base, base).save(file / "inside")
+
+
+def rewritten(file: Path, change: Any) -> None:
+    """Change the header's content, checksum left alone."""
+    with safe_open(file, framework="pt") as stored:
+        whole = json.loads(stored.metadata()[FORMAT])
+    change(whole)
+    tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
+    save_file(tensors, file, metadata={FORMAT: json.dumps(whole)})
+
+
+@pytest.mark.parametrize("how", ["heads", "base", "tensor", "extra", "less", "version", "pickle"])
+def test_damage_is_one_line(tmp_path: Path, how: str) -> None:
+    base = saved_base(tmp_path / "base")
+    file = vitlab.delta(nudged(base, ".attention."), base).save(tmp_path / "d.safetensors")
+    with safe_open(file, framework="pt") as stored:
+        metadata = stored.metadata()
+    tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
+    name = "blocks.1.attention.0.norm.bias"
+    match how:
+        case "heads":
+            rewritten(file, lambda whole: whole["content"]["model"].update(heads=1))
+        case "base":
+            rewritten(file, lambda whole: whole["content"]["base"].update(source="/other"))
+        case "tensor":
+            tensors[name].view(torch.int32)[0] ^= 1
+            save_file(tensors, file, metadata=metadata)
+        case "extra":
+            save_file(tensors | {"more": torch.zeros(1)}, file, metadata=metadata)
+        case "less":
+            del tensors[name]
+            save_file(tensors, file, metadata=metadata)
+        case "version":
+            save_file(tensors, file, metadata={"vitlab-delta-2": "{}"})
+        case "pickle":
+            torch.save(tensors | {FORMAT: "vitlab-delta-1"}, file)
+    with pytest.raises(vitlab.UserError) as caught:
+        vitlab.load(file) if how != "pickle" else load_delta(file)
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> tuple[Path, Any]:
+    """A delta's file of few bytes, and the model that is in it."""
+    base = saved_base(tmp_path / "base", name="ViT(width=4,depth=1,heads=2,mlp=4)/8")
+    model = nudged(base, ".attention.")
+    model.provenance = {}
+    return vitlab.delta(model, base).save(tmp_path / "d.safetensors"), model
+
+
+often = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+@often
+@given(data=st.data())
+def test_mutated_files_load_exactly_or_are_refused(
+    small: tuple[Path, Any], tmp_path: Path, data: st.DataObject
+) -> None:
+    file, model = tmp_path / "mutated.safetensors", small[1]
+    content = bytearray(small[0].read_bytes())
+    for _ in range(data.draw(st.integers(0, 3))):
+        place = data.draw(st.integers(0, len(content) - 1))
+        content[place] ^= data.draw(st.integers(1, 255))
+    cut = data.draw(st.sampled_from([len(content), None]))
+    file.write_bytes(content[: data.draw(st.integers(0, len(content))) if cut is None else cut])
+    try:
+        loaded = load_delta(file)
+    except vitlab.UserError as error:
+        assert "\n" not in str(error)
+    else:
+        assert equal(loaded, model)
+        assert loaded.config == model.config
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+@often
+@given(data=st.data())
+def test_other_contents_under_a_right_checksum(
+    small: tuple[Path, Any], tmp_path: Path, data: st.DataObject
+) -> None:
+    """A file somebody made, not one that was damaged: a model or one line, never a traceback."""
+    file = tmp_path / "made.safetensors"
+    file.write_bytes(small[0].read_bytes())
+
+    def change(whole: dict[str, Any]) -> None:
+        content = whole["content"]
+        parts = [content, content["base"], content["model"], content["tensors"]]
+        part = data.draw(st.sampled_from(parts))
+        part[data.draw(st.sampled_from(sorted(part)))] = data.draw(JSON)
+        whole["sha256"] = _checksum(content)
+
+    rewritten(file, change)
+    try:
+        vitlab.load(file)
+    except vitlab.UserError as error:
+        assert "\n" not in str(error)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu(tmp_path: Path) -> None:
+    base = tiny().cuda()
+    model = nudged(base, ".attention.")
+    change = vitlab.delta(model, base)
+    assert {tensor.device.type for tensor in change.tensors.values()} == {"cpu"}
+    assert fingerprint(base) == fingerprint(tiny())
+    assert change.tensors.keys() == vitlab.delta(model.cpu(), tiny()).tensors.keys()
+    result = load_delta(change.save(tmp_path / "d.safetensors"), base)
+    assert {weight.device.type for weight in result.parameters()} == {"cuda"}
+    assert equal(result.cpu(), model.cpu())

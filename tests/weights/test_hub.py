@@ -1,0 +1,425 @@
+"""Models to a hub and back, over HTTP on this machine; without network, from the cache."""
+
+import errno
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from huggingface_hub import ModelCard, constants
+
+import vitlab
+from oracles.hub import Hub, running_hub
+from vitlab.files import sha256
+from vitlab.weights.card import card
+from vitlab.weights.hub import describe, fetch, is_hub_name
+from vitlab.weights.shards import INDEX
+
+NAME = "me/pets"
+
+
+def tiny(**choices: Any) -> vitlab.VisionTransformer:
+    return vitlab.create("ViT(width=16,depth=2,heads=2,mlp=32)/8", 3, 16, **choices)
+
+
+def equal(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    mine, theirs = one.state_dict(), other.state_dict()
+    return mine.keys() == theirs.keys() and all(
+        torch.equal(tensor, theirs[name]) for name, tensor in mine.items()
+    )
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    with running_hub(tmp_path / "cache") as hub:
+        yield hub
+
+
+def refused(call: Any, *arguments: Any, **options: Any) -> str:
+    with pytest.raises(vitlab.UserError) as caught:
+        call(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def unreachable(patch: pytest.MonkeyPatch) -> None:
+    """No network: nothing listens on this port."""
+    nowhere = "http://127.0.0.1:9"
+    patch.setattr(constants, "ENDPOINT", nowhere)
+    template = nowhere + "/{repo_id}/resolve/{revision}/{filename}"
+    patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+
+def test_there_and_back(hub: Hub) -> None:
+    model = tiny()
+    model.provenance = {"data": "digits", "licence": "mit"}
+    url = vitlab.push(model, NAME, token="hf_secret", message="First", private=True)
+    assert url == f"{hub.url}/{NAME}"
+    repository = hub.repositories[NAME]
+    assert repository.private
+    assert repository.messages[-1] == "First"
+    assert hub.tokens == {"Bearer hf_secret"}
+    uploaded = repository.commits[repository.at("main") or ""]
+    assert set(uploaded) == {".gitattributes", "README.md", "config.json", "model.safetensors"}
+    folder = fetch(NAME)
+    loaded = vitlab.load(folder)
+    assert equal(loaded, model)
+    assert loaded.config == model.config
+    assert loaded.provenance == model.provenance
+    assert folder.name == repository.at("main")
+
+
+def test_pushing_again_replaces_every_shard(hub: Hub, tmp_path: Path) -> None:
+    sharded = files(vitlab.save(tiny(), tmp_path / "m", shard_bytes=4_000))
+    hub.add(NAME, sharded | {"notes.txt": b"kept"})
+    before = fetch(NAME)
+    assert len(list(before.glob("model-*"))) > 3
+    model = tiny()
+    vitlab.push(model, NAME)
+    after = fetch(f"hf-hub:{NAME}")
+    assert {file.name for file in after.iterdir()} == {
+        "README.md", "config.json", "model.safetensors",
+    }  # fmt: skip
+    assert equal(vitlab.load(after), model)
+    now = hub.repositories[NAME].commits[after.name]
+    assert "notes.txt" in now
+    assert [name for name in now if name.startswith("model")] == ["model.safetensors"]
+    assert vitlab.load(fetch(NAME, before.name)).config == model.config
+
+
+def test_licence_and_metrics_are_carried_along(hub: Hub) -> None:
+    model = tiny()
+    model.provenance = {"licence": "cc-by-nc-4.0"}
+    vitlab.push(model, NAME, licence="mit", metrics={"accuracy": 0.875, "notes": ["long"]})
+    assert model.provenance == {"licence": "cc-by-nc-4.0"}
+    loaded = vitlab.load(fetch(NAME))
+    assert loaded.provenance == {
+        "licence": "mit", "source_licence": "cc-by-nc-4.0", "metrics": {"accuracy": 0.875},
+    }  # fmt: skip
+    page = ModelCard.load(fetch(NAME) / "README.md")
+    assert page.data.license == "mit"
+    assert "started from: cc-by-nc-4.0" in page.content
+    assert "0.8750" in page.content
+
+
+def test_only_what_a_model_needs_is_downloaded(hub: Hub, tmp_path: Path) -> None:
+    own = files(vitlab.save(tiny(), tmp_path / "m"))
+    more = ("pytorch_model.bin", "tf_model.h5", "modeling.py", "onnx/model.safetensors", "a.pt")
+    others = dict.fromkeys((*more, "model.fp16.safetensors"), b"x" * 100)
+    hub.add(NAME, own | others | {"preprocessor_config.json": b"{}", "README.md": b"# me"})
+    folder = fetch(NAME)
+    assert {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()} == {
+        "config.json", "model.safetensors", "preprocessor_config.json", "README.md",
+    }  # fmt: skip
+    gets = [line for line in hub.asked if line.startswith("GET /me/pets/resolve/")]
+    assert len(gets) == 4
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [
+        (("config.json", "pytorch_model.bin"), ("config.json", "pytorch_model.bin")),
+        (("config.json", "open_clip_model.safetensors", "pytorch_model.bin"),
+         ("config.json", "open_clip_model.safetensors")),
+        (("model.safetensors.index.json", "model-00001-of-00001.safetensors", "x.safetensors"),
+         ("model.safetensors.index.json", "model-00001-of-00001.safetensors")),
+        (("model.safetensors",), ("model.safetensors",)),
+    ],
+)  # fmt: skip
+def test_one_set_of_weights(hub: Hub, names: tuple[str, ...], wanted: tuple[str, ...]) -> None:
+    hub.add(NAME, {name: name.encode() for name in names})
+    assert {file.name for file in fetch(NAME).iterdir()} == set(wanted)
+
+
+def test_every_file_and_the_commit_are_described(hub: Hub, tmp_path: Path) -> None:
+    own = files(vitlab.save(tiny(), tmp_path / "m"))
+    commit = hub.add(NAME, own)
+    about = describe(fetch(NAME, "main"))
+    assert about == {
+        "name": NAME,
+        "commit": commit,
+        "files": {name: sha256(tmp_path / "m" / name) for name in own},
+    }
+    assert describe(tmp_path / "m") == {"files": about["files"]}
+
+
+def test_a_commit_that_is_there_needs_no_network(hub: Hub, tmp_path: Path) -> None:
+    commit = hub.add(NAME, files(vitlab.save(tiny(), tmp_path / "m")))
+    fetch(NAME, commit)
+    asked = len(hub.asked)
+    assert fetch(NAME, commit).name == commit
+    assert len(hub.asked) == asked
+
+
+def test_without_network_the_cache_is_used_and_that_is_said(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit = hub.add(NAME, files(vitlab.save(tiny(), tmp_path / "m")))
+    first = fetch(NAME)
+    capsys.readouterr()
+    unreachable(monkeypatch)
+    assert fetch(NAME) == first
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "no answer from the hub: using me/pets from" in said.err
+    assert commit in said.err
+    assert equal(vitlab.load(fetch(NAME)), vitlab.load(tmp_path / "m"))
+    assert "not in the local cache" in refused(fetch, "me/others")
+    assert "me/pets at v2" in refused(fetch, NAME, "v2")
+
+
+def test_a_hub_that_is_down_counts_as_no_network(hub: Hub, tmp_path: Path) -> None:
+    hub.add(NAME, files(vitlab.save(tiny(), tmp_path / "m")))
+    first = fetch(NAME)
+    hub.refuses = 500
+    assert fetch(NAME) == first
+    assert "the hub answers 500" in refused(fetch, "me/others")
+
+
+def test_an_interrupted_download_is_not_taken_for_a_model(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = files(vitlab.save(tiny(), tmp_path / "m", shard_bytes=4_000))
+    hub.add(NAME, own)
+    folder = fetch(NAME)
+    (folder / max(own)).unlink() if max(own) != INDEX else min(folder.glob("model-*")).unlink()
+    with monkeypatch.context() as patch:
+        unreachable(patch)
+        assert "not in the local cache" in refused(fetch, NAME)
+    assert equal(vitlab.load(fetch(NAME)), vitlab.load(tmp_path / "m"))
+
+
+def test_offline_from_a_cache_laid_out_by_hand(tmp_path: Path) -> None:
+    """In a process of its own, as HF_HUB_OFFLINE is read when the hub's library is imported."""
+    commit = "0123456789" * 4
+    home = tmp_path / "hub" / "models--me--pets"
+    blobs, snapshot = home / "blobs", home / "snapshots" / commit
+    for folder in (blobs, snapshot, home / "refs"):
+        folder.mkdir(parents=True)
+    (home / "refs" / "main").write_text(commit)
+    for file in vitlab.save(tiny(), tmp_path / "m", shard_bytes=4_000).iterdir():
+        number = sha256(file)
+        shutil.copy(file, blobs / number)
+        (snapshot / file.name).symlink_to(Path("../../blobs") / number)
+    code = f"""
+import vitlab
+from vitlab.weights.hub import describe, fetch
+folder = fetch("me/pets")
+vitlab.save(vitlab.load(folder), {str(tmp_path / "again")!r})
+assert describe(folder)["commit"] == {commit!r}
+assert fetch("me/pets", {commit!r}) == folder
+try:
+    fetch("me/others")
+except vitlab.UserError as error:
+    print(error)
+"""
+    environment = {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment | {"PYTHONPATH": ":".join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "using me/pets from" in done.stderr
+    assert "cannot load me/others, which is not in the local cache" in done.stdout
+    assert equal(vitlab.load(tmp_path / "again"), vitlab.load(tmp_path / "m"))
+
+
+def test_links_that_the_hub_did_not_make_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "models--me--pets" / "snapshots" / "main"
+    vitlab.save(tiny(), folder, shard_bytes=4_000)
+    shard = min(folder.glob("model-*"))
+    shard.rename(tmp_path / "elsewhere")
+    shard.symlink_to("../../../elsewhere")
+    assert "is a link" in refused(vitlab.load, folder)
+
+
+def test_what_the_hub_refuses(hub: Hub, tmp_path: Path) -> None:
+    own = files(vitlab.save(tiny(), tmp_path / "m"))
+    hub.add(NAME, own)
+    hub.add("me/gated", own, gated=True)
+    hub.add("me/empty", {"README.md": b"# soon"})
+    assert "nothing of that name here or on the hub" in refused(fetch, "me/nothing")
+    assert "no such branch, tag or commit" in refused(fetch, NAME, "v9")
+    assert "it is gated: ask for access" in refused(fetch, "me/gated")
+    assert "holds no weights" in refused(fetch, "me/empty")
+    hub.refuses = 401
+    assert "hf auth login" in refused(fetch, NAME)
+    assert "hf auth login" in refused(vitlab.push, tiny(), NAME, token="hf_secret")
+    hub.refuses = 503
+    message = refused(vitlab.push, tiny(), NAME, token="hf_secret")
+    assert "cannot push to me/pets: the hub answers 503" in message
+    assert "hf_secret" not in message
+
+
+def test_a_full_disk_is_named(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.add(NAME, files(vitlab.save(tiny(), tmp_path / "m")))
+
+    def full(*_: object, **__: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device", "blobs/1")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", full)
+    assert "No space left on device" in refused(fetch, NAME)
+
+
+def test_nothing_is_sent_for_what_cannot_be_pushed(hub: Hub) -> None:
+    assert "a fused model cannot be saved" in refused(vitlab.push, vitlab.fuse(tiny()), NAME)
+    assert "must be user/name" in refused(vitlab.push, tiny(), "pets")
+    assert hub.repositories == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("google/vit-base-patch16-224", True),
+        ("timm/vit_base_patch16_224.augreg_in21k", True),
+        ("hf-hub:timm/vit", True),
+        ("hf://user/name", True),
+        ("hf://bad", True),  # so that the message is about the hub
+        ("name", False),
+        ("a/b/c", False),
+        ("./user/name", False),
+        ("../name", False),
+        ("/user/name", False),
+        ("~/name", False),
+        ("user/", False),
+        ("user/name.safetensors", False),
+        ("user/weights.npz", False),
+        ("user/na me", False),
+        ("user/name\n", False),
+        ("user/a--b", False),
+        (Path("user/name"), False),
+    ],
+)
+def test_names_of_the_hub(name: str | Path, is_one: bool) -> None:
+    assert is_hub_name(name) is is_one
+
+
+def test_what_is_here_is_no_name_of_the_hub() -> None:
+    Path("user/name").mkdir(parents=True)
+    assert not is_hub_name("user/name")
+    assert is_hub_name("hf://user/name")
+
+
+@pytest.mark.parametrize("name", ["hf://bad", "a/b/c", "../x", "a/" + "b" * 100, "a/b.git", ""])
+def test_bad_names(name: str) -> None:
+    assert "must be user/name" in refused(fetch, name)
+
+
+@pytest.mark.parametrize("revision", ["../main", "a b", "", "/x", "a/../../b", "x\n"])
+def test_bad_revisions(revision: str) -> None:
+    assert "is no branch, tag or commit" in refused(fetch, NAME, revision)
+
+
+def test_a_delta_finds_its_base_on_the_hub(hub: Hub, tmp_path: Path) -> None:
+    commit = hub.add(NAME, files(vitlab.save(tiny(), tmp_path / "m")))
+    base, model = vitlab.load(NAME), vitlab.load(NAME)
+    assert base.provenance["commit"] == commit
+    assert set(base.provenance["files"]) == {"config.json", "model.safetensors"}
+    with torch.no_grad():
+        model.norm.bias += 1
+    file = vitlab.delta(model, base).save(tmp_path / "d.safetensors")
+    hub.add(NAME, files(vitlab.save(tiny(), tmp_path / "n")))  # main has moved on
+    assert equal(vitlab.load(file), model)
+    shutil.rmtree(tmp_path / "cache")
+    assert equal(vitlab.load(file), model)
+    shutil.rmtree(tmp_path / "cache")
+    del hub.repositories[NAME]
+    message = refused(vitlab.load, file)
+    assert "nothing of that name" in message
+    assert "base=" in message
+
+
+def front(text: str) -> dict[str, Any]:
+    assert text.startswith("---\n")
+    return yaml.safe_load(text.split("---\n")[1])
+
+
+def test_a_card_says_what_it_is() -> None:
+    model = vitlab.create("ViT-Ti/16", 2, (64, 32), labels=("a | b", "c:\n- d"), crop=0.9)
+    model.provenance = {
+        "data": "me/photos", "recipe": "small", "epochs": 30, "seed": 0, "fingerprint": "f" * 64,
+        "licence": "apache-2.0", "source": "google/vit", "commit": "1" * 40,
+        "metrics": {"accuracy": 0.9123, "images": 1234},
+    }  # fmt: skip
+    text = card(model, "me/pets_2")
+    assert front(text) == {
+        "library_name": "vitlab",
+        "license": "apache-2.0",
+        "pipeline_tag": "image-classification",
+        "tags": ["vitlab", "vision-transformer", "ViT-Ti/16"],
+        "datasets": ["me/photos"],
+        "base_model": "google/vit",
+        "metrics": ["accuracy"],
+    }
+    price = vitlab.measure.cost(model)
+    for words in (
+        f"| parameters | {price.params:,} |", f"| multiply-adds for one image | {price.macs:,} |",
+        "| images | 64x32 pixels, 3 channels |", "mean 0.5, 0.5, 0.5", "0.9 of each side",
+        r"2: a \| b, c: - d |", "| accuracy | 0.9123 |", "| images | 1,234 |", "| epochs | 30 |",
+        'vitlab.load("me/pets_2")', "vitlab.classify(model",
+    ):  # fmt: skip
+        assert words in text
+    assert "f" * 64 not in text
+
+
+def test_a_card_of_unknown_origin() -> None:
+    model = tiny(zero_head=True)
+    text = card(model, NAME)
+    assert front(text) == {
+        "library_name": "vitlab",
+        "pipeline_tag": "image-feature-extraction",
+        "tags": ["vitlab", "vision-transformer"],
+    }
+    assert "model.features(images)" in text
+    assert "Not stated." in text
+    assert "## Results" not in text
+    assert "## Training" not in text
+
+
+def test_a_card_cannot_be_broken_by_what_it_is_told() -> None:
+    model = vitlab.create("BiT-R50x1", 2, 32, stages=(1,), labels=("---\nx: y", "`<b>|"))
+    evil = "x\n---\nlicense: none\n# | `"
+    model.provenance = {
+        "licence": evil,
+        "data": evil,
+        "recipe": evil,
+        "metrics": {"accuracy": evil},
+    }
+    text = card(model, NAME)
+    assert front(text)["license"] == "other"
+    assert front(text)["license_name"] == "x-license-none"
+    assert front(text)["tags"][1] == "resnet"
+    assert text.count("\n---\n") == 1
+    assert ModelCard(text).data.to_dict()["license"] == "other"
+    assert "/home" not in card(_at("/home/me/photos"), NAME)
+
+
+def _at(place: str) -> vitlab.VisionTransformer:
+    model = tiny()
+    model.provenance = {"data": place, "source": place}
+    return model
+
+
+def test_the_snippet_runs(hub: Hub, tmp_path: Path) -> None:
+    """What the card tells people to type, with the folder in the name's place."""
+    hub.add(NAME, files(vitlab.save(tiny(labels=("a", "b", "c")), tmp_path / "m")))
+    text = card(vitlab.load(tmp_path / "m"), NAME)
+    snippet = text.split("```python\n")[1].split("```")[0]
+    from PIL import Image
+
+    Image.new("RGB", (16, 16)).save("photo.jpg")
+    folder = json.dumps(str(fetch(NAME)))
+    exec(snippet.replace(json.dumps(NAME), folder), {})

@@ -109,6 +109,78 @@ class Measure:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoadCheck:
+    """Say what a file or folder of weights is: its format, its model, and every tensor's place.
+
+    Attributes:
+        source: a file, a folder, or user/name on the Hugging Face hub
+        name: what the file may not say, ViT-B/16 or vit_base_patch16_224
+        image_size: pixels, where the file does not say
+        json: print one JSON object
+    """
+
+    source: Positional[str]
+    name: str = ""
+    image_size: Size | None = None
+    json: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """Write a model in another format, which that library's own loader takes.
+
+    Attributes:
+        weights: anything that loads
+        to: vitlab (a folder of our own), timm, transformers, or google (.npz)
+        out: the new folder
+        name: what the file may not say, ViT-B/16 or vit_base_patch16_224
+        json: print one JSON object
+    """
+
+    weights: Positional[str]
+    to: Literal["vitlab", "timm", "transformers", "google"]
+    out: str
+    name: str = ""
+    json: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaOf:
+    """Keep only what a fine-tuned model has that its base has not, in one file.
+
+    Attributes:
+        weights: the fine-tuned model
+        base: what it started from
+        out: the file, .safetensors
+        json: print one JSON object
+    """
+
+    weights: Positional[str]
+    base: Positional[str]
+    out: str
+    json: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push:
+    """Put a model on the Hugging Face hub, with a card that says what it is.
+
+    Attributes:
+        weights: anything that loads
+        to: user/name
+        private: only for you, if it is made
+        licence: of the weights, apache-2.0 say (None: that of the source weights, if known)
+        json: print one JSON object
+    """
+
+    weights: Positional[str]
+    to: Positional[str]
+    private: bool = False
+    licence: str | None = None
+    json: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class List:
     """List what there is.
 

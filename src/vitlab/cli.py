@@ -143,6 +143,81 @@ def models(words: list[str]) -> None:
     print("Any other depth, number of branches and patch has its name too: ViT-S18x2/14, ViT-B13/8")
 
 
+def load_check(words: list[str]) -> None:
+    """Say what a file of weights is, tensor by tensor."""
+    from vitlab.arguments import LoadCheck, parse
+
+    args = parse(LoadCheck, words, "load-check")
+    from vitlab.weights.look import look
+
+    seen = look(args.source, name=args.name, image_size=args.image_size)
+    for note in seen.notes:
+        print(f"note: {note}", file=sys.stderr)
+    if args.json:
+        _print_json(seen.as_dict())
+        return
+    _print_table(
+        ("what", "value"),
+        [("recognised as", seen.format), ("model", seen.model)]
+        + [(key, str(value)) for key, value in seen.config.items() if key != "labels"],
+    )
+    rows = [
+        (", ".join(m.ours), ", ".join(m.theirs) or "computed", " ".join(map(str, m.shapes)))
+        for m in seen.tensors
+    ]
+    _print_table(("tensor", "from", "shape there"), rows)
+    _print_table(("left out", "because it is"), list(seen.left_out.items()))
+
+
+def export(words: list[str]) -> None:
+    """Write a model in another format."""
+    from vitlab.arguments import Export, parse
+
+    args = parse(Export, words, "export")
+    import vitlab
+
+    model = vitlab.load(args.weights, name=args.name)
+    folder = vitlab.save(model, args.out, to=args.to)
+    files = sorted(each.name for each in folder.iterdir())
+    if args.json:
+        _print_json({"model": model.config.name, "format": args.to, "folder": str(folder)})
+        return
+    print(f"{model.config.name} for {args.to}: {folder} ({', '.join(files)})")
+
+
+def delta(words: list[str]) -> None:
+    """Keep what a fine-tuned model has that its base has not."""
+    from vitlab.arguments import DeltaOf, parse
+
+    args = parse(DeltaOf, words, "delta")
+    import vitlab
+
+    base = vitlab.load(args.base)
+    change = vitlab.delta(vitlab.load(args.weights), base)
+    file = change.save(args.out)
+    whole = sum(tensor.nbytes for tensor in base.state_dict().values())
+    figures = {"bytes": change.bytes, "share": change.bytes / whole, "file": str(file)}
+    if args.json:
+        _print_json(figures)
+        return
+    print(f"{file}: {len(change.tensors)} tensors, {change.bytes / whole:.1%} of {args.base}")
+
+
+def push(words: list[str]) -> None:
+    """Put a model on the Hugging Face hub, with a card."""
+    from vitlab.arguments import Push, parse
+
+    args = parse(Push, words, "push")
+    import vitlab
+
+    model = vitlab.load(args.weights)
+    url = vitlab.push(model, args.to, private=args.private, licence=args.licence)
+    if args.json:
+        _print_json({"model": model.config.name, "url": url})
+        return
+    print(url)
+
+
 def recipes(words: list[str]) -> None:
     """List the training recipes by name."""
     from vitlab.arguments import List, parse
@@ -161,7 +236,19 @@ def recipes(words: list[str]) -> None:
 
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
-    each.__name__: each for each in (train, evaluate, predict, measure, models, recipes)
+    each.__name__.replace("_", "-"): each
+    for each in (
+        train,
+        evaluate,
+        predict,
+        measure,
+        load_check,
+        export,
+        delta,
+        push,
+        models,
+        recipes,
+    )
 }
 
 

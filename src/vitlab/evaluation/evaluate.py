@@ -7,7 +7,7 @@ from vitlab.data.sources import Source
 from vitlab.data.splits import Splits, fingerprint, hold_out, open_data
 from vitlab.errors import UserError
 from vitlab.evaluation.metrics import figures
-from vitlab.evaluation.predict import predict
+from vitlab.evaluation.predict import check_classifier, predict
 from vitlab.measure.cost import cost
 from vitlab.models.create import Model
 
@@ -44,6 +44,7 @@ def evaluate(
         ValueError: no such data or split, or classes that the model does not know.
     """
     where = devices.choose(device)
+    check_classifier(model)
     splits = open_data(data, classes=model.config.labels)
     if len(splits.classes) != model.config.classes:
         raise UserError(

@@ -38,6 +38,15 @@ class Predictions:
     seconds: float
 
 
+def check_classifier(model: Model) -> None:
+    """Refuse a model that gives features alone."""
+    if not model.config.classes:
+        raise UserError(
+            f"{model.config.name} has no classifier, it gives features: train one, from "
+            "vitlab.load(…, classes=…)"
+        )
+
+
 @torch.inference_mode()
 def predict(
     model: Model,
@@ -59,8 +68,9 @@ def predict(
         seen: told the number of images done after every batch
 
     Raises:
-        ValueError: not one image could be decoded.
+        ValueError: not one image could be decoded, or the model has no classifier.
     """
+    check_classifier(model)
     model.to(device).eval()
     batch = max(1, min(BATCH, PIXELS // int(np.prod(model.config.size))))
     batches = EvaluationBatches(source, model.config, batch)

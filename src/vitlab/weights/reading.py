@@ -98,7 +98,10 @@ def check(reading: Reading, source: Source, expected: dict[str, Tensor]) -> None
             raise UserError(f"{source.path}: tensor {missing[0]} is missing ({reading.format})")
         for name, want in zip(entry.theirs, theirs_of(entry, expected), strict=True):
             have = source.shape(name)
-            if [n for n in have if n != 1] != [n for n in want if n != 1]:
+            padded = source.kind == "npz" and [n for n in have if n != 1] == [
+                n for n in want if n != 1
+            ]
+            if have != want and not padded:  # some of Google's norms are (1, 1, 1, C)
                 raise UserError(f"{source.path}: tensor {name} has shape {have}, not {want}")
     for name in unused(reading, source):
         if not reason(reading, name):

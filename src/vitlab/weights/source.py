@@ -216,6 +216,10 @@ def _pickle(path: Path) -> Source:
     """
     with readable(path), torch.serialization.safe_globals([argparse.Namespace]):
         lazily = zipfile.is_zipfile(path)
+        if lazily:
+            with zipfile.ZipFile(path) as archive:
+                if damaged := archive.testzip():
+                    raise UserError(f"{path}: {damaged} does not match its checksum")
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=lazily)
     wrapper = ""
     if isinstance(content, dict):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from vitlab.errors import UserError
@@ -179,7 +180,7 @@ def as_transformers(config: ModelConfig) -> tuple[list[Entry], Files]:
     before = prefix.get(kind, "") if config.classes else ""
     table = [
         entry.renamed(lambda name: name[1:] if name.startswith("/") else before + name)
-        for entry in huggingface.entries(config, kind)
+        for entry in (*huggingface.entries(config, kind), *_unused(config, kind))
     ]
     act = next(name for name, own in huggingface.ACTS.items() if own == config.gelu)
     act = "gelu_pytorch_tanh" if config.gelu == "tanh" else act
@@ -204,6 +205,15 @@ def as_transformers(config: ModelConfig) -> tuple[list[Entry], Files]:
         told["id2label"] = {str(number): label for number, label in enumerate(labels)}
         told["label2id"] = {label: number for number, label in enumerate(labels)}
     return table, {"config.json": told, "preprocessor_config.json": _preprocessor(config)}
+
+
+def _unused(config: ViTConfig, kind: str) -> list[Entry]:
+    """The mask token of pre-training, which DINO's classes expect to find; zero, as they start."""
+    if not kind.startswith("dino"):
+        return []
+    shape = (1, 1, config.width) if kind == "dinov3_vit" else (1, config.width)
+    name = ("embeddings.mask_token",)
+    return [Entry((), name, lambda tensors: [], lambda tensors: [torch.zeros(shape)])]
 
 
 def _family(config: ViTConfig) -> str:

@@ -35,6 +35,8 @@ def reading(source: Source, hints: Hints) -> Reading | None:
         "stages": stages, "widen": shape[3] // 64, "channels": shape[2], "fit": "squash",
         "classes": head[0] if head else 0,
     }  # fmt: skip
+    if hints.image_size:  # convolutions take any
+        fields["image_size"] = hints.image_size
     config = ResNetConfig(**(fields | hints.choices))
     table = [entry.renamed(lambda n: plain.get(n, prefix + n)) for entry in entries(config)]
     return Reading(NAME, config, table)

@@ -1,0 +1,220 @@
+"""Other people's files, damaged in every way: one line or the right model, never a traceback."""
+
+import io
+import json
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import vitlab
+
+SETTINGS = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
+)
+KINDS = ["timm", "transformers", "google", "pth", "vitlab"]
+
+
+def tiny() -> Any:
+    generator = torch.Generator().manual_seed(3)
+    return vitlab.create("ViT-Ti1/8", 3, 16, generator=generator, gelu="tanh")
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """A folder and its file of tensors in each format."""
+    root = tmp_path_factory.mktemp("originals")
+    found = {}
+    for kind in KINDS:
+        folder = root / kind
+        if kind == "pth":
+            vitlab.save(tiny(), root / "as_timm", to="timm")
+            folder.mkdir()
+            tensors = load_file(root / "as_timm" / "model.safetensors")
+            torch.save({"model": tensors}, folder / "model.pth")
+            found[kind] = (folder / "model.pth", folder / "model.pth")
+            continue
+        vitlab.save(tiny(), folder, to=kind)  # type: ignore[arg-type]
+        name = "model.npz" if kind == "google" else "model.safetensors"
+        found[kind] = (folder, folder / name)
+    return found
+
+
+def load(place: Path) -> Any:
+    """A model, or None where it was refused in one line."""
+    try:
+        return vitlab.load(place, image_size=16)
+    except vitlab.UserError as error:
+        assert "\n" not in str(error)
+        assert str(error)
+        return None
+
+
+def shapes(model: Any) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_originals_load(kind: str, originals: dict[str, tuple[Path, Path]]) -> None:
+    model = load(originals[kind][0])
+    assert model is not None
+    assert shapes(model) == shapes(tiny())
+
+
+@SETTINGS
+@given(data=st.data())
+@pytest.mark.parametrize("kind", KINDS)
+def test_flipped_and_cut(
+    kind: str, data: st.DataObject, originals: dict[str, tuple[Path, Path]]
+) -> None:
+    """Structure is refused; numbers may change in formats without checksums, shapes never."""
+    place, file = originals[kind]
+    content = file.read_bytes()
+    changed = bytearray(content)
+    for _ in range(data.draw(st.integers(1, 4))):
+        start = data.draw(st.sampled_from([0, max(0, len(content) - 3000), 0]))
+        position = start + data.draw(st.integers(0, min(len(content) - start - 1, 3000)))
+        changed[position] = data.draw(st.integers(0, 255))
+    if data.draw(st.booleans()):
+        changed = changed[: data.draw(st.integers(0, len(content) - 1))]
+    try:
+        file.write_bytes(changed)
+        model = load(place)
+        if model is not None:
+            assert shapes(model) == shapes(tiny())
+            if kind in ("google", "pth"):  # zips have checksums
+                for name, tensor in tiny().state_dict().items():
+                    assert torch.equal(model.state_dict()[name], tensor), name
+    finally:
+        file.write_bytes(content)
+
+
+@SETTINGS
+@given(data=st.data())
+def test_shuffled_names_and_wrong_shapes(
+    data: st.DataObject, originals: dict[str, tuple[Path, Path]], tmp_path: Path
+) -> None:
+    """A tensor under another's name, or of another shape, is refused by its name."""
+    kind = data.draw(st.sampled_from(["timm", "transformers", "vitlab"]))
+    place, file = originals[kind]
+    content = file.read_bytes()
+    tensors: dict[str, Tensor] = load_file(file)
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    names = sorted(tensors)
+    one, other = data.draw(st.sampled_from(names)), data.draw(st.sampled_from(names))
+    how = data.draw(st.sampled_from(["swap", "shape", "drop", "add", "nan", "type"]))
+    harmless = False
+    match how:
+        case "swap":
+            harmless = tensors[one].shape == tensors[other].shape
+            tensors[one], tensors[other] = tensors[other], tensors[one]
+        case "shape":
+            tensors[one] = torch.zeros(*tensors[one].shape, 2)
+        case "drop":
+            del tensors[one]
+        case "add":
+            tensors[f"{one}.more"] = torch.zeros(1)
+        case "nan":
+            tensors[one].view(-1)[0] = torch.nan
+        case "type":
+            tensors[one] = torch.zeros(tensors[one].shape, dtype=torch.uint8)
+    try:
+        save_file(tensors, file)
+        model = load(place)
+        # no classifier at all is a model too
+        dropped = how == "drop" and ("head" in one or "classifier" in one)
+        assert model is None or harmless or dropped
+    finally:
+        file.write_bytes(content)
+
+
+@SETTINGS
+@given(text=st.binary(max_size=300), kind=st.sampled_from(["timm", "transformers", "vitlab"]))
+def test_configurations_that_are_none(
+    text: bytes, kind: str, originals: dict[str, tuple[Path, Path]]
+) -> None:
+    file = originals[kind][0] / "config.json"
+    content = file.read_bytes()
+    try:
+        file.write_bytes(text)
+        load(originals[kind][0])
+    finally:
+        file.write_bytes(content)
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-5, 300), st.floats(), st.text(max_size=5),
+    st.lists(st.integers(-1, 40), max_size=3), st.dictionaries(st.text(max_size=3), st.integers()),
+)  # fmt: skip
+
+
+@SETTINGS
+@given(data=st.data())
+@pytest.mark.parametrize("kind", ["timm", "transformers", "vitlab"])
+def test_configurations_that_lie(
+    kind: str, data: st.DataObject, originals: dict[str, tuple[Path, Path]]
+) -> None:
+    """Any value of any kind for any key."""
+    folder = originals[kind][0]
+    file = folder / data.draw(
+        st.sampled_from(["config.json"] + ["preprocessor_config.json"] * (kind == "transformers"))
+    )
+    content = file.read_text()
+    told = json.loads(content)
+    inner = data.draw(
+        st.sampled_from([told, *(value for value in told.values() if isinstance(value, dict))])
+    )
+    inner[data.draw(st.sampled_from([*inner, "vision_config", "label_names"]))] = data.draw(VALUES)
+    try:
+        file.write_text(json.dumps(told))
+        load(folder)
+    finally:
+        file.write_text(content)
+
+
+class Trap:
+    """A pickle that would write a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return (Path.write_text, (self.file, "sprung"))
+
+
+def test_booby_traps_do_not_spring(tmp_path: Path) -> None:
+    trap = tmp_path / "sprung.txt"
+    files = []
+    with (tmp_path / "plain.pth").open("wb") as stream:
+        pickle.dump({"model": {"patch_embed.proj.weight": Trap(trap)}}, stream)
+    torch.save({"state_dict": Trap(trap)}, tmp_path / "zipped.pt")
+    np.savez(tmp_path / "arrays.npz", **{"embedding/kernel": np.array([Trap(trap)], dtype=object)})
+    (tmp_path / "model.safetensors").write_bytes((tmp_path / "zipped.pt").read_bytes())
+    files = ["plain.pth", "zipped.pt", "arrays.npz", "model.safetensors"]
+    for name in files:
+        with pytest.raises(ValueError, match=name):
+            vitlab.load(tmp_path / name)
+    assert not trap.exists()
+
+
+def test_bombs(tmp_path: Path) -> None:
+    """A header that claims terabytes is refused before anything is allocated."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f4", "fortran_order": False, "shape": (10**6, 10**6)}
+    )
+    with zipfile.ZipFile(tmp_path / "bomb.npz", "w") as archive:
+        archive.writestr("embedding/kernel.npy", b"\x93NUMPY\x01\x00"[:8] + header.getvalue()[8:])
+    with pytest.raises(ValueError, match="does not have the size that it claims"):
+        vitlab.load(tmp_path / "bomb.npz")
+    (tmp_path / "bomb.safetensors").write_bytes((2**40).to_bytes(8, "little") + b"{}")
+    with pytest.raises(ValueError, match="header"):
+        vitlab.load(tmp_path / "bomb.safetensors")

@@ -1,0 +1,175 @@
+"""Our models in others' formats: their libraries give our numbers, and we read back our bits."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import vitlab
+from oracles import peers
+
+TIMM: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("ViT-Ti2/8", {}),
+    "Google's GELU, mean": ("ViT-Ti2/8", {"gelu": "tanh", "pool": "mean"}),
+    "no classes": ("ViT-Ti2/8", {"classes": 0, "norm_at": "none"}),
+    "registers": ("ViT-Ti2/8", {"registers": 3, "layer_scale": 0.1}),
+    "parallel": ("ViT-Ti2x2/8", {"layer_scale": 0.1}),
+    "odd MLP": ("ViT(width=48,depth=2,heads=3,mlp=100)/8", {"qk_norm": True}),
+    "no biases": ("ViT-Ti2/8", {"bias": False, "qkv_bias": False}),
+    "CLIP": (
+        "ViT-Ti2/8",
+        {"pre_norm": True, "stem_bias": False, "gelu": "quick", "norm_eps": 1e-5},
+    ),
+    "SigLIP": ("ViT-Ti2/8", {"pool": "attention", "classes": 0}),
+    "BEiT": (
+        "ViT-Ti2/8",
+        {
+            "positions": "bias", "pool": "mean", "class_token": True, "norm_at": "pooled",
+            "layer_scale": 0.1,
+        },
+    ),
+    "BEiT, shared": (
+        "ViT-Ti2/8", {"positions": "bias", "positions_at": "shared", "layer_scale": 0.1}
+    ),
+    "SwiGLU": ("ViT-Ti2/8", {"ffn": "swiglu", "mlp": 100, "layer_scale": 0.1}),
+    "DINOv3": (
+        "ViT-Ti2/8",
+        {
+            "positions": "rope", "registers": 4, "layer_scale": 0.1, "norm_eps": 1e-5,
+            "pool": "mean", "class_token": True, "qkv_bias": False,
+        },
+    ),
+    "distilled": ("ViT-Ti2/8", {"pool": "prefix", "registers": 1, "class_token": True}),
+    "hybrid": ("R26+ViT-Ti2/32", {"resnet": "timm"}),
+}  # fmt: skip
+TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("ViT-Ti2/8", {}),
+    "pooler": ("ViT-Ti2/8", {"classes": 0, "pre_logits": 24}),
+    "no biases, tanh": ("ViT-Ti2/8", {"qkv_bias": False, "gelu": "tanh"}),
+    "CLIP": TIMM["CLIP"],
+    "CLIP without": ("ViT-Ti2/8", {**TIMM["CLIP"][1], "classes": 0}),
+    "SigLIP": TIMM["SigLIP"],
+    "BEiT": TIMM["BEiT"],
+    "BEiT, shared": ("ViT-Ti2/8", {**TIMM["BEiT"][1], "positions_at": "shared", "classes": 0}),
+    "DINOv2": ("ViT-Ti2/8", {"pool": "both", "layer_scale": 0.1}),
+    "DINOv2, registers": ("ViT-Ti2/8", {"registers": 2, "layer_scale": 0.1, "classes": 0}),
+    "DINOv2, gated": ("ViT-Ti2/8", {"ffn": "swiglu", "mlp": 512, "layer_scale": 0.1, "classes": 0}),
+    "DINOv3": ("ViT-Ti2/8", {**TIMM["DINOv3"][1], "pool": "token", "classes": 0}),
+    "distilled": TIMM["distilled"],
+}
+
+
+def a_model(name: str, choices: dict[str, Any], size: Any = (32, 32)) -> Any:
+    """Every tensor random, but what a format has no place for."""
+    own = {"classes": 5, "mean": (0.1, 0.2, 0.3), "crop": 0.875, **choices}
+    model = vitlab.create(name, image_size=size, **own)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            tensor.add_(0.05 * torch.randn(tensor.shape, generator=generator))
+        if model.config.positions in ("bias", "rope") and model.config.qkv_bias:
+            for block in model.blocks:
+                block.attention[0].body.qkv.bias.chunk(3)[1].zero_()
+        if model.config.pre_norm and model.config.classes:
+            model.head.classify.bias.zero_()
+    return model.eval()
+
+
+def same(model: Any, loaded: Any) -> None:
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor), name
+
+
+def close(got: torch.Tensor, want: torch.Tensor) -> None:
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", TIMM)
+def test_timm_loads_it(case: str, tmp_path: Path) -> None:
+    model = a_model(*TIMM[case], (64, 32) if "R26" in TIMM[case][0] else (32, 48))
+    vitlab.save(model, tmp_path / "m", to="timm")
+    loaded = vitlab.load(tmp_path / "m")
+    same(model, loaded)
+    assert loaded.config.mean == model.config.mean
+    other = peers.timm().create_model(f"local-dir:{tmp_path / 'm'}", pretrained=True).eval()
+    images = torch.randn(2, 3, *model.config.size)
+    with torch.inference_mode():
+        close(other(images), model(images))
+        close(loaded(images), model(images))
+
+
+@pytest.mark.parametrize("case", TRANSFORMERS)
+def test_transformers_loads_it(case: str, tmp_path: Path) -> None:
+    transformers = peers.transformers()
+    model = a_model(*TRANSFORMERS[case])
+    vitlab.save(model, tmp_path / "m", to="transformers")
+    same(model, vitlab.load(tmp_path / "m"))
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "m")
+    kind: type[nn.Module] = getattr(transformers, config.architectures[0])
+    other, report = kind.from_pretrained(tmp_path / "m", output_loading_info=True)
+    assert not report["missing_keys"], report
+    assert not report["unexpected_keys"], report
+    images = torch.randn(2, 3, 32, 32)
+    with torch.inference_mode():
+        want = other.eval()(images)
+        for output in ("logits", "image_embeds", "pooler_output"):
+            if getattr(want, output, None) is not None:
+                close(getattr(want, output), model(images))
+                return
+    raise AssertionError("nothing compared")
+
+
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [
+        ("ViT-Ti2/8", {"gelu": "tanh"}),
+        ("ViT-Ti2/8", {"gelu": "tanh", "pool": "attention", "pre_logits": 12}),
+        ("R26+ViT-Ti2/32", {"gelu": "tanh", "classes": 0}),
+        ("BiT-R(1-1)x1", {}),
+    ],
+)
+def test_googles_format_and_back(
+    name: str, choices: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = vitlab.create(name, image_size=64, **{"classes": 5, **choices})
+    vitlab.save(model, tmp_path / "m", to="google")
+    loaded = vitlab.load(tmp_path / "m" / "model.npz", image_size=64)
+    same(model, loaded)
+    assert vitlab.load(tmp_path / "m").config.name == name
+
+
+REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
+    ("google", "ViT-Ti1/8", {}, "google has no place for gelu='exact' in such a model"),
+    ("google", "ViT-Ti1x2/8", {}, "has no place for ViT-Ti1x2/8"),
+    ("google", "ViT-Ti1/8", {"registers": 2}, "no place"),
+    ("timm", "ViT-Ti1x3/8", {}, "timm has two parallel branches, not 3"),
+    ("timm", "ViT-Ti1/8", {"pre_logits": 8}, "timm has no place for pre_logits"),
+    ("timm", "ViT-Ti1/8", {"norm_eps": 1e-3}, "timm has no place for norm_eps=0.001"),
+    ("timm", "R26+ViT-Ti1/32", {}, "timm has no place for resnet='google'"),
+    ("timm", "BiT-R50x1", {}, "no place for BiT-R50x1"),
+    ("transformers", "ViT-Ti1/8", {"pool": "mean"}, "no place for pool=mean"),
+    ("transformers", "ViT-Ti1/8", {"stem": "hmlp"}, "no place for ViT-Ti1/8"),
+    ("transformers", "ViT-Ti1/8", {"pool": "attention"}, "siglip_vision_model has no classifier"),
+    ("onnx", "ViT-Ti1/8", {}, "there is no format 'onnx': vitlab, timm, transformers, google"),
+]
+
+
+@pytest.mark.parametrize(("to", "name", "choices", "message"), REFUSED)
+def test_what_a_format_cannot_hold(
+    to: Any, name: str, choices: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    model = vitlab.create(name, 5, 32, **choices)
+    with pytest.raises(ValueError, match=message):
+        vitlab.save(model, tmp_path / "m", to=to)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_lost_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = vitlab.create("ViT-Ti1/8", 2, 16, gelu="tanh", labels=("cat", "dog"), crop=0.5)
+    with caplog.at_level(logging.WARNING):
+        vitlab.save(model, tmp_path / "m", to="google")
+    assert "google has no place for interpolation" in caplog.text or "crop=0.5" in caplog.text
+    assert "labels=('cat', 'dog')" in caplog.text

@@ -7,8 +7,9 @@ import pytest
 import torch
 from scipy import ndimage
 
-from vitlab.data.augment import affine, augment, normalise
+from vitlab.data.augment import augment, normalise
 from vitlab.data.options import Augment
+from vitlab.data.warp import affine
 
 HALF = torch.full((1, 6), 0.5)  # the draw that means: not moved (and not flipped)
 

@@ -1,0 +1,218 @@
+"""Operations on the values of whole batches of uint8 images, with Pillow's meaning of each.
+
+Each image gets an operation and an argument of its own. Images of one operation are changed
+together, but nothing is computed across images: what comes out of one depends on it alone, to the
+bit. Values stay whole numbers between operations, rounded or cut off as Pillow does it.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitlab.data.policy import Codes, Floats, Op
+
+VALUES = np.arange(256)
+TABLES = (Op.INVERT, Op.POSTERIZE, Op.SOLARIZE, Op.SOLARIZE_ADD, Op.BRIGHTNESS)
+
+
+def photometric(pixels: Tensor, ops: Codes, arguments: Floats) -> Tensor:
+    """One operation an image.
+
+    Args:
+        pixels: uint8 (B, C, H, W), contiguous; changed in place
+        ops: (B,), codes of `Op`; what moves places, or is none, is left out here
+        arguments: (B,)
+    """
+    kinds = np.where(np.isin(ops, TABLES), TABLES[0], ops)  # one look-up for all of these
+    kinds = np.where(ops >= Op.ROTATE, Op.NONE, kinds)
+    order = np.argsort(kinds, kind="stable")
+    kinds, ops, arguments = kinds[order], ops[order], arguments[order]
+    rows = torch.from_numpy(order).to(pixels.device)
+    factors = torch.from_numpy(arguments.astype(np.float32)).to(pixels.device)
+    for kind in np.unique(kinds[kinds != Op.NONE]):
+        first, end = np.searchsorted(kinds, [kind, kind + 1]).tolist()
+        part = pixels.index_select(0, rows[first:end])
+        if kind == TABLES[0]:
+            table = torch.from_numpy(tables(ops[first:end], arguments[first:end]))
+            part = look_up(part, table[:, None].to(pixels.device))
+        else:
+            part = ACTIONS[kind](part, factors[first:end].view(-1, 1, 1, 1))
+        pixels.index_copy_(0, rows[first:end], part)
+    return pixels
+
+
+def tables(ops: Codes, arguments: Floats) -> NDArray[np.uint8]:
+    """What becomes of each value, for operations that look at nothing else: (B, 256)."""
+    result = np.empty((len(ops), 256), np.uint8)
+    for row, (op, argument) in enumerate(zip(ops.tolist(), arguments.tolist(), strict=True)):
+        match op:
+            case Op.INVERT:
+                result[row] = 255 - VALUES
+            case Op.POSTERIZE:
+                result[row] = VALUES & ~(2 ** (8 - min(8, int(argument))) - 1)
+            case Op.SOLARIZE:
+                result[row] = np.where(argument > VALUES, VALUES, 255 - VALUES)
+            case Op.SOLARIZE_ADD:
+                result[row] = np.where(
+                    VALUES < 128, np.minimum(255, VALUES + int(argument)), VALUES
+                )
+            case _:  # brightness
+                result[row] = np.minimum(255, np.float32(argument) * VALUES.astype(np.float32))
+    return result
+
+
+def look_up(pixels: Tensor, table: Tensor) -> Tensor:
+    """Replace values by their entries in tables: uint8 (B, C, H, W) by (B, C or 1, 256)."""
+    rows = table.expand(-1, pixels.shape[1], -1).reshape(-1, 256)
+    first = 256 * torch.arange(len(rows), device=pixels.device, dtype=torch.int32)
+    places = pixels.int() + first.view(*pixels.shape[:2], 1, 1)
+    return rows.reshape(-1).index_select(0, places.view(-1)).view(pixels.shape)
+
+
+def auto_contrast(pixels: Tensor, _: Tensor) -> Tensor:
+    """Stretch each channel so that its least value becomes 0 and its greatest 255."""
+    low = pixels.amin((2, 3))[..., None].double()
+    high = pixels.amax((2, 3))[..., None].double()
+    scale = 255.0 / (high - low).clamp(min=1)
+    values = torch.arange(256, device=pixels.device, dtype=torch.float64)
+    stretched = (values * scale + -low * scale).clamp(0, 255)
+    return look_up(pixels, torch.where(high > low, stretched, values).byte())
+
+
+def equalize(pixels: Tensor, _: Tensor) -> Tensor:
+    """Map each channel's values so that they become about equally frequent."""
+    batch, channels, rows, columns = pixels.shape
+    places = pixels.reshape(batch * channels, -1).long()
+    places += 256 * torch.arange(batch * channels, device=pixels.device)[:, None]
+    ones = torch.ones(1, dtype=torch.int32, device=pixels.device).expand(places.numel())
+    counts = torch.zeros(batch * channels * 256, dtype=torch.int32, device=pixels.device)
+    counts = counts.scatter_add_(0, places.view(-1), ones).view(batch, channels, 256)
+    values = torch.arange(256, device=pixels.device, dtype=torch.int32)
+    last = torch.where(counts > 0, values, 0).amax(-1, keepdim=True)  # the greatest value there is
+    step = (rows * columns - counts.gather(-1, last.long())) // 255
+    before = counts.cumsum(-1, dtype=torch.int32) - counts
+    spread = ((step // 2 + before) // step.clamp(min=1)).clamp(max=255)
+    return look_up(pixels, torch.where(step > 0, spread, values).byte())
+
+
+def color(pixels: Tensor, factor: Tensor) -> Tensor:
+    """Between grey (0) and itself (1), or beyond."""
+    return pixels if pixels.shape[1] == 1 else _blend(luma(pixels), pixels, factor)
+
+
+def contrast(pixels: Tensor, factor: Tensor) -> Tensor:
+    """Between its mean brightness everywhere (0) and itself (1), or beyond."""
+    grey = luma(pixels)
+    mean = grey.sum((1, 2, 3), dtype=torch.float64) / grey[0].numel()
+    return _blend((mean + 0.5).floor().float().view(-1, 1, 1, 1), pixels, factor)
+
+
+def sharpness(pixels: Tensor, factor: Tensor) -> Tensor:
+    """Between smoothed (0) and itself (1), or beyond; the outermost pixels stay."""
+    if min(pixels.shape[2:]) < 3:
+        return pixels
+    values = pixels.float()
+    across = values[..., :-2] + values[..., 1:-1] + values[..., 2:]
+    around = across[:, :, :-2] + across[:, :, 1:-1] + across[:, :, 2:]
+    inner = (slice(None), slice(None), slice(1, -1), slice(1, -1))
+    smooth = ((around + 4 * values[inner]) / 13 + 0.5).floor()
+    result = pixels.clone()
+    result[inner] = _blend(smooth, values[inner], factor)
+    return result
+
+
+def blur(pixels: Tensor, radius: Tensor) -> Tensor:
+    """Gaussian blur as Pillow approximates it: three boxes with soft ends along each side."""
+    weights = box_weights(radius.view(-1).double()).float().view(-1, 3, 1, 1, 1).unbind(1)
+    values = pixels.float()
+    for dim, pad in ((3, (2, 2, 0, 0)), (2, (0, 0, 2, 2))):
+        length = values.shape[dim]
+        for _ in range(3):
+            padded = F.pad(values, pad, mode="replicate")
+            values = values * weights[0]
+            for k in (1, 2):
+                both = padded.narrow(dim, 2 - k, length) + padded.narrow(dim, 2 + k, length)
+                values += both.mul_(weights[k])
+            values = values.add_(0.5).floor_()
+    return values.clamp_(0, 255).byte()
+
+
+def box_weights(radius: Tensor) -> Tensor:
+    """Weights of a box's centre and of its next two pixels either side: (B, 3) from (B,).
+
+    The box has some whole pixels and a share of the next ones, so that its variance is a third of
+    the square of the radius (Gwosdek et al., 2011); two pixels are enough up to a radius of 2.4.
+    """
+    variance = radius**2 / 3
+    whole = ((torch.sqrt(12 * variance + 1) - 1) / 2).floor()
+    share = (2 * whole + 1) * (whole * (whole + 1) - 3 * variance)
+    share = share / (6 * (variance - (whole + 1) ** 2))
+    places = torch.arange(3, device=radius.device)
+    box = (whole[:, None] + share[:, None] - places + 1).clamp(0, 1)
+    return box / (2 * (whole + share) + 1)[:, None]
+
+
+def hue(pixels: Tensor, turn: Tensor) -> Tensor:
+    """Turn the colours around their circle, through Pillow's HSV of whole numbers."""
+    if pixels.shape[1] != 3:
+        return pixels
+    values = pixels.float()
+    top, low = values.amax(1, keepdim=True), values.amin(1, keepdim=True)
+    spread = (top - low).clamp(min=1)
+    red, green, blue = ((top - values) / spread).split(1, 1)
+    red, green, blue = red.double(), green.double(), blue.double()  # where Pillow's are, too
+    angle = torch.where(values[:, 1:2] == top, 2 + red - blue, 4 + green - red)
+    angle = torch.where(values[:, :1] == top, blue - green, angle).float().double()
+    angle = (((angle / 6 + 1) % 1).float().double() * 255).floor()
+    angle = torch.where(top == low, 0, angle)
+    saturation = (255 * (spread / top.clamp(min=1)).double()).floor() / 255
+    angle = (angle + (turn.double() * 255).trunc()) % 256 * 6 / 255
+    part = angle - angle.floor()
+    high, top = torch.where(top == low, 0, saturation), top.double()
+    down, falling, rising = (
+        (top * (1 - high * s) + 0.5).floor() for s in (torch.ones_like(part), part, 1 - part)
+    )
+    sector = angle.floor().long() % 6
+    channels = [
+        torch.cat(each, 1).gather(1, sector)
+        for each in (
+            (top, falling, down, down, rising, top),
+            (rising, top, top, falling, down, down),
+            (down, down, rising, top, top, falling),
+        )
+    ]
+    return torch.cat(channels, 1).byte()
+
+
+def luma(pixels: Tensor) -> Tensor:
+    """Brightness as Pillow has it (ITU-R 601), whole numbers in float32: (B, 1, H, W).
+
+    Of one channel its own value, of any other number than three their rounded mean.
+    """
+    values = pixels.float()
+    if values.shape[1] == 1:
+        return values
+    if values.shape[1] != 3:
+        return (values.sum(1, keepdim=True) / values.shape[1] + 0.5).floor()
+    red, green, blue = values.split(1, 1)  # every sum below 2^24, so float32 is exact
+    return ((red * 19595 + green * 38470 + blue * 7471 + 32768) / 65536).floor()
+
+
+def _blend(start: Tensor, end: Tensor, factor: Tensor) -> Tensor:
+    """From `start` at factor 0 to `end` at 1 and beyond, cut off to whole numbers in 0 … 255."""
+    return (start + factor * (end.float() - start)).clamp_(0, 255).byte()
+
+
+ACTIONS: dict[int, Callable[[Tensor, Tensor], Tensor]] = {
+    Op.AUTO_CONTRAST: auto_contrast,
+    Op.EQUALIZE: equalize,
+    Op.COLOR: color,
+    Op.CONTRAST: contrast,
+    Op.SHARPNESS: sharpness,
+    Op.BLUR: blur,
+    Op.HUE: hue,
+}

@@ -1,8 +1,8 @@
 """Each operation against Pillow's meaning of it, on whole numbers from 0 to 255.
 
 All are exact but these: a blur differs by up to 2, and rarely, because Pillow computes it with
-other fractions; a bilinear sampling by up to 1, because Pillow cuts off what is rounded here; a cubic one
-by up to 4 and 1 on average on a smooth image, because Pillow's cubic is a sharper one.
+other fractions; a bilinear sampling by up to 1, because Pillow cuts off what is rounded here; a
+cubic one by up to 4 and 1 on average on a smooth image, because Pillow's cubic is a sharper one.
 """
 
 from collections.abc import Callable

@@ -77,8 +77,8 @@ def auto_contrast(pixels: Tensor, _: Tensor) -> Tensor:
     """Stretch each channel so that its least value becomes 0 and its greatest 255."""
     low = pixels.amin((2, 3))[..., None].double()
     high = pixels.amax((2, 3))[..., None].double()
-    scale = 255.0 / (high - low).clamp(min=1)
     values = torch.arange(256, device=pixels.device, dtype=torch.float64)
+    scale = values[-1] / (high - low).clamp(min=1)  # a plain number would be times a reciprocal
     stretched = (values * scale + -low * scale).clamp(0, 255)
     return look_up(pixels, torch.where(high > low, stretched, values).byte())
 

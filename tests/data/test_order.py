@@ -1,6 +1,7 @@
 """The order of training is a pure function of the seed and the batch's number."""
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -72,7 +73,7 @@ def test_copies_of_an_image_are_no_neighbours_and_draw_anew() -> None:
     samples = batch_samples(4, 3, 1000, 48, 3)
     indices = [index for _, index, _ in samples]
     assert len(set(indices)) == 16
-    assert all(a != b for a, b in zip(indices, indices[1:], strict=False))
+    assert all(a != b for a, b in pairwise(indices))
     base = draws(1, 2, 3, 40)
     assert np.array_equal(base, draws(1, 2, 3, 40, copy=0))
     assert np.array_equal(base[:28], draws(1, 2, 3, 28))

@@ -207,14 +207,13 @@ def _augment_rules(recipe: Recipe) -> list[tuple[str, Any, bool, str]]:
     rules: list[tuple[str, Any, bool, str]] = [
         ("rand_ops", how.rand_ops, 0 <= how.rand_ops <= 15, "in [0, 15]"),
         ("three_augment", how.three_augment, not policies, "off where there are rand_ops"),
-        ("color_jitter", how.color_jitter, how.color_jitter >= 0, "0 or more"),
         ("hue_jitter", how.hue_jitter, 0 <= how.hue_jitter <= 0.5, "in [0, 0.5]"),
         ("repeats", how.repeats, how.repeats >= 1, "at least 1"),
         ("micro_batch", recipe.micro_batch, recipe.micro_batch != 1 or not mixes, together),
     ]
-    for key in ("rand_magnitude", "rand_std", "rand_limit", "mixup", "cutmix"):
+    for key in ("rand_magnitude", "rand_std", "rand_limit", "color_jitter", "mixup", "cutmix"):
         value = getattr(how, key)
-        rules.append((key, value, 0 <= value < float("inf"), "0 or more"))
+        rules.append((key, value, 0 <= value < float("inf"), "0 or more and finite"))
     for key in ("rand_probability", "erase", "mix_switch"):
         value = getattr(how, key)
         rules.append((key, value, 0 <= value <= 1, "in [0, 1]"))

@@ -35,7 +35,7 @@ class Mix:
     box: tuple[int, int, int, int] | None
 
     def __call__(self, pixels: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-        """Mix the pairs of a batch or of any part of it that splits no pair.
+        """Mix the pairs of a batch, or of any part of it that splits no pair, in place.
 
         Args:
             pixels: float (B, C, H, W)
@@ -49,10 +49,11 @@ class Mix:
         partners = neighbours(len(pixels), pixels.device)
         targets = targets * self.share + targets[partners] * (1 - self.share)
         if self.box is None:
-            return pixels * self.share + pixels[partners] * (1 - self.share), targets
+            others = pixels.index_select(0, partners).mul_(1 - self.share)
+            return pixels.mul_(self.share).add_(others), targets
         top, bottom, left, right = self.box
-        pixels = pixels.clone()
-        pixels[..., top:bottom, left:right] = pixels[partners, :, top:bottom, left:right]
+        hole = pixels[..., top:bottom, left:right]
+        hole.copy_(hole.index_select(0, partners))
         return pixels, targets
 
 

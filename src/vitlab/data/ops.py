@@ -9,25 +9,23 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from vitlab.data.policy import Codes, Floats, Op
 
-VALUES = np.arange(256)
-TABLES = (Op.INVERT, Op.POSTERIZE, Op.SOLARIZE, Op.SOLARIZE_ADD, Op.BRIGHTNESS)
+BITS = (Op.INVERT, Op.POSTERIZE, Op.SOLARIZE, Op.SOLARIZE_ADD)
 
 
 def photometric(pixels: Tensor, ops: Codes, arguments: Floats) -> Tensor:
     """One operation an image.
 
     Args:
-        pixels: uint8 (B, C, H, W), contiguous; changed in place
+        pixels: uint8 (B, C, H, W), contiguous; may be changed in place
         ops: (B,), codes of `Op`; what moves places, or is none, is left out here
         arguments: (B,)
     """
-    kinds = np.where(np.isin(ops, TABLES), TABLES[0], ops)  # one look-up for all of these
+    kinds = np.where(np.isin(ops, BITS), BITS[0], ops)  # one formula for all of these
     kinds = np.where(ops >= Op.ROTATE, Op.NONE, kinds)
     order = np.argsort(kinds, kind="stable")
     kinds, ops, arguments = kinds[order], ops[order], arguments[order]
@@ -35,58 +33,49 @@ def photometric(pixels: Tensor, ops: Codes, arguments: Floats) -> Tensor:
     factors = torch.from_numpy(arguments.astype(np.float32)).to(pixels.device)
     for kind in np.unique(kinds[kinds != Op.NONE]):
         first, end = np.searchsorted(kinds, [kind, kind + 1]).tolist()
-        part = pixels.index_select(0, rows[first:end])
-        if kind == TABLES[0]:
-            table = torch.from_numpy(tables(ops[first:end], arguments[first:end]))
-            part = look_up(part, table[:, None].to(pixels.device))
+        alone = end - first == len(pixels)
+        part = pixels if alone else pixels.index_select(0, rows[first:end])
+        if kind == BITS[0]:
+            part = bits(part, ops[first:end], arguments[first:end])
         else:
             part = ACTIONS[kind](part, factors[first:end].view(-1, 1, 1, 1))
-        pixels.index_copy_(0, rows[first:end], part)
+        pixels = part if alone else pixels.index_copy_(0, rows[first:end], part)
     return pixels
 
 
-def tables(ops: Codes, arguments: Floats) -> NDArray[np.uint8]:
-    """What becomes of each value, for operations that look at nothing else: (B, 256)."""
-    result = np.empty((len(ops), 256), np.uint8)
-    for row, (op, argument) in enumerate(zip(ops.tolist(), arguments.tolist(), strict=True)):
-        match op:
-            case Op.INVERT:
-                result[row] = 255 - VALUES
-            case Op.POSTERIZE:
-                result[row] = VALUES & ~(2 ** (8 - min(8, int(argument))) - 1)
-            case Op.SOLARIZE:
-                result[row] = np.where(argument > VALUES, VALUES, 255 - VALUES)
-            case Op.SOLARIZE_ADD:
-                result[row] = np.where(
-                    VALUES < 128, np.minimum(255, VALUES + int(argument)), VALUES
-                )
-            case _:  # brightness
-                result[row] = np.minimum(255, np.float32(argument) * VALUES.astype(np.float32))
-    return result
+def bits(pixels: Tensor, ops: Codes, arguments: Floats) -> Tensor:
+    """Invert, posterize, solarize and solarize-add, which are all one formula of whole numbers.
 
-
-def look_up(pixels: Tensor, table: Tensor) -> Tensor:
-    """Replace values by their entries in tables: uint8 (B, C, H, W) by (B, C or 1, 256)."""
-    rows = table.expand(-1, pixels.shape[1], -1).reshape(-1, 256)
-    first = 256 * torch.arange(len(rows), device=pixels.device, dtype=torch.int32)
-    places = pixels.int() + first.view(*pixels.shape[:2], 1, 1)
-    return rows.reshape(-1).index_select(0, places.view(-1)).view(pixels.shape)
+    Values below a threshold are added to, up to 255; of the others some bits are turned over, then
+    some are kept.
+    """
+    number = arguments.astype(np.int16)
+    solar, adding, kept = ops == Op.SOLARIZE, ops == Op.SOLARIZE_ADD, ops == Op.POSTERIZE
+    below = np.where(solar, number, np.where(adding, 128, 0))
+    more = np.where(adding, number, 0)
+    turned = np.where(adding | kept, 0, 255)
+    mask = np.where(kept, 255 & ~((1 << np.clip(8 - number, 0, 8)) - 1), 255)
+    table = torch.from_numpy(np.stack([below, more, turned, mask]).astype(np.int16))
+    low, plus, flips, keep = table.to(pixels.device)[..., None, None, None]
+    values = pixels.short()
+    raised = (values + plus).clamp_(max=255)
+    return torch.where(values < low, raised, values.bitwise_xor(flips).bitwise_and_(keep)).byte()
 
 
 def auto_contrast(pixels: Tensor, _: Tensor) -> Tensor:
     """Stretch each channel so that its least value becomes 0 and its greatest 255."""
-    low = pixels.amin((2, 3))[..., None].double()
-    high = pixels.amax((2, 3))[..., None].double()
-    values = torch.arange(256, device=pixels.device, dtype=torch.float64)
-    scale = values[-1] / (high - low).clamp(min=1)  # a plain number would be times a reciprocal
-    stretched = (values * scale + -low * scale).clamp(0, 255)
-    return look_up(pixels, torch.where(high > low, stretched, values).byte())
+    low = pixels.amin((2, 3), keepdim=True).double()
+    spread = pixels.amax((2, 3), keepdim=True) - low
+    most = torch.full_like(spread, 255)  # a plain number would be times a reciprocal
+    scale = torch.where(spread > 0, most / spread, 1)
+    offset = torch.where(spread > 0, -low * scale, 0)
+    return pixels.double().mul_(scale).add_(offset).clamp_(0, 255).byte()
 
 
 def equalize(pixels: Tensor, _: Tensor) -> Tensor:
     """Map each channel's values so that they become about equally frequent."""
     batch, channels, rows, columns = pixels.shape
-    places = pixels.reshape(batch * channels, -1).long()
+    places = pixels.reshape(batch * channels, -1).long()  # of each value in all the tables
     places += 256 * torch.arange(batch * channels, device=pixels.device)[:, None]
     ones = torch.ones(1, dtype=torch.int32, device=pixels.device).expand(places.numel())
     counts = torch.zeros(batch * channels * 256, dtype=torch.int32, device=pixels.device)
@@ -96,19 +85,27 @@ def equalize(pixels: Tensor, _: Tensor) -> Tensor:
     step = (rows * columns - counts.gather(-1, last.long())) // 255
     before = counts.cumsum(-1, dtype=torch.int32) - counts
     spread = ((step // 2 + before) // step.clamp(min=1)).clamp(max=255)
-    return look_up(pixels, torch.where(step > 0, spread, values).byte())
+    table = torch.where(step > 0, spread, values).byte()
+    return table.view(-1).index_select(0, places.view(-1)).view(pixels.shape)
+
+
+def brightness(pixels: Tensor, factor: Tensor) -> Tensor:
+    """Between black (0) and itself (1), or beyond."""
+    return pixels.float().mul_(factor).clamp_(0, 255).byte()
 
 
 def color(pixels: Tensor, factor: Tensor) -> Tensor:
     """Between grey (0) and itself (1), or beyond."""
-    return pixels if pixels.shape[1] == 1 else _blend(luma(pixels), pixels, factor)
+    values = pixels.float()
+    return pixels if pixels.shape[1] == 1 else _blend(luma(values), values, factor)
 
 
 def contrast(pixels: Tensor, factor: Tensor) -> Tensor:
     """Between its mean brightness everywhere (0) and itself (1), or beyond."""
-    grey = luma(pixels)
+    values = pixels.float()
+    grey = luma(values)
     mean = grey.sum((1, 2, 3), dtype=torch.float64) / grey[0].numel()
-    return _blend((mean + 0.5).floor().float().view(-1, 1, 1, 1), pixels, factor)
+    return _blend((mean + 0.5).floor().float().view(-1, 1, 1, 1), values, factor)
 
 
 def sharpness(pixels: Tensor, factor: Tensor) -> Tensor:
@@ -188,28 +185,29 @@ def hue(pixels: Tensor, turn: Tensor) -> Tensor:
     return torch.cat(channels, 1).byte()
 
 
-def luma(pixels: Tensor) -> Tensor:
-    """Brightness as Pillow has it (ITU-R 601), whole numbers in float32: (B, 1, H, W).
+def luma(values: Tensor) -> Tensor:
+    """Brightness as Pillow has it (ITU-R 601), whole numbers from such: float32 (B, 1, H, W).
 
     Of one channel its own value, of any other number than three their rounded mean.
     """
-    values = pixels.float()
     if values.shape[1] == 1:
         return values
     if values.shape[1] != 3:
         return (values.sum(1, keepdim=True) / values.shape[1] + 0.5).floor()
     red, green, blue = values.split(1, 1)  # every sum below 2^24, so float32 is exact
-    return ((red * 19595 + green * 38470 + blue * 7471 + 32768) / 65536).floor()
+    total = (red * 19595).add_(green * 38470).add_(blue * 7471).add_(32768)
+    return total.div_(65536).floor_()
 
 
 def _blend(start: Tensor, end: Tensor, factor: Tensor) -> Tensor:
     """From `start` at factor 0 to `end` at 1 and beyond, cut off to whole numbers in 0 … 255."""
-    return (start + factor * (end.float() - start)).clamp_(0, 255).byte()
+    return (end - start).mul_(factor).add_(start).clamp_(0, 255).byte()
 
 
 ACTIONS: dict[int, Callable[[Tensor, Tensor], Tensor]] = {
     Op.AUTO_CONTRAST: auto_contrast,
     Op.EQUALIZE: equalize,
+    Op.BRIGHTNESS: brightness,
     Op.COLOR: color,
     Op.CONTRAST: contrast,
     Op.SHARPNESS: sharpness,

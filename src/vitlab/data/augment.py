@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from vitlab.data import policy
 from vitlab.data.erase import erase
 from vitlab.data.ops import photometric
-from vitlab.data.policy import Codes, Floats, Op
+from vitlab.data.policy import Codes, Floats, Op, send
 from vitlab.data.warp import affine, compose, sample
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def augment(
     ops, arguments = policy.sequence(numbers, how)
     pixels = images.permute(0, 3, 1, 2)
     if ops.shape[1]:
-        fill = (255 * torch.tensor(mean)).round().clamp(0, 255).byte().to(pixels.device)
+        fill = send(np.clip(np.rint(255 * np.array(mean)), 0, 255).astype(np.uint8), images.device)
         pixels = pixels.clone(memory_format=torch.contiguous_format)
         result = _unit(_follow(pixels, draws, ops, arguments, how, fill))
     else:
@@ -101,11 +101,11 @@ def _follow(
     for layer, (op, argument) in layers:
         pixels = photometric(pixels, np.where(layer < split, op, Op.NONE), argument)
     if moved.any():
-        theta = torch.from_numpy(base @ compose(ops, arguments, rows, columns)).float()
+        theta = (base @ compose(ops, arguments, rows, columns)).astype(np.float32)
         chosen = np.flatnonzero(moved)
-        where = torch.from_numpy(chosen).to(pixels.device)
+        where, places = send(chosen, pixels.device), send(theta[chosen], pixels.device)
         part = pixels.index_select(0, where)
-        part = sample(part, theta[chosen].to(pixels.device), fill, how.augment_interpolation)
+        part = sample(part, places, fill, how.augment_interpolation)
         pixels.index_copy_(0, where, part)
     for layer, (op, argument) in layers:
         pixels = photometric(pixels, np.where(layer >= split, op, Op.NONE), argument)
@@ -118,7 +118,7 @@ def _moves(how: "Augment") -> bool:
 
 def _flip(pixels: Tensor, draws: Tensor) -> Tensor:
     """Mirror half of the images, in place."""
-    rows = torch.from_numpy(np.flatnonzero(draws[:, 0].cpu().numpy() < 0.5)).to(pixels.device)
+    rows = send(np.flatnonzero(draws[:, 0].cpu().numpy() < 0.5), pixels.device)
     return pixels.index_copy_(0, rows, pixels.index_select(0, rows).flip(-1))
 
 
@@ -128,5 +128,5 @@ def _unit(pixels: Tensor) -> Tensor:
 
 def _standardise(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     shape = (1, -1, 1, 1)
-    pixels.sub_(torch.tensor(mean, device=pixels.device).view(shape))
-    return pixels.div_(torch.tensor(std, device=pixels.device).view(shape))
+    offset, scale = send(np.array([mean, std], np.float32), pixels.device)
+    return pixels.sub_(offset.view(shape)).div_(scale.view(shape))

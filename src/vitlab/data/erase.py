@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitlab.data.policy import Floats
+from vitlab.data.policy import Floats, send
 
 AREA, ASPECT, TRIES = (0.02, 1 / 3), (0.3, 1 / 0.3), 10
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -30,13 +30,13 @@ def erase(pixels: Tensor, draws: Floats, probability: float) -> Tensor:
     if not len(chosen):
         return pixels
     device = pixels.device
-    rows = torch.from_numpy(chosen).to(device)
-    top, left, height, width = torch.from_numpy(boxes[chosen]).to(device)[..., None].unbind(1)
+    rows = send(chosen, device)
+    top, left, height, width = send(boxes[chosen], device)[..., None].unbind(1)
     y, x = (torch.arange(n, device=device) for n in pixels.shape[2:])
     down, right = (y >= top) & (y < top + height), (x >= left) & (x < left + width)
     hole = down[:, None, :, None] & right[:, None, None, :]
     words = (draws[chosen, -2:] * 2**24).astype(np.int64)  # draws are multiples of 2^-24
-    noise = normal(torch.from_numpy(words[:, 0] << 24 | words[:, 1]).to(device), pixels[0].numel())
+    noise = normal(send(words[:, 0] << 24 | words[:, 1], device), pixels[0].numel())
     part = pixels.index_select(0, rows)
     part = torch.where(hole, noise.view(part.shape).to(part.dtype), part)
     return pixels.index_copy_(0, rows, part)
@@ -64,7 +64,7 @@ def normal(keys: Tensor, count: int) -> Tensor:
     bits = splitmix(keys, -(-count // 4))
     shifts = torch.arange(0, 64, 16, device=keys.device)
     lanes = (bits[..., None] >> shifts) & 0xFFFF
-    table = _quantiles().to(keys.device)
+    table = _quantiles(keys.device)
     return table.index_select(0, lanes.view(-1)).view(len(keys), -1)[:, :count]
 
 
@@ -86,8 +86,8 @@ def _signed(word: int) -> int:
     return word - 2**64 if word >= 2**63 else word
 
 
-@lru_cache(maxsize=1)
-def _quantiles() -> Tensor:
+@lru_cache(maxsize=2)
+def _quantiles(device: torch.device) -> Tensor:
     """The middles of 65,536 equally likely parts of the standard normal distribution."""
     middles = (torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16
-    return torch.special.ndtri(middles).float()
+    return torch.special.ndtri(middles).float().to(device)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitlab.data.policy import Codes, Floats, Op
+from vitlab.data.policy import Codes, Floats, Op, send
 
 BITS = (Op.INVERT, Op.POSTERIZE, Op.SOLARIZE, Op.SOLARIZE_ADD)
 
@@ -29,8 +29,7 @@ def photometric(pixels: Tensor, ops: Codes, arguments: Floats) -> Tensor:
     kinds = np.where(ops >= Op.ROTATE, Op.NONE, kinds)
     order = np.argsort(kinds, kind="stable")
     kinds, ops, arguments = kinds[order], ops[order], arguments[order]
-    rows = torch.from_numpy(order).to(pixels.device)
-    factors = torch.from_numpy(arguments.astype(np.float32)).to(pixels.device)
+    rows, factors = send(order, pixels.device), send(arguments.astype(np.float32), pixels.device)
     for kind in np.unique(kinds[kinds != Op.NONE]):
         first, end = np.searchsorted(kinds, [kind, kind + 1]).tolist()
         alone = end - first == len(pixels)
@@ -55,8 +54,8 @@ def bits(pixels: Tensor, ops: Codes, arguments: Floats) -> Tensor:
     more = np.where(adding, number, 0)
     turned = np.where(adding | kept, 0, 255)
     mask = np.where(kept, 255 & ~((1 << np.clip(8 - number, 0, 8)) - 1), 255)
-    table = torch.from_numpy(np.stack([below, more, turned, mask]).astype(np.int16))
-    low, plus, flips, keep = table.to(pixels.device)[..., None, None, None]
+    table = np.stack([below, more, turned, mask]).astype(np.int16)
+    low, plus, flips, keep = send(table, pixels.device)[..., None, None, None]
     values = pixels.short()
     raised = (values + plus).clamp_(max=255)
     return torch.where(values < low, raised, values.bitwise_xor(flips).bitwise_and_(keep)).byte()

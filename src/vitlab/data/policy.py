@@ -9,11 +9,12 @@ pixels are then changed without waiting for any decision.
 import math
 from enum import IntEnum
 from itertools import permutations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 if TYPE_CHECKING:  # the command line's package is not needed to augment
     from vitlab.data.options import Augment
@@ -32,6 +33,11 @@ RAND = 38
 def draws_needed(how: "Augment") -> int:
     """How many random numbers `augment` uses of each image."""
     return RAND + 4 * how.rand_ops
+
+
+def send(decisions: NDArray[Any], device: torch.device) -> Tensor:
+    """What was decided on the CPU, on another device; nobody waits for it."""
+    return torch.from_numpy(decisions).to(device, non_blocking=True)
 
 
 class Op(IntEnum):

@@ -1,7 +1,7 @@
 """Operations on the values of whole batches of uint8 images, with Pillow's meaning of each.
 
 Each image gets an operation and an argument of its own. Images of one operation are changed
-together, but nothing is computed across images: what comes out of one depends on it whole, to the
+together, but nothing is computed across images: what comes out of one depends on it alone, to the
 bit. Values stay whole numbers between operations, rounded or cut off as Pillow does it.
 """
 

@@ -75,7 +75,8 @@ def _move(pixels: Tensor, draws: Tensor, how: "Augment") -> Tensor:
         theta = affine(draws, how, *pixels.shape[-2:]).to(pixels.device)
         grid = F.affine_grid(theta, list(pixels.shape), False)
         mode = how.augment_interpolation
-        return F.grid_sample(pixels, grid, mode, padding_mode="zeros", align_corners=False)
+        moved = F.grid_sample(pixels, grid, mode, padding_mode="zeros", align_corners=False)
+        return moved.clamp_(0, 1) if mode == "bicubic" else moved  # a cubic overshoots
     return _flip(pixels, draws) if how.flip else pixels
 
 

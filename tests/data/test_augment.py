@@ -7,8 +7,11 @@ import pytest
 import torch
 from scipy import ndimage
 
-from vitlab.data.augment import affine, augment, normalise
+from vitlab.data import augment as module
+from vitlab.data.augment import augment, normalise
 from vitlab.data.options import Augment
+from vitlab.data.policy import draws_needed
+from vitlab.data.warp import affine
 
 HALF = torch.full((1, 6), 0.5)  # the draw that means: not moved (and not flipped)
 
@@ -116,3 +119,22 @@ def test_movements_stay_within_what_the_recipe_allows() -> None:
     assert 14 < angles.abs().max() <= 15.001
     assert 1 / 1.2001 <= scale.min() < 0.85
     assert 1.18 < scale.max() <= 1.2001
+
+
+def test_a_cubic_stays_within_the_values_there_are() -> None:
+    images = 255 * torch.randint(0, 2, (8, 12, 12, 1), dtype=torch.uint8)
+    how = Augment(rotate=30, augment_interpolation="bicubic")
+    got = augment(images, torch.rand(8, 6), how, (0.0,), (1.0,))
+    assert got.min() >= 0
+    assert got.max() <= 1
+
+
+def test_a_large_batch_is_varied_in_parts_to_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = torch.randint(0, 256, (10, 12, 14, 3), dtype=torch.uint8)
+    draws = torch.rand(10, draws_needed(Augment(rand_ops=2)))
+    whole = {}
+    for how in (Augment(flip=True), Augment(rotate=9), Augment(rand_ops=2, erase=0.5)):
+        whole[how] = plain(images, draws, how)
+    monkeypatch.setattr(module, "CACHED", 3 * 12 * 14 * 3)
+    for how, want in whole.items():
+        assert torch.equal(plain(images, draws, how), want)

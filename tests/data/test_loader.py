@@ -15,6 +15,7 @@ from vitlab.data.loader import (
     training_loader,
 )
 from vitlab.data.options import Augment
+from vitlab.data.policy import draws_needed
 from vitlab.data.sources import Arrays
 from vitlab.data.splits import open_data
 from vitlab.models.config import ViTConfig
@@ -70,11 +71,27 @@ def test_random_crops_differ_between_epochs_and_stay_the_same_in_one(photos: Pat
     assert any(not torch.equal(first[i], pixels) for i, pixels in later if i in first)
 
 
+def test_copies_of_an_image_are_cropped_and_varied_on_their_own(photos: Path) -> None:
+    how = Augment(area=0.3, repeats=3, rand_ops=2)
+    batch = TrainingBatches(open_data(str(photos)).train, CONFIG, how, seed=3, batch=12)[1]
+    indices, counts = batch.indices.unique(return_counts=True)
+    assert len(indices) == 4
+    assert set(counts.tolist()) == {3}
+    assert batch.draws.shape == (12, draws_needed(how))
+    for index in indices:
+        copies = batch.indices == index
+        assert len(batch.images[copies].unique(dim=0)) == 3
+        assert len(batch.draws[copies].unique(dim=0)) == 3
+        assert len(batch.labels[copies].unique()) == 1
+
+
 def test_pieces_make_up_the_batch() -> None:
     batch = Batch(torch.arange(10)[:, None], torch.arange(10), torch.rand(10, 6), torch.arange(10))
     pieces = list(batch.pieces(4))
     assert [len(piece) for piece in pieces] == [4, 4, 2]
     assert torch.equal(torch.cat([piece.images for piece in pieces]), batch.images)
+    assert [len(piece) for piece in batch.pieces(5)] == [4, 4, 2]  # splits no pair of neighbours
+    assert [len(piece) for piece in batch.pieces(1)] == [1] * 10
 
 
 def test_evaluation_sees_every_image_once_in_order(photos: Path) -> None:

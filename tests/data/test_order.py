@@ -1,13 +1,14 @@
 """The order of training is a pure function of the seed and the batch's number."""
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitlab.data.order import batch_indices, draws, epoch_order, steps
+from vitlab.data.order import batch_indices, batch_samples, draws, epoch_order, steps
 
 
 @given(
@@ -42,6 +43,42 @@ def test_draws_belong_to_seed_epoch_and_image() -> None:
     assert many.max() < 1
     assert many.mean() == pytest.approx(0.5, abs=0.01)
     assert abs(np.corrcoef(many[:-1, 0], many[1:, 0])[0, 1]) < 0.1  # neighbours are independent
+
+
+@given(
+    images=st.integers(1, 50), batch=st.integers(1, 70), repeats=st.integers(1, 5),
+    seed=st.integers(0, 2**62),
+)  # fmt: skip
+def test_repeats_fill_an_epoch_with_fewer_images(
+    images: int, batch: int, repeats: int, seed: int
+) -> None:
+    """As DeiT's sampler: each image of the first part of an epoch's order, so many times."""
+    total = steps(2, images, batch)
+    stream = [s for k in range(total) for s in batch_samples(seed, k, images, batch, repeats)]
+    for epoch in range(2):
+        seen = Counter(index for e, index, _ in stream if e == epoch)
+        order = [int(i) for i in epoch_order(seed, epoch, images)]
+        theirs = [i for i in order for _ in range(repeats)][:images]
+        if epoch == 0 or len(stream) == 2 * images:
+            assert seen == Counter(theirs)
+    assert len(set(stream)) == len(stream)  # no copy comes twice
+
+
+def test_one_copy_each_is_the_plain_order() -> None:
+    plain = batch_indices(4, 7, 33, 10)
+    assert batch_samples(4, 7, 33, 10, 1) == [(epoch, index, 0) for epoch, index in plain]
+
+
+def test_copies_of_an_image_are_no_neighbours_and_draw_anew() -> None:
+    samples = batch_samples(4, 3, 1000, 48, 3)
+    indices = [index for _, index, _ in samples]
+    assert len(set(indices)) == 16
+    assert all(a != b for a, b in pairwise(indices))
+    base = draws(1, 2, 3, 40)
+    assert np.array_equal(base, draws(1, 2, 3, 40, copy=0))
+    assert np.array_equal(base[:28], draws(1, 2, 3, 28))
+    copies = np.stack([draws(1, 2, 3, 40, copy) for copy in range(3)])
+    assert len(np.unique(copies)) == 120
 
 
 def test_lengths() -> None:

@@ -1,5 +1,6 @@
 """Recipes as values: changed by name, checked, written down and read back."""
 
+import math
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -70,6 +71,20 @@ def test_another_model_forgets_what_was_chosen_for_the_first() -> None:
         ({"area": 0.0}, "area must be in (0, 1]"),
         ({"test_fraction": 1.0}, "test_fraction must be in (0, 1)"),
         ({"seed": -1}, "seed must be in [0, 2^63)"),
+        ({"rand_ops": -1}, "rand_ops must be in [0, 15], not -1"),
+        ({"rand_std": math.inf}, "rand_std must be 0 or more and finite, not inf"),
+        ({"rand_probability": 2.0}, "rand_probability must be in [0, 1], not 2.0"),
+        ({"three_augment": True, "rand_ops": 2}, "three_augment must be off where there are rand_"),
+        ({"color_jitter": -0.1}, "color_jitter must be 0 or more and finite, not -0.1"),
+        ({"hue_jitter": 0.6}, "hue_jitter must be in [0, 0.5]"),
+        ({"erase": 1.5}, "erase must be in [0, 1]"),
+        ({"mixup": -1.0}, "mixup must be 0 or more and finite"),
+        ({"mix_switch": 1.1}, "mix_switch must be in [0, 1]"),
+        ({"repeats": 0}, "repeats must be at least 1"),
+        ({"cutmix": 1.0, "micro_batch": 1}, "micro_batch must be 2 or more where images are mixed"),
+        ({"bce_threshold": 0.0}, "bce_threshold must be None with --loss softmax"),
+        ({"bce_threshold": 1.0, "loss": "bce"}, "bce_threshold must be in [0, 1)"),
+        ({"bce_threshold": 0.0, "loss": "bce"}, "label_smoothing must be 0 with a bce_threshold"),
         ({"model": "ViT-Q/4"}, "unknown model 'ViT-Q/4': did you mean ViT-S/4?"),
         ({"heads": 7}, "heads=7 does not divide width=192"),
     ],

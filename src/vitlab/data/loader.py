@@ -15,11 +15,10 @@ from torch.utils.data import DataLoader, Dataset
 from vitlab.data import crop, decode
 from vitlab.data.decode import BadImage
 from vitlab.data.options import Augment
-from vitlab.data.order import batch_indices, draws
+from vitlab.data.order import batch_samples, draws
+from vitlab.data.policy import draws_needed
 from vitlab.data.sources import Arrays, Source, Subset
 from vitlab.models.config import ModelConfig
-
-AUGMENT_DRAWS = 6  # behind those of the random crop
 
 Box = Callable[[int, int], tuple[float, float, float, float]]  # of an image's rows and columns
 
@@ -30,8 +29,8 @@ class Batch:
 
     Attributes:
         images: uint8 (B, H, W, C)
-        labels: int64 (B,)
-        draws: float32 (B, AUGMENT_DRAWS), what `augment` needs; empty rows when evaluating
+        labels: int64 (B,), or float (B, classes) of images with any number of labels each
+        draws: float32 (B, `draws_needed`), what `augment` needs; empty rows when evaluating
         indices: int64 (B,), which images of the source these are
         bad: index and message of each image that could not be decoded
     """
@@ -55,7 +54,11 @@ class Batch:
         return Batch(images, labels, move(self.draws), move(self.indices), self.bad)
 
     def pieces(self, size: int) -> Iterator["Batch"]:
-        """The batch in pieces of at most `size` images, for gradient accumulation."""
+        """The batch in pieces of at most `size` images, for gradient accumulation.
+
+        An even number where that can be, so that neighbours, which are mixed, stay together.
+        """
+        size = max(1, size - size % 2)
         for first in range(0, len(self), size):
             part = slice(first, first + size)
             yield Batch(self.images[part], self.labels[part], self.draws[part], self.indices[part])
@@ -73,11 +76,11 @@ class TrainingBatches(Dataset[Batch]):
 
     def __getitem__(self, k: int) -> Batch:
         """Batch number k of the endless stream."""
-        places = batch_indices(self.seed, k, len(self.source), self.batch)
-        count = crop.DRAWS + AUGMENT_DRAWS
-        randoms = np.stack([draws(self.seed, epoch, index, count) for epoch, index in places])
+        samples = batch_samples(self.seed, k, len(self.source), self.batch, self.how.repeats)
+        count = crop.DRAWS + draws_needed(self.how)
+        randoms = np.stack([draws(self.seed, e, index, count, copy) for e, index, copy in samples])
         boxes = [self._box(row[: crop.DRAWS]) for row in randoms]
-        indices = [index for _, index in places]
+        indices = [index for _, index, _ in samples]
         return _stack(self.source, indices, self.config, boxes, randoms[:, crop.DRAWS :])
 
     def _box(self, randoms: NDArray[np.float32]) -> Box:

@@ -23,18 +23,35 @@ def batch_indices(seed: int, k: int, images: int, batch: int) -> list[tuple[int,
     return [(epoch, int(epoch_order(seed, epoch, images)[place])) for epoch, place in places]
 
 
+def batch_samples(
+    seed: int, k: int, images: int, batch: int, repeats: int
+) -> list[tuple[int, int, int]]:
+    """(epoch, index of the image, which of its copies) of each sample of batch k.
+
+    Repeated augmentation (Hoffer et al., 2020; the sampler of DeiT): each image comes `repeats`
+    times in a row in the endless stream, so an epoch's worth of `images` samples shows the first
+    part of that epoch's order. Within a batch all first copies come first, then all second ones:
+    neighbours, which Mixup and CutMix pair, are different images.
+    """
+    samples = []
+    for epoch, place in batch_places(k, images, batch):
+        which, copy = divmod(place, repeats)
+        samples.append((epoch, int(epoch_order(seed, epoch, images)[which]), copy))
+    return sorted(samples, key=lambda sample: sample[2])  # stable: else in the stream's order
+
+
 @lru_cache(maxsize=2)  # a batch spans two epochs at the most, unless it is larger than one
 def epoch_order(seed: int, epoch: int, images: int) -> NDArray[np.int64]:
     """The order of an epoch: a permutation of the images drawn from (seed, epoch)."""
     return np.random.default_rng((seed, epoch)).permutation(images)
 
 
-def draws(seed: int, epoch: int, index: int, count: int) -> NDArray[np.float32]:
-    """The random numbers of one image in one epoch, uniform in [0, 1): (count,).
+def draws(seed: int, epoch: int, index: int, count: int, copy: int = 0) -> NDArray[np.float32]:
+    """The random numbers of one image (or copy of it) in one epoch, uniform in [0, 1): (count,).
 
     They travel with the image, so augmentation is the same on every device and in every process.
     """
-    generator = np.random.Generator(np.random.Philox(key=seed, counter=(0, 0, index, epoch)))
+    generator = np.random.Generator(np.random.Philox(key=seed, counter=(0, copy, index, epoch)))
     return generator.random(count, np.float32)
 
 

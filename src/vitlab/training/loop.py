@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from vitlab.data import mix
 from vitlab.data.augment import augment
 from vitlab.data.loader import Batch, TrainingBatches, choose_workers, training_loader
 from vitlab.data.order import steps
@@ -55,7 +56,9 @@ class Loop:
         """Work out what the recipe implies."""
         self.device = next(self.state.model.parameters()).device
         self.journal = Journal(self.folder)
-        self.objective = Classify(self.recipe.objective.label_smoothing)
+        aim = self.recipe.objective
+        self.objective = Classify(aim.label_smoothing, aim.loss, aim.bce_threshold)
+        self.objective.check(self.source.labels)
         self.total = steps(self.recipe.epochs, len(self.source), self.recipe.batch)
         self.epoch = len(self.source) / self.recipe.batch  # steps an epoch, a fraction
         self.every = max(1, self.total // LINES)
@@ -138,12 +141,16 @@ class Loop:
         state.optimiser.zero_grad(set_to_none=True)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         correct = torch.zeros((), dtype=torch.int64, device=self.device)
+        mixed = mix.draw(recipe.augment, generator.initial_seed(), config.size)
         for piece in batch.pieces(recipe.micro_batch or len(batch)):
             there = piece.to(self.device)
-            pixels = augment(there.images, there.draws, recipe.augment, config.mean, config.std)
+            pixels = augment(there.images, piece.draws, recipe.augment, config.mean, config.std)
+            labels = there.labels
+            if mixed is not None:
+                pixels, labels = mixed(pixels, labels, config.classes)
             with autocast(self.device, recipe.precision):
                 mean, metrics = self.objective.loss(
-                    state.model, replace(there, images=pixels), generator
+                    state.model, replace(there, images=pixels, labels=labels), generator
                 )
             (mean * (len(piece) / len(batch))).backward()
             loss += mean.detach() * len(piece)

@@ -38,12 +38,18 @@ ModelPart = _model_part()
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What is minimised: softmax cross-entropy.
+    """What is minimised.
 
     Attributes:
+        loss: softmax cross-entropy; bce, one sigmoid a class, averaged over classes (A2); or
+            sigmoid, the same summed over classes (ViT paper)
+        bce_threshold: with bce or sigmoid, shares of a class above this count as 1, all others as
+            0, so 0 is A2's 1 for each class that was mixed (None: as they are)
         label_smoothing: share of the target spread over all classes
     """
 
+    loss: Literal["softmax", "bce", "sigmoid"] = "softmax"
+    bce_threshold: float | None = None
     label_smoothing: float = 0.0
 
 
@@ -184,12 +190,46 @@ def check(recipe: Recipe) -> Recipe:
     fraction, smooth = recipe.data.test_fraction, recipe.objective.label_smoothing
     rules.append(("test_fraction", fraction, 0 < fraction < 1, "in (0, 1)"))
     rules.append(("label_smoothing", smooth, 0 <= smooth < 1, "in [0, 1)"))
+    rules += _augment_rules(recipe) + _objective_rules(recipe.objective)
     for key, value, good, want in rules:
         if not good:
             raise UserError(f"{key} must be {want}, not {value!r}")
     patch = recipe.model.patch or shape_of(recipe.model.model).get("patch", 32)
     config_for(recipe.model, image_size=8 * patch)  # one that fits: the data's is not known yet
     return recipe
+
+
+def _augment_rules(recipe: Recipe) -> list[tuple[str, Any, bool, str]]:
+    """What must hold of the policies and of mixing."""
+    how = recipe.augment
+    mixes, policies = bool(how.mixup or how.cutmix), bool(how.rand_ops and how.three_augment)
+    together = "2 or more where images are mixed in pairs"
+    rules: list[tuple[str, Any, bool, str]] = [
+        ("rand_ops", how.rand_ops, 0 <= how.rand_ops <= 15, "in [0, 15]"),
+        ("three_augment", how.three_augment, not policies, "off where there are rand_ops"),
+        ("hue_jitter", how.hue_jitter, 0 <= how.hue_jitter <= 0.5, "in [0, 0.5]"),
+        ("repeats", how.repeats, how.repeats >= 1, "at least 1"),
+        ("micro_batch", recipe.micro_batch, recipe.micro_batch != 1 or not mixes, together),
+    ]
+    for key in ("rand_magnitude", "rand_std", "rand_limit", "color_jitter", "mixup", "cutmix"):
+        value = getattr(how, key)
+        rules.append((key, value, 0 <= value < float("inf"), "0 or more and finite"))
+    for key in ("rand_probability", "erase", "mix_switch"):
+        value = getattr(how, key)
+        rules.append((key, value, 0 <= value <= 1, "in [0, 1]"))
+    return rules
+
+
+def _objective_rules(objective: Objective) -> list[tuple[str, Any, bool, str]]:
+    """What must hold of the loss."""
+    threshold, softmax = objective.bce_threshold, objective.loss == "softmax"
+    smooth = objective.label_smoothing
+    rules: list[tuple[str, Any, bool, str]] = []
+    if threshold is not None:
+        rules.append(("bce_threshold", threshold, 0 <= threshold < 1, "in [0, 1)"))
+        rules.append(("bce_threshold", threshold, not softmax, "None with --loss softmax"))
+        rules.append(("label_smoothing", smooth, smooth == 0, "0 with a bce_threshold"))
+    return rules
 
 
 def config_for(part: Any, **found: Any) -> ModelConfig:

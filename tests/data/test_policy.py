@@ -1,0 +1,238 @@
+"""What is decided for each image, against timm's RandAugment and torchvision's colour jitter."""
+
+import random
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy import stats
+
+from oracles.peers import timm as peer
+from vitlab.data.augment import augment
+from vitlab.data.options import Augment
+from vitlab.data.policy import (
+    JITTER,
+    RAND,
+    RANDAUGMENT,
+    Op,
+    argument,
+    color_jitter,
+    draws_needed,
+    randaugment,
+    sequence,
+    three_augment,
+)
+
+NAMES = (
+    "AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "Solarize", "SolarizeAdd", "Color",
+    "Contrast", "Brightness", "Sharpness", "ShearX", "ShearY", "TranslateXRel", "TranslateYRel",
+)  # fmt: skip
+GROWING = {"Posterize", "Solarize", "Color", "Contrast", "Brightness", "Sharpness"}
+MEAN = (0.485, 0.456, 0.406)
+
+
+def timms() -> Any:
+    peer()
+    from timm.data import auto_augment
+
+    return auto_augment
+
+
+def uniform(*shape: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return np.random.default_rng(seed).random(shape, np.float32).astype(np.float64)
+
+
+def timm_name(op: Op, increasing: bool) -> str:
+    name = NAMES[RANDAUGMENT.index(op)]
+    return name + "Increasing" if increasing and name in GROWING else name
+
+
+@pytest.mark.parametrize("increasing", [True, False])
+@pytest.mark.parametrize("op", RANDAUGMENT)
+def test_arguments_are_timms(op: Op, increasing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = timms().LEVEL_TO_ARG[timm_name(op, increasing)]
+    if theirs is None:
+        return
+    for magnitude in (0.0, 0.4, 3.3, 7.0, 9.7, 10.0):
+        for sign in (-1.0, 1.0):
+            monkeypatch.setattr(random, "random", lambda sign=sign: 0.9 if sign < 0 else 0.1)
+            want = theirs(magnitude, {})[0]
+            got = argument(np.array([op]), np.array([magnitude / 10]), np.array([sign]), increasing)
+            assert got[0] == pytest.approx(want)
+
+
+def test_the_operations_are_timms() -> None:
+    for increasing in (True, False):
+        theirs = timms().rand_augment_transform(f"rand-m7-mstd0.5-inc{int(increasing)}")
+        assert [op.name for op in theirs.ops] == [timm_name(op, increasing) for op in RANDAUGMENT]
+        assert theirs.num_layers == 2
+        assert {(op.prob, op.magnitude, op.magnitude_std) for op in theirs.ops} == {(0.5, 7, 0.5)}
+
+
+def test_choices_are_uniform_magnitudes_normal_and_half_left_out() -> None:
+    how = Augment(rand_ops=2, rand_magnitude=7, rand_std=0.5)
+    ops, arguments = randaugment(uniform(20_000, 8), how)
+    done = ops != Op.NONE
+    assert done.mean() == pytest.approx(0.5, abs=0.01)
+    assert stats.chisquare([(ops == op).sum() for op in RANDAUGMENT]).pvalue > 1e-3
+    assert stats.pearsonr(done[:, 0], done[:, 1]).pvalue > 1e-3
+    turns = arguments[ops == Op.ROTATE]
+    assert (turns > 0).mean() == pytest.approx(0.5, abs=0.05)
+    assert stats.kstest(np.abs(turns) / 3, stats.norm(7, 0.5).cdf).pvalue > 1e-3
+
+
+def test_magnitudes_stay_within_their_limit() -> None:
+    how = Augment(rand_ops=1, rand_magnitude=10, rand_std=3, rand_limit=12, rand_probability=1)
+    ops, arguments = randaugment(uniform(5000, 4), how)
+    assert np.abs(arguments[ops == Op.ROTATE]).max() == pytest.approx(36)
+
+
+def noisy(count: int, rows: int = 40, columns: int = 56) -> torch.Tensor:
+    generator = np.random.default_rng(3)
+    coarse = generator.integers(0, 256, (count, 5, 7, 3), np.uint8)
+    size, method = (columns, rows), Image.Resampling.BICUBIC
+    smooth = [np.asarray(Image.fromarray(each).resize(size, method)) for each in coarse]
+    return torch.from_numpy(np.stack(smooth))
+
+
+def test_images_come_out_as_timm_makes_them() -> None:
+    """Timm's own operations one after the other, with the choices that were drawn here."""
+    count = 240
+    how = Augment(
+        flip=True, rand_ops=2, rand_magnitude=7, rand_std=0.5, rand_probability=0.9,
+        augment_interpolation="bilinear",
+    )  # fmt: skip
+    images = noisy(count)
+    draws = torch.from_numpy(uniform(count, draws_needed(how), seed=5)).float()
+    got = augment(images, draws, how, MEAN, (1.0, 1.0, 1.0)) + torch.tensor(MEAN).view(1, 3, 1, 1)
+    got = (got * 255).round().permute(0, 2, 3, 1).numpy()
+    ops, arguments = sequence(draws.double().numpy(), how)
+    fill = tuple(round(255 * each) for each in MEAN)
+    hints = {"img_mean": fill, "interpolation": Image.Resampling.BILINEAR}
+    exact = 0
+    for i in range(count):
+        picture = Image.fromarray(images[i].numpy())
+        if draws[i, 0] < 0.5:
+            picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        moves = sum(int(op) >= Op.ROTATE for op in ops[i])
+        for layer in range(2):
+            op = ops[i, layer]
+            if op == Op.NONE:
+                continue
+            name = timm_name(Op(op), True)
+            theirs = timms().AugmentOp(name, prob=1.0, hparams=hints)
+            theirs.level_fn = lambda *_, i=i, layer=layer, op=op: (
+                () if op <= Op.INVERT else (kind(op)(arguments[i, layer]),)
+            )
+            if not (op == Op.POSTERIZE and arguments[i, layer] == 0):  # Pillow refuses 0 bits
+                picture = theirs(picture)
+            else:
+                picture = picture.point([0] * 768)
+        apart = np.abs(got[i] - np.asarray(picture, np.float32))
+        if moves == 0:
+            exact += 1
+            assert apart.max() == 0, (ops[i], arguments[i], apart.mean())
+        elif moves == 1:
+            assert apart.mean() < 3, (ops[i], arguments[i])
+            assert np.median(apart) <= 2, (ops[i], arguments[i])
+        else:  # two samplings against one, which loses nothing in between
+            assert np.median(apart) <= 12
+    assert exact > 60
+
+
+def kind(op: int) -> type:
+    return int if op in (Op.POSTERIZE, Op.SOLARIZE, Op.SOLARIZE_ADD) else float
+
+
+def test_what_comes_in_is_the_mean_colour() -> None:
+    how = Augment(rand_ops=1, rand_std=0, rand_probability=1)
+    draws = torch.full((1, draws_needed(how)), 0.5)
+    draws[0, RAND] = (RANDAUGMENT.index(Op.TRANSLATE_X) + 0.5) / 15
+    got = augment(torch.zeros(1, 10, 20, 3, dtype=torch.uint8), draws, how, MEAN, (1.0,) * 3)
+    outside = got[..., 12:]  # 0.45 * 0.9 of 20: 8.1 pixels, from the right
+    assert outside.abs().max() < 0.5 / 255
+    torch.testing.assert_close(got[0, :, 0, 0], -torch.tensor(MEAN))
+
+
+def test_three_augment_is_one_of_three() -> None:
+    ops, arguments = three_augment(uniform(6000, 2))
+    counts = Counter(ops[:, 0].tolist())
+    assert set(counts) == {Op.COLOR, Op.SOLARIZE, Op.BLUR}
+    assert stats.chisquare(list(counts.values())).pvalue > 1e-3
+    assert (arguments[ops == Op.COLOR] == 0).all()
+    assert (arguments[ops == Op.SOLARIZE] == 128).all()
+    assert stats.kstest((arguments[ops == Op.BLUR] - 0.1) / 1.9, "uniform").pvalue > 1e-3
+
+
+def test_jitter_is_torchvisions() -> None:
+    """Same factors' ranges, any order, and with them the same pixels."""
+    peer()
+    from torchvision.transforms import ColorJitter
+    from torchvision.transforms import functional as tv
+
+    theirs = ColorJitter(0.3, 0.3, 0.3, 0.1)
+    assert theirs.brightness == theirs.contrast == theirs.saturation == (0.7, 1.3)
+    ops, arguments = color_jitter(uniform(4000, 5), 0.3, 0.1)
+    assert len(set(map(tuple, ops.tolist()))) == 24
+    for op, low, high in ((Op.COLOR, 0.7, 1.3), (Op.BRIGHTNESS, 0.7, 1.3), (Op.HUE, -0.1, 0.1)):
+        spread = stats.uniform(low, high - low)
+        assert stats.kstest(arguments[ops == op], spread.cdf).pvalue > 1e-3
+    change = {
+        Op.COLOR: tv.adjust_saturation,
+        Op.BRIGHTNESS: tv.adjust_brightness,
+        Op.CONTRAST: tv.adjust_contrast,
+        Op.HUE: tv.adjust_hue,
+    }
+    how = Augment(color_jitter=0.3, hue_jitter=0.1)
+    images, count = noisy(60), 60
+    draws = torch.from_numpy(uniform(count, draws_needed(how), seed=5)).float()
+    got = augment(images, draws, how, (0.0,) * 3, (1 / 255,) * 3).permute(0, 2, 3, 1).numpy()
+    ops, arguments = color_jitter(draws[:, JITTER].double().numpy(), 0.3, 0.1)
+    for i in range(count):
+        picture = Image.fromarray(images[i].numpy())
+        for op, factor in zip(ops[i], arguments[i], strict=True):
+            picture = change[Op(op)](picture, factor)
+        np.testing.assert_allclose(got[i], np.asarray(picture), atol=1e-3)
+
+
+def test_no_policy_is_no_operation() -> None:
+    ops, arguments = sequence(uniform(3, 38), Augment(rotate=10))
+    assert ops.shape == arguments.shape == (3, 0)
+
+
+A2 = Augment(
+    flip=True, rand_ops=2, rand_magnitude=7, augment_interpolation="bicubic", erase=0.25,
+    color_jitter=0.2,
+)  # fmt: skip
+DEIT3 = Augment(flip=True, three_augment=True, color_jitter=0.3, hue_jitter=0.1, erase=0.5)
+MOVED = Augment(flip=True, rotate=20, shift=0.1, rand_ops=3, rand_probability=1)
+
+
+@pytest.mark.parametrize("how", [A2, DEIT3, MOVED])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_an_image_comes_out_the_same_in_any_company(how: Augment, channels: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (24, 21, 19, channels), dtype=torch.uint8, generator=generator)
+    draws = torch.rand(24, draws_needed(how), generator=generator)
+    numbers = (0.5,) * channels
+    whole = augment(images, draws, how, numbers, numbers)
+    order = torch.randperm(24, generator=generator)
+    torch.testing.assert_close(
+        augment(images[order], draws[order], how, numbers, numbers), whole[order], rtol=0, atol=0
+    )
+    for i in range(24):
+        one = slice(i, i + 1)
+        alone = augment(images[one], draws[one], how, numbers, numbers)
+        torch.testing.assert_close(alone, whole[one], rtol=0, atol=0)
+    assert len(torch.unique(whole.flatten(1), dim=0)) == 24
+
+
+def test_the_source_is_left_as_it_was() -> None:
+    images = noisy(8)
+    before = images.clone()
+    for how in (A2, DEIT3, MOVED):
+        augment(images, torch.rand(8, draws_needed(how)), how, MEAN, MEAN)
+    assert torch.equal(images, before)

@@ -78,7 +78,8 @@ class TrainingBatches(Dataset[Batch]):
         randoms = np.stack([draws(self.seed, epoch, index, count) for epoch, index in places])
         boxes = [self._box(row[: crop.DRAWS]) for row in randoms]
         indices = [index for _, index in places]
-        return _stack(self.source, indices, self.config, boxes, randoms[:, crop.DRAWS :])
+        others, quick = randoms[:, crop.DRAWS :], self.how.area < 1
+        return _stack(self.source, indices, self.config, boxes, others, quick=quick)
 
     def _box(self, randoms: NDArray[np.float32]) -> Box:
         """Where to cut an image: at random where the recipe crops, else around the centre."""
@@ -151,7 +152,9 @@ def _leave_signals_to_parent(worker: int) -> None:
     torch.set_num_threads(1)
 
 
-def load_image(source: Source, index: int, config: ModelConfig, box: Box) -> NDArray[np.uint8]:
+def load_image(
+    source: Source, index: int, config: ModelConfig, box: Box, *, quick: bool = False
+) -> NDArray[np.uint8]:
     """One image as the model is to see it: uint8 (H, W, channels).
 
     Args:
@@ -159,16 +162,24 @@ def load_image(source: Source, index: int, config: ModelConfig, box: Box) -> NDA
         index: which one
         config: size, channels and interpolation
         box: where to cut it, given its rows and columns
+        quick: for random boxes: cut at whole pixels, out of a JPEG decoded at as little as the size
+            of the result (else at least twice that) and no further down than the box
 
     Raises:
         BadImage: it cannot be decoded.
     """
     item = source.read(index)
+    rows, columns = config.size
     if isinstance(item, bytes):
-        pixels = decode.decode(item, config.channels, source.name(index))
+        margin = 1 if quick else 2
+        least = (margin * rows, margin * columns)
+        name = source.name(index)
+        pixels, place = decode.decode_box(item, config.channels, name, box, least, cut=quick)
     else:
         pixels = _with_channels(item, config.channels)
-    return crop.crop_resize(pixels, box(*pixels.shape[:2]), *config.size, config.interpolation)
+        place = box(*pixels.shape[:2])
+    resize = crop.cut_resize if quick else crop.crop_resize
+    return resize(pixels, place, rows, columns, config.interpolation)
 
 
 def centre(config: ModelConfig) -> Box:
@@ -183,12 +194,14 @@ def _stack(
     config: ModelConfig,
     boxes: list[Box],
     randoms: NDArray[np.float32],
+    *,
+    quick: bool = False,
 ) -> Batch:
     """Decode the images; those that cannot be leave a shorter batch and a message."""
     images, kept, bad = [], [], []
     for place, (index, box) in enumerate(zip(indices, boxes, strict=True)):
         try:
-            images.append(load_image(source, index, config, box))
+            images.append(load_image(source, index, config, box, quick=quick))
             kept.append(place)
         except BadImage as error:
             bad.append((index, str(error)))

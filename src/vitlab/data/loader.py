@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from vitlab.data import crop, decode
 from vitlab.data.decode import BadImage
+from vitlab.data.labels import is_multi
 from vitlab.data.options import Augment
 from vitlab.data.order import batch_indices, draws
 from vitlab.data.sources import Arrays, Source, Subset
@@ -30,7 +31,7 @@ class Batch:
 
     Attributes:
         images: uint8 (B, H, W, C)
-        labels: int64 (B,)
+        labels: int64 (B,); float32 (B, classes), 0 or 1, where images have several
         draws: float32 (B, AUGMENT_DRAWS), what `augment` needs; empty rows when evaluating
         indices: int64 (B,), which images of the source these are
         bad: index and message of each image that could not be decoded
@@ -208,7 +209,8 @@ def _stack(
     pixels = np.stack(images) if images else np.empty((0, *config.size, config.channels), np.uint8)
     chosen = np.array(indices, np.int64)[kept]
     labels = source.labels[chosen]
-    tensors = [torch.from_numpy(each) for each in (pixels, labels, randoms[kept], chosen)]
+    told = labels.astype(np.float32) if is_multi(labels) else labels
+    tensors = [torch.from_numpy(each) for each in (pixels, told, randoms[kept], chosen)]
     return Batch(tensors[0], tensors[1], tensors[2], tensors[3], bad)
 
 

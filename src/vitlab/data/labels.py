@@ -4,13 +4,16 @@ One label an image gives int64 (n,); lists of labels give a table of zeros and o
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.errors import UserError
 
-Labels = NDArray[np.int64] | NDArray[np.uint8]
+Labels = NDArray[np.integer[Any]]
+"""int64 (n,), or uint8 (n, K)."""
+
 Label = str | tuple[str, ...] | list[str]
 """One label, or any number of them."""
 

@@ -56,6 +56,8 @@ def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
                 rows.append((key, percent(value)))
             case "params" | "macs":
                 rows.append((key, si(value, 2)))
+            case "bytes":
+                rows.append(("size", storage(value)))
             case "peak_memory":
                 rows.append((key.replace("_", " "), storage(value)))
             case "latency":

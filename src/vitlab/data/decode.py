@@ -224,7 +224,7 @@ def _opened(
         the file without its metadata.
     """
     try:
-        kind = _kind(data)
+        kind = kind_of(data)
         if kind not in formats:
             raise UserError(f"not a {', '.join(formats)} image" if data else "the file is empty")
         if len(data) > MAX_BYTES:
@@ -242,7 +242,7 @@ def _opened(
         raise BadImage(" ".join(f"{name}: {reason}".split())) from error
 
 
-def _kind(data: bytes) -> str:
+def kind_of(data: bytes) -> str:
     """The format by the file's first bytes; empty if it is none of `FORMATS`."""
     if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
         return "WEBP"

@@ -142,12 +142,12 @@ def _loader(batches: Dataset[Batch], order: range, workers: int) -> "DataLoader[
         batch_size=None,  # the data set gives whole batches
         sampler=order,
         num_workers=min(workers, len(order)),
-        worker_init_fn=_leave_signals_to_parent if workers else None,
+        worker_init_fn=leave_signals_to_parent if workers else None,
         pin_memory=torch.cuda.is_available(),
     )
 
 
-def _leave_signals_to_parent(worker: int) -> None:
+def leave_signals_to_parent(worker: int) -> None:
     """Ctrl-C reaches every process of a terminal; the parent decides when the workers end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)

@@ -28,7 +28,13 @@ def filesystem(url: str) -> tuple[Any, str]:
     try:
         return fsspec.core.url_to_fs(url)
     except ImportError as error:
-        needs = {"http": "aiohttp", "https": "aiohttp", "s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
+        needs = {
+            "http": "aiohttp requests",
+            "https": "aiohttp requests",
+            "s3": "s3fs",
+            "gs": "gcsfs",
+            "az": "adlfs",
+        }
         package = needs.get(protocol)
         hint = f"pip install {package}" if package else str(error)
         raise UserError(f"{url}: reading {protocol}:// takes another package: {hint}") from None

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode import BadImage
-from vitlab.data.labels import Labels, is_multi
+from vitlab.data.labels import Labels, index_labels, is_multi
 from vitlab.data.names import Names
 from vitlab.errors import UserError
 
@@ -178,8 +178,15 @@ def table(rows: Any, title: str, classes: Sequence[str] | None = None) -> Table:
     if not images:
         raise UserError(f"{title} has no image column; its columns are {', '.join(features)}")
     label = _label_column(features, title)
-    values = rows.select_columns([label]).with_format("numpy")[:][label]
     kind = features[label]
+    if isinstance(kind, datasets.List) and isinstance(kind.feature, datasets.ClassLabel):
+        told = rows.select_columns([label])[:][label]
+        own, order = index_labels(
+            [tuple(map(str, each or ())) for each in told], title, classes, kind.feature.names
+        )
+        plain = rows.cast_column(images[0], datasets.Image(decode=False)).with_format("arrow")
+        return Table(plain, images[0], own, order, title)
+    values = rows.select_columns([label]).with_format("numpy")[:][label]
     names = list(kind.names) if isinstance(kind, datasets.ClassLabel) else None
     if names is None:  # plain numbers or words: a class for each that occurs
         distinct = sorted(set(values.tolist()))

@@ -55,7 +55,7 @@ def main() -> None:
     print(f"{os.getloadavg()[0]:.1f} at the start; {versions()}\n")
     files = sorted(p for p in Path(args.photos).rglob("*") if p.suffix.lower() in SUFFIXES)
     files = files[: args.images]
-    table("photos as they are", contenders(files), args.rounds)
+    table("photos as they are", contenders(files), 2 * args.rounds)
     table("their decoding alone", decoders(files), args.rounds)
     with tempfile.TemporaryDirectory() as folder:
         large = enlarged(files[: args.large], Path(folder))
@@ -106,8 +106,8 @@ def ours(source: Any) -> Work:
         done = 0
         for k in range(position, position + count):
             batch = batches[k]
-            mirrored = batch.draws[:, 0] < 0.5  # the training device flips; here the worker does
-            batch.images[mirrored] = batch.images[mirrored].flip(2)
+            for place in (batch.draws[:, 0] < 0.5).nonzero():  # else the training device does it
+                batch.images[place[0]] = batch.images[place[0]].flip(1)
             done += len(batch) + len(batch.bad)
         position += count
         return done

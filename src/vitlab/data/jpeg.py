@@ -96,9 +96,11 @@ def _shortened(data: bytes, rows: int) -> bytes:
         marker = data[at + 1]
         if marker == 0xDA:
             ends = data.rfind(b"\xff\xd9", at) > 0  # else it may be cut off behind those rows
-            size = (found + 5, found + 7)
-            head = data[: size[0]] + rows.to_bytes(2)
-            return head + data[size[1] :] if found > 0 and ends else b""
+            if found < 0 or not ends:
+                return b""
+            changed = bytearray(data)
+            changed[found + 5 : found + 7] = rows.to_bytes(2)
+            return bytes(changed)
         if marker == 0xDD:  # restart interval
             return b""
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):

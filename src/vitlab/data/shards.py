@@ -249,4 +249,6 @@ def _load(file: Path) -> Index | None:
 
 def _reason(error: Exception) -> str:
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if isinstance(error, FileNotFoundError):  # elsewhere it says the name and nothing else
+        reason = "no such file"
     return " ".join(str(reason).split())[:200]

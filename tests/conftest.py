@@ -21,6 +21,7 @@ torch.set_num_threads(1)  # pytest-xdist already uses every core
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data sets cache into the test's own folders."""
     monkeypatch.chdir(tmp_path_factory.mktemp("here"))
+    monkeypatch.setenv("VITLAB_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
 def photo(seed: int, rows: int = 24, columns: int = 32, tint: int = 0) -> Image.Image:

@@ -42,7 +42,8 @@ class Evaluate:
 
     Attributes:
         weights: a run folder or a saved model
-        data: digits, a folder of class folders, Parquet files, or a Hugging Face data set
+        data: digits, a folder of class folders, Parquet files, tar shards (glob or brace range),
+            a .csv or .jsonl list, or a Hugging Face data set
         split: auto is the test split where there is one; of unsplit data, what training held out
             if the model was trained on it, else every image
         device: auto, cpu, cuda or cuda:N
@@ -177,6 +178,29 @@ class Push:
     to: Positional[str]
     private: bool = False
     licence: str | None = None
+    json: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepare:
+    """Write a training-ready copy: images no larger than needed, bad ones left out and listed.
+
+    Attributes:
+        data: what to copy, any DATA of `vitlab train`; its splits and class order are kept
+        out: a new folder, which is then DATA itself
+        side: pixels of the shorter side that images keep at most; smaller ones stay as they are
+        format: parquet in Hugging Face's layout, or tar shards as WebDataset's
+        quality: of the JPEGs, 1 to 95
+        workers: processes (None: chosen for the machine)
+        json: print one JSON object
+    """
+
+    data: Positional[str]
+    out: Positional[str]
+    side: int = 256
+    format: Literal["parquet", "tar"] = "parquet"
+    quality: int = 92
+    workers: int | None = None
     json: bool = False
 
 

@@ -123,6 +123,30 @@ def measure(words: list[str]) -> None:
         _print_table(("figure", "value"), head)
 
 
+def prepare(words: list[str]) -> None:
+    """Write a training-ready copy of a data set."""
+    from vitlab.arguments import Prepare, parse
+
+    args = parse(Prepare, words, "prepare")
+    from vitlab.data.prepare import parts
+    from vitlab.data.prepare import prepare as prepare_
+    from vitlab.training.progress import Meter, say
+
+    sources = parts(args.data)
+    with Meter(sum(map(len, sources.values())), title="preparing") as meter:
+        figures = prepare_(
+            sources,
+            args.out,
+            side=args.side,
+            layout=args.format,
+            quality=args.quality,
+            workers=args.workers,
+            seen=lambda images: meter.show(images, "images"),
+            told=lambda message: say(f"skipped: {message}"),
+        )
+    _print_figures(figures, args.json)
+
+
 def models(words: list[str]) -> None:
     """List the models by name, with their cost."""
     from vitlab.arguments import List, parse
@@ -242,6 +266,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
         evaluate,
         predict,
         measure,
+        prepare,
         load_check,
         export,
         delta,

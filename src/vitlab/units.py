@@ -52,17 +52,19 @@ def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     for key, value in figures.items():
         match key:
-            case "accuracy" | "top5" | "ece":
+            case "accuracy" | "top5" | "ece" | "map" | "micro_f1" | "macro_f1":
                 rows.append((key, percent(value)))
             case "params" | "macs":
                 rows.append((key, si(value, 2)))
+            case "bytes":
+                rows.append(("size", storage(value)))
             case "peak_memory":
                 rows.append((key.replace("_", " "), storage(value)))
             case "latency":
                 rows.append((key, f"{1000 * value:.2f} ms"))
             case "seconds":
                 rows.append(("time", duration(value)))
-            case "nll":
+            case "nll" | "bce":
                 rows.append((key, f"{value:.4f}"))
             case "images_per_second":
                 rows.append(("images/s", f"{value:,.0f}"))

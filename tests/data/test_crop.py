@@ -31,6 +31,33 @@ def test_crop_resize_is_pillows(channels, interpolation, box):
         assert result.flags.writeable
 
 
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize(("interpolation", "most"), [("bilinear", 1), ("bicubic", 40)])
+def test_cut_resize_is_pillows_on_whole_pixels(channels, interpolation, most):
+    generator = np.random.default_rng(2)
+    noise = generator.integers(0, 256, (90, 120, 4), np.uint8)[..., :channels]
+    image = np.asarray(Image.fromarray(noise.squeeze()).resize((240, 180), 2))
+    image = image.reshape(180, 240, channels)
+    for rows, columns in [(64, 64), (50, 90), (200, 260)]:
+        for _ in range(5):
+            left, top = generator.uniform(0, 100, 2)
+            right, bottom = left + generator.uniform(40, 100), top + generator.uniform(30, 79)
+            result = c.cut_resize(image, (left, top, right, bottom), rows, columns, interpolation)
+            whole = image[round(top) : round(bottom), round(left) : round(right)]
+            box = (0, 0, *whole.shape[1::-1])
+            expected = c.crop_resize(whole, box, rows, columns, interpolation)
+            apart = np.abs(result.astype(int) - expected)
+            assert apart.max() <= most
+            assert (apart > 1).mean() < 0.02
+            assert result.dtype == np.uint8
+
+
+def test_cut_resize_of_less_than_a_pixel():
+    assert (
+        c.cut_resize(RGB, (10.6, 6.7, 10.9, 6.9), 3, 2).tolist() == [[RGB[6, 10].tolist()] * 2] * 3
+    )
+
+
 def test_crop_resize_averages():
     """Antialiased: a quarter of the size sees every pixel, and none outside a whole box."""
     image = np.zeros((40, 40, 1), np.uint8)

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn import metrics as sk
 
-from vitlab.evaluation.metrics import bins, confusion, ece, figures, nll, top
+from vitlab.evaluation.metrics import bins, confusion, curve_point, ece, figures, nll, top
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own imports warn
@@ -67,3 +67,39 @@ def test_certainty_and_ties() -> None:
     level = np.full((4, 4), 0.25)  # a tie goes to the lower class, as argmax has it
     assert top(level, np.arange(4), 1) == 0.25
     assert top(level, np.arange(4), 2) == 0.5
+
+
+@pytest.mark.parametrize("classes", [2, 7])
+@pytest.mark.parametrize("rounded", [False, True])
+def test_several_labels_against_scikit_learn(classes: int, rounded: bool) -> None:
+    generator = np.random.default_rng(classes)
+    labels = (generator.random((200, classes)) < 0.3).astype(np.uint8)
+    probabilities = np.clip(0.3 * labels + 0.7 * generator.random((200, classes)), 0.01, 0.99)
+    if rounded:  # many equal scores
+        probabilities = probabilities.round(1)
+    ours = figures(probabilities, labels)
+    assert ours["map"] == pytest.approx(sk.average_precision_score(labels, probabilities))
+    said = probabilities > 0.5
+    assert ours["micro_f1"] == pytest.approx(sk.f1_score(labels, said, average="micro"))
+    assert ours["macro_f1"] == pytest.approx(sk.f1_score(labels, said, average="macro"))
+    each = [sk.log_loss(labels[:, k], probabilities[:, k], labels=[0, 1]) for k in range(classes)]
+    assert ours["bce"] == pytest.approx(np.mean(each))
+    assert ours["images"] == 200
+    point = curve_point(probabilities, labels)
+    assert point["accuracy"] == pytest.approx((said == labels).mean())
+    assert (point["loss"], point["map"]) == (ours["bce"], ours["map"])
+
+
+def test_classes_without_images_do_not_count_for_map() -> None:
+    labels = np.array([[1, 0], [0, 0], [1, 0]], np.uint8)
+    probabilities = np.array([[0.9, 0.9], [0.4, 0.1], [0.2, 0.6]])
+    assert figures(probabilities, labels)["map"] == pytest.approx((1 + 2 / 3) / 2)
+    assert np.isnan(figures(probabilities, 0 * labels)["map"])
+
+
+def test_one_label_an_image_has_the_usual_curve() -> None:
+    probabilities, labels = some(5)
+    assert curve_point(probabilities, labels) == {
+        "loss": nll(probabilities, labels),
+        "accuracy": top(probabilities, labels, 1),
+    }

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch.nn import functional as F
 
 Pixels = NDArray[np.uint8]
 Box = tuple[float, float, float, float]
@@ -42,6 +44,39 @@ def crop_resize(
     source = Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
     result = source.resize((columns, rows), method[interpolation], box=box)
     return np.array(result).reshape(rows, columns, image.shape[2])
+
+
+def cut_resize(
+    image: Pixels,
+    box: Box,
+    rows: int,
+    columns: int,
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear",
+) -> Pixels:
+    """As `crop_resize`, four times as fast: for training, where a box is random anyway.
+
+    The box goes to the nearest whole pixels, and nothing outside it is looked at. PyTorch's
+    antialiased kernel for bytes has Pillow's filters; bilinear it is within one level of Pillow's
+    own result, bicubic too but for a few pixels beside hard edges.
+
+    Args:
+        image: Shape (height, width, channels) with 1, 3 or 4 channels.
+        box: Within the image.
+        rows: Height of the result.
+        columns: Width of the result.
+        interpolation: The filter.
+
+    Returns:
+        An array of shape (rows, columns, channels).
+    """
+    left, top, right, bottom = (round(edge) for edge in box)
+    left, top = min(left, image.shape[1] - 1), min(top, image.shape[0] - 1)
+    inside = image[top : max(bottom, top + 1), left : max(right, left + 1)]
+    if image.shape[2] == 4:  # colours weighted by alpha
+        return crop_resize(inside, (0, 0, *inside.shape[1::-1]), rows, columns, interpolation)
+    pixels = torch.from_numpy(np.ascontiguousarray(inside)).permute(2, 0, 1)[None]
+    resized = F.interpolate(pixels, (rows, columns), mode=interpolation, antialias=True)
+    return resized[0].permute(1, 2, 0).numpy()
 
 
 def centre_box(rows: int, columns: int, out_rows: int, out_columns: int, crop: float) -> Box:

@@ -13,10 +13,11 @@ or TIFF at a time. The formats a server should accept (JPEG, PNG, WebP) never ta
 Colours are those stored in the file: ICC profiles and gamma are ignored, as is EXIF in text form.
 """
 
+import math
 import struct
 import threading
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from io import BytesIO
 
@@ -31,6 +32,8 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
+from vitlab.data import jpeg, metadata
+from vitlab.data.orientation import BACK, Box, turn, turn_box
 from vitlab.errors import UserError
 
 Pixels = NDArray[np.uint8]
@@ -59,7 +62,6 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_MAX_PARTS = 100_000  # segments or chunks; a 256 MB PNG in the usual 8 kB chunks has 33,000
 _MAX_SCANS = 50  # of a progressive JPEG with the most pixels allowed; ten are usual
 _BAND = 2**22  # pixels that Pillow exports at a time
 _LOCK = threading.Lock()
@@ -104,7 +106,7 @@ def decode(
     """
     if channels not in _MODES:
         raise ValueError(f"channels must be 1, 3 or 4, not {channels}")
-    with _opened(data, name, max_pixels, formats) as (image, orientation):
+    with _opened(data, name, max_pixels, formats) as (image, orientation, _):
         if at_least is not None:
             rows, columns = reversed(at_least) if orientation >= 5 else at_least
             image.draft(None, (2 * columns, 2 * rows))
@@ -113,6 +115,84 @@ def decode(
         if orientation in _TURNS:
             flat = flat.transpose(_TURNS[orientation])
         return _export(flat, channels)
+
+
+def decode_box(
+    data: bytes,
+    channels: int,
+    name: str,
+    choose: Callable[[int, int], Box],
+    at_least: tuple[float, float],
+    *,
+    cut: bool = False,
+) -> tuple[Pixels, Box]:
+    """Decode what one box of an image needs: the fast way for JPEGs, `decode`'s for the rest.
+
+    A JPEG is decoded at 1/2, 1/4 or 1/8 of its size where the box then still has the rows and
+    columns asked for, and with `cut` down to the last row of the box only. The pixels are those
+    that Pillow decodes at that scale. A JPEG whose data break off or make no sense is refused.
+
+    Args:
+        data: The whole file.
+        channels: 1 (grey), 3 (RGB) or 4 (RGBA).
+        name: What to call the image in an error.
+        choose: The box, given the rows and columns of the upright image.
+        at_least: Rows and columns that the box must have in the result.
+        cut: Whether what lies below the box may be left out. Damage there then goes unnoticed.
+
+    Returns:
+        Upright pixels (rows, columns, channels), a view at times, and the box within them.
+
+    Raises:
+        BadImage: As `decode`.
+    """
+    with _opened(data, name, MAX_PIXELS, FORMATS) as (image, orientation, plain):
+        sides = reversed(image.size) if orientation < 5 else image.size
+        box = choose(*sides)
+        if (flat := _fast(image, orientation, plain, box, at_least, cut)) is not None:
+            return _with_channels(flat[0], channels), flat[1]
+        image.load()
+        turned = _recolour(image, channels)
+        if orientation in _TURNS:
+            turned = turned.transpose(_TURNS[orientation])
+        return _export(turned, channels), box
+
+
+def _fast(
+    image: ImageFile,
+    orientation: int,
+    data: bytes,
+    box: Box,
+    at_least: tuple[float, float],
+    cut: bool,
+) -> tuple[Pixels, Box] | None:
+    """The box and its surroundings by `jpeg.decode`; None where only Pillow can tell."""
+    plain = image.format == "JPEG" and image.mode in ("L", "RGB")
+    if not plain or image.info.get("adobe_transform") == 0:  # colours stored as RGB
+        return None
+    columns, rows = image.size
+    upright = (columns, rows) if orientation >= 5 else (rows, columns)
+    left, top, right, bottom = turn_box(box, BACK.get(orientation, orientation), *upright)
+    high, wide = reversed(at_least) if orientation >= 5 else at_least
+    scale = jpeg.scale_for(right - left, bottom - top, wide, high)
+    until = min(rows, math.ceil(bottom)) if cut else rows
+    try:
+        pixels = jpeg.decode(data, rows, columns, image.mode == "L", scale, until)
+    except UserError:
+        raise
+    except ValueError:  # a warning that may be harmless
+        return None
+    inside = (left / scale, top / scale, right / scale, bottom / scale)
+    return turn(pixels, orientation), turn_box(inside, orientation, *pixels.shape[:2])
+
+
+def _with_channels(pixels: Pixels, channels: int) -> Pixels:
+    """Greys or RGB in the colours asked for."""
+    have = pixels.shape[2]
+    if have == channels:
+        return pixels
+    image = Image.fromarray(np.ascontiguousarray(pixels[:, :, 0] if have == 1 else pixels))
+    return _export(image.convert(_MODES[channels]), channels)
 
 
 def size(data: bytes, name: str = "image") -> tuple[int, int]:
@@ -126,7 +206,7 @@ def shape(data: bytes, name: str = "image") -> tuple[int, int, int]:
     Channels are 1 where the file can hold only greys, with or without transparency, else 3. A
     palette counts as colour, whatever is in it.
     """
-    with _opened(data, name, MAX_PIXELS, FORMATS) as (image, orientation):
+    with _opened(data, name, MAX_PIXELS, FORMATS) as (image, orientation, _):
         # 16-bit grey with alpha is the one grey kind that Pillow opens as colour
         grey = image.mode in _GREY or (image.format == "PNG" and data[25] == 4)
         columns, rows = reversed(image.size) if orientation >= 5 else image.size
@@ -136,14 +216,15 @@ def shape(data: bytes, name: str = "image") -> tuple[int, int, int]:
 @contextmanager
 def _opened(
     data: bytes, name: str, max_pixels: int, formats: Collection[str]
-) -> Iterator[tuple[ImageFile, int]]:
+) -> Iterator[tuple[ImageFile, int, bytes]]:
     """The one boundary: whatever goes wrong inside becomes `BadImage`, and Pillow is silent.
 
     Yields:
-        The opened image, its pixels not yet decoded, and the EXIF orientation still to be applied.
+        The opened image, its pixels not yet decoded, the EXIF orientation still to be applied, and
+        the file without its metadata.
     """
     try:
-        kind = _kind(data)
+        kind = kind_of(data)
         if kind not in formats:
             raise UserError(f"not a {', '.join(formats)} image" if data else "the file is empty")
         if len(data) > MAX_BYTES:
@@ -161,7 +242,7 @@ def _opened(
         raise BadImage(" ".join(f"{name}: {reason}".split())) from error
 
 
-def _kind(data: bytes) -> str:
+def kind_of(data: bytes) -> str:
     """The format by the file's first bytes; empty if it is none of `FORMATS`."""
     if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
         return "WEBP"
@@ -175,13 +256,13 @@ def _kind(data: bytes) -> str:
     return next((kind for kind, starts in signatures.items() if data.startswith(starts)), "")
 
 
-def _open(data: bytes, kind: str, max_pixels: int) -> tuple[ImageFile, int]:
+def _open(data: bytes, kind: str, max_pixels: int) -> tuple[ImageFile, int, bytes]:
     """Read the header, check the size, find the orientation; decode nothing."""
     exif = b""
     if kind == "JPEG":
-        data, exif = _jpeg_parts(data)
+        data, exif = metadata.jpeg_parts(data)
     elif kind == "PNG":
-        data, exif = _png_parts(data)
+        data, exif = metadata.png_parts(data)
     elif kind == "WEBP":
         _check_size(*_webp_size(data), max_pixels)  # the reader allocates its canvas at once
     image = _READERS[kind](BytesIO(data))
@@ -195,64 +276,13 @@ def _open(data: bytes, kind: str, max_pixels: int) -> tuple[ImageFile, int]:
     if isinstance(image, TiffImageFile):
         _check_size(image.tag_v2.get(322, 1), image.tag_v2.get(323, 1), max_pixels)  # a tile
         image.info.pop("xmp", None)  # else Pillow may take an orientation from it as well
-        return image, 1  # Pillow turns a TIFF itself
-    return image, _orientation(exif or image.info.get("exif", b""))
+        return image, 1, data  # Pillow turns a TIFF itself
+    return image, metadata.orientation(exif or image.info.get("exif", b"")), data
 
 
 def _check_size(columns: int, rows: int, max_pixels: int) -> None:
     if columns * rows > max_pixels:
         raise UserError(f"{columns} x {rows} pixels; at most {max_pixels:,} pixels are decoded")
-
-
-def _jpeg_parts(data: bytes) -> tuple[bytes, bytes]:
-    """The file without application and comment segments, and the first EXIF block.
-
-    JFIF (APP0) and Adobe (APP14) segments stay: they say how colours are stored. Odd metadata then
-    cannot fail, warn or cost time in Pillow.
-    """
-    view, exif, at = memoryview(data), b"", 2
-    parts: list[bytes | memoryview] = [data[:2]]
-    for _ in range(_MAX_PARTS):
-        at = data.find(b"\xff", at)  # Pillow, too, skips bytes that belong to no segment
-        if at < 0 or at + 4 > len(data):
-            break
-        marker = data[at + 1]
-        if marker == 0xDA:  # start of scan: pixels to the end
-            parts.append(view[at:])
-            break
-        if marker == 0xFF:  # padding
-            at += 1
-            continue
-        if marker <= 0x01 or 0xD0 <= marker <= 0xD9:  # stands alone
-            at += 2
-            continue
-        end = at + 2 + int.from_bytes(data[at + 2 : at + 4])
-        if marker == 0xE1 and not exif and data.startswith(b"Exif\0\0", at + 4):
-            exif = data[at + 4 : end]
-        if marker in (0xE0, 0xEE) or not (0xE0 <= marker <= 0xEF or marker == 0xFE):
-            parts.append(view[at:end])
-        at = end
-    return b"".join(parts), exif
-
-
-def _png_parts(data: bytes) -> tuple[bytes, bytes]:
-    """The file with only the chunks that make the first frame, and the EXIF block.
-
-    Its IDAT chunks are an animation's first frame, or the still image before it. Text, profiles
-    and animation cannot then fail, warn or cost memory in Pillow; EXIF may follow the pixels.
-    """
-    view, exif, at = memoryview(data), b"", 8
-    parts: list[bytes | memoryview] = [data[:8]]
-    for _ in range(_MAX_PARTS):
-        if at + 8 > len(data):
-            break
-        length, kind = struct.unpack_from(">I4s", data, at)
-        if kind in (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"):
-            parts.append(view[at : at + 12 + length])
-        elif kind == b"eXIf":
-            exif = data[at + 8 : at + 8 + length]
-        at += 12 + length
-    return b"".join(parts), exif
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
@@ -275,25 +305,6 @@ def _mend_png_key(image: ImageFile, depth: int) -> None:
         image.info["transparency"] = (key & top) * (255 // top)
     elif image.mode == "RGB" and isinstance(key, tuple) and depth == 16:
         image.info["transparency"] = tuple(value >> 8 for value in key)
-
-
-def _orientation(exif: bytes) -> int:
-    """The orientation, 1 to 8, in the first directory of an EXIF block; 1 if anything is odd."""
-    exif = exif.removeprefix(b"Exif\0\0")
-    order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[:4])
-    if order is None:
-        return 1
-    try:
-        (start,) = struct.unpack_from(order + "I", exif, 4)
-        (count,) = struct.unpack_from(order + "H", exif, start)
-        for at in range(start + 2, start + 2 + 12 * count, 12):
-            tag, kind = struct.unpack_from(order + "HH", exif, at)
-            if tag == 274 and kind in (3, 4):
-                (value,) = struct.unpack_from(order + ("H" if kind == 3 else "I"), exif, at + 8)
-                return value if value in _TURNS else 1
-    except struct.error:
-        pass
-    return 1
 
 
 def _recolour(image: Image.Image, channels: int) -> Image.Image:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from vitlab.data import crop, decode
 from vitlab.data.decode import BadImage
+from vitlab.data.labels import is_multi
 from vitlab.data.options import Augment
 from vitlab.data.order import batch_samples, draws
 from vitlab.data.policy import draws_needed
@@ -29,7 +30,7 @@ class Batch:
 
     Attributes:
         images: uint8 (B, H, W, C)
-        labels: int64 (B,), or float (B, classes) of images with any number of labels each
+        labels: int64 (B,); float32 (B, classes), 0 or 1, where images have several
         draws: float32 (B, `draws_needed`), what `augment` needs; empty rows when evaluating
         indices: int64 (B,), which images of the source these are
         bad: index and message of each image that could not be decoded
@@ -81,7 +82,8 @@ class TrainingBatches(Dataset[Batch]):
         randoms = np.stack([draws(self.seed, e, index, count, copy) for e, index, copy in samples])
         boxes = [self._box(row[: crop.DRAWS]) for row in randoms]
         indices = [index for _, index, _ in samples]
-        return _stack(self.source, indices, self.config, boxes, randoms[:, crop.DRAWS :])
+        others, quick = randoms[:, crop.DRAWS :], self.how.area < 1
+        return _stack(self.source, indices, self.config, boxes, others, quick=quick)
 
     def _box(self, randoms: NDArray[np.float32]) -> Box:
         """Where to cut an image: at random where the recipe crops, else around the centre."""
@@ -143,18 +145,20 @@ def _loader(batches: Dataset[Batch], order: range, workers: int) -> "DataLoader[
         batch_size=None,  # the data set gives whole batches
         sampler=order,
         num_workers=min(workers, len(order)),
-        worker_init_fn=_leave_signals_to_parent if workers else None,
+        worker_init_fn=leave_signals_to_parent if workers else None,
         pin_memory=torch.cuda.is_available(),
     )
 
 
-def _leave_signals_to_parent(worker: int) -> None:
+def leave_signals_to_parent(worker: int) -> None:
     """Ctrl-C reaches every process of a terminal; the parent decides when the workers end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
 
 
-def load_image(source: Source, index: int, config: ModelConfig, box: Box) -> NDArray[np.uint8]:
+def load_image(
+    source: Source, index: int, config: ModelConfig, box: Box, *, quick: bool = False
+) -> NDArray[np.uint8]:
     """One image as the model is to see it: uint8 (H, W, channels).
 
     Args:
@@ -162,16 +166,24 @@ def load_image(source: Source, index: int, config: ModelConfig, box: Box) -> NDA
         index: which one
         config: size, channels and interpolation
         box: where to cut it, given its rows and columns
+        quick: for random boxes: cut at whole pixels, out of a JPEG decoded at as little as the size
+            of the result (else at least twice that) and no further down than the box
 
     Raises:
         BadImage: it cannot be decoded.
     """
     item = source.read(index)
+    rows, columns = config.size
     if isinstance(item, bytes):
-        pixels = decode.decode(item, config.channels, source.name(index))
+        margin = 1 if quick else 2
+        least = (margin * rows, margin * columns)
+        name = source.name(index)
+        pixels, place = decode.decode_box(item, config.channels, name, box, least, cut=quick)
     else:
         pixels = _with_channels(item, config.channels)
-    return crop.crop_resize(pixels, box(*pixels.shape[:2]), *config.size, config.interpolation)
+        place = box(*pixels.shape[:2])
+    resize = crop.cut_resize if quick else crop.crop_resize
+    return resize(pixels, place, rows, columns, config.interpolation)
 
 
 def centre(config: ModelConfig) -> Box:
@@ -188,19 +200,22 @@ def _stack(
     config: ModelConfig,
     boxes: list[Box],
     randoms: NDArray[np.float32],
+    *,
+    quick: bool = False,
 ) -> Batch:
     """Decode the images; those that cannot be leave a shorter batch and a message."""
     images, kept, bad = [], [], []
     for place, (index, box) in enumerate(zip(indices, boxes, strict=True)):
         try:
-            images.append(load_image(source, index, config, box))
+            images.append(load_image(source, index, config, box, quick=quick))
             kept.append(place)
         except BadImage as error:
             bad.append((index, str(error)))
     pixels = np.stack(images) if images else np.empty((0, *config.size, config.channels), np.uint8)
     chosen = np.array(indices, np.int64)[kept]
     labels = source.labels[chosen]
-    tensors = [torch.from_numpy(each) for each in (pixels, labels, randoms[kept], chosen)]
+    told = labels.astype(np.float32) if is_multi(labels) else labels
+    tensors = [torch.from_numpy(each) for each in (pixels, told, randoms[kept], chosen)]
     return Batch(tensors[0], tensors[1], tensors[2], tensors[3], bad)
 
 

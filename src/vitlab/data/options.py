@@ -30,7 +30,8 @@ class Data:
 
     Attributes:
         data: digits, a folder of class folders (with train/ and val/ or test/, or without),
-            Parquet files, or the name of a Hugging Face data set (user/name)
+            Parquet files, WebDataset shards (glob or brace range, local or s3://, https://, hf://),
+            a .csv or .jsonl list of paths, or the name of a Hugging Face data set (user/name)
         test_fraction: share of each class held out for testing where the data has no such split
     """
 

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode import BadImage
+from vitlab.data.labels import Labels, index_labels, is_multi
+from vitlab.data.names import Names
 from vitlab.errors import UserError
 
-Labels = NDArray[np.int64]
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"}
 
 
@@ -26,7 +27,7 @@ class Source(Protocol):
 
     @property
     def labels(self) -> Labels:
-        """The label of every image, (n,)."""
+        """The label of every image, int64 (n,); of several a table of 0 and 1, uint8 (n, K)."""
 
     def __len__(self) -> int:
         """How many images there are."""
@@ -81,7 +82,7 @@ class Files:
     """Image files, each with its label."""
 
     root: Path
-    paths: tuple[str, ...]  # relative to the root
+    paths: Sequence[str]  # relative to the root
     labels: Labels
     classes: tuple[str, ...]
 
@@ -128,7 +129,7 @@ def class_folders(root: Path, classes: Sequence[str] | None = None) -> tuple[Fil
     notes += [f"{root} has no images of the class {name!r}" for name in index if name not in found]
     paths = [path for name in found for path in found[name]]
     labels = [index[name] for name, own in found.items() for _ in own]
-    names = tuple(str(path.relative_to(root)) for path in paths)
+    names = Names.of(str(path.relative_to(root)) for path in paths)
     return Files(root, names, np.array(labels, np.int64), tuple(index)), notes
 
 
@@ -177,8 +178,15 @@ def table(rows: Any, title: str, classes: Sequence[str] | None = None) -> Table:
     if not images:
         raise UserError(f"{title} has no image column; its columns are {', '.join(features)}")
     label = _label_column(features, title)
-    values = rows.select_columns([label]).with_format("numpy")[:][label]
     kind = features[label]
+    if isinstance(kind, datasets.List) and isinstance(kind.feature, datasets.ClassLabel):
+        told = rows.select_columns([label])[:][label]
+        own, order = index_labels(
+            [tuple(map(str, each or ())) for each in told], title, classes, kind.feature.names
+        )
+        plain = rows.cast_column(images[0], datasets.Image(decode=False)).with_format("arrow")
+        return Table(plain, images[0], own, order, title)
+    values = rows.select_columns([label]).with_format("numpy")[:][label]
     names = list(kind.names) if isinstance(kind, datasets.ClassLabel) else None
     if names is None:  # plain numbers or words: a class for each that occurs
         distinct = sorted(set(values.tolist()))
@@ -211,7 +219,9 @@ def _label_column(features: Any, title: str) -> str:
     raise UserError(f"{title} has no label column; its columns are {', '.join(features)}")
 
 
-def _by_name(values: Labels, names: list[str], classes: Sequence[str], title: str) -> Labels:
+def _by_name(
+    values: NDArray[np.int64], names: list[str], classes: Sequence[str], title: str
+) -> NDArray[np.int64]:
     index = {name: number for number, name in enumerate(classes)}
     used = np.unique(values)
     if strange := [names[value] for value in used if names[value] not in index]:
@@ -251,5 +261,8 @@ class Subset:
 
 def counts(source: Source) -> dict[str, int]:
     """How many images each class has."""
-    tally = Counter(source.labels.tolist())
+    labels = source.labels
+    if is_multi(labels):
+        return dict(zip(source.classes, labels.sum(axis=0, dtype=np.int64).tolist(), strict=True))
+    tally = Counter(labels.tolist())
     return {name: tally[number] for number, name in enumerate(source.classes)}

@@ -5,13 +5,18 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.sources import Source, Subset, class_folders, counts, digits, table
+from vitlab.data import lists
+from vitlab.data.labels import Labels, index_labels, is_multi
+from vitlab.data.names import Names
+from vitlab.data.remote import expand, is_url
+from vitlab.data.shards import shards
+from vitlab.data.sources import Files, Source, Subset, class_folders, counts, digits, table
 from vitlab.errors import UserError
 
 TRAIN, VALIDATION, TEST = ("train", "training"), ("val", "valid", "validation", "dev"), ("test",)
@@ -43,12 +48,15 @@ def open_data(data: str, test_fraction: float = 0.2, classes: tuple[str, ...] = 
 
     Args:
         data: `digits`, a folder of class folders, a folder with train/ and val/ or test/, a Parquet
-            file or a folder of them, or a Hugging Face data set `user/name`
+            file or a folder of them, WebDataset shards (a `.tar` file or URL, a glob, a brace range
+            such as `photos-{000..031}.tar`, or a folder of them), a `.csv` or `.jsonl` list, or a
+            Hugging Face data set `user/name`
         test_fraction: share of each class to hold out where the data comes unsplit
         classes: the class index to map labels to by name; none for the data's own
 
     Raises:
-        ValueError: nothing there, no images, fewer than two classes, a class of unknown name.
+        ValueError: nothing there, no images, fewer than two classes, a class of unknown name, a
+            list that names missing files, a damaged shard.
     """
     if not data:
         raise UserError("name the data: digits, a folder of class folders, a Parquet file, …")
@@ -66,12 +74,22 @@ def _open(data: str, test_fraction: float, classes: tuple[str, ...] | None) -> S
         return replace(hold_out(digits(), 0.2), whole=None)  # a fixed split, as if it came with one
     if path.is_dir() and any(path.glob("*.parquet")):
         return _parquet(sorted(path.glob("*.parquet")), data, test_fraction, classes)
+    if path.is_dir() and (tars := sorted(path.glob("*.tar"))):
+        return _shards([str(tar) for tar in tars], data, test_fraction, classes)
     if path.is_dir():
         return _folder(path, test_fraction, classes)
     if path.is_file() and path.suffix == ".parquet":
         return _parquet([path], data, test_fraction, classes)
+    if path.is_file() and path.suffix.lower() in lists.SUFFIXES:
+        return _list(path, test_fraction, classes)
+    if data.endswith(".tar"):
+        return _shards(expand(data if is_url(data) else str(path)), data, test_fraction, classes)
+    if data.endswith(".parquet") and not is_url(data):
+        return _parquet([Path(each) for each in expand(str(path))], data, test_fraction, classes)
     if path.exists():
-        raise UserError(f"{data} is neither a folder nor a Parquet file")
+        raise UserError(
+            f"{data} is neither a folder nor a Parquet file, .tar shard, .csv or .jsonl"
+        )
     if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", data):
         return _hub(data, test_fraction, classes)
     raise UserError(f"no such file or folder: {data}")
@@ -110,23 +128,79 @@ def _parquet(
 ) -> Splits:
     import datasets
 
-    def kind(path: Path) -> str:
-        words = re.split(r"[^a-z]+", path.stem.lower())
-        known = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
-        return next((key for key, names in known.items() if set(words) & set(names)), "train")
-
-    groups: dict[str, list[str]] = {}
-    for path in paths:
-        groups.setdefault(kind(path), []).append(str(path))
-    if "train" not in groups:  # a single split by whatever name is all there is
-        groups = {"train": [file for files in groups.values() for file in files]}
+    groups = _by_split([(path.stem, str(path)) for path in paths])
     loaded = _quietly(
         lambda: datasets.load_dataset("parquet", data_files=groups), f"cannot read {data}"
     )
     return _tables(loaded, data, test_fraction, classes)
 
 
+def _split_of(words: str) -> str:
+    """The split that a file's name speaks of: train unless it says otherwise."""
+    parts = set(re.split(r"[^a-z]+", words.lower()))
+    known = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
+    return next((key for key, names in known.items() if parts & set(names)), "train")
+
+
+def _by_split(files: list[tuple[str, str]]) -> dict[str, list[str]]:
+    """Files, each with the words that may name its split, by split."""
+    groups: dict[str, list[str]] = {}
+    for words, file in files:
+        groups.setdefault(_split_of(words), []).append(file)
+    if "train" not in groups:  # a single split by whatever name is all there is
+        groups = {"train": [file for files in groups.values() for file in files]}
+    return groups
+
+
+def _shards(
+    places: list[str], data: str, test_fraction: float, classes: tuple[str, ...] | None
+) -> Splits:
+    paths = [PurePosixPath(place) for place in places]
+    groups = _by_split(
+        [(f"{p.parent.name} {p.stem}", place) for p, place in zip(paths, places, strict=True)]
+    )
+    train = shards(groups["train"], f"{data} train", classes)
+    rest = [
+        shards(groups[split], f"{data} {split}", train.classes)
+        for split in ("validation", "test")
+        if split in groups
+    ]
+    return _named(train, rest, []) if rest else hold_out(train, test_fraction)
+
+
+def _list(file: Path, test_fraction: float, classes: tuple[str, ...] | None) -> Splits:
+    """Splits from a list of paths: those its lines name, or one for all of them."""
+    entries = lists.read_list(file)
+    several = any(not isinstance(entry.label, str) for entry in entries)
+    groups: dict[str, list[lists.Entry]] = {}
+    for entry in entries:
+        known = {"train": ("", *TRAIN), "validation": VALIDATION, "test": TEST}
+        split = next((key for key, names in known.items() if entry.split in names), None)
+        if split is None:
+            raise UserError(f"{file}: split {entry.split!r} of {entry.path}: train, val or test")
+        groups.setdefault(split, []).append(entry)
+    if "train" not in groups:
+        groups = {"train": entries}
+    sources: list[Files] = []
+    for split in (each for each in ("train", "validation", "test") if each in groups):
+        own = groups[split]
+        raw = [(e.label,) if several and isinstance(e.label, str) else e.label for e in own]
+        follow = sources[0].classes if sources else classes
+        labels, names = index_labels(raw, f"{file} {split}", follow)
+        sources.append(Files(file.parent, Names.of(e.path for e in own), labels, names))
+    return (
+        _named(sources[0], sources[1:], []) if sources[1:] else hold_out(sources[0], test_fraction)
+    )
+
+
 def _hub(name: str, test_fraction: float, classes: tuple[str, ...] | None) -> Splits:
+    """A data set of the Hugging Face hub, downloaded once and memory-mapped.
+
+    It is not streamed: a stream through a shuffling buffer knows no image by its number, so what a
+    batch holds would depend on the workers, and of a Parquet file a whole row group would be read
+    for every image. What is too large to download can be read in place from tar shards:
+    `hf://datasets/user/name/*.tar`.
+    """
     import datasets
     import huggingface_hub
 
@@ -179,6 +253,8 @@ def hold_out(source: Source, test_fraction: float, notes: list[str] | None = Non
     test = held_out(source.labels, test_fraction)
     train = np.setdiff1d(np.arange(len(source)), test)
     share = f"{test_fraction:.0%} of each class held out for testing (stratified, fixed)"
+    if is_multi(source.labels):
+        share = f"{test_fraction:.0%} held out for testing (at random, fixed)"
     remarks = [*(notes or []), f"{share}: {len(test):,} of {len(source):,} images"]
     remarks += [
         f"class {name!r} has one image only" for name, n in counts(source).items() if n == 1
@@ -186,9 +262,15 @@ def hold_out(source: Source, test_fraction: float, notes: list[str] | None = Non
     return Splits(Subset(source, train), Subset(source, test), whole=source, notes=remarks)
 
 
-def held_out(labels: NDArray[np.int64], fraction: float) -> NDArray[np.int64]:
-    """Which images are for testing: sorted indices, `fraction` of each class."""
+def held_out(labels: Labels, fraction: float) -> NDArray[np.int64]:
+    """Which images are for testing: sorted indices, `fraction` of each class.
+
+    Of images with several labels, `fraction` of them all.
+    """
     generator = np.random.default_rng(SPLIT_SEED)
+    if is_multi(labels):
+        count = min(round(fraction * len(labels)), len(labels) - 1)
+        return np.sort(generator.permutation(len(labels))[:count])
     chosen = []
     for label in np.unique(labels):
         own = generator.permutation(np.flatnonzero(labels == label))

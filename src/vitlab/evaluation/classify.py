@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from vitlab import device as devices
+from vitlab.data.names import Names
 from vitlab.data.sources import SUFFIXES, Files
 from vitlab.errors import UserError
 from vitlab.evaluation.predict import predict
@@ -55,7 +56,9 @@ def classify(
     paths = find_images(images)
     config = model.config
     labels = config.labels or tuple(str(number) for number in range(config.classes))
-    source = Files(Path(), tuple(paths), np.zeros(len(paths), np.int64), labels)
+    several = model.provenance.get("multi_label", False)
+    none = np.zeros((len(paths), len(labels)) if several else len(paths), np.uint8)
+    source = Files(Path(), Names.of(paths), none if several else none.astype(np.int64), labels)
     where: torch.device = devices.choose(device)
     seen = predict(model, source, device=where, workers=workers)
     answers = {index: Answer(paths[index], error=message) for index, message in seen.bad.items()}

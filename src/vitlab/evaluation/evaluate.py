@@ -37,7 +37,8 @@ def evaluate(
         workers: processes that decode; None to choose
 
     Returns:
-        accuracy and top5 (fractions), nll (nats), ece, images, damaged, split, model, params, macs,
+        accuracy and top5 (fractions), nll (nats) and ece, or for several labels an image map,
+        micro_f1, macro_f1 and bce; images, damaged, split, model, params, macs,
         images_per_second, peak_memory (bytes), seconds, notes.
 
     Raises:

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitlab.data.augment import normalise
+from vitlab.data.labels import Labels, is_multi
 from vitlab.data.loader import EvaluationBatches, choose_workers, evaluation_loader
 from vitlab.data.sources import Source
 from vitlab.device import autocast
@@ -24,15 +25,15 @@ class Predictions:
     """What a model says of a source's images; damaged images are left out.
 
     Attributes:
-        probabilities: float64 (n, classes), rows sum to one
-        labels: int64 (n,), the truth
+        probabilities: float64 (n, classes); rows sum to one, but where images have several labels
+        labels: int64 (n,) or uint8 (n, classes), the truth
         indices: int64 (n,), places in the source
         bad: message of each damaged image, by place
         seconds: time spent, loading included
     """
 
     probabilities: NDArray[np.float64]
-    labels: NDArray[np.int64]
+    labels: Labels
     indices: NDArray[np.int64]
     bad: dict[int, str]
     seconds: float
@@ -59,6 +60,9 @@ def predict(
 ) -> Predictions:
     """Run a model over every image of a source, in order.
 
+    Where the images have several labels each, every class has a probability of its own (sigmoid),
+    else they share one (softmax).
+
     Args:
         model: left in evaluation mode, on `device`
         source: images and labels
@@ -72,6 +76,7 @@ def predict(
     """
     check_classifier(model)
     model.to(device).eval()
+    several = is_multi(source.labels)
     batch = max(1, min(BATCH, PIXELS // int(np.prod(model.config.size))))
     batches = EvaluationBatches(source, model.config, batch)
     scores, labels, indices, done = [], [], [], 0
@@ -83,7 +88,8 @@ def predict(
             there = each.to(device)
             images = normalise(there.images, model.config.mean, model.config.std)
             with autocast(device, precision):
-                scores.append(model(images).double().softmax(-1).cpu())
+                said = model(images).double()
+            scores.append((said.sigmoid() if several else said.softmax(-1)).cpu())
             labels.append(each.labels)
             indices.append(each.indices)
         done += len(each) + len(each.bad)
@@ -92,7 +98,7 @@ def predict(
         raise UserError(next(iter(bad.values()), "there are no images"))
     return Predictions(
         torch.cat(scores).numpy(),
-        torch.cat(labels).numpy(),
+        torch.cat(labels).numpy().astype(np.uint8 if several else np.int64),
         torch.cat(indices).numpy(),
         bad,
         time.perf_counter() - start,

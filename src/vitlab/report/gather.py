@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from vitlab.data.augment import normalise
+from vitlab.data.labels import is_multi
 from vitlab.data.loader import Box, centre, load_image
 from vitlab.data.sources import Source
 from vitlab.evaluation.metrics import bins, confusion
@@ -46,6 +47,8 @@ def write_report(
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     journal = [json.loads(line) for line in lines]
     run, versions = tables.pop("run"), tables.pop("versions")
+    several = is_multi(seen.labels)  # no class is taken for another then
+    kinds = len(source.classes)
     facts = Facts(
         title=f"{model.config.name} on {tables['data']['data']}",
         command=run["command"],
@@ -53,9 +56,11 @@ def write_report(
         classes=source.classes,
         training=_points(journal, "train"),
         testing=_points(journal, "test"),
-        confusion=confusion(seen.probabilities, seen.labels),
-        reliability=bins(seen.probabilities, seen.labels),
-        mistakes=_mistakes(model, source, seen),
+        confusion=np.zeros((kinds, kinds), np.int64)
+        if several
+        else confusion(seen.probabilities, seen.labels),
+        reliability=[] if several else bins(seen.probabilities, seen.labels),
+        mistakes=[] if several else _mistakes(model, source, seen),
         examples=_examples(model, source, seen),
         cost=list(cost(model).parts),
         recipe=tables,
@@ -82,7 +87,7 @@ def _examples(model: Model, source: Source, seen: Predictions) -> list[Judged]:
     """The first image of each of a few classes, with what the model looked at."""
     if not isinstance(model, VisionTransformer) or math.prod(model.config.grid) == 1:
         return []
-    _, firsts = np.unique(seen.labels, return_index=True)
+    _, firsts = np.unique(seen.labels, return_index=True, axis=0)
     chosen = firsts[np.linspace(0, len(firsts) - 1, num=min(EXAMPLES, len(firsts)), dtype=int)]
     judged = [_judged(model, source, seen, int(place)) for place in chosen]
     config, device = model.config, next(model.parameters()).device
@@ -105,7 +110,14 @@ def _judged(model: Model, source: Source, seen: Predictions, place: int) -> Judg
     guess = int(seen.probabilities[place].argmax())
     return Judged(
         Picture(np.ascontiguousarray(shown), source.name(index)),
-        source.classes[int(seen.labels[place])],
+        _truth(source, seen.labels[place]),
         source.classes[guess],
         float(seen.probabilities[place, guess]),
     )
+
+
+def _truth(source: Source, label: Any) -> str:
+    """The name of an image's class, or of all that it has."""
+    if np.ndim(label) == 0:
+        return source.classes[int(label)]
+    return ", ".join(source.classes[place] for place in np.flatnonzero(label)) or "none"

@@ -178,6 +178,9 @@ def _cards(facts: Facts) -> list[Card]:
     rows = (
         ("accuracy", "Accuracy", percent, right),
         ("top5", "Top-5 accuracy", percent, "truth among the five best guesses"),
+        ("map", "mAP", percent, "mean average precision over the classes"),
+        ("micro_f1", "F1", percent, "all yeses and noes at 0.5 (micro)"),
+        ("macro_f1", "F1 of a class", percent, "mean over the classes (macro)"),
         ("nll", "NLL", lambda number: f"{number:.3f}", chance),
         ("ece", "ECE", percent, "mean gap of confidence and accuracy"),
         ("params", "Parameters", si, ""),

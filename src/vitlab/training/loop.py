@@ -16,7 +16,7 @@ from vitlab.data.order import steps
 from vitlab.data.sources import Source
 from vitlab.device import autocast
 from vitlab.errors import UserError
-from vitlab.evaluation.metrics import nll, top
+from vitlab.evaluation.metrics import curve_point
 from vitlab.evaluation.predict import Predictions, predict
 from vitlab.objectives.classify import Classify
 from vitlab.training import checkpoint
@@ -212,8 +212,7 @@ class Loop:
         """One point of the test curve."""
         seen = self.predict(self.test)
         line = {"kind": "test", "step": self.state.step, "epoch": self.state.step / self.epoch}
-        line |= {"loss": nll(seen.probabilities, seen.labels)}
-        line |= {"accuracy": top(seen.probabilities, seen.labels, 1)}
+        line |= curve_point(seen.probabilities, seen.labels)
         self.journal.write(line)
 
     def _save(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from vitlab import device as devices
+from vitlab.data.labels import is_multi
 from vitlab.data.shape import input_shape
 from vitlab.data.splits import Splits, fingerprint, open_data
 from vitlab.errors import UserError
@@ -157,6 +158,7 @@ def _provenance(recipe: Recipe, splits: Splits, mark: str) -> dict[str, Any]:
         "recipe": recipe.recipe,
         "seed": recipe.seed,
         "epochs": recipe.epochs,
+        "multi_label": is_multi(splits.train.labels),
     }
 
 

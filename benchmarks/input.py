@@ -1,0 +1,250 @@
+"""Images a second on one core, from the file to a 224x224 uint8 crop, beside timm and datasets.
+
+`python benchmarks/input.py photos/`  (and `--parquet cifar10-train.parquet`)
+
+Every contender reads the same files, decodes, cuts a random resized crop (area 0.08 to 1, aspect
+3/4 to 4/3), flips half of them, and leaves uint8 pixels: ours as the workers of `vitlab train` do,
+timm's as its train script does with its prefetcher (RandomResizedCropAndInterpolation with `random`
+or `bilinear` interpolation, flip, ToNumpy), `datasets` with Pillow images and timm's transforms.
+They take turns within each round; the figure is the median over rounds of the processor's time, so
+that other work on the machine counts little. 12-megapixel files are made here by enlarging the
+photos. Decoders alone are timed as well, those that are installed.
+"""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from vitlab.data import jpeg
+from vitlab.data.loader import TrainingBatches
+from vitlab.data.options import Augment
+from vitlab.data.shards import shards
+from vitlab.data.sources import SUFFIXES, Files
+from vitlab.data.splits import open_data
+from vitlab.models.config import ViTConfig
+
+SIZE, AREA = 224, 0.08
+Work = Callable[[], int]  # does a round, and says of how many images
+
+
+def main() -> None:
+    """Measure and print tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("photos", help="a folder of JPEG files")
+    parser.add_argument("--parquet", help="a Parquet file of small images")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--images", type=int, default=200, help="of the folder, a round")
+    parser.add_argument("--large", type=int, default=8, help="12-megapixel files, a round")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, one used, load")
+    print(f"{os.getloadavg()[0]:.1f} at the start; {versions()}\n")
+    files = sorted(p for p in Path(args.photos).rglob("*") if p.suffix.lower() in SUFFIXES)
+    files = files[: args.images]
+    table("photos as they are", contenders(files), 2 * args.rounds)
+    table("their decoding alone", decoders(files), args.rounds)
+    with tempfile.TemporaryDirectory() as folder:
+        large = enlarged(files[: args.large], Path(folder))
+        table("12 megapixels", contenders(large), args.rounds)
+        table("their decoding alone", decoders(large), args.rounds)
+    if args.parquet:
+        table(Path(args.parquet).name, small(args.parquet), args.rounds)
+
+
+def versions() -> str:
+    """What was measured."""
+    names = ("torch", "pillow", "simplejpeg", "timm", "datasets", "opencv-python-headless")
+    found = [name for name in names if importlib.util.find_spec(MODULES.get(name, name))]
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in found)
+
+
+MODULES = {"pillow": "PIL", "opencv-python-headless": "cv2"}
+
+
+def table(title: str, works: dict[str, Work], rounds: int) -> None:
+    """Take turns, and print the medians; the ratio is to the first."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(rounds + 1):
+        for name, work in works.items():
+            start = time.process_time()
+            images = work()
+            if turn:  # the first warms up
+                times[name].append((time.process_time() - start) / images)
+    print(f"| {title} | ms an image | images/s | ours is so many times as fast |")
+    print("| --- | --- | --- | --- |")
+    middle = {name: statistics.median(each) for name, each in times.items()}
+    for name, seconds in middle.items():
+        ratio = seconds / next(iter(middle.values()))
+        print(f"| {name} | {1000 * seconds:.2f} | {1 / seconds:,.0f} | {ratio:.2f} |")
+    print()
+
+
+def ours(source: Any) -> Work:
+    """Batches of 16 as a worker makes them, a fresh batch every time; flips are drawn with them."""
+    config = ViTConfig(width=16, heads=2, patch=16, image_size=SIZE, classes=2)
+    how = Augment(area=AREA, aspect=4 / 3, flip=True)
+    batches = TrainingBatches(source, config, how, seed=0, batch=16)
+    count = max(1, len(source) // 16)
+    position = 0
+
+    def work() -> int:
+        nonlocal position
+        done = 0
+        for k in range(position, position + count):
+            batch = batches[k]
+            for place in (batch.draws[:, 0] < 0.5).nonzero():  # else the training device does it
+                batch.images[place[0]] = batch.images[place[0]].flip(1)
+            done += len(batch) + len(batch.bad)
+        position += count
+        return done
+
+    return work
+
+
+def contenders(files: list[Path]) -> dict[str, Work]:
+    """Ours first, then whichever peers are installed."""
+    labels = np.zeros(len(files), np.int64)
+    works: dict[str, Work] = {
+        "vitlab": ours(Files(Path(), [str(file) for file in files], labels, ("a", "b")))
+    }
+    transforms = timms()
+    for name, transform in transforms.items():
+        works[f"timm, {name}"] = partial(loop, files, transform)
+    if transforms:
+        works["datasets"] = table_of([file.read_bytes() for file in files], transforms["bilinear"])
+    return works
+
+
+def loop(files: list[Path], transform: Callable[[Image.Image], Any]) -> int:
+    """As timm's ImageFolder reads: open, convert, transform."""
+    for file in files:
+        with file.open("rb") as stream:
+            transform(Image.open(stream).convert("RGB"))
+    return len(files)
+
+
+def timms() -> dict[str, Callable[[Image.Image], Any]]:
+    """The training transforms of timm up to uint8, beside any build of torchvision."""
+    if not all(map(importlib.util.find_spec, ("timm", "torchvision"))):
+        return {}
+    path = Path(__file__).parents[1] / "tests" / "oracles" / "peers.py"
+    spec = importlib.util.spec_from_file_location("peers", path)
+    assert spec is not None
+    assert spec.loader is not None
+    peers = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(peers)
+    peers.prepare_torchvision()
+    from timm.data.transforms import RandomResizedCropAndInterpolation, ToNumpy
+    from torchvision import transforms
+
+    return {
+        how: transforms.Compose(
+            [
+                RandomResizedCropAndInterpolation(SIZE, (AREA, 1.0), interpolation=how),
+                transforms.RandomHorizontalFlip(),
+                ToNumpy(),
+            ]
+        )
+        for how in ("random", "bilinear")
+    }
+
+
+def table_of(items: list[bytes], transform: Callable[[Image.Image], Any]) -> Work:
+    """A `datasets` table with a transform set on it, as its guides show."""
+    import datasets
+
+    rows = datasets.Dataset.from_dict(
+        {"image": [{"bytes": item, "path": None} for item in items]},
+        features=datasets.Features({"image": datasets.Image()}),
+    )
+    rows.set_transform(lambda batch: {"x": [transform(i.convert("RGB")) for i in batch["image"]]})
+
+    def work() -> int:
+        for index in range(len(rows)):
+            rows[index]
+        return len(rows)
+
+    return work
+
+
+def decoders(files: list[Path]) -> dict[str, Work]:
+    """JPEG to RGB at full size, and what a crop of 0.7 of each side lets us leave out."""
+    items = [file.read_bytes() for file in files]
+    sides = [Image.open(BytesIO(item)) for item in items]
+    known = [(i, s.height, s.width, s.mode == "L") for i, s in zip(items, sides, strict=True)]
+
+    def cut(item: bytes, rows: int, columns: int, grey: bool) -> None:
+        scale = jpeg.scale_for(0.7 * columns, 0.7 * rows, SIZE, SIZE)
+        jpeg.decode(item, rows, columns, grey, scale, int(0.85 * rows))
+
+    works: dict[str, Callable[..., object]] = {
+        "simplejpeg, strict, what a crop needs": cut,
+        "simplejpeg, strict": lambda d, r, c, g: jpeg.decode(d, r, c, g, 1, r),
+        "Pillow": lambda d, *_: np.asarray(Image.open(BytesIO(d)).convert("RGB")),
+    }
+    if importlib.util.find_spec("cv2"):
+        import cv2
+
+        cv2.setNumThreads(0)
+        flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
+        works["OpenCV"] = lambda d, *_: cv2.imdecode(np.frombuffer(d, np.uint8), flags)
+    if importlib.util.find_spec("kornia_rs"):
+        import kornia_rs.io
+
+        works["kornia-rs"] = lambda d, *_: kornia_rs.io.decode_image_jpegturbo(d, "rgb")
+
+    def each(work: Callable[..., object]) -> int:
+        for one in known:
+            work(*one)
+        return len(known)
+
+    return {name: partial(each, work) for name, work in works.items()}
+
+
+def enlarged(files: list[Path], folder: Path) -> list[Path]:
+    """The photos at 4000x3000 pixels, JPEG of quality 90."""
+    made = []
+    for number, file in enumerate(files):
+        made.append(folder / f"{number}.jpg")
+        image = Image.open(file).convert("RGB").resize((4000, 3000), Image.Resampling.BICUBIC)
+        image.save(made[-1], quality=90)
+    return made
+
+
+def small(file: str) -> dict[str, Work]:
+    """A few thousand images of a Parquet file, read from it, and from tar shards made of it."""
+    from vitlab.data.prepare import prepare
+    from vitlab.data.sources import Subset
+
+    whole = open_data(file).whole
+    assert whole is not None
+    some = Subset(whole, np.arange(min(2000, len(whole))))
+    folder = Path(tempfile.mkdtemp()) / "tar"
+    prepare({"train": some}, folder, layout="tar", workers=0)
+    tars = shards([str(each) for each in sorted(folder.glob("*.tar"))], "tar")
+    works = {"vitlab, Parquet": ours(some), "vitlab, tar shards": ours(tars)}
+    for name, transform in timms().items():
+        items = [some.read(index) for index in range(len(some))]
+        if name == "bilinear":
+            works["datasets and timm"] = table_of(
+                [i for i in items if isinstance(i, bytes)], transform
+            )
+    return works
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Many short texts in two arrays.
+
+A list of a million paths is a million Python objects, and a worker process that merely looks at one
+writes to its count of references, so that the memory shared with its parent becomes its own. Two
+arrays stay shared.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Names(Sequence[str]):
+    """A sequence of texts: their bytes end to end, and where each ends."""
+
+    text: NDArray[np.uint8]
+    ends: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> "Names":
+        """Pack texts; file names that are not Unicode survive."""
+        pieces = [os.fsencode(text) for text in texts]
+        text = np.frombuffer(b"".join(pieces), np.uint8)
+        return cls(text, np.cumsum([len(piece) for piece in pieces], dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Names": ...
+    def __getitem__(self, index: int | slice) -> "str | Names":
+        if isinstance(index, slice):
+            return Names.of(self[each] for each in range(len(self))[index])
+        place = range(len(self))[index]  # counts from the end, and refuses what is outside
+        start = self.ends[place - 1] if place else 0
+        return os.fsdecode(self.text[start : self.ends[place]].tobytes())
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[each] for each in range(len(self)))

@@ -1,0 +1,157 @@
+"""Lists of paths, one label an image or several."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import photo_folder
+from vitlab.data.labels import index_labels
+from vitlab.data.loader import EvaluationBatches
+from vitlab.data.names import Names
+from vitlab.data.sources import Subset, counts
+from vitlab.data.splits import open_data
+from vitlab.models.config import ViTConfig
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    return photo_folder(tmp_path, {"a": 6, "b": 6})
+
+
+def csv(folder: Path, *lines: str) -> str:
+    (folder / "list.csv").write_text("\n".join(lines) + "\n")
+    return str(folder / "list.csv")
+
+
+def jsonl(folder: Path, *rows: object) -> str:
+    (folder / "list.jsonl").write_text("\n\n".join(map(json.dumps, rows)) + "\n")
+    return str(folder / "list.jsonl")
+
+
+def test_a_csv_list_with_splits(here: Path) -> None:
+    lines = [f"a/00{i}.png,10,train" for i in range(4)] + [f"b/00{i}.png,9,train" for i in range(4)]
+    lines += ["a/004.png,10,val", "b/004.png,9,test", '"b/005.png","9","TEST"']
+    splits = open_data(csv(here, "path,label,split", *lines))
+    assert splits.classes == ("9", "10")  # by value
+    assert splits.train.labels.tolist() == [1] * 4 + [0] * 4
+    assert splits.test.labels.tolist() == [0, 0]
+    assert splits.validation is not None
+    assert len(splits.validation) == 1
+    assert splits.test.read(1) == (here / "b" / "005.png").read_bytes()
+    assert splits.test.name(1) == str(here / "b" / "005.png")
+
+
+def test_an_unsplit_list_is_split_here(here: Path) -> None:
+    rows = [{"path": f"{c}/00{i}.png", "label": c} for c in "ba" for i in range(6)]
+    splits = open_data(jsonl(here, *rows))
+    assert splits.classes == ("a", "b")
+    assert len(splits.test) == 2
+    assert isinstance(splits.train, Subset)
+
+
+def test_several_labels_an_image(here: Path) -> None:
+    rows = [
+        {"path": "a/000.png", "labels": ["cat", "night"]},
+        {"path": "a/001.png", "labels": []},
+        {"path": "b/000.png", "labels": ["cat"]},
+        {"path": "b/001.png", "label": "dog"},
+        {"path": "b/002.png", "labels": "dog|night", "split": "test"},
+    ]
+    splits = open_data(jsonl(here, *rows))
+    assert splits.classes == ("cat", "dog", "night")
+    assert splits.train.labels.dtype == np.uint8
+    assert splits.train.labels.tolist() == [[1, 0, 1], [0, 0, 0], [1, 0, 0], [0, 1, 0]]
+    assert splits.test.labels.tolist() == [[0, 1, 1]]
+    assert counts(splits.train) == {"cat": 2, "dog": 1, "night": 1}
+    config = ViTConfig(width=16, heads=2, patch=4, image_size=8, classes=3)
+    batch = EvaluationBatches(splits.train, config, 8)[0]
+    assert batch.labels.dtype == torch.float32
+    assert batch.labels.tolist() == splits.train.labels.tolist()
+    same = csv(here, "path,labels", "a/000.png,cat|night", "a/001.png,", "b/000.png, cat ")
+    whole = open_data(same).whole
+    assert whole is not None
+    assert whole.labels.tolist() == [[1, 1], [0, 0], [1, 0]]
+    assert "held out for testing (at random, fixed)" in open_data(same).notes[0]
+
+
+def test_labels_follow_the_model(here: Path) -> None:
+    data = csv(here, "path,label", *[f"{c}/00{i}.png,{c}" for c in "ab" for i in range(6)])
+    whole = open_data(data, classes=("x", "b", "a")).whole
+    assert whole is not None
+    assert whole.labels.tolist() == [2] * 6 + [1] * 6
+    with pytest.raises(ValueError, match="has the class 'b', which the training images have not"):
+        open_data(data, classes=("a", "x"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (["path,label"], "lists no images"),
+        (["a/000.png,cat"], "must begin with a line of column names"),
+        (["path,label", "a/000.png"], "line 2: not as many fields as column names"),
+        (["path,label", "a/000.png,x,y"], "line 2: not as many fields as column names"),
+        (["path,label", "a/000.png,"], "line 2 has an empty label"),
+        (["path,label", ",x"], "line 2 names no path"),
+        (["path,label", '"a/000.png,x'], "cannot read"),
+        (["path,label,split", "a/000.png,x,later"], "split 'later' of a/000.png: train, val or te"),
+        (["path,label"] + [f"no/{i}.png,x" for i in range(5)], "5 of the 5 files"),
+        (["path,label"] + [f"no/{i}.png,x" for i in range(5)], "no/0.png, no/1.png, no/2.png, …"),
+        (["path,label,split", "a/000.png,x,train", "a/001.png,y,test"], "has the class 'y'"),
+    ],
+)
+def test_bad_csv_lists_in_one_line(here: Path, lines: list[str], says: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        open_data(csv(here, *lines))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[1]", "line 1 is not a JSON object"),
+        ('{"path": 1, "label": 2', "line 1 is not a JSON object"),
+        ('{"path": 1, "label": 2}', "line 1 names no path"),
+        ('{"path": "a/000.png"}', "line 1 has no label"),
+        ('{"path": "a/000.png", "label": 1.5}', "neither text nor a whole number"),
+        ('{"path": "a/000.png", "labels": ["x", null]}', "neither text nor a whole number"),
+        ("[" * 100_000, "line 1 is not a JSON object"),
+        ('{"path": "a\\u0000b", "label": 1}', "line 1 names no path"),
+    ],
+)
+def test_bad_json_lists_in_one_line(here: Path, text: str, says: str) -> None:
+    (here / "list.jsonl").write_text(text)
+    with pytest.raises(ValueError) as caught:
+        open_data(str(here / "list.jsonl"))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_list_that_is_not_text(here: Path) -> None:
+    (here / "list.csv").write_bytes(b"\xff\xfe\x00path")
+    with pytest.raises(ValueError, match="cannot read"):
+        open_data(str(here / "list.csv"))
+
+
+def test_numbers_count_the_names_where_there_are_any() -> None:
+    labels, order = index_labels(["1", "b", "0"], "data", names=("a", "b"))
+    assert (labels.tolist(), order) == ([1, 1, 0], ("a", "b"))
+    labels, order = index_labels(["1", "0"], "data", classes=("b", "c", "a"), names=("a", "b"))
+    assert (labels.tolist(), order) == ([0, 2], ("b", "c", "a"))
+    with pytest.raises(ValueError, match="data: label '2' is none of its 2 classes"):
+        index_labels(["2"], "data", names=("a", "b"))
+
+
+def test_names_are_packed() -> None:
+    texts = ["", "a.jpg", "ä/ö.png", "bad\udcff", "end"]
+    names = Names.of(texts)
+    assert list(names) == texts
+    assert names[-1] == "end"
+    assert list(names[1:3]) == texts[1:3]
+    assert "ä/ö.png" in names
+    assert len(Names.of([])) == 0
+    with pytest.raises(IndexError):
+        names[5]

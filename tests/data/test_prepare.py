@@ -1,0 +1,150 @@
+"""A training-ready copy."""
+
+import hashlib
+import json
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from conftest import photo, photo_folder
+from vitlab.cli import main
+from vitlab.data import writers
+from vitlab.data.decode import decode
+from vitlab.data.prepare import parts, prepare, smaller
+from vitlab.data.sources import Subset
+from vitlab.data.splits import open_data
+
+
+def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
+    stream = BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """Two splits of two classes whose order is not the alphabet's once it is in Parquet."""
+    for split, count in (("train", 7), ("val", 2), ("test", 3)):
+        photo_folder(tmp_path / "in" / split, {"b": count, "a": count}, 60, 80)
+    (tmp_path / "in" / "train" / "a" / "003.png").write_bytes(b"no image")
+    return tmp_path / "in"
+
+
+def digest(folder: Path) -> dict[str, str]:
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+@pytest.mark.parametrize("layout", ["parquet", "tar"])
+def test_the_copy_has_the_same_images_in_the_same_order(
+    large: Path, tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writers, "BYTES", 4000)  # several files
+    monkeypatch.setattr(writers, "ROWS", 2)
+    said: list[str] = []
+    told = prepare(parts(str(large)), tmp_path / "out", side=30, layout=layout, told=said.append)
+    assert (told["images"], told["damaged"], told["out"]) == (23, 1, str(tmp_path / "out"))
+    bad = [json.loads(line) for line in (tmp_path / "out" / "bad.jsonl").read_text().splitlines()]
+    assert bad == [{"split": "train", "index": 3, "error": said[0]}]
+    assert "a/003.png: not a JPEG" in said[0]
+    before, after = open_data(str(large)), open_data(str(tmp_path / "out"))
+    assert after.classes == before.classes
+    assert after.whole is None
+    kept = [i for i in range(14) if i != 3]
+    assert after.validation is not None
+    assert after.train.labels.tolist() == before.train.labels[kept].tolist()
+    assert len(list((tmp_path / "out").glob(f"train-*.{layout}"))) > 1
+    for old, new in (
+        (Subset(before.train, np.array(kept)), after.train),
+        (before.test, after.test),
+    ):
+        for i in range(len(old)):
+            theirs = Image.fromarray(decode(old.read(i), 3)).resize((40, 30), 3)  # bicubic
+            apart = decode(new.read(i), 3).astype(int) - np.asarray(theirs)
+            assert np.abs(apart).mean() < 3  # JPEG
+
+
+@pytest.mark.parametrize("layout", ["parquet", "tar"])
+def test_the_bytes_do_not_depend_on_the_workers(large: Path, tmp_path: Path, layout: str) -> None:
+    for workers in (0, 2):
+        prepare(parts(str(large)), tmp_path / str(workers), side=30, layout=layout, workers=workers)
+    assert digest(tmp_path / "0") == digest(tmp_path / "2")
+
+
+def test_hugging_face_reads_it(large: Path, tmp_path: Path) -> None:
+    import datasets
+
+    prepare(parts(str(large)), tmp_path / "out", side=30)
+    loaded = datasets.load_dataset(str(tmp_path / "out"))
+    assert {split: len(rows) for split, rows in loaded.items()} == {
+        "train": 13, "validation": 4, "test": 6,
+    }  # fmt: skip
+    assert loaded["train"].features["label"].names == ["a", "b"]
+    assert loaded["test"][0]["image"].size == (40, 30)
+
+
+@pytest.mark.parametrize("layout", ["parquet", "tar"])
+def test_several_labels_and_unsplit_data(tmp_path: Path, layout: str) -> None:
+    photo_folder(tmp_path, {"x": 10})
+    rows = [{"path": f"x/{i:03d}.png", "labels": [["p", "q"], [], ["r"]][i % 3]} for i in range(10)]
+    (tmp_path / "l.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    before = open_data(str(tmp_path / "l.jsonl"))
+    prepare(parts(str(tmp_path / "l.jsonl")), tmp_path / "out", layout=layout)
+    after = open_data(str(tmp_path / "out"))
+    assert after.classes == ("p", "q", "r")
+    assert before.whole is not None
+    assert after.whole is not None
+    assert after.whole.labels.tolist() == before.whole.labels.tolist()
+    assert after.test.labels.tolist() == before.test.labels.tolist()
+    assert after.whole.read(4) == before.whole.read(4)  # small enough: kept byte for byte
+
+
+def test_what_becomes_of_one_image() -> None:
+    grey = encoded(photo(1, 90, 60).convert("L"), "JPEG")
+    data, suffix = smaller(grey, "x", 30, 90)
+    image = Image.open(BytesIO(data))
+    assert (image.mode, image.size, image.format, suffix) == ("L", (30, 45), "JPEG", "jpg")
+    assert smaller(grey, "x", 60, 90) == (grey, "jpg")
+    exif = Image.Exif()
+    exif[274] = 6
+    turned = encoded(photo(1, 60, 90), "JPEG", exif=exif.tobytes())
+    assert Image.open(BytesIO(smaller(turned, "x", 30, 90)[0])).size == (30, 45)
+    bmp = encoded(photo(1, 20, 20), "BMP")
+    assert smaller(bmp, "x", 30, 90)[1] == "jpg"
+    clear = encoded(Image.new("RGBA", (50, 50), (0, 0, 0, 0)), "PNG")
+    assert (decode(smaller(clear, "x", 25, 95)[0], 3) > 250).all()
+    with pytest.raises(ValueError, match=r"^x: damaged"):
+        smaller(grey[: len(grey) // 2], "x", 60, 90)
+
+
+def test_nothing_is_left_half_written(large: Path, tmp_path: Path) -> None:
+    for file in (large / "test").rglob("*.png"):
+        file.write_bytes(b"")
+    with pytest.raises(ValueError, match="not one image of the test split can be used"):
+        prepare(parts(str(large)), tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").write_text("mine")
+    with pytest.raises(ValueError, match="full is there already: name a new folder"):
+        prepare(parts("digits"), tmp_path / "full")
+    for wrong in ({"side": 0}, {"quality": 96}, {"quality": 0}):
+        with pytest.raises(ValueError, match="side must be at least 1 and quality 1 to 95"):
+            prepare(parts("digits"), tmp_path / "new", **wrong)
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], large: Path) -> None:
+    words = ["prepare", str(large), str(tmp_path / "out"), "--side", "32", "--json"]
+    with pytest.raises(SystemExit) as stop:
+        main([*words, "--format", "tar", "--workers", "0"])
+    out, err = capsys.readouterr()
+    assert stop.value.code == 0
+    assert json.loads(out)["images"] == 23
+    assert err.count("skipped: ") == 1
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    assert "is there already" in capsys.readouterr().err

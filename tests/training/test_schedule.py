@@ -18,7 +18,7 @@ del test_steps
 
 
 def rates(total: int, warmup: float, **how: object) -> list[float]:
-    return [learning_rate(s, total, warmup, 2.0, Schedule(**how)) for s in range(total)]
+    return [learning_rate(s, total, 1.0, 2.0, Schedule(warmup=warmup, **how)) for s in range(total)]
 
 
 def test_cosine_agrees_with_torch() -> None:

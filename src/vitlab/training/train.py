@@ -156,14 +156,14 @@ def _provenance(recipe: Recipe, splits: Splits, mark: str) -> dict[str, Any]:
         "held_out": recipe.data.test_fraction if splits.whole is not None else 0.0,
         "recipe": recipe.recipe,
         "seed": recipe.seed,
-        "epochs": recipe.epochs,
+        "epochs": recipe.steps * recipe.batch / len(splits.train) or recipe.epochs,
     }
 
 
 def _prepare(recipe: Recipe, host: Host, splits: Splits, model: Model, out: Path) -> Loop:
     """Everything in its place, at the newest checkpoint or at the start."""
-    ema = recipe.average.ema
-    average = WeightAverage(model, ema) if ema else None
+    how = recipe.average
+    average = WeightAverage(model, how.ema, how.ema_warmup) if how.ema else None
     state = State(model, average, optimisers.build(model, recipe.optimiser))
     parts = [part for part in (splits.train, splits.validation, splits.test) if part is not None]
     loop = Loop(

@@ -148,12 +148,13 @@ def parse_train(words: list[str]) -> Train:
     """The arguments of `vitlab train`; defaults are the recipe's, or those of the run to go on."""
     first = parse(Train, words, "train", Train(recipe=replace(Recipe(), recipe="")))
     name, data = first.recipe.recipe, first.recipe.data.data
+    model = first.recipe.model.model
+    given = any(word == "--model" or word.startswith("--model=") for word in words)
     if first.resume and first.out and holds_run(Path(first.out)):
         start, _ = read_recipe(Path(first.out))
     else:
-        start = named_recipe(name or ("digits" if data == "digits" else "small"))
-    model = first.recipe.model.model
-    given = any(word == "--model" or word.startswith("--model=") for word in words)
+        chosen = {"model": model} if given else {}
+        start = named_recipe(name or ("digits" if data == "digits" else "small"), **chosen)
     if given and model != start.model.model:  # what was chosen for another model is forgotten
         start = replace(start, model=ModelPart(model=model))
     args = parse(Train, words, "train", Train(recipe=start))

@@ -7,13 +7,18 @@ from vitlab.training.recipe import Schedule
 STAIRS = (0.3, 0.6, 0.9)  # BiT's hyper-rule: a tenth after each of these shares of a run
 
 
+def warmup_steps(epoch: float, how: Schedule) -> int:
+    """Steps on the way up, at `epoch` steps an epoch."""
+    return math.ceil(how.warmup_steps or how.warmup * epoch)
+
+
 def learning_rate(step: int, total: int, epoch: float, peak: float, how: Schedule) -> float:
     """What step number `step` (from 0) of `total` is taken with, at `epoch` steps an epoch.
 
     Up linearly through the warm-up, reaching the peak with its last step, then down by the shape
     in `how` to `final_lr` times the peak, which the last step reaches (`rsqrt` with a cooldown).
     """
-    up = math.ceil(how.warmup_steps or how.warmup * epoch)
+    up = warmup_steps(epoch, how)
     if step < up:
         return peak * (step + 1) / up
     last = total - 1

@@ -22,6 +22,7 @@ from vitlab.training.averaging import WeightAverage
 from vitlab.training.loop import Loop
 from vitlab.training.progress import say
 from vitlab.training.recipe import Host, ModelPart, Recipe, check, config_for
+from vitlab.training.schedule import warmup_steps
 from vitlab.training.state import State
 from vitlab.weights.load import load
 from vitlab.weights.save import save
@@ -196,6 +197,8 @@ def _announce(loop: Loop, splits: Splits) -> None:
     )
     images = f"{len(splits.train):,} training and {len(splits.test):,} test images"
     say(f"{images}; {loop.total:,} steps on {loop.device}; run folder {loop.folder}")
+    if warmup_steps(loop.epoch, loop.recipe.schedule) >= loop.total:
+        say("the warm-up is as long as the run: the learning rate does not reach its peak")
     for note in splits.notes:
         say(note)
 

@@ -109,6 +109,36 @@ class Measure:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Study:
+    """Make a table of a paper or an article anew; what is finished is not trained again.
+
+    Attributes:
+        name: which one; optimisers trains the same ViT with each of them
+        data: what vitlab train takes
+        recipe: the recipe that is varied (empty: digits for the digits, else small)
+        model: the model, where not the recipe's
+        epochs: passes over the training images, where not the recipe's
+        only: some of its rows
+        lr_grid: factors of each learning rate to try
+        seed: what everything random comes from
+        out: folder for the runs (None: runs/, then the study and the data)
+        json: print one JSON object
+    """
+
+    name: Positional[Literal["optimisers"]]
+    data: Positional[str] = "digits"
+    recipe: str = ""
+    model: str | None = None
+    epochs: float | None = None
+    only: tuple[str, ...] = ()
+    lr_grid: tuple[float, ...] = (1.0,)
+    seed: int = 0
+    out: str | None = None
+    json: bool = False
+    host: Host = field(default_factory=Host)
+
+
+@dataclass(frozen=True, kw_only=True)
 class List:
     """List what there is.
 

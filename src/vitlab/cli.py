@@ -123,6 +123,28 @@ def measure(words: list[str]) -> None:
         _print_table(("figure", "value"), head)
 
 
+def study(words: list[str]) -> None:
+    """Make a table of a paper or an article anew."""
+    from vitlab.arguments import Study, parse
+
+    args = parse(Study, words, "study")
+    from pathlib import Path
+
+    from vitlab.studies.optimisers import HEAD, table
+    from vitlab.studies.optimisers import study as study_
+    from vitlab.training.recipes import recipe
+
+    chosen = {"model": args.model, "epochs": args.epochs, "seed": args.seed}
+    chosen = {key: value for key, value in chosen.items() if value is not None}
+    name = args.recipe or ("digits" if args.data == "digits" else "small")
+    out = Path(args.out or Path("runs") / f"study-{args.name}-{Path(args.data).name}")
+    result = study_(recipe(name, args.data, **chosen), out, args.host, args.only, args.lr_grid)
+    if args.json:
+        _print_json(result)
+    else:
+        _print_table(HEAD, table(result))
+
+
 def models(words: list[str]) -> None:
     """List the models by name, with their cost."""
     from vitlab.arguments import List, parse
@@ -161,7 +183,7 @@ def recipes(words: list[str]) -> None:
 
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
-    each.__name__: each for each in (train, evaluate, predict, measure, models, recipes)
+    each.__name__: each for each in (train, evaluate, predict, measure, study, models, recipes)
 }
 
 

@@ -169,6 +169,16 @@ def test_every_field_can_be_overridden(name: str) -> None:
     assert (recipe.epochs, recipe.batch, recipe.model.image_size) == (3, 7, 224)
 
 
+def test_the_first_runs_are_read_with_the_fields_they_had(tmp_path: Path) -> None:
+    recipe = vitlab.recipe("small", "x", epochs=3, lr=0.5)
+    write_recipe(tmp_path, recipe, Host(), "", "")
+    file, new = tmp_path / "run.toml", ("steps", "optimiser", "eps", "momentum", "timescale")
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(each for each in lines if each.split(" =")[0] not in new))
+    assert "timescale" not in file.read_text()
+    assert read_recipe(tmp_path)[0] == recipe
+
+
 @pytest.mark.parametrize(
     ("choices", "says"),
     [

@@ -117,7 +117,7 @@ class Study:
         data: what vitlab train takes
         recipe: the recipe that is varied (empty: digits for the digits, else small)
         model: the model, where not the recipe's
-        epochs: passes over the training images, where not the recipe's
+        epochs: passes over the training images, where not the recipe's; warm-up in proportion
         only: some of its rows
         lr_grid: factors of each learning rate to try
         seed: what everything random comes from

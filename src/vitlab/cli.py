@@ -130,15 +130,15 @@ def study(words: list[str]) -> None:
     args = parse(Study, words, "study")
     from pathlib import Path
 
-    from vitlab.studies.optimisers import HEAD, table
+    from vitlab.studies.optimisers import HEAD, shortened, table
     from vitlab.studies.optimisers import study as study_
     from vitlab.training.recipes import recipe
 
-    chosen = {"model": args.model, "epochs": args.epochs, "seed": args.seed}
-    chosen = {key: value for key, value in chosen.items() if value is not None}
     name = args.recipe or ("digits" if args.data == "digits" else "small")
+    start = recipe(name, args.data, seed=args.seed, **({"model": args.model} if args.model else {}))
+    start = shortened(start, args.epochs) if args.epochs else start
     out = Path(args.out or Path("runs") / f"study-{args.name}-{Path(args.data).name}")
-    result = study_(recipe(name, args.data, **chosen), out, args.host, args.only, args.lr_grid)
+    result = study_(start, out, args.host, args.only, args.lr_grid)
     if args.json:
         _print_json(result)
     else:

@@ -7,7 +7,7 @@ import pytest
 
 import vitlab
 from vitlab.cli import main
-from vitlab.studies.optimisers import ENTRIES, HEAD, cost, study, table
+from vitlab.studies.optimisers import ENTRIES, HEAD, cost, shortened, study, table
 from vitlab.training.recipe import Host, Optimiser
 
 TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "steps": 3, "batch": 256}
@@ -50,6 +50,12 @@ def test_every_entry_is_a_recipe_and_has_a_cost() -> None:
         update, held = cost(model, Optimiser(**own))
         assert update > 0, name
         assert held > 0, name
+
+
+def test_a_shorter_study_warms_up_in_proportion() -> None:
+    recipe = vitlab.recipe("digits")
+    assert shortened(recipe, 6).schedule.warmup == pytest.approx(0.5)
+    assert shortened(recipe, 6).epochs == 6
 
 
 def test_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

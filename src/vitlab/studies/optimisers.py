@@ -99,6 +99,11 @@ def study(
     }
 
 
+def shortened(recipe: Recipe, epochs: float) -> Recipe:
+    """The recipe for another length, its warm-up in proportion."""
+    return change(recipe, epochs=epochs, warmup=recipe.schedule.warmup * epochs / recipe.epochs)
+
+
 def _one(recipe: Recipe, name: str, factor: float, out: Path, host: Host) -> dict[str, Any]:
     """Train with one optimiser and one learning rate: a row."""
     entry = ENTRIES[name]

@@ -416,6 +416,13 @@ def test_what_cannot_be(model: str, choices: dict[str, Any], says: str) -> None:
         build(vitlab.create(model, 5, 32), Optimiser(**choices))
 
 
+def test_what_cannot_be_leaves_no_run_behind(tmp_path: Path) -> None:
+    recipe = vitlab.recipe("digits", model="BiT-R(1-1)x1", optimiser="muon", image_size=32)
+    with pytest.raises(vitlab.UserError, match="muon finds nothing to train"):
+        vitlab.train(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_schedule_free_refuses_batch_norm() -> None:
     model = vitlab.create("ViT-Ti1/8", 5, 16, stem="hmlp", stem_norm="batch")
     with pytest.raises(vitlab.UserError, match="batch norm has not seen"):

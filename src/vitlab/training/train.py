@@ -73,13 +73,14 @@ def train(
         say(f"no run in {out} yet: starting it")
     model = build(config, torch.Generator().manual_seed(recipe.seed)).to(device)
     model.provenance = _provenance(recipe, splits, mark)
+    optimiser = optimisers.build(model, recipe.optimiser)  # what it refuses leaves no folder
     with run_folder.locked(out):
         if not started:
             run_folder.write_recipe(out, recipe, host, command, mark)
         if done := finished(out):
             say(f"the run in {out} is finished")
             return Run(out, done, load(out))
-        loop = _prepare(recipe, host, splits, model, out)
+        loop = _prepare(recipe, host, splits, model, optimiser, out)
         loop.run()
         return _finish(loop, splits)
 
@@ -161,11 +162,18 @@ def _provenance(recipe: Recipe, splits: Splits, mark: str) -> dict[str, Any]:
     }
 
 
-def _prepare(recipe: Recipe, host: Host, splits: Splits, model: Model, out: Path) -> Loop:
+def _prepare(
+    recipe: Recipe,
+    host: Host,
+    splits: Splits,
+    model: Model,
+    optimiser: torch.optim.Optimizer,
+    out: Path,
+) -> Loop:
     """Everything in its place, at the newest checkpoint or at the start."""
     how = recipe.average
     average = WeightAverage(model, how.ema, how.ema_warmup) if how.ema else None
-    state = State(model, average, optimisers.build(model, recipe.optimiser))
+    state = State(model, average, optimiser)
     parts = [part for part in (splits.train, splits.validation, splits.test) if part is not None]
     loop = Loop(
         recipe=recipe,

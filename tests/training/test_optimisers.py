@@ -21,7 +21,7 @@ from vitlab.training.loop import Loop
 from vitlab.training.moments import pack, size
 from vitlab.training.optimisers import Pair, build, decays, layer, set_rate, settled
 from vitlab.training.recipe import Optimiser
-from vitlab.training.sam import uphill
+from vitlab.training.sam import statistics_kept, uphill
 from vitlab.training.shampoo import inverse_root
 from vitlab.training.state import State
 
@@ -346,7 +346,7 @@ def test_sam_leaves_weights_and_running_statistics_as_they_were() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).train()
     model(torch.randn(8, 3)).square().sum().backward()
     before = copy.deepcopy(model.state_dict())
-    with uphill(model, 0.3):
+    with uphill(model, 0.3), statistics_kept(model):
         apart = [(mine.detach() - before[name]).norm() for name, mine in model.named_parameters()]
         assert float(torch.stack(apart).norm()) == pytest.approx(0.3, rel=1e-4)
         assert all(weight.grad is None for weight in model.parameters())
@@ -473,6 +473,19 @@ def test_stopped_and_resumed_the_bits_are_the_same(name: str, rho: float, tmp_pa
         ours, theirs = pack(second.optimiser), pack(whole.optimiser)
         assert ours[1] == theirs[1]
         assert all(torch.equal(ours[0][key], tensor) for key, tensor in theirs[0].items())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_put_back_to_the_start_a_run_is_as_new(name: str) -> None:
+    how = Optimiser(**HOW | {"optimiser": name})
+    state, fresh = state_of(how), state_of(how)
+    start = copy.deepcopy(state.checkpoint())
+    go_on(state, how, 0, 4)
+    state.restore(start)
+    for each in (state, fresh):
+        go_on(each, how, 0, 4)
+    for key, tensor in fresh.kept.state_dict().items():
+        assert torch.equal(state.kept.state_dict()[key], tensor), key
 
 
 def test_the_first_checkpoints_still_load() -> None:

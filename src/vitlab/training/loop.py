@@ -23,7 +23,7 @@ from vitlab.training.folder import CHECKPOINTS, Journal
 from vitlab.training.optimisers import set_rate
 from vitlab.training.progress import Meter, say
 from vitlab.training.recipe import Host, Recipe
-from vitlab.training.sam import uphill
+from vitlab.training.sam import statistics_kept, uphill
 from vitlab.training.schedule import learning_rate
 from vitlab.training.state import State
 from vitlab.training.stop import Interrupted, Stop
@@ -139,7 +139,7 @@ class Loop:
         state.optimiser.zero_grad(set_to_none=True)
         loss, correct = self._accumulate(batch, seed)
         if self.recipe.optimiser.rho:
-            with uphill(state.model, self.recipe.optimiser.rho):
+            with uphill(state.model, self.recipe.optimiser.rho), statistics_kept(state.model):
                 self._accumulate(batch, seed)  # of the same images, with the same dropout
         norm = self._clip()
         figures = torch.stack([loss, correct.double(), norm.double()]).tolist()

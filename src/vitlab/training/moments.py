@@ -19,12 +19,7 @@ def pack(optimiser: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
         str(index): {key: _pack(value, f"{index}.{key}", tensors) for key, value in entry.items()}
         for index, entry in whole["state"].items()
     }
-    plain = (bool, int, float)
-    groups = [
-        {key: value for key, value in group.items() if isinstance(value, plain)}
-        for group in whole["param_groups"]
-    ]
-    return tensors, {"state": state, "groups": groups}
+    return tensors, {"state": state, "groups": [_plain(each) for each in whole["param_groups"]]}
 
 
 def unpack(optimiser: Optimizer, tensors: dict[str, Tensor], rest: dict[str, Any] | None) -> None:
@@ -37,8 +32,11 @@ def unpack(optimiser: Optimizer, tensors: dict[str, Tensor], rest: dict[str, Any
         int(index): {key: _unpack(value, tensors) for key, value in entry.items()}
         for index, entry in rest["state"].items()
     }
-    now = optimiser.state_dict()["param_groups"]
-    groups = [group | kept for group, kept in zip(now, rest["groups"], strict=True)]
+    groups = optimiser.state_dict()["param_groups"]
+    for group, kept in zip(groups, rest["groups"], strict=True):
+        for key in _plain(group):  # a step number that was not there yet goes as well
+            del group[key]
+        group |= kept
     optimiser.load_state_dict({"state": state, "param_groups": groups})
 
 
@@ -48,7 +46,12 @@ def _first(optimiser: Optimizer, tensors: dict[str, Tensor]) -> dict[str, Any]:
     for name, tensor in tensors.items():
         index, key = name.split(".", 1)
         state.setdefault(index, {})[key] = {"tensor": name, "order": list(range(tensor.ndim))}
-    return {"state": state, "groups": [{} for _ in optimiser.param_groups]}
+    return {"state": state, "groups": [_plain(group) for group in optimiser.param_groups]}
+
+
+def _plain(group: dict[str, Any]) -> dict[str, Any]:
+    """What of a group may change from step to step; the rest follows from the recipe."""
+    return {key: value for key, value in group.items() if isinstance(value, bool | int | float)}
 
 
 def size(optimiser: Optimizer) -> int:

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 def uphill(model: nn.Module, rho: float) -> Iterator[None]:
     """In the block the weights are rho further up their gradient (Foret et al., 2021, equation 2).
 
-    What is accumulated there is the gradient to step with. The weights come back to the same bits;
-    the running statistics of batch norms are not touched by what the block sees.
+    What is accumulated there is the gradient to step with. The weights come back to the same bits.
 
     Args:
         model: with gradients, which are cleared for the block to fill
@@ -20,7 +19,6 @@ def uphill(model: nn.Module, rho: float) -> Iterator[None]:
     """
     weights: list[Tensor] = [weight for weight in model.parameters() if weight.grad is not None]
     kept = [weight.detach().clone() for weight in weights]
-    norms = [module for module in model.modules() if getattr(module, "track_running_stats", False)]
     with torch.no_grad():
         grads: list[Tensor] = [weight.grad for weight in weights if weight.grad is not None]
         length = torch.stack(torch._foreach_norm(grads)).norm()
@@ -28,6 +26,17 @@ def uphill(model: nn.Module, rho: float) -> Iterator[None]:
         torch._foreach_add_(weights, list(steps))
     for weight in weights:
         weight.grad = None
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            torch._foreach_copy_(weights, kept)
+
+
+@contextmanager
+def statistics_kept(network: nn.Module) -> Iterator[None]:
+    """In the block batch norms do not take what they see into their running statistics."""
+    norms = [each for each in network.modules() if getattr(each, "track_running_stats", False)]
     for norm in norms:
         norm.track_running_stats = False  # type: ignore[assignment]
     try:
@@ -35,5 +44,3 @@ def uphill(model: nn.Module, rho: float) -> Iterator[None]:
     finally:
         for norm in norms:
             norm.track_running_stats = True  # type: ignore[assignment]
-        with torch.no_grad():
-            torch._foreach_copy_(weights, kept)

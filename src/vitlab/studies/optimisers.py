@@ -37,9 +37,9 @@ class Entry:
     claim: str = ""
 
 
-# The learning rates are for ten epochs of the digits (docs/results.md). L2 decay is as strong as AdamW's decoupled one
-# once the learning rate and the momentum have multiplied it. The claims are those of the Weights &
-# Biases article on what to do and not to do when training Vision Transformers.
+# The learning rates are where a short run on the digits begins to look (docs/results.md). L2 decay is
+# as strong as AdamW's decoupled one once learning rate and momentum have multiplied it. The claims
+# are the Weights & Biases article's on what to do and not to do in training Vision Transformers.
 ENTRIES: dict[str, Entry] = {
     "sgd": Entry(25.0, {"optimiser": "sgd", "weight_decay": 2e-4}, "", "converges poorly"),
     "adam": Entry(1.0, {"optimiser": "adam", "weight_decay": 1e-4}, "2", "3M in all"),

@@ -37,7 +37,7 @@ class Entry:
     claim: str = ""
 
 
-# The learning rates are where a short run on the digits begins to look (docs/results.md). L2 decay is
+# The learning rates are where a short run on the digits looks first (docs/results.md). L2 decay is
 # as strong as AdamW's decoupled one once learning rate and momentum have multiplied it. The claims
 # are the Weights & Biases article's on what to do and not to do in training Vision Transformers.
 ENTRIES: dict[str, Entry] = {

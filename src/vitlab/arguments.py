@@ -205,6 +205,36 @@ class Prepare:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Study:
+    """Make a table of a paper or an article anew; what is finished is not trained again.
+
+    Attributes:
+        name: which one; optimisers trains the same ViT with each of them
+        data: what vitlab train takes
+        recipe: the recipe that is varied (empty: digits for the digits, else small)
+        model: the model, where not the recipe's
+        epochs: passes over the training images, where not the recipe's; warm-up in proportion
+        only: some of its rows
+        lr_grid: factors of each learning rate to try
+        seed: what everything random comes from
+        out: folder for the runs (None: runs/, then the study and the data)
+        json: print one JSON object
+    """
+
+    name: Positional[Literal["optimisers"]]
+    data: Positional[str] = "digits"
+    recipe: str = ""
+    model: str | None = None
+    epochs: float | None = None
+    only: tuple[str, ...] = ()
+    lr_grid: tuple[float, ...] = (1.0,)
+    seed: int = 0
+    out: str | None = None
+    json: bool = False
+    host: Host = field(default_factory=Host)
+
+
+@dataclass(frozen=True, kw_only=True)
 class List:
     """List what there is.
 
@@ -244,12 +274,13 @@ def parse_train(words: list[str]) -> Train:
     """The arguments of `vitlab train`; defaults are the recipe's, or those of the run to go on."""
     first = parse(Train, words, "train", Train(recipe=replace(Recipe(), recipe="")))
     name, data = first.recipe.recipe, first.recipe.data.data
+    model = first.recipe.model.model
+    given = any(word == "--model" or word.startswith("--model=") for word in words)
     if first.resume and first.out and holds_run(Path(first.out)):
         start, _ = read_recipe(Path(first.out))
     else:
-        start = named_recipe(name or ("digits" if data == "digits" else "small"))
-    model = first.recipe.model.model
-    given = any(word == "--model" or word.startswith("--model=") for word in words)
+        chosen = {"model": model} if given else {}
+        start = named_recipe(name or ("digits" if data == "digits" else "small"), **chosen)
     if given and model != start.model.model:  # what was chosen for another model is forgotten
         start = replace(start, model=ModelPart(model=model))
     args = parse(Train, words, "train", Train(recipe=start))

@@ -147,6 +147,28 @@ def prepare(words: list[str]) -> None:
     _print_figures(figures, args.json)
 
 
+def study(words: list[str]) -> None:
+    """Make a table of a paper or an article anew."""
+    from vitlab.arguments import Study, parse
+
+    args = parse(Study, words, "study")
+    from pathlib import Path
+
+    from vitlab.studies.optimisers import HEAD, shortened, table
+    from vitlab.studies.optimisers import study as study_
+    from vitlab.training.recipes import recipe
+
+    name = args.recipe or ("digits" if args.data == "digits" else "small")
+    start = recipe(name, args.data, seed=args.seed, **({"model": args.model} if args.model else {}))
+    start = shortened(start, args.epochs) if args.epochs else start
+    out = Path(args.out or Path("runs") / f"study-{args.name}-{Path(args.data).name}")
+    result = study_(start, out, args.host, args.only, args.lr_grid)
+    if args.json:
+        _print_json(result)
+    else:
+        _print_table(HEAD, table(result))
+
+
 def models(words: list[str]) -> None:
     """List the models by name, with their cost."""
     from vitlab.arguments import List, parse
@@ -266,6 +288,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
         evaluate,
         predict,
         measure,
+        study,
         prepare,
         load_check,
         export,

@@ -62,7 +62,7 @@ def read_recipe(folder: Path) -> tuple[Recipe, dict[str, Any]]:
             start = getattr(default, field.name)
             if is_dataclass(start) and not isinstance(start, type):
                 values[field.name] = replace(start, **_tuples(content[field.name]))
-            else:
+            elif field.name in content["recipe"]:  # an earlier version had fewer fields
                 values[field.name] = content["recipe"][field.name]
         return Recipe(**values), {key: content[key] for key in ("run", "versions", "host")}
     except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:

@@ -21,8 +21,10 @@ from vitlab.evaluation.predict import Predictions, predict
 from vitlab.objectives.classify import Classify
 from vitlab.training import checkpoint
 from vitlab.training.folder import CHECKPOINTS, Journal
+from vitlab.training.optimisers import set_rate
 from vitlab.training.progress import Meter, say
 from vitlab.training.recipe import Host, Recipe
+from vitlab.training.sam import statistics_kept, uphill
 from vitlab.training.schedule import learning_rate
 from vitlab.training.state import State
 from vitlab.training.stop import Interrupted, Stop
@@ -59,7 +61,8 @@ class Loop:
         aim = self.recipe.objective
         self.objective = Classify(aim.label_smoothing, aim.loss, aim.bce_threshold)
         self.objective.check(self.source.labels)
-        self.total = steps(self.recipe.epochs, len(self.source), self.recipe.batch)
+        length = steps(self.recipe.epochs, len(self.source), self.recipe.batch)
+        self.total = self.recipe.steps or length
         self.epoch = len(self.source) / self.recipe.batch  # steps an epoch, a fraction
         self.every = max(1, self.total // LINES)
         self.tests = test_steps(self.total, self.recipe.test_every * self.epoch)
@@ -116,12 +119,10 @@ class Loop:
         for _, message in batch.bad:
             self._count_bad(message)
         seed = step_seed(recipe.seed, state.step)
-        torch.manual_seed(seed)  # dropout draws from the default generator, which alone it can
         peak = recipe.optimiser.lr
-        warmup = recipe.schedule.warmup * self.epoch
-        lr = learning_rate(state.step, self.total, warmup, peak, recipe.schedule)
+        lr = learning_rate(state.step, self.total, self.epoch, peak, recipe.schedule)
         if len(batch):
-            self._learn(batch, lr, torch.Generator(self.device).manual_seed(seed))
+            self._learn(batch, lr, seed)
         state.step += 1
         images = max(1.0, state.tally["images"]) if state.tally else 1.0
         loss = state.tally.get("loss", 0.0) / images
@@ -134,11 +135,34 @@ class Loop:
             state.tally = {}
         return f"loss {loss:.3f}  accuracy {accuracy:.1%}  {speed:,.0f} images/s"
 
-    def _learn(self, batch: Batch, lr: float, generator: torch.Generator) -> None:
-        state, recipe, config = self.state, self.recipe, self.state.model.config
+    def _learn(self, batch: Batch, lr: float, seed: int) -> None:
+        state = self.state
         if not state.model.training:  # the walk over all modules is not free
             state.model.train()
         state.optimiser.zero_grad(set_to_none=True)
+        loss, correct = self._accumulate(batch, seed)
+        if self.recipe.optimiser.rho:
+            with uphill(state.model, self.recipe.optimiser.rho), statistics_kept(state.model):
+                self._accumulate(batch, seed)  # of the same images, with the same dropout
+        norm = self._clip()
+        figures = torch.stack([loss, correct.double(), norm.double()]).tolist()
+        if not math.isfinite(figures[0]) or not math.isfinite(figures[2]):
+            raise UserError(self._blown_up("loss" if not math.isfinite(figures[0]) else "gradient"))
+        set_rate(state.optimiser, lr)
+        state.optimiser.step()
+        if state.average is not None:
+            state.average.update(state.model, state.step)
+        for key, value in zip(
+            ("loss", "correct", "images"), (*figures[:2], len(batch)), strict=True
+        ):
+            state.tally[key] = state.tally.get(key, 0.0) + value
+        state.seen += len(batch)
+
+    def _accumulate(self, batch: Batch, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add a batch's gradient, piece by piece; sum of the losses, and how many are right."""
+        state, recipe, config = self.state, self.recipe, self.state.model.config
+        torch.manual_seed(seed)  # dropout draws from the default generator, which alone it can
+        generator = torch.Generator(self.device).manual_seed(seed)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         correct = torch.zeros((), dtype=torch.int64, device=self.device)
         mixed = mix.draw(recipe.augment, generator.initial_seed(), config.size)
@@ -155,20 +179,7 @@ class Loop:
             (mean * (len(piece) / len(batch))).backward()
             loss += mean.detach() * len(piece)
             correct += metrics["correct"]
-        norm = self._clip()
-        figures = torch.stack([loss, correct.double(), norm.double()]).tolist()
-        if not math.isfinite(figures[0]) or not math.isfinite(figures[2]):
-            raise UserError(self._blown_up("loss" if not math.isfinite(figures[0]) else "gradient"))
-        for group in state.optimiser.param_groups:
-            group["lr"] = lr
-        state.optimiser.step()
-        if state.average is not None:
-            state.average.update(state.model, state.step)
-        for key, value in zip(
-            ("loss", "correct", "images"), (*figures[:2], len(batch)), strict=True
-        ):
-            state.tally[key] = state.tally.get(key, 0.0) + value
-        state.seen += len(batch)
+        return loss, correct
 
     def _clip(self) -> torch.Tensor:
         """Clip the gradient where the recipe says so; returns its norm before."""

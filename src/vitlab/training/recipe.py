@@ -6,7 +6,7 @@ keywords of `vitlab.recipe`: one definition, three faces. No PyTorch here.
 
 import difflib
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, make_dataclass, replace
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 from vitlab.data.options import Augment, Data, Share
 from vitlab.errors import UserError
@@ -55,19 +55,45 @@ class Objective:
 
 @dataclass(frozen=True, kw_only=True)
 class Optimiser:
-    """AdamW; norms, biases, positions and the class token are not decayed.
+    """How gradients become steps; norms, biases, positions and the class token are not decayed.
 
     Attributes:
+        optimiser: which one; muon is for the matrices within blocks, lars, shampoo and soap are for
+            all kernels, and what they leave goes to adamw (to sgd with lars)
         lr: peak learning rate
-        weight_decay: decoupled, multiplied by the learning rate
+        weight_decay: multiplied by the learning rate; taken from the weights themselves, but added
+            to the gradient (L2) with sgd, adam and lars, to the normalised one with lamb and
+            schedule-free
         betas: decay of the two moments
+        momentum: of sgd, lars and muon
+        eps: added to the root of the second moment
         clip: largest norm of the whole gradient (0: no clipping)
+        layer_decay: each block's learning rate over the next one's (BEiT; 1: the same for all)
+        rho: sharpness-aware minimisation (SAM) around the optimiser, how far it looks (0: off)
+        precondition_every: steps between two roots (shampoo) or rotations (soap)
     """
 
+    optimiser: Literal[
+        "sgd",
+        "adam",
+        "adamw",
+        "adafactor",
+        "lamb",
+        "lars",
+        "shampoo",
+        "soap",
+        "muon",
+        "schedule-free",
+    ] = "adamw"
     lr: float = 1e-3
     weight_decay: float = 0.05
     betas: tuple[float, float] = (0.9, 0.999)
+    momentum: float = 0.9
+    eps: float = 1e-8
     clip: float = 1.0
+    layer_decay: float = 1.0
+    rho: float = 0.0
+    precondition_every: int = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,14 +101,21 @@ class Schedule:
     """How the learning rate goes: up linearly, then down.
 
     Attributes:
-        schedule: shape of the way down
+        schedule: shape of the way down; rsqrt is the reciprocal square root, steps are three
+            tenfold drops (at 30, 60 and 90 percent, as BiT's)
         warmup: epochs of the way up
+        warmup_steps: the same in steps, in place of epochs (0: epochs)
         final_lr: learning rate at the very end, as a share of the peak
+        timescale: steps behind the warm-up after which rsqrt is down to 0.71
+        cooldown: epochs at the end over which the rate goes to final_lr linearly as well
     """
 
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    schedule: Literal["cosine", "linear", "constant", "rsqrt", "steps"] = "cosine"
     warmup: float = 0.0
+    warmup_steps: int = 0
     final_lr: float = 0.0
+    timescale: int = 10_000
+    cooldown: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +124,12 @@ class Average:
 
     Attributes:
         ema: decay of an exponential moving average of the weights (0: no average)
+        ema_warmup: the decay grows to that value, so that the random start is forgotten; without,
+            it is the same from the first step, as in Polyak averaging (ViT paper, Table 2: 0.9999)
     """
 
     ema: float = 0.0
+    ema_warmup: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +139,7 @@ class Recipe:
     Attributes:
         recipe: the name it goes by; `vitlab recipes` lists them
         epochs: passes over the training images, fractions allowed
+        steps: the length in steps, in place of epochs (0: epochs)
         batch: images a step
         micro_batch: images at once; a batch is accumulated from these (0: the whole batch)
         precision: fp32, or bf16 autocast
@@ -112,6 +149,7 @@ class Recipe:
 
     recipe: str = "small"
     epochs: float = 100.0
+    steps: int = 0
     batch: int = 128
     micro_batch: int = 0
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -174,12 +212,12 @@ def check(recipe: Recipe) -> Recipe:
     """
     rules = [
         ("epochs", recipe.epochs, recipe.epochs > 0, "above 0"),
+        ("steps", recipe.steps, recipe.steps >= 0, "0 or more"),
         ("batch", recipe.batch, recipe.batch >= 1, "at least 1"),
         ("micro_batch", recipe.micro_batch, recipe.micro_batch >= 0, "0 or more"),
         ("test_every", recipe.test_every, recipe.test_every > 0, "above 0"),
-        ("lr", recipe.optimiser.lr, recipe.optimiser.lr > 0, "above 0"),
-        ("clip", recipe.optimiser.clip, recipe.optimiser.clip >= 0, "0 or more"),
-        ("warmup", recipe.schedule.warmup, recipe.schedule.warmup >= 0, "0 or more"),
+        *_optimiser_rules(recipe.optimiser),
+        *_schedule_rules(recipe.schedule),
         ("ema", recipe.average.ema, 0 <= recipe.average.ema < 1, "in [0, 1)"),
         ("area", recipe.augment.area, 0 < recipe.augment.area <= 1, "in (0, 1]"),
         ("aspect", recipe.augment.aspect, recipe.augment.aspect >= 1, "at least 1"),
@@ -194,6 +232,7 @@ def check(recipe: Recipe) -> Recipe:
     for key, value, good, want in rules:
         if not good:
             raise UserError(f"{key} must be {want}, not {value!r}")
+    _check_schedule_free(recipe)
     patch = recipe.model.patch or shape_of(recipe.model.model).get("patch", 32)
     config_for(recipe.model, image_size=8 * patch)  # one that fits: the data's is not known yet
     return recipe
@@ -230,6 +269,52 @@ def _objective_rules(objective: Objective) -> list[tuple[str, Any, bool, str]]:
         rules.append(("bce_threshold", threshold, not softmax, "None with --loss softmax"))
         rules.append(("label_smoothing", smooth, smooth == 0, "0 with a bce_threshold"))
     return rules
+
+
+Rule = tuple[str, Any, bool, str]  # a field, its value, whether that can be, what would work
+
+
+def _optimiser_rules(how: Optimiser) -> list[Rule]:
+    known = get_args(get_type_hints(Optimiser)["optimiser"])
+    good = len(how.betas) == 2 and all(0 <= beta < 1 for beta in how.betas)
+    every = how.precondition_every
+    return [
+        ("optimiser", how.optimiser, how.optimiser in known, f"one of {', '.join(known)}"),
+        ("lr", how.lr, how.lr > 0, "above 0"),
+        ("weight_decay", how.weight_decay, how.weight_decay >= 0, "0 or more"),
+        ("betas", how.betas, good, "two numbers in [0, 1)"),
+        ("momentum", how.momentum, 0 <= how.momentum < 1, "in [0, 1)"),
+        ("eps", how.eps, how.eps > 0, "above 0"),
+        ("clip", how.clip, how.clip >= 0, "0 or more"),
+        ("layer_decay", how.layer_decay, 0 < how.layer_decay <= 1, "in (0, 1]"),
+        ("rho", how.rho, how.rho >= 0, "0 or more"),
+        ("precondition_every", every, every >= 1, "at least 1"),
+    ]
+
+
+def _schedule_rules(how: Schedule) -> list[Rule]:
+    known = get_args(get_type_hints(Schedule)["schedule"])
+    return [
+        ("schedule", how.schedule, how.schedule in known, f"one of {', '.join(known)}"),
+        ("warmup", how.warmup, how.warmup >= 0, "0 or more"),
+        ("warmup_steps", how.warmup_steps, how.warmup_steps >= 0, "0 or more"),
+        ("timescale", how.timescale, how.timescale > 0, "above 0"),
+        ("cooldown", how.cooldown, how.cooldown >= 0, "0 or more"),
+    ]
+
+
+def _check_schedule_free(recipe: Recipe) -> None:
+    """What stands in the way of an optimiser that is its own schedule and its own average."""
+    if recipe.optimiser.optimiser != "schedule-free":
+        return
+    if recipe.schedule.schedule != "constant" or recipe.schedule.cooldown:
+        raise UserError(
+            "schedule-free is its own schedule: give it schedule=constant and cooldown=0"
+        )
+    if recipe.average.ema:
+        raise UserError("schedule-free averages the weights itself: give it ema=0")
+    if not recipe.optimiser.betas[0]:
+        raise UserError("schedule-free needs betas[0] above 0, as 0.9")
 
 
 def config_for(part: Any, **found: Any) -> ModelConfig:

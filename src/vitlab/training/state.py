@@ -4,11 +4,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from vitlab.models.create import Model
+from vitlab.training import moments
 from vitlab.training.averaging import WeightAverage
 from vitlab.training.checkpoint import Checkpoint, flatten, pick
+from vitlab.training.optimisers import settled
 
 
 @dataclass
@@ -40,29 +41,27 @@ class State:
     @property
     def kept(self) -> Model:
         """The weights that are evaluated and saved."""
-        return self.model if self.average is None else self.average.model
+        if self.average is not None:
+            return self.average.model
+        return settled(self.model, self.optimiser)
 
     def checkpoint(self) -> Checkpoint:
         """The whole state as tensors and JSON."""
         tensors = flatten("model", self.model.state_dict())
         if self.average is not None:
             tensors |= flatten("average", self.average.model.state_dict())
-        moments = self.optimiser.state_dict()["state"]
-        for index, entry in moments.items():
-            tensors |= flatten(f"optimiser.{index}", entry)
+        own, rest = moments.pack(self.optimiser)
+        tensors |= flatten("optimiser", own)
         plain = ("step", "tally", "seconds", "seen", "bad", "journal")
-        return Checkpoint(tensors, {key: getattr(self, key) for key in plain})
+        return Checkpoint(tensors, {key: getattr(self, key) for key in plain} | {"optimiser": rest})
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Become what `checkpoint()` saw, bit for bit."""
         self.model.load_state_dict(pick("model", checkpoint.tensors))
         if self.average is not None:
             self.average.model.load_state_dict(pick("average", checkpoint.tensors))
-        moments: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in pick("optimiser", checkpoint.tensors).items():
-            index, key = name.split(".", 1)
-            moments.setdefault(int(index), {})[key] = tensor
-        groups: Any = self.optimiser.state_dict()["param_groups"]
-        self.optimiser.load_state_dict({"state": moments, "param_groups": groups})
-        for key, value in checkpoint.state.items():
+        plain = dict(checkpoint.state)
+        rest: dict[str, Any] | None = plain.pop("optimiser", None)
+        moments.unpack(self.optimiser, pick("optimiser", checkpoint.tensors), rest)
+        for key, value in plain.items():
             setattr(self, key, value)

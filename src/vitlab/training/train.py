@@ -23,6 +23,7 @@ from vitlab.training.averaging import WeightAverage
 from vitlab.training.loop import Loop
 from vitlab.training.progress import say
 from vitlab.training.recipe import Host, ModelPart, Recipe, check, config_for
+from vitlab.training.schedule import warmup_steps
 from vitlab.training.state import State
 from vitlab.weights.load import load
 from vitlab.weights.save import save
@@ -73,13 +74,14 @@ def train(
         say(f"no run in {out} yet: starting it")
     model = build(config, torch.Generator().manual_seed(recipe.seed)).to(device)
     model.provenance = _provenance(recipe, splits, mark)
+    optimiser = optimisers.build(model, recipe.optimiser)  # what it refuses leaves no folder
     with run_folder.locked(out):
         if not started:
             run_folder.write_recipe(out, recipe, host, command, mark)
         if done := finished(out):
             say(f"the run in {out} is finished")
             return Run(out, done, load(out))
-        loop = _prepare(recipe, host, splits, model, out)
+        loop = _prepare(recipe, host, splits, model, optimiser, out)
         loop.run()
         return _finish(loop, splits)
 
@@ -157,16 +159,23 @@ def _provenance(recipe: Recipe, splits: Splits, mark: str) -> dict[str, Any]:
         "held_out": recipe.data.test_fraction if splits.whole is not None else 0.0,
         "recipe": recipe.recipe,
         "seed": recipe.seed,
-        "epochs": recipe.epochs,
         "multi_label": is_multi(splits.train.labels),
+        "epochs": recipe.steps * recipe.batch / len(splits.train) or recipe.epochs,
     }
 
 
-def _prepare(recipe: Recipe, host: Host, splits: Splits, model: Model, out: Path) -> Loop:
+def _prepare(
+    recipe: Recipe,
+    host: Host,
+    splits: Splits,
+    model: Model,
+    optimiser: torch.optim.Optimizer,
+    out: Path,
+) -> Loop:
     """Everything in its place, at the newest checkpoint or at the start."""
-    ema = recipe.average.ema
-    average = WeightAverage(model, ema) if ema else None
-    state = State(model, average, optimisers.build(model, recipe.optimiser))
+    how = recipe.average
+    average = WeightAverage(model, how.ema, how.ema_warmup) if how.ema else None
+    state = State(model, average, optimiser)
     parts = [part for part in (splits.train, splits.validation, splits.test) if part is not None]
     loop = Loop(
         recipe=recipe,
@@ -198,6 +207,8 @@ def _announce(loop: Loop, splits: Splits) -> None:
     )
     images = f"{len(splits.train):,} training and {len(splits.test):,} test images"
     say(f"{images}; {loop.total:,} steps on {loop.device}; run folder {loop.folder}")
+    if warmup_steps(loop.epoch, loop.recipe.schedule) >= loop.total:
+        say("the warm-up is as long as the run: the learning rate does not reach its peak")
     for note in splits.notes:
         say(note)
 

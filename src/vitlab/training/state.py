@@ -9,6 +9,7 @@ from torch import Tensor
 from vitlab.models.create import Model
 from vitlab.training.averaging import WeightAverage
 from vitlab.training.checkpoint import Checkpoint, flatten, pick
+from vitlab.training.patience import Best
 
 
 @dataclass
@@ -25,6 +26,8 @@ class State:
         seen: images trained on
         bad: what was said of each damaged image; the message names it
         journal: bytes of metrics.jsonl that belong to the steps done
+        spent: seconds of earlier sessions, all told
+        best: the best weights so far, where the run may stop early
     """
 
     model: Model
@@ -36,6 +39,8 @@ class State:
     seen: int = 0
     bad: list[str] = field(default_factory=list)
     journal: int = 0
+    spent: float = 0.0
+    best: Best = field(default_factory=Best)
 
     @property
     def kept(self) -> Model:
@@ -50,8 +55,10 @@ class State:
         moments = self.optimiser.state_dict()["state"]
         for index, entry in moments.items():
             tensors |= flatten(f"optimiser.{index}", entry)
-        plain = ("step", "tally", "seconds", "seen", "bad", "journal")
-        return Checkpoint(tensors, {key: getattr(self, key) for key in plain})
+        tensors |= flatten("best", self.best.weights)
+        plain = ("step", "tally", "seconds", "seen", "bad", "journal", "spent")
+        values = {key: getattr(self, key) for key in plain}
+        return Checkpoint(tensors, values | {"best": self.best.plain()})
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Become what `checkpoint()` saw, bit for bit."""
@@ -64,5 +71,13 @@ class State:
             moments.setdefault(int(index), {})[key] = tensor
         groups: Any = self.optimiser.state_dict()["param_groups"]
         self.optimiser.load_state_dict({"state": moments, "param_groups": groups})
-        for key, value in checkpoint.state.items():
+        values = dict(checkpoint.state)
+        best = values.pop("best", {})  # earlier versions had none
+        weights = pick("best", checkpoint.tensors)
+        self.best = Best(**best, weights={n: t.to(self._device) for n, t in weights.items()})
+        for key, value in values.items():
             setattr(self, key, value)
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.model.parameters()).device

@@ -11,7 +11,9 @@ UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 SHARE = 0.02  # of the budget spent on measuring
 LONGEST = 30.0  # seconds of measuring, at the most
 FEWEST, FIRST = 3, 2  # steps measured at the least, and those before, which warm up
+RESERVE = 0.02  # of the time that is left, not planned with
 TOLERANCE = 0.02  # of the budget, before a plan that has become too long is cut
+CHECKS = 20  # of the plan, over a whole run
 
 
 def seconds(budget: str) -> float:
@@ -50,7 +52,8 @@ class Pace:
 
     def fits(self, left: float) -> int:
         """The most steps that take no longer than `left` seconds; at least one."""
-        return max(1, int((left - self.last) / (self.step + self.look / self.looks)))
+        each = self.step + self.look / self.looks
+        return max(1, int((left * (1 - RESERVE) - self.last) / each))
 
 
 def cut(pace: Pace, total: int, done: int, left: float, budget: float) -> int:
@@ -83,7 +86,7 @@ class Pacer:
 
     def __init__(self, budget: float, spent: float) -> None:
         self.budget, self.start = budget, time.monotonic() - spent
-        self.look = self.last = self.aside = 0.0
+        self.look = self.last = self.aside = self.step = 0.0
         self.marked: tuple[int, float] | None = None
 
     @property
@@ -110,8 +113,10 @@ class Pacer:
         if self.marked is None:
             self.marked, self.aside = (done, now), 0.0
         steps, since = done - self.marked[0], now - self.marked[1] - self.aside
-        if steps < max(1, total // 50):
+        if steps < max(1, total // CHECKS):
             return total
         self.marked, self.aside = (done, now), 0.0
-        pace = Pace(since / steps, self.look, looks, self.last)
+        recent = since / steps
+        self.step = (self.step + recent) / 2 if self.step else recent  # a hiccup is no trend
+        pace = Pace(self.step, self.look, looks, self.last)
         return cut(pace, total, done, self.budget - self.spent, self.budget)

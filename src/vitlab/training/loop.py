@@ -137,6 +137,7 @@ class Loop:
                     )
                 if self.decided.plan:
                     self._keep_to_budget()
+                    meter.total = self.total
                 if state.step >= self.total or state.best.worn_out(self.recipe.patience):
                     break
 

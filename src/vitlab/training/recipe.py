@@ -138,7 +138,7 @@ class Host:
         workers: processes that decode images (None: chosen for the data and the machine)
         checkpoint_every: seconds between two checkpoints
         max_bad: share of damaged images that is skipped before the run stops, as 1% or 0.01
-        compile: compile the training step; auto: on GPUs (numbers change in their last bits)
+        compile: compile the training step; auto: on GPUs. Last bits change, and where dropout falls
         checkpoint_activations: keep less of the forward pass and compute it again going backward:
             a third more work for far less memory, and the same bits
         track: report the lines of metrics.jsonl to TensorBoard, Weights & Biases or trackio too

@@ -99,8 +99,8 @@ def compile_for(loop: "Loop", batch: Batch) -> None:
     except (UserError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # a compiler's errors are of any kind
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        say(f"torch.compile failed, going on without it: {reason[:200]}")
+        reason = " ".join(str(error).split()[:30]) or type(error).__name__
+        say(f"torch.compile failed, going on without it: {reason}")
         loop.engine.give_up_compiling()
         return
     say(f"compiled in {time.monotonic() - start:.0f} s")

@@ -6,12 +6,12 @@
 A model is SIZE/PATCH:PIXELS:BATCH. A step is forward, softmax cross-entropy, backward and AdamW,
 each side as its own training does it: ours with fused AdamW, clipping at norm 1 and the check that
 loss and gradient are finite; timm's train script with `--opt adamw` and `--amp`, which neither
-clips nor fuses; the Trainer of transformers with fused AdamW and clipping at 1. Precision bf16 is autocast,
-bf16-pure (ours alone) has weights in bf16 beside fp32 masters. Figures are medians of interleaved
-rounds; ratios are over ours, above 1 where ours is faster or smaller. Memory is measured one form
-at a time: the GPU's peak, or what a process of its own grew by. The share is of the matrix-product
-rate measured at the start, counting 6 operations a multiply-add and image. Needs torch; peers are
-left out where they are not installed.
+clips nor fuses; the Trainer of transformers with fused AdamW and clipping at 1. Precision bf16 is
+autocast, bf16-pure (ours alone) has weights in bf16 beside fp32 masters. Figures are medians of
+interleaved rounds; ratios are over ours, above 1 where ours is faster or smaller. Memory is
+measured one form at a time: the GPU's peak, or what a process of its own grew by. The share is of
+the matrix-product rate measured at the start, counting 6 operations a multiply-add and image. Needs
+torch; peers are left out where they are not installed.
 """
 
 import argparse

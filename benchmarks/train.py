@@ -258,15 +258,15 @@ def form(name: str, spec: str, precision: str, args: argparse.Namespace) -> Step
     return other and take(other.to(args.device).train(), data, args, precision)
 
 
-def clock(step: Step, device: str) -> float:
+def clock(step: Step, device: str, now: Callable[[], float] = time.perf_counter) -> float:
     """Seconds of a step."""
     if device == "cuda":
         torch.cuda.synchronize()
-    start = time.perf_counter()
+    start = now()
     step()
     if device == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return now() - start
 
 
 def memory(name: str, spec: str, precision: str, args: argparse.Namespace) -> int:
@@ -322,9 +322,11 @@ def compare(spec: str, precision: str, args: argparse.Namespace) -> dict[str, An
         for _ in range(2):
             step()
     times: dict[str, list[float]] = {name: [] for name in forms}
+    now = time.process_time if args.cpu_time else time.perf_counter
     for turn in range(args.rounds):
         for name in list(forms) if turn % 2 else list(reversed(forms)):
-            times[name].append(min(clock(forms[name], args.device) for _ in range(args.repeats)))
+            each = [clock(forms[name], args.device, now) for _ in range(args.repeats)]
+            times[name].append(min(each))
     medians = {name: statistics.median(each) for name, each in times.items()}
     pairs = {
         name: statistics.median(a / b for a, b in zip(times[name], times["ours"], strict=True))
@@ -367,6 +369,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="count the process's own time: for a busy machine"
+    )
     parser.add_argument("--memory-of", choices=FORMS)
     args = parser.parse_args()
     if args.memory_of:

@@ -20,7 +20,6 @@ import gc
 import importlib.util
 import json
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -288,16 +287,23 @@ def memory(name: str, spec: str, precision: str, args: argparse.Namespace) -> in
 
 def memory_here(name: str, spec: str, precision: str, args: argparse.Namespace) -> None:
     """What this process grows by in three steps, libraries not counted; printed as JSON."""
-    small = "Ti/16:32:2"
-    warm = form(name, small, precision, args)
+    warm = form(name, "Ti/16:32:2", precision, args)
     assert warm is not None
     warm()
-    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    del warm
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts from here
+    base = _kib("VmRSS")
     step = form(name, spec, precision, args)
     assert step is not None
     for _ in range(3):
         step()
-    print(json.dumps({"bytes": 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base)}))
+    print(json.dumps({"bytes": 1024 * (_kib("VmHWM") - base)}))
+
+
+def _kib(key: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(key))
 
 
 def product_rate(device: str, precision: str) -> float:

@@ -30,8 +30,8 @@ def choose(name: str) -> torch.device:
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Where to compute in `precision`: bf16 autocast, or fp32 as it is."""
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+    """Where to compute fp32 weights in `precision`: bf16 autocast, or fp32 as it is."""
+    return nullcontext() if precision == "fp32" else torch.autocast(device.type, torch.bfloat16)
 
 
 def peak_memory(device: torch.device) -> int:

@@ -47,7 +47,7 @@ class ResNet(nn.Module):
             nn.init.zeros_(self.classify.weight)
         else:
             nn.init.trunc_normal_(self.classify.weight, std=0.02, generator=generator)
-        nn.init.zeros_(self.classify.bias)
+        nn.init.constant_(self.classify.bias, self.config.head_bias)
 
     def forward(self, images: Tensor) -> Tensor:
         """Normalised images (B, channels, H, W) to class scores (B, classes)."""

@@ -21,6 +21,7 @@ class ModelConfig:
         channels: image channels (1 grey, 3 RGB, 4 RGBA)
         classes: outputs of the classifier (0: none, the model gives its features)
         zero_head: the classifier starts at zero, as when fine-tuning
+        head_bias: what its biases start at: -10 with sigmoid losses over many classes (Google)
         mean: what is subtracted from an image in [0, 1], a number a channel
         std: what it is then divided by, a number a channel
         interpolation: how images are resized to image_size
@@ -36,6 +37,7 @@ class ModelConfig:
     channels: int = 3
     classes: int = 1000
     zero_head: bool = False
+    head_bias: float = 0.0
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"

@@ -14,7 +14,8 @@ class Head(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.pool, self.zero, self.prefix = config.pool, config.zero_head, config.prefix
+        self.pool, self.prefix = config.pool, config.prefix
+        self.zero, self.start = config.zero_head, config.head_bias
         self.attend = AttentionPool(config) if config.pool == "attention" else None
         after = config.norm_at == "pooled"
         self.norm = nn.LayerNorm(config.width, config.norm_eps) if after else nn.Identity()
@@ -38,7 +39,7 @@ class Head(nn.Module):
             nn.init.zeros_(self.classify.weight)
         else:
             nn.init.trunc_normal_(self.classify.weight, std=0.02, generator=generator)
-        nn.init.zeros_(self.classify.bias)
+        nn.init.constant_(self.classify.bias, self.start)
 
     def features(self, tokens: Tensor) -> Tensor:
         """What the classifier sees: (B, N, D) -> (B, features), or (B, queries, features)."""

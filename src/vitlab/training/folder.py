@@ -154,7 +154,7 @@ class Journal:
 
     def sync(self) -> int:
         """Bring all lines to the disk; returns the size in bytes."""
-        with self.file.open("ab") as stream:
+        with explained(self.file), self.file.open("ab") as stream:
             stream.flush()
             os.fsync(stream.fileno())
             return stream.tell()

@@ -12,6 +12,7 @@ from vitlab.data.options import Augment, Data, Share
 from vitlab.errors import UserError
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.names import config_of, shape_of
+from vitlab.training.budget import seconds
 
 
 def _model_part() -> type[Any]:
@@ -141,20 +142,28 @@ class Recipe:
         epochs: passes over the training images, fractions allowed
         steps: the length in steps, in place of epochs (0: epochs)
         batch: images a step
-        micro_batch: images at once; a batch is accumulated from these (0: the whole batch)
-        precision: fp32, or bf16 autocast
+        micro_batch: images at once; a batch is accumulated from these (0: the whole batch; auto:
+            the most that fit into the device's memory, decided once and kept in run.toml)
+        precision: fp32, bf16 autocast, or bf16-pure: weights and tokens in bf16, beside fp32
+            master weights for the optimiser
         seed: what everything random comes from
         test_every: epochs between two looks at the test images
+        budget: a time as 90s, 20m or 2h that the whole schedule is fitted into, in place of
+            epochs; warm-up keeps its share ("": no limit)
+        patience: looks at the validation images without a gain before the run ends, with the best
+            weights (0: never); data without a validation split gives a tenth of its training images
     """
 
     recipe: str = "small"
     epochs: float = 100.0
     steps: int = 0
     batch: int = 128
-    micro_batch: int = 0
-    precision: Literal["fp32", "bf16"] = "fp32"
+    micro_batch: int | Literal["auto"] = 0
+    precision: Literal["fp32", "bf16", "bf16-pure"] = "fp32"
     seed: int = 0
     test_every: float = 1.0
+    budget: str = ""
+    patience: int = 0
     data: Data = Data()
     model: Any = field(default_factory=ModelPart)
     augment: Augment = Augment()
@@ -173,12 +182,19 @@ class Host:
         workers: processes that decode images (None: chosen for the data and the machine)
         checkpoint_every: seconds between two checkpoints
         max_bad: share of damaged images that is skipped before the run stops, as 1% or 0.01
+        compile: compile the training step; auto: on GPUs. Last bits change, and where dropout falls
+        checkpoint_activations: keep less of the forward pass and compute it again going backward:
+            a third more work for far less memory, and the same bits
+        track: report the lines of metrics.jsonl to TensorBoard, Weights & Biases or trackio too
     """
 
     device: str = "auto"
     workers: int | None = None
     checkpoint_every: float = 60.0
     max_bad: Share = 0.01
+    compile: Literal["auto", "yes", "no"] = "auto"
+    checkpoint_activations: bool = False
+    track: Literal["no", "tensorboard", "wandb", "trackio"] = "no"
 
 
 def change(recipe: Recipe, **choices: Any) -> Recipe:
@@ -214,7 +230,8 @@ def check(recipe: Recipe) -> Recipe:
         ("epochs", recipe.epochs, recipe.epochs > 0, "above 0"),
         ("steps", recipe.steps, recipe.steps >= 0, "0 or more"),
         ("batch", recipe.batch, recipe.batch >= 1, "at least 1"),
-        ("micro_batch", recipe.micro_batch, recipe.micro_batch >= 0, "0 or more"),
+        ("micro_batch", recipe.micro_batch, _pieces(recipe.micro_batch), "auto, 0 or more"),
+        ("patience", recipe.patience, recipe.patience >= 0, "0 or more"),
         ("test_every", recipe.test_every, recipe.test_every > 0, "above 0"),
         *_optimiser_rules(recipe.optimiser),
         *_schedule_rules(recipe.schedule),
@@ -233,6 +250,7 @@ def check(recipe: Recipe) -> Recipe:
         if not good:
             raise UserError(f"{key} must be {want}, not {value!r}")
     _check_schedule_free(recipe)
+    seconds(recipe.budget)
     patch = recipe.model.patch or shape_of(recipe.model.model).get("patch", 32)
     config_for(recipe.model, image_size=8 * patch)  # one that fits: the data's is not known yet
     return recipe
@@ -315,6 +333,10 @@ def _check_schedule_free(recipe: Recipe) -> None:
         raise UserError("schedule-free averages the weights itself: give it ema=0")
     if not recipe.optimiser.betas[0]:
         raise UserError("schedule-free needs betas[0] above 0, as 0.9")
+
+
+def _pieces(size: int | str) -> bool:
+    return size >= 0 if isinstance(size, int) else size == "auto"
 
 
 def config_for(part: Any, **found: Any) -> ModelConfig:

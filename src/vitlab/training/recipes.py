@@ -105,8 +105,7 @@ def cifar10_gpu(model: str = "ViT-S/4") -> Recipe:
     return Recipe(
         recipe="cifar10-gpu",
         model=ModelPart(model=model, **part),
-        augment=Augment(area=0.25, flip=True),
-        # augmentation: RandAugment 2 ops of magnitude 9, Mixup 0.8, CutMix 1.0, erasing 0.25
+        augment=Augment(area=0.25, flip=True, rand_ops=2, mixup=0.8, cutmix=1.0, erase=0.25),
         objective=Objective(label_smoothing=0.1),
         optimiser=Optimiser(lr=2e-3, weight_decay=0.1),
         schedule=Schedule(warmup=10),

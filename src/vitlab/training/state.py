@@ -10,6 +10,7 @@ from vitlab.training import moments
 from vitlab.training.averaging import WeightAverage
 from vitlab.training.checkpoint import Checkpoint, flatten, pick
 from vitlab.training.optimisers import settled
+from vitlab.training.patience import Best
 
 
 @dataclass
@@ -26,6 +27,8 @@ class State:
         seen: images trained on
         bad: what was said of each damaged image; the message names it
         journal: bytes of metrics.jsonl that belong to the steps done
+        spent: seconds of earlier sessions, all told
+        best: the best weights so far, where the run may stop early
     """
 
     model: Model
@@ -37,6 +40,8 @@ class State:
     seen: int = 0
     bad: list[str] = field(default_factory=list)
     journal: int = 0
+    spent: float = 0.0
+    best: Best = field(default_factory=Best)
 
     @property
     def kept(self) -> Model:
@@ -51,17 +56,25 @@ class State:
         if self.average is not None:
             tensors |= flatten("average", self.average.model.state_dict())
         own, rest = moments.pack(self.optimiser)
-        tensors |= flatten("optimiser", own)
-        plain = ("step", "tally", "seconds", "seen", "bad", "journal")
-        return Checkpoint(tensors, {key: getattr(self, key) for key in plain} | {"optimiser": rest})
+        tensors |= flatten("optimiser", own) | flatten("best", self.best.weights)
+        plain = ("step", "tally", "seconds", "seen", "bad", "journal", "spent")
+        values = {key: getattr(self, key) for key in plain}
+        return Checkpoint(tensors, values | {"optimiser": rest, "best": self.best.plain()})
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Become what `checkpoint()` saw, bit for bit."""
         self.model.load_state_dict(pick("model", checkpoint.tensors))
         if self.average is not None:
             self.average.model.load_state_dict(pick("average", checkpoint.tensors))
-        plain = dict(checkpoint.state)
-        rest: dict[str, Any] | None = plain.pop("optimiser", None)
+        values = dict(checkpoint.state)
+        rest: dict[str, Any] | None = values.pop("optimiser", None)
         moments.unpack(self.optimiser, pick("optimiser", checkpoint.tensors), rest)
-        for key, value in plain.items():
+        best = values.pop("best", {})  # earlier versions had none
+        weights = pick("best", checkpoint.tensors)
+        self.best = Best(**best, weights={n: t.to(self._device) for n, t in weights.items()})
+        for key, value in values.items():
             setattr(self, key, value)
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.model.parameters()).device

@@ -11,13 +11,14 @@ from vitlab import device as devices
 from vitlab.data.labels import is_multi
 from vitlab.data.shape import input_shape
 from vitlab.data.splits import Splits, fingerprint, open_data
+from vitlab.data.validation import with_validation
 from vitlab.errors import UserError
 from vitlab.evaluation.metrics import figures
 from vitlab.files import is_empty
 from vitlab.measure.cost import cost
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.create import Model, build
-from vitlab.training import checkpoint, optimisers
+from vitlab.training import checkpoint, optimisers, tracking
 from vitlab.training import folder as run_folder
 from vitlab.training.averaging import WeightAverage
 from vitlab.training.loop import Loop
@@ -65,7 +66,10 @@ def train(
     started = _may_use(out, resume)
     device = devices.choose(host.device)
     splits = open_data(recipe.data.data, recipe.data.test_fraction)
+    if recipe.patience:
+        splits = with_validation(splits)
     config = resolve(recipe, splits)
+    _possible(host, config)
     recipe = replace(recipe, model=_spelt_out(recipe, config))
     mark = fingerprint(splits.whole or splits.train)
     if started:
@@ -127,6 +131,14 @@ def _may_use(out: Path, resume: bool) -> bool:
     if not started and not is_empty(out, besides=run_folder.LOCK):
         raise UserError(f"{out} exists and holds no run: give a new or empty folder")
     return started
+
+
+def _possible(host: Host, config: ModelConfig) -> None:
+    """Refuse before anything is written what could not be done."""
+    if host.track != "no":
+        tracking.find(host.track)
+    if host.checkpoint_activations and not isinstance(config, ViTConfig):
+        raise UserError("checkpoint_activations is for Vision Transformers, which have blocks")
 
 
 def _spelt_out(recipe: Recipe, config: ModelConfig) -> Any:
@@ -206,7 +218,10 @@ def _announce(loop: Loop, splits: Splits) -> None:
         f"{price.params / 1e6:.2f} M parameters, {price.macs / 1e9:.3g} GMACs"
     )
     images = f"{len(splits.train):,} training and {len(splits.test):,} test images"
-    say(f"{images}; {loop.total:,} steps on {loop.device}; run folder {loop.folder}")
+    planned = f"{loop.total:,} steps"
+    if loop.recipe.budget and not loop.decided.plan:
+        planned = f"as many steps as fit into {loop.recipe.budget}"
+    say(f"{images}; {planned} on {loop.device}; run folder {loop.folder}")
     if warmup_steps(loop.epoch, loop.recipe.schedule) >= loop.total:
         say("the warm-up is as long as the run: the learning rate does not reach its peak")
     for note in splits.notes:

@@ -22,7 +22,15 @@ from vitlab.weights.writing import as_google, as_timm, as_transformers, tensors_
 CONFIG = "config.json"
 TARGETS = Literal["vitlab", "timm", "transformers", "google"]
 # What a configuration says of training alone, or by a number that only matters there.
-OF_TRAINING = ("zero_head", "layer_scale", "drop_path", "drop_path_ramp", "dropout", "class_token")
+OF_TRAINING = (
+    "zero_head",
+    "head_bias",
+    "layer_scale",
+    "drop_path",
+    "drop_path_ramp",
+    "dropout",
+    "class_token",
+)
 OF_IMAGES = ("mean", "std", "interpolation", "crop", "fit", "labels", "resampling")
 
 

@@ -1,0 +1,132 @@
+"""The numbers of metrics.jsonl, reported to TensorBoard, Weights & Biases or trackio as well.
+
+A tracker is a guest: it works in a thread of its own, lines it is too slow for are dropped, and
+whatever it raises is said once, then the run goes on without it.
+"""
+
+import hashlib
+import importlib
+import json
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vitlab.errors import UserError
+from vitlab.training.folder import as_tables, read_recipe
+from vitlab.training.progress import say
+
+WAITING = 1000  # lines
+PATIENCE = 15.0  # seconds for the last lines when the run ends
+PACKAGES = {"tensorboard": "torch.utils.tensorboard", "wandb": "wandb", "trackio": "trackio"}
+
+Write = Callable[[dict[str, float], int], None]  # scalars by name, at a step
+
+
+class Tracker:
+    """Passes lines on to a tracker; `no` is one that does nothing.
+
+    Args:
+        name: no, tensorboard, wandb or trackio
+        folder: the run's
+        step: what it goes on behind
+    """
+
+    def __init__(self, name: str, folder: Path, step: int = 0) -> None:
+        self.name, self.folder, self.first = name, folder, step
+        self.lines: queue.Queue[dict[str, Any] | None] = queue.Queue(WAITING)
+        self.thread: threading.Thread | None = None
+        if name != "no":
+            self.module = find(name)
+            self.thread = threading.Thread(target=self._work, name="tracker", daemon=True)
+            self.thread.start()
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Pass a line of the journal on; never waits."""
+        if self.thread is not None and not self.lines.full():
+            self.lines.put_nowait(line)
+
+    def close(self) -> None:
+        """Let it finish, within some seconds."""
+        if self.thread is None:
+            return
+        try:
+            self.lines.put(None, timeout=PATIENCE)
+            self.thread.join(PATIENCE)
+        except queue.Full:
+            pass
+        if self.thread.is_alive():
+            say(f"{self.name} is too slow: the run ends without its last lines")
+        self.thread = None
+
+    def _work(self) -> None:
+        try:
+            write, close = _OPEN[self.name](self.module, self.folder, self.first)
+            while (line := self.lines.get()) is not None:
+                write(scalars(line), int(line.get("step", 0)))
+            close()
+        except BaseException as error:  # a tracker's own errors are of any kind
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            say(f"{self.name} failed and is left out: {reason}")
+            while self.lines.get() is not None:  # so that nobody waits
+                pass
+
+
+def find(name: str) -> Any:
+    """A tracker's module.
+
+    Raises:
+        ValueError: its package is not installed.
+    """
+    try:
+        return importlib.import_module(PACKAGES[name])
+    except ImportError as error:
+        raise UserError(
+            f"--track {name} needs a package that is not there ({error}): pip install {name}"
+        ) from error
+
+
+def scalars(line: dict[str, Any]) -> dict[str, float]:
+    """The numbers of a line of the journal, named `train/loss` and so on."""
+    kind = line.get("kind", "run")
+    return {
+        f"{kind}/{key}": value
+        for key, value in line.items()
+        if key != "step" and isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def _tensorboard(module: Any, folder: Path, step: int) -> tuple[Write, Callable[[], None]]:
+    """Event files in the run's folder; what was written behind `step` is void."""
+    writer = module.SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+    if not step:
+        recipe, _ = read_recipe(folder)
+        writer.add_text("recipe", f"```\n{json.dumps(as_tables(recipe), indent=1)}\n```")
+
+    def write(numbers: dict[str, float], step: int) -> None:
+        for name, value in numbers.items():
+            writer.add_scalar(name, value, step)
+
+    return write, writer.close
+
+
+def _wandb_like(module: Any, folder: Path, step: int) -> tuple[Write, Callable[[], None]]:
+    """Weights & Biases, and trackio, which speaks its language."""
+    recipe, about = read_recipe(folder)
+    mark = hashlib.sha256(json.dumps(about["run"]).encode()).hexdigest()[:12]
+    name = f"{folder.name}-{mark}"  # the same for a run that goes on
+    here = {"id": name, "dir": str(folder)} if module.__name__ == "wandb" else {}
+    module.init(project="vitlab", name=name, config=as_tables(recipe), resume="allow", **here)
+
+    def write(numbers: dict[str, float], step: int) -> None:
+        module.log(numbers, step=step)
+
+    return write, module.finish
+
+
+_OPEN: dict[str, Callable[[Any, Path, int], tuple[Write, Callable[[], None]]]] = {
+    "tensorboard": _tensorboard,
+    "wandb": _wandb_like,
+    "trackio": _wandb_like,
+}

@@ -1,0 +1,50 @@
+"""Worker processes that die."""
+
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from vitlab.errors import UserError
+
+
+@contextmanager
+def deaths_reported_late() -> Iterator[None]:
+    """Once a loader has started: in the block it reports a death where a batch is waited for.
+
+    PyTorch's loader raises from a signal handler, wherever the program happens to be, in the middle
+    of an optimiser step for instance; without that handler it notices within five seconds.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGCHLD)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+class WorkerDiedError(UserError):
+    """A process that decodes images is gone."""
+
+
+@contextmanager
+def deaths_explained() -> Iterator[None]:
+    """Turn the loader's error about a dead worker into one line.
+
+    Raises:
+        WorkerDiedError: a worker was killed, or ended by itself.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not re.match(
+            r"DataLoader worker.* (exited unexpectedly|is killed by signal)", str(error)
+        ):
+            raise
+        raise WorkerDiedError(
+            "a worker process died, killed perhaps for want of memory (fewer --workers need less)"
+        ) from error

@@ -1,0 +1,131 @@
+"""Runs stopped by random signals at random moments, resumed until they are finished.
+
+`VITLAB_CAMPAIGN=30 pytest -m campaign tests/training/test_campaign.py -rP`, 30 being the runs.
+Every session of a run is a process of its own, forked from one that has imported everything, so
+that the signals come while it trains and not while Python starts.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vitlab.files import sha256
+
+RUNS = int(os.environ.get("VITLAB_CAMPAIGN", "30"))
+WORDS = ["train", "digits", "--model", "ViT(width=16,depth=2,heads=2,mlp=32)/4", "--dropout", "0.1"]
+WORDS += ["--ema", "0.9", "--epochs", "8", "--batch", "64", "--test-every", "2"]
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+STOPS = 4  # a run, at the most
+
+SERVER = """
+import json, os, sys
+import vitlab.arguments, vitlab.report.gather, vitlab.training.train
+from vitlab.cli import main
+for line in sys.stdin:
+    said, words = json.loads(line)
+    pid = os.fork()
+    if not pid:
+        os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+        os.dup2(2, 1)
+        code = 1
+        try:
+            main(words)
+        except SystemExit as stop:
+            code = stop.code or 0
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+        os._exit(code)
+    print(pid, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+class Server:
+    """Starts sessions, one at a time."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVER],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    def session(self, said: Path, words: list[str], stop: tuple[float, int] | None = None) -> int:
+        """Run a command, and send it a signal after some seconds; its exit status."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps([str(said), words]).encode() + b"\n")
+        self.process.stdin.flush()
+        pid = self._number()
+        if stop is not None and not select.select([self.process.stdout], [], [], stop[0])[0]:
+            os.kill(pid, stop[1])
+        return self._number()
+
+    def _number(self) -> int:
+        assert self.process.stdout is not None
+        text = b""
+        while not text.endswith(b"\n"):  # by the byte: a buffer would hide a line from `select`
+            text += os.read(self.process.stdout.fileno(), 1)
+        return int(text)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """Where sessions come from."""
+    server = Server()
+    with server.process:
+        yield server
+
+
+def outcome(folder: Path) -> tuple[str, list[dict[str, Any]]]:
+    """The weights, and what the journal says but for speeds."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    keys = ("kind", "step", "epoch", "loss", "accuracy", "lr", "nll", "ece")
+    kept = [{key: line[key] for key in keys if key in line} for line in lines]
+    return sha256(folder / "model" / "model.safetensors"), kept
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    server: Server, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[tuple[str, Any], float]:
+    """What comes of a run that nobody stops, and how long it takes."""
+    folder, begin = tmp_path_factory.mktemp("whole") / "run", time.monotonic()
+    code = server.session(folder.parent / "said", [*WORDS, "--out", str(folder)])
+    assert code == 0, (folder.parent / "said").read_text()
+    return outcome(folder), time.monotonic() - begin
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("number", range(RUNS))
+def test_stopped_anyhow_and_resumed_the_bits_are_the_same(
+    number: int, server: Server, undisturbed: tuple[tuple[str, Any], float], tmp_path: Path
+) -> None:
+    want, length = undisturbed
+    generator, folder, codes = np.random.default_rng((0, number)), tmp_path / "run", []
+    every = str(generator.choice(["0", "0.05", "1000"]))
+    for turn in range(STOPS + 1):
+        workers = str(generator.integers(0, 3))
+        words = [*WORDS, "--out", str(folder), "--resume", "--workers", workers]
+        number_of = int(generator.choice(SIGNALS))
+        stop = (float(generator.uniform(0, length)), number_of) if turn < STOPS else None
+        codes.append(server.session(tmp_path / "said", [*words, "--checkpoint-every", every], stop))
+        said = (tmp_path / "said").read_text()
+        assert "Traceback" not in said, said
+        # SIGTERM before and after the loop ends a process as it ends any
+        assert codes[-1] in (0, 130, -signal.SIGKILL, -signal.SIGTERM), said
+        if codes[-1] == 0:
+            break
+    print(f"run {number}: exits {codes}, checkpoints every {every} s")
+    assert outcome(folder) == want

@@ -1,0 +1,173 @@
+"""bf16 beside fp32 masters, and a compiled step, against plain forms of the same."""
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import vitlab
+from conftest import TINY
+from vitlab.files import sha256
+from vitlab.training import checkpoint
+from vitlab.training.loop import Loop
+from vitlab.training.precision import Bfloat16Copy, Engine
+from vitlab.training.recipe import Host
+
+QUICK = TINY | {"epochs": 2, "batch": 256, "dropout": 0.1, "micro_batch": 100}
+
+
+def weights(run: vitlab.Run) -> str:
+    return sha256(run.folder / "model" / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"stem": "hmlp", "stem_norm": "batch"},
+        {"positions": "rope", "qk_norm": True, "registers": 2},
+        {"pool": "attention", "layer_scale": 0.1, "drop_path": 0.5},
+        {"model": "BiT-R(1-1)x1", "image_size": 32},
+        {"model": "R(1)+ViT-Ti1/8"},
+    ],
+)
+def test_gradients_of_the_bf16_copy_reach_the_masters(how: dict[str, Any]) -> None:
+    choices = {"image_size": 32} | how
+    name = choices.pop("model", "ViT-Ti2/16")
+    model = vitlab.create(name, classes=5, **choices).train()
+    with torch.no_grad():  # a zero head would hide the rest
+        for weight in model.parameters():
+            if weight.ndim > 1 and not weight.any():
+                weight.normal_(std=0.1)
+    exact, engine = copy.deepcopy(model), Engine(model, "bf16-pure")
+    images, labels = torch.randn(8, 3, 32, 32), torch.arange(8) % 5
+    engine.begin()
+    for model_, pixels in ((engine.network, engine.images(images)), (exact, images)):
+        torch.manual_seed(0)
+        nn.functional.cross_entropy(model_(pixels).float(), labels).backward()
+    engine.collect()
+    ours = torch.cat([w.grad.flatten() for w in model.parameters() if w.grad is not None])
+    theirs = torch.cat([w.grad.flatten() for w in exact.parameters() if w.grad is not None])
+    assert ours.dtype is torch.float32
+    assert torch.cosine_similarity(ours, theirs, dim=0) > 0.98
+    for (name, mine), theirs in zip(model.named_buffers(), exact.buffers(), strict=True):
+        assert mine.dtype == theirs.dtype  # running statistics went into the masters' own
+        torch.testing.assert_close(mine, theirs, rtol=0.05, atol=0.02, msg=name)
+
+
+def test_updates_too_small_for_bf16_add_up_in_the_masters() -> None:
+    model = nn.Linear(4, 4, bias=False)
+    nn.init.ones_(model.weight)
+    beside = Bfloat16Copy(model)
+    with torch.no_grad():
+        for _ in range(100):
+            model.weight += 1e-4  # a bf16 one stays 1: its neighbour is 1 + 2^-7
+    beside.refresh()
+    assert torch.equal(beside.model.weight, torch.full((4, 4), 1.01).bfloat16())
+
+
+def test_pieces_are_added_up_in_fp32() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    beside = Bfloat16Copy(model)
+    for each in (1.0, 2**-9, 2**-9):
+        beside.weights[0].grad = torch.tensor([[each]]).bfloat16()
+        beside.collect()
+    assert model.weight.grad is not None
+    assert model.weight.grad.item() == 1 + 2**-8
+
+
+@pytest.mark.parametrize("precision", ["bf16", "bf16-pure"])
+def test_every_precision_resumes_to_the_same_bits(
+    precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = vitlab.recipe("digits", **QUICK | {"precision": precision})
+    whole = vitlab.train(recipe, tmp_path / "whole")
+    real = Loop._step
+
+    def stopping(self: Loop, batch: object) -> str:
+        if self.state.step == 7:
+            raise KeyboardInterrupt
+        return real(self, batch)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Loop, "_step", stopping)
+        vitlab.train(recipe, tmp_path / "run", host=Host(checkpoint_every=0))
+    again = vitlab.train(recipe, tmp_path / "run", resume=True)
+    assert weights(again) == weights(whole)
+    found, _ = checkpoint.load(again.folder / "checkpoints")
+    assert found is not None
+    assert {t.dtype for n, t in found.tensors.items() if "model." in n} == {torch.float32}
+
+
+def lightly(seen: list[int]) -> Callable[..., Any]:
+    """`torch.compile` with a compiler that counts and compiles nothing."""
+    real = torch.compile
+
+    def count(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        seen.append(next(len(t) for t in inputs if t.shape[1:] == (1, 8, 8)))
+        return graph.forward
+
+    return lambda model, dynamic: real(model, dynamic=dynamic, backend=count)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-pure"])
+def test_a_compiled_step_is_compiled_once_a_size_and_changes_no_name(
+    precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choices = QUICK | {"precision": precision, "ema": 0.0}
+    plain = vitlab.train(vitlab.recipe("digits", **choices), tmp_path / "plain")
+    seen: list[int] = []
+    monkeypatch.setattr(torch, "compile", lightly(seen))
+    run = vitlab.train(
+        vitlab.recipe("digits", **choices), tmp_path / "run", host=Host(compile="yes")
+    )
+    assert sorted(seen) == [56, 100]  # 256 in pieces of 100; evaluation's sizes run as they are
+    assert weights(run) == weights(plain)
+    found, _ = checkpoint.load(run.folder / "checkpoints")
+    before, _ = checkpoint.load(plain.folder / "checkpoints")
+    assert found is not None
+    assert before is not None
+    assert found.tensors.keys() == before.tensors.keys()
+
+
+def test_batches_short_of_damaged_images_are_not_compiled(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (photos / "red" / "003.png").write_bytes(b"\x89PNG no more")
+    seen: list[int] = []
+    real = torch.compile
+
+    def count(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        seen.append(len(inputs))
+        return graph.forward
+
+    monkeypatch.setattr(
+        torch, "compile", lambda m, dynamic: real(m, dynamic=dynamic, backend=count)
+    )
+    recipe = vitlab.recipe("small", str(photos), **TINY | {"epochs": 4, "batch": 16})
+    vitlab.train(recipe, tmp_path / "run", host=Host(compile="yes", workers=0, max_bad=0.1))
+    assert len(seen) == 1
+
+
+def test_a_compiler_that_fails_is_told_of_and_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / "plain")
+    real = torch.compile
+
+    def broken(graph: object, inputs: object) -> Any:
+        raise OSError("no compiler\nand much more")
+
+    monkeypatch.setattr(
+        torch, "compile", lambda m, dynamic: real(m, dynamic=dynamic, backend=broken)
+    )
+    run = vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / "run", host=Host(compile="yes"))
+    lines = [line for line in capsys.readouterr().err.splitlines() if "torch.compile" in line]
+    assert len(lines) == 1
+    assert "no compiler" in lines[0]
+    assert weights(run) == weights(plain)
+    assert json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[-1])["accuracy"] >= 0

@@ -1,0 +1,123 @@
+"""Trackers see the journal's numbers, and cannot hurt a run."""
+
+import builtins
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import vitlab
+from conftest import TINY
+from vitlab.files import sha256
+from vitlab.training import tracking
+from vitlab.training.recipe import Host
+
+QUICK = TINY | {"epochs": 2, "batch": 256}
+
+
+def weights(run: vitlab.Run) -> str:
+    return sha256(run.folder / "model" / "model.safetensors")
+
+
+class Fake(ModuleType):
+    """Stands in for wandb and trackio, which share these three functions."""
+
+    def __init__(self, name: str, fail: str = "", slow: float = 0.0) -> None:
+        super().__init__(name)
+        self.started: dict[str, Any] = {}
+        self.lines: list[tuple[int, dict[str, float]]] = []
+        self.fail, self.slow, self.finished = fail, slow, False
+
+    def init(self, **how: Any) -> None:
+        if self.fail == "init":
+            raise ConnectionError("nobody there\nmore of it")
+        self.started = how
+
+    def log(self, numbers: dict[str, float], step: int) -> None:
+        time.sleep(self.slow)
+        if self.fail == "log":
+            raise SystemExit(3)
+        self.lines.append((step, numbers))
+
+    def finish(self) -> None:
+        self.finished = True
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_a_tracker_is_told_recipe_and_numbers(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = Fake(name)
+    monkeypatch.setitem(sys.modules, name, fake)
+    vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / "run", host=Host(track=name))  # type: ignore[arg-type]
+    assert fake.started["config"]["optimiser"]["lr"] == 2e-3
+    assert fake.started["name"].startswith("run-")
+    assert [step for step, line in fake.lines if "train/loss" in line] == list(range(1, 13))
+    assert "test/accuracy" in fake.lines[-1][1]
+    assert fake.finished
+
+
+def test_tensorboard_gets_event_files_that_it_can_read(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    plain = vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / "plain")
+    host = Host(track="tensorboard")
+    run = vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / "run", host=host)
+    events = EventAccumulator(str(run.folder / "tensorboard"))
+    events.Reload()
+    assert [each.step for each in events.Scalars("train/loss")] == list(range(1, 13))
+    assert events.Scalars("test/accuracy")[-1].value == pytest.approx(run.metrics["accuracy"])
+    assert weights(run) == weights(plain)
+
+
+@pytest.mark.parametrize("fail", ["init", "log"])
+def test_a_tracker_that_fails_is_told_of_once_and_the_run_goes_on(
+    fail: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / "plain")
+    monkeypatch.setitem(sys.modules, "wandb", Fake("wandb", fail))
+    run = vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / "run", host=Host(track="wandb"))
+    said = [line for line in capsys.readouterr().err.splitlines() if "wandb failed" in line]
+    reason = {"init": "nobody there", "log": "3"}[fail]
+    assert said == [f"wandb failed and is left out: {reason}"]
+    assert weights(run) == weights(plain)
+
+
+def test_a_tracker_that_hangs_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", Fake("wandb", slow=30))
+    monkeypatch.setattr(tracking, "PATIENCE", 0.1)
+    monkeypatch.setattr(tracking, "WAITING", 3)
+    start = time.monotonic()
+    vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / "run", host=Host(track="wandb"))
+    assert time.monotonic() - start < 25
+    assert "wandb is too slow" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
+def test_a_missing_package_is_named_before_anything_is_written(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def absent(module: str, *rest: Any) -> Any:
+        if module.split(".")[0] == name:
+            raise ModuleNotFoundError(f"No module named {name!r}")
+        return real(module, *rest)
+
+    for module in [each for each in sys.modules if name in each.split(".")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setattr(builtins, "__import__", absent)
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ValueError, match=f"--track {name} needs .*: pip install {name}$"):
+        vitlab.train(
+            vitlab.recipe("digits", **QUICK),
+            tmp_path / "run",
+            host=Host(track=name),  # type: ignore[arg-type]
+        )
+    assert not (tmp_path / "run").exists()

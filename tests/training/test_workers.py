@@ -1,0 +1,100 @@
+"""A worker that is killed, and a disk that is full: one line, nothing lost."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import vitlab
+from conftest import TINY, photo_folder
+from vitlab.files import sha256
+from vitlab.training import checkpoint
+from vitlab.training.folder import Journal
+
+WORDS = ["--model", "ViT(width=16,depth=2,heads=2,mlp=32)/8", "--image-size", "32", "--ema", "0.9"]
+WORDS += ["--batch", "8", "--epochs", "6", "--recipe", "small", "--area", "1"]
+
+
+def command(data: Path, folder: Path, *more: str) -> list[str]:
+    start = [sys.executable, "-m", "vitlab", "train", str(data), "--out", str(folder)]
+    return [*start, *WORDS, *more]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def children(pid: int) -> list[int]:
+    file = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(each) for each in file.read_text().split()]
+
+
+def weights(folder: Path) -> str:
+    return sha256(folder / "model" / "model.safetensors")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
+def test_a_killed_worker_ends_the_run_saved_and_it_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    data = photo_folder(tmp_path / "photos", {"blue": 20, "green": 20, "red": 20})
+    subprocess.run(
+        command(data, tmp_path / "whole"), env=environment(), capture_output=True, check=True
+    )
+    folder = tmp_path / "run"
+    words = command(data, folder, "--workers", "2", "--checkpoint-every", "1000")
+    process = subprocess.Popen(words, env=environment(), stderr=subprocess.PIPE, text=True)
+    while len(Journal(folder).read()) < 8:
+        time.sleep(0.01)
+        assert process.poll() is None
+    os.kill(children(process.pid)[0], signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    last = err.splitlines()[-1]
+    assert last.startswith("vitlab train: a worker process died")
+    assert "Traceback" not in err
+    found, _ = checkpoint.load(folder / "checkpoints")
+    assert found is not None
+    assert found.state["step"] >= 6
+    assert f"saved after step {found.state['step']:,}, --resume goes on" in last
+    subprocess.run(
+        command(data, folder, "--resume"), env=environment(), capture_output=True, check=True
+    )
+    assert weights(folder) == weights(tmp_path / "whole")
+
+
+LIMITED = """
+import resource, sys
+from vitlab.cli import main
+from vitlab.training import checkpoint
+real, saves = checkpoint.save_file, 0
+def limited(tensors, file):
+    global saves
+    saves += 1
+    if saves == 4:  # from here on the kernel takes no file above 9,000 bytes, as a full disk would
+        resource.setrlimit(resource.RLIMIT_FSIZE, (9000, resource.RLIM_INFINITY))
+    real(tensors, file)
+checkpoint.save_file = limited
+main(sys.argv[1:])
+"""
+
+
+def test_a_disk_that_takes_no_more_keeps_the_checkpoint_before(tmp_path: Path) -> None:
+    folder, words = tmp_path / "run", ["train", "digits", "--model", TINY["model"]]
+    words += ["--epochs", "1", "--batch", "256", "--out", str(folder), "--checkpoint-every", "0"]
+    start = [sys.executable, "-c", LIMITED]
+    done = subprocess.run([*start, *words], env=environment(), capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("vitlab train: cannot write ")
+    assert last.endswith("file too large")
+    found, remarks = checkpoint.load(folder / "checkpoints")
+    assert found is not None
+    assert (found.state["step"], remarks) == (3, [])
+    resumed = vitlab.train(
+        vitlab.recipe("digits", model=TINY["model"], epochs=1, batch=256), folder, resume=True
+    )
+    assert resumed.metrics["images"] == 359

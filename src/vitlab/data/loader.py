@@ -15,11 +15,12 @@ from torch.utils.data import DataLoader, Dataset
 from vitlab.data import crop, decode
 from vitlab.data.decode import BadImage
 from vitlab.data.options import Augment
-from vitlab.data.order import batch_indices, draws
+from vitlab.data.order import batch_indices, draws, slice_of
 from vitlab.data.sources import Arrays, Source, Subset
 from vitlab.models.config import ModelConfig
 
 AUGMENT_DRAWS = 6  # behind those of the random crop
+LEAVE = 30  # seconds a worker lives on after SIGTERM
 
 Box = Callable[[int, int], tuple[float, float, float, float]]  # of an image's rows and columns
 
@@ -34,6 +35,7 @@ class Batch:
         draws: float32 (B, AUGMENT_DRAWS), what `augment` needs; empty rows when evaluating
         indices: int64 (B,), which images of the source these are
         bad: index and message of each image that could not be decoded
+        total: images of the whole batch, where this is the slice of one of several processes
     """
 
     images: Tensor
@@ -41,6 +43,7 @@ class Batch:
     draws: Tensor
     indices: Tensor
     bad: list[tuple[int, str]] = field(default_factory=list)
+    total: int = 0
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -63,17 +66,21 @@ class Batch:
 
 @dataclass(frozen=True)
 class TrainingBatches(Dataset[Batch]):
-    """Batch k as a pure function of (seed, k)."""
+    """Batch k as a pure function of (seed, k), or the slice of it that process `rank` learns."""
 
     source: Source
     config: ModelConfig
     how: Augment
     seed: int
     batch: int
+    rank: int = 0
+    processes: int = 1
 
     def __getitem__(self, k: int) -> Batch:
         """Batch number k of the endless stream."""
         places = batch_indices(self.seed, k, len(self.source), self.batch)
+        own = slice_of(self.batch, self.rank, self.processes)
+        places = places[own.start : own.stop]
         count = crop.DRAWS + AUGMENT_DRAWS
         randoms = np.stack([draws(self.seed, epoch, index, count) for epoch, index in places])
         boxes = [self._box(row[: crop.DRAWS]) for row in randoms]
@@ -126,12 +133,15 @@ def evaluation_loader(batches: EvaluationBatches, workers: int) -> "DataLoader[B
     return _loader(batches, range(len(batches)), workers)
 
 
-def choose_workers(source: Source, asked: int | None) -> int:
-    """None asked for: no processes for pixels in memory, else one a core, at most eight."""
+def choose_workers(source: Source, asked: int | None, sharing: int = 1) -> int:
+    """None asked for: no processes for pixels in memory, else one a core, at most eight.
+
+    Where `sharing` processes train on one machine, each has its share of the cores.
+    """
     if asked is not None:
         return asked
     whole = source.whole if isinstance(source, Subset) else source
-    return 0 if isinstance(whole, Arrays) else min(os.cpu_count() or 1, 8)
+    return 0 if isinstance(whole, Arrays) else min(max(1, (os.cpu_count() or 1) // sharing), 8)
 
 
 def _loader(batches: Dataset[Batch], order: range, workers: int) -> "DataLoader[Batch]":
@@ -146,8 +156,10 @@ def _loader(batches: Dataset[Batch], order: range, workers: int) -> "DataLoader[
 
 
 def _leave_signals_to_parent(worker: int) -> None:
-    """Ctrl-C reaches every process of a terminal; the parent decides when the workers end."""
+    """Signals often reach whole groups of processes; the parent decides when the workers end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # the parent may need this worker to end its step; one that is not fetched leaves in the end
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(LEAVE))
     torch.set_num_threads(1)
 
 

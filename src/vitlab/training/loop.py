@@ -8,19 +8,23 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.distributed.fsdp import FSDPModule
 
 from vitlab.data.augment import augment
 from vitlab.data.loader import Batch, TrainingBatches, choose_workers, training_loader
 from vitlab.data.order import steps
 from vitlab.data.sources import Source
 from vitlab.device import autocast
-from vitlab.errors import UserError
 from vitlab.evaluation.metrics import nll, top
-from vitlab.evaluation.predict import Predictions, predict
+from vitlab.evaluation.predict import Predictions
+from vitlab.models.create import Model
 from vitlab.objectives.classify import Classify
-from vitlab.training import checkpoint
+from vitlab.training import checkpoint, shards
+from vitlab.training.distributed import ALONE, World, passes, whole
 from vitlab.training.folder import CHECKPOINTS, Journal
-from vitlab.training.progress import Meter, say
+from vitlab.training.look import look
+from vitlab.training.parallel import full, one_pass, plain, replicated
+from vitlab.training.progress import Meter
 from vitlab.training.recipe import Host, Recipe
 from vitlab.training.schedule import learning_rate
 from vitlab.training.state import State
@@ -41,6 +45,7 @@ class Loop:
         test: what the learning curve is measured on
         images: all the data's images, of which `host.max_bad` may be damaged
         folder: the run's folder
+        world: this process among those that share every batch
     """
 
     recipe: Recipe
@@ -50,11 +55,15 @@ class Loop:
     test: Source
     images: int
     folder: Path
+    world: World = ALONE
 
     def __post_init__(self) -> None:
         """Work out what the recipe implies."""
         self.device = next(self.state.model.parameters()).device
-        self.journal = Journal(self.folder)
+        self.net = replicated(self.state.model, self.world)
+        self.journal = Journal(self.folder, mute=not self.world.first)
+        self.saving: shards.Saving | None = None  # of a sharded model, while training goes on
+        self.workers = choose_workers(self.source, self.host.workers, self.world.local_size)
         self.objective = Classify(self.recipe.objective.label_smoothing)
         self.total = steps(self.recipe.epochs, len(self.source), self.recipe.batch)
         self.epoch = len(self.source) / self.recipe.batch  # steps an epoch, a fraction
@@ -72,9 +81,10 @@ class Loop:
         devices = [self.device] if self.device.type == "cuda" else []
         with (
             Stop() as stop,
-            Meter(self.total, state.step) as meter,
+            Meter(self.total, state.step, shown=self.world.first) as meter,
             torch.random.fork_rng(devices=devices),
         ):
+            stop.patient = self.world.size > 1
             for batch in self._batches():
                 start = time.perf_counter()
                 note = self._step(batch)
@@ -82,14 +92,19 @@ class Loop:
                 meter.show(state.step, note)
                 if state.step in self.tests:
                     self._look_at_test()
-                if stop.asked or time.monotonic() - saved >= self.host.checkpoint_every:
+                due = time.monotonic() - saved >= self.host.checkpoint_every
+                written = self.saving is not None and self.saving.ready
+                save, last, busy = self.world.any(stop.asked or due, stop.asked, not written)
+                if self.saving and not busy:
+                    self._finish_saving()
+                if save:
                     self._save()
                     saved = time.monotonic()
-                if stop.asked:
-                    raise Interrupted(
-                        f"stopped after step {state.step:,} of {self.total:,}; --resume goes on"
-                    )
+                if last:
+                    self._finish_saving()
+                    raise self._interrupted()
             self._save()
+            self._finish_saving()
 
     def _batches(self) -> Iterator[Batch]:
         batches = TrainingBatches(
@@ -98,9 +113,10 @@ class Loop:
             self.recipe.augment,
             self.recipe.seed,
             self.recipe.batch,
+            self.world.rank,
+            self.world.size,
         )
-        workers = choose_workers(self.source, self.host.workers)
-        loader = iter(training_loader(batches, self.state.step, self.total, workers))
+        loader = iter(training_loader(batches, self.state.step, self.total, self.workers))
         for _ in range(self.state.step, self.total):
             start = time.perf_counter()
             batch = next(loader)
@@ -110,14 +126,15 @@ class Loop:
     def _step(self, batch: Batch) -> str:
         """One batch forward, backward, and into the weights; returns a note for the meter."""
         state, recipe = self.state, self.recipe
+        batch = whole(self.world, batch)
         for _, message in batch.bad:
             self._count_bad(message)
-        seed = step_seed(recipe.seed, state.step)
+        seed = step_seed(recipe.seed, state.step, self.world.rank)
         torch.manual_seed(seed)  # dropout draws from the default generator, which alone it can
         peak = recipe.optimiser.lr
         warmup = recipe.schedule.warmup * self.epoch
         lr = learning_rate(state.step, self.total, warmup, peak, recipe.schedule)
-        if len(batch):
+        if batch.total:
             self._learn(batch, lr, torch.Generator(self.device).manual_seed(seed))
         state.step += 1
         images = max(1.0, state.tally["images"]) if state.tally else 1.0
@@ -138,36 +155,43 @@ class Loop:
         state.optimiser.zero_grad(set_to_none=True)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         correct = torch.zeros((), dtype=torch.int64, device=self.device)
-        for piece in batch.pieces(recipe.micro_batch or len(batch)):
+        pieces = passes(batch, recipe.micro_batch, self.world, recipe.batch)
+        for number, (piece, images) in enumerate(pieces, 1):
             there = piece.to(self.device)
             pixels = augment(there.images, there.draws, recipe.augment, config.mean, config.std)
-            with autocast(self.device, recipe.precision):
-                mean, metrics = self.objective.loss(
-                    state.model, replace(there, images=pixels), generator
-                )
-            (mean * (len(piece) / len(batch))).backward()
-            loss += mean.detach() * len(piece)
-            correct += metrics["correct"]
+            with one_pass(self.net, last=number == len(pieces), counts=images > 0):
+                with autocast(self.device, recipe.precision):
+                    mean, metrics = self.objective.loss(
+                        self.net, replace(there, images=pixels), generator
+                    )
+                # gradients are averaged over the processes
+                (mean * (images * self.world.size / batch.total)).backward()
+            loss += mean.detach() * images
+            correct += metrics["correct"] * (images > 0)
+        both = torch.stack([loss, correct.double()])
+        self.world.add(both)
         norm = self._clip()
-        figures = torch.stack([loss, correct.double(), norm.double()]).tolist()
+        figures = torch.cat([both, norm.double()[None]]).tolist()
         if not math.isfinite(figures[0]) or not math.isfinite(figures[2]):
-            raise UserError(self._blown_up("loss" if not math.isfinite(figures[0]) else "gradient"))
+            raise self.world.error(
+                self._blown_up("loss" if not math.isfinite(figures[0]) else "gradient")
+            )
         for group in state.optimiser.param_groups:
             group["lr"] = lr
         state.optimiser.step()
         if state.average is not None:
             state.average.update(state.model, state.step)
         for key, value in zip(
-            ("loss", "correct", "images"), (*figures[:2], len(batch)), strict=True
+            ("loss", "correct", "images"), (*figures[:2], batch.total), strict=True
         ):
             state.tally[key] = state.tally.get(key, 0.0) + value
-        state.seen += len(batch)
+        state.seen += batch.total
 
     def _clip(self) -> torch.Tensor:
         """Clip the gradient where the recipe says so; returns its norm before."""
         weights = [w for w in self.state.model.parameters() if w.grad is not None]
         limit = self.recipe.optimiser.clip or math.inf
-        return torch.nn.utils.clip_grad_norm_(weights, limit)
+        return full(torch.nn.utils.clip_grad_norm_(weights, limit))
 
     def _blown_up(self, what: str) -> str:
         places = sorted((self.folder / CHECKPOINTS).glob("step-*"))
@@ -181,21 +205,25 @@ class Loop:
         bad = self.state.bad
         if message not in bad:
             bad.append(message)
-            say(f"skipped: {message}")
+            self.world.say(f"skipped: {message}")
         if len(bad) > self.host.max_bad * self.images:
-            raise UserError(
+            raise self.world.error(
                 f"{len(bad)} of {self.images:,} images are damaged, more than --max-bad "
                 f"{100 * self.host.max_bad:g}% allows; the last: {message}"
             )
 
-    def predict(self, source: Source) -> Predictions:
-        """What the kept weights say of a source; damaged images count as in training."""
-        seen = predict(
-            self.state.kept,
+    def predict(self, source: Source, model: Model | None = None) -> Predictions:
+        """What the kept weights say of a source; damaged images count as in training.
+
+        Of several processes the first one gets the probabilities.
+        """
+        seen = look(
+            self.world,
+            model or plain(self.state.kept),
             source,
             device=self.device,
             precision=self.recipe.precision,
-            workers=self.host.workers,
+            workers=choose_workers(source, self.host.workers, self.world.local_size),
         )
         for message in seen.bad.values():
             self._count_bad(message)
@@ -204,19 +232,44 @@ class Loop:
     def _look_at_test(self) -> None:
         """One point of the test curve."""
         seen = self.predict(self.test)
+        if not self.world.first:
+            return
         line = {"kind": "test", "step": self.state.step, "epoch": self.state.step / self.epoch}
         line |= {"loss": nll(seen.probabilities, seen.labels)}
         line |= {"accuracy": top(seen.probabilities, seen.labels, 1)}
         self.journal.write(line)
 
     def _save(self) -> None:
-        self.state.journal = self.journal.sync()
-        checkpoint.save(self.folder / CHECKPOINTS, self.state.step, self.state.checkpoint())
+        """A checkpoint of the step: the first process's work, or, sharded, everyone's."""
+        place, state = self.folder / CHECKPOINTS, self.state
+        with self.world.agreed():
+            state.journal = self.journal.sync()
+        if isinstance(state.model, FSDPModule):
+            self._finish_saving()
+            self.saving = shards.start(self.world, place, state.step, state.checkpoint())
+            return
+        with self.world.agreed():
+            if self.world.first:
+                checkpoint.save(place, state.step, state.checkpoint())
+
+    def _finish_saving(self) -> None:
+        """Make a checkpoint of what is being written, if anything is."""
+        saving, self.saving = self.saving, None
+        if saving:
+            saving.finish()
+
+    def _interrupted(self) -> Interrupted:
+        stop = Interrupted(
+            f"stopped after step {self.state.step:,} of {self.total:,}; --resume goes on"
+        )
+        stop.quiet = not self.world.first
+        return stop
 
 
-def step_seed(seed: int, step: int) -> int:
-    """What the random numbers of a step come from."""
-    return int(np.random.SeedSequence((seed, step)).generate_state(1, np.uint64)[0] >> 1)
+def step_seed(seed: int, step: int, rank: int = 0) -> int:
+    """What the random numbers of a step come from, in each process its own."""
+    words = (seed, step, rank) if rank else (seed, step)
+    return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1)
 
 
 def test_steps(total: int, every: float) -> set[int]:

@@ -129,12 +129,17 @@ class Host:
         workers: processes that decode images (None: chosen for the data and the machine)
         checkpoint_every: seconds between two checkpoints
         max_bad: share of damaged images that is skipped before the run stops, as 1% or 0.01
+        shard: leave each of torchrun's processes a slice of the weights, gradients and moments
+            (FSDP), for models that do not fit whole
+        timeout: seconds a process waits for the others before it gives up
     """
 
     device: str = "auto"
     workers: int | None = None
     checkpoint_every: float = 60.0
     max_bad: Share = 0.01
+    shard: bool = False
+    timeout: float = 600.0
 
 
 def change(recipe: Recipe, **choices: Any) -> Recipe:

@@ -9,6 +9,7 @@ from torch import Tensor
 from vitlab.models.create import Model
 from vitlab.training.averaging import WeightAverage
 from vitlab.training.checkpoint import Checkpoint, flatten, pick
+from vitlab.training.parallel import placed
 
 
 @dataclass
@@ -55,14 +56,21 @@ class State:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Become what `checkpoint()` saw, bit for bit."""
-        self.model.load_state_dict(pick("model", checkpoint.tensors))
+        _load(self.model, pick("model", checkpoint.tensors))
         if self.average is not None:
-            self.average.model.load_state_dict(pick("average", checkpoint.tensors))
+            _load(self.average.model, pick("average", checkpoint.tensors))
+        weights = [each for group in self.optimiser.param_groups for each in group["params"]]
         moments: dict[int, dict[str, Tensor]] = {}
         for name, tensor in pick("optimiser", checkpoint.tensors).items():
             index, key = name.split(".", 1)
-            moments.setdefault(int(index), {})[key] = tensor
+            moments.setdefault(int(index), {})[key] = placed(tensor, weights[int(index)])
         groups: Any = self.optimiser.state_dict()["param_groups"]
         self.optimiser.load_state_dict({"state": moments, "param_groups": groups})
         for key, value in checkpoint.state.items():
             setattr(self, key, value)
+
+
+def _load(model: Model, tensors: dict[str, Tensor]) -> None:
+    """Give a model its weights, each process its slice where the model is sharded."""
+    own = model.state_dict()
+    model.load_state_dict({k: placed(t, own[k]) if k in own else t for k, t in tensors.items()})

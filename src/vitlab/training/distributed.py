@@ -5,6 +5,7 @@ carries what they exchange. Without it there is one process, a `World()` of its 
 here costs anything. What processes tell each other is numbers and JSON, never pickled.
 """
 
+import ctypes
 import json
 import os
 import re
@@ -232,6 +233,9 @@ def joined(device: str, timeout: float) -> Iterator[tuple[World, torch.device]]:
             timeout=timedelta(seconds=timeout),
             device_id=where if where.type == "cuda" else None,
         )
+        # A gloo group that is freed while one of its threads still lets go of a tensor waits for the
+        # thread, which waits for the interpreter lock: seen with PyTorch 2.13. So it is not freed.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))
         yield world, where
     except RuntimeError as error:  # PyTorch has no one class for it
         if not LOST.search(f"{type(error).__name__} {error}"):

@@ -9,6 +9,7 @@ import ctypes
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -227,16 +228,26 @@ def joined(device: str, timeout: float) -> Iterator[tuple[World, torch.device]]:
     if world.size == 1:
         yield world, where
         return
+    with warnings.catch_warnings():
+        # of weights with a dimension of one, whose strides mean nothing
+        warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
+        with _group(world, where, timeout):
+            yield world, where
+
+
+@contextmanager
+def _group(world: World, where: torch.device, timeout: float) -> Iterator[None]:
+    """PyTorch's process group, joined and left."""
     try:
         dist.init_process_group(
             "gloo" if where.type == "cpu" else "cpu:gloo,cuda:nccl",
             timeout=timedelta(seconds=timeout),
             device_id=where if where.type == "cuda" else None,
         )
-        # A gloo group that is freed while one of its threads still lets go of a tensor waits for the
-        # thread, which waits for the interpreter lock: seen with PyTorch 2.13. So it is not freed.
+        # A gloo group that is freed while one of its threads still lets go of a tensor waits for
+        # that thread, which waits for the interpreter lock (PyTorch 2.13): so it is never freed.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))
-        yield world, where
+        yield
     except RuntimeError as error:  # PyTorch has no one class for it
         if not LOST.search(f"{type(error).__name__} {error}"):
             raise

@@ -1,6 +1,11 @@
 """Many processes on one run: the same result, whatever their number, and nothing lost."""
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -95,8 +100,6 @@ def stopping(folder: Path, after: int, rank_that_asks: int, host: Host, **how: A
 
         @property
         def asked(self) -> bool:
-            import os
-
             self.left -= 1
             return self.left <= 0 and int(os.environ.get("RANK", 0)) == rank_that_asks
 
@@ -199,11 +202,12 @@ def normed() -> list[float]:
         out.backward(towards)
         for weight in model.parameters():
             dist.all_reduce(weight.grad)
+        weights = zip(model.parameters(), reference.parameters(), strict=True)
         pairs = [
             (mine.grad, all_images.grad[cut[0] : cut[1]]),
-            *zip(model[0].buffers(), reference.buffers(), strict=True),
-            *((a.grad, b.grad) for a, b in zip(model[0].parameters(), reference.parameters(), strict=True)),
-        ]  # fmt: skip
+            *zip(model.buffers(), reference.buffers(), strict=True),
+            *((a.grad, b.grad) for a, b in weights),
+        ]
         return [float((a - b).abs().max()) if a.numel() else 0.0 for a, b in pairs]
 
 
@@ -252,14 +256,81 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert not (tmp_path / "run").exists()
 
 
+def torchrun(folder: Path, *more: str, **how: Any) -> subprocess.Popen[str]:
+    """`torchrun -m vitlab train` with two processes."""
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    words = [sys.executable, *launch, *more, "-m", "vitlab", "train", "digits"]
+    words += ["--out", str(folder), "--checkpoint-every", "0", "--workers", "1"]
+    for key, value in how.items():
+        words += [f"--{key.replace('_', '-')}", str(value)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with (folder.parent / "stderr").open("a") as errors:
+        return subprocess.Popen(words, env=environment, text=True, stderr=errors)
+
+
+def rank_of(pid: int) -> str:
+    """The rank that a process was started with, where it was."""
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return next((w[5:].decode() for w in words if w.startswith(b"RANK=")), "")
+    except OSError:
+        return ""
+
+
+def ranks_of(launcher: int) -> dict[str, int]:
+    """The processes that torchrun started, by rank."""
+    try:
+        words = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    except OSError:
+        return {}
+    return {rank_of(int(pid)): int(pid) for pid in words}
+
+
+def steps_done(folder: Path) -> int:
+    return max((line[1] for line in curve(folder)), default=0) if folder.exists() else 0
+
+
+def wait_for_steps(process: "subprocess.Popen[str]", folder: Path, steps: int) -> None:
+    while steps_done(folder) < steps:
+        time.sleep(0.02)
+        assert process.poll() is None, (folder.parent / "stderr").read_text()
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")
+def test_a_killed_process_is_started_anew_and_a_signal_stops_all_at_one_step(
+    tmp_path: Path,
+) -> None:
+    how = PLAIN | {"epochs": 20, "test_every": 10}
+    folder = tmp_path / "run"
+    process = torchrun(folder, "--max-restarts", "3", **how)
+    wait_for_steps(process, folder, 3)
+    os.kill(ranks_of(process.pid)["1"], signal.SIGKILL)
+    time.sleep(0.5)
+    wait_for_steps(process, folder, steps_done(folder) + 3)
+    process.send_signal(signal.SIGTERM)
+    process.wait(60)
+    said = (tmp_path / "stderr").read_text()
+    assert "vitlab train: process 0 of 2 lost touch with the others" in said
+    assert "going on after step" in said
+    assert said.count("vitlab train: stopped after step") == 1
+    found, remarks = checkpoint.load(folder / "checkpoints")
+    assert found is not None
+    assert f"stopped after step {found.state['step']:,} of 116" in said
+    assert not remarks
+    run(folder, **how)  # to the end, with one
+    run(tmp_path / "alone", **how)
+    assert [e[:2] for e in curve(folder)] == [e[:2] for e in curve(tmp_path / "alone")]
+    assert curve(folder)[-1][2] == pytest.approx(curve(tmp_path / "alone")[-1][2], rel=1e-2)
+
+
 def test_slices_and_batches_of_all_processes_make_up_the_whole(photos: Path) -> None:
     config = ViTConfig(width=16, heads=2, patch=4, image_size=(16, 24), classes=3)
     source = open_data(str(photos)).train
     for size in (1, 2, 3, 7):
         assert [i for rank in range(size) for i in slice_of(10, rank, size)] == list(range(10))
         for k in (0, 6):
-            parts = [TrainingBatches(source, config, Augment(area=0.5), 3, 7, r, size)[k] for r in range(size)]  # fmt: skip
-            whole = TrainingBatches(source, config, Augment(area=0.5), 3, 7)[k]
+            batches = partial(TrainingBatches, source, config, Augment(area=0.5), 3, 7)
+            parts, whole = [batches(rank, size)[k] for rank in range(size)], batches()[k]
             for key in ("images", "labels", "draws", "indices"):
                 assert torch.equal(torch.cat([getattr(p, key) for p in parts]), getattr(whole, key))
 

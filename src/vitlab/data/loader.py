@@ -1,7 +1,9 @@
 """Batches of uint8 images, decoded in worker processes."""
 
+import ctypes
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +22,7 @@ from vitlab.data.sources import Arrays, Source, Subset
 from vitlab.models.config import ModelConfig
 
 AUGMENT_DRAWS = 6  # behind those of the random crop
+PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal that comes when the parent dies
 LEAVE = 30  # seconds a worker lives on after SIGTERM
 
 Box = Callable[[int, int], tuple[float, float, float, float]]  # of an image's rows and columns
@@ -161,6 +164,8 @@ def _leave_signals_to_parent(worker: int) -> None:
     # the parent may need this worker to end its step; one that is not fetched leaves in the end
     signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(LEAVE))
     torch.set_num_threads(1)
+    if sys.platform == "linux":  # orphans would keep the parent's connections open
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def load_image(source: Source, index: int, config: ModelConfig, box: Box) -> NDArray[np.uint8]:

@@ -97,7 +97,7 @@ class Loop:
                 save, last, busy = self.world.any(stop.asked or due, stop.asked, not written)
                 if self.saving and not busy:
                     self._finish_saving()
-                if save:
+                if save or last:
                     self._save()
                     saved = time.monotonic()
                 if last:

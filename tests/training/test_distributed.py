@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from vitlab.data.order import slice_of
 from vitlab.data.splits import open_data
 from vitlab.models.config import ViTConfig
 from vitlab.training import checkpoint
-from vitlab.training.distributed import ALONE, World, joined, passes, read_environment
+from vitlab.training.distributed import ALONE, World, joined, meet, passes, read_environment
 from vitlab.training.folder import Journal
 from vitlab.training.recipe import Host
 from vitlab.training.sync_norm import SyncBatchNorm, synchronise
@@ -321,6 +322,20 @@ def test_a_killed_process_is_started_anew_and_a_signal_stops_all_at_one_step(
     run(tmp_path / "alone", **how)
     assert [e[:2] for e in curve(folder)] == [e[:2] for e in curve(tmp_path / "alone")]
     assert curve(folder)[-1][2] == pytest.approx(curve(tmp_path / "alone")[-1][2], rel=1e-2)
+
+
+def test_processes_meet_whatever_dead_ones_left_in_the_store() -> None:
+    store = dist.HashStore()
+    for _ in range(3):
+        with ThreadPoolExecutor(3) as threads:
+            late = [threads.submit(meet, store, World(rank, 3), 20) for rank in (1, 2)]
+            time.sleep(0.1)  # time to answer what was left of a dead process's call
+            early = threads.submit(meet, store, World(0, 3), 20)
+            early.result().set("key", "fresh")
+            for each in late:
+                assert each.result().get("key") == b"fresh"
+    with pytest.raises(ValueError, match=r"process 0 waited 0.1 s in vain for all 3"):
+        meet(store, World(0, 3), 0.1)
 
 
 def test_slices_and_batches_of_all_processes_make_up_the_whole(photos: Path) -> None:

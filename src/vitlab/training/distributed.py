@@ -9,6 +9,8 @@ import ctypes
 import json
 import os
 import re
+import time
+import uuid
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +21,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from vitlab import device as devices
 from vitlab.data.loader import Batch
@@ -238,10 +242,15 @@ def joined(device: str, timeout: float) -> Iterator[tuple[World, torch.device]]:
 @contextmanager
 def _group(world: World, where: torch.device, timeout: float) -> Iterator[None]:
     """PyTorch's process group, joined and left."""
+    wait = timedelta(seconds=timeout)
     try:
+        store, _, _ = next(rendezvous("env://", world.rank, world.size, timeout=wait))
         dist.init_process_group(
             "gloo" if where.type == "cpu" else "cpu:gloo,cuda:nccl",
-            timeout=timedelta(seconds=timeout),
+            store=meet(store, world, timeout),
+            rank=world.rank,
+            world_size=world.size,
+            timeout=wait,
             device_id=where if where.type == "cuda" else None,
         )
         # A gloo group that is freed while one of its threads still lets go of a tensor waits for
@@ -256,6 +265,44 @@ def _group(world: World, where: torch.device, timeout: float) -> Iterator[None]:
             "or hangs: --resume goes on from the newest checkpoint"
         ) from error
     except (UserError, KeyboardInterrupt):
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
         raise
     dist.destroy_process_group()
+
+
+def meet(store: Store, world: World, timeout: float) -> Store:
+    """A part of torchrun's store that belongs to the processes that live now.
+
+    The store outlives a restart, and with it the addresses of dead processes, which PyTorch 2.13
+    would connect to. So the first process calls, the others answer that very call with a token, and
+    who sees its token repeated knows that the call was a living one's.
+
+    Raises:
+        ValueError: not all processes came in time.
+    """
+    mine, deadline = uuid.uuid4().hex, time.monotonic() + timeout
+    if world.first:
+        store.set("call", mine)
+    while time.monotonic() < deadline:
+        if world.first:
+            answers = [_look_up(store, f"answer {rank}") for rank in range(1, world.size)]
+            tokens = [
+                token for call, _, token in (a.partition(" ") for a in answers) if call == mine
+            ]
+            if len(tokens) == world.size - 1:
+                store.set("all", " ".join([mine, *tokens]))
+                return PrefixStore(mine, store)
+        elif call := _look_up(store, "call"):
+            store.set(f"answer {world.rank}", f"{call} {mine}")
+            there = _look_up(store, "all").split()
+            if mine in there:
+                return PrefixStore(there[0], store)
+        time.sleep(0.02)
+    raise UserError(
+        f"process {world.rank} waited {timeout:g} s in vain for all {world.size} to start"
+    )
+
+
+def _look_up(store: Store, key: str) -> str:
+    return store.get(key).decode() if store.check([key]) else ""

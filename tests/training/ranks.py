@@ -28,8 +28,8 @@ def _rank(work: Callable[[], Any], environment: dict[str, str], place: Path) -> 
     os._exit(0)
 
 
-def on_ranks(size: int, work: Callable[[], Any], place: Path) -> list[dict[str, Any]]:
-    """What `work` returns or raises in each of so many processes, in which it is called."""
+def start_ranks(size: int, work: Callable[[], Any], place: Path) -> list[Any]:
+    """So many processes that call `work`."""
     context, port = multiprocessing.get_context("fork"), free_port()
     place.mkdir(parents=True, exist_ok=True)
     processes = []
@@ -40,6 +40,12 @@ def on_ranks(size: int, work: Callable[[], Any], place: Path) -> list[dict[str, 
         arguments = (work, words, place / f"said-{rank}.json")
         processes.append(context.Process(target=_rank, args=arguments))
         processes[-1].start()
+    return processes
+
+
+def on_ranks(size: int, work: Callable[[], Any], place: Path) -> list[dict[str, Any]]:
+    """What `work` returns or raises in each of so many processes, in which it is called."""
+    processes = start_ranks(size, work, place)
     for process in processes:
         process.join(120)
         if process.is_alive():

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.distributed.fsdp import FSDPModule
 
 from vitlab.data.augment import augment
 from vitlab.data.loader import Batch, TrainingBatches, choose_workers, training_loader
@@ -23,7 +22,7 @@ from vitlab.training import checkpoint, shards
 from vitlab.training.distributed import ALONE, World, passes, whole
 from vitlab.training.folder import CHECKPOINTS, Journal
 from vitlab.training.look import look
-from vitlab.training.parallel import full, one_pass, plain, replicated
+from vitlab.training.parallel import full, is_sharded, one_pass, plain, replicated
 from vitlab.training.progress import Meter
 from vitlab.training.recipe import Host, Recipe
 from vitlab.training.schedule import learning_rate
@@ -244,7 +243,7 @@ class Loop:
         place, state = self.folder / CHECKPOINTS, self.state
         with self.world.agreed():
             state.journal = self.journal.sync()
-        if isinstance(state.model, FSDPModule):
+        if is_sharded(state.model):
             self._finish_saving()
             self.saving = shards.start(self.world, place, state.step, state.checkpoint())
             return

@@ -15,7 +15,6 @@ from typing import Any
 
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from vitlab.errors import UserError
 from vitlab.files import explained, staged_folder, sync
@@ -29,7 +28,7 @@ from vitlab.training.checkpoint import (
     write_manifest,
 )
 from vitlab.training.distributed import World
-from vitlab.training.parallel import local
+from vitlab.training.parallel import is_sliced, local
 
 
 @dataclass
@@ -107,7 +106,7 @@ def start(world: World, folder: Path, step: int, checkpoint: Checkpoint) -> Savi
     Raises:
         ValueError: a folder cannot be made.
     """
-    sliced = {k: t for k, t in checkpoint.tensors.items() if isinstance(t, DTensor)}
+    sliced = {k: t for k, t in checkpoint.tensors.items() if is_sliced(t)}
     layout = {
         "files": [name_of(rank, world.size) for rank in range(world.size)],
         "sliced": {name: list(tensor.shape) for name, tensor in sliced.items()},

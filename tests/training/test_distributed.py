@@ -27,6 +27,7 @@ from vitlab.models.config import ViTConfig
 from vitlab.training import checkpoint
 from vitlab.training.distributed import ALONE, World, joined, meet, passes, read_environment
 from vitlab.training.folder import Journal
+from vitlab.training.loop import Loop
 from vitlab.training.recipe import Host
 from vitlab.training.sync_norm import SyncBatchNorm, synchronise
 
@@ -34,10 +35,27 @@ PLAIN = TINY | {"epochs": 2, "batch": 250, "lr": 3e-3}
 
 
 def run(folder: Path, data: str = "digits", host: Host | None = None, **how: Any) -> str:
-    """One process of a run."""
+    """One process of a run; the first notes the gradient's norm at every step."""
     recipe = vitlab.recipe(*(("digits",) if data == "digits" else ("small", data)), **how)
-    done = vitlab.train(recipe, folder, resume=True, host=host or Host(workers=0))
+    real = Loop._clip
+
+    def clip(self: Loop) -> torch.Tensor:
+        norm = real(self)
+        if self.world.first:
+            with folder.with_suffix(".norms").open("a") as file:
+                file.write(f"{float(norm)}\n")
+        return norm
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Loop, "_clip", clip)
+        done = vitlab.train(recipe, folder, resume=True, host=host or Host(workers=0))
     return str(done.metrics["accuracy"])
+
+
+def same_norms(ours: Path, theirs: Path, rel: float) -> None:
+    """Adam's steps would not tell a gradient from twice the gradient."""
+    a, b = (each.with_suffix(".norms").read_text().split() for each in (ours, theirs))
+    assert [float(each) for each in a] == pytest.approx([float(each) for each in b], rel=rel)
 
 
 def curve(folder: Path) -> list[tuple[str, int, float, float]]:
@@ -77,6 +95,7 @@ def test_the_curve_does_not_depend_on_the_number_of_processes(
     well(said := on_ranks(size, work, tmp_path))
     assert len({each["value"] for each in said}) == 1
     same_curves(tmp_path / "run", alone)
+    same_norms(tmp_path / "run", alone, rel=1e-4)
     whole = vitlab.load(alone).state_dict()
     for name, tensor in vitlab.load(tmp_path / "run").state_dict().items():
         torch.testing.assert_close(tensor, whole[name], rtol=0, atol=5e-4)
@@ -174,6 +193,7 @@ def test_damaged_images_and_every_kind_of_model_as_with_one_process(
     host = Host(workers=0, max_bad=0.5)
     run(tmp_path / "one", str(photos), host, **how)
     well(on_ranks(4, partial(run, tmp_path / "four", str(photos), host, **how), tmp_path))
+    same_norms(tmp_path / "four", tmp_path / "one", rel=2e-3)
     a, b = (Journal(tmp_path / name).read() for name in ("one", "four"))
     assert a[-1]["damaged"] == b[-1]["damaged"] == 8
     assert a[-1]["images"] == b[-1]["images"]

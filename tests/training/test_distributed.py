@@ -24,7 +24,7 @@ from vitlab.data.options import Augment
 from vitlab.data.order import slice_of
 from vitlab.data.splits import open_data
 from vitlab.models.config import ViTConfig
-from vitlab.training import checkpoint
+from vitlab.training import checkpoint, shards
 from vitlab.training.distributed import ALONE, World, joined, meet, passes, read_environment
 from vitlab.training.folder import Journal
 from vitlab.training.loop import Loop
@@ -172,6 +172,35 @@ def test_a_sharded_checkpoint_is_every_bit_of_the_whole_and_damage_is_found(tmp_
         assert older is not None
         assert older.state["step"] < 12
         assert len(remarks) == 1
+
+
+def with_a_full_disk(folder: Path) -> str:
+    """One process of a sharded run; the second one's disk is full at its third save."""
+    real, saves = shards.save_file, 0
+
+    def full(tensors: Any, file: Path) -> None:
+        nonlocal saves
+        saves += 1
+        if saves == 3 and "00002-of" in file.name:
+            raise OSError(28, os.strerror(28))
+        real(tensors, file)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards, "save_file", full)
+        return run(folder, host=Host(workers=0, shard=True, checkpoint_every=0), **PLAIN)
+
+
+def test_a_full_disk_in_one_process_ends_all_and_keeps_the_older_checkpoints(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "run"
+    for each in on_ranks(2, partial(with_a_full_disk, folder), tmp_path):
+        assert each["error"].startswith("process 1: cannot write")
+        assert each["error"].endswith("no space left on device")
+    found, remarks = checkpoint.load(folder / "checkpoints")
+    assert found is not None
+    assert (found.state["step"], remarks) == (2, [])
+    assert not list((folder / "checkpoints").glob(".*"))
 
 
 @pytest.mark.parametrize(

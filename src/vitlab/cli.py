@@ -28,9 +28,9 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
             raise UserError(f"there is no such command; there are {', '.join(COMMANDS)}")
         sys.stdout.flush()
     except UserError as error:
-        _fail(2, name, str(error))
+        _fail(2, name, "" if error.quiet else str(error))
     except KeyboardInterrupt as stop:
-        _fail(130, name, str(stop) or "interrupted")
+        _fail(130, name, "" if getattr(stop, "quiet", False) else str(stop) or "interrupted")
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(0)
@@ -45,7 +45,8 @@ def train(words: list[str]) -> None:
 
     command = shlex.join(["vitlab", "train", *words])
     run = vitlab.train(args.recipe, args.out, resume=args.resume, host=args.host, command=command)
-    _print_figures(run.metrics, args.json)
+    if run.rank == 0:
+        _print_figures(run.metrics, args.json)
 
 
 def evaluate(words: list[str]) -> None:
@@ -322,8 +323,9 @@ def _version() -> str:
 
 
 def _fail(status: int, name: str, message: str) -> NoReturn:
-    """One line on stderr, then out."""
-    print(f"vitlab {name}: {' '.join(message.split())}", file=sys.stderr)
+    """One line on stderr, unless it is empty, then out."""
+    if message:
+        print(f"vitlab {name}: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(status)
 
 

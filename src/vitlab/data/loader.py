@@ -1,7 +1,9 @@
 """Batches of uint8 images, decoded in worker processes."""
 
+import ctypes
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,10 +18,13 @@ from vitlab.data import crop, decode
 from vitlab.data.decode import BadImage
 from vitlab.data.labels import is_multi
 from vitlab.data.options import Augment
-from vitlab.data.order import batch_samples, draws
+from vitlab.data.order import batch_samples, draws, slice_of
 from vitlab.data.policy import draws_needed
 from vitlab.data.sources import Arrays, Source, Subset
 from vitlab.models.config import ModelConfig
+
+PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal that comes when the parent dies
+LEAVE = 30  # seconds a worker lives on after SIGTERM
 
 Box = Callable[[int, int], tuple[float, float, float, float]]  # of an image's rows and columns
 
@@ -34,6 +39,7 @@ class Batch:
         draws: float32 (B, `draws_needed`), what `augment` needs; empty rows when evaluating
         indices: int64 (B,), which images of the source these are
         bad: index and message of each image that could not be decoded
+        total: images of the whole batch, where this is the slice of one of several processes
     """
 
     images: Tensor
@@ -41,6 +47,7 @@ class Batch:
     draws: Tensor
     indices: Tensor
     bad: list[tuple[int, str]] = field(default_factory=list)
+    total: int = 0
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -67,17 +74,21 @@ class Batch:
 
 @dataclass(frozen=True)
 class TrainingBatches(Dataset[Batch]):
-    """Batch k as a pure function of (seed, k)."""
+    """Batch k as a pure function of (seed, k), or the slice of it that process `rank` learns."""
 
     source: Source
     config: ModelConfig
     how: Augment
     seed: int
     batch: int
+    rank: int = 0
+    processes: int = 1
 
     def __getitem__(self, k: int) -> Batch:
         """Batch number k of the endless stream."""
         samples = batch_samples(self.seed, k, len(self.source), self.batch, self.how.repeats)
+        own = slice_of(len(samples), self.rank, self.processes)
+        samples = samples[own.start : own.stop]
         count = crop.DRAWS + draws_needed(self.how)
         randoms = np.stack([draws(self.seed, e, index, count, copy) for e, index, copy in samples])
         boxes = [self._box(row[: crop.DRAWS]) for row in randoms]
@@ -131,12 +142,15 @@ def evaluation_loader(batches: EvaluationBatches, workers: int) -> "DataLoader[B
     return _loader(batches, range(len(batches)), workers)
 
 
-def choose_workers(source: Source, asked: int | None) -> int:
-    """None asked for: no processes for pixels in memory, else one a core, at most eight."""
+def choose_workers(source: Source, asked: int | None, sharing: int = 1) -> int:
+    """None asked for: no processes for pixels in memory, else one a core, at most eight.
+
+    Where `sharing` processes train on one machine, each has its share of the cores.
+    """
     if asked is not None:
         return asked
     whole = source.whole if isinstance(source, Subset) else source
-    return 0 if isinstance(whole, Arrays) else min(os.cpu_count() or 1, 8)
+    return 0 if isinstance(whole, Arrays) else min(max(1, (os.cpu_count() or 1) // sharing), 8)
 
 
 def _loader(batches: Dataset[Batch], order: range, workers: int) -> "DataLoader[Batch]":
@@ -151,9 +165,13 @@ def _loader(batches: Dataset[Batch], order: range, workers: int) -> "DataLoader[
 
 
 def leave_signals_to_parent(worker: int) -> None:
-    """Ctrl-C reaches every process of a terminal; the parent decides when the workers end."""
+    """Signals often reach whole groups of processes; the parent decides when the workers end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # the parent may need this worker to end its step; one that is not fetched leaves in the end
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(LEAVE))
     torch.set_num_threads(1)
+    if sys.platform == "linux":  # orphans would keep the parent's connections open
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def load_image(

@@ -40,6 +40,14 @@ def batch_samples(
     return sorted(samples, key=lambda sample: sample[2])  # stable: else in the stream's order
 
 
+def slice_of(count: int, rank: int, size: int) -> range:
+    """Which of so many images are for process `rank` of `size`: shares that differ by one at most.
+
+    The shares of all processes, one behind the other, are all the images in their order.
+    """
+    return range(count * rank // size, count * (rank + 1) // size)
+
+
 @lru_cache(maxsize=2)  # a batch spans two epochs at the most, unless it is larger than one
 def epoch_order(seed: int, epoch: int, images: int) -> NDArray[np.int64]:
     """The order of an epoch: a permutation of the images drawn from (seed, epoch)."""

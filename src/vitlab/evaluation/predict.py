@@ -48,7 +48,6 @@ def check_classifier(model: Model) -> None:
         )
 
 
-@torch.inference_mode()
 def predict(
     model: Model,
     source: Source,
@@ -75,6 +74,25 @@ def predict(
         ValueError: not one image could be decoded, or the model has no classifier.
     """
     check_classifier(model)
+    done = predict_any(
+        model, source, device=device, precision=precision, workers=workers, seen=seen
+    )
+    if not len(done.labels):
+        raise UserError(next(iter(done.bad.values()), "there are no images"))
+    return done
+
+
+@torch.inference_mode()
+def predict_any(
+    model: Model,
+    source: Source,
+    *,
+    device: torch.device,
+    precision: str = "fp32",
+    workers: int | None = None,
+    seen: Callable[[int], None] = lambda images: None,
+) -> Predictions:
+    """As `predict`, and content with no images at all."""
     model.to(device).eval()
     several = is_multi(source.labels)
     batch = max(1, min(BATCH, PIXELS // int(np.prod(model.config.size))))
@@ -94,12 +112,11 @@ def predict(
             indices.append(each.indices)
         done += len(each) + len(each.bad)
         seen(done)
-    if not scores:
-        raise UserError(next(iter(bad.values()), "there are no images"))
+    nothing = torch.empty(0, dtype=torch.int64)
     return Predictions(
-        torch.cat(scores).numpy(),
-        torch.cat(labels).numpy().astype(np.uint8 if several else np.int64),
-        torch.cat(indices).numpy(),
+        torch.cat([torch.empty(0, model.config.classes, dtype=torch.float64), *scores]).numpy(),
+        torch.cat(labels or [nothing]).numpy().astype(np.uint8 if several else np.int64),
+        torch.cat([nothing, *indices]).numpy(),
         bad,
         time.perf_counter() - start,
     )

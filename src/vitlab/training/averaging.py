@@ -6,6 +6,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from vitlab.training.parallel import local
+
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -32,8 +34,8 @@ class WeightAverage(Generic[Model]):
     def update(self, model: nn.Module, updates: int) -> None:
         """Take in the weights after an optimiser step, having done so `updates` times before."""
         decay = min(self.decay, (1 + updates) / (10 + updates)) if self.warmup else self.decay
-        own: list[Tensor] = list(self.model.parameters())
-        new: list[Tensor] = list(model.parameters())
+        own: list[Tensor] = [local(weight) for weight in self.model.parameters()]
+        new: list[Tensor] = [local(weight) for weight in model.parameters()]
         torch._foreach_lerp_(own, new, 1 - decay)
         for mine, theirs in zip(self.model.buffers(), model.buffers(), strict=True):
             mine.copy_(theirs)

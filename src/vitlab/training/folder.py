@@ -133,18 +133,27 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 class Journal:
-    """`metrics.jsonl`: one object a line, appended, and cut back to the checkpoint on resuming."""
+    """`metrics.jsonl`: one object a line, appended, and cut back to the checkpoint on resuming.
 
-    def __init__(self, folder: Path) -> None:
-        self.file = folder / JOURNAL
+    Args:
+        folder: the run's
+        mute: write nothing, as of several processes all but the first do
+    """
+
+    def __init__(self, folder: Path, mute: bool = False) -> None:
+        self.file, self.mute = folder / JOURNAL, mute
 
     def cut(self, size: int) -> None:
         """Forget the lines behind the first `size` bytes: their steps are taken again."""
+        if self.mute:
+            return
         with self.file.open("ab") as stream:
             stream.truncate(size)
 
     def write(self, entry: dict[str, Any]) -> None:
         """Append one line."""
+        if self.mute:
+            return
         finite = {
             key: None if isinstance(value, float) and not math.isfinite(value) else value
             for key, value in entry.items()
@@ -154,6 +163,8 @@ class Journal:
 
     def sync(self) -> int:
         """Bring all lines to the disk; returns the size in bytes."""
+        if self.mute:
+            return 0
         with explained(self.file), self.file.open("ab") as stream:
             stream.flush()
             os.fsync(stream.fileno())

@@ -11,27 +11,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitlab.data import mix
-from vitlab.data.augment import augment
 from vitlab.data.loader import Batch, TrainingBatches, choose_workers, training_loader
-from vitlab.data.mix import Mix
 from vitlab.data.order import steps
 from vitlab.data.sources import Source
 from vitlab.errors import UserError
 from vitlab.evaluation.metrics import curve_point
-from vitlab.evaluation.predict import Predictions, predict
+from vitlab.evaluation.predict import Predictions
+from vitlab.models.create import Model
 from vitlab.objectives.classify import Classify
-from vitlab.training import budget, checkpoint, decided
+from vitlab.training import budget, checkpoint, decided, shards
 from vitlab.training.decided import Decided
+from vitlab.training.distributed import ALONE, World, whole
 from vitlab.training.folder import CHECKPOINTS, Journal
 from vitlab.training.guard import Figures, Guard
-from vitlab.training.memory import out_of_memory_explained, recomputed
+from vitlab.training.learner import Learner
+from vitlab.training.look import look
+from vitlab.training.memory import recomputed
 from vitlab.training.optimisers import set_rate
+from vitlab.training.parallel import is_sharded, plain, replicated
 from vitlab.training.precision import Engine
-from vitlab.training.progress import Meter, say
+from vitlab.training.progress import Meter
 from vitlab.training.recipe import Host, Recipe
 from vitlab.training.rehearsal import rehearse
-from vitlab.training.sam import statistics_kept, uphill
 from vitlab.training.schedule import learning_rate
 from vitlab.training.state import State
 from vitlab.training.stop import Interrupted, Stop
@@ -53,6 +54,7 @@ class Loop:
         test: what the learning curve is measured on
         images: all the data's images, of which `host.max_bad` may be damaged
         folder: the run's folder
+        world: this process among those that share every batch
     """
 
     recipe: Recipe
@@ -62,21 +64,26 @@ class Loop:
     test: Source
     images: int
     folder: Path
+    world: World = ALONE
 
     def __post_init__(self) -> None:
         """Work out what the recipe implies."""
         self.device = next(self.state.model.parameters()).device
-        self.journal = Journal(self.folder)
-        aim = self.recipe.objective
-        self.objective = Classify(aim.label_smoothing, aim.loss, aim.bce_threshold)
-        self.objective.check(self.source.labels)
+        self.journal = Journal(self.folder, mute=not self.world.first)
+        self.saving: shards.Saving | None = None  # of a sharded model, while training goes on
+        self.workers = choose_workers(self.source, self.host.workers, self.world.local_size)
+        aim, model = self.recipe.objective, self.state.model
+        objective = Classify(aim.label_smoothing, aim.loss, aim.bce_threshold)
+        objective.check(self.source.labels)
         compiled = self.host.compile
         self.engine = Engine(
-            self.state.model,
+            model,
             self.recipe.precision,
             self.device.type == "cuda" if compiled == "auto" else compiled == "yes",
+            lambda network: replicated(network, self.world),
         )
-        self.guard = Guard(self.state.optimiser, self.device)
+        self.learner = Learner(model, self.engine, objective, self.recipe, self.world)
+        self.guard = Guard(self.state.optimiser, self.device, False if is_sharded(model) else None)
         self.asked = self.recipe  # before decisions
         self.settle(decided.read(self.folder))
 
@@ -102,30 +109,35 @@ class Loop:
         self.settle(self.decided)  # for the step that the state stands at by now
         self.pacer = budget.Pacer(budget.seconds(self.recipe.budget), self.state.spent)
         devices = [self.device] if self.device.type == "cuda" else []
+        track = self.host.track if self.world.first else "no"
         with (
             Stop() as stop,
-            closing(Tracker(self.host.track, self.folder, self.state.step)) as self.tracker,
+            closing(Tracker(track, self.folder, self.state.step)) as self.tracker,
             torch.random.fork_rng(devices=devices),
             recomputed(self.engine.plain, self.host.checkpoint_activations),
         ):
+            stop.patient = self.world.size > 1
             rehearse(self, stop)
             with self.engine.settle():
                 try:
                     self._take_steps(stop)
                 except WorkerDiedError as error:  # between two steps
-                    self.save()
-                    done = f"saved after step {self.state.step:,}, --resume goes on"
+                    done = "--resume goes on"
+                    if self.world.size == 1:  # else the others wait within the step
+                        self.save()
+                        done = f"saved after step {self.state.step:,}, {done}"
                     raise UserError(f"{error}; {done}") from error
             if self.recipe.patience:
                 self._keep_best()
             self.save()
+            self._finish_saving()
 
     def _take_steps(self, stop: Stop) -> None:
         state, saved = self.state, time.monotonic()
         if state.best.worn_out(self.recipe.patience):
             return
         with (
-            Meter(self.total, state.step) as meter,
+            Meter(self.total, state.step, shown=self.world.first) as meter,
             closing(self.batches(self.total)) as batches,
         ):
             for batch in batches:
@@ -135,13 +147,17 @@ class Loop:
                 meter.show(state.step, note)
                 if state.step in self.tests:
                     self._look_at_test()
-                if stop.asked or time.monotonic() - saved >= self.host.checkpoint_every:
+                due = time.monotonic() - saved >= self.host.checkpoint_every
+                written = self.saving is not None and self.saving.ready
+                save, last, busy = self.world.any(stop.asked or due, stop.asked, not written)
+                if self.saving and not busy:
+                    self._finish_saving()
+                if save or last:
                     self.save()
                     saved = time.monotonic()
-                if stop.asked:
-                    raise Interrupted(
-                        f"stopped after step {state.step:,} of {self.total:,}; --resume goes on"
-                    )
+                if last:
+                    self._finish_saving()
+                    raise self._interrupted()
                 if self.decided.plan:
                     self._keep_to_budget()
                     meter.total = self.total
@@ -158,7 +174,7 @@ class Loop:
             plan = (*self.decided.plan, (step, total))
             self.settle(replace(self.decided, plan=plan))
             decided.write(self.folder, self.decided)
-            say(f"slower than measured: {total:,} instead of {planned:,} steps")
+            self.world.say(f"slower than measured: {total:,} instead of {planned:,} steps")
         elif planned != now:  # a cut that was made before this run was resumed
             self.settle(self.decided)
 
@@ -168,8 +184,9 @@ class Loop:
         best.give_to(self.state.kept)
         if self.state.step < self.total:
             looks = f"no gain in {self.recipe.patience} looks"
-            say(f"{looks}: ended after step {self.state.step:,} of {self.total:,}")
-        say(f"kept: the weights of step {best.step:,}, {best.accuracy:.1%} of validation images")
+            self.world.say(f"{looks}: ended after step {self.state.step:,} of {self.total:,}")
+        share = f"{best.accuracy:.1%} of validation images"
+        self.world.say(f"kept: the weights of step {best.step:,}, {share}")
 
     def batches(self, stop: int) -> Generator[Batch]:
         """Batches from where the run stands to `stop`.
@@ -183,16 +200,17 @@ class Loop:
             self.recipe.augment,
             self.recipe.seed,
             self.recipe.batch,
+            self.world.rank,
+            self.world.size,
         )
-        workers = choose_workers(self.source, self.host.workers)
-        loader = iter(training_loader(batches, self.state.step, stop, workers))
+        loader = iter(training_loader(batches, self.state.step, stop, self.workers))
         with deaths_reported_late():
             for _ in range(self.state.step, stop):
                 start = time.perf_counter()
                 with deaths_explained():
                     batch = next(loader)
                 self.state.seconds += time.perf_counter() - start  # this too is training
-                yield batch
+                yield whole(self.world, batch)
 
     def _step(self, batch: Batch) -> str:
         """One batch forward, backward, and into the weights; returns a note for the meter."""
@@ -202,7 +220,7 @@ class Loop:
         seed = step_seed(recipe.seed, state.step)
         peak = recipe.optimiser.lr
         lr = learning_rate(state.step, self.total, self.epoch, peak, recipe.schedule)
-        if len(batch):
+        if batch.total:
             self._learn(batch, lr, seed)
         state.step += 1
         last = state.step == self.total
@@ -228,88 +246,36 @@ class Loop:
             pieces: images at once (0: as the recipe says)
             only_first: leave the batch's other pieces out
         """
-        if not len(batch):
+        if not batch.total:
             return
         if only_first:
-            batch = next(batch.pieces(pieces))
-        recipe = self.recipe
-        self.recipe = replace(recipe, micro_batch=pieces or recipe.micro_batch)
-        try:
-            self._learn(batch, lr, 0)
-            self._account(self.guard.settle())
-        finally:
-            self.recipe = recipe
+            batch = whole(self.world, next(batch.pieces(pieces)))
+        self._learn(batch, lr, 0, pieces)
+        self._account(self.guard.settle())
 
-    def _learn(self, batch: Batch, lr: float, seed: int) -> None:
-        state, rho = self.state, self.recipe.optimiser.rho
-        state.optimiser.zero_grad(set_to_none=True)
-        loss, correct = self._accumulate(batch, seed)
-        if rho:
-            with uphill(state.model, rho), statistics_kept(self.engine.plain):
-                self._accumulate(batch, seed)  # of the same images, with the same dropout
-        figures = torch.stack([loss, correct.double(), self._clip().double()])
+    def _learn(self, batch: Batch, lr: float, seed: int, pieces: int = 0) -> None:
+        state, size = self.state, self.recipe.micro_batch
+        fixed = size if isinstance(size, int) else 0
+        figures = self.learner.gradient(batch, pieces or fixed, seed)
         set_rate(state.optimiser, lr)
-        self._account(self.guard.step(state.step + 1, len(batch), figures))
+        self._account(self.guard.step(state.step + 1, batch.total, figures))
         if state.average is not None:
             state.average.update(state.model, state.step)
 
-    def _piece(self, batch: Batch) -> int:
-        """Images at once."""
-        size = self.recipe.micro_batch
-        return size if isinstance(size, int) and size else len(batch)
-
-    def _forward(
-        self, piece: Batch, generator: torch.Generator, mixed: Mix | None = None
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """The mean loss of some images, and the objective's figures."""
-        config, how = self.state.model.config, self.recipe.augment
-        there = piece.to(self.device)
-        pixels = augment(there.images, piece.draws, how, config.mean, config.std)
-        labels = there.labels
-        if mixed is not None:
-            pixels, labels = mixed(pixels, labels, config.classes)
-        with self.engine.computing():
-            seen = replace(there, images=self.engine.images(pixels), labels=labels)
-            return self.objective.loss(self.engine.network, seen, generator)
-
     def loss_of(self, piece: Batch) -> torch.Tensor:
         """The loss of some images, with nothing learned."""
-        self.engine.begin()
-        return self._forward(piece, torch.Generator(self.device).manual_seed(0))[0]
+        return self.learner.loss_of(piece)
 
     def _account(self, known: list[Figures]) -> None:
         """Add what is known of steps to the tally; one that went wrong ends the run."""
         state = self.state
         for each in known:
             if each.fault:
-                raise UserError(self._blown_up(each.fault, each.step))
+                raise self.world.error(self._blown_up(each.fault, each.step))
             new = {"loss": each.loss, "correct": each.correct, "images": each.images}
             for key, value in new.items():
                 state.tally[key] = state.tally.get(key, 0.0) + value
             state.seen += each.images
-
-    def _accumulate(self, batch: Batch, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add a batch's gradient, piece by piece; sum of the losses, and how many are right."""
-        torch.manual_seed(seed)  # dropout draws from the default generator, which alone it can
-        generator, size = torch.Generator(self.device).manual_seed(seed), self._piece(batch)
-        loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        correct = torch.zeros((), dtype=torch.int64, device=self.device)
-        mixed = mix.draw(self.recipe.augment, seed, self.state.model.config.size)
-        self.engine.begin()
-        for piece in batch.pieces(size):
-            with out_of_memory_explained(size):
-                mean, metrics = self._forward(piece, generator, mixed)
-                (mean * (len(piece) / len(batch))).backward()
-            self.engine.collect()
-            loss += mean.detach() * len(piece)
-            correct += metrics["correct"]
-        return loss, correct
-
-    def _clip(self) -> torch.Tensor:
-        """Clip the gradient where the recipe says so; returns its norm before."""
-        weights = [w for w in self.state.model.parameters() if w.grad is not None]
-        limit = self.recipe.optimiser.clip or math.inf
-        return torch.nn.utils.clip_grad_norm_(weights, limit)
 
     def _blown_up(self, what: str, step: int) -> str:
         places = sorted((self.folder / CHECKPOINTS).glob("step-*"))
@@ -322,23 +288,27 @@ class Loop:
         bad = self.state.bad
         if message not in bad:
             bad.append(message)
-            say(f"skipped: {message}")
+            self.world.say(f"skipped: {message}")
         if len(bad) > self.host.max_bad * self.images:
-            raise UserError(
+            raise self.world.error(
                 f"{len(bad)} of {self.images:,} images are damaged, more than --max-bad "
                 f"{100 * self.host.max_bad:g}% allows; the last: {message}"
             )
 
-    def predict(self, source: Source) -> Predictions:
-        """What the kept weights say of a source; damaged images count as in training."""
+    def predict(self, source: Source, model: Model | None = None) -> Predictions:
+        """What the kept weights say of a source; damaged images count as in training.
+
+        Of several processes the first one gets the probabilities.
+        """
         try:
             with deaths_explained():
-                seen = predict(
-                    self.state.kept,
+                seen = look(
+                    self.world,
+                    model or plain(self.state.kept),
                     source,
                     device=self.device,
                     precision=self.recipe.precision,
-                    workers=self.host.workers,
+                    workers=choose_workers(source, self.host.workers, self.world.local_size),
                 )
         except WorkerDiedError as error:  # before the look is written down: nothing to save
             raise UserError(f"{error}; --resume goes on from the last checkpoint") from error
@@ -350,10 +320,11 @@ class Loop:
         """One point of the test curve."""
         start = time.monotonic()
         seen = self.predict(self.test)
+        point = curve_point(seen.probabilities, seen.labels) if self.world.first else {}
         line = {"kind": "test", "step": self.state.step, "epoch": self.state.step / self.epoch}
-        self._write(line | curve_point(seen.probabilities, seen.labels))
+        self._write(line | point)
         if self.recipe.patience:
-            point = curve_point(seen.probabilities, seen.labels)
+            point = self.world.tell(point)
             good = point.get("accuracy", point.get("map", 0.0))
             self.state.best.look(self.state.step, good, point["loss"], self.state.kept)
         self.pacer.looked(time.monotonic() - start)
@@ -363,11 +334,32 @@ class Loop:
         self.tracker.write(line)
 
     def save(self) -> None:
-        """A checkpoint of the state as it is."""
+        """A checkpoint of the step: the first process's work, or, sharded, everyone's."""
+        place, state = self.folder / CHECKPOINTS, self.state
         self._account(self.guard.settle())
-        self.state.spent = self.pacer.spent
-        self.state.journal = self.journal.sync()
-        checkpoint.save(self.folder / CHECKPOINTS, self.state.step, self.state.checkpoint())
+        state.spent = self.pacer.spent
+        with self.world.agreed():
+            state.journal = self.journal.sync()
+        if is_sharded(state.model):
+            self._finish_saving()
+            self.saving = shards.start(self.world, place, state.step, state.checkpoint())
+            return
+        with self.world.agreed():
+            if self.world.first:
+                checkpoint.save(place, state.step, state.checkpoint())
+
+    def _finish_saving(self) -> None:
+        """Make a checkpoint of what is being written, if anything is."""
+        saving, self.saving = self.saving, None
+        if saving:
+            saving.finish()
+
+    def _interrupted(self) -> Interrupted:
+        stop = Interrupted(
+            f"stopped after step {self.state.step:,} of {self.total:,}; --resume goes on"
+        )
+        stop.quiet = not self.world.first
+        return stop
 
 
 def step_seed(seed: int, step: int) -> int:

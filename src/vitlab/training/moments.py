@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from vitlab.training.parallel import is_sliced, placed
+
 
 def pack(optimiser: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors by name, and all the rest as JSON: step numbers, lists, nothing at all.
@@ -28,8 +30,11 @@ def unpack(optimiser: Optimizer, tensors: dict[str, Tensor], rest: dict[str, Any
     The first checkpoints, AdamW's, had tensors alone: `rest` is None for them.
     """
     rest = _first(optimiser, tensors) if rest is None else rest
+    weights = [weight for group in optimiser.param_groups for weight in group["params"]]
     state = {
-        int(index): {key: _unpack(value, tensors) for key, value in entry.items()}
+        int(index): {
+            key: _unpack(value, tensors, weights[int(index)]) for key, value in entry.items()
+        }
         for index, entry in rest["state"].items()
     }
     groups = optimiser.state_dict()["param_groups"]
@@ -60,6 +65,9 @@ def size(optimiser: Optimizer) -> int:
 
 
 def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, Tensor) and is_sliced(value):  # whose layout follows from the weight's
+        tensors[name] = value
+        return {"tensor": name, "order": list(range(value.ndim))}
     if isinstance(value, Tensor):
         order = sorted(range(value.ndim), key=lambda d: value.stride(d), reverse=True)
         tensors[name] = value.permute(order)
@@ -69,10 +77,11 @@ def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     return value
 
 
-def _unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
+def _unpack(value: Any, tensors: dict[str, Tensor], weight: Tensor) -> Any:
+    """A value of a weight's state; in slices where the weight is."""
     if isinstance(value, dict):
         back = torch.argsort(torch.tensor(value["order"])).tolist()
-        return tensors[value["tensor"]].permute(back)
+        return placed(tensors[value["tensor"]].permute(back), weight)
     if isinstance(value, list):
-        return [_unpack(each, tensors) for each in value]
+        return [_unpack(each, tensors, weight) for each in value]
     return value

@@ -1,6 +1,7 @@
 """In what precision a step computes: fp32, bf16 autocast, or weights in bf16 beside fp32 ones."""
 
 import copy
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -53,22 +54,30 @@ class Engine:
 
     Attributes:
         network: what an objective calls
+        shared: the same before it is compiled: over several processes it averages gradients
         model: the weights that learn, in fp32
 
     Args:
         model: the weights that learn
         precision: fp32, bf16 or bf16-pure
         compiled: whether the network's forward and backward pass are compiled
+        share: puts a network on several processes
     """
 
-    def __init__(self, model: nn.Module, precision: str, compiled: bool = False) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        precision: str,
+        compiled: bool = False,
+        share: Callable[[Any], nn.Module] = lambda network: network,
+    ) -> None:
         self.model, self.precision = model, precision
         self.device = next(model.parameters()).device
         self.copy = Bfloat16Copy(model) if precision == "bf16-pure" else None
         self.plain: nn.Module = model if self.copy is None else self.copy.model
-        self.compiled = compiled
+        self.compiled, self.shared = compiled, share(self.plain)
         # dynamic=False: one graph a size; sizes that come later run as they are, see `computing`
-        self.network: Any = torch.compile(self.plain, dynamic=False) if compiled else self.plain
+        self.network: Any = torch.compile(self.shared, dynamic=False) if compiled else self.shared
 
     def begin(self) -> None:
         """Before a batch: training mode, and the weights as the last step left them."""
@@ -99,4 +108,4 @@ class Engine:
 
     def give_up_compiling(self) -> None:
         """Go on without."""
-        self.compiled, self.network = False, self.plain
+        self.compiled, self.network = False, self.shared

@@ -25,14 +25,17 @@ class Meter:
         total: steps there are
         done: steps done before
         title: what is being done
+        shown: whether to show anything, which one of several processes does
     """
 
-    def __init__(self, total: int, done: int = 0, title: str = "training") -> None:
-        self.total, self.title = total, title
+    def __init__(
+        self, total: int, done: int = 0, title: str = "training", shown: bool = True
+    ) -> None:
+        self.total, self.title, self.shown = total, title, shown
         self.first, self.start = done, time.monotonic()
         self.last = self.start
         self.bar: Progress | None = None
-        if sys.stderr.isatty():
+        if shown and sys.stderr.isatty():
             self.bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
@@ -66,7 +69,7 @@ class Meter:
             self.bar.update(self.task, completed=done, note=note)
             return
         now = time.monotonic()
-        if now - self.last >= PAUSE and done > self.first:
+        if self.shown and now - self.last >= PAUSE and done > self.first:
             self.last = now
             left = (self.total - done) * (now - self.start) / (done - self.first)
             say(f"{self.title} {done}/{self.total}  {note}  {duration(left)} left")

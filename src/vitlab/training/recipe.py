@@ -186,6 +186,9 @@ class Host:
         checkpoint_activations: keep less of the forward pass and compute it again going backward:
             a third more work for far less memory, and the same bits
         track: report the lines of metrics.jsonl to TensorBoard, Weights & Biases or trackio too
+        shard: leave each of torchrun's processes a slice of the weights, gradients and moments
+            (FSDP), for models that do not fit whole
+        timeout: seconds a process waits for the others before it gives up
     """
 
     device: str = "auto"
@@ -195,6 +198,8 @@ class Host:
     compile: Literal["auto", "yes", "no"] = "auto"
     checkpoint_activations: bool = False
     track: Literal["no", "tensorboard", "wandb", "trackio"] = "no"
+    shard: bool = False
+    timeout: float = 600.0
 
 
 def change(recipe: Recipe, **choices: Any) -> Recipe:

@@ -4,12 +4,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from vitlab.models.create import Model
 from vitlab.training import moments
 from vitlab.training.averaging import WeightAverage
 from vitlab.training.checkpoint import Checkpoint, flatten, pick
 from vitlab.training.optimisers import settled
+from vitlab.training.parallel import placed
 from vitlab.training.patience import Best
 
 
@@ -63,9 +65,9 @@ class State:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Become what `checkpoint()` saw, bit for bit."""
-        self.model.load_state_dict(pick("model", checkpoint.tensors))
+        _load(self.model, pick("model", checkpoint.tensors))
         if self.average is not None:
-            self.average.model.load_state_dict(pick("average", checkpoint.tensors))
+            _load(self.average.model, pick("average", checkpoint.tensors))
         values = dict(checkpoint.state)
         rest: dict[str, Any] | None = values.pop("optimiser", None)
         moments.unpack(self.optimiser, pick("optimiser", checkpoint.tensors), rest)
@@ -78,3 +80,9 @@ class State:
     @property
     def _device(self) -> torch.device:
         return next(self.model.parameters()).device
+
+
+def _load(model: Model, tensors: dict[str, Tensor]) -> None:
+    """Give a model its weights, each process its slice where the model is sharded."""
+    own = model.state_dict()
+    model.load_state_dict({k: placed(t, own[k]) if k in own else t for k, t in tensors.items()})

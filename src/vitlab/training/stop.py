@@ -7,14 +7,27 @@ from typing import Any, Self
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was asked to stop, and its state is saved."""
+    """A run was asked to stop, and its state is saved.
+
+    Attributes:
+        quiet: whether another process of the same run tells the user
+    """
+
+    quiet = False
 
 
 class Stop:
-    """In the block SIGINT or SIGTERM asks to stop after the step, a second one stops at once."""
+    """In the block SIGINT or SIGTERM asks to stop after the step, a second one stops at once.
+
+    Attributes:
+        asked: whether one came
+        patient: whether a second one changes nothing, as of several processes all must stop at the
+            same step, and torchrun and schedulers are free with their signals
+    """
 
     def __init__(self) -> None:
         self.asked = False
+        self.patient = False
         self.before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -35,6 +48,6 @@ class Stop:
             signal.signal(number, handler)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.asked and not self.patient:
             raise KeyboardInterrupt
         self.asked = True

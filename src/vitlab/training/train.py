@@ -1,6 +1,8 @@
 """A run from its recipe to its report."""
 
+import platform
 import re
+from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from vitlab.data.splits import Splits, fingerprint, open_data
 from vitlab.data.validation import with_validation
 from vitlab.errors import UserError
 from vitlab.evaluation.metrics import figures
+from vitlab.evaluation.predict import Predictions
 from vitlab.files import is_empty
 from vitlab.measure.cost import cost
 from vitlab.models.config import ModelConfig, ViTConfig
@@ -21,22 +24,30 @@ from vitlab.models.create import Model, build
 from vitlab.training import checkpoint, optimisers, tracking
 from vitlab.training import folder as run_folder
 from vitlab.training.averaging import WeightAverage
+from vitlab.training.checkpoint import Checkpoint
+from vitlab.training.distributed import World, joined
 from vitlab.training.loop import Loop
+from vitlab.training.parallel import plain, shard
 from vitlab.training.progress import say
 from vitlab.training.recipe import Host, ModelPart, Recipe, check, config_for
 from vitlab.training.schedule import warmup_steps
 from vitlab.training.state import State
+from vitlab.training.sync_norm import synchronise
 from vitlab.weights.load import load
 from vitlab.weights.save import save
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its folder, its figures (the keys of the command's JSON) and its model."""
+    """A finished run: its folder, its figures (the keys of the command's JSON) and its model.
+
+    `rank` is this process's number where torchrun started several; number 0 tells the user.
+    """
 
     folder: Path
     metrics: dict[str, Any]
     model: Model
+    rank: int = 0
 
 
 def train(
@@ -48,6 +59,8 @@ def train(
     command: str = "",
 ) -> Run:
     """Train a model as a recipe says, test it, and leave a run folder with a report.
+
+    Under torchrun all its processes share every batch; the first one writes and prints.
 
     Args:
         recipe: what to learn, from `vitlab.recipe`
@@ -63,31 +76,68 @@ def train(
     host = host or Host()
     check(recipe)
     out = Path(out) if out else Path("runs") / default_name(recipe)
-    started = _may_use(out, resume)
-    device = devices.choose(host.device)
-    splits = open_data(recipe.data.data, recipe.data.test_fraction)
-    if recipe.patience:
-        splits = with_validation(splits)
-    config = resolve(recipe, splits)
-    _possible(host, config)
-    recipe = replace(recipe, model=_spelt_out(recipe, config))
-    mark = fingerprint(splits.whole or splits.train)
-    if started:
-        _same(out, recipe, mark)
-    elif resume:
-        say(f"no run in {out} yet: starting it")
-    model = build(config, torch.Generator().manual_seed(recipe.seed)).to(device)
-    model.provenance = _provenance(recipe, splits, mark)
-    optimiser = optimisers.build(model, recipe.optimiser)  # what it refuses leaves no folder
-    with run_folder.locked(out):
-        if not started:
-            run_folder.write_recipe(out, recipe, host, command, mark)
-        if done := finished(out):
-            say(f"the run in {out} is finished")
-            return Run(out, done, load(out))
-        loop = _prepare(recipe, host, splits, model, optimiser, out)
+    with joined(host.device, host.timeout) as (world, device), ExitStack() as held:
+        with world.agreed():
+            resume = resume or world.restarted
+            started = world.first and _may_use(out, resume)
+            _check_world(recipe, host, world)
+            splits = open_data(recipe.data.data, recipe.data.test_fraction)
+            if recipe.patience:
+                splits = with_validation(splits)
+            config = resolve(recipe, splits)
+            _possible(host, config)
+            recipe = replace(recipe, model=_spelt_out(recipe, config))
+            mark = fingerprint(splits.whole or splits.train)
+            if started:
+                _same(out, recipe, mark)
+            elif resume:
+                world.say(f"no run in {out} yet: starting it")
+            model = build(config, torch.Generator().manual_seed(recipe.seed)).to(device)
+            model.provenance = _provenance(recipe, splits, mark)
+            optimisers.build(model, recipe.optimiser)  # what it refuses leaves no folder
+        with world.agreed():
+            if world.first:
+                held.enter_context(run_folder.locked(out))
+                if not started:
+                    run_folder.write_recipe(out, recipe, host, command, mark)
+        with world.agreed():
+            if not run_folder.holds_run(out):
+                raise UserError(
+                    f"{out} is not there on {platform.node()}: all machines must see it"
+                )
+        if done := world.tell(finished(out) if world.first else None):
+            world.say(f"the run in {out} is finished")
+            return Run(out, done, load(out), world.rank)
+        loop = _prepare(recipe, host, splits, model, out, world)
         loop.run()
         return _finish(loop, splits)
+
+
+def _check_world(recipe: Recipe, host: Host, world: World) -> None:
+    """Refuse what several processes, or one, cannot do."""
+    if recipe.batch < world.size:
+        raise UserError(
+            f"{world.size} processes cannot share batches of {recipe.batch}: a larger --batch, or "
+            "fewer processes"
+        )
+    if host.shard and world.size == 1:
+        raise UserError("--shard needs several processes: start with torchrun, or leave it out")
+    if world.size > 1:
+        alone = [
+            ("--budget", recipe.budget, "give --epochs or --steps"),
+            ("--micro-batch auto", recipe.micro_batch == "auto", "give a number"),
+            ("--precision bf16-pure", recipe.precision == "bf16-pure", "use bf16"),
+        ]
+        for what, given, instead in alone:
+            if given:
+                raise UserError(f"{what} is decided by one process, not {world.size}: {instead}")
+    if host.shard:
+        how = recipe.optimiser
+        if how.optimiser not in ("sgd", "adam", "adamw") or how.rho:
+            what = "SAM" if how.rho else how.optimiser
+            raise UserError(f"--shard cannot step with {what}: sgd, adam or adamw without rho")
+        if recipe.patience:
+            raise UserError("--shard keeps no best weights: leave --patience out")
 
 
 def default_name(recipe: Recipe) -> str:
@@ -177,17 +227,17 @@ def _provenance(recipe: Recipe, splits: Splits, mark: str) -> dict[str, Any]:
 
 
 def _prepare(
-    recipe: Recipe,
-    host: Host,
-    splits: Splits,
-    model: Model,
-    optimiser: torch.optim.Optimizer,
-    out: Path,
+    recipe: Recipe, host: Host, splits: Splits, model: Model, out: Path, world: World
 ) -> Loop:
     """Everything in its place, at the newest checkpoint or at the start."""
     how = recipe.average
+    if world.size > 1:
+        synchronise(model)
     average = WeightAverage(model, how.ema, how.ema_warmup) if how.ema else None
-    state = State(model, average, optimiser)
+    if host.shard:
+        for each in (model, *([average.model] if average else [])):
+            shard(each, world)
+    state = State(model, average, optimisers.build(model, recipe.optimiser))
     parts = [part for part in (splits.train, splits.validation, splits.test) if part is not None]
     loop = Loop(
         recipe=recipe,
@@ -197,31 +247,53 @@ def _prepare(
         test=splits.validation or splits.test,
         images=sum(len(part) for part in parts),
         folder=out,
+        world=world,
     )
-    _announce(loop, splits)
-    checkpoint.tidy(out / run_folder.CHECKPOINTS)
-    found, remarks = checkpoint.load(out / run_folder.CHECKPOINTS)
-    for remark in remarks:
-        say(remark)
+    if world.first:
+        _announce(loop, splits)
+    found = _newest(out / run_folder.CHECKPOINTS, world)
     if found is not None:
         state.restore(found)
-        say(f"going on after step {state.step:,}")
+        world.say(f"going on after step {state.step:,}")
     loop.journal.cut(state.journal)
     return loop
 
 
+def _newest(folder: Path, world: World) -> Checkpoint | None:
+    """The newest checkpoint that is whole: the first process finds it, all read it.
+
+    Raises:
+        ValueError: another process cannot read what the first one could.
+    """
+    found: Checkpoint | None = None
+    if world.first:
+        checkpoint.tidy(folder)
+        found, remarks = checkpoint.load(folder)
+        for remark in remarks:
+            say(remark)
+    place = world.tell(checkpoint.place_of(folder, found.state["step"]).name if found else None)
+    with world.agreed():
+        if place and not world.first:
+            try:
+                found = checkpoint.read(folder / place)
+            except checkpoint.DAMAGE as error:
+                raise UserError(f"cannot read checkpoint {folder / place}: {error}") from error
+    return found
+
+
 def _announce(loop: Loop, splits: Splits) -> None:
-    config, price = loop.state.model.config, cost(loop.state.model)
+    config, price = loop.state.model.config, cost(loop.state.model.config)
     rows, columns = config.size
     say(
         f"{config.name} for {rows}x{columns}x{config.channels} and {config.classes} classes: "
         f"{price.params / 1e6:.2f} M parameters, {price.macs / 1e9:.3g} GMACs"
     )
     images = f"{len(splits.train):,} training and {len(splits.test):,} test images"
+    many = f"{loop.world.size} processes, " if loop.world.size > 1 else ""
     planned = f"{loop.total:,} steps"
     if loop.recipe.budget and not loop.decided.plan:
         planned = f"as many steps as fit into {loop.recipe.budget}"
-    say(f"{images}; {planned} on {loop.device}; run folder {loop.folder}")
+    say(f"{images}; {planned} on {many}{loop.device}; run folder {loop.folder}")
     if warmup_steps(loop.epoch, loop.recipe.schedule) >= loop.total:
         say("the warm-up is as long as the run: the learning rate does not reach its peak")
     for note in splits.notes:
@@ -229,12 +301,25 @@ def _announce(loop: Loop, splits: Splits) -> None:
 
 
 def _finish(loop: Loop, splits: Splits) -> Run:
-    """Save the model, test it, write the report and the last line of the journal."""
+    """Save the model, test it, write down what came out."""
+    out, state, world = loop.folder, loop.state, loop.world
+    model = plain(state.kept)
+    with world.agreed():
+        if world.first:
+            save(model, out / run_folder.MODEL)
+    seen = loop.predict(splits.test, model)
+    metrics: dict[str, Any] = {}
+    with world.agreed():
+        if world.first:
+            metrics = _conclude(loop, splits, model, seen)
+    return Run(out, world.tell(metrics), model.cpu(), world.rank)
+
+
+def _conclude(loop: Loop, splits: Splits, model: Model, seen: Predictions) -> dict[str, Any]:
+    """The figures, the report, the last line of the journal."""
     from vitlab.report.gather import write_report  # draws with matplotlib, slow to import
 
-    out, state, model = loop.folder, loop.state, loop.state.kept
-    save(model, out / run_folder.MODEL)
-    seen = loop.predict(splits.test)
+    out, state = loop.folder, loop.state
     price = cost(model)
     metrics = figures(seen.probabilities, seen.labels) | {
         "model": model.config.name,
@@ -250,7 +335,7 @@ def _finish(loop: Loop, splits: Splits) -> Run:
     write_report(out, model, splits.test, seen, metrics, notes)
     loop.journal.write({"kind": "result"} | metrics)
     loop.journal.sync()
-    return Run(out, metrics, model.cpu())
+    return metrics
 
 
 def _places(folder: Path) -> dict[str, str]:

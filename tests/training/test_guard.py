@@ -11,6 +11,7 @@ import vitlab
 from conftest import TINY
 from vitlab.training import checkpoint
 from vitlab.training.guard import Guard
+from vitlab.training.learner import Learner
 from vitlab.training.loop import Loop
 from vitlab.training.recipe import Host
 
@@ -59,6 +60,14 @@ def test_read_late_the_figures_come_one_step_later_and_the_weights_are_the_same(
     assert all(map(torch.equal, models[0].parameters(), models[1].parameters()))
 
 
+def following(monkeypatch: pytest.MonkeyPatch) -> list[Loop]:
+    """The loops that are made from now on."""
+    loops: list[Loop] = []
+    ready = Loop.__post_init__
+    monkeypatch.setattr(Loop, "__post_init__", lambda self: (loops.append(self), ready(self)))
+    return loops
+
+
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("kind", ["nan", "inf", "overflow"])
 @pytest.mark.parametrize("at", [1, 5, 9])
@@ -66,19 +75,19 @@ def test_injected_faults_are_caught_within_a_step_and_poison_nothing(
     late: bool, kind: str, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value = {"nan": math.nan, "inf": math.inf, "overflow": 3e38}[kind]
-    real, states = Loop._clip, []
+    real, states, loops = Learner._clip, [], following(monkeypatch)
 
-    def poisoned(self: Loop) -> torch.Tensor:
-        states.append(self.state)
-        self.guard.late = late
-        if self.state.step == at:
-            grad = next(w.grad for w in self.state.model.parameters() if w.grad is not None)
+    def poisoned(self: Learner) -> torch.Tensor:
+        states.append(loops[-1].state)
+        loops[-1].guard.late = late
+        if states[-1].step == at:
+            grad = next(w.grad for w in self.model.parameters() if w.grad is not None)
             grad.view(-1)[3] = value
             if kind == "overflow":
                 grad.view(-1)[:9] = value
         return real(self)
 
-    monkeypatch.setattr(Loop, "_clip", poisoned)
+    monkeypatch.setattr(Learner, "_clip", poisoned)
     with pytest.raises(ValueError, match=f"gradient is not finite at step {at + 1} "):
         host = Host(checkpoint_every=0)
         vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / "run", host=host)
@@ -97,20 +106,20 @@ def test_injected_faults_are_caught_within_a_step_and_poison_nothing(
 def test_a_spike_is_clipped_to_an_ordinary_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, moves = Loop._clip, []
+    real, moves, loops = Learner._clip, [], following(monkeypatch)
 
-    def spiked(self: Loop) -> torch.Tensor:
+    def spiked(self: Learner) -> torch.Tensor:
         with torch.no_grad():
-            if self.state.step == 12:
-                for weight in self.state.model.parameters():
+            if loops[-1].state.step == 12:
+                for weight in self.model.parameters():
                     if weight.grad is not None:
                         weight.grad *= 1e12
         norm = real(self)
-        grads = [w.grad for w in self.state.model.parameters() if w.grad is not None]
+        grads = [w.grad for w in self.model.parameters() if w.grad is not None]
         moves.append((norm.item(), torch.nn.utils.get_total_norm(grads).item()))
         return norm
 
-    monkeypatch.setattr(Loop, "_clip", spiked)
+    monkeypatch.setattr(Learner, "_clip", spiked)
     vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / "run")
     assert moves[12][0] > 1e9
     assert max(after for _, after in moves) <= 1.0 + 1e-4

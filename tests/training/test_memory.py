@@ -10,6 +10,7 @@ import vitlab
 from conftest import TINY
 from vitlab.files import sha256
 from vitlab.training import decided, memory
+from vitlab.training.learner import Learner
 from vitlab.training.loop import Loop
 from vitlab.training.recipe import Host
 
@@ -28,11 +29,11 @@ def test_recomputed_activations_give_the_same_bits_in_less_memory(
     recipe, kept = vitlab.recipe("digits", **how), []
     real = Loop._learn
 
-    def counting(self: Loop, batch: Any, lr: float, generator: Any) -> None:
+    def counting(self: Loop, batch: Any, lr: float, seed: int) -> None:
         if not self.state.step:
             kept.append(memory.kept_for_backward(lambda: self.loss_of(batch)))
             torch.manual_seed(5)
-        real(self, batch, lr, generator)
+        real(self, batch, lr, seed)
 
     monkeypatch.setattr(Loop, "_learn", counting)
     runs = [
@@ -97,10 +98,10 @@ def test_with_room_for_all_the_batch_is_whole(tmp_path: Path) -> None:
 def test_memory_that_is_lacking_is_told_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Loop, piece: object, generator: object) -> None:
+    def full(self: Learner, piece: object, generator: object, mixed: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB\nand so on")
 
-    monkeypatch.setattr(Loop, "_forward", full)
+    monkeypatch.setattr(Learner, "_forward", full)
     with pytest.raises(ValueError, match=r"out of memory.* with 256 images at once: --micro-batch"):
         vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / "run")
 

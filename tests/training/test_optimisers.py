@@ -17,6 +17,7 @@ import vitlab
 from oracles.peers import timm
 from vitlab.training import checkpoint
 from vitlab.training.averaging import WeightAverage
+from vitlab.training.learner import Learner
 from vitlab.training.loop import Loop
 from vitlab.training.moments import pack, size
 from vitlab.training.optimisers import Pair, build, decays, layer, set_rate, settled
@@ -588,15 +589,16 @@ def test_sam_accumulates(tmp_path: Path) -> None:
 def test_a_gradient_that_sam_cannot_climb_stops_the_run_with_the_weights_intact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Loop._accumulate
+    real, calls = Learner._accumulate, []
 
-    def poisoned(self: Loop, batch: Any, seed: int) -> tuple[Tensor, Tensor]:
-        result = real(self, batch, seed)
-        if self.state.step == 2:
-            next(self.state.model.parameters()).grad.fill_(math.inf)  # type: ignore[union-attr]
+    def poisoned(self: Learner, batch: Any, size: int, seed: int) -> Tensor:
+        result = real(self, batch, size, seed)
+        calls.append(seed)
+        if len(calls) == 5:  # two in every step: the third's first
+            next(self.model.parameters()).grad.fill_(math.inf)  # type: ignore[union-attr]
         return result
 
-    monkeypatch.setattr(Loop, "_accumulate", poisoned)
+    monkeypatch.setattr(Learner, "_accumulate", poisoned)
     loops: list[Loop] = []
     remember = Loop.__post_init__
     monkeypatch.setattr(Loop, "__post_init__", lambda self: (loops.append(self), remember(self)))

@@ -52,15 +52,15 @@ def falling(monkeypatch: pytest.MonkeyPatch, best: int) -> None:
     """Make the look number `best` the best one."""
     from vitlab.training import loop
 
-    real = loop.top
+    real = loop.curve_point
 
-    def top(probabilities: Any, labels: Any, k: int) -> float:
-        value = real(probabilities, labels, k)
-        looks.append(value)
-        return 1.0 - 0.1 * abs(len(looks) - best)
+    def point(probabilities: Any, labels: Any) -> dict[str, float]:
+        values = real(probabilities, labels)
+        looks.append(values["accuracy"])
+        return values | {"accuracy": 1.0 - 0.1 * abs(len(looks) - best)}
 
     looks: list[float] = []
-    monkeypatch.setattr(loop, "top", top)
+    monkeypatch.setattr(loop, "curve_point", point)
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])

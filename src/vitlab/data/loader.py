@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from vitlab.data import crop, decode
 from vitlab.data.decode import BadImage
 from vitlab.data.labels import is_multi
+from vitlab.data.memory import Kept
 from vitlab.data.options import Augment
 from vitlab.data.order import batch_samples, draws, slice_of
 from vitlab.data.policy import draws_needed
@@ -150,7 +151,9 @@ def choose_workers(source: Source, asked: int | None, sharing: int = 1) -> int:
     if asked is not None:
         return asked
     whole = source.whole if isinstance(source, Subset) else source
-    return 0 if isinstance(whole, Arrays) else min(max(1, (os.cpu_count() or 1) // sharing), 8)
+    return (
+        0 if isinstance(whole, Arrays | Kept) else min(max(1, (os.cpu_count() or 1) // sharing), 8)
+    )
 
 
 def _loader(batches: Dataset[Batch], order: range, workers: int) -> "DataLoader[Batch]":

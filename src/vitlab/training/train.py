@@ -11,6 +11,7 @@ import torch
 
 from vitlab import device as devices
 from vitlab.data.labels import is_multi
+from vitlab.data.memory import kept
 from vitlab.data.shape import input_shape
 from vitlab.data.splits import Splits, fingerprint, open_data
 from vitlab.data.validation import with_validation
@@ -243,8 +244,8 @@ def _prepare(
         recipe=recipe,
         host=host,
         state=state,
-        source=splits.train,
-        test=splits.validation or splits.test,
+        source=kept(splits.train, model.config.channels),
+        test=kept(splits.validation or splits.test, model.config.channels),
         images=sum(len(part) for part in parts),
         folder=out,
         world=world,

@@ -14,6 +14,7 @@ from conftest import TINY, photo_folder
 from vitlab.files import sha256
 from vitlab.training import checkpoint
 from vitlab.training.folder import Journal
+from vitlab.training.workers import WorkerDiedError, deaths_explained
 
 WORDS = ["--model", "ViT(width=16,depth=2,heads=2,mlp=32)/8", "--image-size", "32", "--ema", "0.9"]
 WORDS += ["--batch", "8", "--epochs", "6", "--recipe", "small", "--area", "1"]
@@ -51,7 +52,7 @@ def test_a_killed_worker_ends_the_run_saved_and_it_goes_on_to_the_same_bits(tmp_
         assert process.poll() is None
     os.kill(children(process.pid)[0], signal.SIGKILL)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 2
+    assert process.returncode == 2, err
     last = err.splitlines()[-1]
     assert last.startswith("vitlab train: a worker process died")
     assert "Traceback" not in err
@@ -98,3 +99,22 @@ def test_a_disk_that_takes_no_more_keeps_the_checkpoint_before(tmp_path: Path) -
         vitlab.recipe("digits", model=TINY["model"], epochs=1, batch=256), folder, resume=True
     )
     assert resumed.metrics["images"] == 359
+
+
+@pytest.mark.parametrize(
+    ("error", "dead"),
+    [
+        (RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"), True),
+        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "), True),
+        (ConnectionResetError(104, "Connection reset by peer"), True),
+        (FileNotFoundError(2, "No such file or directory"), True),  # a socket's, which has no name
+        (EOFError(), True),
+        (FileNotFoundError(2, "No such file or directory", "photos/red/001.png"), False),
+        (FileNotFoundError("Caught FileNotFoundError in DataLoader worker process 0."), False),
+        (RuntimeError("Caught RuntimeError in DataLoader worker process 0."), False),
+        (OSError(28, "No space left on device"), False),
+    ],
+)
+def test_a_death_is_told_from_what_a_living_worker_says(error: Exception, dead: bool) -> None:
+    with pytest.raises(WorkerDiedError if dead else type(error)), deaths_explained():
+        raise error

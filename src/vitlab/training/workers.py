@@ -40,11 +40,26 @@ def deaths_explained() -> Iterator[None]:
     """
     try:
         yield
-    except RuntimeError as error:
-        if not re.match(
-            r"DataLoader worker.* (exited unexpectedly|is killed by signal)", str(error)
-        ):
+    except (RuntimeError, OSError, EOFError) as error:
+        if not _of_a_dead_worker(error):
             raise
         raise WorkerDiedError(
             "a worker process died, killed perhaps for want of memory (fewer --workers need less)"
         ) from error
+
+
+def _of_a_dead_worker(error: Exception) -> bool:
+    """Whether this is how the loader, or the socket to a worker that sent a batch, tells of it.
+
+    What a living worker raises comes with the same type and the words `Caught … in DataLoader
+    worker process`; a missing file of the data's has a name.
+    """
+    match error:
+        case RuntimeError():
+            pattern = r"DataLoader worker.* (exited unexpectedly|is killed by signal)"
+            return bool(re.match(pattern, str(error)))
+        case ConnectionError() | EOFError():
+            return not str(error).startswith("Caught")
+        case FileNotFoundError():
+            return error.filename is None and not str(error).startswith("Caught")
+    return False

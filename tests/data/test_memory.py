@@ -49,6 +49,6 @@ def test_what_is_large_damaged_or_of_several_sizes_stays_where_it_is(
         else:
             file.write_bytes(content)
         assert kept(small, 3) is small
-    big = photo_folder(tmp_path / "big", {"a": 2, "b": 2}, rows=70, columns=80)
+    big = photo_folder(tmp_path / "big", {"a": 6, "b": 6}, rows=70, columns=80)
     source = open_data(str(big)).train
     assert kept(source, 3) is source

@@ -10,9 +10,9 @@ from torch import Tensor
 from vitlab.errors import UserError
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.weights.entries import Entry
-from vitlab.weights.formats import bit, google, huggingface, timm
-from vitlab.weights.formats.timm import Dialect
+from vitlab.weights.formats import bit, google, huggingface, timm_table
 from vitlab.weights.formats.timm_facts import ACTS, POOLS
+from vitlab.weights.formats.timm_table import Dialect
 
 Files = dict[str, dict[str, Any]]  # JSON by file name
 
@@ -40,7 +40,7 @@ def as_timm(config: ModelConfig) -> tuple[list[Entry], Files]:
         ValueError: timm has no such model.
     """
     if not isinstance(config, ViTConfig):
-        raise UserError(f"{timm.NAME} has no place for {config.name} in this format")
+        raise UserError(f"{timm_table.NAME} has no place for {config.name} in this format")
     if config.stem == "linear" and config.stem_bias == config.pre_norm:
         raise UserError("timm has a norm before the encoder just where the stem has no bias")
     if config.branches > 2:
@@ -78,7 +78,7 @@ def as_timm(config: ModelConfig) -> tuple[list[Entry], Files]:
     }
     if config.labels:
         told["label_names"] = list(config.labels)
-    return timm.entries(config, dialect), {"config.json": told}
+    return timm_table.entries(config, dialect), {"config.json": told}
 
 
 HYBRIDS = {
@@ -113,7 +113,7 @@ def _architecture(config: ViTConfig) -> str:
 def _pool(config: ViTConfig) -> str:
     names = {own: name for name, own in POOLS.items()} | {"prefix": "token"}
     if config.pool not in names:
-        raise UserError(f"{timm.NAME} has no place for pool={config.pool}")
+        raise UserError(f"{timm_table.NAME} has no place for pool={config.pool}")
     return names[config.pool]
 
 

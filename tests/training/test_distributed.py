@@ -27,7 +27,7 @@ from vitlab.models.config import ViTConfig
 from vitlab.training import checkpoint, shards
 from vitlab.training.distributed import ALONE, World, joined, meet, passes, read_environment
 from vitlab.training.folder import Journal
-from vitlab.training.loop import Loop
+from vitlab.training.learner import Learner
 from vitlab.training.recipe import Host
 from vitlab.training.sync_norm import SyncBatchNorm, synchronise
 
@@ -37,9 +37,9 @@ PLAIN = TINY | {"epochs": 2, "batch": 250, "lr": 3e-3}
 def run(folder: Path, data: str = "digits", host: Host | None = None, **how: Any) -> str:
     """One process of a run; the first notes the gradient's norm at every step."""
     recipe = vitlab.recipe(*(("digits",) if data == "digits" else ("small", data)), **how)
-    real = Loop._clip
+    real = Learner._clip
 
-    def clip(self: Loop) -> torch.Tensor:
+    def clip(self: Learner) -> torch.Tensor:
         norm = real(self)
         if self.world.first:
             with folder.with_suffix(".norms").open("a") as file:
@@ -47,7 +47,7 @@ def run(folder: Path, data: str = "digits", host: Host | None = None, **how: Any
         return norm
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Loop, "_clip", clip)
+        patch.setattr(Learner, "_clip", clip)
         done = vitlab.train(recipe, folder, resume=True, host=host or Host(workers=0))
     return str(done.metrics["accuracy"])
 
@@ -400,7 +400,7 @@ def test_slices_and_batches_of_all_processes_make_up_the_whole(photos: Path) -> 
 
 
 def test_every_process_makes_as_many_passes() -> None:
-    for length, micro in ((13, 4), (12, 4), (1, 4), (0, 4), (0, 0), (13, 0)):
+    for length, micro in ((13, 4), (12, 4), (1, 4), (0, 4), (0, 0), (13, 0), (13, 5), (11, 4)):
         batch = Batch(torch.ones(length, 2, 2, 1), *(torch.ones(length, 6) for _ in range(3)))
         pieces = passes(batch, micro, World(0, 2), 25)
         assert len(pieces) == (4 if micro else 1)

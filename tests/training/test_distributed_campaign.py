@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from training.ranks import on_ranks, start_ranks
 from training.test_distributed import (
@@ -39,8 +38,8 @@ def noting(folder: Path, notes: Path, host: Host) -> str:
     """One process of a run that writes down which images it learns at which step."""
     real = Loop._learn
 
-    def learn(self: Loop, batch: Batch, lr: float, generator: torch.Generator) -> None:
-        real(self, batch, lr, generator)
+    def learn(self: Loop, batch: Batch, lr: float, seed: int, pieces: int = 0) -> None:
+        real(self, batch, lr, seed, pieces)
         with (notes / f"{os.getpid()}-{self.world.rank}-{self.world.size}").open("a") as file:
             file.write(json.dumps([self.state.step, batch.indices.tolist()]) + "\n")
 

@@ -67,7 +67,8 @@ class Batch:
 
         An even number where that can be, so that neighbours, which are mixed, stay together.
         """
-        size = max(1, size - size % 2)
+        if size < len(self):
+            size = max(1, size - size % 2)
         for first in range(0, len(self), size):
             part = slice(first, first + size)
             yield Batch(self.images[part], self.labels[part], self.draws[part], self.indices[part])

@@ -162,8 +162,10 @@ def passes(batch: Batch, micro: int, world: World, size: int) -> list[tuple[Batc
     if world.size == 1:
         return [(piece, len(piece)) for piece in batch.pieces(micro or len(batch))]
     largest = -(-size // world.size)
+    micro -= micro % 2 if micro > 1 else 0  # in pairs, as a batch's pieces are
     count = -(-largest // micro) if micro else 1
-    pieces = list(batch.pieces(max(1, -(-len(batch) // count))))
+    each = -(-len(batch) // count)
+    pieces = list(batch.pieces(max(1, each + (each % 2 if micro > 1 else 0))))
     blank: dict[str, Any] = {
         name: value.new_zeros(1, *value.shape[1:])
         for name, value in vars(batch).items()

@@ -146,7 +146,7 @@ def stored(values: dict[str, Array], file: Path, dtype: type = np.float32) -> Pa
     return file
 
 
-def config_of(name: str, classes: int = 5, size: int = 32, **choices: Any) -> Any:
+def config_of(name: str, classes: int = 5, size: Any = 32, **choices: Any) -> Any:
     return vitlab.models.names.config_of(name, classes=classes, image_size=size, **choices)
 
 
@@ -276,6 +276,20 @@ def test_another_head_and_size(tmp_path: Path) -> None:
     model = vitlab.load(stored(values, tmp_path / "m.npz"), classes=3, image_size=48)
     assert (model.config.pre_logits, model.config.size) == (0, (48, 48))
     assert not model(torch.randn(1, 3, 48, 48)).any()
+
+
+def test_the_size_asked_for_is_not_taken_for_the_files(tmp_path: Path) -> None:
+    """Ten positions are nine patches and a class token, though 2x5 patches are asked for."""
+    values = arrays(config_of("ViT-Ti1/16", size=48, gelu="tanh"))
+    model = vitlab.load(stored(values, tmp_path / "m.npz"), image_size=(32, 80))
+    same = vitlab.load(tmp_path / "m.npz")
+    assert same.config.size == (48, 48)
+    assert torch.equal(model.positions[0].table[:, :1], same.positions[0].table[:, :1])
+    values = arrays(config_of("ViT-Ti1/16", size=(32, 80), gelu="tanh"))
+    with pytest.raises(ValueError, match="11 positions are no square: give image_size"):
+        vitlab.load(stored(values, tmp_path / "wide.npz"))
+    wide = vitlab.load(tmp_path / "wide.npz", image_size=(32, 80))
+    assert wide.config.size == (32, 80)
 
 
 def test_pickles_and_lies_are_refused(tmp_path: Path) -> None:

@@ -101,15 +101,18 @@ def _patches(
     table: tuple[int, ...], token: bool, fields: dict[str, object], hints: Hints
 ) -> tuple[tuple[int, int], bool]:
     """Rows and columns of patches, and whether the class token has a position."""
-    size = hints.choices.get("image_size", hints.image_size or 224)
-    patch, pair = int(str(fields["patch"])), (size, size) if isinstance(size, int) else tuple(size)
-    grid = (pair[0] // patch, pair[1] // patch)
-    if len(table) != 3 or table[1] - math.prod(grid) in (0, int(token)):
-        return grid, len(table) == 3 and table[1] == math.prod(grid) + token
-    for own_row in (token, False):
-        count = table[1] - own_row
-        if math.isqrt(count) ** 2 == count:
-            return (math.isqrt(count), math.isqrt(count)), bool(own_row)
+    patch, stored = int(str(fields["patch"])), table[1] if len(table) == 3 else None
+    told = hints.choices.get("image_size")
+    for size in (told, None, hints.image_size or 224):  # what it had, a square, what it shall have
+        rows, columns = (size, size) if isinstance(size, int) else tuple(size or (0, 0))
+        grid = (rows // patch, columns // patch)
+        for own_row in (token, False):
+            count = math.prod(grid) if stored is None else stored - own_row
+            side = math.isqrt(count)
+            if size is None and stored is not None and side**2 == count:
+                return (side, side), bool(own_row)
+            if size is not None and math.prod(grid) == count:
+                return grid, bool(own_row) and stored is not None
     raise UserError(
         f"{NAME}: {table[1]} positions are no square: give image_size=(rows, columns) in pixels"
     )

@@ -162,6 +162,14 @@ def test_a_repositorys_config_says_it_all(tmp_path: Path) -> None:
         close(model(images), other(images))
 
 
+def test_a_stranger_s_config_is_not_its_own(tmp_path: Path) -> None:
+    """A file of another name beside some config.json stands for itself."""
+    other = randomised(peers.timm().create_model("vit_tiny_patch16_224", depth=1, num_classes=3))
+    file = written(other, tmp_path / "vit_tiny_patch16_224.pth")
+    (tmp_path / "config.json").write_text('{"model_type": "swin"}')
+    assert vitlab.load(file).config.classes == 3
+
+
 def test_questions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What neither file nor name says is asked for, or told of."""
     timm = peers.timm()

@@ -27,6 +27,7 @@ from vitlab.weights.shards import stored_names, tensor_files
 Shape = tuple[int, ...]
 MAX_HEADER = 10_000_000  # bytes of a safetensors header
 MAX_TENSORS = 100_000
+TOLD = ("model.safetensors", "pytorch_model.bin")  # files that a config.json beside them explains
 # Where a training checkpoint keeps the weights one wants, the best first.
 WRAPPERS = ("model_ema", "state_dict_ema", "teacher", "model", "state_dict", "module")
 
@@ -91,7 +92,7 @@ def open_source(path: Path) -> Source:
     """
     folder = path if path.is_dir() else path.parent
     source = _folder(path) if path.is_dir() else _file(path)
-    if source.kind != "npz":  # those stand for themselves
+    if path.is_dir() or path.name in TOLD:  # other files stand for themselves
         source.config = _json(folder / "config.json")
         source.preprocessor = _json(folder / "preprocessor_config.json")
     if not source.shapes:

@@ -15,7 +15,7 @@ from vitlab.models.create import Model, build
 from vitlab.models.position import BiasPositions, RotaryPositions, resize_positions
 from vitlab.weights.delta_file import is_delta, load_delta
 from vitlab.weights.formats import bit, google, huggingface, own, timm
-from vitlab.weights.hub import describe, fetch, is_hub_name
+from vitlab.weights.hub import PREFIXES, describe, fetch, is_hub_name
 from vitlab.weights.reading import Hints, Reading, collect
 from vitlab.weights.source import Source, open_source, readable
 
@@ -68,8 +68,7 @@ def load(
         model = fitted(whole.config, tensors, classes, image_size)
         model.provenance = whole.provenance
     else:
-        hub = is_hub_name(source)
-        path = fetch(str(source), revision) if hub else located(Path(source))
+        path, hub = place_of(source, revision)
         found, reading = understand(path, Hints(name, choices, image_size))
         for note in reading.notes:
             logging.getLogger("vitlab").warning(note)
@@ -98,6 +97,18 @@ def understand(path: Path, hints: Hints) -> tuple[Source, Reading]:
         f"{path}: no format is known by its tensors ({names}, …); known are ViTLab, transformers "
         "(with its config.json), timm and the papers' .pth, Google's ViT and BiT .npz"
     )
+
+
+def place_of(source: str | Path, revision: str | None = None) -> tuple[Path, bool]:
+    """Where a source lies on this machine by now, and whether it came from the hub."""
+    if not is_hub_name(source):
+        return located(Path(source)), False
+    try:
+        return fetch(str(source), revision), True
+    except UserError as error:
+        if str(source).startswith(PREFIXES):
+            raise
+        raise UserError(f"no such file or folder: {source}; on the hub: {error}") from error
 
 
 def located(source: Path) -> Path:

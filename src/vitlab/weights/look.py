@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.models.config import Size
-from vitlab.weights.hub import fetch, is_hub_name
-from vitlab.weights.load import located, understand
+from vitlab.weights.load import place_of, understand
 from vitlab.weights.reading import Hints, collect, reason, unused
 
 
@@ -60,7 +59,7 @@ def look(
     Raises:
         ValueError: what `vitlab.load` would say.
     """
-    path = fetch(str(source)) if is_hub_name(source) else located(Path(source))
+    path, _ = place_of(source)
     found, reading = understand(path, Hints(name, choices, image_size))
     collect(reading, found)
     tensors = tuple(

@@ -213,8 +213,9 @@ def _fields(kind: str, config: dict[str, Any], shapes: dict[str, Shape]) -> dict
             "rope_base": base,
             "bias": f"{block}.{words.project}.bias" in shapes,
         }
-    registers = shapes.get(words.registers, (1, 0))
-    fields["registers"] = registers[1] if len(registers) == 3 else 0
+    fields["registers"] = 1 if kind == "deit" else 0
+    if kind in ("dinov2_with_registers", "dinov3_vit"):
+        fields["registers"] = config.get("num_register_tokens", 4 if "with" in kind else 0)
     return fields | _pool(kind, config, shapes)
 
 

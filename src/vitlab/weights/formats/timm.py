@@ -108,8 +108,15 @@ def _config(
         "resampling": "antialiased",
     }  # fmt: skip
     fields |= _stem(source, shapes) | _prefix(shapes, facts.fields)
+    named = re.search(r"_reg(\d+)_", facts.architecture)
+    if named and fields["registers"] != int(named[1]):
+        raise UserError(
+            f"{source.path}: tensor reg_token of {named[1]} registers is missing "
+            f"({facts.architecture})"
+        )
     split_bias = f"{first}attn.q_bias" in shapes
-    fields["qkv_bias"] = split_bias or f"{first}attn.qkv.bias" in shapes
+    if "qkv_bias" not in facts.fields:
+        fields["qkv_bias"] = split_bias or f"{first}attn.qkv.bias" in shapes
     told = [size for size in (hints.choices.get("image_size"), facts.image_size) if size]
     wanted = [hints.image_size] if hints.image_size else []
     own_row, register_rows = _positions(source, shapes, fields, facts, (told, wanted))
@@ -150,7 +157,8 @@ def _stem(source: Source, shapes: dict[str, Shape]) -> dict[str, Any]:
         raise UserError(f"{source.path}: {NAME}: patch_embed.proj.weight has shape {kernel}")
     side, channels = kernel[2], kernel[1]
     if not any(name.startswith("patch_embed.backbone.") for name in shapes):
-        bias = "patch_embed.proj.bias" in shapes
+        # none only before a norm, as CLIP has it; else a file without it is damaged
+        bias = "patch_embed.proj.bias" in shapes or "norm_pre.weight" not in shapes
         return {"patch": side, "channels": channels, "stem_bias": bias}
     units = [re.match(r"patch_embed\.backbone\.stages\.(\d+)\.blocks\.(\d+)\.", n) for n in shapes]
     pairs = {(int(m[1]), int(m[2])) for m in units if m}

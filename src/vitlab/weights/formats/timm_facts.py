@@ -62,7 +62,9 @@ def facts_of(source: Source, name: str, shapes: dict[str, Shape]) -> Facts:
     for pattern, why in BEYOND.items():
         if re.fullmatch(pattern, architecture):
             raise UserError(f"{architecture} is beyond this model: {why}")
-    rotary = "rope" if architecture and "dinov3" in architecture else _rotary(shapes)
+    rotary = _rotary(shapes)
+    if architecture:
+        rotary = "rope" if re.search("dinov3|lingbot", architecture) else None
     if not architecture:
         fields = _unnamed(source, shapes)
         notes = () if "mean" in fields else (_assumed(source),)
@@ -73,9 +75,14 @@ def facts_of(source: Source, name: str, shapes: dict[str, Shape]) -> Facts:
 
 
 def _rotary(shapes: dict[str, Shape]) -> str | None:
-    """DINOv3 has no stored positions, but registers, a class token and LayerScale."""
+    """DINOv3 has no stored positions, but registers, a class token and LayerScale.
+
+    Its keys have no bias, or one that is masked: other families without positions are damaged.
+    """
     marks = ("cls_token", "reg_token", "norm.weight", "blocks.0.ls1.gamma")
-    return "rope" if all(mark in shapes for mark in marks) else None
+    bias = "blocks.0.attn.qkv.bias"
+    keyless = bias not in shapes or f"{bias}_mask" in shapes
+    return "rope" if keyless and all(mark in shapes for mark in marks) else None
 
 
 def _named(architecture: str) -> dict[str, Any]:
@@ -173,8 +180,9 @@ def _recorded(config: dict[str, Any]) -> dict[str, Any]:
         fields["fit"] = "squash"
     chosen = config.get("model_args")
     chosen = chosen if isinstance(chosen, dict) else {}
-    if "num_heads" in chosen:
-        fields["heads"] = chosen["num_heads"]
+    for key, own in (("num_heads", "heads"), ("qkv_bias", "qkv_bias")):
+        if key in chosen:
+            fields[own] = chosen[key]
     if chosen.get("act_layer") in ACTS:
         fields["gelu"] = ACTS[chosen["act_layer"]]
     pool = told.get("global_pool") if "global_pool" not in chosen else chosen["global_pool"]

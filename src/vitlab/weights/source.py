@@ -9,7 +9,7 @@ import json
 import math
 import re
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,11 +22,9 @@ from safetensors import safe_open
 from torch import Tensor
 
 from vitlab.errors import UserError
-from vitlab.weights.shards import stored_names, tensor_files
+from vitlab.weights.shards import HEADER, MOST, stored_names, tensor_files
 
 Shape = tuple[int, ...]
-MAX_HEADER = 10_000_000  # bytes of a safetensors header
-MAX_TENSORS = 100_000
 TOLD = ("model.safetensors", "pytorch_model.bin")  # files that a config.json beside them explains
 # Where a training checkpoint keeps the weights one wants, the best first.
 WRAPPERS = ("model_ema", "state_dict_ema", "teacher", "model", "state_dict", "module")
@@ -82,6 +80,14 @@ class Source:
         return tensor
 
 
+def units_of(names: Iterable[str], pattern: str) -> tuple[int, ...]:
+    """Units in each stage of a ResNet, by names in which a pattern finds stage and unit."""
+    found = (re.match(pattern, name) for name in names)
+    pairs = {(int(each[1]), int(each[2])) for each in found if each}
+    stages = [stage for stage, _ in pairs]
+    return tuple(stages.count(stage) for stage in sorted(set(stages)))
+
+
 def open_source(path: Path) -> Source:
     """The tensors of a file, or of a folder in one of the usual layouts.
 
@@ -97,8 +103,8 @@ def open_source(path: Path) -> Source:
         source.preprocessor = _json(folder / "preprocessor_config.json")
     if not source.shapes:
         raise UserError(f"{path} holds no tensors")
-    if len(source.shapes) > MAX_TENSORS:
-        raise UserError(f"{path} names {len(source.shapes):,} tensors: {MAX_TENSORS:,} at most")
+    if len(source.shapes) > MOST:
+        raise UserError(f"{path} names {len(source.shapes):,} tensors: {MOST:,} at most")
     return source
 
 
@@ -186,7 +192,8 @@ def _npz(path: Path) -> Source:
             name = info.filename.removesuffix(".npy")
             with readable(path, name), archive.open(info) as stream:
                 version = npy.read_magic(stream)
-                header = npy.read_array_header_1_0 if version == (1, 0) else _header_2
+                old = version == (1, 0)
+                header = npy.read_array_header_1_0 if old else npy.read_array_header_2_0
                 shape, _, dtype = header(stream)
                 if dtype.hasobject:
                     raise UserError(f"{path}: {name} is a pickled object, which is not loaded")
@@ -204,10 +211,6 @@ def _npz(path: Path) -> Source:
         return torch.from_numpy(np.ascontiguousarray(array))
 
     return Source(path, "npz", shapes, numbers)
-
-
-def _header_2(stream: Any) -> Any:
-    return npy.read_array_header_2_0(stream)
 
 
 def _pickle(path: Path) -> Source:
@@ -242,7 +245,7 @@ def _json(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        if file.stat().st_size > MAX_HEADER:
+        if file.stat().st_size > HEADER:
             raise UserError(f"{file} is too large for a configuration")
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -12,7 +12,7 @@ from vitlab.errors import UserError
 from vitlab.models.config import ModelConfig, ResNetConfig
 from vitlab.weights.entries import Entry, each, same
 from vitlab.weights.reading import Hints, Reading
-from vitlab.weights.source import Source
+from vitlab.weights.source import Source, units_of
 
 NAME = "Google's BiT (.npz)"
 
@@ -24,9 +24,7 @@ def reading(source: Source, hints: Hints) -> Reading | None:
         return None
     prefix = roots[0].partition("root_block/")[0]
     plain = {_plain(name.removeprefix(prefix)): name for name in source.shapes}
-    units = [re.match(r"block(\d+)/unit(\d+)/", name) for name in plain]
-    pairs = {(int(m[1]), int(m[2])) for m in units if m}
-    stages = tuple(sum(s == n for s, _ in pairs) for n in sorted({s for s, _ in pairs}))
+    stages = units_of(plain, r"block(\d+)/unit(\d+)/")
     shape = source.shapes[roots[0]]
     head = source.shapes.get(plain.get("head/conv2d/bias", ""), ())
     if len(shape) != 4 or shape[3] % 64 or not stages:

@@ -18,7 +18,7 @@ from vitlab.errors import UserError
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.entries import Entry, computed, each, same, without_first_row
 from vitlab.weights.reading import Hints, Reading
-from vitlab.weights.source import Source
+from vitlab.weights.source import Source, units_of
 
 NAME = "Google's ViT (.npz)"
 OLD = ("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
@@ -92,9 +92,7 @@ def _stages(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
     """Units of each stage of a hybrid's ResNet; None where there is none."""
     if "conv_root/kernel" not in shapes:
         return None
-    found = [re.match(r"block(\d+)/unit(\d+)/", name) for name in shapes]
-    units = {(int(m[1]), int(m[2])) for m in found if m}
-    return tuple(sum(s == stage for s, _ in units) for stage in sorted({s for s, _ in units}))
+    return units_of(shapes, r"block(\d+)/unit(\d+)/")
 
 
 def _patches(

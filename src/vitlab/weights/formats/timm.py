@@ -13,7 +13,7 @@ from vitlab.models.config import Size, ViTConfig
 from vitlab.weights.formats.timm_facts import Facts, facts_of
 from vitlab.weights.formats.timm_table import NAME, Dialect, entries
 from vitlab.weights.reading import Hints, Reading
-from vitlab.weights.source import Shape, Source
+from vitlab.weights.source import Shape, Source, units_of
 
 ROOTS = ("patch_embed.proj.weight", "patch_embed.proj.0.weight")
 LEFT_OUT = {
@@ -160,9 +160,7 @@ def _stem(source: Source, shapes: dict[str, Shape]) -> dict[str, Any]:
         # none only before a norm, as CLIP has it; else a file without it is damaged
         bias = "patch_embed.proj.bias" in shapes or "norm_pre.weight" not in shapes
         return {"patch": side, "channels": channels, "stem_bias": bias}
-    units = [re.match(r"patch_embed\.backbone\.stages\.(\d+)\.blocks\.(\d+)\.", n) for n in shapes]
-    pairs = {(int(m[1]), int(m[2])) for m in units if m}
-    stages = tuple(sum(s == n for s, _ in pairs) for n in sorted({s for s, _ in pairs}))
+    stages = units_of(shapes, r"patch_embed\.backbone\.stages\.(\d+)\.blocks\.(\d+)\.")
     root = "patch_embed.backbone.conv" if not stages else "patch_embed.backbone.stem.conv"
     if f"{root}.weight" not in shapes:
         raise UserError(f"{source.path}: {NAME}: the hybrid's ResNet is not one as known")

@@ -23,9 +23,9 @@ from typing import Any
 import torch
 
 import vitlab
-from vitlab.data import mix
-from vitlab.data.augment import augment
-from vitlab.data.policy import draws_needed
+from vitlab.data.augment import mix
+from vitlab.data.augment.augment import augment
+from vitlab.data.augment.policy import draws_needed
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 NOTHING = {
@@ -112,29 +112,29 @@ def timms(how: Any, images: torch.Tensor) -> Callable[[int], object] | None:
 
 
 def kornias(how: Any, images: torch.Tensor) -> Callable[[int], object] | None:
-    """Kornia's flip, RandAugment and normalisation: of A2 only, without mixing."""
+    """Kornia's flip, RandAugment and normalization: of A2 only, without mixing."""
     if how is not POLICIES["A2"] or peer("kornia") is None:
         return None
     auto: Any = importlib.import_module("kornia.augmentation.auto")
     kinds: Any = importlib.import_module("kornia.augmentation")
-    flip, normalise = kinds.RandomHorizontalFlip(p=0.5), kinds.Normalize(MEAN, STD)
+    flip, normalize = kinds.RandomHorizontalFlip(p=0.5), kinds.Normalize(MEAN, STD)
     policy = auto.RandAugment(n=2, m=7)
-    return lambda step: normalise(policy(flip(images.permute(0, 3, 1, 2).float() / 255)))
+    return lambda step: normalize(policy(flip(images.permute(0, 3, 1, 2).float() / 255)))
 
 
 def training_step(model: str, batch: int, device: str, precision: str) -> Callable[[int], object]:
     """A step of plain training on noise."""
     net = vitlab.create(model, classes=1000).to(device).train()
-    optimiser = torch.optim.AdamW(net.parameters(), lr=1e-4)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
     pixels = torch.randn(batch, 3, 224, 224, device=device)
     labels = torch.arange(batch, device=device) % 1000
 
     def run(step: int) -> object:
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         with torch.autocast(device.split(":")[0], torch.bfloat16, enabled=precision == "bf16"):
             loss = torch.nn.functional.cross_entropy(net(pixels), labels)
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         return loss
 
     return run

@@ -29,12 +29,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vitlab.data import jpeg
-from vitlab.data.loader import TrainingBatches
-from vitlab.data.options import Augment
-from vitlab.data.shards import shards
-from vitlab.data.sources import SUFFIXES, Files
-from vitlab.data.splits import open_data
+from vitlab.data.decode import jpeg
+from vitlab.data.loading.loader import TrainingBatches
+from vitlab.data.settings import Augment
+from vitlab.data.sources.sources import SUFFIXES, Files
+from vitlab.data.sources.splits import open_data
+from vitlab.data.sources.tar_shards import shards
 from vitlab.models.config import ViTConfig
 
 SIZE, AREA = 224, 0.08
@@ -187,9 +187,9 @@ def decoders(files: list[Path]) -> dict[str, Work]:
     sides = [Image.open(BytesIO(item)) for item in items]
     known = [(i, s.height, s.width, s.mode == "L") for i, s in zip(items, sides, strict=True)]
 
-    def cut(item: bytes, rows: int, columns: int, grey: bool) -> None:
+    def cut(item: bytes, rows: int, columns: int, gray: bool) -> None:
         scale = jpeg.scale_for(0.7 * columns, 0.7 * rows, SIZE, SIZE)
-        jpeg.decode(item, rows, columns, grey, scale, int(0.85 * rows))
+        jpeg.decode(item, rows, columns, gray, scale, int(0.85 * rows))
 
     works: dict[str, Callable[..., object]] = {
         "simplejpeg, strict, what a crop needs": cut,
@@ -227,8 +227,8 @@ def enlarged(files: list[Path], folder: Path) -> list[Path]:
 
 def small(file: str) -> dict[str, Work]:
     """A few thousand images of a Parquet file, read from it, and from tar shards made of it."""
-    from vitlab.data.prepare import prepare
-    from vitlab.data.sources import Subset
+    from vitlab.data.loading.prepare import prepare
+    from vitlab.data.sources.sources import Subset
 
     whole = open_data(file).whole
     assert whole is not None

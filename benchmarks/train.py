@@ -34,7 +34,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import vitlab
-from vitlab.measure import cost
+from vitlab.models import cost
 
 WIDTHS = {"Ti": (192, 3, 12), "S": (384, 6, 12), "B": (768, 12, 12), "L": (1024, 16, 24)}
 Step = Callable[[], float]
@@ -174,15 +174,15 @@ def groups(model: nn.Module) -> list[dict[str, Any]]:
 
 def our_step(model: nn.Module, batch: Any, args: argparse.Namespace, precision: str) -> Step:
     """As `vitlab train` does it."""
-    from vitlab.training.guard import Guard
-    from vitlab.training.precision import Engine
+    from vitlab.training.step.guard import Guard
+    from vitlab.training.step.precision import Engine
 
-    optimiser = torch.optim.AdamW(groups(model), lr=1e-4, fused=True)
+    optimizer = torch.optim.AdamW(groups(model), lr=1e-4, fused=True)
     engine = Engine(model, precision, args.compile)
-    guard = Guard(optimiser, batch[0].device)
+    guard = Guard(optimizer, batch[0].device)
 
     def step() -> float:
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         engine.begin()
         with engine.computing():
             scores = engine.network(engine.images(batch[0]))
@@ -200,7 +200,7 @@ def our_step(model: nn.Module, batch: Any, args: argparse.Namespace, precision: 
 def timm_step(model: nn.Module, batch: Any, args: argparse.Namespace, precision: str) -> Step:
     """As timm's train.py does it: `--opt adamw --weight-decay 0.05 --amp --amp-dtype bfloat16`."""
     create = importlib.import_module("timm.optim").create_optimizer_v2
-    optimiser = create(model, opt="adamw", lr=1e-4, weight_decay=0.05)
+    optimizer = create(model, opt="adamw", lr=1e-4, weight_decay=0.05)
     network: Any = torch.compile(model) if args.compile else model
     device = batch[0].device.type
 
@@ -208,8 +208,8 @@ def timm_step(model: nn.Module, batch: Any, args: argparse.Namespace, precision:
         with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
             loss = F.cross_entropy(network(batch[0]), batch[1])
         loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         return loss.item() if device == "cpu" else 0.0
 
     return step
@@ -219,7 +219,7 @@ def transformers_step(
     model: nn.Module, batch: Any, args: argparse.Namespace, precision: str
 ) -> Step:
     """As the Trainer does it: fused AdamW, clipping at 1."""
-    optimiser = torch.optim.AdamW(groups(model), lr=1e-4, fused=True)
+    optimizer = torch.optim.AdamW(groups(model), lr=1e-4, fused=True)
     network: Any = torch.compile(model) if args.compile else model
     device = batch[0].device.type
 
@@ -228,8 +228,8 @@ def transformers_step(
             loss = F.cross_entropy(network(batch[0]), batch[1])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         return loss.item() if device == "cpu" else 0.0
 
     return step

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from vitlab.data.splits import open_data
+from vitlab.data.sources.splits import open_data
 
 
 def main(folder: Path, count: int = 6) -> None:

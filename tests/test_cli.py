@@ -95,9 +95,9 @@ def test_predictions_are_those_of_evaluation(run: Path, tmp_path: Path) -> None:
     """The same image gets the same probabilities whichever way it comes."""
     from PIL import Image
 
-    from vitlab.data.splits import open_data
+    from vitlab.data.sources.splits import open_data
     from vitlab.device import choose
-    from vitlab.evaluation.predict import predict
+    from vitlab.evaluation.predictions import predict
 
     model, test = vitlab.load(run), open_data("digits").test
     pixels = test.read(5)

@@ -7,17 +7,17 @@ if TYPE_CHECKING:
     from vitlab import inspect as inspect
     from vitlab import measure as measure
     from vitlab.errors import UserError as UserError
-    from vitlab.evaluation.classify import classify as classify
-    from vitlab.evaluation.evaluate import evaluate as evaluate
-    from vitlab.models.bit import ResNet as ResNet
+    from vitlab.evaluation.classification import classify as classify
+    from vitlab.evaluation.evaluation import evaluate as evaluate
     from vitlab.models.config import ResNetConfig as ResNetConfig
     from vitlab.models.config import ViTConfig as ViTConfig
     from vitlab.models.create import create as create
     from vitlab.models.fuse import fuse as fuse
+    from vitlab.models.resnets.resnet import ResNet as ResNet
     from vitlab.models.vit import VisionTransformer as VisionTransformer
-    from vitlab.training.recipe import Host as Host
-    from vitlab.training.recipe import Recipe as Recipe
-    from vitlab.training.recipes import recipe as recipe
+    from vitlab.recipes.named import recipe as recipe
+    from vitlab.recipes.recipe import Host as Host
+    from vitlab.recipes.recipe import Recipe as Recipe
     from vitlab.training.train import Run as Run
     from vitlab.training.train import train as train
     from vitlab.weights.delta import Delta as Delta
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Delta": "vitlab.weights.delta",
-    "Host": "vitlab.training.recipe",
-    "Recipe": "vitlab.training.recipe",
+    "Host": "vitlab.recipes.recipe",
+    "Recipe": "vitlab.recipes.recipe",
     "Run": "vitlab.training.train",
     "UserError": "vitlab.errors",
     "ViTConfig": "vitlab.models.config",
     "VisionTransformer": "vitlab.models.vit",
-    "classify": "vitlab.evaluation.classify",
+    "classify": "vitlab.evaluation.classification",
     "create": "vitlab.models.create",
     "fuse": "vitlab.models.fuse",
-    "ResNet": "vitlab.models.bit",
+    "ResNet": "vitlab.models.resnets.resnet",
     "ResNetConfig": "vitlab.models.config",
     "delta": "vitlab.weights.delta",
-    "evaluate": "vitlab.evaluation.evaluate",
+    "evaluate": "vitlab.evaluation.evaluation",
     "inspect": "",
     "load": "vitlab.weights.load",
     "measure": "",
     "push": "vitlab.weights.hub",
-    "recipe": "vitlab.training.recipes",
+    "recipe": "vitlab.recipes.named",
     "save": "vitlab.weights.save",
     "train": "vitlab.training.train",
 }

@@ -12,9 +12,9 @@ from tyro.conf import Positional
 
 from vitlab.errors import UserError
 from vitlab.models.config import Size
-from vitlab.training.folder import holds_run, read_recipe
-from vitlab.training.recipe import Host, ModelPart, Recipe, check
-from vitlab.training.recipes import recipe as named_recipe
+from vitlab.recipes.named import recipe as named_recipe
+from vitlab.recipes.recipe import Host, ModelPart, Recipe, check
+from vitlab.runs import holds_run, read_recipe
 
 Arguments = TypeVar("Arguments")
 
@@ -38,7 +38,7 @@ class Train:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate:
-    """Measure a model on labelled images.
+    """Measure a model on labeled images.
 
     Attributes:
         weights: a run folder or a saved model
@@ -170,14 +170,14 @@ class Push:
         weights: anything that loads
         to: user/name
         private: only for you, if it is made
-        licence: of the weights, apache-2.0 say (None: that of the source weights, if known)
+        license: of the weights, apache-2.0 say (None: that of the source weights, if known)
         json: print one JSON object
     """
 
     weights: Positional[str]
     to: Positional[str]
     private: bool = False
-    licence: str | None = None
+    license: str | None = None
     json: bool = False
 
 
@@ -209,7 +209,7 @@ class Study:
     """Make a table of a paper or an article anew; what is finished is not trained again.
 
     Attributes:
-        name: which one; optimisers trains the same ViT with each of them
+        name: which one; optimizers trains the same ViT with each of them
         data: what vitlab train takes
         recipe: the recipe that is varied (empty: digits for the digits, else small)
         model: the model, where not the recipe's
@@ -221,7 +221,7 @@ class Study:
         json: print one JSON object
     """
 
-    name: Positional[Literal["optimisers"]]
+    name: Positional[Literal["optimizers"]]
     data: Positional[str] = "digits"
     recipe: str = ""
     model: str | None = None

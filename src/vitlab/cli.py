@@ -50,7 +50,7 @@ def train(words: list[str]) -> None:
 
 
 def evaluate(words: list[str]) -> None:
-    """Measure a model on labelled images."""
+    """Measure a model on labeled images."""
     from vitlab.arguments import Evaluate, parse
 
     args = parse(Evaluate, words, "evaluate")
@@ -97,7 +97,7 @@ def measure(words: list[str]) -> None:
     args = parse(Measure, words, "measure")
     if not args.models:
         raise UserError("name a model, ViT-B/16 say, or a run folder")
-    from vitlab.measure.figures import measure as measure_
+    from vitlab.measure.summary import measure as measure_
 
     rows = [
         measure_(
@@ -129,9 +129,9 @@ def prepare(words: list[str]) -> None:
     from vitlab.arguments import Prepare, parse
 
     args = parse(Prepare, words, "prepare")
-    from vitlab.data.prepare import parts
-    from vitlab.data.prepare import prepare as prepare_
-    from vitlab.training.progress import Meter, say
+    from vitlab.data.loading.prepare import parts
+    from vitlab.data.loading.prepare import prepare as prepare_
+    from vitlab.progress import Meter, say
 
     sources = parts(args.data)
     with Meter(sum(map(len, sources.values())), title="preparing") as meter:
@@ -155,9 +155,9 @@ def study(words: list[str]) -> None:
     args = parse(Study, words, "study")
     from pathlib import Path
 
-    from vitlab.studies.optimisers import HEAD, shortened, table
-    from vitlab.studies.optimisers import study as study_
-    from vitlab.training.recipes import recipe
+    from vitlab.recipes.named import recipe
+    from vitlab.studies.optimizer_table import HEAD, shortened, table
+    from vitlab.studies.optimizer_table import study as study_
 
     name = args.recipe or ("digits" if args.data == "digits" else "small")
     start = recipe(name, args.data, seed=args.seed, **({"model": args.model} if args.model else {}))
@@ -175,7 +175,7 @@ def models(words: list[str]) -> None:
     from vitlab.arguments import List, parse
 
     args = parse(List, words, "models")
-    from vitlab.measure.cost import cost
+    from vitlab.models.cost import cost
     from vitlab.models.names import MODELS, config_of
 
     prices = {name: cost(config_of(name)) for name in MODELS}
@@ -195,7 +195,7 @@ def load_check(words: list[str]) -> None:
     from vitlab.arguments import LoadCheck, parse
 
     args = parse(LoadCheck, words, "load-check")
-    from vitlab.weights.look import look
+    from vitlab.weights.check import look
 
     seen = look(args.source, name=args.name, image_size=args.image_size)
     for note in seen.notes:
@@ -205,7 +205,7 @@ def load_check(words: list[str]) -> None:
         return
     _print_table(
         ("what", "value"),
-        [("recognised as", seen.format), ("model", seen.model)]
+        [("recognized as", seen.format), ("model", seen.model)]
         + [(key, str(value)) for key, value in seen.config.items() if key != "labels"],
     )
     rows = [
@@ -258,7 +258,7 @@ def push(words: list[str]) -> None:
     import vitlab
 
     model = vitlab.load(args.weights)
-    url = vitlab.push(model, args.to, private=args.private, licence=args.licence)
+    url = vitlab.push(model, args.to, private=args.private, license=args.license)
     if args.json:
         _print_json({"model": model.config.name, "url": url})
         return
@@ -270,8 +270,8 @@ def recipes(words: list[str]) -> None:
     from vitlab.arguments import List, parse
 
     args = parse(List, words, "recipes")
-    from vitlab.training.folder import as_tables
-    from vitlab.training.recipes import RECIPES
+    from vitlab.recipes.named import RECIPES
+    from vitlab.runs import as_tables
 
     about = {name: (make.__doc__ or "").splitlines()[0] for name, make in RECIPES.items()}
     if args.json:

@@ -7,11 +7,11 @@ import pytest
 import torch
 from scipy import ndimage
 
-from vitlab.data import augment as module
-from vitlab.data.augment import augment, normalise
-from vitlab.data.options import Augment
-from vitlab.data.policy import draws_needed
-from vitlab.data.warp import affine
+from vitlab.data.augment import augment as module
+from vitlab.data.augment.augment import augment, normalize
+from vitlab.data.augment.policy import draws_needed
+from vitlab.data.augment.warp import affine
+from vitlab.data.settings import Augment
 
 HALF = torch.full((1, 6), 0.5)  # the draw that means: not moved (and not flipped)
 
@@ -32,10 +32,10 @@ def plain(images: torch.Tensor, draws: torch.Tensor, how: Augment) -> torch.Tens
     return augment(images, draws, how, (0.0,) * 3, (1.0,) * 3)
 
 
-def test_normalise_is_scale_less_mean_by_std() -> None:
+def test_normalize_is_scale_less_mean_by_std() -> None:
     images = torch.randint(0, 256, (2, 4, 5, 3), dtype=torch.uint8)
     mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
-    got = normalise(images, mean, std)
+    got = normalize(images, mean, std)
     want = (images.double().numpy() / 255 - np.array(mean)) / np.array(std)
     np.testing.assert_allclose(got.permute(0, 2, 3, 1).numpy(), want, atol=1e-6)
     assert got.dtype == torch.float32
@@ -44,7 +44,7 @@ def test_normalise_is_scale_less_mean_by_std() -> None:
 def test_no_movement_is_the_image_itself() -> None:
     images = smooth(9, 13)
     still = plain(images, HALF, Augment(rotate=20, shift=0.2, zoom=0.3, shear=10, flip=True))
-    torch.testing.assert_close(still, normalise(images, (0.0,) * 3, (1.0,) * 3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(still, normalize(images, (0.0,) * 3, (1.0,) * 3), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("rotate", [0.0, 30.0])
@@ -56,7 +56,7 @@ def test_flip_mirrors_half_of_the_images_exactly(rotate: float) -> None:
     flipped = draws[:, 0] < 0.5
     assert 16 < flipped.sum() < 48
     want = torch.where(flipped[:, None, None, None], images.flip(2), images)
-    torch.testing.assert_close(got, normalise(want, (0.0,) * 3, (1.0,) * 3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(got, normalize(want, (0.0,) * 3, (1.0,) * 3), atol=1e-5, rtol=0)
 
 
 def test_shift_by_whole_pixels_is_exact_and_black_comes_in() -> None:
@@ -64,13 +64,13 @@ def test_shift_by_whole_pixels_is_exact_and_black_comes_in() -> None:
     got = plain(images, draw(2, 0.75), Augment(shift=0.25))  # (2 * 0.75 - 1) * 0.25 of 16: 2 pixels
     want = torch.zeros_like(images)
     want[:, :, :14] = images[:, :, 2:]
-    torch.testing.assert_close(got, normalise(want, (0.0,) * 3, (1.0,) * 3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(got, normalize(want, (0.0,) * 3, (1.0,) * 3), atol=1e-5, rtol=0)
 
 
 def test_quarter_turns_are_exact() -> None:
     images = smooth(9, 9)
     got = plain(images, draw(1, 0.0), Augment(rotate=90))
-    turned = [torch.rot90(normalise(images, (0.0,) * 3, (1.0,) * 3), k, (2, 3)) for k in (1, 3)]
+    turned = [torch.rot90(normalize(images, (0.0,) * 3, (1.0,) * 3), k, (2, 3)) for k in (1, 3)]
     assert min((got - each).abs().max() for each in turned) < 1e-5
 
 
@@ -93,10 +93,10 @@ def test_agrees_with_scipy(place: int, value: float, how: Augment) -> None:
     turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
     xy = turn @ np.array([[1, slant], [0, 1]]) / scale
     matrix = xy[::-1, ::-1]  # scipy counts rows first
-    centre = np.array([(rows - 1) / 2, (columns - 1) / 2])
+    center = np.array([(rows - 1) / 2, (columns - 1) / 2])
     for channel in range(3):
         pixels = images[0, :, :, channel].double().numpy() / 255
-        want = ndimage.affine_transform(pixels, matrix, centre - matrix @ centre, order=1)
+        want = ndimage.affine_transform(pixels, matrix, center - matrix @ center, order=1)
         inner = (slice(6, -6), slice(8, -8))  # the two treat the border differently
         np.testing.assert_allclose(got[channel].numpy()[inner], want[inner], atol=1e-5)
 

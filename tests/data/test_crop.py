@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from vitlab.data import crop as c
+from vitlab.data.decode import crop as c
 
 ROWS, COLUMNS = 7, 11
 RGB = np.random.default_rng(0).integers(0, 256, (ROWS, COLUMNS, 3), dtype=np.uint8)
@@ -91,14 +91,14 @@ def test_crop_resize_copies():
         ((1, 1, 224, 224, 1.0), (0, 0, 1, 1)),
     ],
 )
-def test_centre_box(arguments, box):
-    assert c.centre_box(*arguments) == box
+def test_center_box(arguments, box):
+    assert c.center_box(*arguments) == box
 
 
 @pytest.mark.parametrize("crop", [0.0, -1.0, 1.01])
-def test_centre_box_refuses(crop):
+def test_center_box_refuses(crop):
     with pytest.raises(ValueError, match="crop must be above 0 and at most 1"):
-        c.centre_box(10, 10, 5, 5, crop)
+        c.center_box(10, 10, 5, 5, crop)
 
 
 sides = st.integers(1, 3000)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from vitlab.data import decode as d
+from vitlab.data.decode import decode as d
 from vitlab.errors import UserError
 
 ROWS, COLUMNS = 7, 11
@@ -44,9 +44,9 @@ def chunk(kind, content):
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)
 
 
-def png(rows, columns, depth, colour, lines, *extra):
+def png(rows, columns, depth, color, lines, *extra):
     """A PNG from its packed lines; `extra` chunks go before the pixels."""
-    header = struct.pack(">IIBBBBB", columns, rows, depth, colour, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", columns, rows, depth, color, 0, 0, 0)
     pixels = zlib.compress(b"".join(b"\0" + bytes(line) for line in lines))
     parts = [chunk(b"IHDR", header), *extra, chunk(b"IDAT", pixels), chunk(b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
@@ -75,7 +75,7 @@ def flat_jpeg(samples, adobe=None):
     """One 8x8 block per component, each of one value, coded by hand: no library's conventions."""
     bits = ""
     for sample in samples:
-        level = (sample - 128) * 8  # quantisation step 1
+        level = (sample - 128) * 8  # quantization step 1
         length = abs(level).bit_length()
         bits += f"{length:04b}"
         if length:
@@ -113,17 +113,17 @@ def luma(rgb):
     return ((weighted + 32768) >> 16).astype(np.uint8)[..., None]
 
 
-def over_white(colours, alpha):
+def over_white(colors, alpha):
     weight = alpha.astype(np.float64) / 255
-    return np.rint(colours * weight + 255 * (1 - weight)).astype(np.uint8)
+    return np.rint(colors * weight + 255 * (1 - weight)).astype(np.uint8)
 
 
-def check(data, colours, alpha=None, tolerance=0):
-    """`data` decodes to these colours (RGB or grey) with this alpha, in 1, 3 and 4 channels."""
-    rgb = np.repeat(colours, 3, axis=2) if colours.shape[2] == 1 else colours
+def check(data, colors, alpha=None, tolerance=0):
+    """`data` decodes to these colors (RGB or gray) with this alpha, in 1, 3 and 4 channels."""
+    rgb = np.repeat(colors, 3, axis=2) if colors.shape[2] == 1 else colors
     opaque = rgb if alpha is None else over_white(rgb, alpha)
-    grey = opaque[..., :1] if colours.shape[2] == 1 else luma(opaque)
-    for channels, expected in ((1, grey), (3, opaque)):
+    gray = opaque[..., :1] if colors.shape[2] == 1 else luma(opaque)
+    for channels, expected in ((1, gray), (3, opaque)):
         result = d.decode(data, channels)
         assert result.shape == expected.shape
         assert result.dtype == np.uint8
@@ -134,12 +134,12 @@ def check(data, colours, alpha=None, tolerance=0):
     assert result.flags.c_contiguous
     expected = np.full_like(rgb[..., :1], 255) if alpha is None else alpha
     assert np.array_equal(result[..., 3:], expected)
-    seen = expected[..., 0] > 0  # the colour under full transparency is nobody's business
+    seen = expected[..., 0] > 0  # the color under full transparency is nobody's business
     assert np.abs(result[seen][:, :3].astype(int) - rgb[seen]).max() <= tolerance
-    assert d.size(data) == colours.shape[:2]
+    assert d.size(data) == colors.shape[:2]
 
 
-# ---- colours
+# ---- colors
 
 
 @pytest.mark.parametrize(("kind", "options"), [*LOSSLESS, ("WEBP", {"lossless": True})])
@@ -241,7 +241,7 @@ def test_hsv():
     """No accepted format stores it, but the conversion knows it."""
     image = Image.frombytes("HSV", (3, 1), bytes([0, 255, 255, 85, 255, 100, 9, 0, 77]))
     expected = [[[255, 0, 0], [0, 100, 0], [77, 77, 77]]]
-    assert np.array_equal(np.asarray(d._recolour(image, 3)), expected)
+    assert np.array_equal(np.asarray(d._recolor(image, 3)), expected)
 
 
 # ---- more than 8 bits
@@ -338,28 +338,28 @@ def test_alpha_webp():
 
 
 def test_premultiplied_grey_tiff():
-    grey, alpha = np.array([[[200], [100], [0]]], np.uint8), np.array([[[255], [128], [0]]])
-    stored = np.rint(grey * (alpha / 255)).astype(np.uint8)
+    gray, alpha = np.array([[[200], [100], [0]]], np.uint8), np.array([[[255], [128], [0]]])
+    stored = np.rint(gray * (alpha / 255)).astype(np.uint8)
     pixels = np.concatenate([stored, alpha.astype(np.uint8)], axis=2).tobytes()
     tags = {256: 3, 257: 1, 258: (8, 8), 277: 2, 338: (1,)}
-    check(tiff(pixels, tags), grey, alpha.astype(np.uint8), tolerance=1)
+    check(tiff(pixels, tags), gray, alpha.astype(np.uint8), tolerance=1)
 
 
 def test_palette_with_alpha_tiff():
-    colours = np.random.default_rng(2).integers(0, 256, (256, 3), dtype=np.uint8)
+    colors = np.random.default_rng(2).integers(0, 256, (256, 3), dtype=np.uint8)
     pixels = np.concatenate([GREY, ALPHA], axis=2).tobytes()
     tags = {256: COLUMNS, 257: ROWS, 258: (8, 8), 262: 3, 277: 2, 338: (2,)}
-    tags[320] = tuple(int(value) * 257 for value in colours.T.ravel())
-    check(tiff(pixels, tags), colours[GREY[..., 0]], ALPHA)
+    tags[320] = tuple(int(value) * 257 for value in colors.T.ravel())
+    check(tiff(pixels, tags), colors[GREY[..., 0]], ALPHA)
 
 
 @pytest.mark.parametrize("transparency", [bytes([0, 90, 200]), bytes([255, 0]), bytes([255, 255])])
 def test_palette_with_alpha_png(transparency):
-    colours = np.array([[250, 10, 20], [30, 200, 40], [50, 60, 150], [0, 0, 0]], np.uint8)
+    colors = np.array([[250, 10, 20], [30, 200, 40], [50, 60, 150], [0, 0, 0]], np.uint8)
     index = np.array([[0, 1, 2, 3], [3, 2, 1, 0]], np.uint8)
     alphas = np.frombuffer(transparency.ljust(4, b"\xff"), np.uint8)
-    extra = chunk(b"PLTE", colours.tobytes()), chunk(b"tRNS", transparency)
-    check(png(2, 4, 8, 3, index, *extra), colours[index], alphas[index][..., None])
+    extra = chunk(b"PLTE", colors.tobytes()), chunk(b"tRNS", transparency)
+    check(png(2, 4, 8, 3, index, *extra), colors[index], alphas[index][..., None])
 
 
 def test_transparent_gif():
@@ -377,11 +377,11 @@ def test_transparent_grey_png(depth):
     values = np.array([0, 1, 2**depth - 1, 2 ** (depth - 1)])
     bits = "".join(f"{value:0{depth}b}" for value in values)
     line = int(bits.ljust(-(-len(bits) // 8) * 8, "0"), 2).to_bytes(-(-len(bits) // 8))
-    grey = values * 255 // (2**depth - 1) if depth < 16 else values >> 8
+    gray = values * 255 // (2**depth - 1) if depth < 16 else values >> 8
     for key in values.tolist():
         data = png(1, 4, depth, 0, [line], chunk(b"tRNS", struct.pack(">H", key)))
         alpha = np.where(values == key, 0, 255).astype(np.uint8).reshape(1, 4, 1)
-        check(data, grey.astype(np.uint8).reshape(1, 4, 1), alpha)
+        check(data, gray.astype(np.uint8).reshape(1, 4, 1), alpha)
 
 
 @pytest.mark.parametrize("depth", [8, 16])
@@ -589,7 +589,7 @@ def test_signature_alone(kind):
     [(kind, {}) for kind in d.FORMATS if kind != "TIFF"] + [("JPEG", {"progressive": True})],
 )
 def test_truncated(kind, options):
-    """Cut in the middle of the pixels: refused, never grey below."""
+    """Cut in the middle of the pixels: refused, never gray below."""
     noise = np.random.default_rng(4).integers(0, 256, (90, 110, 3), dtype=np.uint8)
     data = save(Image.fromarray(noise), kind, **options)
     for share in (0.3, 0.6, 0.9):
@@ -698,8 +698,8 @@ def test_wrong_channels_are_the_callers_error():
 
 
 def odd_files():
-    grey = Image.fromarray(GREY[..., 0])
-    plain, jpeg = save(grey), save(grey, "JPEG")
+    gray = Image.fromarray(GREY[..., 0])
+    plain, jpeg = save(gray), save(gray, "JPEG")
     animation = chunk(b"acTL", bytes(8))
     multi = b"\xff\xe2" + struct.pack(">H", 60) + b"MPF\0II*\0" + bytes(50)
     photoshop = b"\xff\xed\0\x16Photoshop 3.0\x008BIM\0\0"  # Pillow refuses the file
@@ -771,13 +771,13 @@ def test_threads_leave_the_filters_alone():
 
 def samples():
     """One small file of every kind of path through the decoder."""
-    rgb, grey = Image.fromarray(RGB), Image.fromarray(GREY[..., 0])
+    rgb, gray = Image.fromarray(RGB), Image.fromarray(GREY[..., 0])
     both = Image.fromarray(np.concatenate([RGB, ALPHA], axis=2))
     frames = {"save_all": True, "append_images": [Image.fromarray(255 - RGB)]}
     wide = Image.fromarray(WIDE)
     return [
         save(rgb, "JPEG", exif=exif(6)),
-        save(grey, "JPEG", progressive=True),
+        save(gray, "JPEG", progressive=True),
         flat_jpeg([10, 200, 30, 255], adobe=2),
         save(rgb, exif=exif(5)),
         save(both),
@@ -788,13 +788,13 @@ def samples():
         save(both, "WEBP", lossless=True),
         save(rgb, "WEBP", **frames),
         save(rgb, "GIF", **frames),
-        save(grey, "GIF", transparency=7),
+        save(gray, "GIF", transparency=7),
         save(rgb, "BMP"),
         save(rgb.quantize(9), "BMP"),
         bmp(np.concatenate([RGB, ALPHA], axis=2)),
         save(rgb, "TIFF", tiffinfo={274: 7}),
         save(both, "TIFF", compression="tiff_lzw"),
-        save(grey.convert("1"), "TIFF", compression="group4"),
+        save(gray.convert("1"), "TIFF", compression="group4"),
         save(rgb, "TIFF", compression="jpeg"),
         save(wide, "TIFF", compression="tiff_adobe_deflate"),
         save(Image.fromarray(GREY[..., 0] / np.float32(255)), "TIFF"),

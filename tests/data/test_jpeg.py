@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitlab.data import decode as d
-from vitlab.data import jpeg
-from vitlab.data.orientation import BACK, turn, turn_box
+from vitlab.data.decode import decode as d
+from vitlab.data.decode import jpeg
+from vitlab.data.decode.orientation import BACK, turn, turn_box
 from vitlab.errors import UserError
 
 ROWS, COLUMNS = 150, 203
@@ -35,7 +35,7 @@ KINDS = {
     "4:2:0": save(subsampling="4:2:0"),
     "4:1:1": save(subsampling="4:1:1"),
     "progressive": save(progressive=True),
-    "grey": save(PICTURE.convert("L")),
+    "gray": save(PICTURE.convert("L")),
     "cmyk": save(PICTURE.convert("CMYK")),
     "rgb": save(keep_rgb=True),
     "restarts": save(restart_marker_rows=1),
@@ -63,7 +63,7 @@ def test_a_box_at_full_size_has_pillows_pixels(kind, channels, cut):
 
 
 @pytest.mark.parametrize("scale", [2, 4, 8])
-@pytest.mark.parametrize("kind", ["4:4:4", "4:2:2", "4:2:0", "progressive", "grey", "restarts"])
+@pytest.mark.parametrize("kind", ["4:4:4", "4:2:2", "4:2:0", "progressive", "gray", "restarts"])
 def test_smaller_scales_are_those_of_pillow(kind, scale):
     data = KINDS[kind]
     image = Image.open(BytesIO(data))
@@ -79,7 +79,7 @@ def test_smaller_scales_are_those_of_pillow(kind, scale):
     assert place == tuple(edge / scale for edge in box)
     rows = slice(round(place[1]), round(place[3]))
     assert np.array_equal(pixels[rows], theirs[rows])
-    if kind in ("4:4:4", "4:2:0", "grey") and scale < 8:
+    if kind in ("4:4:4", "4:2:0", "gray") and scale < 8:
         assert len(pixels) < len(theirs)  # stopped early
     assert np.array_equal(fast(data, box, least, cut=False)[0], theirs)
 
@@ -120,7 +120,7 @@ def test_turning_boxes_and_pixels(orientation):
 WHOLE = (0, 0, COLUMNS, ROWS)
 
 
-@pytest.mark.parametrize("kind", ["4:2:0", "4:4:4", "progressive", "grey"])
+@pytest.mark.parametrize("kind", ["4:2:0", "4:4:4", "progressive", "gray"])
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
 @pytest.mark.parametrize("box", [WHOLE, (0, 0, 30, 20)])
 @pytest.mark.parametrize("ending", [b"", b"\xff\xd9"])

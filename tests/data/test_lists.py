@@ -9,10 +9,10 @@ import torch
 
 from conftest import photo_folder
 from vitlab.data.labels import index_labels
-from vitlab.data.loader import EvaluationBatches
-from vitlab.data.names import Names
-from vitlab.data.sources import Subset, counts
-from vitlab.data.splits import open_data
+from vitlab.data.loading.loader import EvaluationBatches
+from vitlab.data.sources.filenames import Names
+from vitlab.data.sources.sources import Subset, counts
+from vitlab.data.sources.splits import open_data
 from vitlab.models.config import ViTConfig
 
 

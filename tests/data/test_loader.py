@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from vitlab.data.loader import (
+from vitlab.data.augment.policy import draws_needed
+from vitlab.data.loading.loader import (
     Batch,
     EvaluationBatches,
     TrainingBatches,
@@ -14,10 +15,9 @@ from vitlab.data.loader import (
     evaluation_loader,
     training_loader,
 )
-from vitlab.data.options import Augment
-from vitlab.data.policy import draws_needed
-from vitlab.data.sources import Arrays
-from vitlab.data.splits import open_data
+from vitlab.data.settings import Augment
+from vitlab.data.sources.sources import Arrays
+from vitlab.data.sources.splits import open_data
 from vitlab.models.config import ViTConfig
 
 CONFIG = ViTConfig(width=16, heads=2, patch=4, image_size=(16, 24), classes=3)
@@ -90,7 +90,7 @@ def test_pieces_make_up_the_batch() -> None:
     pieces = list(batch.pieces(4))
     assert [len(piece) for piece in pieces] == [4, 4, 2]
     assert torch.equal(torch.cat([piece.images for piece in pieces]), batch.images)
-    assert [len(piece) for piece in batch.pieces(5)] == [4, 4, 2]  # splits no pair of neighbours
+    assert [len(piece) for piece in batch.pieces(5)] == [4, 4, 2]  # splits no pair of neighbors
     assert [len(piece) for piece in batch.pieces(1)] == [1] * 10
 
 

@@ -8,8 +8,8 @@ import torch
 from scipy import stats
 
 from oracles.peers import timm
-from vitlab.data.mix import Mix, dense, draw, neighbours
-from vitlab.data.options import Augment
+from vitlab.data.augment.mix import Mix, dense, draw, neighbors
+from vitlab.data.settings import Augment
 
 SIZE = (20, 28)
 
@@ -26,7 +26,7 @@ def timms() -> Any:
 
 
 def as_timm_pairs(count: int) -> list[int]:
-    """Reversing this order pairs what are neighbours here."""
+    """Reversing this order pairs what are neighbors here."""
     return [*range(0, count, 2), *range(count - 1, 0, -2)]
 
 
@@ -40,8 +40,8 @@ def test_pixels_and_targets_are_timms(
     order = as_timm_pairs(8)
     for share, y, x in ((0.3, 4, 25), (0.71, 12, 13), (0.02, 19, 0)):
         monkeypatch.setattr(theirs, "_params_per_batch", lambda share=share: (share, cut))
-        centre = iter((y, x))
-        monkeypatch.setattr(np.random, "randint", lambda *_, centre=centre, **__: next(centre))
+        center = iter((y, x))
+        monkeypatch.setattr(np.random, "randint", lambda *_, center=center, **__: next(center))
         want, want_targets = theirs(images()[order].clone(), labels[order])
         mixed = by_hand(share, cut, y, x)
         got, targets = mixed(images(), labels, 5)
@@ -122,8 +122,8 @@ def test_several_labels_an_image_are_mixed_as_they_are() -> None:
     assert dense(labels, 3).dtype == torch.float32
 
 
-def test_neighbours() -> None:
+def test_neighbors() -> None:
     cpu = torch.device("cpu")
-    assert neighbours(5, cpu).tolist() == [1, 0, 3, 2, 4]
-    assert neighbours(1, cpu).tolist() == [0]
-    assert neighbours(0, cpu).tolist() == []
+    assert neighbors(5, cpu).tolist() == [1, 0, 3, 2, 4]
+    assert neighbors(1, cpu).tolist() == [0]
+    assert neighbors(0, cpu).tolist() == []

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
-from vitlab.data.ops import box_weights, equalize, photometric
-from vitlab.data.policy import Op
-from vitlab.data.warp import compose, sample
+from vitlab.data.augment.ops import box_weights, equalize, photometric
+from vitlab.data.augment.policy import Op
+from vitlab.data.augment.warp import compose, sample
 
 Pixels = NDArray[np.uint8]
 ROWS, COLUMNS = 48, 64
@@ -23,7 +23,7 @@ FILL = (124, 116, 104)
 
 
 def pictures(channels: int = 3) -> list[Pixels]:
-    """Smooth, noisy, dark, flat, two-valued and grey images, (H, W, C)."""
+    """Smooth, noisy, dark, flat, two-valued and gray images, (H, W, C)."""
     generator = np.random.default_rng(0)
     coarse = Image.fromarray(generator.integers(0, 256, (6, 8, 3), np.uint8))
     smooth = np.asarray(coarse.resize((COLUMNS, ROWS), Image.Resampling.BICUBIC))
@@ -32,8 +32,8 @@ def pictures(channels: int = 3) -> list[Pixels]:
     two = np.where(noisy > 100, np.uint8(200), np.uint8(30))
     rare = np.full_like(smooth, 77)
     rare[0, 0] = (1, 2, 250)
-    grey = np.repeat(smooth[..., :1], 3, -1)
-    kinds = [smooth, noisy, some, some // 3 + 40, np.full_like(smooth, 90), two, rare, grey]
+    gray = np.repeat(smooth[..., :1], 3, -1)
+    kinds = [smooth, noisy, some, some // 3 + 40, np.full_like(smooth, 90), two, rare, gray]
     return [np.ascontiguousarray(each[..., :channels]) for each in kinds]
 
 
@@ -182,8 +182,8 @@ def test_movements_compose_as_one_after_the_other() -> None:
     pixels, fill = torch.tensor(image).permute(2, 0, 1)[None], torch.tensor(FILL).byte()
     got = sample(pixels, theta, fill, "bilinear")[0].permute(1, 2, 0).numpy().astype(int)
     cos, sin = np.cos(np.radians(12.0)), np.sin(np.radians(12.0))
-    centre = np.array([[1, 0, COLUMNS / 2], [0, 1, ROWS / 2], [0, 0, 1]])
-    turned = centre @ np.array([[cos, -sin, 0], [sin, cos, 0], [0, 0, 1]]) @ np.linalg.inv(centre)
+    center = np.array([[1, 0, COLUMNS / 2], [0, 1, ROWS / 2], [0, 0, 1]])
+    turned = center @ np.array([[cos, -sin, 0], [sin, cos, 0], [0, 0, 1]]) @ np.linalg.inv(center)
     sheared, moved = np.eye(3), np.eye(3)
     sheared[0, 1], moved[1, 2] = 0.2, 0.1 * ROWS
     matrix = (turned @ sheared @ moved).ravel()[:6].tolist()
@@ -198,7 +198,7 @@ def test_movements_compose_as_one_after_the_other() -> None:
     assert apart.mean() < 4  # three samplings blur
 
 
-def test_each_image_has_its_own_operation_and_no_neighbours() -> None:
+def test_each_image_has_its_own_operation_and_no_neighbors() -> None:
     generator = np.random.default_rng(1)
     images = torch.from_numpy(generator.integers(0, 256, (40, 3, 20, 24), np.uint8))
     ops = generator.integers(0, Op.HUE + 1, 40)

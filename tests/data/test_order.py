@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitlab.data.order import batch_indices, batch_samples, draws, epoch_order, steps
+from vitlab.data.loading.order import batch_indices, batch_samples, draws, epoch_order, steps
 
 
 @given(
@@ -42,7 +42,7 @@ def test_draws_belong_to_seed_epoch_and_image() -> None:
     assert many.min() >= 0
     assert many.max() < 1
     assert many.mean() == pytest.approx(0.5, abs=0.01)
-    assert abs(np.corrcoef(many[:-1, 0], many[1:, 0])[0, 1]) < 0.1  # neighbours are independent
+    assert abs(np.corrcoef(many[:-1, 0], many[1:, 0])[0, 1]) < 0.1  # neighbors are independent
 
 
 @given(
@@ -69,7 +69,7 @@ def test_one_copy_each_is_the_plain_order() -> None:
     assert batch_samples(4, 7, 33, 10, 1) == [(epoch, index, 0) for epoch, index in plain]
 
 
-def test_copies_of_an_image_are_no_neighbours_and_draw_anew() -> None:
+def test_copies_of_an_image_are_no_neighbors_and_draw_anew() -> None:
     samples = batch_samples(4, 3, 1000, 48, 3)
     indices = [index for _, index, _ in samples]
     assert len(set(indices)) == 16

@@ -1,4 +1,4 @@
-"""What is decided for each image, against timm's RandAugment and torchvision's colour jitter."""
+"""What is decided for each image, against timm's RandAugment and torchvision's color jitter."""
 
 import random
 from collections import Counter
@@ -11,9 +11,8 @@ from PIL import Image
 from scipy import stats
 
 from oracles.peers import timm as peer
-from vitlab.data.augment import augment
-from vitlab.data.options import Augment
-from vitlab.data.policy import (
+from vitlab.data.augment.augment import augment
+from vitlab.data.augment.policy import (
     JITTER,
     RAND,
     RANDAUGMENT,
@@ -25,6 +24,7 @@ from vitlab.data.policy import (
     sequence,
     three_augment,
 )
+from vitlab.data.settings import Augment
 
 NAMES = (
     "AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "Solarize", "SolarizeAdd", "Color",
@@ -147,7 +147,7 @@ def kind(op: int) -> type:
     return int if op in (Op.POSTERIZE, Op.SOLARIZE, Op.SOLARIZE_ADD) else float
 
 
-def test_what_comes_in_is_the_mean_colour() -> None:
+def test_what_comes_in_is_the_mean_color() -> None:
     how = Augment(rand_ops=1, rand_std=0, rand_probability=1)
     draws = torch.full((1, draws_needed(how)), 0.5)
     draws[0, RAND] = (RANDAUGMENT.index(Op.TRANSLATE_X) + 0.5) / 15

@@ -11,11 +11,11 @@ from PIL import Image
 
 from conftest import photo, photo_folder
 from vitlab.cli import main
-from vitlab.data import writers
-from vitlab.data.decode import decode
-from vitlab.data.prepare import parts, prepare, smaller
-from vitlab.data.sources import Subset
-from vitlab.data.splits import open_data
+from vitlab.data.decode.decode import decode
+from vitlab.data.loading import writers
+from vitlab.data.loading.prepare import parts, prepare, smaller
+from vitlab.data.sources.sources import Subset
+from vitlab.data.sources.splits import open_data
 
 
 def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
@@ -103,11 +103,11 @@ def test_several_labels_and_unsplit_data(tmp_path: Path, layout: str) -> None:
 
 
 def test_what_becomes_of_one_image() -> None:
-    grey = encoded(photo(1, 90, 60).convert("L"), "JPEG")
-    data, suffix = smaller(grey, "x", 30, 90)
+    gray = encoded(photo(1, 90, 60).convert("L"), "JPEG")
+    data, suffix = smaller(gray, "x", 30, 90)
     image = Image.open(BytesIO(data))
     assert (image.mode, image.size, image.format, suffix) == ("L", (30, 45), "JPEG", "jpg")
-    assert smaller(grey, "x", 60, 90) == (grey, "jpg")
+    assert smaller(gray, "x", 60, 90) == (gray, "jpg")
     exif = Image.Exif()
     exif[274] = 6
     turned = encoded(photo(1, 60, 90), "JPEG", exif=exif.tobytes())
@@ -117,7 +117,7 @@ def test_what_becomes_of_one_image() -> None:
     clear = encoded(Image.new("RGBA", (50, 50), (0, 0, 0, 0)), "PNG")
     assert (decode(smaller(clear, "x", 25, 95)[0], 3) > 250).all()
     with pytest.raises(ValueError, match=r"^x: damaged"):
-        smaller(grey[: len(grey) // 2], "x", 60, 90)
+        smaller(gray[: len(gray) // 2], "x", 60, 90)
 
 
 def test_nothing_is_left_half_written(large: Path, tmp_path: Path) -> None:

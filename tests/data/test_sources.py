@@ -8,9 +8,9 @@ import pytest
 from sklearn.datasets import load_digits
 
 from conftest import photo, photo_folder
-from vitlab.data.shape import input_shape
-from vitlab.data.sources import Arrays, counts, digits
-from vitlab.data.splits import fingerprint, held_out, hold_out, open_data
+from vitlab.data.loading.shape import input_shape
+from vitlab.data.sources.sources import Arrays, counts, digits
+from vitlab.data.sources.splits import fingerprint, held_out, hold_out, open_data
 
 
 def test_digits_are_those_of_scikit_learn() -> None:
@@ -134,7 +134,7 @@ def test_parquet_labels_map_to_known_classes_by_name(tmp_path: Path) -> None:
         open_data(folder, classes=("red", "x"))
 
 
-def test_plain_columns_serve_too_and_unlabelled_ones_are_refused(tmp_path: Path) -> None:
+def test_plain_columns_serve_too_and_unlabeled_ones_are_refused(tmp_path: Path) -> None:
     import io
 
     import pyarrow as pa
@@ -174,12 +174,12 @@ def test_sizes_and_channels_come_from_the_images(tmp_path: Path) -> None:
     mixed = photo_folder(tmp_path / "mixed", {"a": 3, "b": 3})
     photo(0, 40, 40).save(mixed / "a" / "000.png")
     assert input_shape(open_data(str(mixed)).train)[0] == 224
-    grey = tmp_path / "grey"
+    gray = tmp_path / "gray"
     for name in "ab":
-        (grey / name).mkdir(parents=True)
+        (gray / name).mkdir(parents=True)
         for i in range(3):
-            photo(i, 20, 20).convert("L").save(grey / name / f"{i}.png")
-    assert input_shape(open_data(str(grey)).train) == (20, 1)
+            photo(i, 20, 20).convert("L").save(gray / name / f"{i}.png")
+    assert input_shape(open_data(str(gray)).train) == (20, 1)
     large = tmp_path / "large"
     for name in "ab":
         (large / name).mkdir(parents=True)

@@ -8,9 +8,9 @@ import torch
 
 import vitlab
 from conftest import photo_folder
-from vitlab.data.splits import open_data
+from vitlab.data.sources.splits import open_data
 from vitlab.evaluation.metrics import figures
-from vitlab.evaluation.predict import predict
+from vitlab.evaluation.predictions import predict
 from vitlab.report.gather import write_report
 
 

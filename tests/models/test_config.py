@@ -116,5 +116,5 @@ def test_any_shape_survives_its_name_and_its_file(
 
 
 def test_a_field_of_a_newer_version_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown model field 'colour'"):
-        ViTConfig.from_dict({"colour": 3})
+    with pytest.raises(ValueError, match="unknown model field 'color'"):
+        ViTConfig.from_dict({"color": 3})

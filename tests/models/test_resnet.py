@@ -11,19 +11,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from oracles import peers
-from vitlab.models.axial_resnet import AXIAL, AxialBody, LineAttention
-from vitlab.models.resnet import (
+from vitlab.models.resnets.axial import AXIAL, AxialBody, LineAttention
+from vitlab.models.resnets.body import (
     BIT,
     HYBRID,
     BiTBody,
     ConvNorm,
-    Flavour,
+    Flavor,
     HybridBody,
     PostUnit,
     StdConv,
     conv_macs,
     pad_same,
-    standardise,
+    standardize,
 )
 
 Body = HybridBody | BiTBody | AxialBody
@@ -36,13 +36,13 @@ SMALL: dict[str, Callable[[], Body]] = {
 }
 
 
-def randomised(body: nn.Module, spread: float = 1) -> nn.Module:
+def randomized(body: nn.Module, spread: float = 1) -> nn.Module:
     """Every tensor random, in double precision, so that no zero or one hides a mistake."""
     generator = torch.Generator().manual_seed(11)
     body.double()
     for name, weight in body.state_dict().items():
         draw = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
-        if weight.ndim == 4:  # a kernel: means that standardising must take away
+        if weight.ndim == 4:  # a kernel: means that standardizing must take away
             weight.copy_(spread * (draw + torch.randn(len(draw), 1, 1, 1, generator=generator)))
         elif name.endswith("weight"):
             weight.copy_(1 + 0.3 * draw)
@@ -111,7 +111,7 @@ def test_hybrid_bodies_agree_with_timm(name: str) -> None:
     other = model.patch_embed.backbone
     # timm adds 1e-8 to the variance where the official code adds 1e-5 to the standard deviation:
     # on wide kernels neither shows. Its norms keep PyTorch's eps; the official one is 1e-6.
-    body = randomised(HybridBody(stages), spread=1e6)
+    body = randomized(HybridBody(stages), spread=1e6)
     fill(other, body, hybrid_names(stages, "stem." if stages else ""))
     for part in other.modules():
         if isinstance(part, nn.GroupNorm):
@@ -129,7 +129,7 @@ def test_hybrid_bodies_agree_with_timm(name: str) -> None:
 @pytest.mark.parametrize("shape", [(2, 3, 64, 64), (1, 3, 32, 96), (1, 3, 75, 46)])
 def test_bit_map_and_logits_agree_with_timm(shape: tuple[int, ...]) -> None:
     other = peers.timm().create_model("resnetv2_50x1_bit", num_classes=7)
-    body = randomised(BiTBody(R50))
+    body = randomized(BiTBody(R50))
     fill(other, body, bit_names(R50))
     _same_eps(other)
     nn.init.normal_(other.head.fc.weight)
@@ -148,7 +148,7 @@ def test_widened_bit_of_other_channels_agrees_with_timm() -> None:
     other = timm.models.resnetv2.ResNetV2(
         (1, 2, 1), in_chans=5, width_factor=2, stem_type="fixed", conv_layer=conv, num_classes=0
     )
-    body = randomised(BiTBody((1, 2, 1), channels=5, widen=2))
+    body = randomized(BiTBody((1, 2, 1), channels=5, widen=2))
     fill(other, body, bit_names((1, 2, 1)))
     with torch.inference_mode():
         ours, theirs = (each(images(1, 5, 33, 48)) for each in (body, other.forward_features))
@@ -255,7 +255,7 @@ def test_same_padding_takes_every_other_place_of_the_unstrided_map(
 ) -> None:
     inputs, weight = images(2, 3, *size), images(4, 3, kernel, kernel)
     everywhere = F.conv2d(inputs, weight, padding="same")
-    # On an even side windows end at the border (centres 1, 3, ...), on an odd one both ends count
+    # On an even side windows end at the border (centers 1, 3, ...), on an odd one both ends count
     first = [int(side % 2 == 0 and kernel > 1) for side in size]
     want = everywhere[:, :, first[0] :: 2, first[1] :: 2]
     got = F.conv2d(pad_same(inputs, kernel, 2), weight, stride=2)
@@ -269,22 +269,22 @@ def test_same_padding_puts_the_odd_pixel_at_the_end() -> None:
     assert (filled.min(0).values.tolist(), filled.max(0).values.tolist()) == ([2, 3], [9, 9])
 
 
-@pytest.mark.parametrize("flavour", [HYBRID, BIT, AXIAL])
-def test_standardised_kernels_against_a_plain_loop(flavour: Flavour) -> None:
+@pytest.mark.parametrize("flavor", [HYBRID, BIT, AXIAL])
+def test_standardized_kernels_against_a_plain_loop(flavor: Flavor) -> None:
     weight = images(5, 3, 3, 2) * torch.tensor([1e-6, 1e-4, 1e-2, 1, 100])[:, None, None, None] + 1
     want = np.empty(weight.shape)
     for out, kernel in enumerate(weight.numpy()):
-        centred = kernel - kernel.sum() / kernel.size
-        variance = (centred**2).sum() / kernel.size
-        scale = math.sqrt(variance) + 1e-5 if flavour is HYBRID else math.sqrt(variance + 1e-10)
-        want[out] = centred / scale
-    torch.testing.assert_close(standardise(weight, flavour), torch.from_numpy(want))
+        centered = kernel - kernel.sum() / kernel.size
+        variance = (centered**2).sum() / kernel.size
+        scale = math.sqrt(variance) + 1e-5 if flavor is HYBRID else math.sqrt(variance + 1e-10)
+        want[out] = centered / scale
+    torch.testing.assert_close(standardize(weight, flavor), torch.from_numpy(want))
 
 
-@pytest.mark.parametrize("flavour", [HYBRID, BIT, AXIAL])
-def test_a_constant_kernel_has_a_finite_gradient(flavour: Flavour) -> None:
+@pytest.mark.parametrize("flavor", [HYBRID, BIT, AXIAL])
+def test_a_constant_kernel_has_a_finite_gradient(flavor: Flavor) -> None:
     weight = torch.zeros(2, 3, 1, 1, requires_grad=True)
-    (standardise(weight, flavour) * torch.randn(2, 3, 1, 1)).sum().backward()
+    (standardize(weight, flavor) * torch.randn(2, 3, 1, 1)).sum().backward()
     assert weight.grad is not None
     assert weight.grad.isfinite().all()
 
@@ -303,7 +303,7 @@ def test_units_carry_the_stride_in_the_middle_and_project_only_where_shapes_chan
 
 @pytest.mark.parametrize("axis", [2, 3])
 def test_a_place_is_seen_along_its_line_only(axis: int) -> None:
-    attention = randomised(LineAttention(32, 2, (6, 5)[axis - 2], axis))
+    attention = randomized(LineAttention(32, 2, (6, 5)[axis - 2], axis))
     before, after = images(2, 32, 6, 5), images(2, 32, 6, 5)
     after[0, :, 4, 1] += 1
     with torch.inference_mode():
@@ -329,7 +329,7 @@ def test_a_unit_attends_along_the_height_then_along_the_width_then_averages() ->
 
 def test_line_attention_against_a_plain_loop() -> None:
     width, heads, n = 64, 4, 5
-    attention = randomised(LineAttention(width, heads, n, 3))
+    attention = randomized(LineAttention(width, heads, n, 3))
     inputs = images(1, width, 2, n)
     with torch.inference_mode():
         got = attention(inputs)[0].numpy()
@@ -429,7 +429,7 @@ def test_starts_are_those_of_the_official_code() -> None:
 @pytest.mark.parametrize("kind", SMALL)
 def test_compiles_in_one_graph(kind: str) -> None:
     body = SMALL[kind]()
-    randomised(body)
+    randomized(body)
     compiled = torch.compile(body, backend="aot_eager", fullgraph=True)
     inputs = images(2, 3, 32, 40)
     torch.testing.assert_close(compiled(inputs), body(inputs))

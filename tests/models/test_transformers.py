@@ -111,7 +111,7 @@ def test_logits_tokens_and_attention_agree(name: str, gelu: str) -> None:
 
 
 def test_hidden_states_agree_layer_by_layer() -> None:
-    """In double precision, as hidden states are not normalised and grow."""
+    """In double precision, as hidden states are not normalized and grow."""
     model = random_model("ViT-Ti/16", (64, 32)).double()
     generator = torch.Generator().manual_seed(5)
     images = torch.randn(2, 3, 64, 32, dtype=torch.float64, generator=generator)

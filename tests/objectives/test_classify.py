@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from oracles.peers import timm
-from vitlab.data.loader import Batch
-from vitlab.data.mix import Mix
+from vitlab.data.augment.mix import Mix
+from vitlab.data.loading.loader import Batch
 from vitlab.errors import UserError
 from vitlab.objectives.classify import Classify
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from vitlab.evaluation.metrics import Bin, bins, confusion
-from vitlab.measure.cost import Part
+from vitlab.models.cost import Part
 from vitlab.report.facts import Facts, Judged, Picture, Point
 from vitlab.report.page import write
 
@@ -46,7 +46,7 @@ def some(classes: int = 10, images: int = 300, channels: int = 3) -> Facts:
         mistakes=[judged] * 5,
         examples=[replace(judged, attention=generator.random((4, 6), np.float32))] * 3,
         cost=[Part("stem", 100, 1000), Part("attention", 5000, 90_000)],
-        recipe={"recipe": {"epochs": 60}, "optimiser": {"lr": 1e-3, "betas": [0.9, 0.999]}},
+        recipe={"recipe": {"epochs": 60}, "optimizer": {"lr": 1e-3, "betas": [0.9, 0.999]}},
         versions={"torch": "2.13.0"},
         notes=["skipped: a.png is damaged"],
     )  # fmt: skip
@@ -83,7 +83,7 @@ EDGES = {
     "thirty": some(30),
     "sixty": some(60),
     "a thousand": some(1000, 3000),
-    "grey": some(channels=1),
+    "gray": some(channels=1),
     "nasty names": replace(
         some(3),
         title=NASTY,

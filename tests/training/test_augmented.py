@@ -9,7 +9,7 @@ import torch
 import vitlab
 from conftest import TINY
 from vitlab.files import sha256
-from vitlab.training.recipe import Host
+from vitlab.recipes.recipe import Host
 
 MIXED = {
     "rand_ops": 2, "color_jitter": 0.2, "erase": 0.3, "mixup": 0.8, "cutmix": 1.0, "repeats": 3,

@@ -10,11 +10,11 @@ import pytest
 import vitlab
 from conftest import TINY
 from vitlab.files import sha256
+from vitlab.recipes.recipe import Host
 from vitlab.training import budget, checkpoint, decided, rehearsal
 from vitlab.training.budget import Pace, Pacer
 from vitlab.training.decided import Decided
 from vitlab.training.loop import Loop
-from vitlab.training.recipe import Host
 
 QUICK = TINY | {"epochs": 30, "batch": 128, "warmup": 3, "dropout": 0.1}
 

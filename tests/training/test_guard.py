@@ -9,11 +9,11 @@ from torch import nn
 
 import vitlab
 from conftest import TINY
+from vitlab.recipes.recipe import Host
 from vitlab.training import checkpoint
-from vitlab.training.guard import Guard
-from vitlab.training.learner import Learner
 from vitlab.training.loop import Loop
-from vitlab.training.recipe import Host
+from vitlab.training.step.guard import Guard
+from vitlab.training.step.learner import Learner
 
 QUICK = TINY | {"epochs": 4, "batch": 128}
 CPU = torch.device("cpu")
@@ -27,19 +27,19 @@ def adamw(model: nn.Module) -> torch.optim.AdamW:
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_step_that_is_not_finite_changes_nothing(late: bool, bad: float) -> None:
     model = nn.Linear(3, 2)
-    optimiser = adamw(model)
-    guard, figures = Guard(optimiser, CPU, late), torch.ones(3, dtype=torch.float64)
+    optimizer = adamw(model)
+    guard, figures = Guard(optimizer, CPU, late), torch.ones(3, dtype=torch.float64)
     for weight in model.parameters():
         weight.grad = torch.ones_like(weight)
     known = [*guard.step(1, 8, figures), *guard.settle()]
     assert [(each.step, each.images, each.fault) for each in known] == [(1, 8, "")]
     before = [t.clone() for t in model.parameters()]
-    moments = [t.clone() for s in optimiser.state.values() for t in s.values()]
+    moments = [t.clone() for s in optimizer.state.values() for t in s.values()]
     for weight in model.parameters():
         weight.grad = torch.full_like(weight, bad)
     known = [*guard.step(2, 8, torch.tensor([1.0, 1.0, bad], dtype=torch.float64)), *guard.settle()]
     assert [(each.step, each.fault) for each in known] == [(2, "gradient")]
-    after = [t for s in optimiser.state.values() for t in s.values()]
+    after = [t for s in optimizer.state.values() for t in s.values()]
     assert all(map(torch.equal, before, model.parameters()))
     assert all(map(torch.equal, moments, after))
 
@@ -125,7 +125,7 @@ def test_a_spike_is_clipped_to_an_ordinary_step(
     assert max(after for _, after in moves) <= 1.0 + 1e-4
 
 
-def test_on_a_cpu_and_with_optimisers_that_cannot_the_host_looks_first() -> None:
+def test_on_a_cpu_and_with_optimizers_that_cannot_the_host_looks_first() -> None:
     model = nn.Linear(2, 2)
     assert not Guard(adamw(model), CPU).late
     assert Guard(adamw(model), torch.device("cuda")).late

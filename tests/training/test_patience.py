@@ -10,12 +10,12 @@ import torch
 
 import vitlab
 from conftest import TINY
-from vitlab.data.splits import open_data
-from vitlab.data.validation import with_validation
+from vitlab.data.loading.validation import with_validation
+from vitlab.data.sources.splits import open_data
 from vitlab.files import sha256
+from vitlab.recipes.recipe import Host
 from vitlab.training.loop import Loop
 from vitlab.training.patience import Best
-from vitlab.training.recipe import Host
 
 QUICK = TINY | {"epochs": 8, "batch": 128, "patience": 2, "test_every": 0.5}
 

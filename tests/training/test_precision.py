@@ -13,10 +13,10 @@ from torch import nn
 import vitlab
 from conftest import TINY
 from vitlab.files import sha256
+from vitlab.recipes.recipe import Host
 from vitlab.training import checkpoint
 from vitlab.training.loop import Loop
-from vitlab.training.precision import Bfloat16Copy, Engine
-from vitlab.training.recipe import Host
+from vitlab.training.step.precision import Bfloat16Copy, Engine
 
 QUICK = TINY | {"epochs": 2, "batch": 256, "dropout": 0.1, "micro_batch": 100}
 
@@ -65,7 +65,7 @@ def test_updates_too_small_for_bf16_add_up_in_the_masters() -> None:
     beside = Bfloat16Copy(model)
     with torch.no_grad():
         for _ in range(100):
-            model.weight += 1e-4  # a bf16 one stays 1: its neighbour is 1 + 2^-7
+            model.weight += 1e-4  # a bf16 one stays 1: its neighbor is 1 + 2^-7
     beside.refresh()
     assert torch.equal(beside.model.weight, torch.full((4, 4), 1.01).bfloat16())
 

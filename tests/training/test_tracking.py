@@ -12,8 +12,8 @@ import pytest
 import vitlab
 from conftest import TINY
 from vitlab.files import sha256
+from vitlab.recipes.recipe import Host
 from vitlab.training import tracking
-from vitlab.training.recipe import Host
 
 QUICK = TINY | {"epochs": 2, "batch": 256}
 
@@ -53,7 +53,7 @@ def test_a_tracker_is_told_recipe_and_numbers(
     fake = Fake(name)
     monkeypatch.setitem(sys.modules, name, fake)
     vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / "run", host=Host(track=name))  # type: ignore[arg-type]
-    assert fake.started["config"]["optimiser"]["lr"] == 2e-3
+    assert fake.started["config"]["optimizer"]["lr"] == 2e-3
     assert fake.started["name"].startswith("run-")
     assert [step for step, line in fake.lines if "train/loss" in line] == list(range(1, 13))
     assert "test/accuracy" in fake.lines[-1][1]

@@ -18,9 +18,9 @@ from safetensors import SafetensorError
 import vitlab
 from conftest import TINY
 from vitlab.files import sha256
+from vitlab.recipes.recipe import Host
 from vitlab.training import checkpoint
 from vitlab.training.loop import Loop
-from vitlab.training.recipe import Host
 from vitlab.training.stop import Interrupted
 
 QUICK = TINY | {"epochs": 2, "batch": 256, "dropout": 0.1, "micro_batch": 100}
@@ -195,7 +195,7 @@ def test_changed_data_is_noticed_on_resuming(photos: Path, tmp_path: Path) -> No
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from vitlab.training.folder import locked
+from vitlab.runs import locked
 with locked(Path(sys.argv[1])):
     if os.fork() == 0:  # as a worker process that outlives its parent
         time.sleep(20)

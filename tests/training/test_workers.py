@@ -11,10 +11,10 @@ import pytest
 
 import vitlab
 from conftest import TINY, photo_folder
+from vitlab.data.loading.workers import WorkerDiedError, deaths_explained
 from vitlab.files import sha256
+from vitlab.runs import Journal
 from vitlab.training import checkpoint
-from vitlab.training.folder import Journal
-from vitlab.training.workers import WorkerDiedError, deaths_explained
 
 WORDS = ["--model", "ViT(width=16,depth=2,heads=2,mlp=32)/8", "--image-size", "32", "--ema", "0.9"]
 WORDS += ["--batch", "8", "--epochs", "6", "--recipe", "small", "--area", "1"]

@@ -72,7 +72,7 @@ def test_attention_is_a_third_of_the_blocks() -> None:
 def test_through_a_file_and_back(tmp_path: Path) -> None:
     base = saved_base(tmp_path / "base")
     model = nudged(base, ".attention.")
-    model.provenance = {"data": "pets", "licence": "mit"}
+    model.provenance = {"data": "pets", "license": "mit"}
     file = vitlab.delta(model, base).save(tmp_path / "deep" / "pets.safetensors")
     for loaded in (vitlab.load(file), vitlab.load(str(file)), load_delta(file, base)):
         assert equal(loaded, model)

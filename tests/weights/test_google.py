@@ -16,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 import vitlab
-from vitlab.weights.formats import bit, google
+from vitlab.weights.formats import big_transfer as bit
+from vitlab.weights.formats import google
 from vitlab.weights.reading import empty
 
 Array = NDArray[Any]
@@ -67,7 +68,7 @@ def windows(x: Array, kernel: int, stride: int) -> Array:
 
 
 def conv(x: Array, kernel: Array, stride: int) -> Array:
-    """Weight-standardised, padded as XLA's SAME."""
+    """Weight-standardized, padded as XLA's SAME."""
     mean, std = kernel.mean((0, 1, 2)), kernel.std((0, 1, 2))
     kernel = (kernel - mean) / (std + 1e-5)
     size = kernel.shape[0]
@@ -180,7 +181,7 @@ def test_outputs_are_the_official_arithmetic(case: str, tmp_path: Path) -> None:
 
 
 def test_every_dialect_is_the_same_model(tmp_path: Path) -> None:
-    """Newer numbering, prefixes, optimiser state, scanned blocks, bfloat16, (1, 1, 1, C) norms."""
+    """Newer numbering, prefixes, optimizer state, scanned blocks, bfloat16, (1, 1, 1, C) norms."""
     config = config_of("ViT-Ti2/16", gelu="tanh")
     values = {name: v.astype(np.float32) for name, v in arrays(config).items()}
     plain = vitlab.load(stored(values, tmp_path / "plain.npz"))
@@ -197,13 +198,13 @@ def test_every_dialect_is_the_same_model(tmp_path: Path) -> None:
     table = values[place]
     patches = {n: v for n, v in newer.items() if n != place} | {"pos_embedding": table[:, 1:]}
     patches["cls"] = values["cls"] + table[:, :1]
-    optimiser = {f"opt/target/{n}": v for n, v in values.items()} | {"opt/state/step": np.int64(3)}
+    optimizer = {f"opt/target/{n}": v for n, v in values.items()} | {"opt/state/step": np.int64(3)}
     dialects = {
         "newer": newer,
         "scanned": {f"params/{n}": v for n, v in scanned.items()},
         "big_vision": {f"params/img/{n}": v for n, v in patches.items()}
         | {"params/t": np.ones(1, np.float32), "params/txt/head/bias": np.ones(3, np.float32)},
-        "optimiser": optimiser,
+        "optimizer": optimizer,
     }
     images = torch.randn(2, 3, 32, 32)
     with torch.inference_mode():

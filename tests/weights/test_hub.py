@@ -19,7 +19,7 @@ from oracles.hub import Hub, running_hub
 from vitlab.files import sha256
 from vitlab.weights.card import card
 from vitlab.weights.hub import describe, fetch, is_hub_name
-from vitlab.weights.shards import INDEX
+from vitlab.weights.sharded import INDEX
 
 NAME = "me/pets"
 
@@ -62,7 +62,7 @@ def unreachable(patch: pytest.MonkeyPatch) -> None:
 
 def test_there_and_back(hub: Hub) -> None:
     model = tiny()
-    model.provenance = {"data": "digits", "licence": "mit"}
+    model.provenance = {"data": "digits", "license": "mit"}
     url = vitlab.push(model, NAME, token="hf_secret", message="First", private=True)
     assert url == f"{hub.url}/{NAME}"
     repository = hub.repositories[NAME]
@@ -97,14 +97,14 @@ def test_pushing_again_replaces_every_shard(hub: Hub, tmp_path: Path) -> None:
     assert vitlab.load(fetch(NAME, before.name)).config == model.config
 
 
-def test_licence_and_metrics_are_carried_along(hub: Hub) -> None:
+def test_license_and_metrics_are_carried_along(hub: Hub) -> None:
     model = tiny()
-    model.provenance = {"licence": "cc-by-nc-4.0"}
-    vitlab.push(model, NAME, licence="mit", metrics={"accuracy": 0.875, "notes": ["long"]})
-    assert model.provenance == {"licence": "cc-by-nc-4.0"}
+    model.provenance = {"license": "cc-by-nc-4.0"}
+    vitlab.push(model, NAME, license="mit", metrics={"accuracy": 0.875, "notes": ["long"]})
+    assert model.provenance == {"license": "cc-by-nc-4.0"}
     loaded = vitlab.load(fetch(NAME))
     assert loaded.provenance == {
-        "licence": "mit", "source_licence": "cc-by-nc-4.0", "metrics": {"accuracy": 0.875},
+        "license": "mit", "source_license": "cc-by-nc-4.0", "metrics": {"accuracy": 0.875},
     }  # fmt: skip
     page = ModelCard.load(fetch(NAME) / "README.md")
     assert page.data.license == "mit"
@@ -351,7 +351,7 @@ def test_a_card_says_what_it_is() -> None:
     model = vitlab.create("ViT-Ti/16", 2, (64, 32), labels=("a | b", "c:\n- d"), crop=0.9)
     model.provenance = {
         "data": "me/photos", "recipe": "small", "epochs": 30, "seed": 0, "fingerprint": "f" * 64,
-        "licence": "apache-2.0", "source": "google/vit", "commit": "1" * 40,
+        "license": "apache-2.0", "source": "google/vit", "commit": "1" * 40,
         "metrics": {"accuracy": 0.9123, "images": 1234},
     }  # fmt: skip
     text = card(model, "me/pets_2")
@@ -393,7 +393,7 @@ def test_a_card_cannot_be_broken_by_what_it_is_told() -> None:
     model = vitlab.create("BiT-R50x1", 2, 32, stages=(1,), labels=("---\nx: y", "`<b>|"))
     evil = "x\n---\nlicense: none\n# | `"
     model.provenance = {
-        "licence": evil,
+        "license": evil,
         "data": evil,
         "recipe": evil,
         "metrics": {"accuracy": evil},

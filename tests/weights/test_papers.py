@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 import vitlab
 from oracles import peers
-from weights.test_timm import SMALL, close, randomised
+from weights.test_timm import SMALL, close, randomized
 
 State = dict[str, Tensor]
 IMAGENET = (0.485, 0.456, 0.406)
 
 
 def made(name: str, **choices: Any) -> nn.Module:
-    return randomised(peers.timm().create_model(name, **SMALL | {"img_size": 48} | choices))
+    return randomized(peers.timm().create_model(name, **SMALL | {"img_size": 48} | choices))
 
 
 def renamed(state: State, *rules: tuple[str, str]) -> State:

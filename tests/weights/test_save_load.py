@@ -117,9 +117,9 @@ def damage(folder: Path, how: str) -> str:
             config.write_text(json.dumps(content))
             return "heads=7 does not divide width=192"
         case "field":
-            content["model"]["colour"] = 7
+            content["model"]["color"] = 7
             config.write_text(json.dumps(content))
-            return "colour"
+            return "color"
         case "list":
             config.write_text("[]")
             return "config.json"

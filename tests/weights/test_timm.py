@@ -46,7 +46,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def randomised(model: nn.Module, seed: int = 4) -> nn.Module:
+def randomized(model: nn.Module, seed: int = 4) -> nn.Module:
     """Every tensor random, so that no zero or one hides a mistake."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -73,7 +73,7 @@ def close(got: Tensor, want: Tensor, atol: float = 1e-5) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_logits_features_and_tokens_are_timms(name: str, tmp_path: Path) -> None:
     choices = SMALL | CASES[name]
-    other = randomised(peers.timm().create_model(name, **choices))
+    other = randomized(peers.timm().create_model(name, **choices))
     end = ".pth" if "deit" in name else ".safetensors"
     heads = {"heads": choices["num_heads"]} if "num_heads" in choices else {}
     size = choices["img_size"]
@@ -94,7 +94,7 @@ def test_logits_features_and_tokens_are_timms(name: str, tmp_path: Path) -> None
 def test_full_sizes(name: str, tmp_path: Path) -> None:
     """Twelve or twenty-seven blocks: rounding grows, so in double precision."""
     other = peers.timm().create_model(name, img_size=56 if "14" in name else 48)
-    other = randomised(other)
+    other = randomized(other)
     model = vitlab.load(written(other, tmp_path / f"{name}.safetensors")).double()
     images = torch.randn(1, 3, *model.config.size, dtype=torch.float64)
     with torch.inference_mode():
@@ -114,7 +114,7 @@ RESIZED = {
 @pytest.mark.parametrize("name", RESIZED)
 def test_positions_are_resized_as_timm_does(name: str, tmp_path: Path) -> None:
     timm, size = peers.timm(), RESIZED[name]
-    other = randomised(timm.create_model(name, **SMALL | CASES[name]))
+    other = randomized(timm.create_model(name, **SMALL | CASES[name]))
     file = written(other, tmp_path / f"{name}.safetensors")
     model = vitlab.load(file, image_size=size)
     wide = timm.create_model(name, **SMALL | CASES[name] | {"img_size": size})
@@ -137,7 +137,7 @@ def test_what_the_name_says(tmp_path: Path) -> None:
 
 
 def test_a_repositorys_config_says_it_all(tmp_path: Path) -> None:
-    """config.json as timm pushes it: odd heads, another size, normalisation, labels."""
+    """config.json as timm pushes it: odd heads, another size, normalization, labels."""
     timm = peers.timm()
     arguments = {"embed_dim": 48, "num_heads": 2, "depth": 2, "img_size": [32, 48]}
     told = {
@@ -147,7 +147,7 @@ def test_a_repositorys_config_says_it_all(tmp_path: Path) -> None:
     other = timm.create_model(
         "vit_tiny_patch16_224", num_classes=3, pretrained_cfg_overlay=told, **arguments
     )
-    randomised(other)
+    randomized(other)
     labels = {"label_names": ["cat", "dog", "owl"]}
     timm.models.save_for_hf(
         other, tmp_path, model_config=labels, model_args=arguments, safe_serialization=True
@@ -164,7 +164,7 @@ def test_a_repositorys_config_says_it_all(tmp_path: Path) -> None:
 
 def test_a_stranger_s_config_is_not_its_own(tmp_path: Path) -> None:
     """A file of another name beside some config.json stands for itself."""
-    other = randomised(peers.timm().create_model("vit_tiny_patch16_224", depth=1, num_classes=3))
+    other = randomized(peers.timm().create_model("vit_tiny_patch16_224", depth=1, num_classes=3))
     file = written(other, tmp_path / "vit_tiny_patch16_224.pth")
     (tmp_path / "config.json").write_text('{"model_type": "swin"}')
     assert vitlab.load(file).config.classes == 3
@@ -178,7 +178,7 @@ def test_questions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ValueError, match=r"how many heads a width of 48 has: give heads=…"):
         vitlab.load(file)
     assert vitlab.load(file, heads=2).config.heads == 2
-    assert "does not say how images are normalised" in caplog.text
+    assert "does not say how images are normalized" in caplog.text
     wide = timm.create_model("vit_tiny_patch16_224", depth=1, img_size=(32, 48))
     file = written(wide, tmp_path / "wide.safetensors")
     with pytest.raises(ValueError, match=r"7 positions are no square of patches: give image_size"):
@@ -189,7 +189,7 @@ def test_questions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_half_precision_becomes_float32(tmp_path: Path) -> None:
-    other = randomised(peers.timm().create_model("vit_tiny_patch16_224", depth=1)).bfloat16()
+    other = randomized(peers.timm().create_model("vit_tiny_patch16_224", depth=1)).bfloat16()
     model = vitlab.load(written(other, tmp_path / "vit_tiny_patch16_224.pth"))
     assert model.norm.weight.dtype == torch.float32
     assert torch.equal(model.norm.weight, other.norm.weight.float())

@@ -11,8 +11,8 @@ from torch import nn
 
 import vitlab
 from oracles import peers
-from vitlab.weights.formats import timm as format_
-from vitlab.weights.formats.timm_facts import BEYOND
+from vitlab.weights.formats.timm import timm as format_
+from vitlab.weights.formats.timm.facts import BEYOND
 from vitlab.weights.reading import Hints, check, empty
 from vitlab.weights.source import Source
 
@@ -59,8 +59,8 @@ def test_names_are_understood_tensor_by_tensor(which: slice) -> None:
         norms = {m.eps for m in model.modules() if isinstance(m, nn.LayerNorm)}
         assert norms == {config.norm_eps}, name
         acts = {type(m).__name__ for m in model.blocks.modules() if "GELU" in type(m).__name__}
-        flavour = {"exact": "GELU", "tanh": "GELUTanh", "quick": "QuickGELU"}[config.gelu]
-        assert acts == (set() if config.ffn == "swiglu" else {flavour}), name
+        flavor = {"exact": "GELU", "tanh": "GELUTanh", "quick": "QuickGELU"}[config.gelu]
+        assert acts == (set() if config.ffn == "swiglu" else {flavor}), name
         pool = {"token": "token", "avg": "mean", "map": "attention"}[model.global_pool]
         assert pool == config.pool or config.pool == "prefix", name
         rows, columns = model.patch_embed.img_size
@@ -84,7 +84,7 @@ def test_families_beyond_the_model_say_so(which: slice) -> None:
 
 @pytest.mark.parametrize("which", [SOME, EVERY])
 def test_preprocessing_by_name_is_timms(which: slice) -> None:
-    """What a bare name says of normalisation is what timm's first weights of that name need."""
+    """What a bare name says of normalization is what timm's first weights of that name need."""
     timm = peers.timm()
     for name in list(filter(reached, names()))[which]:
         told = timm.get_pretrained_cfg(name)

@@ -132,7 +132,7 @@ def test_outputs_are_transformers(case: str, tmp_path: Path) -> None:
         if output == "pooler_output":
             close(model.features(images), want.pooler_output)
         last = getattr(want, "last_hidden_state", None)
-        if last is not None and "CLIP" not in case:  # whose last states are not normalised
+        if last is not None and "CLIP" not in case:  # whose last states are not normalized
             close(model.encode(images), last)
 
 

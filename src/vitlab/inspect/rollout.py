@@ -15,7 +15,7 @@ def rollout(model: VisionTransformer, images: Tensor) -> Tensor:
 
     Args:
         model: used in evaluation mode, and left in the mode it was in
-        images: normalised, (B, channels, H, W)
+        images: normalized, (B, channels, H, W)
 
     Returns:
         (B, rows, columns) on the patch grid, not negative.

@@ -53,7 +53,7 @@ class MLP(nn.Module):
 
 
 def gelu(config: ViTConfig) -> nn.Module:
-    """The flavour of GELU that the weights were trained with."""
+    """The flavor of GELU that the weights were trained with."""
     match config.gelu:
         case "exact":
             return nn.GELU()

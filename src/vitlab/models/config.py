@@ -18,14 +18,14 @@ class ModelConfig:
 
     Attributes:
         image_size: rows and columns of the input, in pixels; one number for a square
-        channels: image channels (1 grey, 3 RGB, 4 RGBA)
+        channels: image channels (1 gray, 3 RGB, 4 RGBA)
         classes: outputs of the classifier (0: none, the model gives its features)
         zero_head: the classifier starts at zero, as when fine-tuning
         head_bias: what its biases start at: -10 with sigmoid losses over many classes (Google)
         mean: what is subtracted from an image in [0, 1], a number a channel
         std: what it is then divided by, a number a channel
         interpolation: how images are resized to image_size
-        crop: share of an image's side that evaluation looks at, from its centre
+        crop: share of an image's side that evaluation looks at, from its center
         fit: how an image of another shape is made to fit: its sides are cropped, or it is squashed
         labels: the names of the classes in the order of the outputs, where known
     """
@@ -49,7 +49,7 @@ class ModelConfig:
         """Check every field, and bring it to one form (one mean for all channels, say)."""
         self._check_values()
         self._check_numbers()
-        self._normalise()
+        self._normalize()
         self._check_fit()
 
     @property
@@ -114,7 +114,7 @@ class ModelConfig:
     def _put(self, key: str, value: object) -> None:
         object.__setattr__(self, key, value)
 
-    def _normalise(self) -> None:
+    def _normalize(self) -> None:
         rows, columns = self.size
         self._put("image_size", rows if rows == columns else (rows, columns))
         self._put("labels", tuple(self.labels))
@@ -281,8 +281,8 @@ class ViTConfig(ModelConfig):
         if any(not isinstance(n, int) or n < 1 for n in self.stages):
             raise UserError(f"stages must be numbers of units, as (3, 4, 9), not {self.stages!r}")
 
-    def _normalise(self) -> None:
-        super()._normalise()
+    def _normalize(self) -> None:
+        super()._normalize()
         self._put("pre_logits", self.width if self.pre_logits is True else int(self.pre_logits))
         self._put("stages", tuple(self.stages))
 
@@ -382,7 +382,7 @@ class ResNetConfig(ModelConfig):
     Attributes:
         stages: bottleneck units in each stage
         widen: factor on every width
-        attention: none (BiT: GroupNorm, standardised convolutions, pre-activation), or axial
+        attention: none (BiT: GroupNorm, standardized convolutions, pre-activation), or axial
     """
 
     COUNTS: ClassVar[tuple[str, ...]] = (*ModelConfig.COUNTS, "widen")

@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from vitlab.models.bit import ResNet
 from vitlab.models.config import ModelConfig, ResNetConfig, Size, ViTConfig
 from vitlab.models.names import config_of
+from vitlab.models.resnets.resnet import ResNet
 from vitlab.models.vit import VisionTransformer
 
 Model = VisionTransformer | ResNet
@@ -20,7 +20,7 @@ def create(
     generator: torch.Generator | None = None,
     **choices: Any,
 ) -> Any:
-    """A freshly initialised model by its name in the papers, `ViT-B/16`.
+    """A freshly initialized model by its name in the papers, `ViT-B/16`.
 
     Args:
         name: the papers' notation; `vitlab models` lists the usual ones
@@ -40,7 +40,7 @@ def create(
 
 
 def build(config: ModelConfig, generator: torch.Generator | None = None) -> Model:
-    """A freshly initialised model of a configuration."""
+    """A freshly initialized model of a configuration."""
     if isinstance(config, ResNetConfig):
         return ResNet(config, generator)
     assert isinstance(config, ViTConfig)

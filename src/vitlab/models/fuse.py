@@ -9,7 +9,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from vitlab.models.block import Block, Branch
 from vitlab.models.position import Inner
-from vitlab.models.resnet import StdConv
+from vitlab.models.resnets.body import StdConv
 from vitlab.models.stem import ConvStem
 from vitlab.models.wide import (
     Wide,
@@ -62,7 +62,7 @@ def fuse(model: Model) -> Model:
 
     Norms and LayerScale are folded into the dense layers behind and before them, parallel branches
     become one wide computation (Three things, section 3), BatchNorm goes into the stem's
-    convolutions with its running statistics, and standardised convolutions keep their standardised
+    convolutions with its running statistics, and standardized convolutions keep their standardized
     kernels. The copy cannot be trained or saved.
     """
     fused = copy.deepcopy(model).eval().requires_grad_(False)

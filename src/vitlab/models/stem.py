@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from vitlab.models.block import Block
 from vitlab.models.config import ViTConfig
 from vitlab.models.init import reset_dense
-from vitlab.models.resnet import HYBRID, TIMM, HybridBody
+from vitlab.models.resnets.body import HYBRID, TIMM, HybridBody
 
 
 def build_stem(config: ViTConfig) -> "Stem":
@@ -168,8 +168,8 @@ class ResNetStem(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        flavour = {"google": HYBRID, "timm": TIMM}[config.resnet]
-        self.body = HybridBody(config.stages, config.channels, flavour)
+        flavor = {"google": HYBRID, "timm": TIMM}[config.resnet]
+        self.body = HybridBody(config.stages, config.channels, flavor)
         side = config.patch // self.body.stride
         self.project = nn.Conv2d(self.body.features, config.width, side, side)
 

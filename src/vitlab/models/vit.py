@@ -83,7 +83,7 @@ class VisionTransformer(nn.Module):
         return self
 
     def forward(self, images: Tensor) -> Tensor:
-        """Normalised images (B, channels, H, W) to class scores (B, classes)."""
+        """Normalized images (B, channels, H, W) to class scores (B, classes)."""
         return self.head(self.features(images))
 
     def features(self, images: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class VisionTransformer(nn.Module):
         """All tokens after the final norm, where it is on tokens: (B, prefix + patches, width).
 
         Args:
-            images: normalised, (B, channels, H, W)
+            images: normalized, (B, channels, H, W)
             extra: a further sequence of tokens (B, M, width), which joins the patches in every
                 block, without positions, and comes out behind them
         """

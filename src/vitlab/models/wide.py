@@ -1,6 +1,6 @@
 """Parallel branches as one wide computation (Three things, section 3), exactly.
 
-Branches share the normalised tokens: each norm's scale and shift go into the weights behind it, so
+Branches share the normalized tokens: each norm's scale and shift go into the weights behind it, so
 that one product makes all queries, keys and values, and one attention has all the heads. A product
 over the joined inner width sums the branches by itself, with LayerScale in its weights. The same
 tensors serve training, where they are built anew each pass, and `fuse`, where they are built once.

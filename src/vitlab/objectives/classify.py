@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.data.loader import Batch
-from vitlab.data.mix import dense
+from vitlab.data.augment.mix import dense
+from vitlab.data.loading.loader import Batch
 from vitlab.errors import UserError
 
 
@@ -40,7 +40,7 @@ class Classify:
     def loss(
         self, model: nn.Module, batch: Batch, generator: torch.Generator
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The mean loss of a batch of normalised images, and how many it got right.
+        """The mean loss of a batch of normalized images, and how many it got right.
 
         An image counts as right where the class of the highest score is its own; of a mixture, the
         one with the larger share; of any number of labels, one of them.

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.evaluation.metrics import Bin
-from vitlab.measure.cost import Part
+from vitlab.models.cost import Part
 
 
 @dataclass(frozen=True)

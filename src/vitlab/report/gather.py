@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitlab.data.augment import normalise
+from vitlab.data.augment.augment import normalize
 from vitlab.data.labels import is_multi
-from vitlab.data.loader import Box, centre, load_image
-from vitlab.data.sources import Source
+from vitlab.data.loading.loader import Box, center, load_image
+from vitlab.data.sources.sources import Source
 from vitlab.evaluation.metrics import bins, confusion
-from vitlab.evaluation.predict import Predictions
+from vitlab.evaluation.predictions import Predictions
 from vitlab.inspect.rollout import rollout
-from vitlab.measure.cost import cost
+from vitlab.models.cost import cost
 from vitlab.models.create import Model
 from vitlab.models.vit import VisionTransformer
 from vitlab.report.facts import Facts, Judged, Picture, Point
@@ -92,9 +92,9 @@ def _examples(model: Model, source: Source, seen: Predictions) -> list[Judged]:
     judged = [_judged(model, source, seen, int(place)) for place in chosen]
     config, device = model.config, next(model.parameters()).device
     images = [
-        load_image(source, int(seen.indices[place]), config, centre(config)) for place in chosen
+        load_image(source, int(seen.indices[place]), config, center(config)) for place in chosen
     ]
-    pixels = normalise(torch.from_numpy(np.stack(images)).to(device), config.mean, config.std)
+    pixels = normalize(torch.from_numpy(np.stack(images)).to(device), config.mean, config.std)
     maps = rollout(model, pixels).cpu().numpy()
     return [
         Judged(each.picture, each.truth, each.guess, each.confidence, attention)
@@ -104,7 +104,7 @@ def _examples(model: Model, source: Source, seen: Predictions) -> list[Judged]:
 
 def _judged(model: Model, source: Source, seen: Predictions, place: int) -> Judged:
     index = int(seen.indices[place])
-    box: Box = centre(model.config)
+    box: Box = center(model.config)
     pixels = load_image(source, index, model.config, box)
     shown = pixels[..., 0] if pixels.shape[-1] == 1 else pixels[..., :3]
     guess = int(seen.probabilities[place].argmax())

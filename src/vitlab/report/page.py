@@ -12,7 +12,7 @@ import numpy as np
 
 from vitlab.evaluation.metrics import Bin
 from vitlab.files import staged_file
-from vitlab.measure.cost import Part
+from vitlab.models.cost import Part
 from vitlab.report.facts import Facts
 from vitlab.units import duration, percent, si, storage
 
@@ -33,7 +33,7 @@ def _render(facts: Facts) -> str:
     """The page as text. The drawing and template libraries load here, not with `vitlab`."""
     import jinja2
 
-    from vitlab.report import figures
+    from vitlab.report import charts as figures
 
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True

@@ -12,8 +12,8 @@ import tomli_w
 
 from vitlab.errors import UserError
 from vitlab.files import write_text
-from vitlab.training.folder import RECIPE
-from vitlab.training.recipe import Recipe
+from vitlab.recipes.recipe import Recipe
+from vitlab.runs import RECIPE
 
 
 @dataclass(frozen=True)

@@ -11,33 +11,34 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitlab.data.loader import Batch, TrainingBatches, choose_workers, training_loader
-from vitlab.data.order import steps
-from vitlab.data.sources import Source
+from vitlab.data.loading.loader import Batch, TrainingBatches, choose_workers, training_loader
+from vitlab.data.loading.order import steps
+from vitlab.data.loading.workers import WorkerDiedError, deaths_explained, deaths_reported_late
+from vitlab.data.sources.sources import Source
+from vitlab.distributed import sharded_checkpoints as shards
+from vitlab.distributed.parallel import is_sharded, plain, replicated
+from vitlab.distributed.together import look
+from vitlab.distributed.world import ALONE, World, whole
 from vitlab.errors import UserError
 from vitlab.evaluation.metrics import curve_point
-from vitlab.evaluation.predict import Predictions
+from vitlab.evaluation.predictions import Predictions
 from vitlab.models.create import Model
 from vitlab.objectives.classify import Classify
-from vitlab.training import budget, checkpoint, decided, shards
+from vitlab.optim.optimizers import set_rate
+from vitlab.optim.schedule import learning_rate
+from vitlab.progress import Meter
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.runs import CHECKPOINTS, Journal
+from vitlab.training import budget, checkpoint, decided
 from vitlab.training.decided import Decided
-from vitlab.training.distributed import ALONE, World, whole
-from vitlab.training.folder import CHECKPOINTS, Journal
-from vitlab.training.guard import Figures, Guard
-from vitlab.training.learner import Learner
-from vitlab.training.look import look
-from vitlab.training.memory import recomputed
-from vitlab.training.optimisers import set_rate
-from vitlab.training.parallel import is_sharded, plain, replicated
-from vitlab.training.precision import Engine
-from vitlab.training.progress import Meter
-from vitlab.training.recipe import Host, Recipe
 from vitlab.training.rehearsal import rehearse
-from vitlab.training.schedule import learning_rate
 from vitlab.training.state import State
+from vitlab.training.step.guard import Figures, Guard
+from vitlab.training.step.learner import Learner
+from vitlab.training.step.precision import Engine
+from vitlab.training.step.recompute import recomputed
 from vitlab.training.stop import Interrupted, Stop
 from vitlab.training.tracking import Tracker
-from vitlab.training.workers import WorkerDiedError, deaths_explained, deaths_reported_late
 
 LINES = 500  # of the journal over a whole run
 
@@ -83,7 +84,7 @@ class Loop:
             lambda network: replicated(network, self.world),
         )
         self.learner = Learner(model, self.engine, objective, self.recipe, self.world)
-        self.guard = Guard(self.state.optimiser, self.device, False if is_sharded(model) else None)
+        self.guard = Guard(self.state.optimizer, self.device, False if is_sharded(model) else None)
         self.asked = self.recipe  # before decisions
         self.settle(decided.read(self.folder))
 
@@ -218,7 +219,7 @@ class Loop:
         for _, message in batch.bad:
             self._count_bad(message)
         seed = step_seed(recipe.seed, state.step)
-        peak = recipe.optimiser.lr
+        peak = recipe.optimizer.lr
         lr = learning_rate(state.step, self.total, self.epoch, peak, recipe.schedule)
         if batch.total:
             self._learn(batch, lr, seed)
@@ -257,7 +258,7 @@ class Loop:
         state, size = self.state, self.recipe.micro_batch
         fixed = size if isinstance(size, int) else 0
         figures = self.learner.gradient(batch, pieces or fixed, seed)
-        set_rate(state.optimiser, lr)
+        set_rate(state.optimizer, lr)
         self._account(self.guard.step(state.step + 1, batch.total, figures))
         if state.average is not None:
             state.average.update(state.model, state.step)

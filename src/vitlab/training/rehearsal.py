@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vitlab.data.loader import Batch
+from vitlab.data.loading.loader import Batch
 from vitlab.device import peak_memory
 from vitlab.errors import UserError
-from vitlab.training import decided, memory
+from vitlab.progress import say
+from vitlab.training import decided
 from vitlab.training.budget import FEWEST, FIRST, LONGEST, SHARE, Pace, announcement
 from vitlab.training.checkpoint import Checkpoint
-from vitlab.training.progress import say
 from vitlab.training.state import State
+from vitlab.training.step import recompute as memory
 from vitlab.training.stop import Interrupted, Stop
 from vitlab.units import storage
 

@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitlab.distributed.parallel import placed
 from vitlab.models.create import Model
-from vitlab.training import moments
-from vitlab.training.averaging import WeightAverage
+from vitlab.optim import moments
+from vitlab.optim.averaging import WeightAverage
+from vitlab.optim.optimizers import settled
 from vitlab.training.checkpoint import Checkpoint, flatten, pick
-from vitlab.training.optimisers import settled
-from vitlab.training.parallel import placed
 from vitlab.training.patience import Best
 
 
@@ -22,7 +22,7 @@ class State:
     Attributes:
         model: the weights that are trained
         average: their average, where the recipe keeps one
-        optimiser: its moments
+        optimizer: its moments
         step: batches done
         tally: sums since the last line of the journal (loss, correct, images)
         seconds: time spent training, over all sessions
@@ -35,7 +35,7 @@ class State:
 
     model: Model
     average: WeightAverage[Model] | None
-    optimiser: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer
     step: int = 0
     tally: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
@@ -50,18 +50,18 @@ class State:
         """The weights that are evaluated and saved."""
         if self.average is not None:
             return self.average.model
-        return settled(self.model, self.optimiser)
+        return settled(self.model, self.optimizer)
 
     def checkpoint(self) -> Checkpoint:
         """The whole state as tensors and JSON."""
         tensors = flatten("model", self.model.state_dict())
         if self.average is not None:
             tensors |= flatten("average", self.average.model.state_dict())
-        own, rest = moments.pack(self.optimiser)
-        tensors |= flatten("optimiser", own) | flatten("best", self.best.weights)
+        own, rest = moments.pack(self.optimizer)
+        tensors |= flatten("optimizer", own) | flatten("best", self.best.weights)
         plain = ("step", "tally", "seconds", "seen", "bad", "journal", "spent")
         values = {key: getattr(self, key) for key in plain}
-        return Checkpoint(tensors, values | {"optimiser": rest, "best": self.best.plain()})
+        return Checkpoint(tensors, values | {"optimizer": rest, "best": self.best.plain()})
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Become what `checkpoint()` saw, bit for bit."""
@@ -69,8 +69,8 @@ class State:
         if self.average is not None:
             _load(self.average.model, pick("average", checkpoint.tensors))
         values = dict(checkpoint.state)
-        rest: dict[str, Any] | None = values.pop("optimiser", None)
-        moments.unpack(self.optimiser, pick("optimiser", checkpoint.tensors), rest)
+        rest: dict[str, Any] | None = values.pop("optimizer", None)
+        moments.unpack(self.optimizer, pick("optimizer", checkpoint.tensors), rest)
         best = values.pop("best", {})  # earlier versions had none
         weights = pick("best", checkpoint.tensors)
         self.best = Best(**best, weights={n: t.to(self._device) for n, t in weights.items()})

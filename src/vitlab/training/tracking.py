@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.errors import UserError
-from vitlab.training.folder import as_tables, read_recipe
-from vitlab.training.progress import say
+from vitlab.progress import say
+from vitlab.runs import as_tables, read_recipe
 
 WAITING = 1000  # lines
 PATIENCE = 15.0  # seconds for the last lines when the run ends

@@ -10,30 +10,31 @@ from typing import Any
 import torch
 
 from vitlab import device as devices
+from vitlab import runs as run_folder
 from vitlab.data.labels import is_multi
-from vitlab.data.memory import kept
-from vitlab.data.shape import input_shape
-from vitlab.data.splits import Splits, fingerprint, open_data
-from vitlab.data.validation import with_validation
+from vitlab.data.loading.cache import kept
+from vitlab.data.loading.shape import input_shape
+from vitlab.data.loading.validation import with_validation
+from vitlab.data.sources.splits import Splits, fingerprint, open_data
+from vitlab.distributed.parallel import plain, shard
+from vitlab.distributed.sync_norm import synchronize
+from vitlab.distributed.world import World, joined
 from vitlab.errors import UserError
 from vitlab.evaluation.metrics import figures
-from vitlab.evaluation.predict import Predictions
+from vitlab.evaluation.predictions import Predictions
 from vitlab.files import is_empty
-from vitlab.measure.cost import cost
 from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.cost import cost
 from vitlab.models.create import Model, build
-from vitlab.training import checkpoint, optimisers, tracking
-from vitlab.training import folder as run_folder
-from vitlab.training.averaging import WeightAverage
+from vitlab.optim import optimizers
+from vitlab.optim.averaging import WeightAverage
+from vitlab.optim.schedule import warmup_steps
+from vitlab.progress import say
+from vitlab.recipes.recipe import Host, ModelPart, Recipe, check, config_for
+from vitlab.training import checkpoint, tracking
 from vitlab.training.checkpoint import Checkpoint
-from vitlab.training.distributed import World, joined
 from vitlab.training.loop import Loop
-from vitlab.training.parallel import plain, shard
-from vitlab.training.progress import say
-from vitlab.training.recipe import Host, ModelPart, Recipe, check, config_for
-from vitlab.training.schedule import warmup_steps
 from vitlab.training.state import State
-from vitlab.training.sync_norm import synchronise
 from vitlab.weights.load import load
 from vitlab.weights.save import save
 
@@ -95,7 +96,7 @@ def train(
                 world.say(f"no run in {out} yet: starting it")
             model = build(config, torch.Generator().manual_seed(recipe.seed)).to(device)
             model.provenance = _provenance(recipe, splits, mark)
-            optimisers.build(model, recipe.optimiser)  # what it refuses leaves no folder
+            optimizers.build(model, recipe.optimizer)  # what it refuses leaves no folder
         with world.agreed():
             if world.first:
                 held.enter_context(run_folder.locked(out))
@@ -133,9 +134,9 @@ def _check_world(recipe: Recipe, host: Host, world: World) -> None:
             if given:
                 raise UserError(f"{what} is decided by one process, not {world.size}: {instead}")
     if host.shard:
-        how = recipe.optimiser
-        if how.optimiser not in ("sgd", "adam", "adamw") or how.rho:
-            what = "SAM" if how.rho else how.optimiser
+        how = recipe.optimizer
+        if how.optimizer not in ("sgd", "adam", "adamw") or how.rho:
+            what = "SAM" if how.rho else how.optimizer
             raise UserError(f"--shard cannot step with {what}: sgd, adam or adamw without rho")
         if recipe.patience:
             raise UserError("--shard keeps no best weights: leave --patience out")
@@ -233,12 +234,12 @@ def _prepare(
     """Everything in its place, at the newest checkpoint or at the start."""
     how = recipe.average
     if world.size > 1:
-        synchronise(model)
+        synchronize(model)
     average = WeightAverage(model, how.ema, how.ema_warmup) if how.ema else None
     if host.shard:
         for each in (model, *([average.model] if average else [])):
             shard(each, world)
-    state = State(model, average, optimisers.build(model, recipe.optimiser))
+    state = State(model, average, optimizers.build(model, recipe.optimizer))
     parts = [part for part in (splits.train, splits.validation, splits.test) if part is not None]
     loop = Loop(
         recipe=recipe,

@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
-from vitlab.measure.cost import cost
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.models.cost import cost
 from vitlab.models.create import Model
 from vitlab.weights.hub import is_hub_name, repository
 
 VIT = "An Image is Worth 16x16 Words (arXiv 2010.11929)"
 THREE = "Three things everyone should know about Vision Transformers (arXiv 2203.09795)"
-# licences that need no name of their own on the hub
-LICENCES = """apache-2.0 mit bsd-2-clause bsd-3-clause bsd gpl-3.0 agpl-3.0 lgpl-3.0 mpl-2.0
+# licenses that need no name of their own on the hub
+LICENSES = """apache-2.0 mit bsd-2-clause bsd-3-clause bsd gpl-3.0 agpl-3.0 lgpl-3.0 mpl-2.0
 cc0-1.0 cc-by-3.0 cc-by-4.0 cc-by-sa-4.0 cc-by-nc-4.0 cc-by-nc-sa-4.0 cc-by-nc-nd-4.0 cc-by-nd-4.0
 openrail creativeml-openrail-m unlicense wtfpl isc ms-pl artistic-2.0 other unknown"""
 FIGURES = {
@@ -30,8 +30,8 @@ def card(model: Model, name: str) -> str:
     """A model card: YAML front matter as the hub wants it, then Markdown.
 
     Args:
-        model: its provenance may hold data, recipe, epochs, seed, source, commit, licence,
-            source_licence, metrics
+        model: its provenance may hold data, recipe, epochs, seed, source, commit, license,
+            source_license, metrics
         name: `user/name`, for the usage snippet
     """
     parts = [
@@ -42,8 +42,8 @@ def card(model: Model, name: str) -> str:
         _usage(model, name),
         *_section("Results", _results(model.provenance)),
         *_section("Training", _training(model.provenance)),
-        "## Licence",
-        _licence_text(model.provenance),
+        "## License",
+        _license_text(model.provenance),
     ]
     return f"---\n{_front(model)}\n---\n" + "\n\n".join(parts) + "\n"
 
@@ -62,16 +62,16 @@ def _front(model: Model) -> str:
     from huggingface_hub import ModelCardData
 
     about, vit = model.provenance, isinstance(model.config, ViTConfig)
-    licence = about.get("licence")
-    known = str(licence).lower() in LICENCES.split()
+    license = about.get("license")
+    known = str(license).lower() in LICENSES.split()
     metrics = about.get("metrics")
     source = about.get("source") if about.get("commit") else None
     data = about.get("data")
     return ModelCardData(
         library_name="vitlab",
         pipeline_tag="image-classification" if classifies(model) else "image-feature-extraction",
-        license=None if licence is None else str(licence).lower() if known else "other",
-        license_name=None if licence is None or known else _slug(str(licence)),
+        license=None if license is None else str(license).lower() if known else "other",
+        license_name=None if license is None or known else _slug(str(license)),
         tags=["vitlab", "vision-transformer" if vit else "resnet", *_tag(model.config.name)],
         datasets=[str(data)] if _on_hub(data) else None,
         base_model=repository(str(source)) if _on_hub(source) else None,
@@ -95,7 +95,7 @@ def _facts(model: Model) -> list[tuple[str, str]]:
         ("multiply-adds for one image", f"{price.macs:,}"),
         ("images", f"{rows}x{columns} pixels, {config.channels} channels"),
         ("resized", f"{config.interpolation}; the middle {config.crop:.4g} of each side is seen"),
-        ("normalised", f"(x - mean) / std of x in [0, 1]; {_numbers(config)}"),
+        ("normalized", f"(x - mean) / std of x in [0, 1]; {_numbers(config)}"),
     ]
     if isinstance(config, ResNetConfig):
         facts.append(("units in a stage", ", ".join(map(str, config.stages))))
@@ -115,7 +115,7 @@ def _usage(model: Model, name: str) -> str:
     if classifies(model):
         lines.append('vitlab.classify(model, ["photo.jpg"], top=3)')
     else:
-        lines.append("features = model.features(images)  # normalised (B, channels, H, W)")
+        lines.append("features = model.features(images)  # normalized (B, channels, H, W)")
     return "\n".join(["```python", *lines, "```"])
 
 
@@ -138,12 +138,12 @@ def _training(about: dict[str, Any]) -> list[tuple[str, str]]:
     return [(key if key != "source" else "started from", value) for key, value in rows]
 
 
-def _licence_text(about: dict[str, Any]) -> str:
-    licence = about.get("licence")
-    if licence is None:
+def _license_text(about: dict[str, Any]) -> str:
+    license = about.get("license")
+    if license is None:
         return "Not stated."
-    before = about.get("source_licence")
-    return f"{_text(licence)}." + (
+    before = about.get("source_license")
+    return f"{_text(license)}." + (
         f" Of the weights it started from: {_text(before)}." * bool(before)
     )
 

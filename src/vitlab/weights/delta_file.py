@@ -28,7 +28,7 @@ from vitlab.weights.fingerprint import fingerprint, tensor_sha256
 from vitlab.weights.formats.own import KINDS
 from vitlab.weights.hub import fetch, is_hub_name
 from vitlab.weights.save import description, whole_state
-from vitlab.weights.shards import HEADER, stored_names
+from vitlab.weights.sharded import HEADER, stored_names
 
 FORMAT = "vitlab-delta-1"
 _MARK = FORMAT.rstrip("1").encode()

@@ -14,7 +14,7 @@ from vitlab.errors import UserError
 from vitlab.files import sha256
 from vitlab.models.create import Model
 from vitlab.weights.save import CONFIG, save
-from vitlab.weights.shards import INDEX, TENSORS, read_index
+from vitlab.weights.sharded import INDEX, TENSORS, read_index
 
 CARD, PREPROCESSOR, PICKLED = "README.md", "preprocessor_config.json", "pytorch_model.bin"
 KEPT = (CONFIG, PREPROCESSOR, CARD, INDEX, PICKLED, "*.safetensors")
@@ -69,7 +69,7 @@ def push(
     private: bool = False,
     token: str | None = None,
     message: str | None = None,
-    licence: str | None = None,
+    license: str | None = None,
     metrics: Mapping[str, Any] | None = None,
 ) -> str:
     """Put a model on the hub, with a card that says what it is; `vitlab.load(name)` gets it back.
@@ -80,7 +80,7 @@ def push(
         private: only for you, if it is made
         token: with the right to write; None for the one that `hf auth login` keeps
         message: of the commit
-        licence: of the weights, `apache-2.0` say; None for the one in the model's provenance
+        license: of the weights, `apache-2.0` say; None for the one in the model's provenance
         metrics: as `vitlab.evaluate` gives them; None for those in the model's provenance
 
     Returns:
@@ -95,7 +95,7 @@ def push(
 
     repo = repository(name)
     shown = copy.copy(model)  # the same tensors under a provenance of its own
-    shown.provenance = _told(model.provenance, licence, metrics)
+    shown.provenance = _told(model.provenance, license, metrics)
     with tempfile.TemporaryDirectory(prefix="vitlab-") as scratch:
         folder = save(shown, Path(scratch) / "model")
         (folder / CARD).write_text(card(shown, repo), encoding="utf-8")
@@ -113,13 +113,13 @@ def push(
     return str(url)
 
 
-def _told(about: dict[str, Any], licence: str | None, metrics: Any) -> dict[str, Any]:
-    """A provenance with what is given on pushing; a licence of the source weights is kept."""
+def _told(about: dict[str, Any], license: str | None, metrics: Any) -> dict[str, Any]:
+    """A provenance with what is given on pushing; a license of the source weights is kept."""
     told = dict(about)
-    if licence is not None:
-        told["licence"] = licence
-        if about.get("licence") not in (None, licence):
-            told["source_licence"] = about["licence"]
+    if license is not None:
+        told["license"] = license
+        if about.get("license") not in (None, license):
+            told["source_license"] = about["license"]
     if metrics is not None:
         told["metrics"] = {k: v for k, v in metrics.items() if isinstance(v, int | float | str)}
     return told

@@ -14,7 +14,10 @@ from vitlab.models.config import ModelConfig, ResNetConfig, Size, ViTConfig
 from vitlab.models.create import Model, build
 from vitlab.models.position import BiasPositions, RotaryPositions, resize_positions
 from vitlab.weights.delta_file import is_delta, load_delta
-from vitlab.weights.formats import bit, google, huggingface, own, timm
+from vitlab.weights.formats import big_transfer as bit
+from vitlab.weights.formats import google, own
+from vitlab.weights.formats import transformers as huggingface
+from vitlab.weights.formats.timm import timm
 from vitlab.weights.hub import PREFIXES, describe, fetch, is_hub_name
 from vitlab.weights.reading import Hints, Reading, collect
 from vitlab.weights.source import Source, open_source, readable

@@ -16,7 +16,7 @@ from vitlab.models.config import ModelConfig
 from vitlab.models.create import Model, build
 from vitlab.weights.formats.own import FORMAT, KINDS
 from vitlab.weights.reading import Hints, collect
-from vitlab.weights.shards import LIMIT, write_tensors
+from vitlab.weights.sharded import LIMIT, write_tensors
 from vitlab.weights.writing import as_google, as_timm, as_transformers, tensors_of
 
 CONFIG = "config.json"

@@ -22,7 +22,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from vitlab.errors import UserError
-from vitlab.weights.shards import HEADER, MOST, stored_names, tensor_files
+from vitlab.weights.sharded import HEADER, MOST, stored_names, tensor_files
 
 Shape = tuple[int, ...]
 TOLD = ("model.safetensors", "pytorch_model.bin")  # files that a config.json beside them explains

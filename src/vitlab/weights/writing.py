@@ -10,9 +10,12 @@ from torch import Tensor
 from vitlab.errors import UserError
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.weights.entries import Entry
-from vitlab.weights.formats import bit, google, huggingface, timm_table
-from vitlab.weights.formats.timm_facts import ACTS, POOLS
-from vitlab.weights.formats.timm_table import Dialect
+from vitlab.weights.formats import big_transfer as bit
+from vitlab.weights.formats import google
+from vitlab.weights.formats import transformers as huggingface
+from vitlab.weights.formats.timm import table as timm_table
+from vitlab.weights.formats.timm.facts import ACTS, POOLS
+from vitlab.weights.formats.timm.table import Dialect
 
 Files = dict[str, dict[str, Any]]  # JSON by file name
 

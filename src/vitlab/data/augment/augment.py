@@ -1,0 +1,133 @@
+"""Variation of whole batches, on the device that trains.
+
+Every image brings its own uniform random numbers (see `order.draws`), so what happens to it depends
+on (seed, epoch, image) alone and not on its neighbors, the worker or the device.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitlab.data.augment import policy
+from vitlab.data.augment.erase import erase
+from vitlab.data.augment.ops import photometric
+from vitlab.data.augment.policy import Codes, Floats, Op, send
+from vitlab.data.augment.warp import affine, compose, sample
+
+if TYPE_CHECKING:
+    from vitlab.data.settings import Augment
+
+CACHED = 2**20  # values at once on a CPU, which is several times faster within its cache
+
+
+def normalize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """uint8 (B, H, W, C) to float32 (B, C, H, W): scaled to [0, 1], less the mean, by the std."""
+    return _standardize(_unit(images.permute(0, 3, 1, 2)), mean, std)
+
+
+def augment(
+    images: Tensor, draws: Tensor, how: "Augment", mean: tuple[float, ...], std: tuple[float, ...]
+) -> Tensor:
+    """Vary each image by its own draws, then normalize; some rectangles are erased after that.
+
+    First come flip, turn, shift, zoom and slant, then the operations of `policy.sequence` in their
+    order. All movements of an image are made in one sampling, where its first one stands.
+
+    Args:
+        images: uint8 (B, H, W, C)
+        draws: uniform in [0, 1), (B, `policy.draws_needed`) (the first six do where only the
+            movements are asked for); best on the CPU, where what happens is decided
+        how: how far each may go
+        mean: subtracted from values in [0, 1], one a channel
+        std: divided by, one a channel
+
+    Returns:
+        float32 (B, C, H, W). What comes in from outside the image is black, or with operations of
+        a policy, which may invert it, the mean color.
+    """
+    part = max(1, CACHED // max(1, images[0].numel())) if len(images) else 1
+    if images.device.type == "cpu" and len(images) > part:
+        pieces = zip(images.split(part), draws.split(part), strict=True)
+        size = images.shape[1:3]
+        result = torch.empty(len(images), images.shape[3], *size)
+        for target, (some, theirs) in zip(result.split(part), pieces, strict=True):
+            target.copy_(augment(some, theirs, how, mean, std))
+        return result
+    numbers = draws.cpu().double().numpy()
+    ops, arguments = policy.sequence(numbers, how)
+    pixels = images.permute(0, 3, 1, 2)
+    if ops.shape[1]:
+        fill = send(np.clip(np.rint(255 * np.array(mean)), 0, 255).astype(np.uint8), images.device)
+        pixels = pixels.clone(memory_format=torch.contiguous_format)
+        result = _unit(_follow(pixels, draws, ops, arguments, how, fill))
+    else:
+        result = _move(_unit(pixels), draws, how)
+    result = _standardize(result, mean, std)
+    return erase(result, numbers[:, policy.ERASE], how.erase) if how.erase else result
+
+
+def _move(pixels: Tensor, draws: Tensor, how: "Augment") -> Tensor:
+    """Flip, turn, shift, zoom and slant float images (B, C, H, W)."""
+    if _moves(how):
+        theta = affine(draws, how, *pixels.shape[-2:]).to(pixels.device)
+        grid = F.affine_grid(theta, list(pixels.shape), False)
+        mode = how.augment_interpolation
+        moved = F.grid_sample(pixels, grid, mode, padding_mode="zeros", align_corners=False)
+        return moved.clamp_(0, 1) if mode == "bicubic" else moved  # a cubic overshoots
+    return _flip(pixels, draws) if how.flip else pixels
+
+
+def _follow(
+    pixels: Tensor, draws: Tensor, ops: Codes, arguments: Floats, how: "Augment", fill: Tensor
+) -> Tensor:
+    """Do to each image, uint8 (B, C, H, W), its operations, (B, L), in place.
+
+    Those ahead of an image's movements come before the one sampling, the others after it. An image
+    that stands still uses both stretches as well, so that few passes serve all images.
+    """
+    rows, columns = pixels.shape[2:]
+    moving = ops >= Op.ROTATE
+    if _moves(how):
+        base = affine(draws, how, rows, columns).cpu().double().numpy()
+        moved, split = np.ones(len(ops), bool), np.zeros(len(ops), np.int64)
+    else:
+        base = np.eye(3)[None, :2]
+        moved = np.asarray(moving.any(1))
+        split = np.where(moved, moving.argmax(1), max(how.rand_ops - 1, 0))
+        pixels = _flip(pixels, draws) if how.flip else pixels
+    layers = list(enumerate(zip(ops.T, arguments.T, strict=True)))
+    for layer, (op, argument) in layers:
+        pixels = photometric(pixels, np.where(layer < split, op, Op.NONE), argument)
+    if moved.any():
+        theta = (base @ compose(ops, arguments, rows, columns)).astype(np.float32)
+        chosen = np.flatnonzero(moved)
+        where, places = send(chosen, pixels.device), send(theta[chosen], pixels.device)
+        part = pixels.index_select(0, where)
+        part = sample(part, places, fill, how.augment_interpolation)
+        pixels.index_copy_(0, where, part)
+    for layer, (op, argument) in layers:
+        pixels = photometric(pixels, np.where(layer >= split, op, Op.NONE), argument)
+    return pixels
+
+
+def _moves(how: "Augment") -> bool:
+    return any((how.rotate, how.shift, how.zoom, how.shear))
+
+
+def _flip(pixels: Tensor, draws: Tensor) -> Tensor:
+    """Mirror half of the images, in place."""
+    rows = send(np.flatnonzero(draws[:, 0].cpu().numpy() < 0.5), pixels.device)
+    return pixels.index_copy_(0, rows, pixels.index_select(0, rows).flip(-1))
+
+
+def _unit(pixels: Tensor) -> Tensor:
+    return pixels.float().div_(255)
+
+
+def _standardize(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    shape = (1, -1, 1, 1)
+    offset, scale = send(np.array([mean, std], np.float32), pixels.device)
+    return pixels.sub_(offset.view(shape)).div_(scale.view(shape))

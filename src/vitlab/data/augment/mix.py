@@ -1,0 +1,98 @@
+"""Mixup and CutMix: images of a batch mixed in pairs, and their labels with them.
+
+As in timm (and A2 and DeiT III, which train with it) one weight, and one box, is drawn for a whole
+batch. Partners are neighbors: image 0 with 1, 2 with 3, … (the order of a batch is random
+anyway), so any even stretch of a batch is mixed as it is within the whole: accumulating the
+gradient in pieces and sharing a batch among devices change nothing. The last image of an odd
+number stays as it is.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from vitlab.data.settings import Augment
+
+STREAM = 1  # apart from what else is drawn from a step's seed
+
+
+@dataclass(frozen=True)
+class Mix:
+    """How the pairs of one batch are mixed.
+
+    Attributes:
+        share: of an image that stays its own; its partner's share is the rest
+        box: top, bottom, left and right edge of what the partner replaces (CutMix), or None (Mixup)
+    """
+
+    share: float
+    box: tuple[int, int, int, int] | None
+
+    def __call__(self, pixels: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+        """Mix the pairs of a batch, or of any part of it that splits no pair, in place.
+
+        Args:
+            pixels: float (B, C, H, W)
+            labels: int64 (B,), or float (B, classes) of images with any number of labels
+            classes: how many there are
+
+        Returns:
+            float (B, C, H, W), and the share of each class as float (B, classes)
+        """
+        targets = dense(labels, classes)
+        partners = neighbors(len(pixels), pixels.device)
+        targets = targets * self.share + targets[partners] * (1 - self.share)
+        if self.box is None:
+            others = pixels.index_select(0, partners).mul_(1 - self.share)
+            return pixels.mul_(self.share).add_(others), targets
+        top, bottom, left, right = self.box
+        hole = pixels[..., top:bottom, left:right]
+        hole.copy_(hole.index_select(0, partners))
+        return pixels, targets
+
+
+def draw(how: "Augment", seed: int, size: tuple[int, int]) -> Mix | None:
+    """How a batch is mixed, None where the recipe does not mix.
+
+    Mixup (Zhang et al., 2018) draws the share from Beta(mixup, mixup); CutMix (Yun et al., 2019)
+    from Beta(cutmix, cutmix), cuts a box of the rest of the area around a uniform place, and
+    corrects the share where the border cuts the box. With both, a batch is cut with probability
+    `mix_switch`.
+
+    Args:
+        how: strengths
+        seed: the step's
+        size: rows and columns of the images
+    """
+    if not how.mixup and not how.cutmix:
+        return None
+    generator = np.random.default_rng((seed, STREAM))
+    switch, middle = generator.random(), generator.random(2)
+    cut = bool(how.cutmix) and (not how.mixup or switch < how.mix_switch)
+    strength = how.cutmix if cut else how.mixup
+    share = float(generator.beta(strength, strength))
+    if not cut:
+        return Mix(share, None)
+    edges: list[int] = []
+    for length, at in zip(size, middle.tolist(), strict=True):
+        cut_length, center = int(length * math.sqrt(1 - share)), int(length * at)
+        edges += [max(0, center - cut_length // 2), min(length, center + (cut_length + 1) // 2)]
+    top, bottom, left, right = edges
+    share = 1 - (bottom - top) * (right - left) / math.prod(size)
+    return Mix(share, (top, bottom, left, right))
+
+
+def dense(labels: Tensor, classes: int) -> Tensor:
+    """Labels as float (B, classes): one-hot, or as they are where they are that already."""
+    return F.one_hot(labels, classes).float() if labels.ndim == 1 else labels.float()
+
+
+def neighbors(count: int, device: torch.device) -> Tensor:
+    """The partner of each of so many images, (count,); the last of an odd number is its own."""
+    return (torch.arange(count, device=device) ^ 1).clamp(max=max(count - 1, 0))

@@ -1,0 +1,211 @@
+"""Operations on the values of whole batches of uint8 images, with Pillow's meaning of each.
+
+Each image gets an operation and an argument of its own. Images of one operation are changed
+together, but nothing is computed across images: what comes out of one depends on it alone, to the
+bit. Values stay whole numbers between operations, rounded or cut off as Pillow does it.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitlab.data.augment.policy import Codes, Floats, Op, send
+
+BITS = (Op.INVERT, Op.POSTERIZE, Op.SOLARIZE, Op.SOLARIZE_ADD)  # one formula for all of these
+ENHANCE = (Op.COLOR, Op.CONTRAST, Op.BRIGHTNESS)  # and another for these
+
+
+def photometric(pixels: Tensor, ops: Codes, arguments: Floats) -> Tensor:
+    """One operation an image.
+
+    Args:
+        pixels: uint8 (B, C, H, W), contiguous; may be changed in place
+        ops: (B,), codes of `Op`; what moves places, or is none, is left out here
+        arguments: (B,)
+    """
+    kinds = np.where(np.isin(ops, BITS), BITS[0], ops)
+    kinds = np.where(np.isin(ops, ENHANCE), ENHANCE[0], kinds)
+    kinds = np.where(ops >= Op.ROTATE, Op.NONE, kinds)
+    order = np.argsort(kinds, kind="stable")
+    kinds, ops, arguments = kinds[order], ops[order], arguments[order]
+    rows, codes = send(np.stack([order, ops]), pixels.device)
+    factors = send(arguments.astype(np.float32), pixels.device).view(-1, 1, 1, 1)
+    for kind in np.unique(kinds[kinds != Op.NONE]):
+        first, end = np.searchsorted(kinds, [kind, kind + 1]).tolist()
+        whole = end - first == len(pixels)
+        part = pixels if whole else pixels.index_select(0, rows[first:end])
+        if kind == BITS[0]:
+            part = bits(part, ops[first:end], arguments[first:end])
+        elif kind == ENHANCE[0]:
+            part = enhance(part, codes[first:end], factors[first:end])
+        else:
+            part = ACTIONS[kind](part, factors[first:end])
+        pixels = part if whole else pixels.index_copy_(0, rows[first:end], part)
+    return pixels
+
+
+def bits(pixels: Tensor, ops: Codes, arguments: Floats) -> Tensor:
+    """Invert, posterize, solarize and solarize-add, which are all one formula of whole numbers.
+
+    Values below a threshold are added to, up to 255; of the others some bits are turned over, then
+    some are kept.
+    """
+    number = arguments.astype(np.int16)
+    solar, adding, kept = ops == Op.SOLARIZE, ops == Op.SOLARIZE_ADD, ops == Op.POSTERIZE
+    below = np.where(solar, number, np.where(adding, 128, 0))
+    more = np.where(adding, number, 0)
+    turned = np.where(adding | kept, 0, 255)
+    mask = np.where(kept, 255 & ~((1 << np.clip(8 - number, 0, 8)) - 1), 255)
+    table = np.stack([below, more, turned, mask]).astype(np.int16)
+    low, plus, flips, keep = send(table, pixels.device)[..., None, None, None]
+    values = pixels.short()
+    raised = (values + plus).clamp_(max=255)
+    return torch.where(values < low, raised, values.bitwise_xor(flips).bitwise_and_(keep)).byte()
+
+
+def auto_contrast(pixels: Tensor, _: Tensor) -> Tensor:
+    """Stretch each channel so that its least value becomes 0 and its greatest 255."""
+    low = pixels.amin((2, 3), keepdim=True).double()
+    spread = pixels.amax((2, 3), keepdim=True) - low
+    most = torch.full_like(spread, 255)  # a plain number would be times a reciprocal
+    scale = torch.where(spread > 0, most / spread, 1)
+    offset = torch.where(spread > 0, -low * scale, 0)
+    return pixels.double().mul_(scale).add_(offset).clamp_(0, 255).byte()
+
+
+def equalize(pixels: Tensor, _: Tensor) -> Tensor:
+    """Map each channel's values so that they become about equally frequent."""
+    batch, channels, rows, columns = pixels.shape
+    places = pixels.reshape(batch * channels, -1).long()  # of each value in all the tables
+    places += 256 * torch.arange(batch * channels, device=pixels.device)[:, None]
+    ones = torch.ones(1, dtype=torch.int32, device=pixels.device).expand(places.numel())
+    counts = torch.zeros(batch * channels * 256, dtype=torch.int32, device=pixels.device)
+    counts = counts.scatter_add_(0, places.view(-1), ones).view(batch, channels, 256)
+    values = torch.arange(256, device=pixels.device, dtype=torch.int32)
+    last = torch.where(counts > 0, values, 0).amax(-1, keepdim=True)  # the greatest value there is
+    step = (rows * columns - counts.gather(-1, last.long())) // 255
+    before = counts.cumsum(-1, dtype=torch.int32) - counts
+    spread = ((step // 2 + before) // step.clamp(min=1)).clamp(max=255)
+    table = torch.where(step > 0, spread, values).byte()
+    return table.view(-1).index_select(0, places.view(-1)).view(pixels.shape)
+
+
+def enhance(pixels: Tensor, codes: Tensor, factor: Tensor) -> Tensor:
+    """Brightness, contrast or color by a factor: 0 takes it away, 1 leaves it as it is.
+
+    All three go from something that lacks it to the image and beyond: from black, from the mean
+    brightness everywhere, from gray. Doing them at once saves a GPU from starting many small jobs.
+    """
+    values, code = pixels.float(), codes.view(-1, 1, 1, 1)
+    gray = luma(values)
+    mean = gray.sum((1, 2, 3), dtype=torch.float64) / gray[0].numel()
+    level = (mean + 0.5).floor_().float().view(-1, 1, 1, 1) * (code == Op.CONTRAST)
+    return _blend(torch.where(code == Op.COLOR, gray, level), values, factor)
+
+
+def sharpness(pixels: Tensor, factor: Tensor) -> Tensor:
+    """Between smoothed (0) and itself (1), or beyond; the outermost pixels stay."""
+    if min(pixels.shape[2:]) < 3:
+        return pixels
+    values = pixels.float()
+    across = values[..., :-2] + values[..., 1:-1] + values[..., 2:]
+    around = across[:, :, :-2] + across[:, :, 1:-1] + across[:, :, 2:]
+    inner = (slice(None), slice(None), slice(1, -1), slice(1, -1))
+    smooth = ((around + 4 * values[inner]) / 13 + 0.5).floor()
+    result = pixels.clone()
+    result[inner] = _blend(smooth, values[inner], factor)
+    return result
+
+
+def blur(pixels: Tensor, radius: Tensor) -> Tensor:
+    """Gaussian blur as Pillow approximates it: three boxes with soft ends along each side."""
+    weights = box_weights(radius.view(-1).double()).float().view(-1, 3, 1, 1, 1).unbind(1)
+    values = pixels.float()
+    for dim, pad in ((3, (2, 2, 0, 0)), (2, (0, 0, 2, 2))):
+        length = values.shape[dim]
+        for _ in range(3):
+            padded = F.pad(values, pad, mode="replicate")
+            values = values * weights[0]
+            for k in (1, 2):
+                both = padded.narrow(dim, 2 - k, length) + padded.narrow(dim, 2 + k, length)
+                values += both.mul_(weights[k])
+            values = values.add_(0.5).floor_()
+    return values.clamp_(0, 255).byte()
+
+
+def box_weights(radius: Tensor) -> Tensor:
+    """Weights of a box's center and of its next two pixels either side: (B, 3) from (B,).
+
+    The box has some whole pixels and a share of the next ones, so that its variance is a third of
+    the square of the radius (Gwosdek et al., 2011); two pixels are enough up to a radius of 2.4.
+    """
+    variance = radius**2 / 3
+    whole = ((torch.sqrt(12 * variance + 1) - 1) / 2).floor()
+    share = (2 * whole + 1) * (whole * (whole + 1) - 3 * variance)
+    share = share / (6 * (variance - (whole + 1) ** 2))
+    places = torch.arange(3, device=radius.device)
+    box = (whole[:, None] + share[:, None] - places + 1).clamp(0, 1)
+    return box / (2 * (whole + share) + 1)[:, None]
+
+
+def hue(pixels: Tensor, turn: Tensor) -> Tensor:
+    """Turn the colors around their circle, through Pillow's HSV of whole numbers."""
+    if pixels.shape[1] != 3:
+        return pixels
+    values = pixels.float()
+    top, low = values.amax(1, keepdim=True), values.amin(1, keepdim=True)
+    spread = (top - low).clamp(min=1)
+    red, green, blue = ((top - values) / spread).split(1, 1)
+    red, green, blue = red.double(), green.double(), blue.double()  # where Pillow's are, too
+    angle = torch.where(values[:, 1:2] == top, 2 + red - blue, 4 + green - red)
+    angle = torch.where(values[:, :1] == top, blue - green, angle).float().double()
+    angle = (((angle / 6 + 1) % 1).float().double() * 255).floor()
+    angle = torch.where(top == low, 0, angle)
+    saturation = (255 * (spread / top.clamp(min=1)).double()).floor() / 255
+    angle = (angle + (turn.double() * 255).trunc()) % 256 * 6 / 255
+    part = angle - angle.floor()
+    high, top = torch.where(top == low, 0, saturation), top.double()
+    down, falling, rising = (
+        (top * (1 - high * s) + 0.5).floor() for s in (torch.ones_like(part), part, 1 - part)
+    )
+    sector = angle.floor().long() % 6
+    channels = [
+        torch.cat(each, 1).gather(1, sector)
+        for each in (
+            (top, falling, down, down, rising, top),
+            (rising, top, top, falling, down, down),
+            (down, down, rising, top, top, falling),
+        )
+    ]
+    return torch.cat(channels, 1).byte()
+
+
+def luma(values: Tensor) -> Tensor:
+    """Brightness as Pillow has it (ITU-R 601), whole numbers from such: float32 (B, 1, H, W).
+
+    Of one channel its own value, of any other number than three their rounded mean.
+    """
+    if values.shape[1] == 1:
+        return values
+    if values.shape[1] != 3:
+        return (values.sum(1, keepdim=True) / values.shape[1] + 0.5).floor()
+    red, green, blue = values.split(1, 1)  # every sum below 2^24, so float32 is exact
+    total = (red * 19595).add_(green * 38470).add_(blue * 7471).add_(32768)
+    return total.div_(65536).floor_()
+
+
+def _blend(start: Tensor, end: Tensor, factor: Tensor) -> Tensor:
+    """From `start` at factor 0 to `end` at 1 and beyond, cut off to whole numbers in 0 … 255."""
+    return (end - start).mul_(factor).add_(start).clamp_(0, 255).byte()
+
+
+ACTIONS: dict[int, Callable[[Tensor, Tensor], Tensor]] = {
+    Op.AUTO_CONTRAST: auto_contrast,
+    Op.EQUALIZE: equalize,
+    Op.SHARPNESS: sharpness,
+    Op.BLUR: blur,
+    Op.HUE: hue,
+}

@@ -1,0 +1,169 @@
+"""What happens to each image, decided from its own random numbers: a sequence of operations.
+
+RandAugment (Cubuk et al., 2020) with the operations, ranges and magnitude noise of timm, with which
+A2 was trained (Wightman et al., ResNet strikes back, 2021); 3-Augment (Touvron et al., DeiT III,
+2022); color jitter. Everything is decided on the CPU, so every device does the same, and the
+pixels are then changed without waiting for any decision.
+"""
+
+import math
+from enum import IntEnum
+from itertools import permutations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+if TYPE_CHECKING:  # the command line's package is not needed to augment
+    from vitlab.data.settings import Augment
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
+
+# Which of an image's random numbers decide what; RandAugment's come last, four an operation.
+MOVES = slice(0, 6)
+THREE = slice(6, 8)
+JITTER = slice(8, 13)
+ERASE = slice(13, 38)
+RAND = 38
+
+
+def draws_needed(how: "Augment") -> int:
+    """How many random numbers `augment` uses of each image."""
+    return RAND + 4 * how.rand_ops
+
+
+def send(decisions: NDArray[Any], device: torch.device) -> Tensor:
+    """What was decided on the CPU, on another device; nobody waits for it."""
+    return torch.from_numpy(decisions).to(device, non_blocking=True)
+
+
+class Op(IntEnum):
+    """What can be done to an image, each with Pillow's meaning of its one argument."""
+
+    NONE = 0
+    AUTO_CONTRAST = 1
+    EQUALIZE = 2
+    INVERT = 3
+    POSTERIZE = 4  # bits that are kept
+    SOLARIZE = 5  # values from here on are inverted
+    SOLARIZE_ADD = 6  # added to values below 128
+    COLOR = 7  # factor, 0: gray, 1: unchanged; so are the next three
+    CONTRAST = 8
+    BRIGHTNESS = 9
+    SHARPNESS = 10
+    BLUR = 11  # standard deviation in pixels
+    HUE = 12  # turns of the color circle
+    ROTATE = 13  # degrees, counter-clockwise; from here on the places move, not the values
+    SHEAR_X = 14  # columns a row
+    SHEAR_Y = 15  # rows a column
+    TRANSLATE_X = 16  # share of the width
+    TRANSLATE_Y = 17
+
+
+RANDAUGMENT = (
+    Op.AUTO_CONTRAST, Op.EQUALIZE, Op.INVERT, Op.ROTATE, Op.POSTERIZE, Op.SOLARIZE,
+    Op.SOLARIZE_ADD, Op.COLOR, Op.CONTRAST, Op.BRIGHTNESS, Op.SHARPNESS, Op.SHEAR_X, Op.SHEAR_Y,
+    Op.TRANSLATE_X, Op.TRANSLATE_Y,
+)  # fmt: skip
+SOLARIZE_FROM, BLUR_RANGE = 128.0, (0.1, 2.0)  # of 3-Augment
+
+
+def sequence(draws: Floats, how: "Augment") -> tuple[Codes, Floats]:
+    """The operations of each image in order, and their arguments: (B, L) and (B, L).
+
+    First RandAugment's or 3-Augment's, then color jitter's; L is 0 where there are none.
+    """
+    parts = []
+    if how.rand_ops:
+        parts.append(randaugment(draws[:, RAND:], how))
+    if how.three_augment:
+        parts.append(three_augment(draws[:, THREE]))
+    if how.color_jitter or how.hue_jitter:
+        parts.append(color_jitter(draws[:, JITTER], how.color_jitter, how.hue_jitter))
+    if not parts:
+        return np.empty((len(draws), 0), np.int64), np.empty((len(draws), 0))
+    return np.concatenate([p[0] for p in parts], 1), np.concatenate([p[1] for p in parts], 1)
+
+
+def randaugment(draws: Floats, how: "Augment") -> tuple[Codes, Floats]:
+    """`rand_ops` operations an image, any of the fifteen, each left out now and then.
+
+    Args:
+        draws: uniform in [0, 1), (B, 4 * rand_ops) or wider
+        how: number, magnitude, its spread and limit, probability, direction
+    """
+    shape = (len(draws), how.rand_ops, 4)
+    which, applied, spread, sign = np.moveaxis(draws[:, : 4 * how.rand_ops].reshape(shape), -1, 0)
+    ops = np.array(RANDAUGMENT)[(which * len(RANDAUGMENT)).astype(np.int64)]
+    # the draws are multiples of 2^-24: half a step up, none of them is 0
+    normal = torch.special.ndtri(torch.from_numpy(spread + 2.0**-25)).numpy()
+    magnitude = np.clip(how.rand_magnitude + how.rand_std * normal, 0.0, how.rand_limit)
+    return (
+        np.where(applied < how.rand_probability, ops, Op.NONE),
+        argument(ops, magnitude / 10, np.where(sign < 0.5, -1.0, 1.0), how.rand_increasing),
+    )
+
+
+def argument(ops: Codes, level: Floats, sign: Floats, increasing: bool) -> Floats:
+    """What each operation is given at a level, of which 1 is the usual greatest.
+
+    Args:
+        ops: codes of RandAugment's operations, any shape
+        level: 0 or more, the same shape
+        sign: -1 or 1, for those that go both ways
+        increasing: a higher level always changes an image more
+    """
+    bits, threshold = np.trunc(level * 4), np.minimum(256, np.trunc(level * 256))
+    factor = 0.1 + 1.8 * level
+    if increasing:
+        bits, threshold = 4 - bits, 256 - threshold
+        factor = np.maximum(0.1, 1 + sign * 0.9 * level)
+    result = np.zeros_like(level)
+    for op, values in {
+        Op.POSTERIZE: bits,
+        Op.SOLARIZE: threshold,
+        Op.SOLARIZE_ADD: np.minimum(128, np.trunc(level * 110)),
+        Op.COLOR: factor,
+        Op.CONTRAST: factor,
+        Op.BRIGHTNESS: factor,
+        Op.SHARPNESS: factor,
+        Op.ROTATE: sign * 30 * level,
+        Op.SHEAR_X: sign * 0.3 * level,
+        Op.SHEAR_Y: sign * 0.3 * level,
+        Op.TRANSLATE_X: sign * 0.45 * level,
+        Op.TRANSLATE_Y: sign * 0.45 * level,
+    }.items():
+        result = np.where(ops == op, values, result)
+    return result
+
+
+def three_augment(draws: Floats) -> tuple[Codes, Floats]:
+    """Gray, solarized or blurred, one of the three an image: (B, 1) and (B, 1) from (B, 2)."""
+    which = (draws[:, :1] * 3).astype(np.int64)
+    low, high = BLUR_RANGE
+    ops = np.array([Op.COLOR, Op.SOLARIZE, Op.BLUR])[which]
+    radius = low + (high - low) * draws[:, 1:]
+    return ops, np.choose(which, [np.zeros_like(radius), SOLARIZE_FROM, radius])
+
+
+def color_jitter(draws: Floats, spread: float, hue: float) -> tuple[Codes, Floats]:
+    """Brightness, contrast and color by factors around 1, hue by a turn around 0; in any order.
+
+    Args:
+        draws: uniform in [0, 1), (B, 5): the order, then each one's argument
+        spread: of the three factors, uniform in [1 - spread, 1 + spread] and not below 0
+        hue: uniform in [-hue, hue]
+    """
+    ranges = {Op.HUE: (-hue, hue)} if hue else {}
+    if spread:
+        factors = (Op.BRIGHTNESS, Op.CONTRAST, Op.COLOR)
+        ranges |= dict.fromkeys(factors, (max(0.0, 1 - spread), 1 + spread))
+    codes = sorted(ranges)
+    low, high = np.array([ranges[op] for op in codes]).T
+    orders = np.array(list(permutations(range(len(codes)))))
+    order = orders[(draws[:, 0] * math.factorial(len(codes))).astype(np.int64)]
+    values = low + (high - low) * draws[:, 1 : 1 + len(codes)]
+    return np.array(codes)[order], np.take_along_axis(values, order, 1)

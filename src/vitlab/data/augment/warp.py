@@ -1,0 +1,110 @@
+"""Moving the places of an image: any number of movements is one affine map and one sampling."""
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitlab.data.augment.policy import Codes, Floats, Op
+
+if TYPE_CHECKING:
+    from vitlab.data.settings import Augment
+
+Interpolation = Literal["bilinear", "bicubic"]
+
+
+def affine(draws: Tensor, how: "Augment", rows: int, columns: int) -> Tensor:
+    """Flip, turn, shift, zoom and slant by six draws an image, (B, 6) or wider.
+
+    Returns:
+        The map from output to input places, as `affine_grid` takes it: (B, 2, 3).
+    """
+    flip, *spread = draws[:, :6].double().unbind(1)
+    turn, right, down, zoom, shear = (2 * each - 1 for each in spread)  # uniform in [-1, 1)
+    angle = turn * math.radians(how.rotate)
+    slant = torch.tan(shear * math.radians(how.shear))
+    scale = torch.exp(zoom * math.log1p(how.zoom))
+    mirror = torch.where((flip < 0.5) & how.flip, -1.0, 1.0)
+    cos, sin = angle.cos() / scale, angle.sin() / scale
+    # in pixels: mirror the columns, slant along them, then turn and zoom
+    xx, xy = mirror * cos, slant * cos - sin
+    yx, yy = mirror * sin, slant * sin + cos
+    aspect = rows / columns  # [-1, 1] spans the columns in x, the rows in y
+    theta = torch.stack(
+        [xx, xy * aspect, 2 * how.shift * right, yx / aspect, yy, 2 * how.shift * down]
+    )
+    return theta.view(2, 3, -1).permute(2, 0, 1).float()
+
+
+def compose(ops: Codes, arguments: Floats, rows: int, columns: int) -> Floats:
+    """The movements among each image's operations, the first one first, as one map.
+
+    Args:
+        ops: (B, L), codes of `Op`; those that change values count as standing still
+        arguments: (B, L), with the meaning they have in Pillow
+        rows: height in pixels
+        columns: width in pixels
+
+    Returns:
+        The map from output to input places in units of half a side: (B, 3, 3).
+    """
+    whole = np.broadcast_to(np.eye(3), (len(ops), 3, 3))
+    for op, argument in zip(ops.T, arguments.T, strict=True):
+        if (op >= Op.ROTATE).any():
+            whole = whole @ _matrices(op, argument, rows / columns)
+    return np.asarray(whole)
+
+
+def _matrices(ops: Codes, arguments: Floats, aspect: float) -> Floats:
+    """One movement an image: (B, 3, 3). Pillow shears about the top left corner, (-1, -1) here."""
+    turned, x, y, right, down = (
+        np.where(ops == op, arguments, 0.0)
+        for op in (Op.ROTATE, Op.SHEAR_X, Op.SHEAR_Y, Op.TRANSLATE_X, Op.TRANSLATE_Y)
+    )
+    x, y, angle = x * aspect, y / aspect, np.radians(turned)
+    cos, sin = np.cos(angle), np.sin(angle)
+    zero, one = np.zeros_like(x), np.ones_like(x)
+    rows = [
+        [cos, x - sin * aspect, x + 2 * right],
+        [y + sin / aspect, cos, y + 2 * down],
+        [zero, zero, one],
+    ]
+    return np.moveaxis(np.array(rows), -1, 0)
+
+
+def sample(pixels: Tensor, theta: Tensor, fill: Tensor, interpolation: Interpolation) -> Tensor:
+    """Move images by maps from output to input places.
+
+    A place outside the image takes the fill color; near the border, the outermost pixels count
+    on. Both as in Pillow, which cuts off what it interpolates where this rounds. The cubic of
+    "bicubic" is PyTorch's, a little softer (a = -0.75) than Pillow's here (a = -1).
+
+    Args:
+        pixels: uint8 (B, C, H, W)
+        theta: (B, 2, 3), as for `affine_grid`
+        fill: a value a channel, (C,)
+        interpolation: how values between pixels are had
+
+    Returns:
+        uint8 (B, C, H, W)
+    """
+    grid = _grid(theta, *pixels.shape[2:])
+    moved = F.grid_sample(pixels.float(), grid, interpolation, "border", align_corners=False)
+    inside = (grid.abs() <= 1).all(-1)[:, None]
+    return torch.where(inside, (moved + 0.5).clamp_(0, 255).byte(), fill.view(1, -1, 1, 1))
+
+
+def _grid(theta: Tensor, rows: int, columns: int) -> Tensor:
+    """Where each output pixel comes from, (B, H, W, 2): `affine_grid` without a matrix product.
+
+    Such a product may be a rough one on a GPU (TF32), a tenth of a pixel off.
+    """
+    x = (torch.arange(columns, device=theta.device) * 2 + 1) / columns - 1
+    y = ((torch.arange(rows, device=theta.device) * 2 + 1) / rows - 1)[:, None]
+    entry = theta[..., None, None]  # (B, 2, 3, 1, 1)
+    return torch.stack(
+        [entry[:, i, 0] * x + entry[:, i, 1] * y + entry[:, i, 2] for i in (0, 1)], -1
+    )

@@ -1,0 +1,1 @@
+"""Order, batches, worker processes."""

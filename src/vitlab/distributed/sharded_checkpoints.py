@@ -1,0 +1,132 @@
+"""Checkpoints that every process writes its own slices of, while training goes on.
+
+The slices are copied to the CPU at the step; a thread writes, syncs and sums them up in a folder
+beside. When all processes are done, the first one moves the files into the checkpoint's draft,
+writes the manifest last and renames it, so that what a killed run leaves is never a checkpoint.
+The folder must be on a file system that all machines see.
+"""
+
+import json
+import shutil
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vitlab.distributed.parallel import is_sliced, local
+from vitlab.distributed.world import World
+from vitlab.errors import UserError
+from vitlab.files import explained, staged_folder, sync
+from vitlab.training.checkpoint import (
+    SHARDS,
+    STATE,
+    Checkpoint,
+    entry,
+    place_of,
+    prune,
+    write_manifest,
+)
+
+
+@dataclass
+class Saving:
+    """A save under way: begun by `start`, brought to its end by `finish`, both in all processes."""
+
+    world: World
+    folder: Path
+    step: int
+    state: dict[str, Any]
+    layout: dict[str, Any]
+    thread: threading.Thread = field(init=False)
+    entry: dict[str, Any] = field(default_factory=dict)
+    error: UserError | None = None
+
+    @property
+    def parts(self) -> Path:
+        """Where the slices wait for each other; `checkpoint.tidy` would remove it."""
+        return self.folder / f".step-{self.step:09d}.parts"
+
+    @property
+    def file(self) -> str:
+        """The name of this process's slices."""
+        return name_of(self.world.rank, self.world.size)
+
+    @property
+    def ready(self) -> bool:
+        """Whether this process has written its slices, or failed to."""
+        return not self.thread.is_alive()
+
+    def write(self, tensors: dict[str, Tensor]) -> None:
+        """What the thread does."""
+        file = self.parts / self.file
+        try:
+            with explained(file):
+                save_file(tensors, file)
+                sync(file)
+                self.entry = entry(file)
+        except UserError as error:
+            self.error = error
+
+    def finish(self) -> None:
+        """Wait for all slices and make them a checkpoint.
+
+        Raises:
+            ValueError: a disk is full or refuses; every earlier checkpoint is left as it was.
+        """
+        self.thread.join()
+        try:
+            with self.world.agreed():
+                if self.error:
+                    raise self.error
+            entries = [json.loads(text) for text in self.world.texts(json.dumps(self.entry))]
+            with self.world.agreed():
+                if self.world.first:
+                    self._publish(dict(zip(self.layout["files"], entries, strict=True)))
+        finally:
+            if self.world.first:
+                shutil.rmtree(self.parts, ignore_errors=True)
+
+    def _publish(self, files: dict[str, dict[str, Any]]) -> None:
+        with staged_folder(place_of(self.folder, self.step)) as draft:
+            for name in files:
+                (self.parts / name).replace(draft / name)
+            for name, content in ((SHARDS, self.layout), (STATE, self.state)):
+                (draft / name).write_text(json.dumps(content), encoding="utf-8")
+                files[name] = entry(draft / name)
+            write_manifest(draft, self.step, files)
+        prune(self.folder)
+
+
+def start(world: World, folder: Path, step: int, checkpoint: Checkpoint) -> Saving:
+    """Copy the slices and begin to write them; training may go on at once.
+
+    Raises:
+        ValueError: a folder cannot be made.
+    """
+    sliced = {k: t for k, t in checkpoint.tensors.items() if is_sliced(t)}
+    layout = {
+        "files": [name_of(rank, world.size) for rank in range(world.size)],
+        "sliced": {name: list(tensor.shape) for name, tensor in sliced.items()},
+        "whole": [name for name in checkpoint.tensors if name not in sliced],
+    }
+    saving = Saving(world, folder, step, json.loads(json.dumps(checkpoint.state)), layout)
+    with world.agreed(), explained(saving.parts):
+        if world.first:
+            shutil.rmtree(saving.parts, ignore_errors=True)
+            saving.parts.mkdir(parents=True)
+    own = checkpoint.tensors if world.first else sliced
+    copies = {
+        name: local(tensor).detach().to("cpu", copy=True).contiguous()
+        for name, tensor in own.items()
+    }
+    saving.thread = threading.Thread(target=saving.write, args=(copies,), daemon=True)
+    saving.thread.start()
+    return saving
+
+
+def name_of(rank: int, size: int) -> str:
+    """The file of a process's slices."""
+    return f"state-{rank + 1:05d}-of-{size:05d}.safetensors"

@@ -1,0 +1,57 @@
+"""All figures of one model by its name or its folder."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from vitlab.measure.speed import speed
+from vitlab.models.config import ModelConfig, Size
+from vitlab.models.cost import cost
+from vitlab.models.create import build
+from vitlab.models.fuse import fuse
+from vitlab.models.names import config_of
+from vitlab.weights.load import load
+
+
+def measure(
+    name: str,
+    *,
+    image_size: Size | None = None,
+    classes: int = 1000,
+    timed: bool = False,
+    fused: bool = False,
+    batch: int = 1,
+    device: str = "auto",
+    precision: Literal["fp32", "bf16"] = "fp32",
+) -> dict[str, Any]:
+    """Cost of a model, part by part, and its speed where asked.
+
+    Args:
+        name: in the papers' notation, or a run folder or a saved model
+        image_size: where not the model's own
+        classes: outputs of a named model
+        timed: whether to build it and time inference, as `speed` does
+        fused: whether to time the fused form
+        batch: images at once
+        device: auto, cpu, cuda or cuda:N
+        precision: fp32, or bf16 autocast
+
+    Raises:
+        ValueError: no such name or folder, or a size that does not fit.
+    """
+    size: dict[str, Any] = {} if image_size is None else {"image_size": image_size}
+    model = load(name, **size) if Path(name).is_dir() else None
+    config: ModelConfig = model.config if model else config_of(name, classes=classes, **size)
+    price = cost(config)
+    figures: dict[str, Any] = {
+        "model": config.name,
+        "params": price.params,
+        "macs": price.macs,
+        "image_size": config.image_size,
+        "parts": [{"part": p.name, "params": p.params, "macs": p.macs} for p in price.parts],
+    }
+    if timed:
+        model = model or build(replace(config, zero_head=True))
+        model = fuse(model) if fused else model
+        figures |= asdict(speed(model, batch=batch, device=device, precision=precision))
+    return figures

@@ -1,0 +1,1 @@
+"""The ResNets of the ViT paper: BiT and axial."""

@@ -1,0 +1,300 @@
+"""The BiT ResNets: the body of the hybrids, and the one of the BiT paper.
+
+Google released the same network in several forms that do not give the same numbers: a `Flavor`
+says where they differ in detail, `PostUnit` and `PreUnit` are the two orders of norm and
+convolution. The axial ResNet (`vitlab.models.resnets.axial`) is made of the same parts.
+
+The modules hold empty tensors until `reset_parameters` is called or weights are loaded.
+"""
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from vitlab.models.init import lecun_normal_
+
+
+class Flavor(NamedTuple):
+    """What differs between the released forms, beside the order of norm and convolution."""
+
+    norm_eps: float  # of the group norms
+    weight_eps: float  # of the weight standardization
+    eps_on: Literal["std", "variance"]  # what weight_eps is added to
+    same: bool  # whether a stride of 2 pads as XLA's SAME; otherwise kernel // 2 all around
+
+
+HYBRID = Flavor(1e-6, 1e-5, "std", same=True)  # vision_transformer, models_resnet.py
+TIMM = Flavor(1e-5, 1e-8, "variance", same=True)  # timm, vision_transformer_hybrid.py
+BIT = Flavor(1e-5, 1e-10, "variance", same=False)  # big_transfer, bit_pytorch/models.py
+
+
+def standardize(weight: Tensor, flavor: Flavor) -> Tensor:
+    """Each output channel's kernel with mean 0 and standard deviation 1: (out, in, k, k).
+
+    The standard deviation is the biased one (weight standardization, arXiv 1903.10520).
+    """
+    std, mean = torch.std_mean(weight, (1, 2, 3), correction=0, keepdim=True)
+    eps = flavor.weight_eps
+    scale = std + eps if flavor.eps_on == "std" else (std.square() + eps).sqrt()
+    return (weight - mean) / scale
+
+
+def pad_same(features: Tensor, kernel: int, stride: int, value: float = 0) -> Tensor:
+    """Pad (B, C, H, W) as XLA's SAME: ceil(size / stride) outputs, the odd pixel at the end."""
+    pads: list[int] = []
+    for size in (features.shape[3], features.shape[2]):  # F.pad counts from the last axis
+        total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+        pads += [total // 2, total - total // 2]
+    return F.pad(features, pads, value=value) if any(pads) else features
+
+
+class StdConv(nn.Module):
+    """A convolution without bias whose kernel is standardized at every pass.
+
+    (B, inputs, H, W) -> (B, outputs, ceil(H / stride), ceil(W / stride)), in either padding.
+    """
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, flavor: Flavor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs, kernel, kernel))
+        self.kernel, self.stride, self.flavor = kernel, stride, flavor
+        self.baked: Tensor | None = None
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """LeCun-normal, Flax's default, as in the official code."""
+        lecun_normal_(self.weight, generator)
+
+    def bake(self) -> None:
+        """Standardize the kernel once and for all, for inference."""
+        kernel = standardize(self.weight.detach(), self.flavor)
+        del self.weight, self.baked
+        self.register_buffer("baked", kernel)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """One convolution."""
+        padding = self.kernel // 2
+        if self.flavor.same and self.stride > 1:
+            features, padding = pad_same(features, self.kernel, self.stride), 0
+        baked = self.baked
+        weight = standardize(self.weight, self.flavor) if baked is None else baked
+        return F.conv2d(features, weight, stride=self.stride, padding=padding)
+
+
+def group_norm(channels: int, flavor: Flavor) -> nn.GroupNorm:
+    """The norm of every BiT ResNet: 32 groups."""
+    return nn.GroupNorm(32, channels, flavor.norm_eps)
+
+
+class ConvNorm(nn.Module):
+    """A standardized convolution, then its norm."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, flavor: Flavor) -> None:
+        super().__init__()
+        self.conv = StdConv(inputs, outputs, kernel, stride, flavor)
+        self.norm = group_norm(outputs, flavor)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(B, inputs, H, W) -> (B, outputs, ceil(H / stride), ceil(W / stride))."""
+        return self.norm(self.conv(features))
+
+
+class PostRoot(nn.Module):
+    """The stem before the post-activation units: a quarter of the size.
+
+    (B, channels, H, W) -> (B, width, ceil(H / 4), ceil(W / 4)), not negative.
+    """
+
+    def __init__(self, channels: int, width: int, flavor: Flavor) -> None:
+        super().__init__()
+        self.reduce = ConvNorm(channels, width, 7, 2, flavor)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Convolution, norm, ReLU, and the largest of 3x3 pixels at every other place."""
+        features = F.relu(self.reduce(images))
+        return F.max_pool2d(pad_same(features, 3, 2, -torch.inf), 3, 2)
+
+
+class PostUnit(nn.Module):
+    """A bottleneck in the first ResNet's order: relu(shortcut + norm(conv(...))).
+
+    (B, inputs, H, W) -> (B, 4 width, ceil(H / stride), ceil(W / stride)).
+
+    Args:
+        inputs: channels that come in
+        width: channels in the middle
+        stride: of the middle and of the shortcut
+        middle: what mixes places, norm included: (B, width, H, W) to (B, width, H', W')
+        flavor: see `Flavor`
+    """
+
+    def __init__(
+        self, inputs: int, width: int, stride: int, middle: nn.Module, flavor: Flavor
+    ) -> None:
+        super().__init__()
+        changes = inputs != 4 * width or stride > 1
+        self.shortcut = ConvNorm(inputs, 4 * width, 1, stride, flavor) if changes else None
+        self.reduce = ConvNorm(inputs, width, 1, 1, flavor)
+        self.middle = middle
+        self.expand = ConvNorm(width, 4 * width, 1, 1, flavor)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """The unit's residual branch, added to its shortcut."""
+        shortcut = features if self.shortcut is None else self.shortcut(features)
+        residual = F.relu(self.middle(F.relu(self.reduce(features))))
+        return F.relu(shortcut + self.expand(residual))
+
+
+class PreUnit(nn.Module):
+    """A bottleneck in the second ResNet's order, norm and ReLU before each convolution.
+
+    (B, inputs, H, W) -> (B, 4 width, ceil(H / stride), ceil(W / stride)). The shortcut, where the
+    shape changes, starts from what the first convolution sees and has no norm.
+    """
+
+    def __init__(self, inputs: int, width: int, stride: int, flavor: Flavor) -> None:
+        super().__init__()
+        changes = inputs != 4 * width or stride > 1
+        self.norm1 = group_norm(inputs, flavor)
+        self.shortcut = StdConv(inputs, 4 * width, 1, stride, flavor) if changes else None
+        self.conv1 = StdConv(inputs, width, 1, 1, flavor)
+        self.norm2 = group_norm(width, flavor)
+        self.conv2 = StdConv(width, width, 3, stride, flavor)
+        self.norm3 = group_norm(width, flavor)
+        self.conv3 = StdConv(width, 4 * width, 1, 1, flavor)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """The unit's residual branch, added to its shortcut."""
+        active = F.relu(self.norm1(features))
+        shortcut = features if self.shortcut is None else self.shortcut(active)
+        residual = self.conv2(F.relu(self.norm2(self.conv1(active))))
+        return shortcut + self.conv3(F.relu(self.norm3(residual)))
+
+
+class UnitShape(NamedTuple):
+    """What a bottleneck is built from."""
+
+    inputs: int
+    width: int
+    stride: int
+
+
+def unit_shapes(stages: tuple[int, ...], width: int) -> list[list[UnitShape]]:
+    """The units of every stage: twice as wide a stage, half the size from the second one on."""
+    shapes: list[list[UnitShape]] = []
+    inputs = width
+    for number, units in enumerate(stages):
+        shapes.append([])
+        for unit in range(units):
+            stride = 2 if number > 0 and unit == 0 else 1
+            shapes[-1].append(UnitShape(inputs, width * 2**number, stride))
+            inputs = 4 * width * 2**number
+    return shapes
+
+
+class HybridBody(nn.Module):
+    """The post-activation ResNet in front of the hybrids' encoder (ViT paper, section 3.1).
+
+    (B, channels, H, W) -> (B, features, ceil(H / stride), ceil(W / stride)), what the last unit
+    says. Source: vision_transformer's models_resnet.py and models_vit.py.
+
+    Args:
+        stages: bottlenecks in every stage, (3, 4, 9) for R50+ViT-B/16; () is the stem alone (R+Ti)
+        channels: of the images
+        flavor: whose epsilons
+    """
+
+    def __init__(self, stages: tuple[int, ...], channels: int = 3, flavor: Flavor = HYBRID) -> None:
+        super().__init__()
+        self.flavor = flavor
+        self.root = PostRoot(channels, 64, flavor)
+        self.stages = nn.Sequential()
+        for shapes in unit_shapes(stages, 64):
+            self.stages.append(nn.Sequential(*(self._unit(*shape) for shape in shapes)))
+        self.features, self.stride = outputs_of(stages, 64)
+
+    def _unit(self, inputs: int, width: int, stride: int) -> PostUnit:
+        middle = ConvNorm(width, width, 3, stride, self.flavor)
+        return PostUnit(inputs, width, stride, middle, self.flavor)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """As in the official code: see `reset_convolutions`."""
+        reset_convolutions(self, generator)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images to their map of features."""
+        return self.stages(self.root(images))
+
+
+class BiTBody(nn.Module):
+    """The pre-activation ResNet of Big Transfer (arXiv 1912.11370), after its final norm and ReLU.
+
+    (B, channels, H, W) -> (B, features, ceil(H / stride), ceil(W / stride)). The mean over all
+    places is what its classifier sees. Source: big_transfer's bit_pytorch/models.py.
+
+    Args:
+        stages: bottlenecks in every stage, (3, 4, 6, 3) for R50
+        channels: of the images
+        widen: the factor on every width, 2 for R152x2
+    """
+
+    def __init__(self, stages: tuple[int, ...], channels: int = 3, widen: int = 1) -> None:
+        super().__init__()
+        width = 64 * widen
+        self.root = StdConv(channels, width, 7, 2, BIT)
+        self.stages = nn.Sequential()
+        for shapes in unit_shapes(stages, width):
+            self.stages.append(nn.Sequential(*(PreUnit(*shape, BIT) for shape in shapes)))
+        self.features, self.stride = outputs_of(stages, width)
+        self.norm = group_norm(self.features, BIT)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """As in the official code: see `reset_convolutions`."""
+        reset_convolutions(self, generator)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images to their map of features."""
+        features = self.root(images)
+        # Zeros, not -inf, around the largest of 3x3: they count, for nothing was rectified yet
+        features = F.max_pool2d(F.pad(features, (1, 1, 1, 1)), 3, 2)
+        return F.relu(self.norm(self.stages(features)))
+
+
+def outputs_of(stages: tuple[int, ...], width: int) -> tuple[int, int]:
+    """Channels of the last stage, and pixels of the image along a side of one of its places."""
+    if not stages:
+        return width, 4
+    return 4 * width * 2 ** (len(stages) - 1), 4 * 2 ** (len(stages) - 1)
+
+
+def reset_convolutions(body: nn.Module, generator: torch.Generator | None = None) -> None:
+    """Draw every kernel anew; norms are the identity at first, a post-activation branch's last, 0.
+
+    So every post-activation unit starts as its shortcut; a pre-activation unit ends in a
+    convolution and does not.
+    """
+    for part in body.modules():
+        if isinstance(part, StdConv):
+            part.reset_parameters(generator)
+        elif isinstance(part, nn.GroupNorm):
+            part.reset_parameters()
+    for part in body.modules():
+        if isinstance(part, PostUnit):
+            nn.init.zeros_(part.expand.norm.weight)
+
+
+def conv_macs(body: nn.Module, channels: int, image_size: tuple[int, int]) -> int:
+    """Multiply-adds of convolutions and matrix products for one image, by shapes alone.
+
+    Nothing is allocated or computed, whatever the size of the body: weights and images are on
+    PyTorch's meta device. Norms, activations, pooling and the standardization of kernels are left
+    out, as the papers' figures leave them out.
+    """
+    weights = {name: weight.to("meta") for name, weight in body.state_dict().items()}
+    images = torch.empty(1, channels, *image_size, device="meta")
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        torch.func.functional_call(body, weights, (images,))
+    return counter.get_total_flops() // 2

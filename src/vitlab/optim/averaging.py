@@ -1,0 +1,41 @@
+"""An average of the weights over the run, to evaluate and to keep."""
+
+import copy
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from vitlab.distributed.parallel import local
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+class WeightAverage(Generic[Model]):
+    """Exponential moving average of a model's weights; buffers are copied.
+
+    With warm-up the decay grows from 0.1 to its full value, as (1 + n) / (10 + n) after n updates,
+    so that the random start is soon forgotten. Without, it is the same from the first step: what
+    the ViT paper calls Polyak averaging (Table 2, decay 0.9999; its code was not published), where
+    the start is a pre-trained model.
+
+    Args:
+        model: what is averaged, and the start
+        decay: its full value
+        warmup: whether it grows to it
+    """
+
+    def __init__(self, model: Model, decay: float, warmup: bool = True) -> None:
+        self.model: Model = copy.deepcopy(model).requires_grad_(False).eval()
+        self.decay = decay
+        self.warmup = warmup
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, updates: int) -> None:
+        """Take in the weights after an optimizer step, having done so `updates` times before."""
+        decay = min(self.decay, (1 + updates) / (10 + updates)) if self.warmup else self.decay
+        own: list[Tensor] = [local(weight) for weight in self.model.parameters()]
+        new: list[Tensor] = [local(weight) for weight in model.parameters()]
+        torch._foreach_lerp_(own, new, 1 - decay)
+        for mine, theirs in zip(self.model.buffers(), model.buffers(), strict=True):
+            mine.copy_(theirs)

@@ -1,0 +1,87 @@
+"""An optimizer's state as tensors and JSON, and back to the same bits."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from vitlab.distributed.parallel import is_sliced, placed
+
+
+def pack(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors by name, and all the rest as JSON: step numbers, lists, nothing at all.
+
+    The layout of a tensor in memory is part of what is kept: a product of matrices rounds
+    differently with another.
+    """
+    tensors: dict[str, Tensor] = {}
+    whole = optimizer.state_dict()
+    state = {
+        str(index): {key: _pack(value, f"{index}.{key}", tensors) for key, value in entry.items()}
+        for index, entry in whole["state"].items()
+    }
+    return tensors, {"state": state, "groups": [_plain(each) for each in whole["param_groups"]]}
+
+
+def unpack(optimizer: Optimizer, tensors: dict[str, Tensor], rest: dict[str, Any] | None) -> None:
+    """Put a state that `pack` took back into an optimizer that was built in the same way.
+
+    The first checkpoints, AdamW's, had tensors alone: `rest` is None for them.
+    """
+    rest = _first(optimizer, tensors) if rest is None else rest
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    state = {
+        int(index): {
+            key: _unpack(value, tensors, weights[int(index)]) for key, value in entry.items()
+        }
+        for index, entry in rest["state"].items()
+    }
+    groups = optimizer.state_dict()["param_groups"]
+    for group, kept in zip(groups, rest["groups"], strict=True):
+        for key in _plain(group):  # a step number that was not there yet goes as well
+            del group[key]
+        group |= kept
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _first(optimizer: Optimizer, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """What would stand beside the tensors of a checkpoint that has nothing else."""
+    state: dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        index, key = name.split(".", 1)
+        state.setdefault(index, {})[key] = {"tensor": name, "order": list(range(tensor.ndim))}
+    return {"state": state, "groups": [_plain(group) for group in optimizer.param_groups]}
+
+
+def _plain(group: dict[str, Any]) -> dict[str, Any]:
+    """What of a group may change from step to step; the rest follows from the recipe."""
+    return {key: value for key, value in group.items() if isinstance(value, bool | int | float)}
+
+
+def size(optimizer: Optimizer) -> int:
+    """Bytes of all the tensors in the state."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in pack(optimizer)[0].values())
+
+
+def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, Tensor) and is_sliced(value):  # whose layout follows from the weight's
+        tensors[name] = value
+        return {"tensor": name, "order": list(range(value.ndim))}
+    if isinstance(value, Tensor):
+        order = sorted(range(value.ndim), key=lambda d: value.stride(d), reverse=True)
+        tensors[name] = value.permute(order)
+        return {"tensor": name, "order": order}
+    if isinstance(value, list):
+        return [_pack(each, f"{name}.{place}", tensors) for place, each in enumerate(value)]
+    return value
+
+
+def _unpack(value: Any, tensors: dict[str, Tensor], weight: Tensor) -> Any:
+    """A value of a weight's state; in slices where the weight is."""
+    if isinstance(value, dict):
+        back = torch.argsort(torch.tensor(value["order"])).tolist()
+        return placed(tensors[value["tensor"]].permute(back), weight)
+    if isinstance(value, list):
+        return [_unpack(each, tensors, weight) for each in value]
+    return value

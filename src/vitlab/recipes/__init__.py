@@ -1,0 +1,1 @@
+"""Recipes: what they are, and the named ones with their papers."""

@@ -1,0 +1,159 @@
+"""The recipes by name; each is one function of the model's name that returns a `Recipe`."""
+
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+from vitlab.data.settings import Augment, Data
+from vitlab.errors import UserError
+from vitlab.recipes import papers
+from vitlab.recipes.recipe import (
+    Average,
+    ModelPart,
+    Objective,
+    Optimization,
+    Recipe,
+    Schedule,
+    change,
+)
+
+DIGITS = "ViT(width=96,depth=6,heads=3,mlp=384)/4"
+
+
+def digits(model: str = DIGITS) -> Recipe:
+    """The embedded digits, 8x8 gray: a small ViT, a minute and a half on two cores."""
+    return Recipe(
+        recipe="digits",
+        data=Data(data="digits"),
+        # doubled first, so that turning and shifting them blurs less; still 4x4 tokens
+        model=(
+            ModelPart(model=model, image_size=16, pool="mean")
+            if model == DIGITS
+            else ModelPart(model=model)
+        ),
+        augment=Augment(rotate=10, shift=0.06, zoom=0.1, shear=5),
+        objective=Objective(label_smoothing=0.1),
+        optimizer=Optimization(lr=2e-3, weight_decay=0.05),
+        schedule=Schedule(warmup=5),
+        average=Average(ema=0.99),
+        epochs=60,
+        batch=64,
+        test_every=5,
+    )
+
+
+def small(model: str = "ViT-Ti/16") -> Recipe:
+    """A default for a few thousand to a million photographs, from scratch, in the DeiT manner.
+
+    Inception crops and flips (ViT paper, B.1), AdamW with a cosine after five epochs of warm-up,
+    label smoothing and a weight average (Touvron et al., DeiT, Table 9, without its mixing).
+    """
+    return Recipe(
+        recipe="small",
+        model=ModelPart(model=model),
+        augment=Augment(area=0.25, flip=True),
+        objective=Objective(label_smoothing=0.1),
+        optimizer=Optimization(lr=1e-3, weight_decay=0.05),
+        schedule=Schedule(warmup=5),
+        average=Average(ema=0.999),
+        epochs=100,
+        batch=128,
+    )
+
+
+def cifar10(model: str = "ViT-Ti/4") -> Recipe:
+    """CIFAR-10 and its like, 32x32 color images, in a few epochs on a CPU."""
+    return Recipe(
+        recipe="cifar10",
+        model=ModelPart(model=model),
+        augment=Augment(flip=True, shift=0.125),
+        objective=Objective(label_smoothing=0.1),
+        optimizer=Optimization(lr=1e-3, weight_decay=0.05),
+        schedule=Schedule(warmup=1),
+        average=Average(ema=0.99),
+        epochs=10,
+        batch=128,
+        precision="bf16",
+    )
+
+
+def cifar10_cpu(model: str = "ViT(width=128,depth=6,heads=4,mlp=256)/4") -> Recipe:
+    """CIFAR-10 on two CPU cores in about sixteen minutes, 67.5% (docs/results.md).
+
+    A sixth of ViT-Ti/4's arithmetic; Muon was ahead of AdamW in the same time.
+    """
+    return Recipe(
+        recipe="cifar10-cpu",
+        model=ModelPart(model=model),
+        augment=Augment(flip=True, shift=0.125),
+        objective=Objective(label_smoothing=0.1),
+        optimizer=Optimization(optimizer="muon", lr=2e-3, weight_decay=0.05),
+        schedule=Schedule(warmup=0.75),
+        average=Average(ema=0.998),
+        epochs=9,
+        batch=128,
+        precision="bf16",
+    )
+
+
+def cifar10_gpu(model: str = "ViT-S/4") -> Recipe:
+    """CIFAR-10 on one GPU in about ten minutes: ViT-S/4, 200 epochs.
+
+    A choice of ours, not yet tuned.
+    """
+    part = {"pool": "mean", "drop_path": 0.1} if model == "ViT-S/4" else {}
+    return Recipe(
+        recipe="cifar10-gpu",
+        model=ModelPart(model=model, **part),
+        augment=Augment(area=0.25, flip=True, rand_ops=2, mixup=0.8, cutmix=1.0, erase=0.25),
+        objective=Objective(label_smoothing=0.1),
+        optimizer=Optimization(lr=2e-3, weight_decay=0.1),
+        schedule=Schedule(warmup=10),
+        average=Average(ema=0.9995),
+        epochs=200,
+        batch=1024,
+        precision="bf16",
+        test_every=5,
+    )
+
+
+RECIPES: dict[str, Callable[..., Recipe]] = {
+    each.__name__.replace("_", "-"): each
+    for each in (
+        digits,
+        small,
+        cifar10,
+        cifar10_cpu,
+        cifar10_gpu,
+        papers.vit_jft,
+        papers.vit_imagenet21k,
+        papers.vit_imagenet,
+        papers.vit_finetune,
+        papers.plain_vit,
+        papers.three_things,
+        papers.three_things_400,
+        papers.deit3,
+    )
+}
+
+
+def recipe(name: str, data: str = "", **choices: Any) -> Recipe:
+    """A recipe by name, with any field of it or of its model chosen otherwise.
+
+    Args:
+        name: one of `RECIPES`; `vitlab recipes` lists them
+        data: what to learn from, where the recipe does not say
+        choices: fields by their own names, as on the command line: `lr=1e-3`, `model="ViT-S/16"`;
+            the model also decides what the recipe is, where a paper has a row for it
+
+    Raises:
+        ValueError: an unknown recipe or field, or a value that cannot be.
+    """
+    if name not in RECIPES:
+        near = difflib.get_close_matches(name, RECIPES, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(RECIPES)}"
+        raise UserError(f"unknown recipe {name!r}: {hint}")
+    chosen = choices | ({"data": data} if data else {})
+    model = chosen.pop("model", None)
+    start = RECIPES[name]() if model is None else RECIPES[name](model)
+    return change(start, **chosen)

@@ -1,0 +1,256 @@
+"""The papers' recipes; each is a function of the model it trains and says where it comes from.
+
+What a recipe sets is the paper's own value where it printed one. Where it did not, the value is
+of the code it was trained with, or a choice of ours, and the docstring says which.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from vitlab.data.settings import Augment
+from vitlab.errors import UserError
+from vitlab.models.config import ViTConfig
+from vitlab.models.names import kind_of, shape_of
+from vitlab.recipes.recipe import (
+    Average,
+    ModelPart,
+    Objective,
+    Optimization,
+    Recipe,
+    Schedule,
+)
+
+CROP = Augment(area=0.05, aspect=4 / 3, flip=True)  # the inception crop of ViT's pre-training
+DEIT_CROP = Augment(area=0.08, aspect=4 / 3, flip=True)
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+
+# ViT paper, Table 3: epochs and learning rate on JFT-300M; 14 epochs where both 7 and 14 are given
+JFT = {
+    "ViT-B/32": (7, 8e-4),
+    "ViT-B/16": (7, 8e-4),
+    "ViT-L/32": (7, 6e-4),
+    "ViT-L/16": (14, 4e-4),
+    "ViT-H/14": (14, 3e-4),
+    "BiT-R50x1": (7, 1e-3),
+    "BiT-R50x2": (7, 1e-3),
+    "BiT-R101x1": (7, 8e-4),
+    "BiT-R152x1": (7, 6e-4),
+    "BiT-R152x2": (7, 6e-4),
+    "BiT-R200x3": (14, 6e-4),  # its learning rate is not printed: R152x2's
+    "R50+ViT-B/32": (7, 8e-4),
+    "R50+ViT-B/16": (7, 8e-4),
+    "R50+ViT-L/32": (7, 2e-4),
+    "R50+ViT-L/16": (14, 4e-4),
+}
+
+
+def vit_jft(model: str = "ViT-B/16") -> Recipe:
+    """ViT paper, Table 3: pre-training on JFT-300M, of every size, ResNets and hybrids too.
+
+    The epochs and the learning rate are the model's row; a model without one takes ViT-B's. Adam
+    decays by the learning rate times 0.1, which is AdamW. Linear decay to 1e-5 (its authors, in
+    the code's issues). Batches of 4,096 and 10,000 steps of warm-up on about 300 million images.
+    """
+    epochs, lr = JFT.get(model, (7, 8e-4))
+    return _vit("vit-jft", model, epochs=epochs, lr=lr, decay=0.1, dropout=0.0, shape="linear")
+
+
+def vit_imagenet21k(model: str = "ViT-B/16") -> Recipe:
+    """ViT paper, Table 3: pre-training on ImageNet-21k, 90 epochs.
+
+    The paper gives 30 or 90 epochs for ViT-L; the released weights had 90.
+    """
+    return _vit(
+        "vit-imagenet21k", model, epochs=90, lr=1e-3, decay=0.03, dropout=0.1, shape="linear"
+    )
+
+
+def vit_imagenet(model: str = "ViT-B/16") -> Recipe:
+    """ViT paper, Table 3: ImageNet from scratch, 300 epochs.
+
+    Cosine to zero; the gradient is clipped to a norm of 1, here alone (Table 3's caption).
+    """
+    return _vit(
+        "vit-imagenet", model, epochs=300, lr=3e-3, decay=0.3, dropout=0.1, shape="cosine", clip=1.0
+    )
+
+
+def _vit(
+    name: str,
+    model: str,
+    *,
+    epochs: float,
+    lr: float,
+    decay: float,
+    dropout: float,
+    shape: str,
+    clip: float = 0.0,
+) -> Recipe:
+    """What all rows of Table 3 have in common; ResNets have no dropout and no tanh layer."""
+    part: dict[str, Any] = {"image_size": 224, "crop": 0.875, "zero_head": True}
+    part["head_bias"] = -10.0  # said by the authors for ImageNet-21k, scenic's for ImageNet
+    if kind_of(model) is ViTConfig:
+        part |= {"pre_logits": shape_of(model)["width"], "gelu": "tanh", "dropout": dropout}
+    linear = shape == "linear"
+    return Recipe(
+        recipe=name,
+        model=ModelPart(model=model, **part),
+        augment=CROP,
+        objective=Objective(loss="sigmoid"),
+        optimizer=Optimization(optimizer="adamw", lr=lr, weight_decay=decay, clip=clip),
+        schedule=Schedule(
+            schedule="linear" if linear else "cosine",
+            warmup_steps=10_000,
+            final_lr=1e-5 / lr if linear else 0.0,
+        ),
+        epochs=epochs,
+        batch=4096,
+        precision="bf16",
+    )
+
+
+def vit_finetune(model: str = "ViT-B/16") -> Recipe:
+    """ViT paper, Table 4: fine-tuning at 384 pixels by SGD; 20,000 steps for ImageNet.
+
+    The learning rate is to be searched: 0.003, 0.01, 0.03, 0.06 on ImageNet; 0.001 to 0.03 with
+    10,000 steps on CIFAR; 0.003 to 0.03 with 500 steps (100 of warm-up) on Pets and Flowers; 0.01
+    with 2,500 steps on VTAB. Warm-up of 500 steps and the head at zero from the code. A patch of 14
+    takes 518 pixels, as H/14 in Table 2, where ImageNet also had a Polyak average of 0.9999:
+    `--ema 0.9999 --no-ema-warmup`.
+    """
+    patch = shape_of(model).get("patch", 32)
+    part: dict[str, Any] = {
+        "image_size": 384 if 384 % patch == 0 else 37 * patch,
+        "zero_head": True,
+    }
+    if kind_of(model) is ViTConfig:
+        part |= {"gelu": "tanh"}
+    return Recipe(
+        recipe="vit-finetune",
+        model=ModelPart(model=model, **part),
+        augment=CROP,
+        optimizer=Optimization(optimizer="sgd", lr=0.03, weight_decay=0.0, momentum=0.9, clip=1.0),
+        schedule=Schedule(schedule="cosine", warmup_steps=500),
+        average=Average(ema=0.0),
+        steps=20_000,
+        batch=512,
+        precision="bf16",
+    )
+
+
+def plain_vit(model: str = "ViT-S/16") -> Recipe:
+    """Better plain ViT baselines (Beyer et al., 2022): ImageNet in 90 epochs, 76.5% with ViT-S/16.
+
+    The paper's positions are fixed sines and cosines; here they are learned (1d).
+    """
+    _width(model, "plain-vit")
+    return Recipe(
+        recipe="plain-vit",
+        model=ModelPart(
+            model=model, image_size=224, crop=0.875, pool="mean", gelu="tanh", zero_head=True
+        ),
+        augment=replace(
+            CROP, rand_ops=2, rand_magnitude=10.0, rand_std=0.0, rand_probability=1.0, mixup=0.2
+        ),
+        # its decay of 1e-4 a step is the learning rate times 0.1
+        optimizer=Optimization(optimizer="adamw", lr=1e-3, weight_decay=0.1, clip=1.0),
+        schedule=Schedule(schedule="cosine", warmup_steps=10_000),
+        epochs=90,
+        batch=1024,
+        precision="bf16",
+    )
+
+
+def three_things(model: str = "ViT-S/16") -> Recipe:
+    """Three things everyone should know about ViTs, section 2: A2 adapted, 300 epochs.
+
+    A2 is of Wightman et al. (ResNet strikes back, Table 2): LAMB, batches of 2,048, weight decay
+    0.02, five epochs of warm-up. The learning rate (4e-3 for Ti and S, 3e-3 for B and L) and the
+    stochastic depth (0, 0.05, 0.1, 0.4) are the paper's; by width, so that the deeper and parallel
+    models, whose values were not printed, take those of their size. The gradient's clipping at 1
+    is in the implementations of LAMB that both papers used; the last learning rate of 1e-5 is of
+    DeiT's code.
+    """
+    width = _width(model, "three-things")
+    drop = 0.0 if width <= 192 else 0.05 if width <= 384 else 0.1 if width <= 768 else 0.4
+    lr = 4e-3 if width <= 384 else 3e-3
+    return Recipe(
+        recipe="three-things",
+        model=ModelPart(
+            model=model,
+            image_size=224,
+            crop=0.95,
+            interpolation="bicubic",
+            drop_path=drop,
+            **IMAGENET,
+        ),
+        augment=replace(
+            DEIT_CROP,
+            rand_ops=2,
+            rand_magnitude=7.0,
+            mixup=0.1,
+            cutmix=1.0,
+            repeats=3,
+            augment_interpolation="bicubic",
+        ),
+        objective=Objective(loss="bce", bce_threshold=0.0),
+        optimizer=Optimization(optimizer="lamb", lr=lr, weight_decay=0.02, eps=1e-6, clip=1.0),
+        schedule=Schedule(schedule="cosine", warmup=5, final_lr=1e-5 / lr),
+        epochs=300,
+        batch=2048,
+        precision="bf16",
+    )
+
+
+def three_things_400(model: str = "ViT-S/16") -> Recipe:
+    """Three things, section 2: the same for 400 epochs, with LayerScale from 1e-4.
+
+    Where LayerScale starts is not printed: 1e-4 is the default of the paper's code.
+    """
+    first = three_things(model)
+    part = replace(first.model, layer_scale=1e-4)
+    return replace(first, recipe="three-things-400", model=part, epochs=400)
+
+
+def deit3(model: str = "ViT-S/16") -> Recipe:
+    """DeiT III (Touvron et al., 2022): ImageNet in 800 epochs, by its code's flags at 224 pixels.
+
+    Stochastic depth 0.05 for S, 0.2 for B, 0.45 for L, 0.6 for H; Ti, which was not trained, none.
+    """
+    width = _width(model, "deit3")
+    rates = ((192, 0.0), (384, 0.05), (768, 0.2), (1024, 0.45))
+    drop = next((rate for limit, rate in rates if width <= limit), 0.6)
+    lr = 4e-3 if width <= 384 else 3e-3
+    return Recipe(
+        recipe="deit3",
+        model=ModelPart(
+            model=model,
+            image_size=224,
+            crop=1.0,
+            interpolation="bicubic",
+            layer_scale=1e-4,
+            drop_path=drop,
+            **IMAGENET,
+        ),
+        augment=replace(
+            DEIT_CROP,
+            three_augment=True,
+            color_jitter=0.3,
+            mixup=0.8,
+            cutmix=1.0,
+            augment_interpolation="bicubic",
+        ),
+        objective=Objective(loss="bce", bce_threshold=0.0),
+        optimizer=Optimization(optimizer="lamb", lr=lr, weight_decay=0.05, eps=1e-6, clip=1.0),
+        schedule=Schedule(schedule="cosine", warmup=5, final_lr=1e-5 / lr),
+        epochs=800,
+        batch=2048,
+        precision="bf16",
+    )
+
+
+def _width(model: str, recipe: str) -> int:
+    """Width of a Vision Transformer; another model is refused."""
+    if kind_of(model) is not ViTConfig:
+        raise UserError(f"{recipe} trains Vision Transformers, not {model}: name one, ViT-S/16 say")
+    return int(shape_of(model).get("width", ViTConfig.width))

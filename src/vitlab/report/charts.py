@@ -1,0 +1,286 @@
+"""The drawings of a report: plots as inline SVG, pictures as PNG data URIs.
+
+Plots carry no colors of their own: each is drawn in stand-in colors that become CSS variables,
+so that one drawing serves the light page, the dark one and the printer. Names of classes and files
+never pass through here; the template writes (and escapes) them.
+"""
+
+import base64
+import html
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitlab.evaluation.metrics import Bin
+from vitlab.report.facts import Picture, Point
+
+# What matplotlib draws with -> what the page shows.
+INK, MUTED, LINE, BLUE, WARM = "#010101", "#020202", "#030303", "#040404", "#050505"
+_VARIABLES = {INK: "ink", MUTED: "muted", LINE: "line", BLUE: "blue", WARM: "warm"}
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text, in the page's font
+    "svg.hashsalt": "vitlab",
+    "text.parse_math": False,
+    "font.size": 11,
+    "text.color": INK,
+    "axes.edgecolor": LINE,
+    "axes.labelcolor": MUTED,
+    "axes.titlecolor": INK,
+    "axes.titlesize": 12,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": LINE,
+    "grid.linewidth": 0.8,
+    "xtick.color": LINE,
+    "ytick.color": LINE,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "legend.frameon": False,
+    "legend.handlelength": 1.8,
+}
+_PERCENT = PercentFormatter(xmax=1, decimals=None)
+_PLAIN = FuncFormatter(lambda value, _: f"{value:.4g}")
+_MOST_POINTS = 400  # of one line: more cannot be told apart on the page
+_LARGEST = 1e30  # a loss beyond is as good as infinite, and would overflow the axes
+_SIDE = 224  # pixels of the longer side of a picture
+_SMALL = 112  # below, a picture is enlarged by whole pixels
+
+
+def finite(values: Sequence[float]) -> NDArray[np.float64]:
+    """The values as an array, NaN wherever one cannot be drawn."""
+    array = np.asarray(values, dtype=np.float64)
+    return np.where(np.abs(array) < _LARGEST, array, np.nan)
+
+
+def undrawn(points: Sequence[Point]) -> int:
+    """How many points have a loss that no curve can show: NaN or infinite."""
+    return int(np.isnan(finite([point.loss for point in points])).sum())
+
+
+def curves(training: Sequence[Point], testing: Sequence[Point]) -> list[Markup]:
+    """Loss, accuracy and learning rate against epochs; a panel without any value is left out."""
+    rates = [point for point in training if point.lr is not None]
+    panels = [
+        _panel("loss", "Loss", 410, training, testing, lambda point: point.loss),
+        _panel("accuracy", "Accuracy", 410, training, testing, lambda point: point.accuracy),
+        _panel("rate", "Learning rate", 230, rates, (), lambda point: point.lr or 0.0),
+    ]
+    return [panel for panel in panels if panel is not None]
+
+
+def _panel(
+    name: str,
+    title: str,
+    width: int,
+    training: Sequence[Point],
+    testing: Sequence[Point],
+    value: Callable[[Point], float],
+) -> Markup | None:
+    """One quantity against epochs."""
+    told = []
+    with mpl.rc_context(_STYLE):
+        figure = _figure(width, 280)
+        axes = figure.subplots()
+        for label, points, color, mark in (
+            ("training", training, BLUE, ""),
+            ("test", testing, WARM, "o"),
+        ):
+            y = finite([value(point) for point in points])
+            if np.isfinite(y).any():
+                _line(axes, finite([point.epoch for point in points]), y, label, color, mark)
+                told.append(f"{label} ends at {y[np.isfinite(y)][-1]:.4g}")
+        if not told:
+            return None
+        axes.set_title(title)
+        axes.set_xlabel("epoch")
+        axes.xaxis.set_major_locator(MaxNLocator(6 if width > 300 else 4))
+        axes.xaxis.set_major_formatter(_PLAIN)
+        axes.yaxis.set_major_formatter(_PERCENT if name == "accuracy" else _PLAIN)
+        if name == "accuracy":
+            axes.set_ylim(max(axes.get_ylim()[0], -0.03), min(axes.get_ylim()[1], 1.03))
+        if name != "rate":
+            axes.legend(loc="best")
+        return _svg(figure, name, f"{title} against epochs: {', '.join(told)}.")
+
+
+def _line(
+    axes: Axes,
+    x: NDArray[np.float64],
+    y: NDArray[np.float64],
+    label: str,
+    color: str,
+    mark: str,
+) -> None:
+    """A line that is thinned where it is dense and has marks where it is short."""
+    x, y = _thinned(x, y)
+    if len(y) > 60:
+        mark = ""
+    elif np.isfinite(y).sum() == 1:
+        mark = "o"  # one point makes no line
+    # The two lines differ by more than their color: the test has marks, or is dashed.
+    dashed = label == "test" and not mark
+    axes.plot(
+        x, y, label=label, color=color, marker=mark, markersize=4, linewidth=1.8,
+        linestyle=(0, (4, 1.5)) if dashed else "-",
+    )  # fmt: skip
+
+
+def _thinned(
+    x: NDArray[np.float64], y: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """At most `_MOST_POINTS` points, each the mean of its neighbors that are finite."""
+    if len(y) <= _MOST_POINTS:
+        return x, y
+    starts = np.linspace(0, len(y), _MOST_POINTS, endpoint=False).astype(np.int64)
+    known = np.isfinite(x) & np.isfinite(y)
+    with np.errstate(invalid="ignore"):  # 0/0 is NaN: no point
+        counts = np.add.reduceat(known.astype(np.int64), starts)
+        means = [np.add.reduceat(np.where(known, v, 0.0), starts) / counts for v in (x, y)]
+    return means[0], means[1]
+
+
+def reliability(bins: Sequence[Bin], ece: str) -> Markup:
+    """Accuracy against confidence, and beneath it how many images are in each bin."""
+    title = f"Calibration: ECE {ece}"
+    filled = [item for item in bins if item.count]
+    centers = [(item.low + item.high) / 2 for item in filled]
+    widths = [(item.high - item.low) * 0.92 for item in filled]
+    with mpl.rc_context(_STYLE):
+        figure = _figure(420, 440)
+        above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3.2, 1))
+        above.set_title(title)
+        above.bar(centers, [item.accuracy for item in filled], widths, color=BLUE, label="accuracy")
+        above.bar(
+            centers,
+            [item.confidence - item.accuracy for item in filled],
+            widths,
+            bottom=[item.accuracy for item in filled],
+            color=WARM,
+            alpha=0.35,
+            edgecolor=WARM,
+            label="gap to the confidence",
+        )
+        above.plot((0, 1), (0, 1), color=INK, linewidth=1.2, linestyle=(0, (4, 3)), label="perfect")
+        above.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="accuracy")
+        above.legend(loc="upper left")
+        below.bar(centers, [item.count for item in filled], widths, color=MUTED)
+        below.set(xlabel="confidence", ylabel="images")
+        below.margins(y=0.3)
+        below.yaxis.set_major_locator(MaxNLocator(2, integer=True))
+        below.yaxis.set_major_formatter(FuncFormatter(_thousands))
+        if len(bins) <= 15:
+            for center, item in zip(centers, filled, strict=True):
+                below.annotate(
+                    _thousands(item.count), (center, item.count), (0, 2), fontsize=9, ha="center",
+                    textcoords="offset points", color=MUTED,
+                )  # fmt: skip
+        above.yaxis.set_major_formatter(_PERCENT)
+        below.xaxis.set_major_formatter(_PERCENT)
+        return _svg(figure, "reliability", f"Reliability diagram. {title}.")
+
+
+def spread(accuracies: Sequence[float]) -> Markup:
+    """How many classes have which accuracy, where there are too many for a bar each."""
+    with mpl.rc_context(_STYLE):
+        figure = _figure(420, 280)
+        axes = figure.subplots()
+        axes.hist(accuracies, np.linspace(0, 1, 21).tolist(), rwidth=0.92, color=BLUE)
+        axes.set_title("Classes by accuracy")
+        axes.set(xlim=(0, 1), xlabel="accuracy of the class", ylabel="classes")
+        axes.xaxis.set_major_formatter(_PERCENT)
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+        median = float(np.median(accuracies))
+        label = (
+            f"Histogram of the accuracy of {len(accuracies)} classes; the median is {median:.1%}."
+        )
+        return _svg(figure, "spread", label)
+
+
+def picture(image: Picture) -> str:
+    """A PNG data URI; tiny images keep their pixels, large ones shrink to what the page shows."""
+    return _png(_shown(image))
+
+
+def overlay(image: Picture, attention: NDArray[np.float32]) -> str:
+    """The picture under its attention map: dim where the map is low, glowing where it is high."""
+    shown = _shown(image)
+    known = np.nan_to_num(attention.astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)
+    low, high = float(known.min()), float(known.max())
+    # A flat map has nothing to show; stretched, its rounding errors would look like a pattern.
+    known = (known - low) / (high - low) if high - low > 1e-5 * abs(high) else known * 0
+    heat = np.asarray(Image.fromarray(known).resize(shown.size, Image.Resampling.BICUBIC))
+    heat = heat.clip(0, 1)
+    colors = mpl.colormaps["inferno"](heat * 0.92)[..., :3]
+    weight = (0.30 + 0.40 * heat)[..., None]
+    gray = np.asarray(shown.convert("L").convert("RGB"), dtype=np.float32) / 255
+    mixed = (1 - weight) * gray * (0.45 + 0.55 * heat[..., None]) + weight * colors
+    return _png(Image.fromarray((mixed.clip(0, 1) * 255).round().astype(np.uint8)))
+
+
+def _shown(image: Picture) -> Image.Image:
+    """The picture at about the size of the page: enlarged by whole pixels, or shrunk smoothly."""
+    shown = Image.fromarray(image.pixels)
+    side = max(shown.size)
+    if side < _SMALL:
+        factor = max(1, _SIDE // side)
+        return shown.resize((shown.width * factor, shown.height * factor), Image.Resampling.NEAREST)
+    if side > _SIDE:
+        shown.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
+    return shown
+
+
+def _png(image: Image.Image) -> str:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def _thousands(count: float, _: object = None) -> str:
+    """A count in at most four signs."""
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.3g}"[:4].rstrip(".") + unit
+    return f"{count:.0f}"
+
+
+def _figure(width: int, height: int) -> Figure:
+    """A figure whose units are the page's pixels (72 points an inch, 72 pixels an inch)."""
+    figure = Figure(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
+    figure.patch.set_visible(False)
+    return figure
+
+
+def _svg(figure: Figure, name: str, label: str) -> Markup:
+    """The figure as an inline `<svg>`: the page's colors, ids of its own, no namespaces."""
+    for axes in figure.axes:
+        axes.patch.set_visible(False)
+        axes.tick_params(length=0)
+    buffer = io.StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(buffer, format="svg", metadata=nothing)
+    text = buffer.getvalue()
+    body = text[text.index(">", text.index("<svg")) + 1 :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", body)
+    for color, variable in _VARIABLES.items():
+        body = body.replace(color, f"var(--{variable})")
+    width, height = (round(side * 72) for side in figure.get_size_inches())
+    return Markup(
+        f'<svg class="plot" style="--w:{width}px" viewBox="0 0 {width} {height}" role="img" '
+        f'aria-label="{html.escape(label)}">{body}'
+    )

@@ -1,0 +1,179 @@
+"""The same Vision Transformer with every optimizer, from the same start, on the same batches."""
+
+import copy
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitlab.errors import UserError
+from vitlab.optim.moments import size
+from vitlab.optim.optimizers import build
+from vitlab.progress import say
+from vitlab.recipes.recipe import Host, Optimization, Recipe, change
+from vitlab.runs import Journal
+from vitlab.training.train import Run, train
+from vitlab.units import percent
+
+UPDATES = 20  # timed; twice as many steps as from one root of Shampoo's to the next
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the study.
+
+    Attributes:
+        lr: its learning rate over the recipe's, which is AdamW's
+        choices: further recipe fields
+        floats: what the article says it keeps beside the weights, in floats a parameter
+        claim: what else the article says
+    """
+
+    lr: float = 1.0
+    choices: dict[str, Any] = field(default_factory=dict)
+    floats: str = ""
+    claim: str = ""
+
+
+# The learning rates are where a short run on the digits looks first (docs/results.md). L2 decay is
+# as strong as AdamW's decoupled one once learning rate and momentum have multiplied it. The claims
+# are the Weights & Biases article's on what to do and not to do in training Vision Transformers.
+ENTRIES: dict[str, Entry] = {
+    "sgd": Entry(25.0, {"optimizer": "sgd", "weight_decay": 2e-4}, "", "converges poorly"),
+    "adam": Entry(1.0, {"optimizer": "adam", "weight_decay": 1e-4}, "2", "3M in all"),
+    "adamw": Entry(1.0, {"optimizer": "adamw"}, "2", "the best at usual scale"),
+    "adamw+sam": Entry(1.0, {"optimizer": "adamw", "rho": 0.05}),
+    "adafactor": Entry(10.0, {"optimizer": "adafactor"}, "O(1)", "does not really work"),
+    "lamb": Entry(5.0, {"optimizer": "lamb", "eps": 1e-6, "weight_decay": 0.02}),
+    "lars": Entry(
+        500.0, {"optimizer": "lars", "weight_decay": 1e-4}, "", "the best at usual scale"
+    ),
+    "shampoo": Entry(1.0, {"optimizer": "shampoo"}, "", "for the largest scale"),
+    "soap": Entry(1.0, {"optimizer": "soap", "betas": (0.95, 0.95)}),
+    "muon": Entry(1.0, {"optimizer": "muon", "momentum": 0.95}),
+    "schedule-free": Entry(
+        2.0, {"optimizer": "schedule-free", "schedule": "constant", "cooldown": 0.0, "ema": 0.0}
+    ),
+}
+
+
+def study(
+    recipe: Recipe,
+    out: Path,
+    host: Host,
+    only: tuple[str, ...] = (),
+    grid: tuple[float, ...] = (1.0,),
+) -> dict[str, Any]:
+    """Train with each optimizer in turn; what is finished in the folder is not trained again.
+
+    Args:
+        recipe: data, model, length and seed; its learning rate is AdamW's
+        out: a run folder for each training goes in here
+        host: where to train
+        only: which of `ENTRIES`; all without
+        grid: factors of each learning rate to try; of several the lowest training loss at the end
+            decides, so that the test images have no say
+
+    Returns:
+        The JSON of `vitlab study optimizers`, a row an optimizer.
+
+    Raises:
+        ValueError: no such optimizer, or anything that `train` says of the recipe.
+    """
+    if unknown := sorted(set(only) - set(ENTRIES)):
+        raise UserError(f"no optimizer {unknown[0]!r} in this study: {', '.join(ENTRIES)}")
+    if not grid or min(grid) <= 0:
+        raise UserError("lr_grid must be factors above 0, as 0.3 1 3")
+    rows = []
+    for name in only or tuple(ENTRIES):
+        tried = [_one(recipe, name, factor, out, host) for factor in sorted(set(grid))]
+        rows.append(min(tried, key=lambda row: (row["train_loss"] is None, row["train_loss"])))
+    return {
+        "study": "optimizers",
+        "data": recipe.data.data,
+        "epochs": recipe.epochs,
+        "seed": recipe.seed,
+        "rows": rows,
+    }
+
+
+def shortened(recipe: Recipe, epochs: float) -> Recipe:
+    """The recipe for another length, its warm-up in proportion."""
+    return change(recipe, epochs=epochs, warmup=recipe.schedule.warmup * epochs / recipe.epochs)
+
+
+def _one(recipe: Recipe, name: str, factor: float, out: Path, host: Host) -> dict[str, Any]:
+    """Train with one optimizer and one learning rate: a row."""
+    entry = ENTRIES[name]
+    lr = recipe.optimizer.lr * entry.lr * factor
+    mine = change(recipe, lr=lr, **entry.choices)
+    row: dict[str, Any] = {"optimizer": name, "lr": lr, "accuracy": None, "nll": None}
+    row |= {"train_loss": None, "claimed": entry.floats, "article": entry.claim}
+    folder = out / f"{name}-{factor:g}"
+    say(f"{name} with lr {lr:g}")
+    try:
+        run = train(mine, folder, resume=True, host=host)
+    except UserError as error:
+        if "not finite" not in str(error):
+            raise
+        return row | {"note": "diverged"}
+    return row | _figures(run, mine) | {"run": str(folder)}
+
+
+def _figures(run: Run, recipe: Recipe) -> dict[str, Any]:
+    lines = [line for line in Journal(run.folder).read() if line["kind"] == "train"]
+    params = sum(weight.numel() for weight in run.model.parameters())
+    update, held = cost(run.model, recipe.optimizer)
+    return {
+        "accuracy": run.metrics["accuracy"],
+        "nll": run.metrics["nll"],
+        "train_loss": lines[-1]["loss"],
+        "step_ms": 1000 * recipe.batch / run.metrics["images_per_second"],
+        "update_ms": update,
+        "state_bytes": held,
+        "floats": held / 4 / params,
+    }
+
+
+def cost(model: torch.nn.Module, how: Optimization) -> tuple[float, int]:
+    """What one step of the optimizer itself takes (ms, a mean), and the bytes it keeps.
+
+    The gradients are noise; those of the model's kind and size take as long.
+    """
+    model = copy.deepcopy(model).requires_grad_(True)
+    optimizer = build(model, how)
+    generator = torch.Generator().manual_seed(0)
+    for weight in model.parameters():
+        noise = torch.randn(weight.shape, generator=generator) * 1e-3
+        weight.grad = noise.to(weight.device)
+    for _ in range(2):  # the first builds the state
+        optimizer.step()
+    start = time.perf_counter()
+    for _ in range(UPDATES):
+        optimizer.step()
+    if next(model.parameters()).is_cuda:
+        torch.cuda.synchronize()
+    return 1000 * (time.perf_counter() - start) / UPDATES, size(optimizer)
+
+
+HEAD = (
+    "optimizer", "lr", "test accuracy", "NLL", "training loss", "ms a step", "ms an update",
+    "floats a parameter", "article", "article's words",
+)  # fmt: skip
+
+
+def table(result: dict[str, Any]) -> list[tuple[str, ...]]:
+    """The rows as text, under `HEAD`."""
+    return [_line(row) for row in result["rows"]]
+
+
+def _line(row: dict[str, Any]) -> tuple[str, ...]:
+    first = (row["optimizer"], f"{row['lr']:.2g}")
+    last = (row["claimed"], row["article"])
+    if row["accuracy"] is None:
+        return (*first, row["note"], "", "", "", "", "", *last)
+    figures = (percent(row["accuracy"]), f"{row['nll']:.3f}", f"{row['train_loss']:.3f}")
+    times = (f"{row['step_ms']:.1f}", f"{row['update_ms']:.1f}", f"{row['floats']:.2f}")
+    return (*first, *figures, *times, *last)

@@ -1,0 +1,1 @@
+"""One step: from a batch to new weights."""

@@ -1,0 +1,215 @@
+"""WebDataset shards as a source."""
+
+import io
+import json
+import os
+import shutil
+import tarfile
+from pathlib import Path
+
+import fsspec
+import pytest
+import torch
+
+from conftest import photo
+from vitlab.data.loading.loader import TrainingBatches, training_loader
+from vitlab.data.settings import Augment
+from vitlab.data.sources import remote
+from vitlab.data.sources import tar_shards as shards
+from vitlab.data.sources.splits import fingerprint, open_data
+from vitlab.models.config import ViTConfig
+
+
+def png(seed: int, tint: int = 0) -> bytes:
+    stream = io.BytesIO()
+    photo(seed, 16, 16, tint).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def write(file: Path, *members: tuple[str, bytes]) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(file, "w") as archive:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return file
+
+
+def samples(first: int, count: int, kind: str = "cls") -> list[tuple[str, bytes]]:
+    said = []
+    for i in range(first, first + count):
+        label = str(i % 3) if kind == "cls" else json.dumps({"label": i % 3})
+        said += [(f"{i:05d}.png", png(i, i % 3)), (f"{i:05d}.{kind}", label.encode())]
+    return said
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Path:
+    for shard in range(3):
+        write(tmp_path / f"photos-{shard:03d}.tar", *samples(6 * shard, 6))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "data", ["photos-{000..002}.tar", "photos-*.tar", "", "photos-00{0,1,2}.tar"]
+)
+def test_globs_braces_and_folders(three: Path, data: str) -> None:
+    splits = open_data(str(three / data))
+    assert splits.classes == ("0", "1", "2")
+    whole = splits.whole
+    assert whole is not None
+    assert whole.labels.tolist() == [0, 1, 2] * 6
+    assert [whole.read(i) for i in range(18)] == [png(i, i % 3) for i in range(18)]
+    assert whole.name(7) == f"{three}/photos-001.tar 00007"
+
+
+@pytest.mark.parametrize("kind", ["json", "txt"])
+def test_other_label_members_and_splits_by_name(tmp_path: Path, kind: str) -> None:
+    said = samples(0, 6, kind)
+    if kind == "txt":
+        words = (b"cat", b"dog", b"cat")
+        said = [(n, words[int(n[4]) % 3] if n.endswith("txt") else c) for n, c in said]
+    write(tmp_path / "x-train-0.tar", *said)
+    write(tmp_path / "val" / "0.tar", *said[:4])
+    splits = open_data(str(tmp_path / "{x-train-0,val/0}.tar"))
+    assert (len(splits.train), len(splits.test), splits.whole) == (6, 2, None)
+    assert splits.classes == (("cat", "dog") if kind == "txt" else ("0", "1", "2"))
+
+
+def test_class_names_beside_the_shards(three: Path) -> None:
+    (three / "classes.txt").write_text("rot\ngrün\nblau\nnie\n")
+    splits = open_data(str(three))
+    assert splits.classes == ("rot", "grün", "blau", "nie")
+    assert open_data(str(three), classes=("blau", "rot", "grün")).train.labels[:3].tolist() == [
+        {0: 1, 1: 2, 2: 0}[label] for label in splits.train.labels[:3].tolist()
+    ]
+    (three / "classes.txt").write_text("a\nb\n")
+    with pytest.raises(ValueError, match="label '2' is none of its 2 classes"):
+        open_data(str(three))
+
+
+def test_several_labels(tmp_path: Path) -> None:
+    said = [(f"{i}.png", png(i)) for i in range(4)]
+    rows = [["a"], ["b", "a"], [], ["b"]]
+    said += [(f"{i}.json", json.dumps({"labels": row}).encode()) for i, row in enumerate(rows)]
+    whole = open_data(str(write(tmp_path / "x.tar", *said))).whole
+    assert whole is not None
+    assert whole.labels.tolist() == [[1, 0], [1, 1], [0, 0], [0, 1]]
+
+
+def test_batches_are_those_of_the_same_files_whatever_the_workers(three: Path) -> None:
+    config = ViTConfig(width=16, heads=2, patch=4, image_size=8, classes=3)
+    source = open_data(str(three)).train
+    batches = TrainingBatches(source, config, Augment(area=0.5), seed=1, batch=5)
+    alone = list(training_loader(batches, 0, 6, 0))
+    for workers in (1, 2):
+        for a, b in zip(alone, training_loader(batches, 0, 6, workers), strict=True):
+            assert torch.equal(a.images, b.images)
+            assert torch.equal(a.indices, b.indices)
+
+
+def test_the_index_is_kept_and_forgotten_when_the_shard_changes(
+    three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = str(three / "photos-000.tar")
+    first = shards.index_shard(place)
+    kept = list(Path(os.environ["VITLAB_CACHE"]).rglob("*.json"))
+    assert len(kept) == 1
+    scan, again = shards._scan, []
+    monkeypatch.setattr(shards, "_scan", lambda *given: again.append(1) or scan(*given))
+    assert shards.index_shard(place) == first
+    assert not again
+    kept[0].write_text(kept[0].read_text()[:-30])  # damaged: gone through anew
+    assert shards.index_shard(place) == first
+    assert len(again) == 1
+    write(Path(place), *samples(0, 2))
+    assert len(shards.index_shard(place).keys) == 2
+    monkeypatch.setenv("VITLAB_CACHE", "/proc/nowhere")  # cannot be written: no matter
+    assert len(shards.index_shard(place).keys) == 2
+
+
+def test_shards_elsewhere(three: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    for file in three.glob("*.tar"):
+        memory.pipe(f"/bucket/{file.name}", file.read_bytes())
+    memory.pipe("/bucket/classes.txt", b"x\ny\nz\n")
+    for data in ("memory://bucket/photos-{000..002}.tar", "memory://bucket/photos-*.tar"):
+        splits = open_data(data)
+        assert splits.classes == ("x", "y", "z")
+        assert splits.whole is not None
+        assert fingerprint(splits.whole) is not None
+        assert splits.whole.read(17) == png(17, 2)
+    memory.rm("/bucket/photos-001.tar")
+    with pytest.raises(
+        ValueError, match=r"cannot read memory://bucket/photos-001\.tar: no such file"
+    ):
+        open_data("memory://bucket/photos-{000..002}.tar")
+
+
+def message(data: object) -> str:
+    with pytest.raises(ValueError) as caught:
+        open_data(str(data))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_bad_shards_in_one_line(tmp_path: Path) -> None:
+    good = samples(0, 6)
+    file = tmp_path / "a.tar"
+    assert "a.tar holds no images" in message(write(file, ("x.cls", b"1")))
+    assert "00000 has no label" in message(write(file, good[0], *good[2:]))
+    assert "has two images of the name '00000'" in message(write(file, *good, good[0]))
+    assert "has 00000.cls twice" in message(write(file, *good, good[1]))
+    assert "has two images of the name '00000'" in message(
+        write(file, *good, ("00000.jpg", good[0][1]))
+    )
+    assert "1.json is no UTF-8 text, or no JSON" in message(
+        write(file, ("1.png", b""), ("1.json", b"{"))
+    )
+    assert "neither text nor a whole number" in message(
+        write(file, ("1.png", b""), ("1.json", b'{"label": {}}'))
+    )
+    write(file, *good)
+    data = file.read_bytes()
+    file.write_bytes(data[: len(data) // 2])
+    assert "a.tar is damaged at byte " in message(file)
+    file.write_bytes(b"\x1f\x8b" + data)
+    assert "a.tar is damaged at byte 0: this is no tar file" in message(file)
+    assert "cannot read" in message(tmp_path / "b-{0..3}.tar")
+    assert "no such file: " in message(tmp_path / "b-*.tar")
+    assert "stands for" in message(tmp_path / "b-{0..999999}.tar")
+    assert "one class only" in message(write(file, *good[:2]))
+
+
+def test_a_shard_that_shrinks_later_gives_bad_images(three: Path) -> None:
+    source = open_data(str(three)).whole
+    assert source is not None
+    (three / "photos-002.tar").write_bytes(b"")
+    shutil.rmtree(os.environ["VITLAB_CACHE"])
+    with pytest.raises(ValueError, match="00017: the shard is shorter than it was"):
+        source.read(17)
+    (three / "photos-002.tar").unlink()
+    with pytest.raises(ValueError, match="00017: no such file"):
+        source.read(17)
+
+
+def test_protocols(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(url: str) -> None:
+        raise ImportError("no")
+
+    assert "Protocol not known: nope" in message("nope://x/a.tar")
+    monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
+    assert message("s3://b/a.tar") == (
+        "s3://b/a.tar: reading s3:// takes another package: pip install s3fs"
+    )
+    assert not remote.is_url("pipe:cat a.tar")  # a file of that name, and no command
+    assert "cannot read pipe:cat a.tar" in message("pipe:cat a.tar")
+
+
+def test_braces() -> None:
+    assert remote.braces("a-{08..11}.tar") == ["a-08.tar", "a-09.tar", "a-10.tar", "a-11.tar"]
+    assert remote.braces("{8..10}") == ["8", "9", "10"]
+    assert remote.braces("{2..0}{x,y}") == ["2x", "2y", "1x", "1y", "0x", "0y"]
+    assert remote.braces("a{b}c") == ["a{b}c"]
+    assert remote.braces("plain") == ["plain"]

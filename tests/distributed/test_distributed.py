@@ -1,0 +1,422 @@
+"""Many processes on one run: the same result, whatever their number, and nothing lost."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import vitlab
+from conftest import TINY
+from distributed.ranks import on_ranks
+from vitlab.data.loading.loader import Batch, TrainingBatches
+from vitlab.data.loading.order import slice_of
+from vitlab.data.settings import Augment
+from vitlab.data.sources.splits import open_data
+from vitlab.distributed import sharded_checkpoints as shards
+from vitlab.distributed.sync_norm import SyncBatchNorm, synchronize
+from vitlab.distributed.world import ALONE, World, joined, meet, passes, read_environment
+from vitlab.models.config import ViTConfig
+from vitlab.recipes.recipe import Host
+from vitlab.runs import Journal
+from vitlab.training import checkpoint
+from vitlab.training.step.learner import Learner
+
+PLAIN = TINY | {"epochs": 2, "batch": 250, "lr": 3e-3}
+
+
+def run(folder: Path, data: str = "digits", host: Host | None = None, **how: Any) -> str:
+    """One process of a run; the first notes the gradient's norm at every step."""
+    recipe = vitlab.recipe(*(("digits",) if data == "digits" else ("small", data)), **how)
+    real = Learner._clip
+
+    def clip(self: Learner) -> torch.Tensor:
+        norm = real(self)
+        if self.world.first:
+            with folder.with_suffix(".norms").open("a") as file:
+                file.write(f"{float(norm)}\n")
+        return norm
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Learner, "_clip", clip)
+        done = vitlab.train(recipe, folder, resume=True, host=host or Host(workers=0))
+    return str(done.metrics["accuracy"])
+
+
+def same_norms(ours: Path, theirs: Path, rel: float) -> None:
+    """Adam's steps would not tell a gradient from twice the gradient."""
+    a, b = (each.with_suffix(".norms").read_text().split() for each in (ours, theirs))
+    assert [float(each) for each in a] == pytest.approx([float(each) for each in b], rel=rel)
+
+
+def curve(folder: Path) -> list[tuple[str, int, float, float]]:
+    lines = Journal(folder).read()
+    return [(e["kind"], e["step"], e["loss"], e["accuracy"]) for e in lines if "step" in e]
+
+
+def same_curves(ours: Path, theirs: Path) -> None:
+    a, b = curve(ours), curve(theirs)
+    assert [line[:2] for line in a] == [line[:2] for line in b]
+    for mine, other in zip(a, b, strict=True):
+        assert mine[2] == pytest.approx(other[2], rel=2e-5), mine
+        assert mine[3] == pytest.approx(other[3], abs=1e-9), mine
+
+
+def well(said: list[dict[str, Any]]) -> None:
+    for each in said:
+        assert "value" in each, each.get("trace", each)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    run(folder, **PLAIN)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("size", "shard", "micro"), [(2, False, 0), (4, False, 20), (2, True, 0), (4, True, 40)]
+)
+def test_the_curve_does_not_depend_on_the_number_of_processes(
+    alone: Path, tmp_path: Path, size: int, shard: bool, micro: int
+) -> None:
+    """250 images a step: four processes have slices of 62 and 63."""
+    host = Host(workers=0, shard=shard, checkpoint_every=0 if shard else 60)
+    work = partial(run, tmp_path / "run", host=host, **PLAIN | {"micro_batch": micro})
+    well(said := on_ranks(size, work, tmp_path))
+    assert len({each["value"] for each in said}) == 1
+    same_curves(tmp_path / "run", alone)
+    same_norms(tmp_path / "run", alone, rel=1e-4)
+    whole = vitlab.load(alone).state_dict()
+    for name, tensor in vitlab.load(tmp_path / "run").state_dict().items():
+        torch.testing.assert_close(tensor, whole[name], rtol=0, atol=5e-4)
+    assert len(list((tmp_path / "run" / "checkpoints").iterdir())) <= checkpoint.KEEP
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 14
+
+
+def stopping(folder: Path, after: int, rank_that_asks: int, host: Host, **how: Any) -> str:
+    """One process of a run of which one is asked to stop."""
+
+    class StopOne:
+        patient = False
+
+        def __init__(self) -> None:
+            self.left = 2 * after  # `asked` is read twice a step
+
+        def __enter__(self) -> "StopOne":
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        @property
+        def asked(self) -> bool:
+            self.left -= 1
+            return self.left <= 0 and int(os.environ.get("RANK", 0)) == rank_that_asks
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vitlab.training.loop.Stop", StopOne)
+        return run(folder, host=host, **how)
+
+
+def test_stopped_with_two_it_goes_on_with_one_or_four_in_shards_or_not(
+    alone: Path, tmp_path: Path
+) -> None:
+    first = tmp_path / "first"
+    for shard, after in ((True, 3), (False, 2)):
+        host = Host(workers=0, shard=shard)
+        said = on_ranks(2, partial(stopping, first, after, 1, host, **PLAIN), tmp_path)
+        assert [each["kind"] for each in said] == ["Interrupted"] * 2, said
+        assert [each["quiet"] for each in said] == [False, True]
+        assert "stopped after step" in said[0]["error"]
+    assert sorted(p.name for p in (first / "checkpoints").iterdir()) == [
+        "step-000000003",
+        "step-000000005",
+    ]
+    shutil.rmtree(first / "checkpoints" / "step-000000005")  # back to the sharded one
+    for size, shard in ((1, False), (4, True), (4, False)):
+        folder = shutil.copytree(first, tmp_path / f"{size}{shard}")
+        work = partial(run, folder, host=Host(workers=0, shard=shard), **PLAIN)
+        well(on_ranks(size, work, tmp_path))
+        same_curves(folder, alone)
+
+
+def test_a_sharded_checkpoint_is_every_bit_of_the_whole_and_damage_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    host = Host(workers=0, shard=True, checkpoint_every=0)
+    well(on_ranks(2, partial(run, folder, host=host, **PLAIN), tmp_path))
+    places = sorted((folder / "checkpoints").iterdir())
+    found, remarks = checkpoint.load(folder / "checkpoints")
+    assert found is not None
+    assert (found.state["step"], remarks) == (12, [])
+    model = vitlab.load(folder).state_dict()
+    for name, tensor in checkpoint.pick("average", found.tensors).items():
+        assert torch.equal(tensor, model[name])
+    names = {file.name for file in places[-1].iterdir()}
+    assert {"manifest.json", "shards.json", "state-00002-of-00002.safetensors"} < names
+    for name in names - {"manifest.json"}:
+        copy = shutil.copytree(folder / "checkpoints", tmp_path / name)
+        content = bytearray((copy / places[-1].name / name).read_bytes())
+        content[len(content) // 2] ^= 4
+        (copy / places[-1].name / name).write_bytes(content)
+        older, remarks = checkpoint.load(copy)
+        assert older is not None
+        assert older.state["step"] < 12
+        assert len(remarks) == 1
+
+
+def with_a_full_disk(folder: Path) -> str:
+    """One process of a sharded run; the second one's disk is full at its third save."""
+    real, saves = shards.save_file, 0
+
+    def full(tensors: Any, file: Path) -> None:
+        nonlocal saves
+        saves += 1
+        if saves == 3 and "00002-of" in file.name:
+            raise OSError(28, os.strerror(28))
+        real(tensors, file)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards, "save_file", full)
+        return run(folder, host=Host(workers=0, shard=True, checkpoint_every=0), **PLAIN)
+
+
+def test_a_full_disk_in_one_process_ends_all_and_keeps_the_older_checkpoints(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "run"
+    for each in on_ranks(2, partial(with_a_full_disk, folder), tmp_path):
+        assert each["error"].startswith("process 1: cannot write")
+        assert each["error"].endswith("no space left on device")
+    found, remarks = checkpoint.load(folder / "checkpoints")
+    assert found is not None
+    assert (found.state["step"], remarks) == (2, [])
+    assert not list((folder / "checkpoints").glob(".*"))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"model": "ViT-Ti1/8", "stem": "hmlp", "stem_norm": "batch", "pool": "attention"},
+        {"model": "Axial-ViT-Ti1/8", "positions_at": "shared"},
+        {"model": "BiT-R(1-1)x1", "image_size": 32},
+        {"model": "ViT-Ti1/8", "positions": "relative", "registers": 2, "ffn": "swiglu"},
+    ],
+)
+def test_damaged_images_and_every_kind_of_model_as_with_one_process(
+    photos: Path, tmp_path: Path, how: dict[str, Any]
+) -> None:
+    for number in range(8):
+        (photos / "red" / f"{number:03d}.png").write_bytes(b"no image")
+    how = {"epochs": 2, "batch": 5, "area": 1.0, "flip": False, "ema": 0.0, "lr": 1e-4} | how
+    how |= {"warmup": 0, "precision": "fp32"}
+    host = Host(workers=0, max_bad=0.5)
+    run(tmp_path / "one", str(photos), host, **how)
+    well(on_ranks(4, partial(run, tmp_path / "four", str(photos), host, **how), tmp_path))
+    same_norms(tmp_path / "four", tmp_path / "one", rel=2e-3)
+    a, b = (Journal(tmp_path / name).read() for name in ("one", "four"))
+    assert a[-1]["damaged"] == b[-1]["damaged"] == 8
+    assert a[-1]["images"] == b[-1]["images"]
+    for mine, other in zip(curve(tmp_path / "four"), curve(tmp_path / "one"), strict=True):
+        assert mine[:2] == other[:2]
+        assert mine[2] == pytest.approx(other[2], rel=2e-3)
+
+
+def normed() -> list[float]:
+    """How far synchronous batch norm over unequal slices is from batch norm over the whole."""
+    generator = torch.Generator().manual_seed(0)
+    whole = torch.randn(7, 3, 2, 2, generator=generator) * 2 + 30
+    toward = torch.randn(7, 3, 2, 2, generator=generator)
+    model = nn.Sequential(nn.BatchNorm2d(3))
+    nn.init.normal_(model[0].weight, generator=generator)
+    reference = nn.BatchNorm2d(3)
+    reference.load_state_dict(model[0].state_dict())
+    synchronize(model)
+    assert isinstance(model[0], SyncBatchNorm)
+    with joined("cpu", 60) as (world, _):
+        cut = [(0, 4), (4, 4), (4, 7)][world.rank]
+        mine, all_images = (
+            each.clone().requires_grad_() for each in (whole[cut[0] : cut[1]], whole)
+        )
+        model(mine).backward(toward[cut[0] : cut[1]])
+        out = reference(all_images)
+        out.backward(toward)
+        for weight in model.parameters():
+            dist.all_reduce(weight.grad)
+        weights = zip(model.parameters(), reference.parameters(), strict=True)
+        pairs = [
+            (mine.grad, all_images.grad[cut[0] : cut[1]]),
+            *zip(model.buffers(), reference.buffers(), strict=True),
+            *((a.grad, b.grad) for a, b in weights),
+        ]
+        return [float((a - b).abs().max()) if a.numel() else 0.0 for a, b in pairs]
+
+
+def test_batch_norm_over_unequal_slices_is_that_of_the_whole(tmp_path: Path) -> None:
+    well(said := on_ranks(3, normed, tmp_path))
+    for each in said:
+        assert max(each["value"]) < 2e-5
+
+
+def disagreeing() -> list[str]:
+    with joined("cpu", 60) as (world, _):
+        texts = world.texts("ü" * world.rank)
+        assert world.sums(1, world.rank) == [3, 3]
+        assert world.any(world.rank == 1, False) == [True, False]
+        assert world.tell({"a": world.rank}) == {"a": 0}
+        try:
+            with world.agreed():
+                if world.rank == 2:
+                    raise vitlab.UserError("no room")
+        except vitlab.UserError as error:
+            texts += [str(error), str(error.quiet)]
+        return texts
+
+
+def test_processes_tell_each_other_and_agree_on_errors(tmp_path: Path) -> None:
+    well(said := on_ranks(3, disagreeing, tmp_path))
+    for rank, each in enumerate(said):
+        assert each["value"] == ["", "ü", "üü", "process 2: no room", str(rank > 0)]
+
+
+@pytest.mark.parametrize(
+    ("size", "how", "host", "says"),
+    [
+        (3, {"batch": 2}, {}, "3 processes cannot share batches of 2: a larger --batch"),
+        (2, {}, {"device": "cuda:0"}, "device 'cuda:0' is one GPU, and there are 2 processes"),
+        (1, {}, {"shard": True}, "--shard needs several processes: start with torchrun"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(
+    tmp_path: Path, size: int, how: dict[str, Any], host: dict[str, Any], says: str
+) -> None:
+    work = partial(run, tmp_path / "run", host=Host(workers=0, **host), **PLAIN | how)
+    for each in on_ranks(size, work, tmp_path):
+        assert each["error"].startswith(says)
+        assert "\n" not in each["error"]
+    assert not (tmp_path / "run").exists()
+
+
+def torchrun(folder: Path, *more: str, **how: Any) -> subprocess.Popen[str]:
+    """`torchrun -m vitlab train` with two processes."""
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    words = [sys.executable, *launch, *more, "-m", "vitlab", "train", "digits"]
+    words += ["--out", str(folder), "--checkpoint-every", "0", "--workers", "1"]
+    for key, value in how.items():
+        words += [f"--{key.replace('_', '-')}", str(value)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with (folder.parent / "stderr").open("a") as errors:
+        return subprocess.Popen(words, env=environment, text=True, stderr=errors)
+
+
+def rank_of(pid: int) -> str:
+    """The rank that a process was started with, where it was."""
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return next((w[5:].decode() for w in words if w.startswith(b"RANK=")), "")
+    except OSError:
+        return ""
+
+
+def ranks_of(launcher: int) -> dict[str, int]:
+    """The processes that torchrun started, by rank."""
+    try:
+        words = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    except OSError:
+        return {}
+    return {rank_of(int(pid)): int(pid) for pid in words}
+
+
+def steps_done(folder: Path) -> int:
+    return max((line[1] for line in curve(folder)), default=0) if folder.exists() else 0
+
+
+def wait_for_steps(process: "subprocess.Popen[str]", folder: Path, steps: int) -> None:
+    while steps_done(folder) < steps:
+        time.sleep(0.02)
+        assert process.poll() is None, (folder.parent / "stderr").read_text()
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")
+def test_a_killed_process_is_started_anew_and_a_signal_stops_all_at_one_step(
+    tmp_path: Path,
+) -> None:
+    how = PLAIN | {"epochs": 20, "test_every": 10}
+    folder = tmp_path / "run"
+    process = torchrun(folder, "--max-restarts", "3", **how)
+    wait_for_steps(process, folder, 3)
+    os.kill(ranks_of(process.pid)["1"], signal.SIGKILL)
+    time.sleep(0.5)
+    wait_for_steps(process, folder, steps_done(folder) + 3)
+    process.send_signal(signal.SIGTERM)
+    process.wait(60)
+    said = (tmp_path / "stderr").read_text()
+    assert "vitlab train: process 0 of 2 lost touch with the others" in said
+    assert "going on after step" in said
+    assert said.count("vitlab train: stopped after step") == 1
+    found, remarks = checkpoint.load(folder / "checkpoints")
+    assert found is not None
+    assert f"stopped after step {found.state['step']:,} of 116" in said
+    assert not remarks
+    run(folder, **how)  # to the end, with one
+    run(tmp_path / "alone", **how)
+    assert [e[:2] for e in curve(folder)] == [e[:2] for e in curve(tmp_path / "alone")]
+    assert curve(folder)[-1][2] == pytest.approx(curve(tmp_path / "alone")[-1][2], rel=1e-2)
+
+
+def test_processes_meet_whatever_dead_ones_left_in_the_store() -> None:
+    store = dist.HashStore()
+    for _ in range(3):
+        with ThreadPoolExecutor(3) as threads:
+            late = [threads.submit(meet, store, World(rank, 3), 20) for rank in (1, 2)]
+            time.sleep(0.1)  # time to answer what was left of a dead process's call
+            early = threads.submit(meet, store, World(0, 3), 20)
+            early.result().set("key", "fresh")
+            for each in late:
+                assert each.result().get("key") == b"fresh"
+    with pytest.raises(ValueError, match=r"process 0 waited 0.1 s in vain for all 3"):
+        meet(store, World(0, 3), 0.1)
+
+
+def test_slices_and_batches_of_all_processes_make_up_the_whole(photos: Path) -> None:
+    config = ViTConfig(width=16, heads=2, patch=4, image_size=(16, 24), classes=3)
+    source = open_data(str(photos)).train
+    for size in (1, 2, 3, 7):
+        assert [i for rank in range(size) for i in slice_of(10, rank, size)] == list(range(10))
+        for k in (0, 6):
+            batches = partial(TrainingBatches, source, config, Augment(area=0.5), 3, 7)
+            parts, whole = [batches(rank, size)[k] for rank in range(size)], batches()[k]
+            for key in ("images", "labels", "draws", "indices"):
+                assert torch.equal(torch.cat([getattr(p, key) for p in parts]), getattr(whole, key))
+
+
+def test_every_process_makes_as_many_passes() -> None:
+    for length, micro in ((13, 4), (12, 4), (1, 4), (0, 4), (0, 0), (13, 0), (13, 5), (11, 4)):
+        batch = Batch(torch.ones(length, 2, 2, 1), *(torch.ones(length, 6) for _ in range(3)))
+        pieces = passes(batch, micro, World(0, 2), 25)
+        assert len(pieces) == (4 if micro else 1)
+        assert sum(images for _, images in pieces) == length
+        assert all(len(piece) == max(1, images) for piece, images in pieces)
+        assert not micro or all(len(piece) <= micro for piece, _ in pieces)
+    batch = Batch(torch.ones(13, 2, 2, 1), *(torch.ones(13, 6) for _ in range(3)))
+    assert [images for _, images in passes(batch, 4, ALONE, 13)] == [4, 4, 4, 1]
+
+
+def test_the_environment_says_who_one_is() -> None:
+    assert read_environment({}) == ALONE
+    assert read_environment({"RANK": "3"}) == ALONE
+    words = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    torchrun = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": "4"}
+    assert read_environment(words | torchrun) == World(3, 8, 1, 2, True)
+    with pytest.raises(ValueError, match="must be numbers"):
+        read_environment(words | {"RANK": "x"})

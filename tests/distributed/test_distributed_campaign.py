@@ -1,0 +1,120 @@
+"""Runs of several processes, killed and stopped again and again (pytest -m campaign)."""
+
+import json
+import os
+import signal
+import time
+from collections import defaultdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distributed.ranks import on_ranks, start_ranks
+from distributed.test_distributed import (
+    PLAIN,
+    curve,
+    ranks_of,
+    run,
+    steps_done,
+    torchrun,
+    wait_for_steps,
+    well,
+)
+from vitlab.data.loading.loader import Batch
+from vitlab.data.loading.order import batch_indices
+from vitlab.files import sha256
+from vitlab.recipes.recipe import Host
+from vitlab.training.loop import Loop
+
+pytestmark = pytest.mark.campaign
+LONG = PLAIN | {"epochs": 20, "test_every": 10}
+IMAGES, STEPS = 1438, 116
+
+
+def noting(folder: Path, notes: Path, host: Host) -> str:
+    """One process of a run that writes down which images it learns at which step."""
+    real = Loop._learn
+
+    def learn(self: Loop, batch: Batch, lr: float, seed: int, pieces: int = 0) -> None:
+        real(self, batch, lr, seed, pieces)
+        with (notes / f"{os.getpid()}-{self.world.rank}-{self.world.size}").open("a") as file:
+            file.write(json.dumps([self.state.step, batch.indices.tolist()]) + "\n")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Loop, "_learn", learn)
+        return run(folder, host=host, **LONG)
+
+
+def test_thirty_stops_with_other_worlds_between(tmp_path: Path) -> None:
+    generator, folder = np.random.default_rng(0), tmp_path / "run"
+    seen: dict[int, list[int]] = {}
+    done: dict[str, int] = defaultdict(int)
+    slowest = 0.0
+    for attempt in range(31):
+        notes = tmp_path / f"notes-{attempt}"
+        notes.mkdir()
+        size, shard = int(generator.choice([1, 2, 4])), bool(generator.integers(2))
+        host = Host(
+            workers=int(generator.integers(2)),
+            shard=shard and size > 1,
+            checkpoint_every=float(generator.choice([0, 0.1])),
+        )
+        processes = start_ranks(size, partial(noting, folder, notes, host), notes)
+        if attempt < 30:
+            goal = steps_done(folder) + int(generator.integers(1, 5))
+            while steps_done(folder) < goal and any(each.is_alive() for each in processes):
+                time.sleep(0.01)
+            how = signal.Signals(generator.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
+            os.kill(processes[int(generator.integers(size))].pid, how)
+            done[f"{how.name} of {size}{' in shards' if host.shard else ''}"] += 1
+        start = time.monotonic()
+        for each in processes:
+            each.join(120)
+            assert each.exitcode is not None, (attempt, size, host)
+        slowest = max(slowest, time.monotonic() - start) if attempt < 30 else slowest
+        steps: dict[int, list[int]] = defaultdict(list)
+        parts: dict[int, int] = defaultdict(int)
+        for file in notes.glob(f"*-{size}"):
+            for line in file.read_text().splitlines():
+                step, indices = json.loads(line)
+                steps[step] += indices
+                parts[step] += 1
+        seen |= {step: steps[step] for step in steps if parts[step] == size}
+    run(folder, **LONG)
+    for step in range(STEPS):
+        if step in seen:  # all processes lived to note it
+            want = [i for _, i in batch_indices(0, step, IMAGES, 250)]
+            assert sorted(seen[step]) == sorted(want)
+    run(tmp_path / "alone", **LONG)
+    ours, theirs = curve(folder), curve(tmp_path / "alone")
+    assert [each[:2] for each in ours] == [each[:2] for each in theirs]
+    far = max(abs(a[2] / b[2] - 1) for a, b in zip(ours, theirs, strict=True))
+    print(f"\n{dict(done)}; {len(seen)} of {STEPS} steps noted; loss off by {far:.1e} at the most")
+    print(f"slowest end {slowest:.1f} s")
+    assert far < 1e-2
+
+
+def test_a_killed_process_recovers_twenty_times(tmp_path: Path) -> None:
+    generator, folder = np.random.default_rng(1), tmp_path / "run"
+    well(on_ranks(2, partial(run, tmp_path / "whole", **LONG), tmp_path))
+    process = torchrun(folder, "--max-restarts", "25", **LONG)
+    waits = []
+    for _ in range(20):
+        wait_for_steps(process, folder, steps_done(folder) + int(generator.integers(1, 5)))
+        both = ranks_of(process.pid)
+        os.kill(both[str(generator.integers(2))], signal.SIGKILL)
+        start = time.monotonic()
+        while set(both.values()) & set(ranks_of(process.pid).values()):
+            time.sleep(0.02)
+        waits.append(time.monotonic() - start)
+    assert process.wait(600) == 0
+    said = (tmp_path / "stderr").read_text()
+    print(f"\n{said.count('failed (exitcode')} restarts for 20 kills; ", end="")
+    print(f"the others ended within {max(waits):.1f} s")
+    weights: list[Any] = [
+        sha256(each / "model" / "model.safetensors") for each in (folder, tmp_path / "whole")
+    ]
+    assert weights[0] == weights[1]

@@ -1,0 +1,608 @@
+"""Every optimizer against another implementation or its formulas, its groups, and its resuming."""
+
+import copy
+import importlib
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+from torch import Tensor, nn
+
+import vitlab
+from oracles.peers import timm
+from vitlab.optim.averaging import WeightAverage
+from vitlab.optim.moments import pack, size
+from vitlab.optim.optimizers import Pair, build, decays, layer, set_rate, settled
+from vitlab.optim.sam import statistics_kept, uphill
+from vitlab.optim.shampoo import inverse_root
+from vitlab.recipes.recipe import Optimization
+from vitlab.training import checkpoint
+from vitlab.training.loop import Loop
+from vitlab.training.state import State
+from vitlab.training.step.learner import Learner
+
+NAMES = get_args(get_type_hints(Optimization)["optimizer"])
+STEPS = 12
+
+
+def timm_optim() -> Any:
+    timm()
+    return importlib.import_module("timm.optim")
+
+
+def tiny(seed: int = 0, **choices: Any) -> Any:
+    """A ViT with one of everything, in double precision so that formulas can be met closely."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = {"depth": 2, "width": 12, "heads": 2, "mlp": 20, "registers": 1, "layer_scale": 0.5}
+    name = "ViT(width=12,depth=2,heads=2,mlp=20)/4"
+    return vitlab.create(name, 5, 8, generator=generator, **shape | choices).double()
+
+
+def learn(model: nn.Module, step: Callable[[], None], steps: int = STEPS, first: int = 0) -> None:
+    """Some steps, each on a batch of its own."""
+    for number in range(first, first + steps):
+        generator = torch.Generator().manual_seed(number)
+        images = torch.randn(6, 3, 8, 8, generator=generator, dtype=torch.float64)
+        labels = torch.randint(5, (6,), generator=generator)
+        dtype = next(model.parameters()).dtype
+        model.zero_grad(set_to_none=True)
+        nn.functional.cross_entropy(model(images.to(dtype)), labels).backward()
+        step()
+
+
+def both(how: Optimization, oracle: Callable[[Any], Callable[[], None]]) -> tuple[Any, Any]:
+    """Two equal models, one trained by us and one by the oracle."""
+    ours, theirs = tiny(), tiny()
+    optimizer = build(ours, how)
+    set_rate(optimizer, how.lr)
+    learn(ours, optimizer.step)
+    learn(theirs, oracle(theirs))
+    return settled(ours, optimizer), theirs
+
+
+def same(ours: nn.Module, theirs: nn.Module, tolerance: float = 1e-9) -> None:
+    start = tiny().state_dict()
+    for name, tensor in theirs.state_dict().items():
+        assert not torch.equal(tensor, start[name]), f"{name} has not moved"
+        torch.testing.assert_close(
+            ours.state_dict()[name],
+            tensor,
+            rtol=0,
+            atol=tolerance,
+            msg=lambda said, name=name: f"{name}: {said}",
+        )
+
+
+def parts(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """Kernels, and all the rest."""
+    named = list(model.named_parameters())
+    return [w for n, w in named if decays(n, w)], [w for n, w in named if not decays(n, w)]
+
+
+def by_formula(model: nn.Module, rule: Callable[..., Tensor]) -> Callable[[], None]:
+    """Steps of one rule for each parameter: rule(weight, gradient, state, step, decays)."""
+    states: dict[str, dict[str, Any]] = {}
+
+    @torch.no_grad()
+    def step() -> None:
+        for name, weight in model.named_parameters():
+            state = states.setdefault(name, {"t": 0})
+            state["t"] += 1
+            kernel = decays(name, weight)
+            weight.copy_(rule(weight.clone(), weight.grad, state, state["t"], kernel))
+
+    return step
+
+
+def moments(gradient: Tensor, state: dict[str, Any], t: int) -> tuple[Tensor, Tensor]:
+    """Adam's two, with the bias corrected."""
+    state["m"] = 0.9 * state.get("m", 0) + 0.1 * gradient
+    state["v"] = 0.99 * state.get("v", 0) + 0.01 * gradient**2
+    return state["m"] / (1 - 0.9**t), state["v"] / (1 - 0.99**t)
+
+
+def sgd_rule(w: Tensor, g: Tensor, state: dict[str, Any], t: int, kernel: bool) -> Tensor:
+    state["b"] = 0.8 * state.get("b", 0) + g + 0.1 * kernel * w
+    return w - 0.01 * state["b"]
+
+
+def adam_rule(w: Tensor, g: Tensor, state: dict[str, Any], t: int, kernel: bool) -> Tensor:
+    m, v = moments(g + 0.1 * kernel * w, state, t)
+    return w - 0.01 * m / (v.sqrt() + 1e-6)
+
+
+def adamw_rule(w: Tensor, g: Tensor, state: dict[str, Any], t: int, kernel: bool) -> Tensor:
+    m, v = moments(g, state, t)
+    return w - 0.01 * (m / (v.sqrt() + 1e-6) + 0.1 * kernel * w)
+
+
+def adafactor_rule(w: Tensor, g: Tensor, state: dict[str, Any], t: int, kernel: bool) -> Tensor:
+    """Shazeer and Stern (2018), algorithms 4 and 5, factored over the last two dimensions."""
+    tiny_ = torch.finfo(w.dtype).eps ** 2
+    beta = 1 - t**-0.8
+    square = g**2
+    if g.ndim > 1:
+        state["r"] = beta * state.get("r", 0) + (1 - beta) * square.mean(-1, keepdim=True)
+        state["c"] = beta * state.get("c", 0) + (1 - beta) * square.mean(-2, keepdim=True)
+        v = state["r"] * state["c"] / state["r"].mean(-2, keepdim=True).clamp(min=tiny_**0.5)
+    else:
+        v = state["v"] = beta * state.get("v", 0) + (1 - beta) * square
+    u = g / v.clamp(min=tiny_).sqrt()
+    u = u / max(1.0, float(u.square().mean().sqrt()))
+    alpha = max(1e-3, float(w.square().mean().sqrt())) * min(0.01, t**-0.5)
+    return w * (1 - 0.01 * 0.1 * kernel) - alpha * u
+
+
+def shampoo_rule(w: Tensor, g: Tensor, state: dict[str, Any], t: int, kernel: bool) -> Tensor:
+    """Gupta et al. (2018), with moving averages and the length of Adam's step."""
+    if not kernel:
+        return adamw_rule(w, g, state, t, kernel)
+    m, v = moments(g, state, t)
+    flat = g.flatten(1).numpy()
+    state["L"] = 0.99 * state.get("L", 0) + 0.01 * flat @ flat.T
+    state["R"] = 0.99 * state.get("R", 0) + 0.01 * flat.T @ flat
+    if (t - 1) % 3 == 0:
+        for key in "LR":
+            whole = state[key] / (1 - 0.99**t)
+            ridge = 1e-6 * np.linalg.eigvalsh(whole)[-1] or 1.0
+            whole = whole + ridge * np.eye(len(whole))
+            state["root" + key] = scipy.linalg.fractional_matrix_power(whole, -0.25).real
+    shampoo = torch.tensor(state["rootL"] @ m.flatten(1).numpy() @ state["rootR"])
+    adam = m / (v.sqrt() + 1e-6)
+    length = adam.norm() / shampoo.norm() if shampoo.norm() > 0 else 0.0
+    return w * (1 - 0.01 * 0.1) - 0.01 * shampoo.view_as(w) * length
+
+
+def soap_rule(w: Tensor, g: Tensor, state: dict[str, Any], t: int, kernel: bool) -> Tensor:
+    """Vyas et al. (2024), algorithm 3, for matrices, with the code's first step that only looks."""
+    if not kernel:
+        return adamw_rule(w, g, state, t, kernel)
+    for key, square in (("L", g @ g.T), ("R", g.T @ g)):
+        state[key] = 0.99 * state.get(key, 0) + 0.01 * square
+    if t == 1:
+        for key in "LR":
+            _, vectors = torch.linalg.eigh(state[key] + 1e-30 * torch.eye(len(state[key])))
+            state["Q" + key] = vectors.flip(1)
+        state["m"] = state["v"] = torch.zeros_like(w)
+        return w
+    left, right, n = state["QL"], state["QR"], t - 1
+    state["m"] = 0.9 * state["m"] + 0.1 * g
+    state["v"] = 0.99 * state["v"] + 0.01 * (left.T @ g @ right) ** 2
+    turned = left.T @ state["m"] @ right / (state["v"].sqrt() + 1e-6)
+    scale = math.sqrt(1 - 0.99**n) / (1 - 0.9**n)
+    w = (w - 0.01 * scale * left @ turned @ right.T) * (1 - 0.01 * 0.1)
+    if n % 3 == 0:  # one step of power iteration, the axes sorted by their size
+        for axis, key in enumerate("LR"):
+            basis = state["Q" + key]
+            product = state[key] @ basis
+            order = torch.argsort((basis * product).sum(0), descending=True)
+            state["v"] = state["v"].index_select(axis, order)
+            state["Q" + key] = torch.linalg.qr(product[:, order].float())[0].double()
+    return w
+
+
+def schedule_free_rule(w: Tensor, g: Tensor, state: dict[str, Any], t: int, kernel: bool) -> Tensor:
+    """Defazio et al. (2024), with x and z as in the paper; the model is at y."""
+    x, z = state.get("x", w), state.get("z", w)
+    state["v"] = 0.99 * state.get("v", 0) + 0.01 * g**2
+    step = g / ((state["v"] / (1 - 0.99**t)).sqrt() + 1e-6) + 0.1 * kernel * w
+    z = z - 0.01 * step
+    x = (1 - 1 / t) * x + z / t
+    state |= {"x": x, "z": z}
+    return 0.1 * z + 0.9 * x
+
+
+HOW: dict[str, Any] = {
+    "lr": 0.01,
+    "weight_decay": 0.1,
+    "betas": (0.9, 0.99),
+    "eps": 1e-6,
+    "momentum": 0.8,
+    "precondition_every": 3,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("sgd", sgd_rule),
+        ("adam", adam_rule),
+        ("adamw", adamw_rule),
+        ("adafactor", adafactor_rule),
+        ("shampoo", shampoo_rule),
+    ],
+)
+def test_the_paper_s_formulas(name: str, rule: Callable[..., Tensor]) -> None:
+    how = Optimization(**HOW | {"optimizer": name})
+    # where a gradient is zero but for its rounding (the keys' biases) Adafactor magnifies that
+    tolerance = 2e-6 if name == "adafactor" else 1e-7
+    same(*both(how, lambda model: by_formula(model, rule)), tolerance)
+
+
+def test_soap_by_its_formulas() -> None:
+    """On square matrices of full rank: elsewhere axes without any gradient are anybody's choice."""
+    generator = torch.Generator().manual_seed(0)
+    inputs, targets = torch.randn(2, 64, 6, generator=generator, dtype=torch.float64)
+    models = [nn.Linear(6, 6).double() for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    how = Optimization(**HOW | {"optimizer": "soap"})
+    steps = (build(models[0], how).step, by_formula(models[1], soap_rule))
+    for number in range(STEPS):
+        rows = slice(8 * (number % 5), 8 * (number % 5) + 16)
+        for model, step in zip(models, steps, strict=True):
+            model.zero_grad(set_to_none=True)
+            (model(inputs[rows]) - targets[rows]).square().mean().backward()
+            step()
+    for mine, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=1e-5)
+
+
+def test_schedule_free_by_its_formulas() -> None:
+    ours, theirs = tiny(), tiny()
+    optimizer = build(ours, Optimization(**HOW | {"optimizer": "schedule-free"}))
+    learn(ours, optimizer.step)
+    states: dict[str, dict[str, Any]] = {}
+
+    def rule(w: Tensor, g: Tensor, state: dict[str, Any], t: int, kernel: bool) -> Tensor:
+        states[str(len(states))] = state
+        return schedule_free_rule(w, g, state, t, kernel)
+
+    learn(theirs, by_formula(theirs, rule))
+    before = copy.deepcopy(ours.state_dict())  # theirs adds 1e-15 to the second moment
+    average = settled(ours, optimizer)
+    averages = [state["x"] for state in list(states.values())[: len(list(theirs.parameters()))]]
+    for mine, y, x, other in zip(
+        average.parameters(), ours.parameters(), averages, theirs.parameters(), strict=True
+    ):
+        torch.testing.assert_close(y, other, rtol=0, atol=1e-5)
+        torch.testing.assert_close(mine, x, rtol=0, atol=1e-5)
+        assert not torch.equal(mine, y)
+    assert all(torch.equal(before[name], tensor) for name, tensor in ours.state_dict().items())
+
+
+def grouped(model: nn.Module) -> list[dict[str, Any]]:
+    kernels, rest = parts(model)
+    return [{"params": kernels, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
+
+
+def test_lamb_as_timm() -> None:
+    def peer(model: Any) -> Callable[[], None]:
+        lamb = timm_optim().Lamb
+        return lamb(grouped(model), 0.01, betas=(0.9, 0.99), eps=1e-6, max_grad_norm=None).step
+
+    same(*both(Optimization(**HOW | {"optimizer": "lamb"}), peer))
+
+
+def test_lars_as_timm() -> None:
+    def peer(model: Any) -> Callable[[], None]:
+        lars = timm_optim().Lars
+        return lars(grouped(model), 0.01, momentum=0.8, trust_coeff=0.001, eps=0.0).step
+
+    same(*both(Optimization(**HOW | {"optimizer": "lars"}), peer))
+
+
+def test_muon_as_timm() -> None:
+    def peer(model: Any) -> Callable[[], None]:
+        named = dict(model.named_parameters())
+        inner = [n for n, w in named.items() if n.startswith("blocks.") and decays(n, w)]
+        assert {named[name].ndim for name in inner} == {2}
+        other = [w for n, w in named.items() if n not in inner]
+        kernels = [w for n, w in named.items() if n not in inner and decays(n, w)]
+        rest = [w for w in other if all(w is not kernel for kernel in kernels)]
+        both_ = [{"params": kernels, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
+        second = torch.optim.AdamW(both_, 0.01, betas=(0.9, 0.99), eps=1e-6, foreach=False)
+        first = timm_optim().Muon(
+            [{"params": [named[n] for n in inner], "use_fallback": False}],
+            lr=0.01,
+            momentum=0.8,
+            nesterov=True,
+            weight_decay=0.1,
+            adjust_lr_fn="match_rms_adamw",
+            ns_coefficients="original",
+        )
+
+        def step() -> None:
+            first.step()
+            second.step()
+
+        return step
+
+    # its iterations are in bfloat16, which keeps two or three digits
+    same(*both(Optimization(**HOW | {"optimizer": "muon"}), peer), tolerance=1e-4)
+
+
+def test_sam_as_pytorch_optimizer() -> None:
+    import pytorch_optimizer as more
+
+    ours, theirs = tiny(), tiny()
+    optimizer = build(ours, Optimization(**HOW | {"optimizer": "sgd"}))
+
+    def step() -> None:
+        number = len(numbers)
+        numbers.append(number)
+        with uphill(ours, 0.05):
+            learn(ours, lambda: None, 1, number)
+        optimizer.step()
+
+    numbers: list[int] = []
+    learn(ours, step)
+    peer = more.SAM(grouped(theirs), torch.optim.SGD, rho=0.05, lr=0.01, momentum=0.8)
+
+    def again() -> None:
+        number = len(numbers)
+        numbers.append(number)
+        peer.step(lambda: learn(theirs, lambda: None, 1, number))
+
+    numbers = []
+    learn(theirs, again)
+    same(ours, theirs, tolerance=1e-7)  # theirs takes the gradient's length in single precision
+
+
+def test_sam_leaves_weights_and_running_statistics_as_they_were() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).train()
+    model(torch.randn(8, 3)).square().sum().backward()
+    before = copy.deepcopy(model.state_dict())
+    with uphill(model, 0.3), statistics_kept(model):
+        apart = [(mine.detach() - before[name]).norm() for name, mine in model.named_parameters()]
+        assert float(torch.stack(apart).norm()) == pytest.approx(0.3, rel=1e-4)
+        assert all(weight.grad is None for weight in model.parameters())
+        model(torch.randn(8, 3)).square().sum().backward()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    model(torch.randn(8, 3))
+    assert not torch.equal(model.state_dict()["1.running_mean"], before["1.running_mean"])
+
+
+def test_roots() -> None:
+    generator = torch.Generator().manual_seed(0)
+    square = torch.randn(7, 7, generator=generator, dtype=torch.float64)
+    matrix = square @ square.T
+    root = inverse_root(matrix, 4)
+    ridge = 1e-6 * torch.linalg.eigvalsh(matrix)[-1] * torch.eye(7)
+    torch.testing.assert_close(root @ root @ root @ root @ (matrix + ridge), torch.eye(7).double())
+    assert torch.equal(inverse_root(torch.zeros(3, 3), 4), torch.eye(3))
+
+
+def test_who_takes_what() -> None:
+    model = tiny(pool="attention", pre_logits=6)
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    muon = build(model, Optimization(optimizer="muon", weight_decay=0.3))
+    assert isinstance(muon, Pair)
+    inner = {names[id(w)] for group in muon.parts[0].param_groups for w in group["params"]}
+    kinds = {"qkv.weight", "project.weight", "expand.weight", "contract.weight"}
+    assert len(inner) == 8
+    assert all(name.startswith("blocks.") for name in inner)
+    assert {".".join(name.split(".")[-2:]) for name in inner} == kinds
+    for kind in NAMES:
+        optimizer = build(model, Optimization(optimizer=kind, weight_decay=0.3))
+        taken = [names[id(w)] for group in optimizer.param_groups for w in group["params"]]
+        assert sorted(taken) == sorted(names.values()), kind
+        for group in optimizer.param_groups:
+            for weight in group["params"]:
+                want = 0.3 if decays(names[id(weight)], weight) else 0.0
+                assert group["weight_decay"] == want
+
+
+def test_layer_decay_by_beits_rule() -> None:
+    model = vitlab.create("ViT-Ti3/8", 5, 16)
+    optimizer = build(model, Optimization(layer_decay=0.5, lr=1.0))
+    set_rate(optimizer, 0.2)
+    rates = {id(w): g["lr"] for g in optimizer.param_groups for w in g["params"]}
+    for name, weight in model.named_parameters():
+        exponent = 4 - layer(name, 4)
+        assert rates[id(weight)] == pytest.approx(0.2 * 0.5**exponent)
+        expected = {"stem": 4, "token": 4, "positions": 4, "norm": 0, "head": 0}
+        first = name.split(".")[0]
+        assert exponent == (3 - int(name.split(".")[1]) if first == "blocks" else expected[first])
+    peer = timm().create_model("vit_tiny_patch16_224", depth=3, img_size=32)
+    theirs = timm_optim().param_groups_layer_decay(peer, layer_decay=0.5)
+    scales = {g["lr_scale"] for g in theirs}
+    assert scales == {g["lr_scale"] for g in optimizer.param_groups}
+
+
+@pytest.mark.parametrize(
+    ("model", "choices", "says"),
+    [
+        ("BiT-R(1-1)x1", {"optimizer": "muon"}, "muon finds nothing to train in this model"),
+        ("BiT-R(1-1)x1", {"layer_decay": 0.7}, "layer_decay is for a model of blocks"),
+    ],
+)
+def test_what_cannot_be(model: str, choices: dict[str, Any], says: str) -> None:
+    with pytest.raises(vitlab.UserError, match=says):
+        build(vitlab.create(model, 5, 32), Optimization(**choices))
+
+
+def test_what_cannot_be_leaves_no_run_behind(tmp_path: Path) -> None:
+    recipe = vitlab.recipe("digits", model="BiT-R(1-1)x1", optimizer="muon", image_size=32)
+    with pytest.raises(vitlab.UserError, match="muon finds nothing to train"):
+        vitlab.train(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_schedule_free_refuses_batch_norm() -> None:
+    model = vitlab.create("ViT-Ti1/8", 5, 16, stem="hmlp", stem_norm="batch")
+    with pytest.raises(vitlab.UserError, match="batch norm has not seen"):
+        build(model, Optimization(optimizer="schedule-free"))
+
+
+def state_of(how: Optimization) -> State:
+    model = tiny().float()
+    average = None if how.optimizer == "schedule-free" else WeightAverage(model, 0.9)
+    return State(model, average, build(model, how))
+
+
+def go_on(state: State, how: Optimization, first: int, steps: int) -> None:
+    numbers = iter(range(first, first + steps))
+
+    def step() -> None:
+        number = next(numbers)
+        if how.rho:
+            with uphill(state.model, how.rho):
+                learn(state.model, lambda: None, 1, number)
+        set_rate(state.optimizer, how.lr / (1 + number))
+        state.optimizer.step()
+        if state.average is not None:
+            state.average.update(state.model, number)
+
+    learn(state.model, step, steps, first)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.1])
+@pytest.mark.parametrize("name", NAMES)
+def test_stopped_and_resumed_the_bits_are_the_same(name: str, rho: float, tmp_path: Path) -> None:
+    how = Optimization(**HOW | {"optimizer": name, "rho": rho, "layer_decay": 0.8})
+    whole = state_of(how)
+    go_on(whole, how, 0, 8)
+    for stop in (0, 4):
+        first = state_of(how)
+        go_on(first, how, 0, stop)
+        checkpoint.save(tmp_path, stop, first.checkpoint())
+        found, remarks = checkpoint.load(tmp_path)
+        assert found is not None
+        assert not remarks
+        second = state_of(how)
+        second.restore(found)
+        go_on(second, how, stop, 8 - stop)
+        for mine, other in ((second.model, whole.model), (second.kept, whole.kept)):
+            for key, tensor in other.state_dict().items():
+                assert torch.equal(mine.state_dict()[key], tensor), key
+        ours, theirs = pack(second.optimizer), pack(whole.optimizer)
+        assert ours[1] == theirs[1]
+        assert all(torch.equal(ours[0][key], tensor) for key, tensor in theirs[0].items())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_put_back_to_the_start_a_run_is_as_new(name: str) -> None:
+    how = Optimization(**HOW | {"optimizer": name})
+    state, fresh = state_of(how), state_of(how)
+    start = copy.deepcopy(state.checkpoint())
+    go_on(state, how, 0, 4)
+    state.restore(start)
+    for each in (state, fresh):
+        go_on(each, how, 0, 4)
+    for key, tensor in fresh.kept.state_dict().items():
+        assert torch.equal(state.kept.state_dict()[key], tensor), key
+
+
+def test_the_first_checkpoints_still_load() -> None:
+    how = Optimization(**HOW)
+    state = state_of(how)
+    go_on(state, how, 0, 3)
+    saved = copy.deepcopy(state.checkpoint())
+    old = {key: value for key, value in saved.state.items() if key != "optimizer"}
+    again = state_of(how)
+    again.restore(checkpoint.Checkpoint(saved.tensors, old))
+    go_on(state, how, 3, 2)
+    go_on(again, how, 3, 2)
+    for key, tensor in state.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[key], tensor)
+
+
+def test_floats_a_parameter() -> None:
+    """What the article says: Adam keeps two more of everything, Adafactor next to nothing."""
+    model = vitlab.create("ViT-Ti2/8", 5, 16)
+    count = sum(weight.numel() for weight in model.parameters())
+    floats = {}
+    for name in NAMES:
+        fresh = copy.deepcopy(model)
+        optimizer = build(fresh, Optimization(**HOW | {"optimizer": name}))
+        fresh(torch.randn(2, 3, 16, 16)).square().sum().backward()
+        for _ in range(2):
+            optimizer.step()
+        floats[name] = size(optimizer) / 4 / count
+    for name in ("adam", "adamw", "lamb", "schedule-free"):
+        assert floats[name] == pytest.approx(2, abs=0.01), name
+    for name in ("sgd", "lars"):
+        assert floats[name] == pytest.approx(1, abs=0.01), name
+    assert floats["adafactor"] < 0.05
+    assert 1 < floats["muon"] < 1.3
+    assert floats["shampoo"] > 5
+    assert floats["soap"] > 5
+
+
+class StopAt:
+    """Stands in for `Stop` and asks to stop after some steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = 2 * steps  # read twice a step
+
+    def __enter__(self) -> "StopAt":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    @property
+    def asked(self) -> bool:
+        self.left -= 1
+        return self.left <= 0
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"optimizer": "muon", "rho": 0.05, "micro_batch": 100},
+        {"optimizer": "schedule-free", "schedule": "constant", "ema": 0.0},
+        {"optimizer": "soap", "precondition_every": 2, "ema_warmup": False},
+    ],
+)
+def test_a_run_resumes_and_keeps_the_weights_it_evaluated(
+    how: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "ViT(width=16,depth=2,heads=2,mlp=32)/4"
+    base = {"model": name, "batch": 256, "steps": 6, "dropout": 0.1, "test_every": 0.2}
+    recipe = vitlab.recipe("digits", **base | {"ema": 0.9} | how)
+    whole = vitlab.train(recipe, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr("vitlab.training.loop.Stop", lambda: StopAt(2))
+        with pytest.raises(KeyboardInterrupt):
+            vitlab.train(recipe, tmp_path / "parts")
+    again = vitlab.train(recipe, tmp_path / "parts", resume=True)
+    for key, tensor in whole.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[key], tensor), key
+    figures = vitlab.evaluate(vitlab.load(again.folder), "digits")
+    assert figures["nll"] == pytest.approx(whole.metrics["nll"])
+
+
+def test_sam_accumulates(tmp_path: Path) -> None:
+    base = {"model": "ViT(width=16,depth=2,heads=2,mlp=32)/4", "batch": 240, "steps": 2}
+    base |= {"ema": 0.0, "optimizer": "sgd"}
+    runs = [
+        vitlab.train(
+            vitlab.recipe("digits", **base | {"rho": 0.1, "micro_batch": micro}),
+            tmp_path / str(micro),
+        )
+        for micro in (0, 100)
+    ]
+    without = vitlab.train(vitlab.recipe("digits", **base), tmp_path / "w")
+    states = [run.model.state_dict() for run in (*runs, without)]
+    for name, tensor in states[0].items():
+        torch.testing.assert_close(states[1][name], tensor, rtol=0, atol=1e-5)
+    assert any((states[2][n] - t).abs().max() > 1e-5 for n, t in states[0].items())
+
+
+def test_a_gradient_that_sam_cannot_climb_stops_the_run_with_the_weights_intact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = Learner._accumulate, []
+
+    def poisoned(self: Learner, batch: Any, size: int, seed: int) -> Tensor:
+        result = real(self, batch, size, seed)
+        calls.append(seed)
+        if len(calls) == 5:  # two in every step: the third's first
+            next(self.model.parameters()).grad.fill_(math.inf)  # type: ignore[union-attr]
+        return result
+
+    monkeypatch.setattr(Learner, "_accumulate", poisoned)
+    loops: list[Loop] = []
+    remember = Loop.__post_init__
+    monkeypatch.setattr(Loop, "__post_init__", lambda self: (loops.append(self), remember(self)))
+    recipe = vitlab.recipe("digits", model="ViT-Ti1/4", steps=4, rho=0.1, batch=64)
+    with pytest.raises(vitlab.UserError, match="the gradient is not finite at step 3"):
+        vitlab.train(recipe, tmp_path / "run")
+    assert all(torch.isfinite(weight).all() for weight in loops[0].state.model.parameters())

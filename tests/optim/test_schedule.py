@@ -1,0 +1,166 @@
+"""Learning rates, weight decay's reach and the weight average."""
+
+import importlib
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+
+import vitlab
+from oracles.peers import timm
+from vitlab.optim.averaging import WeightAverage
+from vitlab.optim.optimizers import build, decays
+from vitlab.optim.schedule import learning_rate
+from vitlab.recipes.recipe import Optimization, Schedule
+from vitlab.training.loop import step_seed, test_steps
+
+points_of_test = test_steps  # pytest would take the function itself for a test
+del test_steps
+
+
+def rates(total: int, warmup: float, **how: object) -> list[float]:
+    return [learning_rate(s, total, 1.0, 2.0, Schedule(warmup=warmup, **how)) for s in range(total)]
+
+
+def test_cosine_agrees_with_torch() -> None:
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=2.0)
+    torchs = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=49, eta_min=0.2)
+    for ours in rates(50, 0, schedule="cosine", final_lr=0.1):
+        assert ours == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-6)
+        optimizer.step()
+        torchs.step()
+
+
+def test_warmup_reaches_the_peak_and_the_end_is_reached() -> None:
+    up = rates(100, 10, schedule="linear")
+    assert up[:10] == pytest.approx([2.0 * (s + 1) / 10 for s in range(10)])
+    assert up[10] == 2.0
+    assert up[-1] == 0.0
+    assert all(a >= b for a, b in pairwise(up[10:]))
+    assert rates(20, 5, schedule="constant")[5:] == [2.0] * 15
+    assert rates(1, 0) == [0.0] or rates(1, 0) == [2.0]
+    assert all(math.isfinite(rate) for rate in rates(5, 50))
+
+
+def vit_jax(step: int, total: int, base: float, decay: str, warmup: int, end: float) -> float:
+    """The rule of the ViT paper's code, from the reference: shape, times the way up."""
+    progress = min(max((step - warmup) / (total - warmup), 0.0), 1.0)
+    if decay == "linear":
+        rate = end + (base - end) * (1 - progress)
+    else:
+        rate = base * 0.5 * (1 + math.cos(math.pi * progress))
+    return rate * min(1.0, step / warmup)
+
+
+@pytest.mark.parametrize(("shape", "end"), [("linear", 1e-5), ("cosine", 0.0)])
+def test_as_in_the_vit_paper(shape: str, end: float) -> None:
+    """Ours begins with the rate that theirs has after a step, and ends on theirs' last."""
+    how = Schedule(schedule=shape, warmup_steps=20, final_lr=end / 8e-4)
+    ours = [learning_rate(step, 200, 1.0, 8e-4, how) for step in range(200)]
+    assert ours[:20] == pytest.approx(
+        [vit_jax(s + 1, 199, 8e-4, shape, 20, end) for s in range(20)]
+    )
+    assert ours[20:] == pytest.approx(
+        [vit_jax(s, 199, 8e-4, shape, 20, end) for s in range(20, 200)]
+    )
+    assert ours[-1] == pytest.approx(end)
+
+
+def test_cosine_with_warmup_agrees_with_timm() -> None:
+    timm()
+    scheduler = importlib.import_module("timm.scheduler")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
+    theirs = scheduler.CosineLRScheduler(
+        optimizer,
+        t_initial=89,
+        lr_min=0.02,
+        warmup_t=10,
+        warmup_lr_init=0.2,
+        warmup_prefix=True,
+        t_in_epochs=False,
+    )
+    how = Schedule(warmup_steps=10, final_lr=0.01)
+    ours = [learning_rate(step, 100, 1.0, 2.0, how) for step in range(100)]
+    assert ours[:10] == pytest.approx([2.0 * (s + 1) / 10 for s in range(10)])
+    assert ours[10:] == pytest.approx([theirs._get_lr(step)[0] for step in range(10, 100)])
+
+
+def test_reciprocal_square_root_with_a_cooldown_as_in_big_vision() -> None:
+    how = Schedule(schedule="rsqrt", warmup=2, cooldown=3, timescale=40)
+    ours = [learning_rate(step, 200, 10.0, 2.0, how) for step in range(200)]
+    for step in range(20, 200):
+        want = 2.0 / math.sqrt(1 + (step - 20) / 40) * min(1.0, (199 - step) / 30)
+        assert ours[step] == pytest.approx(want)
+    assert ours[19] == ours[20] == 2.0
+    assert ours[60] == pytest.approx(2.0 / math.sqrt(2))
+    assert ours[-1] == 0.0
+
+
+def test_bits_steps() -> None:
+    """BiT's hyper-rule for 10,000 steps: up to 500, drops at 3,000, 6,000 and 9,000."""
+    how = Schedule(schedule="steps", warmup_steps=500)
+    points = (499, 2999, 3000, 5999, 6000, 8999, 9000, 9999)
+    ours = [learning_rate(step, 10_000, 1.0, 0.003, how) for step in points]
+    want = [3e-3, 3e-3, 3e-4, 3e-4, 3e-5, 3e-5, 3e-6, 3e-6]
+    assert ours == pytest.approx(want)
+
+
+def test_only_kernels_are_decayed() -> None:
+    model = vitlab.create("ViT-Ti/8", 5, 16, depth=1, pre_logits=8)
+    kernels = {name for name, weight in model.named_parameters() if decays(name, weight)}
+    assert kernels == {
+        "stem.layers.0.weight",
+        "blocks.0.attention.0.body.qkv.weight",
+        "blocks.0.attention.0.body.project.weight",
+        "blocks.0.mlp.0.body.expand.weight",
+        "blocks.0.mlp.0.body.contract.weight",
+        "head.pre_logits.weight",
+        "head.classify.weight",
+    }
+    model.stem.requires_grad_(False)
+    groups = build(model, Optimization(weight_decay=0.3)).param_groups
+    assert [group["weight_decay"] for group in groups] == [0.3, 0.0]
+    total = sum(len(group["params"]) for group in groups)
+    assert total == len(list(model.parameters())) - 2
+
+
+def test_the_average_is_the_sum_written_out() -> None:
+    model = torch.nn.Linear(2, 1)
+    average = WeightAverage(model, 0.9)
+    want = model.weight.detach().clone().double()
+    for updates in range(40):
+        with torch.no_grad():
+            model.weight.add_(torch.randn(1, 2))
+        average.update(model, updates)
+        decay = min(0.9, (1 + updates) / (10 + updates))
+        want = decay * want + (1 - decay) * model.weight.detach().double()
+    torch.testing.assert_close(average.model.weight.double(), want, rtol=0, atol=1e-5)
+    assert not average.model.weight.requires_grad
+
+
+def test_polyaks_average_has_one_decay_from_the_start() -> None:
+    model = torch.nn.Linear(2, 1)
+    average = WeightAverage(model, 0.9, warmup=False)
+    want = model.weight.detach().clone().double()
+    for updates in range(5):
+        with torch.no_grad():
+            model.weight.add_(1.0)
+        average.update(model, updates)
+        want = 0.9 * want + 0.1 * model.weight.detach().double()
+    torch.testing.assert_close(average.model.weight.double(), want, rtol=0, atol=1e-6)
+
+
+def test_looks_at_the_test_images() -> None:
+    assert points_of_test(10, 3) == {3, 6, 10}
+    assert points_of_test(12, 3) == {3, 6, 9, 12}
+    assert points_of_test(782, 97.65625) == {98, 195, 293, 391, 488, 586, 684, 782}
+    assert points_of_test(10, 100) == {10}
+    assert points_of_test(3, 0.1) == {1, 2, 3}
+
+
+def test_steps_have_seeds_of_their_own() -> None:
+    seeds = {step_seed(seed, step) for seed in range(5) for step in range(100)}
+    assert len(seeds) == 500
+    assert all(0 <= seed < 2**63 for seed in seeds)

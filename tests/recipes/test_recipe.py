@@ -1,0 +1,111 @@
+"""Recipes as values: changed by name, checked, written down and read back."""
+
+import math
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import vitlab
+from vitlab.models.config import ViTConfig
+from vitlab.recipes.named import RECIPES
+from vitlab.recipes.recipe import Host, ModelPart, Recipe, change, config_for
+from vitlab.runs import as_tables, read_recipe, write_recipe
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_has_its_name_its_words_and_a_file(name: str, tmp_path: Path) -> None:
+    recipe = RECIPES[name]()
+    assert recipe.recipe == name
+    assert RECIPES[name].__doc__
+    write_recipe(tmp_path, recipe, Host(), "vitlab train", "mark")
+    again, about = read_recipe(tmp_path)
+    assert again == recipe
+    assert about["run"]["command"] == "vitlab train"
+    assert set(about["versions"]) >= {"vitlab", "torch", "numpy", "pillow", "python"}
+    tables = tomllib.loads((tmp_path / "run.toml").read_text())
+    assert tables["optimizer"]["lr"] == recipe.optimizer.lr
+
+
+def test_every_field_changes_by_its_own_name() -> None:
+    recipe = vitlab.recipe("small", "here", lr=0.5, epochs=3, patch=8, flip=False, seed=9)
+    assert recipe.data.data == "here"
+    assert (recipe.optimizer.lr, recipe.epochs, recipe.model.patch) == (0.5, 3, 8)
+    assert (recipe.augment.flip, recipe.seed) == (False, 9)
+
+
+def test_field_names_are_unique_so_that_flat_names_are_clear() -> None:
+    flat = [key for table in as_tables(Recipe()).values() for key in table]
+    flat += [f.name for f in fields(ModelPart) if f.name != "model"] + [
+        f.name for f in fields(Host)
+    ]
+    assert len(flat) == len(set(flat))
+
+
+def test_the_model_part_has_every_field_of_the_configuration() -> None:
+    own = {f.name for f in fields(ModelPart)}
+    assert own == {f.name for f in fields(ViTConfig)} - {"labels"} | {"model"}
+
+
+def test_what_the_recipe_gives_comes_before_what_the_data_needs() -> None:
+    part = ModelPart(model="ViT-S/8", image_size=64, dropout=0.1)
+    config = config_for(part, image_size=32, channels=1, classes=3)
+    assert (config.image_size, config.channels, config.classes) == (64, 1, 3)
+    assert (config.name, config.dropout) == ("ViT-S/8", 0.1)
+
+
+def test_another_model_forgets_what_was_chosen_for_the_first() -> None:
+    recipe = vitlab.recipe("small", depth=3)
+    assert change(recipe, model="ViT-S/16").model == ModelPart(model="ViT-S/16")
+    assert vitlab.recipe("small", model="ViT-S/16", depth=3).model.depth == 3
+
+
+@pytest.mark.parametrize(
+    ("choices", "says"),
+    [
+        ({"lrr": 3}, "unknown recipe field 'lrr': did you mean lr?"),
+        ({"epochs": 0}, "epochs must be above 0, not 0"),
+        ({"batch": 0}, "batch must be at least 1"),
+        ({"ema": 1.0}, "ema must be in [0, 1)"),
+        ({"area": 0.0}, "area must be in (0, 1]"),
+        ({"test_fraction": 1.0}, "test_fraction must be in (0, 1)"),
+        ({"seed": -1}, "seed must be in [0, 2^63)"),
+        ({"rand_ops": -1}, "rand_ops must be in [0, 15], not -1"),
+        ({"rand_std": math.inf}, "rand_std must be 0 or more and finite, not inf"),
+        ({"rand_probability": 2.0}, "rand_probability must be in [0, 1], not 2.0"),
+        ({"three_augment": True, "rand_ops": 2}, "three_augment must be off where there are rand_"),
+        ({"color_jitter": -0.1}, "color_jitter must be 0 or more and finite, not -0.1"),
+        ({"hue_jitter": 0.6}, "hue_jitter must be in [0, 0.5]"),
+        ({"erase": 1.5}, "erase must be in [0, 1]"),
+        ({"mixup": -1.0}, "mixup must be 0 or more and finite"),
+        ({"mix_switch": 1.1}, "mix_switch must be in [0, 1]"),
+        ({"repeats": 0}, "repeats must be at least 1"),
+        ({"cutmix": 1.0, "micro_batch": 1}, "micro_batch must be 2 or more where images are mixed"),
+        ({"bce_threshold": 0.0}, "bce_threshold must be None with --loss softmax"),
+        ({"bce_threshold": 1.0, "loss": "bce"}, "bce_threshold must be in [0, 1)"),
+        ({"bce_threshold": 0.0, "loss": "bce"}, "label_smoothing must be 0 with a bce_threshold"),
+        ({"model": "ViT-Q/4"}, "unknown model 'ViT-Q/4': did you mean ViT-S/4?"),
+        ({"heads": 7}, "heads=7 does not divide width=192"),
+    ],
+)
+def test_values_that_cannot_be(choices: dict[str, object], says: str) -> None:
+    with pytest.raises(ValueError) as caught:  # the message is compared below
+        vitlab.recipe("small", **choices)
+    assert str(caught.value).startswith(says)
+
+
+def test_the_nearest_recipe_is_suggested() -> None:
+    with pytest.raises(ValueError, match="unknown recipe 'cifar': did you mean cifar10"):
+        vitlab.recipe("cifar")
+
+
+def test_a_damaged_run_file_is_named(tmp_path: Path) -> None:
+    write_recipe(tmp_path, RECIPES["digits"](), Host(), "", "")
+    file = tmp_path / "run.toml"
+    for old, new in (("lr = ", "speed = "), ("[schedule]", "[schedule"), ("[average]", "[x]")):
+        text = file.read_text()
+        file.write_text(text.replace(old, new))
+        with pytest.raises(ValueError, match=r"run.toml is damaged or of another version"):
+            read_recipe(tmp_path)
+        file.write_text(text)

@@ -1,0 +1,174 @@
+"""Saved models in several files: bit for bit, as the hub's readers expect them, or refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import load_torch_model
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+import vitlab
+from vitlab.weights.sharded import INDEX, TENSORS, tensor_files
+
+
+def tiny() -> vitlab.VisionTransformer:
+    return vitlab.create("ViT(width=16,depth=2,heads=2,mlp=32)/8", 3, 16)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return vitlab.save(tiny(), tmp_path / "m", shard_bytes=4_000)
+
+
+def equal(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    mine, theirs = one.state_dict(), other.state_dict()
+    return mine.keys() == theirs.keys() and all(
+        tensor.dtype == theirs[name].dtype and torch.equal(tensor, theirs[name])
+        for name, tensor in mine.items()
+    )
+
+
+@pytest.mark.parametrize(("limit", "shards"), [(10**9, 1), (13_000, 3), (1, 32)])
+def test_round_trip_is_exact_at_every_limit(tmp_path: Path, limit: int, shards: int) -> None:
+    model = tiny()
+    folder = vitlab.save(model, tmp_path / "m", shard_bytes=limit)
+    assert equal(vitlab.load(folder), model)
+    names = sorted(file.name for file in folder.iterdir())
+    if shards == 1:
+        assert names == ["config.json", TENSORS]
+        return
+    files = [f"model-{n + 1:05d}-of-{shards:05d}.safetensors" for n in range(shards)]
+    assert names == ["config.json", *files, INDEX]
+    sizes = [sum(t.nbytes for t in load_file(folder / file).values()) for file in files]
+    assert all(size <= limit for size in sizes) or limit == 1
+    index = json.loads((folder / INDEX).read_text())
+    assert index["metadata"]["total_size"] == sum(sizes)
+    assert tensor_files(folder) == {k: folder / v for k, v in index["weight_map"].items()}
+
+
+def test_the_hub_library_reads_the_shards(folder: Path) -> None:
+    other = tiny()
+    assert not equal(other, vitlab.load(folder))
+    load_torch_model(other, folder, strict=True, safe=True)
+    assert equal(other, vitlab.load(folder))
+
+
+def test_a_model_saved_anew_leaves_no_old_shards(folder: Path) -> None:
+    vitlab.save(tiny(), folder)
+    assert sorted(file.name for file in folder.iterdir()) == ["config.json", TENSORS]
+
+
+def test_half_precision_and_strided_weights(tmp_path: Path) -> None:
+    model = tiny().bfloat16()
+    linear = next(m for m in model.modules() if isinstance(m, torch.nn.Linear))
+    linear.weight = torch.nn.Parameter(linear.weight.detach().t().contiguous().t())
+    assert not linear.weight.is_contiguous()
+    assert equal(vitlab.load(vitlab.save(model, tmp_path / "m", shard_bytes=4_000)), model)
+
+
+def rewritten(change: Callable[[dict[str, str]], object]) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        index = json.loads((folder / INDEX).read_text())
+        change(index["weight_map"])
+        (folder / INDEX).write_text(json.dumps(index))
+
+    return spoil
+
+
+def first(folder: Path) -> Path:
+    return min(folder.glob("model-*"))
+
+
+def absent(folder: Path) -> None:
+    first(folder).unlink()
+
+
+def link(folder: Path) -> None:
+    shard, elsewhere = first(folder), folder.parent / "elsewhere"
+    shard.rename(elsewhere)
+    shard.symlink_to(elsewhere)
+
+
+def twice(folder: Path) -> None:
+    one, two = sorted(folder.glob("model-*"))[:2]
+    save_file(load_file(one) | dict(list(load_file(two).items())[:1]), one)
+
+
+def unlisted(folder: Path) -> None:
+    save_file(load_file(first(folder)) | {"more": torch.zeros(1)}, first(folder))
+
+
+def not_held(folder: Path) -> None:
+    tensors = load_file(first(folder))
+    save_file(dict(list(tensors.items())[1:]), first(folder))
+
+
+def repeated_key(folder: Path) -> None:
+    text = (folder / INDEX).read_text()
+    line = next(line for line in text.splitlines() if '"norm.bias"' in line)
+    (folder / INDEX).write_text(text.replace(line, line.rstrip(",") + ",\n" + line))
+
+
+def nothing(folder: Path) -> None:
+    (folder / INDEX).write_text('{"weight_map": {}}')
+
+
+def deep(folder: Path) -> None:
+    (folder / INDEX).write_text("[" * 100_000)
+
+
+def huge_header(folder: Path) -> None:
+    content = first(folder).read_bytes()
+    first(folder).write_bytes((11 * 2**20).to_bytes(8, "little") + content[8:])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (rewritten(lambda where: where.update({"norm.bias": "/etc/passwd"})), "beside their index"),
+        (rewritten(lambda where: where.update({"norm.bias": "../m.safetensors"})), "beside their"),
+        (rewritten(lambda where: where.update({"norm.bias": "..\\m.safetensors"})), "beside their"),
+        (rewritten(lambda where: where.update({"norm.bias": "a\n.safetensors"})), "beside their"),
+        (rewritten(lambda where: where.update({"norm.bias": "pickle.bin"})), "beside their index"),
+        (rewritten(lambda where: where.update({"norm.bias": 3})), "no file"),  # type: ignore[dict-item]
+        (rewritten(lambda where: where.pop("norm.bias")), "the index does not know"),
+        (rewritten(lambda where: where.update({"more": where["norm.bias"]})), "holds no tensor"),
+        (absent, "missing"),
+        (link, "is a link"),
+        (twice, "is twice there"),
+        (unlisted, "'more', which the index does not know"),
+        (not_held, "holds no tensor"),
+        (repeated_key, "names 'norm.bias' twice"),
+        (nothing, "names no tensors"),
+        (deep, "is no index"),
+        (huge_header, "its header would take 11,534,336 bytes"),
+    ],
+)
+def test_what_an_index_may_not_name(folder: Path, spoil: Callable[[Path], None], says: str) -> None:
+    spoil(folder)
+    with pytest.raises(vitlab.UserError) as caught:
+        vitlab.load(folder)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_mutated_indexes_load_exactly_or_are_refused(tmp_path: Path, data: st.DataObject) -> None:
+    torch.manual_seed(0)
+    model = tiny()
+    folder = vitlab.save(model, tmp_path / "m", shard_bytes=12_000)
+    content = bytearray((folder / INDEX).read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    (folder / INDEX).write_bytes(content)
+    try:
+        loaded = vitlab.load(folder)
+    except vitlab.UserError as error:
+        assert "\n" not in str(error)
+    else:
+        assert equal(loaded, model)

@@ -1,13 +1,68 @@
-"""The error a user can mend."""
+"""The errors a caller can catch. Each is one line that says what is wrong and what would work.
+
+    UserError (ValueError)      anything the user can fix; the command line exits with status 2
+    ├── OptionError             a name, field or value that cannot be
+    ├── DataError               images, labels or a data set that cannot be used
+    │   └── ImageError          one image that cannot be decoded
+    ├── WeightsError            a file of weights that cannot be read, represented or matched
+    │   └── HubError            what the Hugging Face Hub did not give or take
+    ├── RunError                a run folder that cannot be used, or a run that cannot go on
+    │   └── DivergedError       a loss or gradient that is not finite
+    ├── DiskError               a file that cannot be written
+    ├── DeviceError             a device that is missing or out of memory
+    └── PackageError            an optional package that is not installed
+
+`vitlab.UserError` catches them all; nothing else is raised for what a user can fix.
+"""
 
 
 class UserError(ValueError):
     """Something the user can fix: one line that says what is wrong and what would work.
 
-    The command line prints it as it is and exits with status 2; from Python it is a `ValueError`.
+    The command line prints it and exits with status 2; from Python it is a `ValueError`.
 
     Attributes:
-        quiet: whether another process of the same run tells the user
+        quiet: another process of the same run has told the user already
     """
 
     quiet = False
+
+
+class OptionError(UserError):
+    """A name, field or value that cannot be."""
+
+
+class DataError(UserError):
+    """Images, labels or a data set that cannot be used."""
+
+
+class ImageError(DataError):
+    """One image that cannot be decoded."""
+
+
+class WeightsError(UserError):
+    """A file of weights that cannot be read, represented in a format, or matched to a model."""
+
+
+class HubError(WeightsError):
+    """What the Hugging Face Hub did not give or take."""
+
+
+class RunError(UserError):
+    """A run folder that cannot be used, or a run that cannot go on."""
+
+
+class DivergedError(RunError):
+    """Training diverged: a loss or gradient is not finite."""
+
+
+class DiskError(UserError):
+    """A file that cannot be written."""
+
+
+class DeviceError(UserError):
+    """A device that is missing or out of memory."""
+
+
+class PackageError(UserError):
+    """An optional package that is not installed."""

@@ -1,0 +1,65 @@
+"""What an image must be before a model sees it: the facts that data, models and servers share."""
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from vitlab.errors import OptionError
+from vitlab.options import Options, above, at_least, at_most, option
+
+Size = int | tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSpec(Options):
+    """Size, channels and normalization of the images that a model takes.
+
+    A model's configuration is one of these with more fields; `config.images` is this part alone.
+    An image of bytes becomes `(pixels / 255 - mean) / std`, (channels, rows, columns).
+
+    Raises:
+        OptionError: a value that cannot be; the message says what would work.
+    """
+
+    image_size: Size = option(
+        224, "rows and columns of the input in pixels; one number for a square", at_least(1)
+    )
+    channels: int = option(3, "image channels: 1 (gray), 3 (RGB) or 4 (RGBA)", at_least(1))
+    mean: tuple[float, ...] = option(
+        (0.5,), "subtracted from pixel values in [0, 1]; one number, or one per channel"
+    )
+    std: tuple[float, ...] = option(
+        (0.5,), "divides what is left; one number, or one per channel", above(0)
+    )
+    interpolation: Literal["bilinear", "bicubic"] = option(
+        "bilinear", "how images are resized to image_size"
+    )
+    crop: float = option(
+        1.0, "share of each side that evaluation keeps, around the center", above(0), at_most(1)
+    )
+    fit: Literal["crop", "squash"] = option(
+        "crop", "how images of another aspect ratio are fitted: center crop or squash"
+    )
+
+    def __post_init__(self) -> None:
+        """Check every field; one mean for all channels becomes one per channel."""
+        super().__post_init__()
+        rows, columns = self.size
+        object.__setattr__(self, "image_size", rows if rows == columns else (rows, columns))
+        for name in ("mean", "std"):
+            values = getattr(self, name)
+            if len(set(values)) == 1:
+                values = values[:1] * self.channels
+            if len(values) != self.channels:
+                raise OptionError(f"{name} needs {self.channels} numbers, one per channel")
+            object.__setattr__(self, name, values)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Rows and columns of the input, in pixels."""
+        size = self.image_size
+        return (size, size) if isinstance(size, int) else size
+
+    @property
+    def images(self) -> "ImageSpec":
+        """This part alone, of whatever it is a part of."""
+        return ImageSpec(**{each.name: getattr(self, each.name) for each in fields(ImageSpec)})

@@ -1,0 +1,158 @@
+"""Every rule of an option: types, bounds, choices, when it applies, the words of a refusal."""
+
+import math
+from dataclasses import MISSING, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from vitlab.errors import OptionError, UserError
+from vitlab.options import (
+    Options,
+    above,
+    at_least,
+    at_most,
+    below,
+    check_names,
+    described,
+    hints,
+    option,
+    options_of,
+    when,
+    when_any,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner(Options):
+    depth: int = option(2, "how deep", at_least(1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toy(Options):
+    kind: Literal["sgd", "adam"] = option("sgd", "which")
+    rate: float = option(0.1, "how fast", above(0))
+    share: float = option(0.5, "part", at_least(0), below(1))
+    count: int | Literal["auto"] = option("auto", "how many", at_least(0))
+    betas: tuple[float, float] = option(
+        (0.9, 0.99), "decays", at_most(1), only=when("kind", "adam")
+    )
+    names: tuple[str, ...] = option((), "names")
+    flag: bool = option(False, "on or off")
+    maybe: int | None = option(None, "perhaps", at_least(3))
+    warm: float = option(0.0, "warm-up")
+    shape: float = option(1.0, "of the warm-up", only=when("warm"))
+    both: float = option(1.0, "of either", only=when_any("warm", "flag"))
+    stem: str = option("linear", "part", choices=lambda: ("linear", "conv"))
+    inner: Inner = Inner()
+
+
+def refused(**choices: Any) -> str:
+    with pytest.raises(OptionError) as caught:
+        Toy(**choices)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"kind": "adamw"}, "kind must be one of sgd, adam, not adamw"),
+        ({"rate": 0}, "rate must be above 0, not 0"),
+        ({"rate": "x"}, "rate must be a number above 0, not x"),
+        ({"rate": math.inf}, "rate must be a number above 0, not inf"),
+        ({"rate": math.nan}, "rate must be a number above 0, not nan"),
+        ({"rate": True}, "rate must be a number above 0, not True"),
+        ({"share": 1.0}, "share must be at least 0 and below 1, not 1.0"),
+        ({"share": -0.1}, "share must be at least 0 and below 1, not -0.1"),
+        ({"count": -1}, "count must be at least 0, not -1"),
+        ({"count": 1.5}, "count must be a whole number or auto, at least 0, not 1.5"),
+        ({"count": "all"}, "count must be a whole number or auto, at least 0, not all"),
+        ({"kind": "adam", "betas": (0.9, 1.5)}, "betas must be at most 1, not (0.9, 1.5)"),
+        ({"kind": "adam", "betas": 0.9}, "betas must be two numbers at most 1, not 0.9"),
+        (
+            {"kind": "adam", "betas": (1, 1, 1)},
+            "betas must be two numbers at most 1, not (1, 1, 1)",
+        ),
+        ({"betas": (0.5, 0.5)}, "betas=(0.5, 0.5) applies only with kind=adam"),
+        ({"names": ("a", 3)}, "names must be a list of words, not ('a', 3)"),
+        ({"flag": 1}, "flag must be True or False, not 1"),
+        ({"maybe": 2}, "maybe must be at least 3, not 2"),
+        ({"maybe": "2"}, "maybe must be a whole number or None, at least 3, not '2'"),
+        ({"shape": 2.0}, "shape=2.0 applies only with warm"),
+        ({"both": 2.0}, "both=2.0 applies only with warm or flag"),
+        ({"stem": "hmlp"}, "stem must be one of linear, conv, not hmlp"),
+        ({"inner": {"depth": 3}}, "inner must be a Inner, not {'depth': 3}"),
+        ({"rate": "x" * 100}, f"rate must be a number above 0, not {'x' * 57}..."),
+    ],
+)
+def test_refusals(choices: dict[str, Any], message: str) -> None:
+    assert refused(**choices) == message
+
+
+def test_values_are_brought_to_their_type() -> None:
+    toy = Toy(kind="adam", rate=np.float32(0.5), count=np.int64(3), betas=[0, 1], names="solo")
+    assert (toy.rate, type(toy.rate)) == (0.5, float)
+    assert (toy.count, type(toy.count)) == (3, int)
+    assert toy.betas == (0.0, 1.0)
+    assert toy.names == ("solo",)
+
+
+def test_what_applies_is_accepted() -> None:
+    assert Toy(kind="adam", betas=(0.5, 0.5)).betas == (0.5, 0.5)
+    assert Toy(warm=1, shape=2, both=3).both == 3.0
+    assert Toy(flag=True, both=3).both == 3.0
+    assert replace(Toy(), stem="conv").stem == "conv"
+
+
+def test_an_option_that_does_nothing_is_told_even_at_its_default() -> None:
+    with pytest.raises(OptionError, match=r"^shape=1.0 applies only with warm$"):
+        Toy().check_applies("shape")
+    Toy(warm=1).check_applies("shape")
+    Toy().check_applies("rate")
+
+
+def test_nested_groups_refuse_as_well() -> None:
+    with pytest.raises(UserError, match="depth must be at least 1, not 0"):
+        Toy(inner=Inner(depth=0))
+
+
+def test_written_down_and_read_again() -> None:
+    toy = Toy(kind="adam", betas=(0.1, 0.2), names=("a", "b"), inner=Inner(depth=5))
+    written = toy.as_dict()
+    assert written["betas"] == [0.1, 0.2]
+    assert written["inner"] == {"depth": 5}
+    written["inner"] = Inner.from_dict(written["inner"])
+    assert Toy.from_dict(written) == toy
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(OptionError, match=r"^unknown option 'rat': did you mean rate\?$"):
+        Toy.from_dict({"rat": 1})
+    with pytest.raises(OptionError, match=r"^unknown field 'zzz': choose from depth$"):
+        check_names(Inner, ["depth", "zzz"], "field")
+
+
+def test_required_options() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Needs(Options):
+        data: str = option(MISSING, "images", positional=True)
+
+    with pytest.raises(TypeError):
+        Needs()
+    assert Needs(data="x").data == "x"
+    assert options_of(Needs)["data"].positional
+
+
+def test_types_in_words() -> None:
+    words = {name: described(hint) for name, hint in hints(Toy).items()}
+    assert words["kind"] == "one of sgd, adam"
+    assert words["betas"] == "two numbers"
+    assert words["maybe"] == "a whole number or None"
+    assert described(tuple[int, int, int]) == "three whole numbers"
+    assert described(tuple[int, ...]) == "a list of whole numbers"
+
+
+def test_optional_positions_of_help() -> None:
+    assert [about.help for about in options_of(Inner).values()] == ["how deep"]

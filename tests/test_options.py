@@ -113,6 +113,16 @@ def test_an_option_that_does_nothing_is_told_even_at_its_default() -> None:
     Toy().check_applies("rate")
 
 
+def test_a_change_resets_what_it_leaves_without_effect() -> None:
+    toy = Toy(kind="adam", betas=(0.5, 0.5), warm=1, shape=2)
+    assert toy.changed(kind="sgd") == Toy(warm=1, shape=2)
+    assert toy.changed(warm=0, rate=0.5) == Toy(kind="adam", betas=(0.5, 0.5), rate=0.5)
+    with pytest.raises(OptionError, match="applies only with kind=adam"):
+        toy.changed(kind="sgd", betas=(0.5, 0.5))
+    with pytest.raises(OptionError, match="unknown option 'rat': did you mean rate"):
+        toy.changed(rat=1)
+
+
 def test_nested_groups_refuse_as_well() -> None:
     with pytest.raises(UserError, match="depth must be at least 1, not 0"):
         Toy(inner=Inner(depth=0))

@@ -5,18 +5,32 @@ import io
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 from tyro.conf import Positional
 
+from vitlab.data.settings import Augment, Data
 from vitlab.errors import UserError
 from vitlab.models.config import Size
+from vitlab.options import Options, hints, options_of
 from vitlab.recipes.named import recipe as named_recipe
 from vitlab.recipes.recipe import Host, ModelPart, Recipe, check
 from vitlab.runs import holds_run, read_recipe
 
 Arguments = TypeVar("Arguments")
+
+
+def _annotate(kind: type[Options]) -> None:
+    """Tell tyro the help of each option, and which are given by their place."""
+    positional: Any = Positional
+    for name, about in options_of(kind).items():
+        typed: Any = Annotated[hints(kind)[name], tyro.conf.arg(help=about.help)]
+        kind.__annotations__[name] = positional[typed] if about.positional else typed
+
+
+for group in (Data, Augment):
+    _annotate(group)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -146,6 +146,24 @@ class Options:
             value = getattr(self, name)
             raise OptionError(f"{name}={_shown(value)} applies only {about.only.words}")
 
+    def changed(self, **choices: Any) -> Self:
+        """The same options with some replaced.
+
+        Options that have no effect beside the new ones, and are not among them, return to their
+        defaults: switching RandAugment off also resets its magnitude.
+
+        Raises:
+            OptionError: an unknown name, a value that cannot be, or a choice without effect.
+        """
+        check_names(type(self), choices)
+        values = {name: getattr(self, name) for name in hints(type(self))} | choices
+        beside = types.SimpleNamespace(**values)
+        defaults = {each.name: each.default for each in fields(cast(Any, self))}
+        for name, about in options_of(type(self)).items():
+            if about.only and name not in choices and not about.only.holds(beside):
+                values[name] = defaults[name]
+        return type(self)(**values)
+
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON and TOML hold them: lists for tuples, tables for groups."""
         return {name: _plain(getattr(self, name)) for name in hints(type(self))}

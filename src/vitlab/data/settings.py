@@ -1,92 +1,122 @@
-"""What the data part of a recipe can say. No PyTorch here."""
+"""The options of a recipe that concern its data and how training images are augmented."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-import tyro.constructors
-
-
-def percent(text: str) -> float:
-    """A share given as `1%` or as `0.01`."""
-    number = text.strip().removesuffix("%")
-    return float(number) / (100 if number != text.strip() else 1)
-
-
-Share = Annotated[
-    float,
-    tyro.constructors.PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="SHARE",
-        instance_from_str=lambda words: percent(words[0]),
-        is_instance=lambda value: isinstance(value, float | int),
-        str_from_instance=lambda value: [f"{100 * value:g}%"],
-    ),
-]
+from vitlab.errors import OptionError
+from vitlab.options import (
+    Only,
+    Options,
+    above,
+    at_least,
+    at_most,
+    below,
+    option,
+    when,
+    when_any,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data:
-    """What is learned from.
+class Data(Options):
+    """The images to learn from."""
 
-    Attributes:
-        data: digits, a folder of class folders (with train/ and val/ or test/, or without),
-            Parquet files, WebDataset shards (glob or brace range, local or s3://, https://, hf://),
-            a .csv or .jsonl list of paths, or the name of a Hugging Face data set (user/name)
-        test_fraction: share of each class held out for testing where the data has no such split
-    """
-
-    data: tyro.conf.Positional[str] = ""
-    test_fraction: float = 0.2
+    data: str = option(
+        "",
+        "digits, a folder of class folders (with train/ and val/ or test/, or without), Parquet "
+        "files, WebDataset shards (glob or brace range, local or s3://, https://, hf://), a .csv "
+        "or .jsonl list of paths, or a Hugging Face data set (user/name)",
+        positional=True,
+    )
+    test_fraction: float = option(
+        0.2,
+        "share of each class held out for testing if the data has no such split",
+        above(0),
+        below(1),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Augment:
-    """How training images are varied, each sample anew every epoch.
+class Augment(Options):
+    """Augmentation of training images, drawn independently for each sample and epoch."""
 
-    Attributes:
-        area: a random crop keeps at least this share of the image (1: no random crop)
-        aspect: a random crop is stretched by at most this factor
-        flip: mirror left and right, half of the time
-        rotate: turn by up to so many degrees either way
-        shift: move by up to this share of a side
-        zoom: magnify or shrink by up to this factor, 0.1 for 10 percent
-        shear: slant by up to so many degrees
-        rand_ops: RandAugment operations an image (0: none)
-        rand_magnitude: how strong they are, usually up to 10
-        rand_std: standard deviation of the magnitude
-        rand_limit: greatest magnitude after that
-        rand_probability: how often each of the operations takes place
-        rand_increasing: every operation grows with the magnitude (timm's inc1)
-        three_augment: gray, solarized or blurred, one of the three an image (DeiT III)
-        color_jitter: change brightness, contrast and color by factors up to this far from 1
-        hue_jitter: turn hues by up to this share of the circle
-        erase: how often a rectangle gives way to noise
-        mixup: Beta parameter of Mixup (0: none)
-        cutmix: Beta parameter of CutMix (0: none)
-        mix_switch: with both, how often a batch is cut rather than blended
-        repeats: times an image comes in one epoch, which shows as many fewer images
-        augment_interpolation: how values between pixels are had where images are moved
-    """
+    area: float = option(
+        1.0,
+        "smallest share of the image that a random crop keeps (1: no crop)",
+        above(0),
+        at_most(1),
+    )
+    aspect: float = option(
+        4 / 3,
+        "largest factor by which a random crop changes the aspect ratio",
+        at_least(1),
+        only=Only("with area below 1", lambda options: options.area < 1),
+    )
+    flip: bool = option(False, "mirror left and right with probability 0.5")
+    rotate: float = option(0.0, "largest rotation either way, in degrees", at_least(0))
+    shift: float = option(0.0, "largest translation, as a share of each side", at_least(0))
+    zoom: float = option(0.0, "largest change of scale either way; 0.1 for 10 percent", at_least(0))
+    shear: float = option(0.0, "largest shear either way, in degrees", at_least(0), below(90))
+    rand_ops: int = option(
+        0, "RandAugment operations per image (0: none)", at_least(0), at_most(15)
+    )
+    rand_magnitude: float = option(
+        9.0, "mean magnitude of RandAugment, usually up to 10", at_least(0), only=when("rand_ops")
+    )
+    rand_std: float = option(
+        0.5, "standard deviation of the magnitude", at_least(0), only=when("rand_ops")
+    )
+    rand_limit: float = option(
+        10.0, "upper limit of the drawn magnitude", at_least(0), only=when("rand_ops")
+    )
+    rand_probability: float = option(
+        0.5,
+        "probability of each RandAugment operation",
+        at_least(0),
+        at_most(1),
+        only=when("rand_ops"),
+    )
+    rand_increasing: bool = option(
+        True,
+        "every operation becomes stronger with the magnitude (timm's inc1)",
+        only=when("rand_ops"),
+    )
+    three_augment: bool = option(
+        False, "grayscale, solarize or blur, one of the three per image (DeiT III)"
+    )
+    color_jitter: float = option(
+        0.0, "largest change of brightness, contrast and saturation, around factor 1", at_least(0)
+    )
+    hue_jitter: float = option(
+        0.0, "largest change of hue, as a share of the color circle", at_least(0), at_most(0.5)
+    )
+    erase: float = option(
+        0.0, "probability that a random rectangle is replaced by noise", at_least(0), at_most(1)
+    )
+    mixup: float = option(0.0, "Beta distribution parameter of Mixup (0: off)", at_least(0))
+    cutmix: float = option(0.0, "Beta distribution parameter of CutMix (0: off)", at_least(0))
+    mix_switch: float = option(
+        0.5,
+        "probability of CutMix rather than Mixup, per batch",
+        at_least(0),
+        at_most(1),
+        only=Only(
+            "with both mixup and cutmix", lambda options: bool(options.mixup and options.cutmix)
+        ),
+    )
+    repeats: int = option(
+        1,
+        "augmented copies of each image per epoch (an epoch then covers 1/repeats of the images)",
+        at_least(1),
+    )
+    augment_interpolation: Literal["bilinear", "bicubic"] = option(
+        "bilinear",
+        "interpolation of rotation, translation, scaling and shear",
+        only=when_any("rotate", "shift", "zoom", "shear", "rand_ops"),
+    )
 
-    area: float = 1.0
-    aspect: float = 4 / 3
-    flip: bool = False
-    rotate: float = 0.0
-    shift: float = 0.0
-    zoom: float = 0.0
-    shear: float = 0.0
-    rand_ops: int = 0
-    rand_magnitude: float = 9.0
-    rand_std: float = 0.5
-    rand_limit: float = 10.0
-    rand_probability: float = 0.5
-    rand_increasing: bool = True
-    three_augment: bool = False
-    color_jitter: float = 0.0
-    hue_jitter: float = 0.0
-    erase: float = 0.0
-    mixup: float = 0.0
-    cutmix: float = 0.0
-    mix_switch: float = 0.5
-    repeats: int = 1
-    augment_interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    def __post_init__(self) -> None:
+        """Check every field, and that there is one policy at most."""
+        super().__post_init__()
+        if self.rand_ops and self.three_augment:
+            raise OptionError("rand_ops and three_augment exclude each other: set one of them")

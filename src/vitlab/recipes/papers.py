@@ -238,7 +238,6 @@ def deit3(model: str = "ViT-S/16") -> Recipe:
             color_jitter=0.3,
             mixup=0.8,
             cutmix=1.0,
-            augment_interpolation="bicubic",
         ),
         objective=Objective(loss="bce", bce_threshold=0.0),
         optimizer=Optimization(optimizer="lamb", lr=lr, weight_decay=0.05, eps=1e-6, clip=1.0),

@@ -6,13 +6,35 @@ keywords of `vitlab.recipe`: one definition, three faces. No PyTorch here.
 
 import difflib
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, make_dataclass, replace
-from typing import Any, Literal, get_args, get_type_hints
+from functools import partial
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-from vitlab.data.settings import Augment, Data, Share
+import tyro.constructors
+
+from vitlab.data.settings import Augment, Data
 from vitlab.errors import UserError
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.names import config_of, shape_of
+from vitlab.options import Options
 from vitlab.training.budget import seconds
+
+
+def percent(text: str) -> float:
+    """A share given as `1%` or as `0.01`."""
+    number = text.strip().removesuffix("%")
+    return float(number) / (100 if number != text.strip() else 1)
+
+
+Share = Annotated[
+    float,
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="SHARE",
+        instance_from_str=lambda words: percent(words[0]),
+        is_instance=lambda value: isinstance(value, float | int),
+        str_from_instance=lambda value: [f"{100 * value:g}%"],
+    ),
+]
 
 
 def _model_part() -> type[Any]:
@@ -214,14 +236,16 @@ def change(recipe: Recipe, **choices: Any) -> Recipe:
         f.name: part for part, value in parts.items() if is_dataclass(value) for f in fields(value)
     }
     owner |= dict.fromkeys((key for key, value in parts.items() if not is_dataclass(value)), "")
-    for key, value in choices.items():
+    for key in choices:
         if key not in owner:
             near = difflib.get_close_matches(key, owner, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(owner))}"
             raise UserError(f"unknown recipe field {key!r}: {hint}")
-        part = owner[key]
-        target = replace(parts[part], **{key: value}) if part else value
-        parts[part or key] = target
+    for part in {owner[key] for key in choices}:
+        own = {key: value for key, value in choices.items() if owner[key] == part}
+        group: Any = parts.get(part)
+        changed = group.changed if isinstance(group, Options) else partial(replace, group)
+        parts |= {part: changed(**own)} if part else own
     return check(Recipe(**parts))
 
 

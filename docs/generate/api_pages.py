@@ -1,0 +1,62 @@
+"""The Python reference: the public names, and every module, rendered from docstrings."""
+
+import pkgutil
+
+import vitlab
+
+GROUPS = {
+    "Models": (
+        "create",
+        "fuse",
+        "preprocess",
+        "ViTConfig",
+        "ResNetConfig",
+        "VisionTransformer",
+        "ResNet",
+    ),
+    "Weights": ("load", "save", "push", "delta", "Delta", "MultiTask"),
+    "Training": ("recipe", "train", "finetune", "Recipe", "Host", "Run"),
+    "Evaluation": ("evaluate", "classify", "fewshot", "duplicates", "Client"),
+    "Errors": (),
+    "Modules": (),
+}
+ERRORS = "vitlab.errors"
+MODULES = {"measure": ("cost",), "inspect": ("rollout",)}
+
+
+def python_page() -> str:
+    """Return the page of the public names; a name in no group comes last, so none is left out."""
+    named = {name for names in GROUPS.values() for name in names} | set(MODULES)
+    rest = [n for n in vitlab.__all__ if n not in named and not n.endswith("Error")]
+    lines = ["# Python", "", "The public names, as `import vitlab` gives them.", ""]
+    for title, names in (GROUPS | {"Others": tuple(rest)}).items():
+        public = [f"vitlab.{name}" for name in names if name in vitlab.__all__]
+        if title == "Errors":
+            public = [ERRORS]
+        if title == "Modules":
+            public = [f"vitlab.{name}" for name in MODULES if name in vitlab.__all__]
+        if public:
+            lines += [f"## {title}", ""]
+        for name in public:
+            lines += [f"::: {name}", "    options:", "      heading_level: 3", ""]
+    return "\n".join(lines)
+
+
+def room_pages() -> dict[str, str]:
+    """Return a page per room, with every module in it; the files at the ground share one."""
+    pages = {}
+    ground = []
+    for module in pkgutil.iter_modules(vitlab.__path__, "vitlab."):
+        name = module.name.removeprefix("vitlab.")
+        if module.ispkg:
+            pages[name] = _rendered(f"vitlab.{name}", [module.name])
+        elif not name.startswith("__"):
+            ground.append(module.name)
+    return {"ground": _rendered("The ground of vitlab", ground)} | pages
+
+
+def _rendered(title: str, modules: list[str]) -> str:
+    options = ["    options:", "      show_submodules: true", "      show_source: true", ""]
+    return "\n".join(
+        [f"# {title}", ""] + [line for m in modules for line in [f"::: {m}", *options]]
+    )

@@ -1,0 +1,42 @@
+"""The command reference: what `vitlab COMMAND --help` prints, for every command."""
+
+import contextlib
+import io
+import os
+from unittest import mock
+
+from vitlab.cli import COMMANDS, main
+
+COLUMNS = "88"
+
+
+def commands_page() -> str:
+    """Return the page, one section per command, in the order of `vitlab --help`."""
+    lines = [
+        "# Commands",
+        "",
+        "Each section is what the command prints with `--help`. Results go to stdout (one JSON",
+        "object with `--json`), progress and messages to stderr. Exit status: 0 done, 2 an error",
+        "that you can fix (one line says what and how), 130 interrupted, 1 a bug.",
+        "",
+        *_block("vitlab --help", help_text()),
+    ]
+    for name in COMMANDS:
+        lines += [f"## vitlab {name}", "", *_block(f"vitlab {name} --help", help_text(name))]
+    return "\n".join(lines)
+
+
+def help_text(*words: str) -> str:
+    """Return what `vitlab WORDS --help` prints, for a terminal of 88 columns."""
+    printed = io.StringIO()
+    with (
+        mock.patch.dict(os.environ, {"COLUMNS": COLUMNS, "NO_COLOR": "1"}),
+        contextlib.redirect_stdout(printed),
+        contextlib.suppress(SystemExit),
+    ):
+        main([*words, "--help"])
+    return "\n".join(line.rstrip() for line in printed.getvalue().strip().splitlines())
+
+
+def _block(command: str, text: str) -> list[str]:
+    return ["```text", f"$ {command}", text, "```", ""]

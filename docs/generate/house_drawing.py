@@ -1,0 +1,129 @@
+"""A drawing of the house, an SVG made from the imports in the code: floors, rooms and arrows.
+
+`python docs/generate/house_drawing.py` prints it.
+
+A room is a folder of the package, or a file at its ground. A room stands one floor above the
+highest room that it imports from. An arrow that follows from two others is left out.
+"""
+
+import ast
+import sys
+from html import escape
+from pathlib import Path
+
+WIDTH, ROOM, STOREY, GAP = 440, 40, 66, 8
+
+
+def imports(package: Path) -> dict[str, set[str]]:
+    """Return the rooms that each room imports from, functions and TYPE_CHECKING included."""
+    rooms: dict[str, set[str]] = {}
+    for file in sorted(package.rglob("*.py")):
+        room = _room(file.relative_to(package).with_suffix("").parts)
+        if room is None:
+            continue
+        found = rooms.setdefault(room, set())
+        for node in ast.walk(ast.parse(file.read_text())):
+            found |= {other for other in _targets(node) if other != room}
+    return {room: {each for each in found if each in rooms} for room, found in rooms.items()}
+
+
+def _room(parts: tuple[str, ...]) -> str | None:
+    """Return the room of a file; the package's own door, `__init__`, is none."""
+    return None if parts in (("__init__",), ("__main__",)) else parts[0]
+
+
+def _targets(node: ast.AST) -> set[str]:
+    """Return the first names below `vitlab` that an import statement reaches for."""
+    if isinstance(node, ast.ImportFrom) and node.module == "vitlab":
+        return {each.name for each in node.names}
+    names: list[str] = []
+    if isinstance(node, ast.ImportFrom) and node.module:
+        names = [node.module]
+    elif isinstance(node, ast.Import):
+        names = [each.name for each in node.names]
+    return {name.split(".")[1] for name in names if name.startswith("vitlab.")}
+
+
+def floors(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return the rooms by floor, lowest first.
+
+    Raises:
+        ValueError: rooms import from each other in a circle.
+    """
+    level: dict[str, int] = {}
+    while len(level) < len(graph):
+        ready = [r for r in graph if r not in level and all(o in level for o in graph[r])]
+        if not ready:
+            stuck = sorted(set(graph) - set(level))
+            raise ValueError(f"these rooms import from each other in a circle: {', '.join(stuck)}")
+        level |= {r: 1 + max((level[o] for o in graph[r]), default=-1) for r in ready}
+    return [sorted(r for r in level if level[r] == n) for n in range(1 + max(level.values()))]
+
+
+def direct(graph: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Return the graph without the arrows that follow from others."""
+    below: dict[str, set[str]] = {}
+    for room in (each for floor in floors(graph) for each in floor):
+        below[room] = graph[room].union(*(below[other] for other in graph[room]))
+    return {
+        room: {o for o in others if not any(o in below[p] for p in others)}
+        for room, others in graph.items()
+    }
+
+
+def drawing(package: Path) -> str:
+    """Return the drawing as one SVG element in the colors of the page."""
+    graph = imports(package)
+    storeys = floors(graph)
+    height = STOREY * len(storeys)
+    place: dict[str, tuple[float, float, float]] = {}  # left, top, width
+    for number, rooms in enumerate(storeys):
+        wide = (WIDTH - GAP * (len(rooms) + 1)) / len(rooms)
+        wide = min(wide, 140.0)
+        left = (WIDTH - wide * len(rooms) - GAP * (len(rooms) - 1)) / 2
+        for index, room in enumerate(rooms):
+            place[room] = left + index * (wide + GAP), height - STOREY * (number + 1) + 13, wide
+    size = {room: _files(package, room) for room in graph}
+    arrows = [
+        _arrow(place[a], place[b]) for a, others in direct(graph).items() for b in sorted(others)
+    ]
+    boxes = [_box(room, *place[room], size[room]) for room in graph]
+    title = "The rooms of vitlab; each arrow points to a room that is imported from"
+    return "\n".join(
+        [
+            f'<svg class="house" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+            f'role="img" aria-label="{title}">',
+            '<defs><marker id="tip" viewBox="0 0 6 6" refX="5" refY="3" markerWidth="6" '
+            'markerHeight="6" orient="auto"><path d="M0 0L6 3L0 6z"/></marker></defs>',
+            *arrows,
+            *boxes,
+            "</svg>",
+        ]
+    )
+
+
+def _files(package: Path, room: str) -> int:
+    """Return the number of Python files in a room, `__init__.py` left out."""
+    return sum(each.name != "__init__.py" for each in (package / room).rglob("*.py")) or 1
+
+
+def _box(room: str, left: float, top: float, width: float, files: int) -> str:
+    middle = left + width / 2
+    count = f"{files} files" if files > 1 else "1 file"
+    return (
+        f'<g><rect x="{left:.1f}" y="{top}" width="{width:.1f}" height="{ROOM}" rx="4"/>'
+        f'<text x="{middle:.1f}" y="{top + 18}">{escape(room)}</text>'
+        f'<text class="small" x="{middle:.1f}" y="{top + 32}">{count}</text></g>'
+    )
+
+
+def _arrow(start: tuple[float, float, float], end: tuple[float, float, float]) -> str:
+    x, y = start[0] + start[2] / 2, start[1] + ROOM
+    to_x, to_y = end[0] + end[2] / 2, end[1] - 1
+    bend = min(40.0, (to_y - y) / 2)
+    curve = f"{x:.1f} {y + bend:.1f} {to_x:.1f} {to_y - bend:.1f} {to_x:.1f} {to_y}"
+    return f'<path d="M{x:.1f} {y}C{curve}"/>'
+
+
+if __name__ == "__main__":
+    sys.stdout.write(drawing(Path(__file__).parents[2] / "src" / "vitlab") + "\n")

@@ -195,14 +195,12 @@ def test_bad_input_is_one_line_and_leaves_nothing(
 def test_a_run_is_not_overwritten(capsys: pytest.CaptureFixture[str], run: Path) -> None:
     code, _, err = call(capsys, "train", "digits", "--out", str(run))
     assert code == 2
-    assert (
-        err
-        == f"vitlab train: {run} holds a run: --resume goes on with it, another --out starts anew\n"
-    )
+    advice = "pass --resume to continue it, or choose another --out"
+    assert err == f"vitlab train: {run} already contains a run: {advice}\n"
     code, _, err = call(capsys, "train", "digits", "--out", str(run), "--resume", "--lr", "0.5")
     assert code == 2
     assert "was started with lr=" in err
-    assert "not 0.5: start another run" in err
+    assert "not 0.5: leave the option out" in err
 
 
 def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:

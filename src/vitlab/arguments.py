@@ -4,7 +4,6 @@ import contextlib
 import io
 import re
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
@@ -16,7 +15,7 @@ from vitlab.models.config import Size
 from vitlab.options import Options, hints, options_of
 from vitlab.recipes.named import recipe as named_recipe
 from vitlab.recipes.recipe import Host, ModelPart, Recipe, check
-from vitlab.runs import holds_run, read_recipe
+from vitlab.runs import RunFolder
 
 Arguments = TypeVar("Arguments")
 
@@ -290,8 +289,8 @@ def parse_train(words: list[str]) -> Train:
     name, data = first.recipe.recipe, first.recipe.data.data
     model = first.recipe.model.model
     given = any(word == "--model" or word.startswith("--model=") for word in words)
-    if first.resume and first.out and holds_run(Path(first.out)):
-        start, _ = read_recipe(Path(first.out))
+    if first.resume and first.out and (folder := RunFolder(first.out)).started:
+        start = folder.recipe
     else:
         chosen = {"model": model} if given else {}
         start = named_recipe(name or ("digits" if data == "digits" else "small"), **chosen)

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from vitlab.errors import UserError
+from vitlab.errors import DiskError
+
+MODEL_FOLDER = "model"  # of a run: RunFolder writes it, vitlab.load finds it
 
 
 def write_text(file: Path, text: str) -> None:
@@ -102,7 +104,7 @@ def explained(path: Path) -> Iterator[None]:
         reason = found[1] if found else str(error)
     else:
         return
-    raise UserError(f"cannot write {path}: {reason[:1].lower()}{reason[1:]}")
+    raise DiskError(f"cannot write {path}: {reason[:1].lower()}{reason[1:]}")
 
 
 def _umask() -> int:

@@ -1,4 +1,15 @@
-"""A run's folder: the recipe written down, the journal, the lock."""
+"""A run's folder: the only code that knows its files and their formats.
+
+    run.toml        the recipe with every field, what started the run, and what the run decided
+    metrics.jsonl   the journal: one JSON object per line
+    checkpoints/    step-000000123/ and so on (training/checkpoint.py)
+    model/          the trained model, as `vitlab.save` writes it
+    report.html     the report
+    .lock           held by the process that trains
+
+Files of the code before the first release, which spelled some names the British way, are read too:
+see `RENAMED`.
+"""
 
 import fcntl
 import json
@@ -17,60 +28,219 @@ from typing import Any
 
 import tomli_w
 
-from vitlab.errors import UserError
-from vitlab.files import explained, write_text
+from vitlab.errors import RunError
+from vitlab.files import MODEL_FOLDER, explained, is_empty, write_text
+from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host, Recipe
 
-RECIPE, JOURNAL, CHECKPOINTS, MODEL, REPORT, LOCK = (
-    "run.toml",
-    "metrics.jsonl",
-    "checkpoints",
-    "model",
-    "report.html",
-    ".lock",
-)
+# old name -> new name, of tables and fields in run.toml and of keys in checkpoints
+RENAMED = {"optimiser": "optimizer"}
 
 
-def holds_run(folder: Path) -> bool:
-    """Whether a run was started here."""
-    return (folder / RECIPE).is_file()
+class RunFolder:
+    """The files of one run; reading never changes them.
 
+    Args:
+        path: the folder, which need not exist yet
+        silent: leave the journal alone, as every process but the first does
 
-def write_recipe(folder: Path, recipe: Recipe, host: Host, command: str, data: str) -> None:
-    """Write `run.toml`: the whole recipe, what ran it, and a fingerprint of the data."""
-    run = {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": command,
-        "fingerprint": data,
-    }
-    content = {"run": run, "versions": versions(), "host": _plain(asdict(host))}
-    write_text(folder / RECIPE, tomli_w.dumps(content | as_tables(recipe)))
-
-
-def read_recipe(folder: Path) -> tuple[Recipe, dict[str, Any]]:
-    """The recipe in a run's `run.toml`, and the file's other tables.
-
-    Raises:
-        ValueError: the file is damaged or holds fields that this version does not know.
+    Attributes:
+        checkpoints: folder of the checkpoints
+        model: folder of the trained model
+        report: the report's file
+        journal: the lines of metrics.jsonl
     """
-    file = folder / RECIPE
-    try:
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
-        default = Recipe()
-        values: dict[str, Any] = {}
-        for field in fields(Recipe):
-            start = getattr(default, field.name)
-            if is_dataclass(start) and not isinstance(start, type):
-                values[field.name] = replace(start, **_tuples(content[field.name]))
-            elif field.name in content["recipe"]:  # an earlier version had fewer fields
-                values[field.name] = content["recipe"][field.name]
-        return Recipe(**values), {key: content[key] for key in ("run", "versions", "host")}
-    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{file} is damaged or of another version: {error}") from error
+
+    def __init__(self, path: str | Path, silent: bool = False) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self.model = self.path / MODEL_FOLDER
+        self.report = self.path / "report.html"
+        self.journal = Journal(self.path / "metrics.jsonl", silent)
+        self._file, self._lock = self.path / "run.toml", self.path / ".lock"
+        self._tables: dict[str, Any] | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether the folder contains a run."""
+        return self._file.is_file()
+
+    @property
+    def free(self) -> bool:
+        """Whether the folder is missing or empty."""
+        return is_empty(self.path, besides=self._lock.name)
+
+    def start(self, recipe: Recipe, host: Host, command: str, fingerprint: str) -> None:
+        """Write `run.toml`.
+
+        Args:
+            recipe: with every field, as it will be trained
+            host: where and how
+            command: what the user typed, for the report
+            fingerprint: of the data, so that changed data is noticed on resuming
+
+        Raises:
+            DiskError: the file cannot be written.
+        """
+        run = {
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": command,
+            "fingerprint": fingerprint,
+        }
+        about = {"run": run, "versions": versions(), "host": _plain(asdict(host))}
+        self._write(about | as_tables(recipe))
+
+    @property
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """The tables of `run.toml`, parsed once: `run`, `versions`, `host`, the recipe's parts.
+
+        Raises:
+            RunError: the file is missing or damaged.
+        """
+        if self._tables is None:
+            try:
+                self._tables = _renamed(tomllib.loads(self._file.read_text(encoding="utf-8")))
+            except (OSError, ValueError) as error:
+                raise self._damaged(error) from error
+        return self._tables
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe in `run.toml`.
+
+        Raises:
+            RunError: the file is damaged, or has fields that this version does not know.
+        """
+        tables, default = self.tables, Recipe()
+        try:
+            values: dict[str, Any] = {}
+            for field in fields(Recipe):
+                part = getattr(default, field.name)
+                if is_dataclass(part) and not isinstance(part, type):
+                    values[field.name] = replace(part, **_tuples(tables[field.name]))
+                elif field.name in tables["recipe"]:  # an earlier version had fewer fields
+                    values[field.name] = tables["recipe"][field.name]
+            return Recipe(**values)
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._damaged(error) from error
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the data that the run was started with."""
+        return str(self.tables.get("run", {}).get("fingerprint", ""))
+
+    @property
+    def decisions(self) -> Decisions:
+        """What the run has decided so far."""
+        table = self.tables.get("decided", {})
+        plan = tuple((int(first), int(total)) for first, total in table.get("plan", ()))
+        return Decisions(table.get("micro_batch"), plan)
+
+    def decide(self, decisions: Decisions) -> None:
+        """Keep decisions beside the recipe.
+
+        Raises:
+            DiskError: the file cannot be written.
+        """
+        table: dict[str, Any] = {"plan": [list(each) for each in decisions.plan]}
+        if decisions.micro_batch is not None:
+            table["micro_batch"] = decisions.micro_batch
+        self._write(self.tables | {"decided": table})
+
+    def result(self) -> dict[str, Any] | None:
+        """Return the figures of a finished run (the keys of the command's JSON), else None."""
+        for line in self.journal.read():
+            if line["kind"] == "result":
+                return {key: line[key] for key in line if key != "kind"} | self.places
+        return None
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Where the run and its report are, as the command's JSON names them."""
+        return {"run": str(self.path), "report": str(self.report)}
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Create the folder and hold it for this process alone, until the block or process ends.
+
+        Raises:
+            RunError: another process holds it.
+            DiskError: it cannot be written to.
+        """
+        with explained(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = self._lock.open("w")
+        with lock as file:
+            try:
+                # a record lock: unlike flock's, workers that outlive a killed run do not inherit it
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RunError(
+                    f"another process is training in {self.path}: wait for it, or choose "
+                    "another --out"
+                ) from None
+            yield
+
+    def _write(self, tables: dict[str, Any]) -> None:
+        write_text(self._file, tomli_w.dumps(tables))
+        self._tables = tables
+
+    def _damaged(self, error: Exception) -> RunError:
+        return RunError(
+            f"{self._file} is damaged or from another version ({error}): choose another --out"
+        )
+
+
+class Journal:
+    """`metrics.jsonl`: one JSON object per line.
+
+    Lines are appended; resuming cuts the file back to the checkpoint. A line that a killed process
+    did not finish is skipped.
+
+    Args:
+        file: its place
+        silent: write nothing, as every process but the first does
+    """
+
+    def __init__(self, file: Path, silent: bool = False) -> None:
+        self.file, self.silent = file, silent
+
+    def cut(self, size: int) -> None:
+        """Drop everything after the first `size` bytes: those steps will be taken again."""
+        if not self.silent:
+            with explained(self.file), self.file.open("ab") as stream:
+                stream.truncate(size)
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Append a line; numbers that are not finite become null."""
+        if self.silent:
+            return
+        finite = {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in line.items()
+        }
+        with explained(self.file), self.file.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(finite) + "\n")
+
+    def sync(self) -> int:
+        """Wait until all lines are on the disk; return the file's size in bytes."""
+        if self.silent:
+            return 0
+        with explained(self.file), self.file.open("ab") as stream:
+            os.fsync(stream.fileno())
+            return stream.tell()
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return all complete lines."""
+        try:
+            lines = self.file.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines if line.endswith("}")]
 
 
 def as_tables(recipe: Recipe) -> dict[str, dict[str, Any]]:
-    """The recipe as the tables of `run.toml`; fields that say None are left out."""
+    """Return a recipe as the tables of `run.toml`; fields that are None are left out."""
     whole = _plain(asdict(recipe))
     parts = {key: value for key, value in whole.items() if isinstance(value, dict)}
     return {"recipe": {k: v for k, v in whole.items() if k not in parts}} | parts
@@ -89,16 +259,24 @@ def _tuples(values: dict[str, Any]) -> dict[str, Any]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
 
 
+def _renamed(value: Any) -> Any:
+    """Return tables with the names that are in use today."""
+    if not isinstance(value, dict):
+        return value
+    return {RENAMED.get(key, key): _renamed(each) for key, each in value.items()}
+
+
 def versions() -> dict[str, str]:
-    """What ran: our version and revision, and those whose arithmetic decides the result."""
-    names = ("vitlab", "torch", "numpy", "pillow")
-    own = {name: version(name) for name in names}
+    """Return the versions of everything whose arithmetic decides the result, and our revision."""
+    packages = {name: version(name) for name in ("vitlab", "torch", "numpy", "pillow")}
     revision = _revision()
-    return own | {"python": platform.python_version()} | ({"git": revision} if revision else {})
+    return (
+        packages | {"python": platform.python_version()} | ({"git": revision} if revision else {})
+    )
 
 
 def _revision() -> str:
-    """The revision of our own source tree, where it is a git checkout; `+` marks local changes."""
+    """Return the git revision of our source tree, or nothing outside one; `+` marks changes."""
     here = Path(__file__).parent
 
     def git(*words: str) -> str:
@@ -111,68 +289,3 @@ def _revision() -> str:
         return git("rev-parse", "HEAD") + changed if tracked else ""
     except (OSError, subprocess.CalledProcessError):
         return ""
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Make a run's folder and hold it alone; when the process ends, however, so does the hold.
-
-    Raises:
-        ValueError: another process holds it, or it cannot be written to.
-    """
-    with explained(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("w")
-    with lock as file:
-        try:
-            # a record lock: workers that outlive a killed run do not inherit it, as they do flock's
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(f"another process is training in {folder}") from None
-        yield
-
-
-class Journal:
-    """`metrics.jsonl`: one object a line, appended, and cut back to the checkpoint on resuming.
-
-    Args:
-        folder: the run's
-        mute: write nothing, as of several processes all but the first do
-    """
-
-    def __init__(self, folder: Path, mute: bool = False) -> None:
-        self.file, self.mute = folder / JOURNAL, mute
-
-    def cut(self, size: int) -> None:
-        """Forget the lines behind the first `size` bytes: their steps are taken again."""
-        if self.mute:
-            return
-        with self.file.open("ab") as stream:
-            stream.truncate(size)
-
-    def write(self, entry: dict[str, Any]) -> None:
-        """Append one line."""
-        if self.mute:
-            return
-        finite = {
-            key: None if isinstance(value, float) and not math.isfinite(value) else value
-            for key, value in entry.items()
-        }
-        with explained(self.file), self.file.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(finite) + "\n")
-
-    def sync(self) -> int:
-        """Bring all lines to the disk; returns the size in bytes."""
-        if self.mute:
-            return 0
-        with explained(self.file), self.file.open("ab") as stream:
-            stream.flush()
-            os.fsync(stream.fileno())
-            return stream.tell()
-
-    def read(self) -> list[dict[str, Any]]:
-        """Every whole line."""
-        if not self.file.exists():
-            return []
-        lines = self.file.read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines if line.endswith("}")]

@@ -28,7 +28,7 @@ from vitlab.distributed.sync_norm import SyncBatchNorm, synchronize
 from vitlab.distributed.world import ALONE, World, joined, meet, passes, read_environment
 from vitlab.models.config import ViTConfig
 from vitlab.recipes.recipe import Host
-from vitlab.runs import Journal
+from vitlab.runs import RunFolder
 from vitlab.training import checkpoint
 from vitlab.training.step.learner import Learner
 
@@ -60,7 +60,7 @@ def same_norms(ours: Path, theirs: Path, rel: float) -> None:
 
 
 def curve(folder: Path) -> list[tuple[str, int, float, float]]:
-    lines = Journal(folder).read()
+    lines = RunFolder(folder).journal.read()
     return [(e["kind"], e["step"], e["loss"], e["accuracy"]) for e in lines if "step" in e]
 
 
@@ -224,7 +224,7 @@ def test_damaged_images_and_every_kind_of_model_as_with_one_process(
     run(tmp_path / "one", str(photos), host, **how)
     well(on_ranks(4, partial(run, tmp_path / "four", str(photos), host, **how), tmp_path))
     same_norms(tmp_path / "four", tmp_path / "one", rel=2e-3)
-    a, b = (Journal(tmp_path / name).read() for name in ("one", "four"))
+    a, b = (RunFolder(tmp_path / name).journal.read() for name in ("one", "four"))
     assert a[-1]["damaged"] == b[-1]["damaged"] == 8
     assert a[-1]["images"] == b[-1]["images"]
     for mine, other in zip(curve(tmp_path / "four"), curve(tmp_path / "one"), strict=True):

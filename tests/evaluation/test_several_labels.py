@@ -12,6 +12,7 @@ from vitlab.data.sources.splits import open_data
 from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.predictions import predict
 from vitlab.report.gather import write_report
+from vitlab.runs import RunFolder
 
 
 def listed(folder: Path) -> str:
@@ -71,7 +72,7 @@ def test_the_report_shows_what_there_is(tmp_path: Path) -> None:
     line = {"kind": "test", "step": 1, "epoch": 1.0, "loss": 0.5, "accuracy": 0.5, "map": 0.4}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     told = figures(seen.probabilities, seen.labels)
-    page = write_report(tmp_path, made, source, seen, told, []).read_text()
+    page = write_report(RunFolder(tmp_path), made, source, seen, told, []).read_text()
     assert "mean average precision over the classes" in page
     assert "green, odd" in page
     assert "Confusion matrix" not in page

@@ -11,7 +11,7 @@ import vitlab
 from vitlab.models.config import ViTConfig
 from vitlab.recipes.named import RECIPES
 from vitlab.recipes.recipe import Host, ModelPart, Recipe, change, config_for
-from vitlab.runs import as_tables, read_recipe, write_recipe
+from vitlab.runs import RunFolder, as_tables
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -19,9 +19,10 @@ def test_every_recipe_has_its_name_its_words_and_a_file(name: str, tmp_path: Pat
     recipe = RECIPES[name]()
     assert recipe.recipe == name
     assert RECIPES[name].__doc__
-    write_recipe(tmp_path, recipe, Host(), "vitlab train", "mark")
-    again, about = read_recipe(tmp_path)
-    assert again == recipe
+    folder = RunFolder(tmp_path)
+    folder.start(recipe, Host(), "vitlab train", "mark")
+    about = RunFolder(tmp_path).tables
+    assert RunFolder(tmp_path).recipe == recipe
     assert about["run"]["command"] == "vitlab train"
     assert set(about["versions"]) >= {"vitlab", "torch", "numpy", "pillow", "python"}
     tables = tomllib.loads((tmp_path / "run.toml").read_text())
@@ -102,11 +103,11 @@ def test_the_nearest_recipe_is_suggested() -> None:
 
 
 def test_a_damaged_run_file_is_named(tmp_path: Path) -> None:
-    write_recipe(tmp_path, RECIPES["digits"](), Host(), "", "")
+    RunFolder(tmp_path).start(RECIPES["digits"](), Host(), "", "")
     file = tmp_path / "run.toml"
     for old, new in (("lr = ", "speed = "), ("[schedule]", "[schedule"), ("[average]", "[x]")):
         text = file.read_text()
         file.write_text(text.replace(old, new))
-        with pytest.raises(ValueError, match=r"run.toml is damaged or of another version"):
-            read_recipe(tmp_path)
+        with pytest.raises(ValueError, match=r"run.toml is damaged or from another version"):
+            _ = RunFolder(tmp_path).recipe
         file.write_text(text)

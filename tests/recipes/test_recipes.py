@@ -10,7 +10,7 @@ from vitlab.arguments import parse_train
 from vitlab.models.config import ResNetConfig
 from vitlab.recipes.named import RECIPES
 from vitlab.recipes.recipe import Host, config_for
-from vitlab.runs import read_recipe, write_recipe
+from vitlab.runs import RunFolder
 
 PAPERS = [
     "vit-jft",
@@ -32,8 +32,8 @@ def test_every_recipe_builds_for_every_model_and_comes_back(
 ) -> None:
     recipe = vitlab.recipe(name, "here", model=model)
     assert (recipe.recipe, recipe.model.model, recipe.data.data) == (name, model, "here")
-    write_recipe(tmp_path, recipe, Host(), "", "")
-    assert read_recipe(tmp_path)[0] == recipe
+    RunFolder(tmp_path).start(recipe, Host(), "", "")
+    assert RunFolder(tmp_path).recipe == recipe
     assert config_for(recipe.model).name == model
 
 
@@ -171,12 +171,12 @@ def test_every_field_can_be_overridden(name: str) -> None:
 
 def test_the_first_runs_are_read_with_the_fields_they_had(tmp_path: Path) -> None:
     recipe = vitlab.recipe("small", "x", epochs=3, lr=0.5)
-    write_recipe(tmp_path, recipe, Host(), "", "")
+    RunFolder(tmp_path).start(recipe, Host(), "", "")
     file, new = tmp_path / "run.toml", ("steps", "optimizer", "eps", "momentum", "timescale")
     lines = file.read_text().splitlines(keepends=True)
     file.write_text("".join(each for each in lines if each.split(" =")[0] not in new))
     assert "timescale" not in file.read_text()
-    assert read_recipe(tmp_path)[0] == recipe
+    assert RunFolder(tmp_path).recipe == recipe
 
 
 @pytest.mark.parametrize(

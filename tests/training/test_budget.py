@@ -10,10 +10,11 @@ import pytest
 import vitlab
 from conftest import TINY
 from vitlab.files import sha256
+from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host
-from vitlab.training import budget, checkpoint, decided, rehearsal
+from vitlab.runs import RunFolder
+from vitlab.training import budget, checkpoint, rehearsal
 from vitlab.training.budget import Pace, Pacer
-from vitlab.training.decided import Decided
 from vitlab.training.loop import Loop
 
 QUICK = TINY | {"epochs": 30, "batch": 128, "warmup": 3, "dropout": 0.1}
@@ -68,11 +69,11 @@ def test_a_clock_that_turns_slow_ends_in_time(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_plans_are_in_force_from_their_step_on(tmp_path: Path) -> None:
-    plans = Decided(micro_batch=8, plan=((0, 100), (60, 90), (70, 80)))
-    assert [plans.steps(at) for at in (0, 59, 60, 69, 70, 79)] == [100, 100, 90, 90, 80, 80]
+    plans = Decisions(micro_batch=8, plan=((0, 100), (60, 90), (70, 80)))
+    assert [plans.total_steps(at) for at in (0, 59, 60, 69, 70, 79)] == [100, 100, 90, 90, 80, 80]
     (tmp_path / "run.toml").write_text("[run]\nstarted = 'now'\n")
-    decided.write(tmp_path, plans)
-    assert decided.read(tmp_path) == plans
+    RunFolder(tmp_path).decide(plans)
+    assert RunFolder(tmp_path).decisions == plans
     assert "started" in (tmp_path / "run.toml").read_text()
 
 
@@ -87,7 +88,7 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("steady")
 def test_a_run_with_a_budget_is_the_run_of_the_epochs_it_decided_on(tmp_path: Path) -> None:
     run = vitlab.train(vitlab.recipe("digits", **QUICK | {"budget": "100s"}), tmp_path / "a")
-    assert decided.read(run.folder).plan == ((0, 40),)
+    assert RunFolder(run.folder).decisions.plan == ((0, 40),)
     epochs = 40 * 128 / 1438
     alike = QUICK | {"epochs": epochs, "warmup": 3 * epochs / 30}
     assert weights(run) == weights(vitlab.train(vitlab.recipe("digits", **alike), tmp_path / "b"))
@@ -123,7 +124,7 @@ def test_a_resumed_run_keeps_its_plan_and_every_cut_of_it(
     for step in (22, 23):  # the newest checkpoints: go back to before the cut
         assert (tmp_path / "run" / "checkpoints" / f"step-{step:09d}").exists()
     run = vitlab.train(recipe, tmp_path / "run", resume=True)  # on a machine that is not slow
-    assert decided.read(run.folder).plan == ((0, 40), (20, 30))
+    assert RunFolder(run.folder).decisions.plan == ((0, 40), (20, 30))
     assert weights(run) == weights(whole)
     found, _ = checkpoint.load(run.folder / "checkpoints")
     assert found is not None
@@ -136,8 +137,8 @@ def test_a_cut_holds_for_a_run_resumed_before_it(
     recipe = vitlab.recipe("digits", **QUICK | {"budget": "100s"})
     monkeypatch.setattr(rehearsal, "rehearse", lambda *_: None)
     monkeypatch.setattr(Pacer, "check", lambda self, total, done, looks: total)
-    plan = Decided(plan=((0, 20), (8, 12)))
-    monkeypatch.setattr(decided, "read", lambda folder: plan)
+    plan = Decisions(plan=((0, 20), (8, 12)))
+    monkeypatch.setattr(RunFolder, "decisions", plan)
     run = vitlab.train(recipe, tmp_path / "run")
     lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     rates = [line["lr"] for line in lines if line["kind"] == "train"]
@@ -150,4 +151,4 @@ def test_a_real_budget_is_about_kept(tmp_path: Path) -> None:
     found, _ = checkpoint.load(run.folder / "checkpoints")
     assert found is not None
     assert found.state["spent"] < 8  # a busy machine is no failure; the figures are in the docs
-    assert decided.read(run.folder).plan[0][1] > 10
+    assert RunFolder(run.folder).decisions.plan[0][1] > 10

@@ -10,7 +10,7 @@ import vitlab
 from conftest import TINY
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
-from vitlab.training import decided
+from vitlab.runs import RunFolder
 from vitlab.training.loop import Loop
 from vitlab.training.step import recompute as memory
 from vitlab.training.step.learner import Learner
@@ -86,14 +86,14 @@ def test_pieces_chosen_by_the_machine_are_kept_and_a_run_given_them_is_the_same(
         vitlab.train(recipe, tmp_path / "auto", host=Host(checkpoint_every=0))
     run = vitlab.train(recipe, tmp_path / "auto", resume=True)
     assert tries == [256]
-    assert decided.read(run.folder).micro_batch == 64
+    assert RunFolder(run.folder).decisions.micro_batch == 64
     given = vitlab.recipe("digits", **QUICK | {"micro_batch": 64, "dropout": 0.2})
     assert weights(run) == weights(vitlab.train(given, tmp_path / "given"))
 
 
 def test_with_room_for_all_the_batch_is_whole(tmp_path: Path) -> None:
     run = vitlab.train(vitlab.recipe("digits", **QUICK | {"micro_batch": "auto"}), tmp_path / "run")
-    assert decided.read(run.folder).micro_batch == 256
+    assert RunFolder(run.folder).decisions.micro_batch == 256
 
 
 def test_memory_that_is_lacking_is_told_in_a_line(

@@ -174,12 +174,12 @@ def test_a_finished_run_is_told_again_not_trained_again(whole: vitlab.Run, tmp_p
 
 def test_a_folder_that_holds_a_run_is_kept(whole: vitlab.Run, tmp_path: Path) -> None:
     before = weights(whole.folder)
-    with pytest.raises(ValueError, match="holds a run: --resume goes on with it"):
+    with pytest.raises(ValueError, match="already contains a run: pass --resume to continue it"):
         vitlab.train(vitlab.recipe("digits", **QUICK), whole.folder)
     with pytest.raises(ValueError, match="was started with seed=0, not 3"):
         vitlab.train(vitlab.recipe("digits", **QUICK | {"seed": 3}), whole.folder, resume=True)
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(ValueError, match="exists and holds no run"):
+    with pytest.raises(ValueError, match="exists and contains no run"):
         vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path)
     assert weights(whole.folder) == before
 
@@ -188,15 +188,15 @@ def test_changed_data_is_noticed_on_resuming(photos: Path, tmp_path: Path) -> No
     recipe = vitlab.recipe("small", str(photos), **TINY | {"epochs": 1, "batch": 16})
     vitlab.train(recipe, tmp_path / "run", host=Host(workers=0))
     (photos / "red" / "007.png").unlink()
-    with pytest.raises(ValueError, match=r"is not the data .* was started with"):
+    with pytest.raises(ValueError, match=r"has changed since .* was started"):
         vitlab.train(recipe, tmp_path / "run", resume=True)
 
 
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from vitlab.runs import locked
-with locked(Path(sys.argv[1])):
+from vitlab.runs import RunFolder
+with RunFolder(sys.argv[1]).locked():
     if os.fork() == 0:  # as a worker process that outlives its parent
         time.sleep(20)
         os._exit(0)

@@ -13,7 +13,7 @@ import vitlab
 from conftest import TINY, photo_folder
 from vitlab.data.loading.workers import WorkerDiedError, deaths_explained
 from vitlab.files import sha256
-from vitlab.runs import Journal
+from vitlab.runs import RunFolder
 from vitlab.training import checkpoint
 
 WORDS = ["--model", "ViT(width=16,depth=2,heads=2,mlp=32)/8", "--image-size", "32", "--ema", "0.9"]
@@ -47,7 +47,7 @@ def test_a_killed_worker_ends_the_run_saved_and_it_goes_on_to_the_same_bits(tmp_
     folder = tmp_path / "run"
     words = command(data, folder, "--workers", "2", "--checkpoint-every", "1000")
     process = subprocess.Popen(words, env=environment(), stderr=subprocess.PIPE, text=True)
-    while len(Journal(folder).read()) < 8:
+    while len(RunFolder(folder).journal.read()) < 8:
         time.sleep(0.01)
         assert process.poll() is None
     os.kill(children(process.pid)[0], signal.SIGKILL)

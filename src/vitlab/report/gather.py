@@ -1,8 +1,6 @@
 """From a run folder and the model's predictions to the report's facts."""
 
-import json
 import math
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +19,13 @@ from vitlab.models.create import Model
 from vitlab.models.vit import VisionTransformer
 from vitlab.report.facts import Facts, Judged, Picture, Point
 from vitlab.report.page import write
+from vitlab.runs import RunFolder
 
 MISTAKES, EXAMPLES = 24, 8
 
 
 def write_report(
-    folder: Path,
+    folder: RunFolder,
     model: Model,
     source: Source,
     seen: Predictions,
@@ -36,22 +35,19 @@ def write_report(
     """Write a run's `report.html`.
 
     Args:
-        folder: the run's, with run.toml and metrics.jsonl
+        folder: the run's
         model: what was tested
         source: the test images
         seen: what the model said of them
         figures: the run's JSON
         notes: what the reader should know beside the figures
     """
-    tables = tomllib.loads((folder / "run.toml").read_text(encoding="utf-8"))
-    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    journal = [json.loads(line) for line in lines]
-    run, versions = tables.pop("run"), tables.pop("versions")
+    tables, journal = folder.tables, folder.journal.read()
     several = is_multi(seen.labels)  # no class is taken for another then
     kinds = len(source.classes)
     facts = Facts(
         title=f"{model.config.name} on {tables['data']['data']}",
-        command=run["command"],
+        command=tables["run"]["command"],
         figures=figures,
         classes=source.classes,
         training=_points(journal, "train"),
@@ -63,11 +59,11 @@ def write_report(
         mistakes=[] if several else _mistakes(model, source, seen),
         examples=_examples(model, source, seen),
         cost=list(cost(model).parts),
-        recipe=tables,
-        versions=versions,
+        recipe={key: tables[key] for key in tables if key not in ("run", "versions")},
+        versions=tables["versions"],
         notes=notes,
     )
-    return write(folder / "report.html", facts)
+    return write(folder.report, facts)
 
 
 def _points(journal: list[dict[str, Any]], kind: str) -> list[Point]:

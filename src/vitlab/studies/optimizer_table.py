@@ -13,7 +13,7 @@ from vitlab.optim.moments import size
 from vitlab.optim.optimizers import build
 from vitlab.progress import say
 from vitlab.recipes.recipe import Host, Optimization, Recipe, change
-from vitlab.runs import Journal
+from vitlab.runs import RunFolder
 from vitlab.training.train import Run, train
 from vitlab.units import percent
 
@@ -123,7 +123,7 @@ def _one(recipe: Recipe, name: str, factor: float, out: Path, host: Host) -> dic
 
 
 def _figures(run: Run, recipe: Recipe) -> dict[str, Any]:
-    lines = [line for line in Journal(run.folder).read() if line["kind"] == "train"]
+    lines = [line for line in RunFolder(run.folder).journal.read() if line["kind"] == "train"]
     params = sum(weight.numel() for weight in run.model.parameters())
     update, held = cost(run.model, recipe.optimizer)
     return {

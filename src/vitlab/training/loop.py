@@ -5,7 +5,6 @@ import time
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,10 +26,10 @@ from vitlab.objectives.classify import Classify
 from vitlab.optim.optimizers import set_rate
 from vitlab.optim.schedule import learning_rate
 from vitlab.progress import Meter
+from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.runs import CHECKPOINTS, Journal
-from vitlab.training import budget, checkpoint, decided
-from vitlab.training.decided import Decided
+from vitlab.runs import RunFolder
+from vitlab.training import budget, checkpoint
 from vitlab.training.rehearsal import rehearse
 from vitlab.training.state import State
 from vitlab.training.step.guard import Figures, Guard
@@ -64,13 +63,13 @@ class Loop:
     source: Source
     test: Source
     images: int
-    folder: Path
+    folder: RunFolder
     world: World = ALONE
 
     def __post_init__(self) -> None:
         """Work out what the recipe implies."""
         self.device = next(self.state.model.parameters()).device
-        self.journal = Journal(self.folder, mute=not self.world.first)
+        self.journal = self.folder.journal
         self.saving: shards.Saving | None = None  # of a sharded model, while training goes on
         self.workers = choose_workers(self.source, self.host.workers, self.world.local_size)
         aim, model = self.recipe.objective, self.state.model
@@ -86,17 +85,17 @@ class Loop:
         self.learner = Learner(model, self.engine, objective, self.recipe, self.world)
         self.guard = Guard(self.state.optimizer, self.device, False if is_sharded(model) else None)
         self.asked = self.recipe  # before decisions
-        self.settle(decided.read(self.folder))
+        self.settle(self.folder.decisions)
 
-    def settle(self, decisions: Decided) -> None:
+    def settle(self, decisions: Decisions) -> None:
         """Work out what the recipe and the decisions made imply."""
         self.decided = decisions
-        self.recipe = decisions.settle(self.asked, len(self.source))
+        self.recipe = decisions.applied_to(self.asked, len(self.source))
         self.epoch = len(self.source) / self.recipe.batch  # steps an epoch, a fraction
         length = steps(self.recipe.epochs, len(self.source), self.recipe.batch)
         longest = self.recipe.steps or length
         self.every = max(1, longest // LINES)
-        self.total = decisions.steps(self.state.step) if decisions.plan else longest
+        self.total = decisions.total_steps(self.state.step) if decisions.plan else longest
         self.tests = test_steps(self.total, self.recipe.test_every * self.epoch)
 
     def run(self) -> None:
@@ -168,13 +167,13 @@ class Loop:
     def _keep_to_budget(self) -> None:
         """Cut the plan where the machine has become slower than it was when it was made."""
         step, now = self.state.step, self.total
-        planned = self.decided.steps(step)
+        planned = self.decided.total_steps(step)
         looks = self.recipe.test_every * self.epoch
         total = self.pacer.check(planned, step, looks)
         if total < planned:
             plan = (*self.decided.plan, (step, total))
             self.settle(replace(self.decided, plan=plan))
-            decided.write(self.folder, self.decided)
+            self.folder.decide(self.decided)
             self.world.say(f"slower than measured: {total:,} instead of {planned:,} steps")
         elif planned != now:  # a cut that was made before this run was resumed
             self.settle(self.decided)
@@ -279,7 +278,7 @@ class Loop:
             state.seen += each.images
 
     def _blown_up(self, what: str, step: int) -> str:
-        places = sorted((self.folder / CHECKPOINTS).glob("step-*"))
+        places = sorted((self.folder.checkpoints).glob("step-*"))
         kept = f"the last good checkpoint is {places[-1].name}" if places else "no checkpoint yet"
         hint = "a lower --lr or a longer --warmup may help"
         return f"the {what} is not finite at step {step} ({kept}): {hint}"
@@ -336,7 +335,7 @@ class Loop:
 
     def save(self) -> None:
         """A checkpoint of the step: the first process's work, or, sharded, everyone's."""
-        place, state = self.folder / CHECKPOINTS, self.state
+        place, state = self.folder.checkpoints, self.state
         self._account(self.guard.settle())
         state.spent = self.pacer.spent
         with self.world.agreed():

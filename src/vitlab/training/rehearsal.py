@@ -17,7 +17,6 @@ from vitlab.data.loading.loader import Batch
 from vitlab.device import peak_memory
 from vitlab.errors import UserError
 from vitlab.progress import say
-from vitlab.training import decided
 from vitlab.training.budget import FEWEST, FIRST, LONGEST, SHARE, Pace, announcement
 from vitlab.training.checkpoint import Checkpoint
 from vitlab.training.state import State
@@ -51,7 +50,7 @@ def rehearse(loop: "Loop", stop: Stop) -> None:
         loop.settle(replace(loop.decided, plan=((0, total),)))
         say(announcement(total, loop.recipe.epochs, loop.pacer.budget))
     if pieces or steps:
-        decided.write(loop.folder, loop.decided)
+        loop.folder.decide(loop.decided)
 
 
 @contextmanager

@@ -10,12 +10,11 @@ import json
 import queue
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from vitlab.errors import UserError
+from vitlab.errors import PackageError
 from vitlab.progress import say
-from vitlab.runs import as_tables, read_recipe
+from vitlab.runs import RunFolder, as_tables
 
 WAITING = 1000  # lines
 PATIENCE = 15.0  # seconds for the last lines when the run ends
@@ -33,7 +32,7 @@ class Tracker:
         step: what it goes on behind
     """
 
-    def __init__(self, name: str, folder: Path, step: int = 0) -> None:
+    def __init__(self, name: str, folder: RunFolder, step: int = 0) -> None:
         self.name, self.folder, self.first = name, folder, step
         self.lines: queue.Queue[dict[str, Any] | None] = queue.Queue(WAITING)
         self.thread: threading.Thread | None = None
@@ -82,7 +81,7 @@ def find(name: str) -> Any:
     try:
         return importlib.import_module(PACKAGES[name])
     except ImportError as error:
-        raise UserError(
+        raise PackageError(
             f"--track {name} needs a package that is not there ({error}): pip install {name}"
         ) from error
 
@@ -97,12 +96,11 @@ def scalars(line: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def _tensorboard(module: Any, folder: Path, step: int) -> tuple[Write, Callable[[], None]]:
+def _tensorboard(module: Any, folder: RunFolder, step: int) -> tuple[Write, Callable[[], None]]:
     """Event files in the run's folder; what was written behind `step` is void."""
-    writer = module.SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+    writer = module.SummaryWriter(str(folder.path / "tensorboard"), purge_step=step + 1)
     if not step:
-        recipe, _ = read_recipe(folder)
-        writer.add_text("recipe", f"```\n{json.dumps(as_tables(recipe), indent=1)}\n```")
+        writer.add_text("recipe", f"```\n{json.dumps(as_tables(folder.recipe), indent=1)}\n```")
 
     def write(numbers: dict[str, float], step: int) -> None:
         for name, value in numbers.items():
@@ -111,13 +109,14 @@ def _tensorboard(module: Any, folder: Path, step: int) -> tuple[Write, Callable[
     return write, writer.close
 
 
-def _wandb_like(module: Any, folder: Path, step: int) -> tuple[Write, Callable[[], None]]:
+def _wandb_like(module: Any, folder: RunFolder, step: int) -> tuple[Write, Callable[[], None]]:
     """Weights & Biases, and trackio, which speaks its language."""
-    recipe, about = read_recipe(folder)
-    mark = hashlib.sha256(json.dumps(about["run"]).encode()).hexdigest()[:12]
-    name = f"{folder.name}-{mark}"  # the same for a run that goes on
-    here = {"id": name, "dir": str(folder)} if module.__name__ == "wandb" else {}
-    module.init(project="vitlab", name=name, config=as_tables(recipe), resume="allow", **here)
+    mark = hashlib.sha256(json.dumps(folder.tables["run"]).encode()).hexdigest()[:12]
+    name = f"{folder.path.name}-{mark}"  # the same for a run that goes on
+    here = {"id": name, "dir": str(folder.path)} if module.__name__ == "wandb" else {}
+    module.init(
+        project="vitlab", name=name, config=as_tables(folder.recipe), resume="allow", **here
+    )
 
     def write(numbers: dict[str, float], step: int) -> None:
         module.log(numbers, step=step)
@@ -125,7 +124,7 @@ def _wandb_like(module: Any, folder: Path, step: int) -> tuple[Write, Callable[[
     return write, module.finish
 
 
-_OPEN: dict[str, Callable[[Any, Path, int], tuple[Write, Callable[[], None]]]] = {
+_OPEN: dict[str, Callable[[Any, RunFolder, int], tuple[Write, Callable[[], None]]]] = {
     "tensorboard": _tensorboard,
     "wandb": _wandb_like,
     "trackio": _wandb_like,

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from vitlab import device as devices
-from vitlab import runs as run_folder
 from vitlab.data.labels import is_multi
 from vitlab.data.loading.cache import kept
 from vitlab.data.loading.shape import input_shape
@@ -19,10 +18,9 @@ from vitlab.data.sources.splits import Splits, fingerprint, open_data
 from vitlab.distributed.parallel import plain, shard
 from vitlab.distributed.sync_norm import synchronize
 from vitlab.distributed.world import World, joined
-from vitlab.errors import UserError
+from vitlab.errors import RunError, UserError
 from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.predictions import Predictions
-from vitlab.files import is_empty
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.cost import cost
 from vitlab.models.create import Model, build
@@ -31,6 +29,7 @@ from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.schedule import warmup_steps
 from vitlab.progress import say
 from vitlab.recipes.recipe import Host, ModelPart, Recipe, check, config_for
+from vitlab.runs import RunFolder, as_tables
 from vitlab.training import checkpoint, tracking
 from vitlab.training.checkpoint import Checkpoint
 from vitlab.training.loop import Loop
@@ -77,11 +76,11 @@ def train(
     """
     host = host or Host()
     check(recipe)
-    out = Path(out) if out else Path("runs") / default_name(recipe)
     with joined(host.device, host.timeout) as (world, device), ExitStack() as held:
+        folder = RunFolder(out or Path("runs") / default_name(recipe), silent=not world.first)
         with world.agreed():
             resume = resume or world.restarted
-            started = world.first and _may_use(out, resume)
+            started = world.first and _may_use(folder, resume)
             _check_world(recipe, host, world)
             splits = open_data(recipe.data.data, recipe.data.test_fraction)
             if recipe.patience:
@@ -91,26 +90,27 @@ def train(
             recipe = replace(recipe, model=_spelt_out(recipe, config))
             mark = fingerprint(splits.whole or splits.train)
             if started:
-                _same(out, recipe, mark)
+                _same(folder, recipe, mark)
             elif resume:
-                world.say(f"no run in {out} yet: starting it")
+                world.say(f"no run in {folder.path} yet: starting it")
             model = build(config, torch.Generator().manual_seed(recipe.seed)).to(device)
             model.provenance = _provenance(recipe, splits, mark)
             optimizers.build(model, recipe.optimizer)  # what it refuses leaves no folder
         with world.agreed():
             if world.first:
-                held.enter_context(run_folder.locked(out))
+                held.enter_context(folder.locked())
                 if not started:
-                    run_folder.write_recipe(out, recipe, host, command, mark)
+                    folder.start(recipe, host, command, mark)
         with world.agreed():
-            if not run_folder.holds_run(out):
-                raise UserError(
-                    f"{out} is not there on {platform.node()}: all machines must see it"
+            if not folder.started:
+                raise RunError(
+                    f"{platform.node()} cannot see {folder.path}: put the run folder on storage "
+                    "shared by all machines"
                 )
-        if done := world.tell(finished(out) if world.first else None):
-            world.say(f"the run in {out} is finished")
-            return Run(out, done, load(out), world.rank)
-        loop = _prepare(recipe, host, splits, model, out, world)
+        if done := world.tell(folder.result() if world.first else None):
+            world.say(f"the run in {folder.path} is finished")
+            return Run(folder.path, done, load(folder.model), world.rank)
+        loop = _prepare(recipe, host, splits, model, folder, world)
         loop.run()
         return _finish(loop, splits)
 
@@ -166,23 +166,16 @@ def resolve(recipe: Recipe, splits: Splits) -> ModelConfig:
     return config
 
 
-def finished(folder: Path) -> dict[str, Any] | None:
-    """The figures of a run that came to its end, None for one that did not."""
-    last = next((e for e in run_folder.Journal(folder).read() if e["kind"] == "result"), None)
-    if last is None:
-        return None
-    del last["kind"]
-    return last | _places(folder)  # the folder may have moved
-
-
-def _may_use(out: Path, resume: bool) -> bool:
-    """Whether a run was started in a folder; an error where it stands in the way."""
-    started = run_folder.holds_run(out)
-    if started and not resume:
-        raise UserError(f"{out} holds a run: --resume goes on with it, another --out starts anew")
-    if not started and not is_empty(out, besides=run_folder.LOCK):
-        raise UserError(f"{out} exists and holds no run: give a new or empty folder")
-    return started
+def _may_use(folder: RunFolder, resume: bool) -> bool:
+    """Return whether the folder contains a run, which must not be in the way."""
+    if folder.started and not resume:
+        raise RunError(
+            f"{folder.path} already contains a run: pass --resume to continue it, or choose "
+            "another --out"
+        )
+    if not folder.started and not folder.free:
+        raise RunError(f"{folder.path} exists and contains no run: choose a new or empty folder")
+    return folder.started
 
 
 def _possible(host: Host, config: ModelConfig) -> None:
@@ -200,18 +193,21 @@ def _spelt_out(recipe: Recipe, config: ModelConfig) -> Any:
     return ModelPart(model=recipe.model.model, **chosen)
 
 
-def _same(out: Path, recipe: Recipe, mark: str) -> None:
-    """Refuse to go on with a run under another recipe, or on other data."""
-    before, about = run_folder.read_recipe(out)
-    old, new = run_folder.as_tables(before), run_folder.as_tables(recipe)
+def _same(folder: RunFolder, recipe: Recipe, mark: str) -> None:
+    """Refuse to continue a run with another recipe, or on other data."""
+    old, new = as_tables(folder.recipe), as_tables(recipe)
     for part in old:
         for key in old[part] | new[part]:
             was, now = old[part].get(key), new[part].get(key)
             if was != now:
-                raise UserError(f"{out} was started with {key}={was}, not {now}: start another run")
-    if about["run"]["fingerprint"] != mark:
-        raise UserError(
-            f"{recipe.data.data} is not the data {out} was started with: it has changed"
+                raise RunError(
+                    f"{folder.path} was started with {key}={was}, not {now}: leave the option "
+                    "out, or start another run with another --out"
+                )
+    if folder.fingerprint != mark:
+        raise RunError(
+            f"{recipe.data.data} has changed since {folder.path} was started: start another run "
+            "with another --out"
         )
 
 
@@ -229,7 +225,7 @@ def _provenance(recipe: Recipe, splits: Splits, mark: str) -> dict[str, Any]:
 
 
 def _prepare(
-    recipe: Recipe, host: Host, splits: Splits, model: Model, out: Path, world: World
+    recipe: Recipe, host: Host, splits: Splits, model: Model, folder: RunFolder, world: World
 ) -> Loop:
     """Everything in its place, at the newest checkpoint or at the start."""
     how = recipe.average
@@ -248,12 +244,12 @@ def _prepare(
         source=kept(splits.train, model.config.channels),
         test=kept(splits.validation or splits.test, model.config.channels),
         images=sum(len(part) for part in parts),
-        folder=out,
+        folder=folder,
         world=world,
     )
     if world.first:
         _announce(loop, splits)
-    found = _newest(out / run_folder.CHECKPOINTS, world)
+    found = _newest(folder.checkpoints, world)
     if found is not None:
         state.restore(found)
         world.say(f"going on after step {state.step:,}")
@@ -295,7 +291,7 @@ def _announce(loop: Loop, splits: Splits) -> None:
     planned = f"{loop.total:,} steps"
     if loop.recipe.budget and not loop.decided.plan:
         planned = f"as many steps as fit into {loop.recipe.budget}"
-    say(f"{images}; {planned} on {many}{loop.device}; run folder {loop.folder}")
+    say(f"{images}; {planned} on {many}{loop.device}; run folder {loop.folder.path}")
     if warmup_steps(loop.epoch, loop.recipe.schedule) >= loop.total:
         say("the warm-up is as long as the run: the learning rate does not reach its peak")
     for note in splits.notes:
@@ -304,24 +300,24 @@ def _announce(loop: Loop, splits: Splits) -> None:
 
 def _finish(loop: Loop, splits: Splits) -> Run:
     """Save the model, test it, write down what came out."""
-    out, state, world = loop.folder, loop.state, loop.world
+    folder, state, world = loop.folder, loop.state, loop.world
     model = plain(state.kept)
     with world.agreed():
         if world.first:
-            save(model, out / run_folder.MODEL)
+            save(model, folder.model)
     seen = loop.predict(splits.test, model)
     metrics: dict[str, Any] = {}
     with world.agreed():
         if world.first:
             metrics = _conclude(loop, splits, model, seen)
-    return Run(out, world.tell(metrics), model.cpu(), world.rank)
+    return Run(folder.path, world.tell(metrics), model.cpu(), world.rank)
 
 
 def _conclude(loop: Loop, splits: Splits, model: Model, seen: Predictions) -> dict[str, Any]:
     """The figures, the report, the last line of the journal."""
     from vitlab.report.gather import write_report  # draws with matplotlib, slow to import
 
-    out, state = loop.folder, loop.state
+    folder, state = loop.folder, loop.state
     price = cost(model)
     metrics = figures(seen.probabilities, seen.labels) | {
         "model": model.config.name,
@@ -332,13 +328,9 @@ def _conclude(loop: Loop, splits: Splits, model: Model, seen: Predictions) -> di
         "seconds": state.seconds,
         "damaged": len(state.bad),
     }
-    metrics |= _places(out)
+    metrics |= folder.places
     notes = [*splits.notes, *(f"skipped: {message}" for message in state.bad)]
-    write_report(out, model, splits.test, seen, metrics, notes)
+    write_report(folder, model, splits.test, seen, metrics, notes)
     loop.journal.write({"kind": "result"} | metrics)
     loop.journal.sync()
     return metrics
-
-
-def _places(folder: Path) -> dict[str, str]:
-    return {"run": str(folder), "report": str(folder / run_folder.REPORT)}

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from vitlab.errors import UserError
+from vitlab.files import MODEL_FOLDER
 from vitlab.models.config import ModelConfig, ResNetConfig, Size, ViTConfig
 from vitlab.models.create import Model, build
 from vitlab.models.position import BiasPositions, RotaryPositions, resize_positions
@@ -115,13 +116,11 @@ def place_of(source: str | Path, revision: str | None = None) -> tuple[Path, boo
 
 
 def located(source: Path) -> Path:
-    """The file, the folder itself, or `model/` in a run folder."""
-    if (source / "model" / "config.json").is_file():
-        return source / "model"
+    """Return the file, the folder itself, or the saved model in a run folder."""
+    if (source / MODEL_FOLDER / "config.json").is_file():
+        return source / MODEL_FOLDER
     if not source.exists():
         raise UserError(f"no such file or folder: {source}")
-    if (source / "run.toml").is_file():
-        raise UserError(f"{source} holds a run that has not finished: go on with --resume")
     return source
 
 

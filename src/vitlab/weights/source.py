@@ -169,7 +169,9 @@ def _folder(path: Path) -> Source:
     files = sorted(path.glob("*.safetensors")) + sorted(path.glob("*.npz"))
     if len(files) == 1:
         return _file(files[0])
-    raise UserError(f"{path} holds no model: a run folder or a saved folder is needed")
+    raise UserError(
+        f"{path} contains no model: give a finished run, a saved folder or a weights file"
+    )
 
 
 def _safetensors(path: Path, files: dict[str, Path]) -> Source:

@@ -160,7 +160,7 @@ BAD = {
     "classes": (["train", "digits", "--classes", "12"], "classes=12, but digits has 10: leave it"),
     "device": (["train", "digits", "--device", "tpu7"], "unknown device 'tpu7'"),
     "gpu": (["train", "digits", "--device", "cuda:77"], "device 'cuda:77' is not there"),
-    "kept": (["train", "digits", "--out", "{tmp}/one"], "exists and holds no run"),
+    "kept": (["train", "digits", "--out", "{tmp}/one"], "exists and contains no run"),
     "weights": (["evaluate", "{tmp}/nowhere", "digits"], "no such file or folder: {tmp}/nowhere"),
     "no model": (["evaluate", "{tmp}/one", "digits"], "{tmp}/one holds no model"),
     "image": (["predict", "{run}", "{tmp}/x.png"], "no such file: {tmp}/x.png"),

@@ -146,27 +146,39 @@ class Options:
             value = getattr(self, name)
             raise OptionError(f"{name}={_shown(value)} applies only {about.only.words}")
 
-    def changed(self, **choices: Any) -> Self:
-        """The same options with some replaced.
+    def changed(self, **given: Any) -> Self:
+        """The same options with some given, those of nested groups by their own names.
 
-        Options that have no effect beside the new ones, and are not among them, return to their
-        defaults: switching RandAugment off also resets its magnitude.
+        What was chosen before and no longer applies beside them goes back to its default.
 
         Raises:
-            OptionError: an unknown name, a value that cannot be, or a choice without effect.
+            OptionError: an unknown name, a value that cannot be, or a given option that does
+                nothing beside the others, also where it equals the default.
         """
-        check_names(type(self), choices)
-        values = {name: getattr(self, name) for name in hints(type(self))} | choices
-        beside = types.SimpleNamespace(**values)
-        defaults = {each.name: each.default for each in fields(cast(Any, self))}
-        for name, about in options_of(type(self)).items():
-            if about.only and name not in choices and not about.only.holds(beside):
-                values[name] = defaults[name]
-        return type(self)(**values)
+        owner = owners(self)
+        check_known(given, owner)
+        mine = {name for name in given if owner[name] is type(self)}
+        values = {name: getattr(self, name) for name in hints(type(self))}
+        values |= {name: checked(type(self), name, given[name]) for name in mine}
+        for name, value in values.items():
+            if isinstance(value, Options):
+                own = {key: given[key] for key in owners(value) if key in given}
+                values[name] = value.changed(**own)
+        for each in fields(cast(Any, self)):
+            if each.name not in mine and not applies(type(self), each.name, values):
+                values[each.name] = each.default
+        result = type(self)(**values)
+        for name in sorted(mine):
+            result.check_applies(name)
+        return result
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON and TOML hold them: lists for tuples, tables for groups."""
         return {name: _plain(getattr(self, name)) for name in hints(type(self))}
+
+    def as_table(self) -> dict[str, Any]:
+        """The fields as TOML holds them: those that are None are left out."""
+        return {name: value for name, value in self.as_dict().items() if value is not None}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
@@ -177,6 +189,15 @@ class Options:
         """
         check_names(cls, values)
         return cls(**values)
+
+
+def applies(kind: type[Options], name: str, values: dict[str, Any]) -> bool:
+    """Whether an option has an effect beside these values of all options, not yet checked."""
+    only = options_of(kind).get(name, Option("")).only
+    draft = object.__new__(kind)
+    for each, value in values.items():
+        object.__setattr__(draft, each, value)
+    return only is None or only.holds(draft)
 
 
 def hints(kind: type[Options]) -> dict[str, Any]:
@@ -196,15 +217,40 @@ def _schema(kind: Any) -> tuple[dict[str, Any], dict[str, Option]]:
     return {each.name: types_[each.name] for each in known}, abouts
 
 
+def owners(options: Options | type[Options]) -> dict[str, type[Options]]:
+    """Every option by its name, those of nested groups too, with the class that it belongs to."""
+    kind = options if isinstance(options, type) else type(options)
+    found: dict[str, type[Options]] = {}
+    for name, hint in hints(kind).items():
+        part = hint if isinstance(options, type) else getattr(options, name)
+        if isinstance(part, Options) or (isinstance(part, type) and issubclass(part, Options)):
+            found |= owners(part)
+        else:
+            found[name] = kind
+    return found
+
+
 def check_names(kind: type[Options], names: Iterable[str], what: str = "option") -> None:
     """Refuse names that no field has.
 
     Raises:
         OptionError: the first unknown name, with the nearest known one.
     """
-    known = hints(kind)
+    check_known(names, hints(kind), what)
+
+
+def check_known(
+    names: Iterable[str], known: Iterable[str], what: str = "option", of: str = ""
+) -> None:
+    """Refuse names that are not among the known ones.
+
+    Raises:
+        OptionError: the first unknown name, with the nearest known one.
+    """
+    known = list(known)
     if unknown := sorted(set(names) - set(known)):
-        raise OptionError(f"unknown {what} {unknown[0]!r}: {nearest(unknown[0], known)}")
+        where = f" of {of}" if of else ""
+        raise OptionError(f"unknown {what} {unknown[0]!r}{where}: {nearest(unknown[0], known)}")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

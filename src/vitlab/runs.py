@@ -20,7 +20,6 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -28,7 +27,7 @@ from typing import Any
 
 import tomli_w
 
-from vitlab.errors import RunError
+from vitlab.errors import OptionError, RunError
 from vitlab.files import MODEL_FOLDER, explained, is_empty, write_text
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host, Recipe
@@ -87,8 +86,8 @@ class RunFolder:
             "command": command,
             "fingerprint": fingerprint,
         }
-        about = {"run": run, "versions": versions(), "host": _plain(asdict(host))}
-        self._write(about | as_tables(recipe))
+        about = {"run": run, "versions": versions(), "host": host.as_table()}
+        self._write(about | recipe.as_tables())
 
     @property
     def tables(self) -> dict[str, dict[str, Any]]:
@@ -111,17 +110,9 @@ class RunFolder:
         Raises:
             RunError: the file is damaged, or has fields that this version does not know.
         """
-        tables, default = self.tables, Recipe()
         try:
-            values: dict[str, Any] = {}
-            for field in fields(Recipe):
-                part = getattr(default, field.name)
-                if is_dataclass(part) and not isinstance(part, type):
-                    values[field.name] = replace(part, **_tuples(tables[field.name]))
-                elif field.name in tables["recipe"]:  # an earlier version had fewer fields
-                    values[field.name] = tables["recipe"][field.name]
-            return Recipe(**values)
-        except (KeyError, TypeError, ValueError) as error:
+            return Recipe.from_tables(self.tables)
+        except (OptionError, TypeError) as error:
             raise self._damaged(error) from error
 
     @property
@@ -237,26 +228,6 @@ class Journal:
         except FileNotFoundError:
             return []
         return [json.loads(line) for line in lines if line.endswith("}")]
-
-
-def as_tables(recipe: Recipe) -> dict[str, dict[str, Any]]:
-    """Return a recipe as the tables of `run.toml`; fields that are None are left out."""
-    whole = _plain(asdict(recipe))
-    parts = {key: value for key, value in whole.items() if isinstance(value, dict)}
-    return {"recipe": {k: v for k, v in whole.items() if k not in parts}} | parts
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    plain = {k: _plain(v) if isinstance(v, dict) else v for k, v in values.items()}
-    return {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in plain.items()
-        if value is not None
-    }
-
-
-def _tuples(values: dict[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
 
 
 def _renamed(value: Any) -> Any:

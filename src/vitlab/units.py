@@ -1,7 +1,12 @@
 """Numbers as people read them."""
 
 import math
+import re
 from typing import Any
+
+from vitlab.errors import OptionError
+
+SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def percent(share: float) -> str:
@@ -73,3 +78,17 @@ def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
             case _:
                 rows.append((key, f"{value:,}" if isinstance(value, int) else str(value)))
     return rows
+
+
+def seconds(budget: str) -> float:
+    """A time such as `90s`, `20m`, `2h` or `1.5h` in seconds; an empty one is 0, no limit.
+
+    Raises:
+        OptionError: it is not a time.
+    """
+    if not budget:
+        return 0.0
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", budget.strip())
+    if not found or not float(found[1]):
+        raise OptionError(f"budget must be a time such as 90s, 20m or 2h, not {budget!r}")
+    return float(found[1]) * SECONDS[found[2]]

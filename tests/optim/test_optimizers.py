@@ -20,7 +20,7 @@ from vitlab.optim.moments import pack, size
 from vitlab.optim.optimizers import Pair, build, decays, layer, set_rate, settled
 from vitlab.optim.sam import statistics_kept, uphill
 from vitlab.optim.shampoo import inverse_root
-from vitlab.recipes.recipe import Optimization
+from vitlab.recipes.parts import Optimization
 from vitlab.training import checkpoint
 from vitlab.training.loop import Loop
 from vitlab.training.state import State

@@ -12,7 +12,7 @@ from oracles.peers import timm
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.optimizers import build, decays
 from vitlab.optim.schedule import learning_rate
-from vitlab.recipes.recipe import Optimization, Schedule
+from vitlab.recipes.parts import Optimization, Schedule
 from vitlab.training.loop import step_seed, test_steps
 
 points_of_test = test_steps  # pytest would take the function itself for a test

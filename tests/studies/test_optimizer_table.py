@@ -7,7 +7,8 @@ import pytest
 
 import vitlab
 from vitlab.cli import main
-from vitlab.recipes.recipe import Host, Optimization
+from vitlab.recipes.parts import Optimization
+from vitlab.recipes.recipe import Host
 from vitlab.studies.optimizer_table import ENTRIES, HEAD, cost, shortened, study, table
 
 TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "steps": 3, "batch": 256}

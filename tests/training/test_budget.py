@@ -15,6 +15,7 @@ from vitlab.recipes.recipe import Host
 from vitlab.runs import RunFolder
 from vitlab.training import budget, checkpoint, rehearsal
 from vitlab.training.budget import Pace, Pacer
+from vitlab.units import seconds
 from vitlab.training.loop import Loop
 
 QUICK = TINY | {"epochs": 30, "batch": 128, "warmup": 3, "dropout": 0.1}
@@ -28,12 +29,12 @@ def weights(run: vitlab.Run) -> str:
     ("text", "want"), [("", 0), ("90s", 90), ("20m", 1200), ("1.5 h", 5400), ("2h", 7200)]
 )
 def test_times_are_read(text: str, want: float) -> None:
-    assert budget.seconds(text) == want
+    assert seconds(text) == want
 
 
 @pytest.mark.parametrize("text", ["20", "m", "-3m", "0s", "20 minutes", "1e3s"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="budget must be a time as 90s, 20m or 2h"):
+    with pytest.raises(ValueError, match="budget must be a time such as 90s, 20m or 2h"):
         vitlab.recipe("small", budget=text)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from vitlab.errors import UserError
-from vitlab.recipes.recipe import Optimization
+from vitlab.recipes.parts import Optimization
 
 Weights = dict[str, Tensor]
 Module = TypeVar("Module", bound=nn.Module)

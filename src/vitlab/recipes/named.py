@@ -1,21 +1,14 @@
 """The recipes by name; each is one function of the model's name that returns a `Recipe`."""
 
-import difflib
 from collections.abc import Callable
 from typing import Any
 
 from vitlab.data.settings import Augment, Data
-from vitlab.errors import UserError
+from vitlab.options import check_known
 from vitlab.recipes import papers
-from vitlab.recipes.recipe import (
-    Average,
-    ModelPart,
-    Objective,
-    Optimization,
-    Recipe,
-    Schedule,
-    change,
-)
+from vitlab.recipes.model_part import model_part
+from vitlab.recipes.parts import Average, Objective, Optimization, Schedule
+from vitlab.recipes.recipe import Recipe
 
 DIGITS = "ViT(width=96,depth=6,heads=3,mlp=384)/4"
 
@@ -26,11 +19,7 @@ def digits(model: str = DIGITS) -> Recipe:
         recipe="digits",
         data=Data(data="digits"),
         # doubled first, so that turning and shifting them blurs less; still 4x4 tokens
-        model=(
-            ModelPart(model=model, image_size=16, pool="mean")
-            if model == DIGITS
-            else ModelPart(model=model)
-        ),
+        model=model_part(model, **({"image_size": 16, "pool": "mean"} if model == DIGITS else {})),
         augment=Augment(rotate=10, shift=0.06, zoom=0.1, shear=5),
         objective=Objective(label_smoothing=0.1),
         optimizer=Optimization(lr=2e-3, weight_decay=0.05),
@@ -50,7 +39,7 @@ def small(model: str = "ViT-Ti/16") -> Recipe:
     """
     return Recipe(
         recipe="small",
-        model=ModelPart(model=model),
+        model=model_part(model),
         augment=Augment(area=0.25, flip=True),
         objective=Objective(label_smoothing=0.1),
         optimizer=Optimization(lr=1e-3, weight_decay=0.05),
@@ -65,7 +54,7 @@ def cifar10(model: str = "ViT-Ti/4") -> Recipe:
     """CIFAR-10 and its like, 32x32 color images, in a few epochs on a CPU."""
     return Recipe(
         recipe="cifar10",
-        model=ModelPart(model=model),
+        model=model_part(model),
         augment=Augment(flip=True, shift=0.125),
         objective=Objective(label_smoothing=0.1),
         optimizer=Optimization(lr=1e-3, weight_decay=0.05),
@@ -84,7 +73,7 @@ def cifar10_cpu(model: str = "ViT(width=128,depth=6,heads=4,mlp=256)/4") -> Reci
     """
     return Recipe(
         recipe="cifar10-cpu",
-        model=ModelPart(model=model),
+        model=model_part(model),
         augment=Augment(flip=True, shift=0.125),
         objective=Objective(label_smoothing=0.1),
         optimizer=Optimization(optimizer="muon", lr=2e-3, weight_decay=0.05),
@@ -104,7 +93,7 @@ def cifar10_gpu(model: str = "ViT-S/4") -> Recipe:
     part = {"pool": "mean", "drop_path": 0.1} if model == "ViT-S/4" else {}
     return Recipe(
         recipe="cifar10-gpu",
-        model=ModelPart(model=model, **part),
+        model=model_part(model, **part),
         augment=Augment(area=0.25, flip=True, rand_ops=2, mixup=0.8, cutmix=1.0, erase=0.25),
         objective=Objective(label_smoothing=0.1),
         optimizer=Optimization(lr=2e-3, weight_decay=0.1),
@@ -128,7 +117,6 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
         papers.vit_jft,
         papers.vit_imagenet21k,
         papers.vit_imagenet,
-        papers.vit_finetune,
         papers.plain_vit,
         papers.three_things,
         papers.three_things_400,
@@ -138,22 +126,25 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
 
 
 def recipe(name: str, data: str = "", **choices: Any) -> Recipe:
-    """A recipe by name, with any field of it or of its model chosen otherwise.
+    """A recipe by name, with any of its options or its model's fields chosen.
 
     Args:
         name: one of `RECIPES`; `vitlab recipes` lists them
         data: what to learn from, where the recipe does not say
-        choices: fields by their own names, as on the command line: `lr=1e-3`, `model="ViT-S/16"`;
-            the model also decides what the recipe is, where a paper has a row for it
+        choices: options by their own names, as on the command line: `lr=1e-3`,
+            `model="ViT-S/16"`; where a paper has a row for the model, the recipe follows it
 
     Raises:
-        ValueError: an unknown recipe or field, or a value that cannot be.
+        OptionError: an unknown recipe or option, a value that cannot be, or an option that does
+            nothing.
     """
-    if name not in RECIPES:
-        near = difflib.get_close_matches(name, RECIPES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(RECIPES)}"
-        raise UserError(f"unknown recipe {name!r}: {hint}")
-    chosen = choices | ({"data": data} if data else {})
-    model = chosen.pop("model", None)
+    check_known([name], RECIPES, "recipe")
+    given = choices | ({"data": data} if data else {})
+    model = given.pop("model", None)
     start = RECIPES[name]() if model is None else RECIPES[name](model)
-    return change(start, **chosen)
+    return start.changed(**given)
+
+
+def default_recipe(data: str) -> str:
+    """The name of the recipe that fits some data where none is named."""
+    return "digits" if data == "digits" else "small"

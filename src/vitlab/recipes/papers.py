@@ -8,17 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from vitlab.data.settings import Augment
-from vitlab.errors import UserError
+from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig
 from vitlab.models.names import kind_of, shape_of
-from vitlab.recipes.recipe import (
-    Average,
-    ModelPart,
-    Objective,
-    Optimization,
-    Recipe,
-    Schedule,
-)
+from vitlab.recipes.model_part import model_part
+from vitlab.recipes.parts import Objective, Optimization, Schedule
+from vitlab.recipes.recipe import Recipe
 
 CROP = Augment(area=0.05, aspect=4 / 3, flip=True)  # the inception crop of ViT's pre-training
 DEIT_CROP = Augment(area=0.08, aspect=4 / 3, flip=True)
@@ -94,7 +89,7 @@ def _vit(
     linear = shape == "linear"
     return Recipe(
         recipe=name,
-        model=ModelPart(model=model, **part),
+        model=model_part(model, **part),
         augment=CROP,
         objective=Objective(loss="sigmoid"),
         optimizer=Optimization(optimizer="adamw", lr=lr, weight_decay=decay, clip=clip),
@@ -109,35 +104,6 @@ def _vit(
     )
 
 
-def vit_finetune(model: str = "ViT-B/16") -> Recipe:
-    """ViT paper, Table 4: fine-tuning at 384 pixels by SGD; 20,000 steps for ImageNet.
-
-    The learning rate is to be searched: 0.003, 0.01, 0.03, 0.06 on ImageNet; 0.001 to 0.03 with
-    10,000 steps on CIFAR; 0.003 to 0.03 with 500 steps (100 of warm-up) on Pets and Flowers; 0.01
-    with 2,500 steps on VTAB. Warm-up of 500 steps and the head at zero from the code. A patch of 14
-    takes 518 pixels, as H/14 in Table 2, where ImageNet also had a Polyak average of 0.9999:
-    `--ema 0.9999 --no-ema-warmup`.
-    """
-    patch = shape_of(model).get("patch", 32)
-    part: dict[str, Any] = {
-        "image_size": 384 if 384 % patch == 0 else 37 * patch,
-        "zero_head": True,
-    }
-    if kind_of(model) is ViTConfig:
-        part |= {"gelu": "tanh"}
-    return Recipe(
-        recipe="vit-finetune",
-        model=ModelPart(model=model, **part),
-        augment=CROP,
-        optimizer=Optimization(optimizer="sgd", lr=0.03, weight_decay=0.0, momentum=0.9, clip=1.0),
-        schedule=Schedule(schedule="cosine", warmup_steps=500),
-        average=Average(ema=0.0),
-        steps=20_000,
-        batch=512,
-        precision="bf16",
-    )
-
-
 def plain_vit(model: str = "ViT-S/16") -> Recipe:
     """Better plain ViT baselines (Beyer et al., 2022): ImageNet in 90 epochs, 76.5% with ViT-S/16.
 
@@ -146,8 +112,8 @@ def plain_vit(model: str = "ViT-S/16") -> Recipe:
     _width(model, "plain-vit")
     return Recipe(
         recipe="plain-vit",
-        model=ModelPart(
-            model=model, image_size=224, crop=0.875, pool="mean", gelu="tanh", zero_head=True
+        model=model_part(
+            model, image_size=224, crop=0.875, pool="mean", gelu="tanh", zero_head=True
         ),
         augment=replace(
             CROP, rand_ops=2, rand_magnitude=10.0, rand_std=0.0, rand_probability=1.0, mixup=0.2
@@ -176,8 +142,8 @@ def three_things(model: str = "ViT-S/16") -> Recipe:
     lr = 4e-3 if width <= 384 else 3e-3
     return Recipe(
         recipe="three-things",
-        model=ModelPart(
-            model=model,
+        model=model_part(
+            model,
             image_size=224,
             crop=0.95,
             interpolation="bicubic",
@@ -223,8 +189,8 @@ def deit3(model: str = "ViT-S/16") -> Recipe:
     lr = 4e-3 if width <= 384 else 3e-3
     return Recipe(
         recipe="deit3",
-        model=ModelPart(
-            model=model,
+        model=model_part(
+            model,
             image_size=224,
             crop=1.0,
             interpolation="bicubic",
@@ -251,5 +217,5 @@ def deit3(model: str = "ViT-S/16") -> Recipe:
 def _width(model: str, recipe: str) -> int:
     """Width of a Vision Transformer; another model is refused."""
     if kind_of(model) is not ViTConfig:
-        raise UserError(f"{recipe} trains Vision Transformers, not {model}: name one, ViT-S/16 say")
+        raise OptionError(f"{recipe} trains Vision Transformers, not {model}: choose one, such as ViT-S/16")
     return int(shape_of(model).get("width", ViTConfig.width))

@@ -12,7 +12,8 @@ from vitlab.errors import UserError
 from vitlab.optim.moments import size
 from vitlab.optim.optimizers import build
 from vitlab.progress import say
-from vitlab.recipes.recipe import Host, Optimization, Recipe, change
+from vitlab.recipes.parts import Optimization
+from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs import RunFolder
 from vitlab.training.train import Run, train
 from vitlab.units import percent
@@ -101,14 +102,14 @@ def study(
 
 def shortened(recipe: Recipe, epochs: float) -> Recipe:
     """The recipe for another length, its warm-up in proportion."""
-    return change(recipe, epochs=epochs, warmup=recipe.schedule.warmup * epochs / recipe.epochs)
+    return recipe.changed(epochs=epochs, warmup=recipe.schedule.warmup * epochs / recipe.epochs)
 
 
 def _one(recipe: Recipe, name: str, factor: float, out: Path, host: Host) -> dict[str, Any]:
     """Train with one optimizer and one learning rate: a row."""
     entry = ENTRIES[name]
     lr = recipe.optimizer.lr * entry.lr * factor
-    mine = change(recipe, lr=lr, **entry.choices)
+    mine = recipe.changed(lr=lr, **entry.choices)
     row: dict[str, Any] = {"optimizer": name, "lr": lr, "accuracy": None, "nll": None}
     row |= {"train_loss": None, "claimed": entry.floats, "article": entry.claim}
     folder = out / f"{name}-{factor:g}"

@@ -1,33 +1,16 @@
 """A schedule that fits into a time."""
 
-import re
 import time
 from dataclasses import dataclass
 
-from vitlab.errors import UserError
 from vitlab.units import duration
 
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 SHARE = 0.02  # of the budget spent on measuring
 LONGEST = 30.0  # seconds of measuring, at the most
 FEWEST, FIRST = 3, 2  # steps measured at the least, and those before, which warm up
 RESERVE = 0.02  # of the time that is left, not planned with
 TOLERANCE = 0.02  # of the budget, before a plan that has become too long is cut
 CHECKS = 20  # of the plan, over a whole run
-
-
-def seconds(budget: str) -> float:
-    """A time as `90s`, `20m`, `2h` or `1.5h` in seconds; nothing is 0, no limit.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if not budget:
-        return 0.0
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", budget.strip())
-    if not found or not float(found[1]):
-        raise UserError(f"budget must be a time as 90s, 20m or 2h, not {budget!r}")
-    return float(found[1]) * UNITS[found[2]]
 
 
 @dataclass(frozen=True)

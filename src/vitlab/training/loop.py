@@ -38,6 +38,7 @@ from vitlab.training.step.precision import Engine
 from vitlab.training.step.recompute import recomputed
 from vitlab.training.stop import Interrupted, Stop
 from vitlab.training.tracking import Tracker
+from vitlab.units import seconds
 
 LINES = 500  # of the journal over a whole run
 
@@ -107,7 +108,7 @@ class Loop:
             Interrupted: SIGINT or SIGTERM came, and the state is saved.
         """
         self.settle(self.decided)  # for the step that the state stands at by now
-        self.pacer = budget.Pacer(budget.seconds(self.recipe.budget), self.state.spent)
+        self.pacer = budget.Pacer(seconds(self.recipe.budget), self.state.spent)
         devices = [self.device] if self.device.type == "cuda" else []
         track = self.host.track if self.world.first else "no"
         with (

@@ -14,7 +14,7 @@ from typing import Any
 
 from vitlab.errors import PackageError
 from vitlab.progress import say
-from vitlab.runs import RunFolder, as_tables
+from vitlab.runs import RunFolder
 
 WAITING = 1000  # lines
 PATIENCE = 15.0  # seconds for the last lines when the run ends
@@ -100,7 +100,7 @@ def _tensorboard(module: Any, folder: RunFolder, step: int) -> tuple[Write, Call
     """Event files in the run's folder; what was written behind `step` is void."""
     writer = module.SummaryWriter(str(folder.path / "tensorboard"), purge_step=step + 1)
     if not step:
-        writer.add_text("recipe", f"```\n{json.dumps(as_tables(folder.recipe), indent=1)}\n```")
+        writer.add_text("recipe", f"```\n{json.dumps(folder.recipe.as_tables(), indent=1)}\n```")
 
     def write(numbers: dict[str, float], step: int) -> None:
         for name, value in numbers.items():
@@ -115,7 +115,7 @@ def _wandb_like(module: Any, folder: RunFolder, step: int) -> tuple[Write, Calla
     name = f"{folder.path.name}-{mark}"  # the same for a run that goes on
     here = {"id": name, "dir": str(folder.path)} if module.__name__ == "wandb" else {}
     module.init(
-        project="vitlab", name=name, config=as_tables(folder.recipe), resume="allow", **here
+        project="vitlab", name=name, config=folder.recipe.as_tables(), resume="allow", **here
     )
 
     def write(numbers: dict[str, float], step: int) -> None:

@@ -28,8 +28,8 @@ from vitlab.optim import optimizers
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.schedule import warmup_steps
 from vitlab.progress import say
-from vitlab.recipes.recipe import Host, ModelPart, Recipe, check, config_for
-from vitlab.runs import RunFolder, as_tables
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.runs import RunFolder
 from vitlab.training import checkpoint, tracking
 from vitlab.training.checkpoint import Checkpoint
 from vitlab.training.loop import Loop
@@ -75,7 +75,6 @@ def train(
         KeyboardInterrupt: asked to stop; the state is saved and `resume` goes on from it.
     """
     host = host or Host()
-    check(recipe)
     with joined(host.device, host.timeout) as (world, device), ExitStack() as held:
         folder = RunFolder(out or Path("runs") / default_name(recipe), silent=not world.first)
         with world.agreed():
@@ -87,7 +86,7 @@ def train(
                 splits = with_validation(splits)
             config = resolve(recipe, splits)
             _possible(host, config)
-            recipe = replace(recipe, model=_spelt_out(recipe, config))
+            recipe = replace(recipe, model=recipe.model.resolved(config))
             mark = fingerprint(splits.whole or splits.train)
             if started:
                 _same(folder, recipe, mark)
@@ -158,8 +157,8 @@ def resolve(recipe: Recipe, splits: Splits) -> ModelConfig:
     classes, given = len(splits.classes), recipe.model.classes
     if given not in (None, classes):
         raise UserError(f"classes={given}, but {recipe.data.data} has {classes}: leave it out")
-    config = config_for(
-        recipe.model, image_size=size, channels=channels, classes=classes, labels=splits.classes
+    config = recipe.model.config(
+        image_size=size, channels=channels, classes=classes, labels=splits.classes
     )
     if isinstance(config, ViTConfig) and config.queries > 1:
         raise UserError(f"queries={config.queries} gives as many answers an image: learn with 1")
@@ -186,16 +185,9 @@ def _possible(host: Host, config: ModelConfig) -> None:
         raise UserError("checkpoint_activations is for Vision Transformers, which have blocks")
 
 
-def _spelt_out(recipe: Recipe, config: ModelConfig) -> Any:
-    """The model part with every field as it was resolved."""
-    known = {f.name for f in fields(config)} - {"labels"}
-    chosen = {f.name: getattr(config, f.name) for f in fields(ModelPart) if f.name in known}
-    return ModelPart(model=recipe.model.model, **chosen)
-
-
 def _same(folder: RunFolder, recipe: Recipe, mark: str) -> None:
     """Refuse to continue a run with another recipe, or on other data."""
-    old, new = as_tables(folder.recipe), as_tables(recipe)
+    old, new = folder.recipe.as_tables(), recipe.as_tables()
     for part in old:
         for key in old[part] | new[part]:
             was, now = old[part].get(key), new[part].get(key)

@@ -1,0 +1,144 @@
+"""The parts of a recipe that say what is minimized and how; data and model have their own files."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from vitlab.options import Only, Options, above, at_least, at_most, below, option, when
+
+ADAPTIVE = ("adam", "adamw", "lamb", "shampoo", "soap", "muon", "schedule-free")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective(Options):
+    """What is minimized."""
+
+    loss: Literal["softmax", "bce", "sigmoid"] = option(
+        "softmax",
+        "softmax: cross-entropy; bce: one sigmoid per class, averaged over classes (A2); "
+        "sigmoid: the same, summed over classes (ViT paper)",
+    )
+    bce_threshold: float | None = option(
+        None,
+        "binarize mixed targets: shares of a class above this become 1, others 0 (0 reproduces "
+        "A2; None keeps the shares)",
+        at_least(0),
+        below(1),
+        only=when("loss", "bce", "sigmoid"),
+    )
+    label_smoothing: float = option(
+        0.0,
+        "share of the target that is spread over all classes",
+        at_least(0),
+        below(1),
+        only=Only("without bce_threshold", lambda options: options.bce_threshold is None),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimization(Options):
+    """How gradients become steps; norms, biases, positions and the class token are not decayed."""
+
+    optimizer: Literal[
+        "sgd",
+        "adam",
+        "adamw",
+        "adafactor",
+        "lamb",
+        "lars",
+        "shampoo",
+        "soap",
+        "muon",
+        "schedule-free",
+    ] = option(
+        "adamw",
+        "muon updates only matrices inside blocks; lars, shampoo and soap only weight matrices "
+        "and kernels; all other parameters use adamw (sgd with lars)",
+    )
+    lr: float = option(1e-3, "peak learning rate", above(0))
+    weight_decay: float = option(
+        0.05,
+        "multiplied by the learning rate and subtracted from the weights; added to the gradient "
+        "(L2) with sgd, adam and lars, to the normalized gradient with lamb and schedule-free",
+        at_least(0),
+    )
+    betas: tuple[float, float] = option(
+        (0.9, 0.999),
+        "decay of the two moments",
+        at_least(0),
+        below(1),
+        only=when("optimizer", *ADAPTIVE),
+    )
+    momentum: float = option(
+        0.9, "momentum", at_least(0), below(1), only=when("optimizer", "sgd", "lars", "muon")
+    )
+    eps: float = option(
+        1e-8, "added to the root of the second moment", above(0), only=when("optimizer", *ADAPTIVE)
+    )
+    clip: float = option(1.0, "largest norm of the whole gradient (0: no clipping)", at_least(0))
+    layer_decay: float = option(
+        1.0,
+        "ratio of the learning rate of a block to that of the next one (BEiT; 1: all the same)",
+        above(0),
+        at_most(1),
+    )
+    rho: float = option(
+        0.0, "radius of sharpness-aware minimization (SAM) around the optimizer (0: off)", at_least(0)
+    )
+    precondition_every: int = option(
+        10,
+        "steps between two matrix roots (shampoo) or rotations (soap)",
+        at_least(1),
+        only=when("optimizer", "shampoo", "soap"),
+    )
+
+
+def _falls(options: "Schedule") -> bool:
+    return options.schedule != "constant" or options.cooldown > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(Options):
+    """The learning rate over a run: linearly up, then down."""
+
+    schedule: Literal["cosine", "linear", "constant", "rsqrt", "steps"] = option(
+        "cosine",
+        "shape after the warm-up; rsqrt: reciprocal square root; steps: three tenfold drops, at "
+        "30, 60 and 90 percent of the run (BiT)",
+    )
+    warmup: float = option(
+        0.0, "epochs of warm-up", at_least(0), only=when("warmup_steps", 0)
+    )
+    warmup_steps: int = option(
+        0, "steps of warm-up, in place of epochs (0: use warmup)", at_least(0)
+    )
+    final_lr: float = option(
+        0.0,
+        "learning rate at the end, as a share of the peak",
+        at_least(0),
+        at_most(1),
+        only=Only("with a schedule other than constant, or a cooldown", _falls),
+    )
+    timescale: int = option(
+        10_000,
+        "steps after the warm-up at which rsqrt has fallen to 0.71 of the peak",
+        above(0),
+        only=when("schedule", "rsqrt"),
+    )
+    cooldown: float = option(
+        0.0, "epochs at the end over which the rate falls linearly to final_lr", at_least(0)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Average(Options):
+    """Which weights are evaluated and saved: the last ones, or an average over the run."""
+
+    ema: float = option(
+        0.0, "decay of an exponential moving average of the weights (0: off)", at_least(0), below(1)
+    )
+    ema_warmup: bool = option(
+        True,
+        "let the decay grow to its value, so that the random start is forgotten; off: the same "
+        "decay from the first step (Polyak averaging; ViT paper, Table 2: 0.9999)",
+        only=when("ema"),
+    )

@@ -3,50 +3,32 @@
 import contextlib
 import io
 import re
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
 
 import tyro
 from tyro.conf import Positional
 
-from vitlab.data.settings import Augment, Data
+from vitlab import parsing
 from vitlab.errors import UserError
 from vitlab.models.config import Size
-from vitlab.options import Options, hints, options_of
+from vitlab.options import Options, option
+from vitlab.recipes.named import default_recipe
 from vitlab.recipes.named import recipe as named_recipe
-from vitlab.recipes.recipe import Host, ModelPart, Recipe, check
+from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs import RunFolder
 
 Arguments = TypeVar("Arguments")
 
 
-def _annotate(kind: type[Options]) -> None:
-    """Tell tyro the help of each option, and which are given by their place."""
-    positional: Any = Positional
-    for name, about in options_of(kind).items():
-        typed: Any = Annotated[hints(kind)[name], tyro.conf.arg(help=about.help)]
-        kind.__annotations__[name] = positional[typed] if about.positional else typed
-
-
-for group in (Data, Augment):
-    _annotate(group)
-
-
 @dataclass(frozen=True, kw_only=True)
-class Train:
-    """Train a model from scratch; the run folder gets its weights, its figures and a report.
+class Train(Options):
+    """Train a model from scratch; the run folder gets its weights, its figures and a report."""
 
-    Attributes:
-        out: the run's folder (None: runs/, then data, recipe and seed)
-        resume: go on where the run in that folder stopped
-        json: print one JSON object
-    """
-
-    out: str | None = None
-    resume: bool = False
-    json: bool = False
-    recipe: Recipe = field(default_factory=Recipe)
-    host: Host = field(default_factory=Host)
+    out: str | None = option(None, "the run's folder (None: runs/, then data, recipe and seed)")
+    resume: bool = option(False, "continue the run in that folder")
+    recipe: Recipe = Recipe()
+    host: Host = Host()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,22 +265,28 @@ def parse(
         raise UserError(_one_line(said.getvalue(), command)) from None
 
 
-def parse_train(words: list[str]) -> Train:
-    """The arguments of `vitlab train`; defaults are the recipe's, or those of the run to go on."""
-    first = parse(Train, words, "train", Train(recipe=replace(Recipe(), recipe="")))
-    name, data = first.recipe.recipe, first.recipe.data.data
-    model = first.recipe.model.model
-    given = any(word == "--model" or word.startswith("--model=") for word in words)
-    if first.resume and first.out and (folder := RunFolder(first.out)).started:
-        start = folder.recipe
+def parse_train(words: list[str]) -> tuple[Train, bool]:
+    """The options of `vitlab train`, and whether to print JSON."""
+    asked = [word for word in words if word not in ("-h", "--help")]
+    given = parsing.parse(Train, asked, "vitlab train")
+    as_json = given.pop("json", False)
+    options = train_options(given)
+    if asked != words:
+        print(parsing.help_text(options, "vitlab train", Train.__doc__ or "", 80), end="")
+        raise SystemExit(0)
+    return options, as_json
+
+
+def train_options(given: dict[str, Any]) -> Train:
+    """Options whose defaults are those of the named recipe, or of the run to continue."""
+    rest = dict(given)
+    if given.get("resume") and given.get("out") and RunFolder(given["out"]).started:
+        start = RunFolder(given["out"]).recipe
     else:
-        chosen = {"model": model} if given else {}
-        start = named_recipe(name or ("digits" if data == "digits" else "small"), **chosen)
-    if given and model != start.model.model:  # what was chosen for another model is forgotten
-        start = replace(start, model=ModelPart(model=model))
-    args = parse(Train, words, "train", Train(recipe=start))
-    check(args.recipe)
-    return args
+        name = given.get("recipe", default_recipe(given.get("data", "")))
+        model = {"model": rest.pop("model")} if "model" in rest else {}
+        start = named_recipe(name, **model)
+    return Train(recipe=start).changed(**rest)
 
 
 def _one_line(box: str, command: str) -> str:

@@ -40,13 +40,13 @@ def train(words: list[str]) -> None:
     """Train a model from scratch, test it, write a report."""
     from vitlab.arguments import parse_train
 
-    args = parse_train(words)
+    args, as_json = parse_train(words)
     import vitlab
 
     command = shlex.join(["vitlab", "train", *words])
     run = vitlab.train(args.recipe, args.out, resume=args.resume, host=args.host, command=command)
     if run.rank == 0:
-        _print_figures(run.metrics, args.json)
+        _print_figures(run.metrics, as_json)
 
 
 def evaluate(words: list[str]) -> None:
@@ -155,11 +155,11 @@ def study(words: list[str]) -> None:
     args = parse(Study, words, "study")
     from pathlib import Path
 
-    from vitlab.recipes.named import recipe
+    from vitlab.recipes.named import default_recipe, recipe
     from vitlab.studies.optimizer_table import HEAD, shortened, table
     from vitlab.studies.optimizer_table import study as study_
 
-    name = args.recipe or ("digits" if args.data == "digits" else "small")
+    name = args.recipe or default_recipe(args.data)
     start = recipe(name, args.data, seed=args.seed, **({"model": args.model} if args.model else {}))
     start = shortened(start, args.epochs) if args.epochs else start
     out = Path(args.out or Path("runs") / f"study-{args.name}-{Path(args.data).name}")
@@ -271,11 +271,10 @@ def recipes(words: list[str]) -> None:
 
     args = parse(List, words, "recipes")
     from vitlab.recipes.named import RECIPES
-    from vitlab.runs import as_tables
 
     about = {name: (make.__doc__ or "").splitlines()[0] for name, make in RECIPES.items()}
     if args.json:
-        rows = [{"recipe": n, "about": about[n]} | as_tables(RECIPES[n]()) for n in about]
+        rows = [{"recipe": n, "about": about[n]} | RECIPES[n]().as_tables() for n in about]
         _print_json({"recipes": rows})
         return
     _print_table(("recipe", "for"), list(about.items()))

@@ -176,6 +176,21 @@ class Options:
         """The fields as JSON and TOML hold them: lists for tuples, tables for groups."""
         return {name: _plain(getattr(self, name)) for name in hints(type(self))}
 
+    @classmethod
+    def kinds(cls) -> "tuple[type[Options], ...]":
+        """The classes that a group of this type may be of."""
+        return (cls,)
+
+    @classmethod
+    def of(cls, **given: Any) -> Self:
+        """Create the options from some given by name, those of nested groups too.
+
+        Raises:
+            OptionError: an unknown name, a value that cannot be, or an option that does nothing.
+        """
+        required = {each.name for each in fields(cast(Any, cls)) if each.default is MISSING}
+        return cls(**{name: given[name] for name in required & set(given)}).changed(**given)
+
     def as_table(self) -> dict[str, Any]:
         """The fields as TOML holds them: those that are None are left out."""
         return {name: value for name, value in self.as_dict().items() if value is not None}

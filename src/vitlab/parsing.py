@@ -39,7 +39,7 @@ class Leaf:
     @property
     def is_flag(self) -> bool:
         """Whether it is given as `--name` or `--no-name`."""
-        return self.hint is bool
+        return set(_kinds(self.hint)) <= {bool, types.NoneType}
 
     @property
     def is_required(self) -> bool:
@@ -96,7 +96,7 @@ def help_text(start: Start, prog: str, summary: str, columns: int) -> str:
         columns: of the terminal
     """
     box = io.StringIO()
-    kind = _nested_class("Options", start, summary)
+    kind = _nested_class(start, summary)
     with contextlib.redirect_stdout(box), contextlib.suppress(SystemExit), _width(columns):
         _tyro(kind, ["--help"], prog)
     places = [_spelled(leaf) for leaf in leaves_of(start) if leaf.about.positional]
@@ -115,14 +115,12 @@ def leaves_of(start: Start, nested: bool = True) -> Iterator[Leaf]:
                 yield from (leaf for leaf in leaves_of(value) if leaf.name not in hidden)
         elif name not in hidden:
             yield Leaf(name, hints(kind)[name], about[name], value)
-    if kind is start or not nested:
-        return
 
 
 def all_leaves(start: Start) -> Iterator[Leaf]:
     """The options of a command, `json` and those of other kinds of its groups included."""
     found = {leaf.name: leaf for leaf in leaves_of(start)}
-    for group in _groups(start):
+    for _, group in _groups(start):
         for kind in group.kinds():
             for leaf in leaves_of(kind):
                 found.setdefault(leaf.name, leaf)
@@ -132,10 +130,18 @@ def all_leaves(start: Start) -> Iterator[Leaf]:
     yield Leaf("json", bool, JSON, False)
 
 
-def _groups(start: Start) -> Iterator[Options]:
-    for value in _values(start).values():
+def summary_of(group: Options) -> str:
+    """The first sentence of a group's docstring, where there are docstrings."""
+    kind = type(group)
+    text = (kind.__doc__ or "").split("\n\n")[0]
+    return "" if text.startswith(f"{kind.__name__}(") else " ".join(text.split())
+
+
+def _groups(start: Start) -> Iterator[tuple[str, Options]]:
+    """The groups of options within others, by the name of their field."""
+    for name, value in _values(start).items():
         if isinstance(value, Options):
-            yield value
+            yield name, value
             yield from _groups(value)
 
 
@@ -172,7 +178,9 @@ def _from_word(word: str, kinds: list[Any]) -> object:
         return None
     if bool in kinds and word.lower() in ("true", "false"):
         return word.lower() == "true"
-    if str in kinds or any(get_origin(kind) is Literal and word in get_args(kind) for kind in kinds):
+    if str in kinds or any(
+        get_origin(kind) is Literal and word in get_args(kind) for kind in kinds
+    ):
         return word
     if float in kinds and word.endswith("%"):
         with contextlib.suppress(ValueError):
@@ -187,7 +195,7 @@ def _from_word(word: str, kinds: list[Any]) -> object:
 
 
 def _run_tyro(kind: type, words: Sequence[str], prog: str) -> Any:
-    """tyro's answer; its framed messages become one line of ours."""
+    """Tyro's answer; its framed messages become one line of ours."""
     box = io.StringIO()
     try:
         with contextlib.redirect_stderr(box):
@@ -214,16 +222,15 @@ def _flat_class(leaves: list[Leaf]) -> type:
     return make_dataclass("Given", [_field(leaf, optional=True) for leaf in leaves])
 
 
-def _nested_class(name: str, start: Start, summary: str, top: bool = True) -> type:
+def _nested_class(start: Start, summary: str) -> type:
     """A dataclass for tyro to set the help of, with a class for each group of options."""
     own = [_field(leaf) for leaf in leaves_of(start, nested=False)]
-    groups = []
-    for key, value in _values(start).items():
-        if isinstance(value, Options):
-            kind = _nested_class(key, value, type(value).SUMMARY, top=False)
-            groups.append((key, kind, field(default_factory=kind)))
-    json = [_field(Leaf("json", bool, JSON, False))] if top else []
-    return make_dataclass(name, [*own, *json, *groups], namespace={"__doc__": summary})
+    own.append(_field(Leaf("json", bool, JSON, False)))
+    for name, group in _groups(start):
+        mine = [_field(leaf) for leaf in leaves_of(group, nested=False)]
+        kind = make_dataclass(name, mine, namespace={"__doc__": summary_of(group)})
+        own.append((name, kind, field(default_factory=kind)))
+    return make_dataclass("Options", own, namespace={"__doc__": summary})
 
 
 def _field(leaf: Leaf, optional: bool = False) -> tuple[str, Any, Any]:
@@ -232,8 +239,9 @@ def _field(leaf: Leaf, optional: bool = False) -> tuple[str, Any, Any]:
     from tyro.constructors import PrimitiveConstructorSpec
 
     only = f"; only {leaf.about.only.words}" if leaf.about.only else ""
-    default = "required" if leaf.is_required else f"default: {_shown(leaf.default)}"
-    about = tyro.conf.arg(help=leaf.about.help + only, help_behavior_hint=f"({default})")
+    default = "" if leaf.default is None else f"(default: {_shown(leaf.default)})"
+    default = "(required)" if leaf.is_required else default
+    about = tyro.conf.arg(help=leaf.about.help + only, help_behavior_hint=default)
     if leaf.is_flag:
         return leaf.name, Annotated[bool, about], field(default=bool(leaf.default))
     nargs, metavar = _shape(leaf)
@@ -244,8 +252,9 @@ def _field(leaf: Leaf, optional: bool = False) -> tuple[str, Any, Any]:
         is_instance=lambda value: True,
         str_from_instance=lambda value: [],
     )
+    positional: Any = tyro.conf.Positional
     kind: Any = Annotated[Any, read, about]
-    kind = tyro.conf.Positional[kind] if leaf.about.positional else kind
+    kind = positional[kind] if leaf.about.positional else kind
     if leaf.is_required and not optional:
         return leaf.name, kind, field()
     return leaf.name, kind, field(default=UNSET)

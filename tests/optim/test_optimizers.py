@@ -20,6 +20,7 @@ from vitlab.optim.moments import pack, size
 from vitlab.optim.optimizers import Pair, build, decays, layer, set_rate, settled
 from vitlab.optim.sam import statistics_kept, uphill
 from vitlab.optim.shampoo import inverse_root
+from vitlab.options import applies
 from vitlab.recipes.parts import Optimization
 from vitlab.training import checkpoint
 from vitlab.training.loop import Loop
@@ -33,6 +34,13 @@ STEPS = 12
 def timm_optim() -> Any:
     timm()
     return importlib.import_module("timm.optim")
+
+
+def settings(**choices: Any) -> Optimization:
+    """Those of `HOW` and the choices that this optimizer has."""
+    values = HOW | choices
+    every = Optimization().as_dict() | values
+    return Optimization(**{k: v for k, v in values.items() if applies(Optimization, k, every)})
 
 
 def tiny(seed: int = 0, **choices: Any) -> Any:
@@ -218,7 +226,7 @@ HOW: dict[str, Any] = {
     ],
 )
 def test_the_paper_s_formulas(name: str, rule: Callable[..., Tensor]) -> None:
-    how = Optimization(**HOW | {"optimizer": name})
+    how = settings(optimizer=name)
     # where a gradient is zero but for its rounding (the keys' biases) Adafactor magnifies that
     tolerance = 2e-6 if name == "adafactor" else 1e-7
     same(*both(how, lambda model: by_formula(model, rule)), tolerance)
@@ -230,7 +238,7 @@ def test_soap_by_its_formulas() -> None:
     inputs, targets = torch.randn(2, 64, 6, generator=generator, dtype=torch.float64)
     models = [nn.Linear(6, 6).double() for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
-    how = Optimization(**HOW | {"optimizer": "soap"})
+    how = settings(optimizer="soap")
     steps = (build(models[0], how).step, by_formula(models[1], soap_rule))
     for number in range(STEPS):
         rows = slice(8 * (number % 5), 8 * (number % 5) + 16)
@@ -244,7 +252,7 @@ def test_soap_by_its_formulas() -> None:
 
 def test_schedule_free_by_its_formulas() -> None:
     ours, theirs = tiny(), tiny()
-    optimizer = build(ours, Optimization(**HOW | {"optimizer": "schedule-free"}))
+    optimizer = build(ours, settings(optimizer="schedule-free"))
     learn(ours, optimizer.step)
     states: dict[str, dict[str, Any]] = {}
 
@@ -275,7 +283,7 @@ def test_lamb_as_timm() -> None:
         lamb = timm_optim().Lamb
         return lamb(grouped(model), 0.01, betas=(0.9, 0.99), eps=1e-6, max_grad_norm=None).step
 
-    same(*both(Optimization(**HOW | {"optimizer": "lamb"}), peer))
+    same(*both(settings(optimizer="lamb"), peer))
 
 
 def test_lars_as_timm() -> None:
@@ -283,7 +291,7 @@ def test_lars_as_timm() -> None:
         lars = timm_optim().Lars
         return lars(grouped(model), 0.01, momentum=0.8, trust_coeff=0.001, eps=0.0).step
 
-    same(*both(Optimization(**HOW | {"optimizer": "lars"}), peer))
+    same(*both(settings(optimizer="lars"), peer))
 
 
 def test_muon_as_timm() -> None:
@@ -313,14 +321,14 @@ def test_muon_as_timm() -> None:
         return step
 
     # its iterations are in bfloat16, which keeps two or three digits
-    same(*both(Optimization(**HOW | {"optimizer": "muon"}), peer), tolerance=1e-4)
+    same(*both(settings(optimizer="muon"), peer), tolerance=1e-4)
 
 
 def test_sam_as_pytorch_optimizer() -> None:
     import pytorch_optimizer as more
 
     ours, theirs = tiny(), tiny()
-    optimizer = build(ours, Optimization(**HOW | {"optimizer": "sgd"}))
+    optimizer = build(ours, settings(optimizer="sgd"))
 
     def step() -> None:
         number = len(numbers)
@@ -455,7 +463,7 @@ def go_on(state: State, how: Optimization, first: int, steps: int) -> None:
 @pytest.mark.parametrize("rho", [0.0, 0.1])
 @pytest.mark.parametrize("name", NAMES)
 def test_stopped_and_resumed_the_bits_are_the_same(name: str, rho: float, tmp_path: Path) -> None:
-    how = Optimization(**HOW | {"optimizer": name, "rho": rho, "layer_decay": 0.8})
+    how = settings(optimizer=name, rho=rho, layer_decay=0.8)
     whole = state_of(how)
     go_on(whole, how, 0, 8)
     for stop in (0, 4):
@@ -478,7 +486,7 @@ def test_stopped_and_resumed_the_bits_are_the_same(name: str, rho: float, tmp_pa
 
 @pytest.mark.parametrize("name", NAMES)
 def test_put_back_to_the_start_a_run_is_as_new(name: str) -> None:
-    how = Optimization(**HOW | {"optimizer": name})
+    how = settings(optimizer=name)
     state, fresh = state_of(how), state_of(how)
     start = copy.deepcopy(state.checkpoint())
     go_on(state, how, 0, 4)
@@ -490,7 +498,7 @@ def test_put_back_to_the_start_a_run_is_as_new(name: str) -> None:
 
 
 def test_the_first_checkpoints_still_load() -> None:
-    how = Optimization(**HOW)
+    how = settings()
     state = state_of(how)
     go_on(state, how, 0, 3)
     saved = copy.deepcopy(state.checkpoint())
@@ -510,7 +518,7 @@ def test_floats_a_parameter() -> None:
     floats = {}
     for name in NAMES:
         fresh = copy.deepcopy(model)
-        optimizer = build(fresh, Optimization(**HOW | {"optimizer": name}))
+        optimizer = build(fresh, settings(optimizer=name))
         fresh(torch.randn(2, 3, 16, 16)).square().sum().backward()
         for _ in range(2):
             optimizer.step()

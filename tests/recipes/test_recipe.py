@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import vitlab
-from vitlab.models.config import ViTConfig
+from vitlab.recipes.model_part import PARTS, ViTPart, model_part
 from vitlab.recipes.named import RECIPES
-from vitlab.recipes.recipe import Host, ModelPart, Recipe, change, config_for
-from vitlab.runs import RunFolder, as_tables
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.runs import RunFolder
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -37,41 +37,40 @@ def test_every_field_changes_by_its_own_name() -> None:
 
 
 def test_field_names_are_unique_so_that_flat_names_are_clear() -> None:
-    flat = [key for table in as_tables(Recipe()).values() for key in table]
-    flat += [f.name for f in fields(ModelPart) if f.name != "model"] + [
-        f.name for f in fields(Host)
-    ]
+    flat = [key for table in Recipe().as_tables().values() for key in table]
+    flat += [f.name for f in fields(ViTPart) if f.name != "model"] + [f.name for f in fields(Host)]
     assert len(flat) == len(set(flat))
 
 
 def test_the_model_part_has_every_field_of_the_configuration() -> None:
-    own = {f.name for f in fields(ModelPart)}
-    assert own == {f.name for f in fields(ViTConfig)} - {"labels"} | {"model"}
+    for config, part in PARTS.items():
+        own = {f.name for f in fields(part)}
+        assert own == {f.name for f in fields(config)} - {"labels"} | {"model"}
 
 
 def test_what_the_recipe_gives_comes_before_what_the_data_needs() -> None:
-    part = ModelPart(model="ViT-S/8", image_size=64, dropout=0.1)
-    config = config_for(part, image_size=32, channels=1, classes=3)
+    part = model_part("ViT-S/8", image_size=64, dropout=0.1)
+    config = part.config(image_size=32, channels=1, classes=3)
     assert (config.image_size, config.channels, config.classes) == (64, 1, 3)
     assert (config.name, config.dropout) == ("ViT-S/8", 0.1)
 
 
 def test_another_model_forgets_what_was_chosen_for_the_first() -> None:
     recipe = vitlab.recipe("small", depth=3)
-    assert change(recipe, model="ViT-S/16").model == ModelPart(model="ViT-S/16")
+    assert recipe.changed(model="ViT-S/16").model == model_part("ViT-S/16")
     assert vitlab.recipe("small", model="ViT-S/16", depth=3).model.depth == 3
 
 
 @pytest.mark.parametrize(
     ("choices", "says"),
     [
-        ({"lrr": 3}, "unknown recipe field 'lrr': did you mean lr?"),
+        ({"lrr": 3}, "unknown option 'lrr': did you mean lr?"),
         ({"epochs": 0}, "epochs must be above 0, not 0"),
         ({"batch": 0}, "batch must be at least 1"),
-        ({"ema": 1.0}, "ema must be in [0, 1)"),
+        ({"ema": 1.0}, "ema must be at least 0 and below 1, not 1.0"),
         ({"area": 0.0}, "area must be above 0 and at most 1, not 0.0"),
         ({"test_fraction": 1.0}, "test_fraction must be above 0 and below 1, not 1.0"),
-        ({"seed": -1}, "seed must be in [0, 2^63)"),
+        ({"seed": -1}, "seed must be at least 0 and below 2^63, not -1"),
         ({"rand_ops": -1}, "rand_ops must be at least 0 and at most 15, not -1"),
         ({"rand_std": math.inf}, "rand_std must be a number at least 0, not inf"),
         ({"rand_probability": 2.0}, "rand_probability must be at least 0 and at most 1, not"),
@@ -83,10 +82,19 @@ def test_another_model_forgets_what_was_chosen_for_the_first() -> None:
         ({"mix_switch": 1.1}, "mix_switch must be at least 0 and at most 1"),
         ({"mix_switch": 0.3}, "mix_switch=0.3 applies only with both mixup and cutmix"),
         ({"repeats": 0}, "repeats must be at least 1"),
-        ({"cutmix": 1.0, "micro_batch": 1}, "micro_batch must be 2 or more where images are mixed"),
-        ({"bce_threshold": 0.0}, "bce_threshold must be None with --loss softmax"),
-        ({"bce_threshold": 1.0, "loss": "bce"}, "bce_threshold must be in [0, 1)"),
-        ({"bce_threshold": 0.0, "loss": "bce"}, "label_smoothing must be 0 with a bce_threshold"),
+        (
+            {"cutmix": 1.0, "micro_batch": 1},
+            "micro_batch must be at least 2 with mixup or cutmix, not 1",
+        ),
+        ({"bce_threshold": 0.0}, "bce_threshold=0.0 applies only with loss=bce or sigmoid"),
+        (
+            {"bce_threshold": 1.0, "loss": "bce"},
+            "bce_threshold must be at least 0 and below 1, not 1.0",
+        ),
+        (
+            {"bce_threshold": 0.0, "loss": "bce", "label_smoothing": 0.1},
+            "label_smoothing=0.1 applies only without bce_threshold",
+        ),
         ({"model": "ViT-Q/4"}, "unknown model 'ViT-Q/4': did you mean ViT-S/4?"),
         ({"heads": 7}, "heads=7 does not divide width=192"),
     ],

@@ -15,8 +15,8 @@ from vitlab.recipes.recipe import Host
 from vitlab.runs import RunFolder
 from vitlab.training import budget, checkpoint, rehearsal
 from vitlab.training.budget import Pace, Pacer
-from vitlab.units import seconds
 from vitlab.training.loop import Loop
+from vitlab.units import seconds
 
 QUICK = TINY | {"epochs": 30, "batch": 128, "warmup": 3, "dropout": 0.1}
 

@@ -17,9 +17,11 @@ class ModelPart(Options):
     `model_part("ViT-S/16", drop_path=0.1)` makes the one that fits a name.
     """
 
-    CONFIG: ClassVar[type[ModelConfig]] = ModelConfig
+    CONFIG: ClassVar[Any] = ModelConfig
 
-    model: str = option("ViT-Ti/16", "a model by its name in the papers; `vitlab models` lists some")
+    model: str = option(
+        "ViT-Ti/16", "a model by its name in the papers; `vitlab models` lists some"
+    )
 
     if TYPE_CHECKING:
 
@@ -33,11 +35,17 @@ class ModelPart(Options):
             OptionError: an unknown name, or a value that cannot be.
         """
         object.__setattr__(self, "model", checked(type(self), "model", self.model))
-        if kind_of(self.model) is not self.CONFIG:
+        config: Any = kind_of(self.model)
+        if config is not self.CONFIG:
             raise TypeError(f"use model_part({self.model!r}, ...)")
         for name in self.chosen():
-            value = checked(self.CONFIG, name, getattr(self, name))
+            value = checked(config, name, getattr(self, name))
             object.__setattr__(self, name, value)
+
+    @classmethod
+    def kinds(cls) -> tuple[type[Options], ...]:
+        """One for each kind of model."""
+        return tuple(PARTS.values())
 
     def chosen(self) -> dict[str, Any]:
         """The fields that are not left to the name and the data."""
@@ -80,9 +88,10 @@ class ModelPart(Options):
             if not applies(self.CONFIG, name, values):
                 del mine[name]
         result = replace(type(self)(model=self.model), **mine)
-        config = result.check()
-        for name in given:
-            config.check_applies(name)
+        config: Any = result.check()
+        if isinstance(config, Options):
+            for name in given:
+                config.check_applies(name)
         return result
 
     def resolved(self, config: ModelConfig) -> "ModelPart":
@@ -91,13 +100,17 @@ class ModelPart(Options):
         return replace(self, **{name: getattr(config, name) for name in names})
 
 
-def _part(name: str, config: type[ModelConfig]) -> type[ModelPart]:
+def _part(name: str, config: Any) -> type[ModelPart]:
     """The part for one kind of model: every field of its configuration, or None."""
     names = [key for key in hints(config) if key not in FROM_DATA]
     return make_dataclass(
         name,
         [
-            (key, hints(config)[key] | None, option(None, options_of(config).get(key, Option("")).help))
+            (
+                key,
+                hints(config)[key] | None,
+                option(None, options_of(config).get(key, Option("")).help),
+            )
             for key in names
         ],
         bases=(ModelPart,),

@@ -174,7 +174,7 @@ def three_things_400(model: str = "ViT-S/16") -> Recipe:
     Where LayerScale starts is not printed: 1e-4 is the default of the paper's code.
     """
     first = three_things(model)
-    part = replace(first.model, layer_scale=1e-4)
+    part = first.model.changed(layer_scale=1e-4)
     return replace(first, recipe="three-things-400", model=part, epochs=400)
 
 
@@ -217,5 +217,7 @@ def deit3(model: str = "ViT-S/16") -> Recipe:
 def _width(model: str, recipe: str) -> int:
     """Width of a Vision Transformer; another model is refused."""
     if kind_of(model) is not ViTConfig:
-        raise OptionError(f"{recipe} trains Vision Transformers, not {model}: choose one, such as ViT-S/16")
+        raise OptionError(
+            f"{recipe} trains Vision Transformers, not {model}: choose one, such as ViT-S/16"
+        )
     return int(shape_of(model).get("width", ViTConfig.width))

@@ -82,7 +82,9 @@ class Optimization(Options):
         at_most(1),
     )
     rho: float = option(
-        0.0, "radius of sharpness-aware minimization (SAM) around the optimizer (0: off)", at_least(0)
+        0.0,
+        "radius of sharpness-aware minimization (SAM) around the optimizer (0: off)",
+        at_least(0),
     )
     precondition_every: int = option(
         10,
@@ -105,9 +107,7 @@ class Schedule(Options):
         "shape after the warm-up; rsqrt: reciprocal square root; steps: three tenfold drops, at "
         "30, 60 and 90 percent of the run (BiT)",
     )
-    warmup: float = option(
-        0.0, "epochs of warm-up", at_least(0), only=when("warmup_steps", 0)
-    )
+    warmup: float = option(0.0, "epochs of warm-up", at_least(0), only=when("warmup_steps", 0))
     warmup_steps: int = option(
         0, "steps of warm-up, in place of epochs (0: use warmup)", at_least(0)
     )

@@ -43,7 +43,9 @@ class Recipe(Options):
         above(0),
         only=when("steps", 0),
     )
-    steps: int = option(0, "length of the run in steps, in place of epochs (0: use epochs)", at_least(0))
+    steps: int = option(
+        0, "length of the run in steps, in place of epochs (0: use epochs)", at_least(0)
+    )
     batch: int = option(128, "images per step", at_least(1))
     micro_batch: int | Literal["auto"] = option(
         0,
@@ -95,7 +97,9 @@ class Recipe(Options):
     def _check_schedule_free(self) -> None:
         """Refuse what conflicts with an optimizer that is its own schedule and its own average."""
         if self.schedule.schedule != "constant" or self.schedule.cooldown:
-            raise OptionError("schedule-free replaces the schedule: set schedule=constant and cooldown=0")
+            raise OptionError(
+                "schedule-free replaces the schedule: set schedule=constant and cooldown=0"
+            )
         if self.average.ema:
             raise OptionError("schedule-free averages the weights itself: set ema=0")
         if not self.optimizer.betas[0]:
@@ -148,8 +152,10 @@ class Host(Options):
     )
     checkpoint_every: float = option(60.0, "seconds between two checkpoints", at_least(0))
     max_bad: float = option(
-        0.01, "share of damaged images that are skipped before the run stops, as 1% or 0.01",
-        at_least(0), at_most(1),
+        0.01,
+        "share of damaged images that are skipped before the run stops, as 1% or 0.01",
+        at_least(0),
+        at_most(1),
     )
     compile: Literal["auto", "yes", "no"] = option(
         "auto",

@@ -1,0 +1,1 @@
+"""Tests of the documentation: what it prints runs, and what it names exists."""

@@ -1,0 +1,56 @@
+"""The code blocks of the documentation, and how to run them."""
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from vitlab.cli import main
+
+ROOT = Path(__file__).parents[2]
+FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page: its language, its text, and the line where it begins."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(page: Path, *languages: str) -> list[Block]:
+    text = page.read_text()
+    found = [
+        Block(match[1], match[2], text.count("\n", 0, match.start()) + 1)
+        for match in FENCE.finditer(text)
+    ]
+    return [block for block in found if block.language in languages]
+
+
+def commands(block: Block) -> list[list[str]]:
+    """The commands of a shell block, as words; a backslash continues a line, # begins a remark."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def run(page: Path) -> None:
+    """Run the `python` and `sh` blocks of a page in order, in one process, here.
+
+    Python blocks share their names. Of shell blocks only `vitlab` commands can be run. Blocks in
+    other languages (`py`, `text`, `toml`) are for reading.
+    """
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks(page, "python", "sh"):
+        if block.language == "python":
+            text = "\n" * block.line + block.text  # errors name the page's own line
+            exec(compile(text, str(page), "exec"), names)
+            continue
+        for program, *words in commands(block):
+            assert program == "vitlab", f"{page.name}:{block.line} runs {program}"
+            with pytest.raises(SystemExit) as stop:
+                main(words)
+            assert not stop.value.code, f"{page.name}:{block.line}: vitlab {shlex.join(words)}"

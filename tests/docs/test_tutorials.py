@@ -1,0 +1,20 @@
+"""Every tutorial and how-to page runs as it is printed, in an empty folder, offline."""
+
+from pathlib import Path
+
+import pytest
+
+from docs.pages import ROOT, run
+from oracles import peers
+
+PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+ASIDE = sorted((ROOT / "docs" / "from").glob("*.md"))
+NEEDS = {"timm": peers.timm, "transformers": peers.transformers}
+
+
+@pytest.mark.parametrize("page", PAGES + ASIDE, ids=lambda page: page.stem)
+def test_the_blocks_of_a_page_run(page: Path) -> None:
+    for name, peer in NEEDS.items():
+        if f"import {name}" in page.read_text() or f"from {name}" in page.read_text():
+            peer()
+    run(page)

@@ -145,11 +145,11 @@ BAD = {
     "one class": (["train", "{tmp}/one"], "has one class only ('only'): two are needed"),
     "patch": (
         ["train", "digits", "--model", "ViT-Ti/3"],
-        "image_size=8 is not a multiple of patch=3: 6 or 9 fits",
+        "image_size=8 is not a multiple of patch=3: try 6 or 9",
     ),
     "image size": (
         ["train", "digits", "--model", "ViT-Ti/4", "--image-size", "10"],
-        "image_size=10 is not a multiple of patch=4: 8 or 12 fits",
+        "image_size=10 is not a multiple of patch=4: try 8 or 12",
     ),
     "model": (["train", "digits", "--model", "ViT-Tj/2"], "unknown model 'ViT-Tj/2': did you mean"),
     "recipe": (["train", "x", "--recipe", "digit"], "unknown recipe 'digit': did you mean digits"),

@@ -11,7 +11,7 @@ from tyro.conf import Positional
 
 from vitlab import parsing
 from vitlab.errors import UserError
-from vitlab.models.config import Size
+from vitlab.images import Size
 from vitlab.options import Options, option
 from vitlab.recipes.named import default_recipe
 from vitlab.recipes.named import recipe as named_recipe

@@ -175,8 +175,9 @@ def models(words: list[str]) -> None:
     from vitlab.arguments import List, parse
 
     args = parse(List, words, "models")
+    from vitlab.models.config import config_of
     from vitlab.models.cost import cost
-    from vitlab.models.names import MODELS, config_of
+    from vitlab.models.names import MODELS
 
     prices = {name: cost(config_of(name)) for name in MODELS}
     if args.json:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import vitlab
-from vitlab.models.config import ResNetConfig, ViTConfig
+from vitlab.models.config import ResNetConfig, ViTConfig, config_of
 from vitlab.models.create import build
-from vitlab.models.names import MODELS, config_of, shape_of
+from vitlab.models.names import MODELS, shape_of
 from vitlab.models.position import resize, resize_positions
 from vitlab.weights.load import assemble
 
@@ -399,20 +399,24 @@ IMPOSSIBLE = {
     "stages=(3, 4, 6, 3) gives a map of 1/32, on which patch=16 cannot be cut: patch=32": {
         "stem": "resnet", "stages": (3, 4, 6, 3),
     },
-    "stages=(2,) is for stem=resnet, not linear": {"stages": (2,)},
+    "stages=(2,) applies only with stem=resnet": {"stages": (2,)},
     "stem=hmlp needs patch=8, 16, 32": {"stem": "hmlp", "patch": 14},
     "stem=conv needs a patch that is a power of 2, not 14": {"stem": "conv", "patch": 14},
     "stem=local needs a patch that 4 divides, not 14": {"stem": "local", "patch": 14},
-    "stem_act=gelu is for stem=linear": {"stem": "hmlp", "stem_act": "gelu"},
-    "stem_norm=batch is for linear, hmlp and conv": {"stem": "local", "stem_norm": "batch"},
-    "queries=3 is for pool=attention, not token": {"queries": 3},
-    "queries must be a whole number of at least 1, not 0": {"queries": 0},
-    "positions_at=every has no meaning for rope": {"positions": "rope", "positions_at": "every"},
+    "stem_act=gelu applies only with stem=linear": {"stem": "hmlp", "stem_act": "gelu"},
+    "stem_norm=batch applies only with stem=linear, hmlp or conv": {
+        "stem": "local", "stem_norm": "batch",
+    },
+    "queries=3 applies only with pool=attention": {"queries": 3},
+    "queries must be at least 1, not 0": {"queries": 0},
+    "positions_at=every applies only with positions=1d, 2d, relative or bias": {
+        "positions": "rope", "positions_at": "every",
+    },
     "positions=rope needs 4 to divide the head width, not 6": {
         "positions": "rope", "width": 12, "heads": 2,
     },
-    "drop_path must lie in [0, 1), not 1.0": {"drop_path": 1.0},
-    "registers must be 0 or more, not -1": {"registers": -1},
+    "drop_path must be at least 0 and below 1, not 1.0": {"drop_path": 1.0},
+    "registers must be at least 0, not -1": {"registers": -1},
 }  # fmt: skip
 
 
@@ -424,11 +428,11 @@ def test_impossible_combinations_say_what_would_work(message: str) -> None:
 
 
 def test_impossible_resnets() -> None:
-    with pytest.raises(ValueError, match="widen=2 is for BiT ResNets"):
+    with pytest.raises(ValueError, match="widen=2 applies only with attention=none"):
         ResNetConfig(attention="axial", widen=2)
-    with pytest.raises(ValueError, match="stages must be numbers of units"):
+    with pytest.raises(ValueError, match="stages must have at least one stage"):
         ResNetConfig(stages=())
-    with pytest.raises(ValueError, match="unknown model field 'heads' of BiT-R50x1"):
+    with pytest.raises(ValueError, match="unknown BiT-R50x1 option 'heads'"):
         vitlab.create("BiT-R50x1", heads=3)
     with pytest.raises(ValueError, match="did you mean BiT-R50x1"):
         vitlab.create("BiT-R51x1")

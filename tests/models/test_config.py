@@ -1,39 +1,56 @@
 """Configurations and their names."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import vitlab
-from vitlab.models.config import ViTConfig
-from vitlab.models.names import MODELS, SIZES, config_of, name_of, shape_of
+from vitlab.errors import OptionError
+from vitlab.models.config import ViTConfig, config_of
+from vitlab.models.names import MODELS, SIZES, shape_of
 
-REFUSED = {
-    "image_size=225 is not a multiple of patch=16: 224 or 240 fits": {"image_size": 225},
+REFUSED: dict[str, dict[str, Any]] = {
+    "image_size=225 is not a multiple of patch=16: try 224 or 240": {"image_size": 225},
     "image_size=(224, 100) is not": {"image_size": (224, 100)},
-    "image_size=(8, 9) is not a multiple of patch=16: 16 fits": {"image_size": (8, 9)},
+    "image_size=(8, 9) is not a multiple of patch=16: try 16": {"image_size": (8, 9)},
+    "image_size must be a whole number or two whole numbers, at least 1, not (1, 2, 3)": {
+        "image_size": (1, 2, 3)
+    },
+    "image_size must be a whole number or two whole numbers, at least 1, not 224.0": {
+        "image_size": 224.0
+    },
     "heads=7 does not divide width=768: 6 or 8 would": {"heads": 7},
-    "depth must be a whole number of at least 1, not 0": {"depth": 0},
-    "branches must be a whole number of at least 1, not 0": {"branches": 0},
-    "classes must be a whole number of at least 0, not 2.5": {"classes": 2.5},
-    "pool must be one of token, mean, both, prefix, attention, not 'max'": {"pool": "max"},
+    "depth must be at least 1, not 0": {"depth": 0},
+    "branches must be at least 1, not 0": {"branches": 0},
+    "classes must be a whole number at least 0, not 2.5": {"classes": 2.5},
+    "registers must be a whole number at least 0, not 1.5": {"registers": 1.5},
+    "pool must be one of token, mean, both, prefix, attention, not max": {"pool": "max"},
     "positions must be one of none, 1d, 2d, relative, bias, rope, not '3d'": {"positions": "3d"},
-    "dropout must lie in [0, 1), not 1.0": {"dropout": 1.0},
-    "mean needs 3 numbers, one a channel": {"mean": (0.1, 0.2)},
+    "qk_norm must be True or False, not 1": {"qk_norm": 1},
+    "dropout must be at least 0 and below 1, not 1.0": {"dropout": 1.0},
+    "drop_path must be a number at least 0 and below 1, not nan": {"drop_path": float("nan")},
+    "mean needs 3 numbers, one per channel": {"mean": (0.1, 0.2)},
+    "mean must be a list of numbers, not abc": {"mean": "abc"},
     "std must be above 0": {"std": 0.0},
-    "crop must lie in (0, 1], not 0": {"crop": 0},
+    "crop must be above 0 and at most 1, not 0": {"crop": 0},
     "labels has 2 names for classes=3": {"labels": ("a", "b"), "classes": 3},
-    "image_size must be pixels": {"image_size": (1, 2, 3)},
-    "pre_logits must be 0 or more": {"pre_logits": -1},
+    "labels has 1 names for classes=3": {"labels": "abc", "classes": 3},
+    "pre_logits must be at least 0": {"pre_logits": -1},
+    "pre_logits must be a whole number or True, at least 0, not 0.5": {"pre_logits": 0.5},
     "norm_eps must be above 0": {"norm_eps": 0.0},
+    "rope_base=50.0 applies only with positions=rope": {"rope_base": 50.0},
+    "drop_path_ramp=True applies only with drop_path": {"drop_path_ramp": True},
+    "pool=token needs a class token: set class_token=True": {"class_token": False},
+    "norm_at=pooled needs pool=token or mean, not both": {"norm_at": "pooled", "pool": "both"},
 }
 
 
 @pytest.mark.parametrize("message", REFUSED)
 def test_impossible_values_are_named_with_what_would_work(message: str) -> None:
-    with pytest.raises(ValueError) as caught:  # the message is compared below
+    with pytest.raises(OptionError) as caught:  # the message is compared below
         ViTConfig(**REFUSED[message])
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
@@ -54,8 +71,14 @@ def test_the_nearest_name_is_suggested(wrong: str, right: str) -> None:
 
 
 def test_a_wrong_field_is_named() -> None:
-    with pytest.raises(ValueError, match="unknown model field 'widht'"):
+    with pytest.raises(ValueError, match="unknown ViT-B/16 option 'widht': did you mean width"):
         vitlab.create("ViT-B/16", widht=3)
+    with pytest.raises(OptionError, match="unknown ViT-B/16 option 'COUNTS': choose from image"):
+        vitlab.create("ViT-B/16", COUNTS=("x",))
+    with pytest.raises(OptionError, match="a model name must be text such as 'ViT-B/16', not 3"):
+        vitlab.create(3)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="option 'depht': did you mean depth"):
+        config_of("ViT(width=96,depht=6,heads=3,mlp=384)/2")
 
 
 def test_one_form_for_sizes_and_statistics() -> None:
@@ -67,6 +90,7 @@ def test_one_form_for_sizes_and_statistics() -> None:
         (0.25,),
     )
     assert ViTConfig().mean == (0.5, 0.5, 0.5)
+    assert ViTConfig(stem="resnet", stages=3, patch=4).stages == (3,)  # one stage of three units
     assert ViTConfig(pre_logits=True).pre_logits == 768
     assert ViTConfig(image_size=(32, 48)).grid == (2, 3)
 
@@ -110,11 +134,11 @@ def test_any_shape_survives_its_name_and_its_file(
         image_size=(grid[0] * patch, grid[1] * patch),
     )  # fmt: skip
     fields = {key: getattr(config, key) for key in (*shape, "depth", "branches", "patch")}
-    again = config_of(name_of(config), image_size=config.image_size)
+    again = config_of(config.name, image_size=config.image_size)
     assert {key: getattr(again, key) for key in fields} == fields
     assert ViTConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
 
 
 def test_a_field_of_a_newer_version_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown model field 'color'"):
+    with pytest.raises(ValueError, match="unknown option 'color'"):
         ViTConfig.from_dict({"color": 3})

@@ -6,7 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import vitlab
 from vitlab.models.attention import attention_weights
-from vitlab.models.names import config_of
+from vitlab.models.config import config_of
 
 # Three things, Tables 1, 3 and 7; ViT-H/14 as timm prints it: millions of parameters, GMACs
 PRINTED: dict[str, tuple[str, dict[str, object], str, float]] = {

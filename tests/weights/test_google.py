@@ -148,7 +148,7 @@ def stored(values: dict[str, Array], file: Path, dtype: type = np.float32) -> Pa
 
 
 def config_of(name: str, classes: int = 5, size: Any = 32, **choices: Any) -> Any:
-    return vitlab.models.names.config_of(name, classes=classes, image_size=size, **choices)
+    return vitlab.models.config.config_of(name, classes=classes, image_size=size, **choices)
 
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

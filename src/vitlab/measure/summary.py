@@ -4,12 +4,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from vitlab.images import Size
 from vitlab.measure.speed import speed
-from vitlab.models.config import ModelConfig, Size
+from vitlab.models.config import ModelConfig, config_of
 from vitlab.models.cost import cost
 from vitlab.models.create import build
 from vitlab.models.fuse import fuse
-from vitlab.models.names import config_of
 from vitlab.weights.load import load
 
 

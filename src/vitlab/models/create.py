@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from vitlab.models.config import ModelConfig, ResNetConfig, Size, ViTConfig
-from vitlab.models.names import config_of
+from vitlab.images import Size
+from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig, config_of
 from vitlab.models.resnets.resnet import ResNet
 from vitlab.models.vit import VisionTransformer
 

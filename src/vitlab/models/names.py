@@ -1,11 +1,14 @@
-"""The papers' notation for a model, `ViT-S18x2/16`, to its configuration and back."""
+"""The papers' notation for a model, `ViT-S18x2/16`: its tables, how it is read and written.
+
+A name states the shape of a model; everything else is a field of its configuration, which reads
+and writes its name here.
+"""
 
 import difflib
 import re
 from typing import Any
 
-from vitlab.errors import UserError
-from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.errors import OptionError
 
 # width, depth, heads, mlp: ViT paper, Table 1; Ti and S from DeiT; the rest from the releases
 # that followed (Zhai et al., Scaling Vision Transformers; Alabdulmohsin et al., SoViT).
@@ -28,9 +31,8 @@ STAGES = {
     152: (3, 8, 36, 3),
     200: (3, 24, 36, 3),
 }
-SHAPE = ("width", "depth", "heads", "mlp", "branches", "patch", "stem", "stages", "attention")
 
-# What `vitlab models` lists; any other depth, number of branches and patch has a name as well.
+# What `vitlab models` lists; other depths, numbers of branches and patches have names as well.
 MODELS = (
     "ViT-Ti/16",
     "ViT-S/32",
@@ -74,32 +76,24 @@ _BIT = re.compile(r"BiT-R(?P<units>\d+|\([\d-]+\))x(?P<widen>\d+)")
 _AXIAL = re.compile(r"Axial-ResNet-(?P<units>\d+|\([\d-]+\))")
 
 
-def config_of(name: str, **choices: Any) -> ModelConfig:
-    """The configuration a name stands for, with any further field of it chosen.
+def names_resnet(name: str) -> bool:
+    """Whether a name is that of a ResNet, such as `BiT-R50x1`, rather than of a ViT."""
+    return bool(_BIT.fullmatch(name) or _AXIAL.fullmatch(name))
+
+
+def shape_of(name: str) -> dict[str, Any]:
+    """Return the configuration fields that a name states.
 
     `ViT-B/16` is a size of the papers and its patch; `ViT-B13/16` has another depth and
     `ViT-S18x2/16` parallel branches (Three things, section 3). `R50+ViT-B/16` has a ResNet for a
     stem, `Axial-ViT-B/16` axial attention; `BiT-R50x1` and `Axial-ResNet-50` are ResNets. A shape
-    without a size of its own spells its fields out: `ViT(width=96,depth=6,heads=3,mlp=384)/2`.
+    without a size of its own lists its fields: `ViT(width=96,depth=6,heads=3,mlp=384)/2`.
 
     Raises:
-        ValueError: no such name or field, or values that cannot be.
+        OptionError: an unknown name; the message suggests the nearest known one.
     """
-    shape = shape_of(name)
-    kind = kind_of(name)
-    if unknown := sorted(set(choices) - set(kind.__dataclass_fields__)):
-        known = ", ".join(kind.__dataclass_fields__)
-        raise UserError(f"unknown model field {unknown[0]!r} of {name}; there are {known}")
-    return kind(**(shape | choices))
-
-
-def kind_of(name: str) -> type[ModelConfig]:
-    """Which configuration a name is for."""
-    return ResNetConfig if _BIT.fullmatch(name) or _AXIAL.fullmatch(name) else ViTConfig
-
-
-def shape_of(name: str) -> dict[str, Any]:
-    """The fields of the configuration that a name states."""
+    if not isinstance(name, str):
+        raise OptionError(f"a model name must be text such as 'ViT-B/16', not {name!r}")
     if match := _BIT.fullmatch(name):
         if stages := _stages(match["units"]):
             return {"stages": stages, "widen": int(match["widen"])}
@@ -108,11 +102,11 @@ def shape_of(name: str) -> dict[str, Any]:
             return {"stages": stages, "attention": "axial"}
     elif (match := _VIT.fullmatch(name)) and (shape := _vit_shape(match)):
         return shape
-    raise UserError(f"unknown model {name!r}: {_suggestion(name)}")
+    raise OptionError(f"unknown model {name!r}: {_suggestion(name)}")
 
 
 def _vit_shape(match: re.Match[str]) -> dict[str, Any] | None:
-    """The fields in a ViT's name; None where a part of it is unknown."""
+    """Return the fields in a ViT's name, or None where a part of it is unknown."""
     shape: dict[str, Any] = {"patch": int(match["patch"])}
     if match["fields"]:
         shape |= {key: int(n) for key, n in re.findall(r"([a-z]+)=(\d+)", match["fields"])}
@@ -128,19 +122,18 @@ def _vit_shape(match: re.Match[str]) -> dict[str, Any] | None:
         if stages is None:
             return None
         shape |= {"stem": "resnet", "stages": stages}
-    known = set(ViTConfig.__dataclass_fields__)
-    return shape if set(shape) <= known else None
+    return shape
 
 
 def _stages(units: str) -> tuple[int, ...] | None:
-    """Units of each stage from `50` or from `(3-4-6-3)`."""
+    """Return the units of each stage from `50` or from `(3-4-6-3)`."""
     if units.startswith("("):
         return tuple(int(number) for number in units.strip("()").split("-") if number)
     return STAGES.get(int(units))
 
 
 def _hybrid(units: str, patch: int) -> tuple[int, ...] | None:
-    """Units of a hybrid's stages; at 1/16 the fourth stage's go into the third (4.1, option ii)."""
+    """Return a hybrid's stages; at 1/16 the fourth's units go into the third (4.1, option ii)."""
     stages = _stages(units)
     if stages and patch == 16 and not units.startswith("("):
         return (*stages[:2], stages[2] + stages[3])
@@ -148,42 +141,39 @@ def _hybrid(units: str, patch: int) -> tuple[int, ...] | None:
 
 
 def _units(stages: tuple[int, ...], patch: int = 0) -> str:
-    """What `_stages` or, with a patch, `_hybrid` turns back into these stages."""
+    """Write stages as `_stages` or, with a patch, `_hybrid` reads them."""
     if not stages:
         return ""
     known = (str(depth) for depth in STAGES if _hybrid(str(depth), patch) == stages)
     return next(known, "(" + "-".join(map(str, stages)) + ")")
 
 
-def name_of(config: ModelConfig) -> str:
-    """The notation of a configuration's shape; `shape_of` turns it back into the same shape."""
-    if isinstance(config, ResNetConfig):
-        units = _units(config.stages)
-        axial = config.attention == "axial"
-        return f"Axial-ResNet-{units}" if axial else f"BiT-R{units}x{config.widen}"
-    assert isinstance(config, ViTConfig)
-    return f"{_front(config)}ViT{_middle(config)}/{config.patch}"
+def vit_name(
+    width: int, depth: int, heads: int, mlp: int, branches: int, patch: int,
+    *, axial: bool, hybrid: tuple[int, ...] | None,
+) -> str:  # fmt: skip
+    """Write a ViT's shape; `hybrid` has the stages of a ResNet stem, None for another stem."""
+    front = "Axial-" if axial else ""
+    front += f"R{_units(hybrid, patch)}+" if hybrid is not None else ""
+    shape = f"(width={width},depth={depth},heads={heads},mlp={mlp}"
+    middle = shape + (f",branches={branches})" if branches > 1 else ")")
+    for size, (usual_width, usual_depth, usual_heads, usual_mlp) in SIZES.items():
+        if (width, heads, mlp) == (usual_width, usual_heads, usual_mlp):
+            parallel = f"x{branches}" if branches > 1 else ""
+            middle = f"-{size}{depth if parallel or depth != usual_depth else ''}{parallel}"
+    return f"{front}ViT{middle}/{patch}"
 
 
-def _front(config: ViTConfig) -> str:
-    axial = "Axial-" if config.attention == "axial" else ""
-    resnet = f"R{_units(config.stages, config.patch)}+" if config.stem == "resnet" else ""
-    return axial + resnet
-
-
-def _middle(config: ViTConfig) -> str:
-    for size, (width, depth, heads, mlp) in SIZES.items():
-        if (config.width, config.heads, config.mlp) == (width, heads, mlp):
-            branches = f"x{config.branches}" if config.branches > 1 else ""
-            return f"-{size}{config.depth if branches or config.depth != depth else ''}{branches}"
-    keys = ["width", "depth", "heads", "mlp"] + ["branches"] * (config.branches > 1)
-    return "(" + ",".join(f"{key}={getattr(config, key)}" for key in keys) + ")"
+def resnet_name(stages: tuple[int, ...], widen: int, *, axial: bool) -> str:
+    """Write a ResNet's shape."""
+    units = _units(stages)
+    return f"Axial-ResNet-{units}" if axial else f"BiT-R{units}x{widen}"
 
 
 def _suggestion(name: str) -> str:
-    """The nearest name that exists, with the patch that was asked for if there was one."""
+    """Suggest the nearest known name, with the same patch if there was one."""
     patch = match[1] if (match := re.search(r"/(\d+)$", name)) else None
     known = {f"ViT-{size}/{patch}" for size in SIZES} if patch else set(MODELS)
     folded = {each.lower(): each for each in sorted(known | set(MODELS))}
     near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
-    return f"did you mean {folded[near[0]]}?" if near else "a name looks like ViT-B/16"
+    return f"did you mean {folded[near[0]]}?" if near else "a model name looks like ViT-B/16"

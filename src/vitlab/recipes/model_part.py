@@ -3,8 +3,8 @@
 from dataclasses import dataclass, fields, make_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
-from vitlab.models.names import config_of, kind_of, shape_of
+from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig, config_of, kind_of
+from vitlab.models.names import shape_of
 from vitlab.options import Option, Options, applies, check_known, checked, hints, option, options_of
 
 FROM_DATA = ("labels",)  # fields of a configuration that nobody chooses

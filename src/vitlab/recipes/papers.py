@@ -9,8 +9,8 @@ from typing import Any
 
 from vitlab.data.settings import Augment
 from vitlab.errors import OptionError
-from vitlab.models.config import ViTConfig
-from vitlab.models.names import kind_of, shape_of
+from vitlab.models.config import ViTConfig, kind_of
+from vitlab.models.names import shape_of
 from vitlab.recipes.model_part import model_part
 from vitlab.recipes.parts import Objective, Optimization, Schedule
 from vitlab.recipes.recipe import Recipe

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitlab.models.config import Size
+from vitlab.images import Size
 from vitlab.weights.load import place_of, understand
 from vitlab.weights.reading import Hints, collect, reason, unused
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from vitlab.errors import UserError
-from vitlab.models.config import ModelConfig, Size
+from vitlab.images import Size
+from vitlab.models.config import ModelConfig
 from vitlab.models.create import Model, build
 from vitlab.weights.fingerprint import as_bytes, fingerprint
 from vitlab.weights.save import whole_state

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from vitlab.errors import UserError
 from vitlab.files import MODEL_FOLDER
-from vitlab.models.config import ModelConfig, ResNetConfig, Size, ViTConfig
+from vitlab.images import Size
+from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.models.create import Model, build
 from vitlab.models.position import BiasPositions, RotaryPositions, resize_positions
+from vitlab.options import options_of
 from vitlab.weights.delta_file import is_delta, load_delta
 from vitlab.weights.formats import big_transfer as bit
 from vitlab.weights.formats import google, own
@@ -88,7 +90,7 @@ def load(
 def understand(path: Path, hints: Hints) -> tuple[Source, Reading]:
     """Which format a file or folder has, and what it says."""
     for key in hints.choices:
-        known = set(ViTConfig.__dataclass_fields__) | set(ResNetConfig.__dataclass_fields__)
+        known = set(options_of(ViTConfig)) | set(options_of(ResNetConfig))
         if key not in known:
             raise UserError(f"unknown model field {key!r}")
     source = open_source(path)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from vitlab.errors import UserError
-from vitlab.models.config import ModelConfig, Size
+from vitlab.images import Size
+from vitlab.models.config import ModelConfig
 from vitlab.models.create import build
 from vitlab.weights.entries import Entry
 from vitlab.weights.source import Shape, Source, readable

@@ -7,7 +7,7 @@ import numpy as np
 from vitlab.data.decode import decode
 from vitlab.data.decode.decode import BadImage
 from vitlab.data.sources.sources import Source
-from vitlab.models.config import Size
+from vitlab.images import Size
 
 LOOKS = 64  # images whose headers are read
 SMALL = 256  # pixels a side up to which images of one size are taken as they are

@@ -4,12 +4,12 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.errors import UserError
+from vitlab.models.config import map_features, map_stride
 from vitlab.models.resnets.body import (
     Flavor,
     PostRoot,
     PostUnit,
     group_norm,
-    outputs_of,
     reset_convolutions,
     unit_shapes,
 )
@@ -121,7 +121,7 @@ class AxialBody(nn.Module):
                     rows, columns = -(-rows // 2), -(-columns // 2)
                 stage.append(PostUnit(inputs, width, stride, middle, AXIAL))
             self.stages.append(stage)
-        self.features, self.stride = outputs_of(stages, 64)
+        self.features, self.stride = map_features(stages), map_stride(stages)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Convolutions as in the other bodies (`reset_convolutions`), then the attentions."""

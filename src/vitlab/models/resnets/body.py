@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from vitlab.models.config import map_features, map_stride
 from vitlab.models.init import lecun_normal_
 
 
@@ -213,7 +214,7 @@ class HybridBody(nn.Module):
         self.stages = nn.Sequential()
         for shapes in unit_shapes(stages, 64):
             self.stages.append(nn.Sequential(*(self._unit(*shape) for shape in shapes)))
-        self.features, self.stride = outputs_of(stages, 64)
+        self.features, self.stride = map_features(stages), map_stride(stages)
 
     def _unit(self, inputs: int, width: int, stride: int) -> PostUnit:
         middle = ConvNorm(width, width, 3, stride, self.flavor)
@@ -247,7 +248,7 @@ class BiTBody(nn.Module):
         self.stages = nn.Sequential()
         for shapes in unit_shapes(stages, width):
             self.stages.append(nn.Sequential(*(PreUnit(*shape, BIT) for shape in shapes)))
-        self.features, self.stride = outputs_of(stages, width)
+        self.features, self.stride = map_features(stages, widen), map_stride(stages)
         self.norm = group_norm(self.features, BIT)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -260,13 +261,6 @@ class BiTBody(nn.Module):
         # Zeros, not -inf, around the largest of 3x3: they count, for nothing was rectified yet
         features = F.max_pool2d(F.pad(features, (1, 1, 1, 1)), 3, 2)
         return F.relu(self.norm(self.stages(features)))
-
-
-def outputs_of(stages: tuple[int, ...], width: int) -> tuple[int, int]:
-    """Channels of the last stage, and pixels of the image along a side of one of its places."""
-    if not stages:
-        return width, 4
-    return 4 * width * 2 ** (len(stages) - 1), 4 * 2 ** (len(stages) - 1)
 
 
 def reset_convolutions(body: nn.Module, generator: torch.Generator | None = None) -> None:

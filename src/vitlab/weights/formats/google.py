@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitlab.errors import UserError
-from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.config import ModelConfig, ViTConfig, map_stride
 from vitlab.weights.entries import Entry, computed, each, same, without_first_row
 from vitlab.weights.reading import Hints, Reading
 from vitlab.weights.source import Source, units_of
@@ -76,9 +76,13 @@ def _config(shapes: dict[str, tuple[int, ...]], hints: Hints) -> tuple[ViTConfig
         "patch": side, "channels": channels, "gelu": "tanh", "fit": "squash",
     }  # fmt: skip
     if stages is not None:
-        grown = 2 ** (max(len(stages), 1) + 1)
         channels = shapes["conv_root/kernel"][2]
-        fields |= {"stem": "resnet", "stages": stages, "patch": side * grown, "channels": channels}
+        fields |= {
+            "stem": "resnet",
+            "stages": stages,
+            "patch": side * map_stride(stages),
+            "channels": channels,
+        }
     place = next((name for name in PLACES if name in shapes), "")
     pooled = any(name.startswith("MAPHead_0/") for name in shapes)
     fields["pool"] = "attention" if pooled else "token" if "cls" in shapes else "mean"

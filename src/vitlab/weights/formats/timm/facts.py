@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitlab.errors import UserError
-from vitlab.models.config import Size
-from vitlab.models.names import config_of
+from vitlab.images import Size
+from vitlab.models.config import config_of
 from vitlab.weights.source import Shape, Source
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}

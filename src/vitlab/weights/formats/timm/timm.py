@@ -9,7 +9,8 @@ import re
 from typing import Any
 
 from vitlab.errors import UserError
-from vitlab.models.config import Size, ViTConfig
+from vitlab.images import Size
+from vitlab.models.config import ViTConfig, map_stride
 from vitlab.weights.formats.timm.facts import Facts, facts_of
 from vitlab.weights.formats.timm.table import NAME, Dialect, entries
 from vitlab.weights.reading import Hints, Reading
@@ -164,9 +165,8 @@ def _stem(source: Source, shapes: dict[str, Shape]) -> dict[str, Any]:
     root = "patch_embed.backbone.conv" if not stages else "patch_embed.backbone.stem.conv"
     if f"{root}.weight" not in shapes:
         raise UserError(f"{source.path}: {NAME}: the hybrid's ResNet is not one as known")
-    grown = 2 ** (max(len(stages), 1) + 1)
     return {
-        "stem": "resnet", "stages": stages, "patch": side * grown, "resnet": "timm",
+        "stem": "resnet", "stages": stages, "patch": side * map_stride(stages), "resnet": "timm",
         "channels": shapes[f"{root}.weight"][1],
     }  # fmt: skip
 

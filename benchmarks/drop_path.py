@@ -1,18 +1,25 @@
-"""What stochastic depth saves: a training step at rate 0 and at rate 0.4, ViT-S/16's blocks.
+"""What stochastic depth saves: forward and backward of a model at several rates.
 
 `python benchmarks/drop_path.py --batch 16`
 
-Dropped samples take no part in a branch, so a step at rate 0.4 should come near 60% of the blocks'
-time. Figures are medians of interleaved rounds. Needs torch alone.
+A sample that is dropped takes no part in a branch, so at rate 0.4 the time should come near 60% of
+that at rate 0. Figures are medians of interleaved rounds. Needs torch alone.
 """
 
 import argparse
 import statistics
-import time
+from functools import partial
+from typing import Any
 
 import torch
+from measuring import interleaved, machine
 
 import vitlab
+
+
+def step(model: Any, images: torch.Tensor) -> None:
+    """Go forward and backward."""
+    model(images).sum().backward()
 
 
 def main() -> None:
@@ -26,20 +33,13 @@ def main() -> None:
     args = parser.parse_args()
     images = torch.randn(args.batch, 3, 224, 224, device=args.device)
     models = {r: vitlab.create(args.model, drop_path=r).to(args.device).train() for r in args.rates}
-    times: dict[float, list[float]] = {rate: [] for rate in models}
-    for number in range(args.rounds + 1):
-        for rate, model in models.items():
-            start = time.perf_counter()
-            model(images).sum().backward()
-            if args.device.startswith("cuda"):
-                torch.cuda.synchronize()
-            if number:  # the first round warms up
-                times[rate].append(time.perf_counter() - start)
-    print(f"{args.model}, batch {args.batch}, {args.device}, torch {torch.__version__}\n")
-    print("| rate | forward and backward | of rate 0 |\n| --- | --- | --- |")
-    whole = statistics.median(times[args.rates[0]])
-    for rate, each in times.items():
-        middle = statistics.median(each)
+    works: dict[str, Any] = {str(r): partial(step, model, images) for r, model in models.items()}
+    times = interleaved(works, args.rounds, args.device)
+    print(f"{args.model}, batch {args.batch}, {machine(args.device)}\n")
+    print("| rate | forward and backward | share of the first |\n| --- | --- | --- |")
+    medians = {rate: statistics.median(each) for rate, each in times.items()}
+    whole = next(iter(medians.values()))
+    for rate, middle in medians.items():
         print(f"| {rate} | {1000 * middle:.0f} ms | {middle / whole:.2f} |")
 
 

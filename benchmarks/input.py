@@ -1,14 +1,15 @@
-"""Images a second on one core, from the file to a 224x224 uint8 crop, beside timm and datasets.
+"""Images per second on one core, from the file to a 224x224 uint8 crop, beside timm and datasets.
 
 `python benchmarks/input.py photos/`  (and `--parquet cifar10-train.parquet`)
 
-Every contender reads the same files, decodes, cuts a random resized crop (area 0.08 to 1, aspect
-3/4 to 4/3), flips half of them, and leaves uint8 pixels: ours as the workers of `vitlab train` do,
-timm's as its train script does with its prefetcher (RandomResizedCropAndInterpolation with `random`
-or `bilinear` interpolation, flip, ToNumpy), `datasets` with Pillow images and timm's transforms.
-They take turns within each round; the figure is the median over rounds of the processor's time, so
-that other work on the machine counts little. 12-megapixel files are made here by enlarging the
-photos. Decoders alone are timed as well, those that are installed.
+Every contender reads the same files, decodes them, cuts a random resized crop (area 0.08 to 1,
+aspect 3/4 to 4/3), flips half of them, and leaves uint8 pixels: ours as the workers of
+`vitlab train` do, timm's as its train script does with its prefetcher
+(RandomResizedCropAndInterpolation with `random` or `bilinear` interpolation, flip, ToNumpy),
+`datasets` with Pillow images and timm's transforms. They take turns within each round; the figure
+is the median over rounds of the process's CPU time, so that other work on the machine counts
+little. 12-megapixel files are made here by enlarging the photos. Installed decoders are timed alone
+as well.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from measuring import peer
 from PIL import Image
 
 from vitlab.data.decode import jpeg
@@ -38,7 +40,7 @@ from vitlab.data.sources.tar_shards import shards
 from vitlab.models.config import ViTConfig
 
 SIZE, AREA = 224, 0.08
-Work = Callable[[], int]  # does a round, and says of how many images
+Work = Callable[[], int]  # does a round; returns the number of images
 
 
 def main() -> None:
@@ -47,12 +49,12 @@ def main() -> None:
     parser.add_argument("photos", help="a folder of JPEG files")
     parser.add_argument("--parquet", help="a Parquet file of small images")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--images", type=int, default=200, help="of the folder, a round")
-    parser.add_argument("--large", type=int, default=8, help="12-megapixel files, a round")
+    parser.add_argument("--images", type=int, default=200, help="photos per round")
+    parser.add_argument("--large", type=int, default=8, help="12-megapixel files per round")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, one used, load")
-    print(f"{os.getloadavg()[0]:.1f} at the start; {versions()}\n")
+    load = f"{os.cpu_count()} cores, one used, load {os.getloadavg()[0]:.1f} at the start"
+    print(f"{platform.processor() or platform.machine()}, {load}; {versions()}\n")
     files = sorted(p for p in Path(args.photos).rglob("*") if p.suffix.lower() in SUFFIXES)
     files = files[: args.images]
     table("photos as they are", contenders(files), 2 * args.rounds)
@@ -66,7 +68,7 @@ def main() -> None:
 
 
 def versions() -> str:
-    """What was measured."""
+    """Return the installed libraries that are measured, with their versions."""
     names = ("torch", "pillow", "simplejpeg", "timm", "datasets", "opencv-python-headless")
     found = [name for name in names if importlib.util.find_spec(MODULES.get(name, name))]
     return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in found)
@@ -76,7 +78,7 @@ MODULES = {"pillow": "PIL", "opencv-python-headless": "cv2"}
 
 
 def table(title: str, works: dict[str, Work], rounds: int) -> None:
-    """Take turns, and print the medians; the ratio is to the first."""
+    """Time the works in turns and print the medians; the ratio is to the first."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for turn in range(rounds + 1):
         for name, work in works.items():
@@ -84,7 +86,7 @@ def table(title: str, works: dict[str, Work], rounds: int) -> None:
             images = work()
             if turn:  # the first warms up
                 times[name].append((time.process_time() - start) / images)
-    print(f"| {title} | ms an image | images/s | ours is so many times as fast |")
+    print(f"| {title} | ms per image | images/s | time over ours |")
     print("| --- | --- | --- | --- |")
     middle = {name: statistics.median(each) for name, each in times.items()}
     for name, seconds in middle.items():
@@ -94,10 +96,10 @@ def table(title: str, works: dict[str, Work], rounds: int) -> None:
 
 
 def ours(source: Any) -> Work:
-    """Batches of 16 as a worker makes them, a fresh batch every time; flips are drawn with them."""
+    """Make batches of 16 as a worker does, new ones in every round, and flip them."""
     config = ViTConfig(width=16, heads=2, patch=16, image_size=SIZE, classes=2)
-    how = Augment(area=AREA, aspect=4 / 3, flip=True)
-    batches = TrainingBatches(source, config, how, seed=0, batch=16)
+    options = Augment(area=AREA, aspect=4 / 3, flip=True)
+    batches = TrainingBatches(source, config, options, seed=0, batch=16)
     count = max(1, len(source) // 16)
     position = 0
 
@@ -106,7 +108,7 @@ def ours(source: Any) -> Work:
         done = 0
         for k in range(position, position + count):
             batch = batches[k]
-            for place in (batch.draws[:, 0] < 0.5).nonzero():  # else the training device does it
+            for place in (batch.draws[:, 0] < 0.5).nonzero():  # as the device does
                 batch.images[place[0]] = batch.images[place[0]].flip(1)
             done += len(batch) + len(batch.bad)
         position += count
@@ -116,7 +118,7 @@ def ours(source: Any) -> Work:
 
 
 def contenders(files: list[Path]) -> dict[str, Work]:
-    """Ours first, then whichever peers are installed."""
+    """Return our work, then those of the installed peers."""
     labels = np.zeros(len(files), np.int64)
     works: dict[str, Work] = {
         "vitlab": ours(Files(Path(), [str(file) for file in files], labels, ("a", "b")))
@@ -130,7 +132,7 @@ def contenders(files: list[Path]) -> dict[str, Work]:
 
 
 def loop(files: list[Path], transform: Callable[[Image.Image], Any]) -> int:
-    """As timm's ImageFolder reads: open, convert, transform."""
+    """Read as timm's ImageFolder does: open, convert, transform."""
     for file in files:
         with file.open("rb") as stream:
             transform(Image.open(stream).convert("RGB"))
@@ -138,33 +140,26 @@ def loop(files: list[Path], transform: Callable[[Image.Image], Any]) -> int:
 
 
 def timms() -> dict[str, Callable[[Image.Image], Any]]:
-    """The training transforms of timm up to uint8, beside any build of torchvision."""
-    if not all(map(importlib.util.find_spec, ("timm", "torchvision"))):
+    """Return timm's training transforms up to uint8, by their interpolation."""
+    if peer("timm") is None:
         return {}
-    path = Path(__file__).parents[1] / "tests" / "oracles" / "peers.py"
-    spec = importlib.util.spec_from_file_location("peers", path)
-    assert spec is not None
-    assert spec.loader is not None
-    peers = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(peers)
-    peers.prepare_torchvision()
     from timm.data.transforms import RandomResizedCropAndInterpolation, ToNumpy
     from torchvision import transforms
 
     return {
-        how: transforms.Compose(
+        mode: transforms.Compose(
             [
-                RandomResizedCropAndInterpolation(SIZE, (AREA, 1.0), interpolation=how),
+                RandomResizedCropAndInterpolation(SIZE, (AREA, 1.0), interpolation=mode),
                 transforms.RandomHorizontalFlip(),
                 ToNumpy(),
             ]
         )
-        for how in ("random", "bilinear")
+        for mode in ("random", "bilinear")
     }
 
 
 def table_of(items: list[bytes], transform: Callable[[Image.Image], Any]) -> Work:
-    """A `datasets` table with a transform set on it, as its guides show."""
+    """Read a `datasets` table with a transform set on it, as its guides show."""
     import datasets
 
     rows = datasets.Dataset.from_dict(
@@ -182,7 +177,7 @@ def table_of(items: list[bytes], transform: Callable[[Image.Image], Any]) -> Wor
 
 
 def decoders(files: list[Path]) -> dict[str, Work]:
-    """JPEG to RGB at full size, and what a crop of 0.7 of each side lets us leave out."""
+    """Decode JPEG to RGB: whole, and only what a crop of 0.7 of each side needs."""
     items = [file.read_bytes() for file in files]
     sides = [Image.open(BytesIO(item)) for item in items]
     known = [(i, s.height, s.width, s.mode == "L") for i, s in zip(items, sides, strict=True)]
@@ -216,7 +211,7 @@ def decoders(files: list[Path]) -> dict[str, Work]:
 
 
 def enlarged(files: list[Path], folder: Path) -> list[Path]:
-    """The photos at 4000x3000 pixels, JPEG of quality 90."""
+    """Write the photos at 4000x3000 pixels, as JPEGs of quality 90."""
     made = []
     for number, file in enumerate(files):
         made.append(folder / f"{number}.jpg")
@@ -226,7 +221,7 @@ def enlarged(files: list[Path], folder: Path) -> list[Path]:
 
 
 def small(file: str) -> dict[str, Work]:
-    """A few thousand images of a Parquet file, read from it, and from tar shards made of it."""
+    """Read 2,000 images of a Parquet file, from it and from tar shards made of it."""
     from vitlab.data.loading.prepare import prepare
     from vitlab.data.sources.sources import Subset
 

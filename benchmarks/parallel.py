@@ -1,22 +1,20 @@
-"""Parallel branches against a sequence of as many blocks: Three things, Table 4, measured here.
+"""Parallel branches against a sequence of as many blocks (Three things, Table 4).
 
 `python benchmarks/parallel.py --models S B --batches 1 2 4 8 16 --device cuda --precision bf16`
 
-For each model and batch: a sequence of 36 blocks, 18 blocks of two branches run one by one, the
-same as one wide computation (`vitlab.fuse`), the sequence fused as well, and timm's two where timm
-is installed. All have the same multiply-adds. Figures are medians of interleaved rounds; ratios are
-over the plain sequence. Needs torch alone.
+For each model and batch: a sequence of 36 blocks, 18 blocks of two branches that run one after the
+other, the same as one wide computation (`vitlab.fuse`), the fused sequence, and timm's two models
+if timm is installed. All have the same multiply-adds. Figures are medians of interleaved rounds;
+ratios are over the plain sequence. Needs torch alone.
 """
 
 import argparse
-import importlib
-import platform
 import statistics
-import time
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+from measuring import interleaved, machine, peer
 from torch import nn
 
 import vitlab
@@ -25,7 +23,7 @@ FORMS = ("36x1", "18x2 apart", "18x2 wide", "36x1 fused", "timm 36x1", "timm 18x
 
 
 def ours(size: str) -> dict[str, nn.Module]:
-    """Our forms of one size; weights are shared where the models are the same."""
+    """Return our forms of one size; a fused form has the weights of its model."""
     sequence = vitlab.create(f"ViT-{size}36/16").eval()
     parallel = vitlab.create(f"ViT-{size}18x2/16").eval()
     return {
@@ -37,11 +35,9 @@ def ours(size: str) -> dict[str, nn.Module]:
 
 
 def theirs(size: str) -> dict[str, nn.Module]:
-    """Timm's sequence and parallel model, where it can be imported."""
-    try:
-        timm: Any = importlib.import_module("timm")
-    except (ImportError, RuntimeError) as error:
-        print(f"timm is left out: {error}")
+    """Return timm's sequence and parallel model, if timm can be imported."""
+    timm = peer("timm")
+    if timm is None:
         return {}
     name = {"S": "small", "B": "base"}[size]
     return {
@@ -50,34 +46,14 @@ def theirs(size: str) -> dict[str, nn.Module]:
     }
 
 
-def seconds(run: Callable[[], Any], device: torch.device, repeats: int) -> float:
-    """Median time of a call."""
-    times = []
-    for _ in range(repeats):
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        run()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
-
-
 @torch.inference_mode()
 def compare(
-    forms: dict[str, nn.Module], batch: int, device: torch.device, args: argparse.Namespace
+    forms: dict[str, nn.Module], batch: int, dtype: torch.dtype, args: argparse.Namespace
 ) -> dict[str, float]:
-    """Images a second of every form, in interleaved rounds."""
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[args.precision]
-    images = torch.randn(batch, 3, 224, 224, device=device, dtype=dtype)
-    times: dict[str, list[float]] = {name: [] for name in forms}
-    for model in forms.values():
-        for _ in range(3):
-            model(images)
-    for _ in range(args.rounds):
-        for name, model in forms.items():
-            times[name].append(seconds(lambda model=model: model(images), device, args.repeats))
+    """Return images per second of every form."""
+    images = torch.randn(batch, 3, 224, 224, device=args.device, dtype=dtype)
+    works: dict[str, Any] = {name: partial(model, images) for name, model in forms.items()}
+    times = interleaved(works, args.rounds, args.device, warmup=3, repeats=args.repeats)
     return {name: batch / statistics.median(each) for name, each in times.items()}
 
 
@@ -92,21 +68,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
-    device = torch.device(args.device)
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[args.precision]
     rows = []
     for size in args.models:
         forms = {**ours(size), **theirs(size)}
-        forms = {name: model.to(device, dtype) for name, model in forms.items()}
+        forms = {name: model.to(args.device, dtype) for name, model in forms.items()}
         if args.compile:
             forms = {
                 n: torch.compile(m, mode="max-autotune-no-cudagraphs") for n, m in forms.items()
             }
         for batch in args.batches:
-            rows.append((size, batch, compare(forms, batch, device, args)))
+            rows.append((size, batch, compare(forms, batch, dtype, args)))
             print(rows[-1], flush=True)
-    name = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or "CPU"
-    print(f"\n{name}, {torch.get_num_threads()} threads, torch {torch.__version__}, {args}\n")
+    print(f"\n{machine(args.device)}, {args}\n")
     names = [name for name in FORMS if name in rows[0][2]]
     print("| model | batch | " + " | ".join(names) + " |\n" + "| --- " * (len(names) + 2) + "|")
     for size, batch, speeds in rows:

@@ -7,22 +7,22 @@ A model is SIZE/PATCH:PIXELS:BATCH. A step is forward, softmax cross-entropy, ba
 each side as its own training does it: ours with fused AdamW, clipping at norm 1 and the check that
 loss and gradient are finite; timm's train script with `--opt adamw` and `--amp`, which neither
 clips nor fuses; the Trainer of transformers with fused AdamW and clipping at 1. Precision bf16 is
-autocast, bf16-pure (ours alone) has weights in bf16 beside fp32 masters. Figures are medians of
+autocast; bf16-pure (ours alone) has weights in bf16 beside fp32 masters. Figures are medians of
 interleaved rounds; ratios are over ours, above 1 where ours is faster or smaller. Memory is
-measured one form at a time: the GPU's peak, or what a process of its own grew by. The share is of
-the matrix-product rate measured at the start, counting 6 operations a multiply-add and image. Needs
-torch; peers are left out where they are not installed.
+measured one form at a time: the GPU's peak, or the growth of a process of its own. The share is of
+the matrix-product rate measured at the start, counting 6 operations per multiply-add and image.
+Needs torch; peers that are not installed are left out.
 """
 
 import argparse
 import copy
 import gc
-import importlib.util
+import importlib
 import json
-import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from datetime import date
@@ -30,35 +30,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from measuring import interleaved, machine, peer, seconds
 from torch import nn
 from torch.nn import functional as F
 
 import vitlab
-from vitlab.models import cost
 
-WIDTHS = {"Ti": (192, 3, 12), "S": (384, 6, 12), "B": (768, 12, 12), "L": (1024, 16, 24)}
 Step = Callable[[], float]
 
 
-def peer(name: str) -> Any:
-    """An installed peer, with torchvision made importable as the tests do; None where it is not."""
-    file = Path(__file__).parents[1] / "tests" / "oracles" / "peers.py"
-    try:
-        if importlib.util.find_spec("pytest") and file.exists():
-            spec = importlib.util.spec_from_file_location("peers", file)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-            module.prepare_torchvision()
-        return importlib.import_module(name)
-    except (ImportError, RuntimeError) as error:
-        print(f"{name} is left out: {error}", file=sys.stderr)
-        return None
-
-
 class Logits(nn.Module):
-    """A transformers model that answers with its scores."""
+    """A model of transformers that returns its class scores."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -70,101 +52,34 @@ class Logits(nn.Module):
 
 
 def build_ours(size: str, patch: int, pixels: int) -> Any:
-    """Our model with a head that is not zero."""
+    """Return our model, with a head that is not zero."""
     model = vitlab.create(f"ViT-{size}/{patch}", classes=1000, image_size=pixels)
     torch.nn.init.normal_(model.head.classify.weight, std=0.02)
     return model
 
 
-def build_timm(model: Any, patch: int, pixels: int) -> nn.Module | None:
-    """Timm's model with the weights of ours."""
+def build_timm(model: Any) -> nn.Module | None:
+    """Return timm's model with the weights of ours."""
     timm = peer("timm")
     if timm is None:
         return None
-    c = model.config
-    other = timm.models.VisionTransformer(
-        img_size=pixels, patch_size=patch, embed_dim=c.width, depth=c.depth, num_heads=c.heads
-    )
-    names = {"cls_token": "token", "pos_embed": "positions.0.table"}
-    names |= {f"norm.{x}": f"norm.{x}" for x in ("weight", "bias")}
-    for x in ("weight", "bias"):
-        names |= {f"patch_embed.proj.{x}": f"stem.layers.0.{x}", f"head.{x}": f"head.classify.{x}"}
-        for i in range(c.depth):
-            own = f"blocks.{i}.attention.0", f"blocks.{i}.mlp.0"
-            names |= {
-                f"blocks.{i}.norm1.{x}": f"{own[0]}.norm.{x}",
-                f"blocks.{i}.norm2.{x}": f"{own[1]}.norm.{x}",
-                f"blocks.{i}.attn.qkv.{x}": f"{own[0]}.body.qkv.{x}",
-                f"blocks.{i}.attn.proj.{x}": f"{own[0]}.body.project.{x}",
-                f"blocks.{i}.mlp.fc1.{x}": f"{own[1]}.body.expand.{x}",
-                f"blocks.{i}.mlp.fc2.{x}": f"{own[1]}.body.contract.{x}",
-            }
-    state = model.state_dict()
-    other.load_state_dict({theirs: state[own] for theirs, own in names.items()})
-    return other
+    with tempfile.TemporaryDirectory() as folder:
+        vitlab.save(model, folder, to="timm")
+        return timm.create_model(f"local-dir:{folder}", pretrained=True)
 
 
-def build_transformers(model: Any, patch: int, pixels: int) -> nn.Module | None:
-    """A transformers ViT with the weights of ours, put in by the order and shape of parameters."""
+def build_transformers(model: Any) -> nn.Module | None:
+    """Return the model of transformers with the weights of ours."""
     transformers = peer("transformers")
     if transformers is None:
         return None
-    c = model.config
-    config = transformers.ViTConfig(
-        hidden_size=c.width,
-        num_hidden_layers=c.depth,
-        num_attention_heads=c.heads,
-        intermediate_size=c.mlp,
-        hidden_act="gelu",
-        layer_norm_eps=c.norm_eps,
-        image_size=pixels,
-        patch_size=patch,
-        num_labels=c.classes,
-    )
-    other = transformers.ViTForImageClassification(config)
-    parts: list[tuple[str, torch.Tensor]] = []
-    with torch.no_grad():
-        own = dict(model.state_dict())
-        for name, tensor in other.state_dict().items():
-            parts.append((name, _for_transformers(name, own)))
-            tensor.copy_(parts[-1][1])
-    return Logits(other)
-
-
-def _for_transformers(name: str, own: dict[str, torch.Tensor]) -> torch.Tensor:
-    kind = "weight" if name.endswith("weight") else "bias"
-    if "cls_token" in name:
-        return own["token"]
-    if "position_embeddings" in name:
-        return own["positions.0.table"]
-    if "patch_embeddings" in name:
-        return (
-            own[f"stem.layers.0.{kind}"].view(-1, *own["stem.layers.0.weight"].shape[1:])
-            if (kind == "weight")
-            else own["stem.layers.0.bias"]
-        )
-    if name.startswith("classifier"):
-        return own[f"head.classify.{kind}"]
-    layer = next((part for part in name.split(".") if part.isdigit()), None)
-    if layer is None:
-        return own[f"norm.{kind}"]
-    attention, mlp = f"blocks.{layer}.attention.0", f"blocks.{layer}.mlp.0"
-    for number, words in enumerate((("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"))):
-        if any(word in name for word in words):
-            return own[f"{attention}.body.qkv.{kind}"].chunk(3)[number]
-    if "layernorm_before" in name:
-        return own[f"{attention}.norm.{kind}"]
-    if "layernorm_after" in name:
-        return own[f"{mlp}.norm.{kind}"]
-    if "intermediate" in name or "fc1" in name:
-        return own[f"{mlp}.body.expand.{kind}"]
-    if "attention" in name:
-        return own[f"{attention}.body.project.{kind}"]
-    return own[f"{mlp}.body.contract.{kind}"]
+    with tempfile.TemporaryDirectory() as folder:
+        vitlab.save(model, folder, to="transformers")
+        return Logits(transformers.AutoModelForImageClassification.from_pretrained(folder))
 
 
 def groups(model: nn.Module) -> list[dict[str, Any]]:
-    """Kernels decayed, the rest not."""
+    """Return the parameters in two groups: kernels are decayed, the rest is not."""
     weights = list(model.parameters())
     return [
         {"params": [w for w in weights if w.ndim > 1], "weight_decay": 0.05},
@@ -173,7 +88,7 @@ def groups(model: nn.Module) -> list[dict[str, Any]]:
 
 
 def our_step(model: nn.Module, batch: Any, args: argparse.Namespace, precision: str) -> Step:
-    """As `vitlab train` does it."""
+    """Step as `vitlab train` does."""
     from vitlab.training.step.guard import Guard
     from vitlab.training.step.precision import Engine
 
@@ -198,7 +113,7 @@ def our_step(model: nn.Module, batch: Any, args: argparse.Namespace, precision: 
 
 
 def timm_step(model: nn.Module, batch: Any, args: argparse.Namespace, precision: str) -> Step:
-    """As timm's train.py does it: `--opt adamw --weight-decay 0.05 --amp --amp-dtype bfloat16`."""
+    """Step as timm's train.py with `--opt adamw --weight-decay 0.05 --amp --amp-dtype bfloat16`."""
     create = importlib.import_module("timm.optim").create_optimizer_v2
     optimizer = create(model, opt="adamw", lr=1e-4, weight_decay=0.05)
     network: Any = torch.compile(model) if args.compile else model
@@ -218,7 +133,7 @@ def timm_step(model: nn.Module, batch: Any, args: argparse.Namespace, precision:
 def transformers_step(
     model: nn.Module, batch: Any, args: argparse.Namespace, precision: str
 ) -> Step:
-    """As the Trainer does it: fused AdamW, clipping at 1."""
+    """Step as the Trainer does: fused AdamW, clipping at 1."""
     optimizer = torch.optim.AdamW(groups(model), lr=1e-4, fused=True)
     network: Any = torch.compile(model) if args.compile else model
     device = batch[0].device.type
@@ -239,7 +154,7 @@ FORMS = ("ours", "ours bf16-pure", "timm", "transformers")
 
 
 def form(name: str, spec: str, precision: str, args: argparse.Namespace) -> Step | None:
-    """A step of one side, on the same weights and batch as the others'."""
+    """Return the step of one side, on the same weights and batch as the others'."""
     kind, pixels, batch = spec.split(":")
     size, patch = kind.split("/")
     torch.manual_seed(0)
@@ -247,29 +162,18 @@ def form(name: str, spec: str, precision: str, args: argparse.Namespace) -> Step
     images = torch.randn(int(batch), 3, int(pixels), int(pixels))
     data = images.to(args.device), torch.randint(1000, (int(batch),)).to(args.device)
     if name.startswith("ours"):
-        how = "bf16-pure" if name.endswith("pure") else precision
-        return our_step(copy.deepcopy(model).to(args.device).train(), data, args, how)
+        precision = "bf16-pure" if name.endswith("pure") else precision
+        return our_step(copy.deepcopy(model).to(args.device).train(), data, args, precision)
     build, take = {
         "timm": (build_timm, timm_step),
         "transformers": (build_transformers, transformers_step),
     }[name]
-    other = build(model, int(patch), int(pixels))
+    other = build(model)
     return other and take(other.to(args.device).train(), data, args, precision)
 
 
-def clock(step: Step, device: str, now: Callable[[], float] = time.perf_counter) -> float:
-    """Seconds of a step."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-    start = now()
-    step()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return now() - start
-
-
 def memory(name: str, spec: str, precision: str, args: argparse.Namespace) -> int:
-    """Peak bytes of one form by itself."""
+    """Return the peak bytes of one form by itself."""
     if args.device == "cuda":
         gc.collect()
         torch.cuda.empty_cache()
@@ -286,7 +190,7 @@ def memory(name: str, spec: str, precision: str, args: argparse.Namespace) -> in
 
 
 def memory_here(name: str, spec: str, precision: str, args: argparse.Namespace) -> None:
-    """What this process grows by in three steps, libraries not counted; printed as JSON."""
+    """Print by how many bytes this process grows in three steps, libraries not counted."""
     warm = form(name, "Ti/16:32:2", precision, args)
     assert warm is not None
     warm()
@@ -307,60 +211,56 @@ def _kib(key: str) -> int:
 
 
 def product_rate(device: str, precision: str) -> float:
-    """Operations a second of a large square matrix product, the median of several."""
+    """Return operations per second of a large square matrix product, the median of several."""
     side = 8192 if device == "cuda" else 1536
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
     a = torch.randn(side, side, device=device, dtype=dtype)
     b = torch.randn(side, side, device=device, dtype=dtype)
     for _ in range(3):
         a @ b
-    times = [clock(lambda: (a @ b, 0.0)[1], device) for _ in range(20 if device == "cuda" else 7)]
+    times = [seconds(lambda: a @ b, device) for _ in range(20 if device == "cuda" else 7)]
     return 2 * side**3 / statistics.median(times)
 
 
 def compare(spec: str, precision: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Times and memory of all forms of one model."""
+    """Return times and memory of all forms of one model."""
     names = [n for n in FORMS if precision == "bf16" or n != "ours bf16-pure"]
     steps = {name: form(name, spec, precision, args) for name in names}
     forms = {name: step for name, step in steps.items() if step is not None}
     first = {name: step() for name, step in forms.items()}  # the loss before any update
-    for step in forms.values():
-        for _ in range(2):
-            step()
-    times: dict[str, list[float]] = {name: [] for name in forms}
     now = time.process_time if args.cpu_time else time.perf_counter
-    for turn in range(args.rounds):
-        for name in list(forms) if turn % 2 else list(reversed(forms)):
-            each = [clock(forms[name], args.device, now) for _ in range(args.repeats)]
-            times[name].append(min(each))
+    works: dict[str, Callable[[], object]] = dict(forms)
+    times = interleaved(works, args.rounds, args.device, warmup=2, repeats=args.repeats, now=now)
     medians = {name: statistics.median(each) for name, each in times.items()}
     pairs = {
         name: statistics.median(a / b for a, b in zip(times[name], times["ours"], strict=True))
         for name in forms
     }
-    del steps, forms
+    del steps, forms, works
     held = {} if args.no_memory else {n: memory(n, spec, precision, args) for n in medians}
     return {"loss": first, "seconds": medians, "ratios": pairs, "bytes": held}
 
 
 def report(spec: str, precision: str, seen: dict[str, Any], rate: float) -> None:
-    """Rows of the table."""
+    """Print the rows of the table."""
     kind, pixels, batch = spec.split(":")
-    macs = cost(vitlab.create(f"ViT-{kind}", classes=1000, image_size=int(pixels))).macs
+    macs = vitlab.measure.cost(
+        vitlab.create(f"ViT-{kind}", classes=1000, image_size=int(pixels))
+    ).macs
     work = 6 * macs * int(batch)
     own = seen["bytes"].get("ours", 0)
-    for name, seconds in seen["seconds"].items():
+    for name, middle in seen["seconds"].items():
         held = seen["bytes"].get(name, 0)
         cells = [
             f"{kind} at {pixels}, batch {batch}",
             precision,
             name,
-            f"{1000 * seconds:.1f}",
-            f"{int(batch) / seconds:,.1f}",
+            f"{1000 * middle:.1f}",
+            f"{int(batch) / middle:,.1f}",
             f"{seen['ratios'][name]:.2f}",
             f"{held / 1e6:,.0f}" if held else "",
             f"{held / own:.2f}" if own else "",
-            f"{work / seconds / rate:.0%}",
+            f"{work / middle / rate:.0%}",
         ]
         print("| " + " | ".join(cells) + " |", flush=True)
 
@@ -376,7 +276,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--no-memory", action="store_true")
     parser.add_argument(
-        "--cpu-time", action="store_true", help="count the process's own time: for a busy machine"
+        "--cpu-time",
+        action="store_true",
+        help="measure the CPU time of the process: for a busy machine",
     )
     parser.add_argument("--memory-of", choices=FORMS)
     args = parser.parse_args()
@@ -384,14 +286,11 @@ def main() -> None:
         return memory_here(args.memory_of, args.models[0], args.precisions[0], args)
     if args.device == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True
-    name = torch.cuda.get_device_name() if args.device == "cuda" else platform.processor() or "CPU"
-    print(f"{date.today()}, {name}, {torch.get_num_threads()} threads, torch {torch.__version__}")
+    print(f"{date.today()}, {machine(args.device)}")
     rates = {each: product_rate(args.device, each) for each in args.precisions}
     print({each: f"{rate / 1e12:.3f} TFLOP/s in matrix products" for each, rate in rates.items()})
-    head = (
-        "model | precision | form | ms a step | images/s | time over ours | MB | over ours | share"
-    )
-    print(f"\n| {head} |\n" + "| --- " * 9 + "|")
+    head = "model | precision | form | ms per step | images/s | time over ours | MB | MB over ours"
+    print(f"\n| {head} | share |\n" + "| --- " * 9 + "|")
     losses = {}
     for spec in args.models:
         for precision in args.precisions:
@@ -399,7 +298,6 @@ def main() -> None:
             losses[spec, precision] = seen["loss"]
             report(spec, precision, seen, rates[precision])
     print("\nloss before the first update:", losses)
-    assert "tyro" not in sys.modules  # so that it runs where only torch and the peers are
     return None
 
 

@@ -9,12 +9,12 @@ from vitlab.data.sources.splits import open_data
 
 
 def main(folder: Path, count: int = 6) -> None:
-    """One image for each of the first classes, named after its true class."""
+    """Write one image of each of the first classes, named after its true class."""
     folder.mkdir(parents=True, exist_ok=True)
     test = open_data("digits").test
     for label in range(count):
-        place = int((test.labels == label).argmax())
-        pixels = test.read(place)
+        index = int((test.labels == label).argmax())
+        pixels = test.read(index)
         Image.fromarray(pixels[..., 0]).save(folder / f"a-{test.classes[label]}.png")
 
 

@@ -9,7 +9,6 @@ import functools
 import importlib
 from types import ModuleType
 
-import pytest
 import torch
 
 _SIZE = "float spatial_scale, SymInt pooled_height, SymInt pooled_width"
@@ -73,6 +72,8 @@ def transformers() -> ModuleType:
 
 
 def _peer(name: str) -> ModuleType:
+    import pytest  # here, because the benchmarks prepare torchvision without it
+
     prepare_torchvision()
     module: ModuleType = pytest.importorskip(name)
     return module

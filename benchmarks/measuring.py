@@ -1,0 +1,74 @@
+"""What the benchmarks share: other libraries, interleaved timing, and a line about the machine."""
+
+import importlib
+import platform
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+TESTS = Path(__file__).parents[1] / "tests"
+
+
+def peer(name: str) -> Any:
+    """Return an installed library; None, with the reason on stderr, if it cannot be imported.
+
+    timm and transformers import torchvision, whose published build does not import beside every
+    build of torch; `tests/oracles/peers.py` knows how to make it.
+    """
+    sys.path.insert(0, str(TESTS))
+    try:
+        importlib.import_module("oracles.peers").prepare_torchvision()
+        return importlib.import_module(name)
+    except (ImportError, RuntimeError) as error:
+        print(f"{name} is left out: {error}", file=sys.stderr)
+        return None
+    finally:
+        sys.path.remove(str(TESTS))
+
+
+def seconds(
+    work: Callable[[], object], device: str, now: Callable[[], float] = time.perf_counter
+) -> float:
+    """Return the time of one call, the GPU's queue included."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+    start = now()
+    work()
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+    return now() - start
+
+
+def interleaved(
+    works: dict[str, Callable[[], object]],
+    rounds: int,
+    device: str,
+    *,
+    warmup: int = 1,
+    repeats: int = 1,
+    now: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
+    """Time several works in turns, so that a slow moment of the machine meets all of them.
+
+    Every second round goes backward. Returns one time per round, the best of `repeats`.
+    """
+    for _ in range(warmup):
+        for work in works.values():
+            work()
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(rounds):
+        for name in list(works) if turn % 2 else list(reversed(works)):
+            each = (seconds(works[name], device, now) for _ in range(repeats))
+            times[name].append(min(each))
+    return times
+
+
+def machine(device: str) -> str:
+    """Return the device, the threads and the version of torch."""
+    name = torch.cuda.get_device_name() if device.startswith("cuda") else platform.processor()
+    threads = torch.get_num_threads()
+    return f"{name or platform.machine()}, {threads} threads, torch {torch.__version__}"

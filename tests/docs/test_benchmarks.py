@@ -1,0 +1,64 @@
+"""The benchmarks import with torch alone, and compare the same computations; the example runs."""
+
+import argparse
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from docs.pages import ROOT
+from oracles import peers
+
+FOLDER = ROOT / "benchmarks"
+FILES = sorted(each.stem for each in FOLDER.glob("*.py"))
+ABSENT = ("tyro", "datasets", "pytorch_optimizer", "rich", "matplotlib")
+
+
+def test_they_need_torch_alone() -> None:
+    code = f"import sys\nfor name in {ABSENT}: sys.modules[name] = None\n"
+    code += "".join(f"import {name}\n" for name in FILES)
+    subprocess.run([sys.executable, "-c", code], cwd=FOLDER, check=True)
+
+
+@pytest.fixture
+def training(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    peers.timm(), peers.transformers()
+    return importlib.import_module("train")
+
+
+def test_a_step_of_each_library_begins_with_the_same_loss(training: Any) -> None:
+    args = argparse.Namespace(device="cpu", compile=False)
+    loss = {}
+    for name in ("ours", "timm", "transformers"):
+        step = training.form(name, "Ti/16:32:4", "fp32", args)
+        loss[name] = [step(), step()]
+    for name in ("timm", "transformers"):
+        assert loss[name][0] == pytest.approx(loss["ours"][0], abs=1e-5), name
+        assert loss[name][1] < loss[name][0], name
+
+
+def test_rounds_are_interleaved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    measuring = importlib.import_module("measuring")
+    calls: list[str] = []
+    works = {name: lambda name=name: calls.append(name) for name in "ab"}
+    clock = iter([0.0, 5.0, 5.0, 8.0, 8.0, 9.0, 9.0, 9.5] + 8 * [10.0])
+    found = measuring.interleaved(works, 2, "cpu", repeats=2, now=lambda: next(clock))
+    assert "".join(calls) == "ab" + "bbaa" + "aabb"
+    assert found == {"a": [0.5, 0.0], "b": [3.0, 0.0]}
+
+
+def test_the_example_writes_an_image_of_each_class(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    importlib.import_module("digit_images").main(tmp_path / "images")
+    names = sorted(each.name for each in (tmp_path / "images").iterdir())
+    assert names == [f"a-{digit}.png" for digit in range(6)]
+    with Image.open(tmp_path / "images" / "a-3.png") as image:
+        assert image.size == (8, 8)

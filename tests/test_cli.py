@@ -10,7 +10,7 @@ import pytest
 
 import vitlab
 from conftest import photo, photo_folder
-from vitlab.cli import COMMANDS, main
+from vitlab.cli import commands, main
 
 TINY_MODEL = "ViT(width=16,depth=1,heads=2,mlp=32)/4"
 QUICK = ["--model", TINY_MODEL, "--epochs", "1", "--batch", "256", "--workers", "0"]
@@ -138,7 +138,7 @@ def test_measure(capsys: pytest.CaptureFixture[str], run: Path) -> None:
 
 
 BAD = {
-    "no command": (["fly"], "there is no such command; there are train, evaluate, predict"),
+    "no command": (["fly"], "unknown command 'fly'; choose from train, evaluate"),
     "no data": (["train"], "name the data: digits, a folder of class folders"),
     "no path": (["train", "{tmp}/nowhere"], "no such file or folder: {tmp}/nowhere"),
     "empty": (["train", "{tmp}/empty"], "{tmp}/empty is empty"),
@@ -167,8 +167,8 @@ BAD = {
     "no images": (["predict", "{run}", "{tmp}/empty"], "no images in {tmp}/empty"),
     "bad image": (["predict", "{run}", "{tmp}/bad.png"], "bad.png"),
     "other data": (["evaluate", "{run}", "{tmp}/two"], "has the class 'a', which the training"),
-    "no words": (["evaluate", "{run}"], "data"),
-    "nothing to measure": (["measure"], "name a model"),
+    "no words": (["evaluate", "{run}"], "DATA is missing: vitlab evaluate WEIGHTS DATA"),
+    "nothing to measure": (["measure"], "MODELS ... is missing: vitlab measure MODELS ..."),
     "unmeasurable": (["measure", "ViT-B/15"], "image_size=224 is not a multiple of patch=15"),
 }  # fmt: skip
 
@@ -206,7 +206,7 @@ def test_a_run_is_not_overwritten(capsys: pytest.CaptureFixture[str], run: Path)
 def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = call(capsys, "--help")
     assert code == 0
-    for command in COMMANDS:
+    for command in commands():
         assert command in out
         code, text, err = call(capsys, command, "--help")
         assert (code, err) == (0, "")

@@ -5,7 +5,7 @@ import io
 import os
 from unittest import mock
 
-from vitlab.cli import COMMANDS, main
+from vitlab.cli import commands, main
 
 COLUMNS = "88"
 
@@ -21,7 +21,7 @@ def commands_page() -> str:
         "",
         *_block("vitlab --help", help_text()),
     ]
-    for name in COMMANDS:
+    for name in commands():
         lines += [f"## vitlab {name}", "", *_block(f"vitlab {name} --help", help_text(name))]
     return "\n".join(lines)
 

@@ -156,6 +156,7 @@ class Options:
                 nothing beside the others, also where it equals the default.
         """
         owner = owners(self)
+        self.check_foreign(given)
         check_known(given, owner)
         mine = {name for name in given if owner[name] is type(self)}
         values = {name: getattr(self, name) for name in hints(type(self))}
@@ -175,6 +176,16 @@ class Options:
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON and TOML hold them: lists for tuples, tables for groups."""
         return {name: _plain(getattr(self, name)) for name in hints(type(self))}
+
+    def check_foreign(self, names: Iterable[str]) -> None:
+        """Refuse names that only another kind of a nested group has.
+
+        Raises:
+            OptionError: the first such name.
+        """
+        for name in hints(type(self)):
+            if isinstance(group := getattr(self, name), Options):
+                group.check_foreign(names)
 
     @classmethod
     def kinds(cls) -> "tuple[type[Options], ...]":

@@ -73,35 +73,34 @@ def parse(start: Start, words: Sequence[str], prog: str) -> dict[str, Any]:
     return given
 
 
-def check_required(start: Start, given: dict[str, Any], prog: str) -> None:
-    """Refuse a command that lacks what it cannot run without.
-
-    Raises:
-        OptionError: the first option that is missing, with the way to give it.
-    """
-    leaves = list(all_leaves(start))
-    for leaf in leaves:
-        if leaf.is_required and given.get(leaf.name, ()) == ():
-            needed = [_spelled(each) for each in leaves if each.is_required]
-            raise OptionError(f"{_spelled(leaf)} is missing: {prog} {' '.join(needed)}")
+def required(start: Start) -> list[str]:
+    """What a command cannot run without, as it is written on the command line."""
+    return [_spelled(leaf) for leaf in leaves_of(start) if leaf.is_required]
 
 
-def help_text(start: Start, prog: str, summary: str, columns: int) -> str:
+def missing(start: Start, given: dict[str, Any]) -> list[str]:
+    """What is required and not among the given options."""
+    absent = (leaf for leaf in leaves_of(start) if leaf.is_required and not given.get(leaf.name))
+    return [_spelled(leaf) for leaf in absent]
+
+
+def help_text(start: Start, prog: str, summary: str) -> str:
     """The text of `--help`: every option with its type, help and default.
 
     Args:
         start: options whose values are shown as the defaults, or their class
         prog: the command itself, `vitlab train`
         summary: what it does
-        columns: of the terminal
     """
     box = io.StringIO()
-    kind = _nested_class(start, summary)
-    with contextlib.redirect_stdout(box), contextlib.suppress(SystemExit), _width(columns):
-        _tyro(kind, ["--help"], prog)
+    with contextlib.redirect_stdout(box), contextlib.suppress(SystemExit):
+        _tyro(_nested_class(start, summary), ["--help"], prog)
+    lines = [line.rstrip() for line in box.getvalue().splitlines()]
+    text = "\n".join(line for line in lines if set(line) - set(" -") or not line)  # no rules
     places = [_spelled(leaf) for leaf in leaves_of(start) if leaf.about.positional]
     usage = " ".join(["usage:", prog, *places, "[OPTIONS]"])
-    return re.sub(r"\Ausage:.*?\n\n", f"{usage}\n\n", box.getvalue(), flags=re.DOTALL)
+    text = re.sub(r"\Ausage:.*?\n\n", f"{usage}\n\n", text, flags=re.DOTALL)
+    return re.sub(r"\n+(?=\n  )", "", text).rstrip()  # no gaps between options
 
 
 def leaves_of(start: Start, nested: bool = True) -> Iterator[Leaf]:
@@ -113,7 +112,7 @@ def leaves_of(start: Start, nested: bool = True) -> Iterator[Leaf]:
         if isinstance(value, Options):
             if nested:
                 yield from (leaf for leaf in leaves_of(value) if leaf.name not in hidden)
-        elif name not in hidden:
+        elif name in about and name not in hidden:
             yield Leaf(name, hints(kind)[name], about[name], value)
 
 
@@ -224,10 +223,12 @@ def _flat_class(leaves: list[Leaf]) -> type:
 
 def _nested_class(start: Start, summary: str) -> type:
     """A dataclass for tyro to set the help of, with a class for each group of options."""
+    shown = {leaf.name for leaf in leaves_of(start)}
     own = [_field(leaf) for leaf in leaves_of(start, nested=False)]
     own.append(_field(Leaf("json", bool, JSON, False)))
     for name, group in _groups(start):
-        mine = [_field(leaf) for leaf in leaves_of(group, nested=False)]
+        leaves = leaves_of(group, nested=False)
+        mine = [_field(leaf) for leaf in leaves if leaf.name in shown]
         kind = make_dataclass(name, mine, namespace={"__doc__": summary_of(group)})
         own.append((name, kind, field(default_factory=kind)))
     return make_dataclass("Options", own, namespace={"__doc__": summary})
@@ -239,7 +240,7 @@ def _field(leaf: Leaf, optional: bool = False) -> tuple[str, Any, Any]:
     from tyro.constructors import PrimitiveConstructorSpec
 
     only = f"; only {leaf.about.only.words}" if leaf.about.only else ""
-    default = "" if leaf.default is None else f"(default: {_shown(leaf.default)})"
+    default = "" if leaf.default in (None, "", ()) else f"(default: {_shown(leaf.default)})"
     default = "(required)" if leaf.is_required else default
     about = tyro.conf.arg(help=leaf.about.help + only, help_behavior_hint=default)
     if leaf.is_flag:
@@ -294,8 +295,8 @@ def _shown(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, tuple):
-        return " ".join(map(_shown, value)) or "none"
-    return f"{value:g}" if isinstance(value, float) else str(value) or "none"
+        return " ".join(map(_shown, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _spelled(leaf: Leaf) -> str:
@@ -311,13 +312,3 @@ def _names(words: Sequence[str]) -> Iterator[str]:
             return
         if word.startswith("--"):
             yield word[2:].split("=")[0].replace("-", "_")
-
-
-@contextlib.contextmanager
-def _width(columns: int) -> Iterator[None]:
-    """Let tyro set the help for a terminal of that width."""
-    import os
-    from unittest import mock
-
-    with mock.patch.dict(os.environ, {"COLUMNS": str(columns)}):
-        yield

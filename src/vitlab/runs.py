@@ -16,6 +16,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import tomllib
 from collections.abc import Iterator
@@ -228,6 +229,15 @@ class Journal:
         except FileNotFoundError:
             return []
         return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def default_folder(*words: object) -> Path:
+    """Return `runs/` and a name made of words, such as data, recipe and seed.
+
+    A word that is a path counts by its last part.
+    """
+    parts = [re.sub(r"[^\w.-]+", "-", Path(str(word)).name) or "data" for word in words]
+    return Path("runs") / "-".join(parts)
 
 
 def _renamed(value: Any) -> Any:

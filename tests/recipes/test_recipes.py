@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 import vitlab
-from vitlab.arguments import parse_train
+from vitlab.commands.train import Train, build
 from vitlab.models.config import ResNetConfig
+from vitlab.parsing import parse
 from vitlab.recipes.named import RECIPES
-from vitlab.recipes.recipe import Host
+from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs import RunFolder
 
 PAPERS = [
@@ -136,18 +137,23 @@ def test_resnets_have_no_place_in_recipes_for_vits(name: str) -> None:
         vitlab.recipe(name, model="BiT-R50x1")
 
 
+def from_words(words: list[str]) -> Recipe:
+    """The recipe that `vitlab train` understands."""
+    return build(parse(Train, words, "vitlab train")).recipe
+
+
 def test_the_command_line_chooses_the_row_of_its_model() -> None:
     words = ["here", "--recipe", "three-things-400", "--model", "ViT-L/16"]
-    recipe = parse_train(words)[0].recipe
+    recipe = from_words(words)
     assert (recipe.optimizer.lr, recipe.model.drop_path, recipe.model.layer_scale) == (
         3e-3,
         0.4,
         1e-4,
     )
-    changed = parse_train([*words, "--lr", "1e-3", "--drop-path", "0.2", "--optimizer", "soap"])[0]
-    how = changed.recipe.optimizer
-    assert (how.lr, changed.recipe.model.drop_path, how.optimizer) == (1e-3, 0.2, "soap")
-    digits = parse_train(["digits", "--model", "ViT-Ti/4"])[0].recipe
+    changed = from_words([*words, "--lr", "1e-3", "--drop-path", "0.2", "--optimizer", "soap"])
+    how = changed.optimizer
+    assert (how.lr, changed.model.drop_path, how.optimizer) == (1e-3, 0.2, "soap")
+    digits = from_words(["digits", "--model", "ViT-Ti/4"])
     assert (digits.model.model, digits.model.pool) == ("ViT-Ti/4", None)
 
 

@@ -9,7 +9,7 @@ import vitlab
 from vitlab.cli import main
 from vitlab.recipes.parts import Optimization
 from vitlab.recipes.recipe import Host
-from vitlab.studies.optimizer_table import ENTRIES, HEAD, cost, shortened, study, table
+from vitlab.studies.optimizer_table import ENTRIES, HEAD, cost, study, table
 
 TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "steps": 3, "batch": 256}
 
@@ -55,8 +55,8 @@ def test_every_entry_is_a_recipe_and_has_a_cost() -> None:
 
 def test_a_shorter_study_warms_up_in_proportion() -> None:
     recipe = vitlab.recipe("digits")
-    assert shortened(recipe, 6).schedule.warmup == pytest.approx(0.5)
-    assert shortened(recipe, 6).epochs == 6
+    assert recipe.lasting(6).schedule.warmup == pytest.approx(0.5)
+    assert recipe.lasting(6).epochs == 6
 
 
 def test_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -66,7 +66,10 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path)
         main(words)
     assert not stop.value.code
     assert json.loads(capsys.readouterr().out)["rows"][0]["optimizer"] == "muon"
-    for more, says in ((["--only", "x"], "no optimizer 'x'"), (["--lr-grid", "0"], "lr_grid must")):
+    for more, says in (
+        (["--only", "x"], "unknown row 'x' of the study"),
+        (["--lr-grid", "0"], "lr_grid must be above 0, not (0,)"),
+    ):
         with pytest.raises(SystemExit) as stop:
             main(["study", "optimizers", *more])
         assert stop.value.code == 2

@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from vitlab.images import Size
+from vitlab.errors import OptionError
 from vitlab.measure.speed import speed
 from vitlab.models.config import ModelConfig, config_of
 from vitlab.models.cost import cost
@@ -16,32 +16,33 @@ from vitlab.weights.load import load
 def measure(
     name: str,
     *,
-    image_size: Size | None = None,
-    classes: int = 1000,
     timed: bool = False,
     fused: bool = False,
     batch: int = 1,
     device: str = "auto",
     precision: Literal["fp32", "bf16"] = "fp32",
+    **choices: Any,
 ) -> dict[str, Any]:
     """Cost of a model, part by part, and its speed where asked.
 
     Args:
         name: in the papers' notation, or a run folder or a saved model
-        image_size: where not the model's own
-        classes: outputs of a named model
         timed: whether to build it and time inference, as `speed` does
         fused: whether to time the fused form
         batch: images at once
         device: auto, cpu, cuda or cuda:N
         precision: fp32, or bf16 autocast
+        choices: fields of the model's configuration; of a saved model, image_size alone
 
     Raises:
-        ValueError: no such name or folder, or a size that does not fit.
+        OptionError: an unknown name or field, or a value that is not possible.
+        WeightsError: a folder without a model.
     """
-    size: dict[str, Any] = {} if image_size is None else {"image_size": image_size}
-    model = load(name, **size) if Path(name).is_dir() else None
-    config: ModelConfig = model.config if model else config_of(name, classes=classes, **size)
+    saved = Path(name).exists()
+    if saved and (others := sorted(set(choices) - {"image_size"})):
+        raise OptionError(f"{others[0]} applies only to a model given by name, not to {name}")
+    model = load(name, **choices) if saved else None
+    config: ModelConfig = model.config if model else config_of(name, **choices)
     price = cost(config)
     figures: dict[str, Any] = {
         "model": config.name,

@@ -1,23 +1,24 @@
 """The model of a recipe: its name, and the fields that are not as the name or the data says."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, make_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig, config_of, kind_of
 from vitlab.models.names import shape_of
-from vitlab.options import Option, Options, applies, check_known, checked, hints, option, options_of
+from vitlab.options import Options, applies, check_known, checked, hints, option, options_of
 
 FROM_DATA = ("labels",)  # fields of a configuration that nobody chooses
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPart(Options):
-    """What is trained; each further field is one of the model's configuration, None unless chosen.
+    """The model; fields that are not given are as its name says, or as the data needs.
 
     `model_part("ViT-S/16", drop_path=0.1)` makes the one that fits a name.
     """
 
-    CONFIG: ClassVar[Any] = ModelConfig
+    CONFIG: ClassVar[type[ModelConfig]] = ModelConfig
 
     model: str = option(
         "ViT-Ti/16", "a model by its name in the papers; `vitlab models` lists some"
@@ -35,7 +36,7 @@ class ModelPart(Options):
             OptionError: an unknown name, or a value that cannot be.
         """
         object.__setattr__(self, "model", checked(type(self), "model", self.model))
-        config: Any = kind_of(self.model)
+        config = kind_of(self.model)
         if config is not self.CONFIG:
             raise TypeError(f"use model_part({self.model!r}, ...)")
         for name in self.chosen():
@@ -46,6 +47,15 @@ class ModelPart(Options):
     def kinds(cls) -> tuple[type[Options], ...]:
         """One for each kind of model."""
         return tuple(PARTS.values())
+
+    def check_foreign(self, names: Iterable[str]) -> None:
+        """Refuse fields that only other kinds of models have.
+
+        Raises:
+            OptionError: the first such field.
+        """
+        fields = {name for kind in self.kinds() for name in hints(kind)}
+        check_known(fields & set(names), hints(type(self)), of=self.model)
 
     def chosen(self) -> dict[str, Any]:
         """The fields that are not left to the name and the data."""
@@ -88,10 +98,9 @@ class ModelPart(Options):
             if not applies(self.CONFIG, name, values):
                 del mine[name]
         result = replace(type(self)(model=self.model), **mine)
-        config: Any = result.check()
-        if isinstance(config, Options):
-            for name in given:
-                config.check_applies(name)
+        config = result.check()
+        for name in given:
+            config.check_applies(name)
         return result
 
     def resolved(self, config: ModelConfig) -> "ModelPart":
@@ -100,7 +109,7 @@ class ModelPart(Options):
         return replace(self, **{name: getattr(config, name) for name in names})
 
 
-def _part(name: str, config: Any) -> type[ModelPart]:
+def _part(name: str, config: type[ModelConfig]) -> type[ModelPart]:
     """The part for one kind of model: every field of its configuration, or None."""
     names = [key for key in hints(config) if key not in FROM_DATA]
     return make_dataclass(
@@ -109,7 +118,7 @@ def _part(name: str, config: Any) -> type[ModelPart]:
             (
                 key,
                 hints(config)[key] | None,
-                option(None, options_of(config).get(key, Option("")).help),
+                option(None, options_of(config)[key].help, only=options_of(config)[key].only),
             )
             for key in names
         ],

@@ -140,11 +140,24 @@ def recipe(name: str, data: str = "", **choices: Any) -> Recipe:
     """
     check_known([name], RECIPES, "recipe")
     given = choices | ({"data": data} if data else {})
-    model = given.pop("model", None)
-    start = RECIPES[name]() if model is None else RECIPES[name](model)
-    return start.changed(**given)
+    model = (given.pop("model"),) if "model" in given else ()
+    return RECIPES[name](*model).changed(**given)
 
 
 def default_recipe(data: str) -> str:
     """The name of the recipe that fits some data where none is named."""
     return "digits" if data == "digits" else "small"
+
+
+def start_from(choices: dict[str, Any]) -> tuple[Recipe, dict[str, Any]]:
+    """The recipe that choices start from, and the choices that are left to make.
+
+    It is the recipe they name, or the default for their data, for the model they name.
+
+    Raises:
+        OptionError: an unknown recipe or model.
+    """
+    name = choices.get("recipe", default_recipe(choices.get("data", "")))
+    model = {"model": choices["model"]} if "model" in choices else {}
+    rest = {key: value for key, value in choices.items() if key not in ("recipe", "model")}
+    return recipe(name, **model), rest

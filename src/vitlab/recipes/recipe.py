@@ -18,10 +18,9 @@ from vitlab.options import (
     check_known,
     hints,
     option,
-    owners,
     when,
 )
-from vitlab.recipes.model_part import PARTS, ModelPart, ViTPart, model_part
+from vitlab.recipes.model_part import ModelPart, ViTPart, model_part
 from vitlab.recipes.parts import Average, Objective, Optimization, Schedule
 from vitlab.units import seconds
 
@@ -115,10 +114,18 @@ class Recipe(Options):
             OptionError: an unknown option, a value that cannot be, or an option that does nothing.
         """
         recipe = replace(self, model=model_part(given.pop("model"))) if "model" in given else self
-        known = owners(recipe)
-        foreign = {name for part in PARTS.values() for name in hints(part)} - set(known)
-        check_known(foreign & set(given), hints(type(recipe.model)), of=recipe.model.model)
         return super(Recipe, recipe).changed(**given)
+
+    def lasting(self, epochs: float) -> Self:
+        """The same recipe over another number of epochs, its warm-up in proportion.
+
+        Raises:
+            OptionError: not a number above 0.
+        """
+        longer = self.changed(epochs=epochs)
+        if not self.schedule.warmup:
+            return longer
+        return longer.changed(warmup=self.schedule.warmup * longer.epochs / self.epochs)
 
     def as_tables(self) -> dict[str, dict[str, Any]]:
         """The recipe as the tables of `run.toml`; fields that are None are left out."""

@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 
-from vitlab.errors import UserError
+from vitlab.errors import DivergedError, UserError
 from vitlab.optim.moments import size
 from vitlab.optim.optimizers import build
+from vitlab.options import check_known
 from vitlab.progress import say
 from vitlab.recipes.parts import Optimization
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.runs import RunFolder
+from vitlab.runs import RunFolder, default_folder
 from vitlab.training.train import Run, train
 from vitlab.units import percent
 
@@ -62,34 +63,33 @@ ENTRIES: dict[str, Entry] = {
 
 def study(
     recipe: Recipe,
-    out: Path,
-    host: Host,
+    out: str | Path | None = None,
+    host: Host | None = None,
     only: tuple[str, ...] = (),
     grid: tuple[float, ...] = (1.0,),
 ) -> dict[str, Any]:
-    """Train with each optimizer in turn; what is finished in the folder is not trained again.
+    """Train with each optimizer in turn; what is already finished is not trained again.
 
     Args:
         recipe: data, model, length and seed; its learning rate is AdamW's
-        out: a run folder for each training goes in here
+        out: folder that gets one run folder per training (None: `runs/study-optimizers-DATA`)
         host: where to train
-        only: which of `ENTRIES`; all without
-        grid: factors of each learning rate to try; of several the lowest training loss at the end
-            decides, so that the test images have no say
+        only: names of rows in `ENTRIES` (empty: all)
+        grid: factors of each learning rate to try; the lowest training loss at the end decides,
+            so that the test images have no influence
 
     Returns:
-        The JSON of `vitlab study optimizers`, a row an optimizer.
+        The JSON of `vitlab study optimizers`, one row per optimizer.
 
     Raises:
-        ValueError: no such optimizer, or anything that `train` says of the recipe.
+        OptionError: an unknown row.
+        UserError: anything that `train` raises, except that a run diverged.
     """
-    if unknown := sorted(set(only) - set(ENTRIES)):
-        raise UserError(f"no optimizer {unknown[0]!r} in this study: {', '.join(ENTRIES)}")
-    if not grid or min(grid) <= 0:
-        raise UserError("lr_grid must be factors above 0, as 0.3 1 3")
+    check_known(only, ENTRIES, "row", of="the study")
+    out = Path(out or default_folder("study-optimizers", recipe.data.data))
     rows = []
     for name in only or tuple(ENTRIES):
-        tried = [_one(recipe, name, factor, out, host) for factor in sorted(set(grid))]
+        tried = [_one(recipe, name, factor, out, host or Host()) for factor in sorted(set(grid))]
         rows.append(min(tried, key=lambda row: (row["train_loss"] is None, row["train_loss"])))
     return {
         "study": "optimizers",
@@ -98,11 +98,6 @@ def study(
         "seed": recipe.seed,
         "rows": rows,
     }
-
-
-def shortened(recipe: Recipe, epochs: float) -> Recipe:
-    """The recipe for another length, its warm-up in proportion."""
-    return recipe.changed(epochs=epochs, warmup=recipe.schedule.warmup * epochs / recipe.epochs)
 
 
 def _one(recipe: Recipe, name: str, factor: float, out: Path, host: Host) -> dict[str, Any]:
@@ -117,7 +112,7 @@ def _one(recipe: Recipe, name: str, factor: float, out: Path, host: Host) -> dic
     try:
         run = train(mine, folder, resume=True, host=host)
     except UserError as error:
-        if "not finite" not in str(error):
+        if not isinstance(error, DivergedError) and "not finite" not in str(error):
             raise
         return row | {"note": "diverged"}
     return row | _figures(run, mine) | {"run": str(folder)}

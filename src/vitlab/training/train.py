@@ -1,7 +1,6 @@
 """A run from its recipe to its report."""
 
 import platform
-import re
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.schedule import warmup_steps
 from vitlab.progress import say
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.runs import RunFolder
+from vitlab.runs import RunFolder, default_folder
 from vitlab.training import checkpoint, tracking
 from vitlab.training.checkpoint import Checkpoint
 from vitlab.training.loop import Loop
@@ -76,7 +75,10 @@ def train(
     """
     host = host or Host()
     with joined(host.device, host.timeout) as (world, device), ExitStack() as held:
-        folder = RunFolder(out or Path("runs") / default_name(recipe), silent=not world.first)
+        folder = RunFolder(
+            out or default_folder(recipe.data.data, recipe.recipe, recipe.seed),
+            silent=not world.first,
+        )
         with world.agreed():
             resume = resume or world.restarted
             started = world.first and _may_use(folder, resume)
@@ -139,12 +141,6 @@ def _check_world(recipe: Recipe, host: Host, world: World) -> None:
             raise UserError(f"--shard cannot step with {what}: sgd, adam or adamw without rho")
         if recipe.patience:
             raise UserError("--shard keeps no best weights: leave --patience out")
-
-
-def default_name(recipe: Recipe) -> str:
-    """A folder name for a run that was given none: data, recipe and seed."""
-    data = re.sub(r"[^\w.-]+", "-", Path(recipe.data.data).name) or "data"
-    return f"{data}-{recipe.recipe}-{recipe.seed}"
 
 
 def resolve(recipe: Recipe, splits: Splits) -> ModelConfig:

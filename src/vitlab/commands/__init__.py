@@ -1,0 +1,15 @@
+"""The commands, one file each: options, what runs, how the result is printed.
+
+A file holds a `SUMMARY`, `run(options) -> dict` (the JSON object) and `show(result)` (the table).
+Where the defaults depend on what is given, `build(given)` makes the options; else their class does.
+"""
+
+from vitlab.options import options_of
+from vitlab.recipes.recipe import Host
+
+# help of the options that several commands have
+DEVICE = options_of(Host)["device"].help
+WORKERS = options_of(Host)["workers"].help
+PRECISION = "fp32, or bf16 autocast"
+WEIGHTS = "a run folder, a saved model, a weights file, or user/name on the Hugging Face Hub"
+NAME = "the model in the file, if it does not tell: ViT-B/16 or vit_base_patch16_224"

@@ -1,0 +1,37 @@
+"""`vitlab delta`."""
+
+from dataclasses import MISSING, dataclass
+from typing import Any
+
+from vitlab.commands import WEIGHTS
+from vitlab.options import Options, option
+
+SUMMARY = "Save only the weights that fine-tuning changed, in one file."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delta(Options):
+    """A fine-tuned model, its base, and the file."""
+
+    weights: str = option(MISSING, f"the fine-tuned model: {WEIGHTS}", positional=True)
+    base: str = option(MISSING, "the model that fine-tuning started from", positional=True)
+    out: str = option(MISSING, "the new file, ending in .safetensors")
+
+
+def run(options: Delta) -> dict[str, Any]:
+    """Compare and save."""
+    import vitlab
+
+    base = vitlab.load(options.base)
+    delta = vitlab.delta(vitlab.load(options.weights), base)
+    file = delta.save(options.out)
+    whole = sum(tensor.nbytes for tensor in base.state_dict().values())
+    return {"bytes": delta.bytes, "share": delta.bytes / whole, "file": str(file)}
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print the file and its size."""
+    from vitlab.units import percent, storage
+
+    share = percent(result["share"])
+    print(f"{result['file']}: {storage(result['bytes'])}, {share} of the whole model")

@@ -1,0 +1,37 @@
+"""`vitlab export`."""
+
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from vitlab.commands import NAME, WEIGHTS
+from vitlab.options import Options, option
+
+SUMMARY = "Write a model in another library's format."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export(Options):
+    """A model, the format and the new folder."""
+
+    weights: str = option(MISSING, WEIGHTS, positional=True)
+    to: Literal["vitlab", "timm", "transformers", "google"] = option(
+        MISSING, "a folder for vitlab, timm or transformers, or Google's .npz"
+    )
+    out: str = option(MISSING, "the new folder")
+    name: str = option("", NAME)
+
+
+def run(options: Export) -> dict[str, Any]:
+    """Load and write."""
+    import vitlab
+
+    model = vitlab.load(options.weights, name=options.name)
+    folder = vitlab.save(model, options.out, to=options.to)
+    return {"model": model.config.name, "format": options.to, "folder": str(folder)}
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print the files."""
+    files = ", ".join(sorted(each.name for each in Path(result["folder"]).iterdir()))
+    print(f"{result['model']} for {result['format']}: {result['folder']} ({files})")

@@ -1,0 +1,50 @@
+"""`vitlab load-check`."""
+
+from dataclasses import MISSING, dataclass
+from typing import Any
+
+from vitlab.commands import NAME, WEIGHTS
+from vitlab.images import Size
+from vitlab.options import Options, at_least, option
+from vitlab.tables import print_table
+
+SUMMARY = "Identify a weights file: its format, its model, and where every tensor goes."
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadCheck(Options):
+    """Weights, and what they may not say of themselves."""
+
+    source: str = option(MISSING, WEIGHTS, positional=True)
+    name: str = option("", NAME)
+    image_size: Size | None = option(
+        None, "rows and columns in pixels, if the file does not tell", at_least(1)
+    )
+
+
+def run(options: LoadCheck) -> dict[str, Any]:
+    """Check the file; what had to be assumed is reported on stderr."""
+    from vitlab.progress import say
+    from vitlab.weights.check import look
+
+    found = look(options.source, name=options.name, image_size=options.image_size)
+    for note in found.notes:
+        say(f"note: {note}")
+    return found.as_dict()
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print format and model, the tensors, and what is left out."""
+    fields = [(key, str(value)) for key, value in result["config"].items() if key != "labels"]
+    head = [("format", result["format"]), ("model", result["model"])]
+    print_table(("what", "value"), [*head, *fields])
+    rows = [
+        (
+            ", ".join(each["ours"]),
+            ", ".join(each["theirs"]) or "computed",
+            " ".join(map(str, each["shapes"])),
+        )
+        for each in result["tensors"]
+    ]
+    print_table(("tensor", "from", "shape there"), rows)
+    print_table(("left out", "because it is"), list(result["left_out"].items()))

@@ -1,0 +1,67 @@
+"""`vitlab measure`."""
+
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from vitlab.commands import DEVICE, PRECISION
+from vitlab.options import Options, at_least, option, when
+from vitlab.recipes.model_part import ModelPart, ViTPart, model_part
+from vitlab.tables import print_table
+
+SUMMARY = "Count the parameters and multiply-adds of models; time them with --speed."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure(Options):
+    """Models, any fields of those that are given by name, and what to measure."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"model"})
+
+    models: tuple[str, ...] = option(
+        MISSING, "names such as ViT-B/16, run folders or saved models", positional=True
+    )
+    speed: bool = option(False, "measure inference time and memory too")
+    fuse: bool = option(False, "time the fused inference form", only=when("speed"))
+    batch: int = option(1, "images per forward pass", at_least(1), only=when("speed"))
+    device: str = option("auto", DEVICE, only=when("speed"))
+    precision: Literal["fp32", "bf16"] = option("fp32", PRECISION, only=when("speed"))
+    model: ModelPart = ViTPart()
+
+
+def build(given: dict[str, Any]) -> Measure:
+    """Options with the fields of the first model that is given by name."""
+    models = given.get("models", ())
+    named = [name for name in models if not Path(name).exists()]
+    part = model_part(named[0]) if named else ViTPart()
+    return Measure(models=models, model=part).changed(**given)
+
+
+def run(options: Measure) -> dict[str, Any]:
+    """Measure each model; one model is the object itself, several are a list."""
+    from vitlab.measure.summary import measure
+
+    rows = [
+        measure(
+            name,
+            timed=options.speed,
+            fused=options.fuse,
+            batch=options.batch,
+            device=options.device,
+            precision=options.precision,
+            **options.model.chosen(),
+        )
+        for name in options.models
+    ]
+    return rows[0] if len(rows) == 1 else {"models": rows}
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print a table per model, its parts below."""
+    from vitlab.units import readable
+
+    for row in result.get("models", [result]):
+        parts = [(f"  {p['part']}", f"{p['params']:,} / {p['macs']:,}") for p in row["parts"]]
+        figures = {name: value for name, value in row.items() if name != "parts"}
+        head = ("part", "parameters / multiply-adds")
+        print_table(("figure", "value"), [*readable(figures), head, *parts])

@@ -1,0 +1,54 @@
+"""`vitlab prepare`."""
+
+from dataclasses import MISSING, dataclass
+from typing import Any, Literal
+
+from vitlab.commands import WORKERS
+from vitlab.options import Options, at_least, at_most, option
+from vitlab.tables import print_figures
+
+SUMMARY = "Write a training-ready copy of a data set: resized, verified, bad images listed."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepare(Options):
+    """What to copy, where to, and in what form."""
+
+    data: str = option(
+        MISSING,
+        "any DATA of `vitlab train`; its splits and the order of its classes are kept",
+        positional=True,
+    )
+    out: str = option(MISSING, "a new folder, which can then be used as DATA", positional=True)
+    side: int = option(
+        256, "largest shorter side in pixels; smaller images keep their size", at_least(1)
+    )
+    format: Literal["parquet", "tar"] = option(
+        "parquet", "Parquet files as on the Hugging Face Hub, or WebDataset shards"
+    )
+    quality: int = option(92, "JPEG quality", at_least(1), at_most(95))
+    workers: int | None = option(None, WORKERS, at_least(0))
+
+
+def run(options: Prepare) -> dict[str, Any]:
+    """Copy; images that cannot be used are reported on stderr."""
+    from vitlab.data.loading.prepare import parts, prepare
+    from vitlab.progress import Meter, say
+
+    sources = parts(options.data)
+    with Meter(sum(map(len, sources.values())), title="preparing") as meter:
+        return prepare(
+            sources,
+            options.out,
+            side=options.side,
+            layout=options.format,
+            quality=options.quality,
+            workers=options.workers,
+            seen=lambda images: meter.show(images, "images"),
+            told=lambda message: say(f"skipped: {message}"),
+        )
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print what was copied."""
+    print_figures(result)

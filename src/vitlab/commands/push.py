@@ -1,0 +1,35 @@
+"""`vitlab push`."""
+
+from dataclasses import MISSING, dataclass
+from typing import Any
+
+from vitlab.commands import WEIGHTS
+from vitlab.options import Options, option
+
+SUMMARY = "Upload a model to the Hugging Face Hub, with a model card."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push(Options):
+    """A model and its place on the Hub."""
+
+    weights: str = option(MISSING, WEIGHTS, positional=True)
+    to: str = option(MISSING, "user/name on the Hub", positional=True)
+    private: bool = option(False, "make a new repository private")
+    license: str | None = option(
+        None, "license of the weights, such as apache-2.0 (default: that of their source, if known)"
+    )
+
+
+def run(options: Push) -> dict[str, Any]:
+    """Load and upload."""
+    import vitlab
+
+    model = vitlab.load(options.weights)
+    url = vitlab.push(model, options.to, private=options.private, license=options.license)
+    return {"model": model.config.name, "url": url}
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print the address."""
+    print(result["url"])

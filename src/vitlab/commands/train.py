@@ -1,0 +1,52 @@
+"""`vitlab train`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from vitlab.options import Options, option
+from vitlab.recipes.named import start_from
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.runs import RunFolder
+from vitlab.tables import print_figures
+
+SUMMARY = "Train a model from scratch, test it and write a report."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Options):
+    """A recipe, where to train it, and the run's folder; `command` is what the user typed."""
+
+    out: str | None = option(None, "folder of the run (default: runs/DATA-RECIPE-SEED)")
+    resume: bool = option(False, "continue the run in that folder")
+    recipe: Recipe = Recipe()
+    host: Host = Host()
+    command: str = ""
+
+
+def build(given: dict[str, Any]) -> Train:
+    """Options that start from the named recipe, or from the run to continue."""
+    folder = RunFolder(given.get("out") or "")
+    if given.get("resume") and given.get("out") and folder.started:
+        start, rest = folder.recipe, given
+    else:
+        start, rest = start_from(given)
+    return Train(recipe=start).changed(**rest)
+
+
+def run(options: Train) -> dict[str, Any]:
+    """Train; of several processes only the first one has a result to print."""
+    import vitlab
+
+    finished = vitlab.train(
+        options.recipe,
+        options.out,
+        resume=options.resume,
+        host=options.host,
+        command=options.command,
+    )
+    return finished.metrics if finished.rank == 0 else {}
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print the test figures."""
+    print_figures(result)

@@ -32,10 +32,12 @@ from measuring import peer
 from PIL import Image
 
 from vitlab.data.decode import jpeg
-from vitlab.data.loading.loader import TrainingBatches
+from vitlab.data.decode.formats import SUFFIXES
+from vitlab.data.labels import SingleLabels
+from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.settings import Augment
-from vitlab.data.sources.sources import SUFFIXES, Files
-from vitlab.data.sources.splits import open_data
+from vitlab.data.sources.folders import Files
+from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.tar_shards import shards
 from vitlab.models.config import ViTConfig
 
@@ -119,7 +121,7 @@ def ours(source: Any) -> Work:
 
 def contenders(files: list[Path]) -> dict[str, Work]:
     """Return our work, then those of the installed peers."""
-    labels = np.zeros(len(files), np.int64)
+    labels = SingleLabels.blank(len(files), 2)
     works: dict[str, Work] = {
         "vitlab": ours(Files(Path(), [str(file) for file in files], labels, ("a", "b")))
     }
@@ -222,22 +224,20 @@ def enlarged(files: list[Path], folder: Path) -> list[Path]:
 
 def small(file: str) -> dict[str, Work]:
     """Read 2,000 images of a Parquet file, from it and from tar shards made of it."""
-    from vitlab.data.loading.prepare import prepare
-    from vitlab.data.sources.sources import Subset
+    from vitlab.data.loading.copying import copy
+    from vitlab.data.sources.source import Subset
 
     whole = open_data(file).whole
     assert whole is not None
     some = Subset(whole, np.arange(min(2000, len(whole))))
     folder = Path(tempfile.mkdtemp()) / "tar"
-    prepare({"train": some}, folder, layout="tar", workers=0)
+    copy({"train": some}, folder, layout="tar", workers=0)
     tars = shards([str(each) for each in sorted(folder.glob("*.tar"))], "tar")
     works = {"vitlab, Parquet": ours(some), "vitlab, tar shards": ours(tars)}
     for name, transform in timms().items():
-        items = [some.read(index) for index in range(len(some))]
+        items = [some.image(index).content() for index in range(len(some))]
         if name == "bilinear":
-            works["datasets and timm"] = table_of(
-                [i for i in items if isinstance(i, bytes)], transform
-            )
+            works["datasets and timm"] = table_of(items, transform)
     return works
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from vitlab.data.sources.splits import open_data
+from vitlab.data.sources.opening import open_data
 
 
 def main(folder: Path, count: int = 6) -> None:
@@ -13,8 +13,8 @@ def main(folder: Path, count: int = 6) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     test = open_data("digits").test
     for label in range(count):
-        index = int((test.labels == label).argmax())
-        pixels = test.read(index)
+        index = int((test.labels.values == label).argmax())
+        pixels = test.image(index).decode(1)
         Image.fromarray(pixels[..., 0]).save(folder / f"a-{test.classes[label]}.png")
 
 

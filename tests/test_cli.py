@@ -95,12 +95,12 @@ def test_predictions_are_those_of_evaluation(run: Path, tmp_path: Path) -> None:
     """The same image gets the same probabilities whichever way it comes."""
     from PIL import Image
 
-    from vitlab.data.sources.splits import open_data
+    from vitlab.data.sources.opening import open_data
     from vitlab.device import choose
     from vitlab.evaluation.predictions import predict
 
     model, test = vitlab.load(run), open_data("digits").test
-    pixels = test.read(5)
+    pixels = test.image(5).decode(1)
     Image.fromarray(pixels[..., 0]).save(tmp_path / "x.png")
     answer = vitlab.classify(model, [str(tmp_path / "x.png")], top=10)[0]
     row = predict(model, test, device=choose("cpu")).probabilities[5]
@@ -139,10 +139,10 @@ def test_measure(capsys: pytest.CaptureFixture[str], run: Path) -> None:
 
 BAD = {
     "no command": (["fly"], "unknown command 'fly'; choose from train, evaluate"),
-    "no data": (["train"], "name the data: digits, a folder of class folders"),
+    "no data": (["train"], "no data given: name digits, a folder"),
     "no path": (["train", "{tmp}/nowhere"], "no such file or folder: {tmp}/nowhere"),
     "empty": (["train", "{tmp}/empty"], "{tmp}/empty is empty"),
-    "one class": (["train", "{tmp}/one"], "has one class only ('only'): two are needed"),
+    "one class": (["train", "{tmp}/one"], "has only one class ('only'); at least 2"),
     "patch": (
         ["train", "digits", "--model", "ViT-Ti/3"],
         "image_size=8 is not a multiple of patch=3: try 6 or 9",
@@ -166,7 +166,7 @@ BAD = {
     "image": (["predict", "{run}", "{tmp}/x.png"], "no such file: {tmp}/x.png"),
     "no images": (["predict", "{run}", "{tmp}/empty"], "no images in {tmp}/empty"),
     "bad image": (["predict", "{run}", "{tmp}/bad.png"], "bad.png"),
-    "other data": (["evaluate", "{run}", "{tmp}/two"], "has the class 'a', which the training"),
+    "other data": (["evaluate", "{run}", "{tmp}/two"], "contains class 'a', which is not"),
     "no words": (["evaluate", "{run}"], "DATA is missing: vitlab evaluate WEIGHTS DATA"),
     "nothing to measure": (["measure"], "MODELS ... is missing: vitlab measure MODELS ..."),
     "unmeasurable": (["measure", "ViT-B/15"], "image_size=224 is not a multiple of patch=15"),

@@ -7,11 +7,13 @@ import pytest
 from PIL import Image
 
 from conftest import photo_folder
-from vitlab.data.loading.cache import Kept, kept
-from vitlab.data.loading.loader import TrainingBatches, choose_workers
+from vitlab.data.loading.batches import TrainingBatches
+from vitlab.data.loading.cache import CachedImages, cached
+from vitlab.data.loading.loader import choose_workers
 from vitlab.data.settings import Augment
-from vitlab.data.sources.sources import Files, digits
-from vitlab.data.sources.splits import open_data
+from vitlab.data.sources.arrays import digits
+from vitlab.data.sources.folders import Files
+from vitlab.data.sources.opening import open_data
 from vitlab.models.config import ViTConfig
 
 
@@ -23,8 +25,8 @@ def small(tmp_path: Path) -> Files:
 
 
 def test_batches_are_the_same(small: Files) -> None:
-    memory = kept(small, 3)
-    assert isinstance(memory, Kept)
+    memory = cached(small, 3)
+    assert isinstance(memory, CachedImages)
     assert (memory.classes, len(memory)) == (small.classes, len(small))
     config = ViTConfig(width=8, heads=2, patch=8, image_size=16)
     how = Augment(area=0.3, flip=True)
@@ -40,7 +42,7 @@ def test_batches_are_the_same(small: Files) -> None:
 def test_what_is_large_damaged_or_of_several_sizes_stays_where_it_is(
     small: Files, tmp_path: Path
 ) -> None:
-    assert kept(digits(), 1) is not None
+    assert cached(digits(), 1) is not None
     file = small.root / small.paths[4]
     whole = file.read_bytes()
     for content in (whole[: len(whole) // 2], None):
@@ -48,7 +50,7 @@ def test_what_is_large_damaged_or_of_several_sizes_stays_where_it_is(
             Image.new("RGB", (7, 9)).save(file)
         else:
             file.write_bytes(content)
-        assert kept(small, 3) is small
+        assert cached(small, 3) is small
     big = photo_folder(tmp_path / "big", {"a": 6, "b": 6}, rows=70, columns=80)
     source = open_data(str(big)).train
-    assert kept(source, 3) is source
+    assert cached(source, 3) is source

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitlab.data.decode import decode as d
-from vitlab.data.decode import jpeg
+from vitlab.data.decode import decoding, jpeg
 from vitlab.data.decode.orientation import BACK, turn, turn_box
-from vitlab.errors import UserError
+from vitlab.errors import ImageError, UserError
 
 ROWS, COLUMNS = 150, 203
 PICTURE = Image.fromarray(
@@ -44,7 +43,7 @@ KINDS = {
 
 
 def fast(data, box, at_least, channels=3, cut=True):
-    return d.decode_box(data, channels, "name", lambda rows, columns: box, at_least, cut=cut)
+    return decoding.decode_box(data, channels, "name", lambda rows, columns: box, at_least, cut=cut)
 
 
 @pytest.mark.parametrize("cut", [False, True])
@@ -52,7 +51,7 @@ def fast(data, box, at_least, channels=3, cut=True):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_box_at_full_size_has_pillows_pixels(kind, channels, cut):
     data = KINDS[kind]
-    whole = d.decode(data, channels)
+    whole = decoding.decode(data, channels)
     rows, columns = whole.shape[:2]
     for box in [(0, 0, columns, rows), (3, 5, 60, 40), (70, 80, 101, 99), (1, 2, 3, 4)]:
         left, top, right, bottom = box
@@ -130,19 +129,21 @@ def test_truncated_files_are_refused(kind, share, box, ending):
     start = data.index(b"\xff\xda")
     short = data[: start + int(share * (len(data) - start))] + ending
     if not ending or box == WHOLE:
-        with pytest.raises(d.BadImage, match=r"^name: damaged"):
+        with pytest.raises(ImageError, match=r"^name: damaged"):
             fast(short, box, (20, 30))
     elif kind != "progressive" and share > 0.5:  # these rows are there
-        assert np.array_equal(fast(short, box, (20, 30))[0][:20, :30], d.decode(data, 3)[:20, :30])
+        assert np.array_equal(
+            fast(short, box, (20, 30))[0][:20, :30], decoding.decode(data, 3)[:20, :30]
+        )
 
 
 def test_garbled_data_is_refused_and_not_filled_up():
     data = bytearray(KINDS["4:4:4"])
     start = data.index(b"\xff\xda") + 300
     data[start : start + 1000] = b"\xff\x00\xfe" * 333 + b"\0"
-    with pytest.raises(d.BadImage, match=r"^name: damaged JPEG \(Corrupt JPEG data"):
+    with pytest.raises(ImageError, match=r"^name: damaged JPEG \(Corrupt JPEG data"):
         fast(bytes(data), WHOLE, (ROWS, COLUMNS))
-    assert d.decode(bytes(data), 3).shape == (ROWS, COLUMNS, 3)  # Pillow alone sees nothing
+    assert decoding.decode(bytes(data), 3).shape == (ROWS, COLUMNS, 3)  # Pillow alone sees nothing
 
 
 def test_what_libjpeg_merely_grumbles_about_is_pillows_to_decide():
@@ -152,7 +153,7 @@ def test_what_libjpeg_merely_grumbles_about_is_pillows_to_decide():
     with pytest.raises(ValueError) as caught:
         jpeg.decode(odd, ROWS, COLUMNS, False, 1, ROWS)
     assert not isinstance(caught.value, UserError)
-    assert np.array_equal(fast(odd, WHOLE, (ROWS, COLUMNS))[0], d.decode(data, 3))
+    assert np.array_equal(fast(odd, WHOLE, (ROWS, COLUMNS))[0], decoding.decode(data, 3))
 
 
 def test_other_formats_and_alpha_take_pillows_way():
@@ -173,7 +174,7 @@ def test_noise_never_gets_past_the_boundary():
                 broken[place] = generator.integers(256)
             try:
                 pixels, _ = fast(bytes(broken), (0, 0, 9, 9), (9, 9))
-            except d.BadImage as error:
+            except ImageError as error:
                 assert "\n" not in str(error)
             else:
                 assert pixels.dtype == np.uint8

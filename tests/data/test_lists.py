@@ -9,10 +9,10 @@ import torch
 
 from conftest import photo_folder
 from vitlab.data.labels import index_labels
-from vitlab.data.loading.loader import EvaluationBatches
+from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.sources.filenames import Names
-from vitlab.data.sources.sources import Subset, counts
-from vitlab.data.sources.splits import open_data
+from vitlab.data.sources.opening import open_data
+from vitlab.data.sources.source import Subset, counts
 from vitlab.models.config import ViTConfig
 
 
@@ -36,11 +36,11 @@ def test_a_csv_list_with_splits(here: Path) -> None:
     lines += ["a/004.png,10,val", "b/004.png,9,test", '"b/005.png","9","TEST"']
     splits = open_data(csv(here, "path,label,split", *lines))
     assert splits.classes == ("9", "10")  # by value
-    assert splits.train.labels.tolist() == [1] * 4 + [0] * 4
-    assert splits.test.labels.tolist() == [0, 0]
+    assert splits.train.labels.values.tolist() == [1] * 4 + [0] * 4
+    assert splits.test.labels.values.tolist() == [0, 0]
     assert splits.validation is not None
     assert len(splits.validation) == 1
-    assert splits.test.read(1) == (here / "b" / "005.png").read_bytes()
+    assert splits.test.image(1).content() == (here / "b" / "005.png").read_bytes()
     assert splits.test.name(1) == str(here / "b" / "005.png")
 
 
@@ -62,27 +62,27 @@ def test_several_labels_an_image(here: Path) -> None:
     ]
     splits = open_data(jsonl(here, *rows))
     assert splits.classes == ("cat", "dog", "night")
-    assert splits.train.labels.dtype == np.uint8
-    assert splits.train.labels.tolist() == [[1, 0, 1], [0, 0, 0], [1, 0, 0], [0, 1, 0]]
-    assert splits.test.labels.tolist() == [[0, 1, 1]]
+    assert splits.train.labels.values.dtype == np.uint8
+    assert splits.train.labels.values.tolist() == [[1, 0, 1], [0, 0, 0], [1, 0, 0], [0, 1, 0]]
+    assert splits.test.labels.values.tolist() == [[0, 1, 1]]
     assert counts(splits.train) == {"cat": 2, "dog": 1, "night": 1}
     config = ViTConfig(width=16, heads=2, patch=4, image_size=8, classes=3)
     batch = EvaluationBatches(splits.train, config, 8)[0]
     assert batch.labels.dtype == torch.float32
-    assert batch.labels.tolist() == splits.train.labels.tolist()
+    assert batch.labels.tolist() == splits.train.labels.values.tolist()
     same = csv(here, "path,labels", "a/000.png,cat|night", "a/001.png,", "b/000.png, cat ")
     whole = open_data(same).whole
     assert whole is not None
-    assert whole.labels.tolist() == [[1, 1], [0, 0], [1, 0]]
-    assert "held out for testing (at random, fixed)" in open_data(same).notes[0]
+    assert whole.labels.values.tolist() == [[1, 1], [0, 0], [1, 0]]
+    assert "20% of the images held out for testing" in open_data(same).notes[0]
 
 
 def test_labels_follow_the_model(here: Path) -> None:
     data = csv(here, "path,label", *[f"{c}/00{i}.png,{c}" for c in "ab" for i in range(6)])
     whole = open_data(data, classes=("x", "b", "a")).whole
     assert whole is not None
-    assert whole.labels.tolist() == [2] * 6 + [1] * 6
-    with pytest.raises(ValueError, match="has the class 'b', which the training images have not"):
+    assert whole.labels.values.tolist() == [2] * 6 + [1] * 6
+    with pytest.raises(ValueError, match="contains class 'b', which is not in the training data"):
         open_data(data, classes=("a", "x"))
 
 
@@ -91,15 +91,18 @@ def test_labels_follow_the_model(here: Path) -> None:
     [
         (["path,label"], "lists no images"),
         (["a/000.png,cat"], "must begin with a line of column names"),
-        (["path,label", "a/000.png"], "line 2: not as many fields as column names"),
-        (["path,label", "a/000.png,x,y"], "line 2: not as many fields as column names"),
+        (["path,label", "a/000.png"], "line 2: the number of fields differs"),
+        (["path,label", "a/000.png,x,y"], "line 2: the number of fields differs"),
         (["path,label", "a/000.png,"], "line 2 has an empty label"),
-        (["path,label", ",x"], "line 2 names no path"),
+        (["path,label", ",x"], "line 2 has no path"),
         (["path,label", '"a/000.png,x'], "cannot read"),
-        (["path,label,split", "a/000.png,x,later"], "split 'later' of a/000.png: train, val or te"),
+        (
+            ["path,label,split", "a/000.png,x,later"],
+            "unknown split 'later' of a/000.png; choose tr",
+        ),
         (["path,label"] + [f"no/{i}.png,x" for i in range(5)], "5 of the 5 files"),
         (["path,label"] + [f"no/{i}.png,x" for i in range(5)], "no/0.png, no/1.png, no/2.png, …"),
-        (["path,label,split", "a/000.png,x,train", "a/001.png,y,test"], "has the class 'y'"),
+        (["path,label,split", "a/000.png,x,train", "a/001.png,y,test"], "contains class 'y'"),
     ],
 )
 def test_bad_csv_lists_in_one_line(here: Path, lines: list[str], says: str) -> None:
@@ -114,12 +117,12 @@ def test_bad_csv_lists_in_one_line(here: Path, lines: list[str], says: str) -> N
     [
         ("[1]", "line 1 is not a JSON object"),
         ('{"path": 1, "label": 2', "line 1 is not a JSON object"),
-        ('{"path": 1, "label": 2}', "line 1 names no path"),
+        ('{"path": 1, "label": 2}', "line 1 has no path"),
         ('{"path": "a/000.png"}', "line 1 has no label"),
         ('{"path": "a/000.png", "label": 1.5}', "neither text nor a whole number"),
         ('{"path": "a/000.png", "labels": ["x", null]}', "neither text nor a whole number"),
         ("[" * 100_000, "line 1 is not a JSON object"),
-        ('{"path": "a\\u0000b", "label": 1}', "line 1 names no path"),
+        ('{"path": "a\\u0000b", "label": 1}', "line 1 has no path"),
     ],
 )
 def test_bad_json_lists_in_one_line(here: Path, text: str, says: str) -> None:
@@ -138,10 +141,10 @@ def test_a_list_that_is_not_text(here: Path) -> None:
 
 def test_numbers_count_the_names_where_there_are_any() -> None:
     labels, order = index_labels(["1", "b", "0"], "data", names=("a", "b"))
-    assert (labels.tolist(), order) == ([1, 1, 0], ("a", "b"))
+    assert (labels.values.tolist(), order) == ([1, 1, 0], ("a", "b"))
     labels, order = index_labels(["1", "0"], "data", classes=("b", "c", "a"), names=("a", "b"))
-    assert (labels.tolist(), order) == ([0, 2], ("b", "c", "a"))
-    with pytest.raises(ValueError, match="data: label '2' is none of its 2 classes"):
+    assert (labels.values.tolist(), order) == ([0, 2], ("b", "c", "a"))
+    with pytest.raises(ValueError, match="data: label '2' is not one of its 2 classes"):
         index_labels(["2"], "data", names=("a", "b"))
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitlab.data.loading.order import batch_indices, batch_samples, draws, epoch_order, steps
+from vitlab.data.loading.order import batch_samples, draws, epoch_order, steps
 
 
 @given(
@@ -17,17 +17,17 @@ from vitlab.data.loading.order import batch_indices, batch_samples, draws, epoch
 )  # fmt: skip
 def test_every_image_comes_once_an_epoch(images: int, batch: int, epochs: int, seed: int) -> None:
     total = steps(epochs, images, batch)
-    stream = [pair for k in range(total) for pair in batch_indices(seed, k, images, batch)]
+    stream = [pair for k in range(total) for pair in batch_samples(seed, k, images, batch)]
     counts = Counter(stream[: epochs * images])
-    assert counts == dict.fromkeys(((e, i) for e in range(epochs) for i in range(images)), 1)
+    assert counts == dict.fromkeys(((e, i, 0) for e in range(epochs) for i in range(images)), 1)
     assert 0 <= len(stream) - epochs * images < batch
 
 
 def test_batches_do_not_depend_on_those_before() -> None:
-    late = batch_indices(5, 40, 33, 8)
+    late = batch_samples(5, 40, 33, 8)
     epoch_order.cache_clear()
-    assert late == batch_indices(5, 40, 33, 8)
-    assert late != batch_indices(6, 40, 33, 8)
+    assert late == batch_samples(5, 40, 33, 8)
+    assert late != batch_samples(6, 40, 33, 8)
     assert not np.array_equal(epoch_order(5, 0, 33), epoch_order(5, 1, 33))
 
 
@@ -65,8 +65,9 @@ def test_repeats_fill_an_epoch_with_fewer_images(
 
 
 def test_one_copy_each_is_the_plain_order() -> None:
-    plain = batch_indices(4, 7, 33, 10)
-    assert batch_samples(4, 7, 33, 10, 1) == [(epoch, index, 0) for epoch, index in plain]
+    stream = [divmod(position, 33) for position in range(70, 80)]
+    orders = [epoch_order(4, epoch, 33).tolist() for epoch in range(3)]
+    assert batch_samples(4, 7, 33, 10) == [(e, orders[e][place], 0) for e, place in stream]
 
 
 def test_copies_of_an_image_are_no_neighbors_and_draw_anew() -> None:

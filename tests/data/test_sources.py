@@ -8,14 +8,17 @@ import pytest
 from sklearn.datasets import load_digits
 
 from conftest import photo, photo_folder
+from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.shape import input_shape
-from vitlab.data.sources.sources import Arrays, counts, digits
-from vitlab.data.sources.splits import fingerprint, held_out, hold_out, open_data
+from vitlab.data.sources.arrays import Arrays, digits
+from vitlab.data.sources.opening import open_data
+from vitlab.data.sources.source import counts
+from vitlab.data.sources.splits import fingerprint, hold_out
 
 
 def test_digits_are_those_of_scikit_learn() -> None:
     theirs, ours = load_digits(), digits()
-    assert np.array_equal(ours.labels, theirs.target)
+    assert np.array_equal(ours.labels.values, theirs.target)
     np.testing.assert_array_equal(ours.images[..., 0], np.round(theirs.images * 255 / 16))
     assert ours.classes == tuple("0123456789")
     splits = open_data("digits", test_fraction=0.5)  # the split is fixed
@@ -24,14 +27,13 @@ def test_digits_are_those_of_scikit_learn() -> None:
 
 
 def test_held_out_is_stratified_fixed_and_apart() -> None:
-    labels = np.repeat([0, 1, 2], [100, 10, 1])
-    test = held_out(labels, 0.2)
-    assert np.bincount(labels[test], minlength=3).tolist() == [20, 2, 0]
-    assert np.array_equal(test, held_out(labels, 0.2))
+    labels = SingleLabels(np.repeat([0, 1, 2], [100, 10, 1]))
     source = Arrays(np.zeros((111, 2, 2, 1), np.uint8), labels, ("a", "b", "c"))
     splits = hold_out(source, 0.2)
     assert sorted([*splits.train.indices, *splits.test.indices]) == list(range(111))
-    assert any("'c' has one image only" in note for note in splits.notes)
+    assert splits.test.labels.counts(3) == [20, 2, 0]
+    assert np.array_equal(splits.test.indices, hold_out(source, 0.2).test.indices)
+    assert any("'c' has only one image" in note for note in splits.notes)
 
 
 def test_class_folders(photos: Path) -> None:
@@ -42,10 +44,10 @@ def test_class_folders(photos: Path) -> None:
     assert splits.classes == ("blue", "green", "red")
     assert counts(splits.train) == {"blue": 16, "green": 16, "red": 16}
     assert counts(splits.test) == {"blue": 4, "green": 4, "red": 4}
-    assert any("empty holds no images" in note for note in splits.notes)
-    index = splits.test.labels.tolist().index(1)
+    assert any("empty: no images" in note for note in splits.notes)
+    index = splits.test.labels.values.tolist().index(1)
     assert "/green/" in splits.test.name(index)
-    assert splits.test.read(index)[:4] == b"\x89PNG"
+    assert splits.test.image(index).content()[:4] == b"\x89PNG"
     assert input_shape(splits.train) == ((24, 32), 3)
 
 
@@ -54,15 +56,18 @@ def test_labels_follow_the_training_folder_by_name(tmp_path: Path) -> None:
     photo_folder(tmp_path / "train", {"ant": 3, "bee": 3, "cow": 3})
     photo_folder(tmp_path / "val", {"cow": 2})
     splits = open_data(str(tmp_path))
-    assert splits.test.labels.tolist() == [2, 2]
+    assert splits.test.labels.values.tolist() == [2, 2]
     assert splits.whole is None
-    assert len([n for n in splits.notes if "has no images of the class" in n]) == 2
+    assert len([n for n in splits.notes if "has no images of class" in n]) == 2
     photo_folder(tmp_path / "test", {"ant": 1, "bee": 1})
     splits = open_data(str(tmp_path))
     assert splits.validation is not None
-    assert (splits.validation.labels.tolist(), splits.test.labels.tolist()) == ([2, 2], [0, 1])
+    assert (splits.validation.labels.values.tolist(), splits.test.labels.values.tolist()) == (
+        [2, 2],
+        [0, 1],
+    )
     photo_folder(tmp_path / "test", {"dog": 1})
-    with pytest.raises(ValueError, match="has the class 'dog', which the training images have not"):
+    with pytest.raises(ValueError, match="contains class 'dog', which is not in the training data"):
         open_data(str(tmp_path))
 
 
@@ -80,11 +85,17 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     ("make", "says"),
     [
         (lambda p: p / "nowhere", "no such file or folder"),
-        (lambda p: p, "is empty: put each class's images into a folder of its name"),
-        (lambda p: photo_folder(p, {"only": 5}), "has one class only ('only'): two are needed"),
+        (lambda p: p, "is empty: put the images of each class into a folder of its name"),
+        (
+            lambda p: photo_folder(p, {"only": 5}),
+            "has only one class ('only'); at least 2 are needed",
+        ),
         (lambda p: photo_folder(p, {"a": 1, "b": 1}), "has too few images to hold some out"),
-        (lambda p: photo(0).save(p / "a.png") or p, "has no class folders with images (images lie"),
-        (lambda p: (p / "x.txt").write_text("x") and p / "x.txt", "is neither a folder nor a Parq"),
+        (lambda p: photo(0).save(p / "a.png") or p, "has no class folders with images (its images"),
+        (
+            lambda p: (p / "x.txt").write_text("x") and p / "x.txt",
+            "is not a folder, a Parquet file",
+        ),
     ],
 )
 def test_bad_data_in_one_line(tmp_path: Path, make: object, says: str) -> None:
@@ -114,8 +125,8 @@ def test_parquet(tmp_path: Path) -> None:
     splits = open_data(str(parquet(tmp_path / "pq", train=12, test=6)))
     assert splits.classes == ("red", "green")
     assert (len(splits.train), len(splits.test)) == (12, 6)
-    assert splits.train.labels.tolist() == [0, 1] * 6
-    assert splits.test.read(3)[:4] == b"\x89PNG"
+    assert splits.train.labels.values.tolist() == [0, 1] * 6
+    assert splits.test.image(3).content()[:4] == b"\x89PNG"
     assert splits.test.name(3).endswith("test row 3")
     assert input_shape(splits.train) == (16, 3)
 
@@ -129,8 +140,13 @@ def test_one_parquet_file_is_split_here(tmp_path: Path) -> None:
 
 def test_parquet_labels_map_to_known_classes_by_name(tmp_path: Path) -> None:
     folder = str(parquet(tmp_path / "pq", train=4, test=4))
-    assert open_data(folder, classes=("green", "red", "x")).test.labels.tolist() == [1, 0, 1, 0]
-    with pytest.raises(ValueError, match="has the class 'green'"):
+    assert open_data(folder, classes=("green", "red", "x")).test.labels.values.tolist() == [
+        1,
+        0,
+        1,
+        0,
+    ]
+    with pytest.raises(ValueError, match="contains class 'green'"):
         open_data(folder, classes=("red", "x"))
 
 
@@ -151,7 +167,7 @@ def test_plain_columns_serve_too_and_unlabeled_ones_are_refused(tmp_path: Path) 
     splits = open_data(str(tmp_path / "a.parquet"))
     assert splits.classes == ("ape", "cat")
     assert splits.whole is not None
-    assert splits.whole.labels.tolist() == [1, 0] * 5
+    assert splits.whole.labels.values.tolist() == [1, 0] * 5
     pq.write_table(pa.table({"image": cells}), tmp_path / "b.parquet")
     with pytest.raises(ValueError, match="has no label column; its columns are image"):
         open_data(str(tmp_path / "b.parquet"))
@@ -166,7 +182,7 @@ def test_plain_columns_serve_too_and_unlabeled_ones_are_refused(tmp_path: Path) 
 def test_a_hub_name_without_a_network_is_one_line() -> None:
     with pytest.raises(ValueError) as caught:  # the message is compared below
         open_data("somebody/some-data")
-    assert "nor could the Hugging Face hub give a data set of this name" in str(caught.value)
+    assert "nor could it be loaded as a data set of the Hugging Face Hub" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

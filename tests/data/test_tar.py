@@ -72,7 +72,7 @@ def test_links_folders_and_devices_are_passed_over():
 
 
 def refused(data: bytes) -> str:
-    with pytest.raises(tar.Damaged) as caught:
+    with pytest.raises(tar.DamagedError) as caught:
         found(data)
     return str(caught.value)
 
@@ -81,14 +81,16 @@ def test_damage_is_told_with_its_place():
     data = archive("ustar", ["a.jpg", "b.jpg", "c.jpg"])
     end = 512 * 2 + 512 * 2 + 512 * 3
     assert refused(b"") == (
-        "damaged at byte 0: it ends without tar's closing blocks, so it was cut off"
+        "damaged at byte 0: the archive is cut off: tar's closing blocks are missing"
     )
-    assert "damaged at byte 0: this is no tar file" in refused(b"\xff\xd8" * 600)
-    assert f"damaged at byte {end:,}: it ends without" in refused(data[:end])
-    assert "damaged at byte 2,048: 601 bytes should follow" in refused(data[: end - 1000])
+    assert "damaged at byte 0: not a tar file" in refused(b"\xff\xd8" * 600)
+    assert f"damaged at byte {end:,}: the archive is cut off" in refused(data[:end])
+    assert "damaged at byte 2,048: the file ends before the 601 bytes" in refused(
+        data[: end - 1000]
+    )
     broken = bytearray(data)
     broken[1024 + 5] ^= 1  # the second header: Python's reader stops here in silence
-    assert "damaged at byte 1,024: no tar header here" in refused(bytes(broken))
+    assert "damaged at byte 1,024: not a tar header" in refused(bytes(broken))
     assert len(theirs(bytes(broken))) == 1
 
 
@@ -102,7 +104,7 @@ def test_hostile_sizes():
         assert refused(bytes(header) + bytes(1024)).startswith("damaged at byte 0")
     info.type, info.size = tarfile.XHDTYPE, 2 * 2**20
     big = info.tobuf(tarfile.USTAR_FORMAT) + bytes(3 * 2**20)
-    assert "a header of 2,097,152 bytes" in refused(big)
+    assert "an implausible header of 2,097,152 bytes" in refused(big)
 
 
 def test_fuzzed_archives_end_or_are_damaged():
@@ -115,5 +117,5 @@ def test_fuzzed_archives_end_or_are_damaged():
                 broken[place] = generator.integers(256)
             try:
                 found(bytes(broken[: generator.integers(len(data) + 1)]))
-            except tar.Damaged as error:
+            except tar.DamagedError as error:
                 assert "damaged at byte" in str(error)

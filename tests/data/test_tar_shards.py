@@ -12,11 +12,13 @@ import pytest
 import torch
 
 from conftest import photo
-from vitlab.data.loading.loader import TrainingBatches, training_loader
+from vitlab.data.loading.batches import TrainingBatches
+from vitlab.data.loading.loader import training_loader
 from vitlab.data.settings import Augment
 from vitlab.data.sources import remote
-from vitlab.data.sources import tar_shards as shards
-from vitlab.data.sources.splits import fingerprint, open_data
+from vitlab.data.sources import tar_index as shards
+from vitlab.data.sources.opening import open_data
+from vitlab.data.sources.splits import fingerprint
 from vitlab.models.config import ViTConfig
 
 
@@ -59,8 +61,8 @@ def test_globs_braces_and_folders(three: Path, data: str) -> None:
     assert splits.classes == ("0", "1", "2")
     whole = splits.whole
     assert whole is not None
-    assert whole.labels.tolist() == [0, 1, 2] * 6
-    assert [whole.read(i) for i in range(18)] == [png(i, i % 3) for i in range(18)]
+    assert whole.labels.values.tolist() == [0, 1, 2] * 6
+    assert [whole.image(i).content() for i in range(18)] == [png(i, i % 3) for i in range(18)]
     assert whole.name(7) == f"{three}/photos-001.tar 00007"
 
 
@@ -81,11 +83,11 @@ def test_class_names_beside_the_shards(three: Path) -> None:
     (three / "classes.txt").write_text("rot\ngrün\nblau\nnie\n")
     splits = open_data(str(three))
     assert splits.classes == ("rot", "grün", "blau", "nie")
-    assert open_data(str(three), classes=("blau", "rot", "grün")).train.labels[:3].tolist() == [
-        {0: 1, 1: 2, 2: 0}[label] for label in splits.train.labels[:3].tolist()
-    ]
+    assert open_data(str(three), classes=("blau", "rot", "grün")).train.labels.values[
+        :3
+    ].tolist() == [{0: 1, 1: 2, 2: 0}[label] for label in splits.train.labels.values[:3].tolist()]
     (three / "classes.txt").write_text("a\nb\n")
-    with pytest.raises(ValueError, match="label '2' is none of its 2 classes"):
+    with pytest.raises(ValueError, match="label '2' is not one of its 2 classes"):
         open_data(str(three))
 
 
@@ -95,7 +97,7 @@ def test_several_labels(tmp_path: Path) -> None:
     said += [(f"{i}.json", json.dumps({"labels": row}).encode()) for i, row in enumerate(rows)]
     whole = open_data(str(write(tmp_path / "x.tar", *said))).whole
     assert whole is not None
-    assert whole.labels.tolist() == [[1, 0], [1, 1], [0, 0], [0, 1]]
+    assert whole.labels.values.tolist() == [[1, 0], [1, 1], [0, 0], [0, 1]]
 
 
 def test_batches_are_those_of_the_same_files_whatever_the_workers(three: Path) -> None:
@@ -139,7 +141,7 @@ def test_shards_elsewhere(three: Path) -> None:
         assert splits.classes == ("x", "y", "z")
         assert splits.whole is not None
         assert fingerprint(splits.whole) is not None
-        assert splits.whole.read(17) == png(17, 2)
+        assert splits.whole.image(17).content() == png(17, 2)
     memory.rm("/bucket/photos-001.tar")
     with pytest.raises(
         ValueError, match=r"cannot read memory://bucket/photos-001\.tar: no such file"
@@ -157,14 +159,12 @@ def message(data: object) -> str:
 def test_bad_shards_in_one_line(tmp_path: Path) -> None:
     good = samples(0, 6)
     file = tmp_path / "a.tar"
-    assert "a.tar holds no images" in message(write(file, ("x.cls", b"1")))
+    assert "a.tar contains no images" in message(write(file, ("x.cls", b"1")))
     assert "00000 has no label" in message(write(file, good[0], *good[2:]))
-    assert "has two images of the name '00000'" in message(write(file, *good, good[0]))
+    assert "has two images named '00000'" in message(write(file, *good, good[0]))
     assert "has 00000.cls twice" in message(write(file, *good, good[1]))
-    assert "has two images of the name '00000'" in message(
-        write(file, *good, ("00000.jpg", good[0][1]))
-    )
-    assert "1.json is no UTF-8 text, or no JSON" in message(
+    assert "has two images named '00000'" in message(write(file, *good, ("00000.jpg", good[0][1])))
+    assert "1.json is not UTF-8 text, or not JSON" in message(
         write(file, ("1.png", b""), ("1.json", b"{"))
     )
     assert "neither text nor a whole number" in message(
@@ -175,11 +175,11 @@ def test_bad_shards_in_one_line(tmp_path: Path) -> None:
     file.write_bytes(data[: len(data) // 2])
     assert "a.tar is damaged at byte " in message(file)
     file.write_bytes(b"\x1f\x8b" + data)
-    assert "a.tar is damaged at byte 0: this is no tar file" in message(file)
+    assert "a.tar is damaged at byte 0: not a tar file" in message(file)
     assert "cannot read" in message(tmp_path / "b-{0..3}.tar")
     assert "no such file: " in message(tmp_path / "b-*.tar")
-    assert "stands for" in message(tmp_path / "b-{0..999999}.tar")
-    assert "one class only" in message(write(file, *good[:2]))
+    assert "expands to" in message(tmp_path / "b-{0..999999}.tar")
+    assert "only one class" in message(write(file, *good[:2]))
 
 
 def test_a_shard_that_shrinks_later_gives_bad_images(three: Path) -> None:
@@ -187,11 +187,11 @@ def test_a_shard_that_shrinks_later_gives_bad_images(three: Path) -> None:
     assert source is not None
     (three / "photos-002.tar").write_bytes(b"")
     shutil.rmtree(os.environ["VITLAB_CACHE"])
-    with pytest.raises(ValueError, match="00017: the shard is shorter than it was"):
-        source.read(17)
+    with pytest.raises(ValueError, match="00017: the shard is shorter than when it was indexed"):
+        source.image(17).content()
     (three / "photos-002.tar").unlink()
     with pytest.raises(ValueError, match="00017: no such file"):
-        source.read(17)
+        source.image(17).content()
 
 
 def test_protocols(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +201,7 @@ def test_protocols(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Protocol not known: nope" in message("nope://x/a.tar")
     monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
     assert message("s3://b/a.tar") == (
-        "s3://b/a.tar: reading s3:// takes another package: pip install s3fs"
+        "s3://b/a.tar: s3:// needs another package: pip install s3fs"
     )
     assert not remote.is_url("pipe:cat a.tar")  # a file of that name, and no command
     assert "cannot read pipe:cat a.tar" in message("pipe:cat a.tar")

@@ -19,10 +19,10 @@ from torch import nn
 import vitlab
 from conftest import TINY
 from distributed.ranks import on_ranks
-from vitlab.data.loading.loader import Batch, TrainingBatches
+from vitlab.data.loading.batches import Batch, TrainingBatches
 from vitlab.data.loading.order import slice_of
 from vitlab.data.settings import Augment
-from vitlab.data.sources.splits import open_data
+from vitlab.data.sources.opening import open_data
 from vitlab.distributed import sharded_checkpoints as shards
 from vitlab.distributed.sync_norm import SyncBatchNorm, synchronize
 from vitlab.distributed.world import ALONE, World, joined, meet, passes, read_environment

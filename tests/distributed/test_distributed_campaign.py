@@ -23,7 +23,7 @@ from distributed.test_distributed import (
     wait_for_steps,
     well,
 )
-from vitlab.data.loading.loader import Batch
+from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.order import batch_indices
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn import metrics as sk
 
+from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.evaluation.metrics import bins, confusion, curve_point, ece, figures, nll, top
 
 with warnings.catch_warnings():
@@ -60,7 +61,7 @@ def test_bins_hold_every_image_once() -> None:
 
 def test_certainty_and_ties() -> None:
     sure = np.eye(3)[[0, 1, 2]]
-    assert figures(sure, np.array([0, 1, 2])) == {
+    assert figures(sure, SingleLabels(np.array([0, 1, 2]))) == {
         "accuracy": 1.0, "top5": 1.0, "nll": 0.0, "ece": 0.0, "images": 3,
     }  # fmt: skip
     assert np.isfinite(nll(sure, np.array([1, 1, 2])))
@@ -77,7 +78,7 @@ def test_several_labels_against_scikit_learn(classes: int, rounded: bool) -> Non
     probabilities = np.clip(0.3 * labels + 0.7 * generator.random((200, classes)), 0.01, 0.99)
     if rounded:  # many equal scores
         probabilities = probabilities.round(1)
-    ours = figures(probabilities, labels)
+    ours = figures(probabilities, MultiLabels(labels))
     assert ours["map"] == pytest.approx(sk.average_precision_score(labels, probabilities))
     said = probabilities > 0.5
     assert ours["micro_f1"] == pytest.approx(sk.f1_score(labels, said, average="micro"))
@@ -85,7 +86,7 @@ def test_several_labels_against_scikit_learn(classes: int, rounded: bool) -> Non
     each = [sk.log_loss(labels[:, k], probabilities[:, k], labels=[0, 1]) for k in range(classes)]
     assert ours["bce"] == pytest.approx(np.mean(each))
     assert ours["images"] == 200
-    point = curve_point(probabilities, labels)
+    point = curve_point(probabilities, MultiLabels(labels))
     assert point["accuracy"] == pytest.approx((said == labels).mean())
     assert (point["loss"], point["map"]) == (ours["bce"], ours["map"])
 
@@ -93,13 +94,13 @@ def test_several_labels_against_scikit_learn(classes: int, rounded: bool) -> Non
 def test_classes_without_images_do_not_count_for_map() -> None:
     labels = np.array([[1, 0], [0, 0], [1, 0]], np.uint8)
     probabilities = np.array([[0.9, 0.9], [0.4, 0.1], [0.2, 0.6]])
-    assert figures(probabilities, labels)["map"] == pytest.approx((1 + 2 / 3) / 2)
-    assert np.isnan(figures(probabilities, 0 * labels)["map"])
+    assert figures(probabilities, MultiLabels(labels))["map"] == pytest.approx((1 + 2 / 3) / 2)
+    assert np.isnan(figures(probabilities, MultiLabels(0 * labels))["map"])
 
 
 def test_one_label_an_image_has_the_usual_curve() -> None:
     probabilities, labels = some(5)
-    assert curve_point(probabilities, labels) == {
+    assert curve_point(probabilities, SingleLabels(labels)) == {
         "loss": nll(probabilities, labels),
         "accuracy": top(probabilities, labels, 1),
     }

@@ -8,7 +8,7 @@ import torch
 
 import vitlab
 from conftest import photo_folder
-from vitlab.data.sources.splits import open_data
+from vitlab.data.sources.opening import open_data
 from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.predictions import predict
 from vitlab.report.gather import write_report
@@ -46,8 +46,8 @@ def test_evaluation_gives_each_class_a_probability_of_its_own(tmp_path: Path) ->
     source = open_data(data).whole
     assert source is not None
     own = predict(model(), source, device=torch.device("cpu"), workers=0)
-    assert own.labels.dtype == np.uint8
-    assert own.labels.tolist() == source.labels.tolist()
+    assert own.labels.values.dtype == np.uint8
+    assert own.labels.values.tolist() == source.labels.values.tolist()
     assert not np.allclose(own.probabilities.sum(1), 1)
     assert figures(own.probabilities, own.labels)["map"] == seen["map"]
 

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -9,8 +10,9 @@ from torch.nn import functional as F
 
 from oracles.peers import timm
 from vitlab.data.augment.mix import Mix
-from vitlab.data.loading.loader import Batch
-from vitlab.errors import UserError
+from vitlab.data.labels import MultiLabels, SingleLabels
+from vitlab.data.loading.batches import Batch
+from vitlab.errors import OptionError
 from vitlab.objectives.classify import Classify
 
 CLASSES = 5
@@ -93,13 +95,14 @@ def test_the_vit_paper_s_sigmoid_sums_over_classes() -> None:
 
 def test_any_number_of_labels_needs_a_sigmoid() -> None:
     labels = torch.tensor([[1.0, 0, 1, 0, 0], [0, 0, 0, 0, 0]])
+    several = MultiLabels(labels.numpy().astype(np.uint8))
     kinds: tuple[Literal["bce", "sigmoid"], ...] = ("bce", "sigmoid")
     for kind in kinds:
-        Classify(kind=kind).check(labels)
-    Classify().check(torch.tensor([1, 2]))
-    with pytest.raises(UserError) as error:
-        Classify().check(labels)
-    assert str(error.value) == "images with any number of labels need --loss bce or sigmoid"
+        Classify(kind=kind).check(several)
+    Classify().check(SingleLabels(np.array([1, 2])))
+    with pytest.raises(OptionError) as error:
+        Classify().check(several)
+    assert str(error.value) == "images with several labels need --loss bce or --loss sigmoid"
     want = F.binary_cross_entropy_with_logits(batch(labels).images, labels)
     torch.testing.assert_close(loss(Classify(kind="bce"), batch(labels)), want)
 

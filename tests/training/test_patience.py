@@ -10,8 +10,8 @@ import torch
 
 import vitlab
 from conftest import TINY
-from vitlab.data.loading.validation import with_validation
-from vitlab.data.sources.splits import open_data
+from vitlab.data.sources.opening import open_data
+from vitlab.data.sources.splits import with_validation
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
 from vitlab.training.loop import Loop
@@ -40,10 +40,10 @@ def test_a_tenth_of_each_class_is_held_out_of_training_and_never_of_testing() ->
     assert after.validation is not None
     assert (len(after.train), len(after.validation)) == (1295, 143)
     assert after.test is before.test
-    share = np.bincount(after.validation.labels) / np.bincount(before.train.labels)
+    share = np.bincount(after.validation.labels.values) / np.bincount(before.train.labels.values)
     assert np.all(np.abs(share - 0.1) < 0.01)
-    pixels = {after.train.read(i).tobytes() for i in range(len(after.train))}  # type: ignore[union-attr]
-    others = [after.validation.read(i).tobytes() for i in range(143)]  # type: ignore[union-attr]
+    pixels = {after.train.image(i).content() for i in range(len(after.train))}
+    others = [after.validation.image(i).content() for i in range(143)]
     assert sum(each in pixels for each in others) <= 1  # digits has a twin or two of its own
     assert with_validation(after) is after
 

@@ -54,7 +54,7 @@ def test_a_killed_worker_ends_the_run_saved_and_it_goes_on_to_the_same_bits(tmp_
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2, err
     last = err.splitlines()[-1]
-    assert last.startswith("vitlab train: a worker process died")
+    assert last.startswith("vitlab train: a data-loading worker died")
     assert "Traceback" not in err
     found, _ = checkpoint.load(folder / "checkpoints")
     assert found is not None

@@ -32,20 +32,20 @@ class Prepare(Options):
 
 def run(options: Prepare) -> dict[str, Any]:
     """Copy; images that cannot be used are reported on stderr."""
-    from vitlab.data.loading.prepare import parts, prepare
+    from vitlab.data.loading.copying import copy, sources_to_copy
     from vitlab.progress import Meter, say
 
-    sources = parts(options.data)
+    sources = sources_to_copy(options.data)
     with Meter(sum(map(len, sources.values())), title="preparing") as meter:
-        return prepare(
+        return copy(
             sources,
             options.out,
             side=options.side,
             layout=options.format,
             quality=options.quality,
             workers=options.workers,
-            seen=lambda images: meter.show(images, "images"),
-            told=lambda message: say(f"skipped: {message}"),
+            progress=lambda images: meter.show(images, "images"),
+            warn=lambda message: say(f"skipped: {message}"),
         )
 
 

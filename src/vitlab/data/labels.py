@@ -1,21 +1,145 @@
-"""From the labels as data spells them to a class index.
-
-One label an image gives int64 (n,); lists of labels give a table of zeros and ones, uint8 (n, K).
-"""
+"""Labels of images: one class per image, or several; and what depends on which it is."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from vitlab.errors import UserError
-
-Labels = NDArray[np.integer[Any]]
-"""int64 (n,), or uint8 (n, K)."""
+from vitlab.errors import DataError
 
 Label = str | tuple[str, ...] | list[str]
-"""One label, or any number of them."""
+"""The label of one image as data spells it: one class, or any number of them."""
+
+Indices = Sequence[int] | NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class SingleLabels:
+    """One class per image.
+
+    Attributes:
+        values: indices of the classes, int64 (n,)
+    """
+
+    values: NDArray[np.int64]
+    several: ClassVar[bool] = False
+    column: ClassVar[str] = "label"  # of a table
+
+    @classmethod
+    def blank(cls, images: int, classes: int) -> Self:
+        """Return labels for images whose classes are unknown."""
+        return cls(np.zeros(images, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, indices: Indices) -> Self:
+        """Return the labels of some of the images."""
+        return type(self)(self.values[np.asarray(indices, np.int64)])
+
+    def classes_of(self, index: int) -> tuple[int, ...]:
+        """Return the classes of one image."""
+        return (int(self.values[index]),)
+
+    def counts(self, classes: int) -> list[int]:
+        """Count the images of each class."""
+        return np.bincount(self.values, minlength=classes).tolist()
+
+    def fit(self, classes: int) -> bool:
+        """Return whether all labels are indices of so many classes."""
+        return not len(self) or bool(self.values.min() >= 0 and self.values.max() < classes)
+
+    def targets(self) -> NDArray[np.int64]:
+        """Return what a batch holds: the indices, int64 (n,)."""
+        return self.values
+
+    @staticmethod
+    def probabilities(logits: Tensor) -> Tensor:
+        """Turn logits (n, classes) into probabilities that sum to one (softmax)."""
+        return logits.softmax(-1)
+
+    def held_out(self, fraction: float, generator: np.random.Generator) -> NDArray[np.int64]:
+        """Choose `fraction` of each class at random, and leave at least one image of each.
+
+        Returns:
+            Sorted indices.
+        """
+        chosen = []
+        for label in np.unique(self.values):
+            own = generator.permutation(np.flatnonzero(self.values == label))
+            chosen.append(own[: min(round(fraction * len(own)), len(own) - 1)])
+        return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, np.int64)
+
+    @staticmethod
+    def share(fraction: float) -> str:
+        """Describe what `held_out` chooses."""
+        return f"{fraction:.0%} of each class"
+
+
+@dataclass(frozen=True, eq=False)
+class MultiLabels:
+    """Any number of classes per image.
+
+    Attributes:
+        values: 1 where an image has a class, else 0, uint8 (n, classes)
+    """
+
+    values: NDArray[np.uint8]
+    several: ClassVar[bool] = True
+    column: ClassVar[str] = "labels"
+
+    @classmethod
+    def blank(cls, images: int, classes: int) -> Self:
+        """Return labels for images whose classes are unknown."""
+        return cls(np.zeros((images, classes), np.uint8))
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, indices: Indices) -> Self:
+        """Return the labels of some of the images."""
+        return type(self)(self.values[np.asarray(indices, np.int64)])
+
+    def classes_of(self, index: int) -> tuple[int, ...]:
+        """Return the classes of one image."""
+        return tuple(np.flatnonzero(self.values[index]).tolist())
+
+    def counts(self, classes: int) -> list[int]:
+        """Count the images of each class."""
+        return self.values.sum(axis=0, dtype=np.int64).tolist()
+
+    def fit(self, classes: int) -> bool:
+        """Return whether there is a column for each of so many classes, of zeros and ones."""
+        return self.values.shape[1] == classes and bool((self.values <= 1).all())
+
+    def targets(self) -> NDArray[np.float32]:
+        """Return what a batch holds: 0 or 1 for each class, float32 (n, classes)."""
+        return self.values.astype(np.float32)
+
+    @staticmethod
+    def probabilities(logits: Tensor) -> Tensor:
+        """Turn logits (n, classes) into one probability for each class (sigmoid)."""
+        return logits.sigmoid()
+
+    def held_out(self, fraction: float, generator: np.random.Generator) -> NDArray[np.int64]:
+        """Choose `fraction` of all images at random, and leave at least one.
+
+        Returns:
+            Sorted indices.
+        """
+        count = min(round(fraction * len(self)), len(self) - 1)
+        return np.sort(generator.permutation(len(self))[:count])
+
+    @staticmethod
+    def share(fraction: float) -> str:
+        """Describe what `held_out` chooses."""
+        return f"{fraction:.0%} of the images"
+
+
+Labels = SingleLabels | MultiLabels
 
 
 def index_labels(
@@ -24,48 +148,52 @@ def index_labels(
     classes: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
 ) -> tuple[Labels, tuple[str, ...]]:
-    """Labels as places in a list of classes, and that list.
+    """Return labels as indices of a list of classes, and that list.
 
     Args:
-        raw: what the data says of each image; one list among them makes all of them lists
+        raw: the label of each image; one list among them makes them `MultiLabels`
         title: what to call the data in an error
-        classes: the class index to follow; None for the data's own, in order (numbers by value)
-        names: what whole numbers among the labels count, where the data says so
+        classes: the class index to follow; None for the data's own, sorted (numbers by value)
+        names: the names that whole numbers among the labels index, if the data has them
 
     Raises:
-        ValueError: a label that is none of `names`, or of the classes.
+        DataError: a label that is not among `names`, or not among the classes.
     """
     sets = [[label] if isinstance(label, str) else list(label) for label in raw]
     if names is not None:
-        spelt = {label: _name(label, names, title) for own in sets for label in own}
-        sets = [[spelt[label] for label in own] for own in sets]
+        spelled = {label: _name(label, names, title) for own in sets for label in own}
+        sets = [[spelled[label] for label in own] for own in sets]
     found = {label for own in sets for label in own}
     order = tuple(classes or names or sorted(found, key=_by_value))
+    check_classes(found, order, title)
     place = {name: number for number, name in enumerate(order)}
-    if strange := sorted(found - set(place)):
-        raise UserError(f"{title} has the class {strange[0]!r}, which the training images have not")
     if all(isinstance(label, str) for label in raw):
-        return np.array([place[own[0]] for own in sets], np.int64), order
+        return SingleLabels(np.array([place[own[0]] for own in sets], np.int64)), order
     table = np.zeros((len(sets), len(order)), np.uint8)
     for row, own in enumerate(sets):
         table[row, [place[label] for label in own]] = 1
-    return table, order
+    return MultiLabels(table), order
 
 
-def is_multi(labels: Labels) -> bool:
-    """Whether images may have several labels each: (n, K) rather than (n,)."""
-    return labels.ndim == 2
+def check_classes(found: set[str] | list[str], known: Sequence[str], title: str) -> None:
+    """Refuse classes that the training images do not have.
+
+    Raises:
+        DataError: the first unknown class, by name.
+    """
+    if unknown := sorted(set(found) - set(known)):
+        raise DataError(f"{title} contains class {unknown[0]!r}, which is not in the training data")
 
 
 def _name(label: str, names: Sequence[str], title: str) -> str:
-    """A label that counts the names, or is one of them."""
+    """Return the name that a label indexes, or is."""
     if label in names and not label.isdecimal():
         return label
     if label.isdecimal() and int(label) < len(names):
         return names[int(label)]
-    raise UserError(f"{title}: label {label!r} is none of its {len(names)} classes")
+    raise DataError(f"{title}: label {label!r} is not one of its {len(names)} classes")
 
 
 def _by_value(label: str) -> tuple[int, int, str]:
-    """Whole numbers first, by value; then words."""
+    """Sort whole numbers first, by value; then words."""
     return (0, int(label), label) if label.isdecimal() else (1, 0, label)

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from vitlab.data.loading.order import slice_of
-from vitlab.data.sources.sources import Source, Subset
+from vitlab.data.sources.source import Source, Subset
 from vitlab.distributed.world import World
 from vitlab.evaluation.predictions import Predictions, predict, predict_any
 from vitlab.models.create import Model
@@ -42,9 +42,9 @@ def look(
     bad = {int(place): message for _, each in said for place, message in each.items()}
     if not sum(lengths):
         raise world.error(next(iter(bad.values()), "there are no images"))
-    columns = (seen.probabilities, seen.labels, own[seen.indices])
-    parts = [_gathered(world, torch.from_numpy(each), lengths).numpy() for each in columns]
-    return Predictions(parts[0], parts[1], parts[2], bad, seen.seconds)
+    columns = (seen.probabilities, own[seen.indices])
+    rows, places = (_gathered(world, torch.from_numpy(each), lengths).numpy() for each in columns)
+    return Predictions(rows, source.labels.take(places), places, bad, seen.seconds)
 
 
 def _gathered(world: World, rows: Tensor, lengths: list[int]) -> Tensor:

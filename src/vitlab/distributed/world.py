@@ -25,7 +25,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from vitlab import device as devices
-from vitlab.data.loading.loader import Batch
+from vitlab.data.loading.batches import Batch
 from vitlab.errors import UserError
 from vitlab.progress import say
 

@@ -1,4 +1,4 @@
-"""What a model makes of single images."""
+"""The likeliest classes of single images."""
 
 import glob
 from collections.abc import Sequence
@@ -7,26 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from vitlab import device as devices
+from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.sources.filenames import Names
-from vitlab.data.sources.sources import SUFFIXES, Files
-from vitlab.errors import UserError
+from vitlab.data.sources.folders import Files, image_files
+from vitlab.errors import DataError
 from vitlab.evaluation.predictions import predict
 from vitlab.models.create import Model
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The likeliest classes of an image, best first, with their probabilities; or what is wrong."""
+    """The likeliest classes of an image, best first, with their probabilities; or an error."""
 
     image: str
     classes: tuple[tuple[str, float], ...] = ()
     error: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """The answer as JSON can hold it."""
+        """Return the answer as JSON holds it."""
         if self.error:
             return {"image": self.image, "error": self.error}
         top = [{"class": name, "probability": chance} for name, chance in self.classes]
@@ -41,39 +41,38 @@ def classify(
     device: str = "auto",
     workers: int | None = 0,
 ) -> list[Answer]:
-    """The likeliest classes of image files.
+    """Return the likeliest classes of image files.
 
     Args:
         model: from `vitlab.load` or a run
         images: files, folders (all images below them) and glob patterns
-        top: how many classes to name
+        top: number of classes per image
         device: auto, cpu, cuda or cuda:N
         workers: processes that decode; None to choose
 
     Raises:
-        ValueError: no images there, or not one that can be decoded.
+        DataError: no such image, or not one that can be decoded.
+        OptionError: the model has no classifier.
     """
     paths = find_images(images)
     config = model.config
-    labels = config.labels or tuple(str(number) for number in range(config.classes))
-    several = model.provenance.get("multi_label", False)
-    none = np.zeros((len(paths), len(labels)) if several else len(paths), np.uint8)
-    source = Files(Path(), Names.of(paths), none if several else none.astype(np.int64), labels)
-    where: torch.device = devices.choose(device)
-    seen = predict(model, source, device=where, workers=workers)
-    answers = {index: Answer(paths[index], error=message) for index, message in seen.bad.items()}
-    for index, row in zip(seen.indices.tolist(), seen.probabilities, strict=True):
+    classes = config.labels or tuple(str(number) for number in range(config.classes))
+    kind = MultiLabels if model.provenance.get("multi_label", False) else SingleLabels
+    source = Files(Path(), Names.of(paths), kind.blank(len(paths), len(classes)), classes)
+    predictions = predict(model, source, device=devices.choose(device), workers=workers)
+    answers = {index: Answer(paths[index], error=text) for index, text in predictions.bad.items()}
+    for index, row in zip(predictions.indices.tolist(), predictions.probabilities, strict=True):
         best = np.argsort(-row, kind="stable")[:top]
-        named = tuple((labels[number], float(row[number])) for number in best)
+        named = tuple((classes[number], float(row[number])) for number in best)
         answers[index] = Answer(paths[index], named)
     return [answers[index] for index in range(len(paths))]
 
 
 def find_images(patterns: Sequence[str]) -> list[str]:
-    """Every image that files, folders and glob patterns name, in that order.
+    """Return every image that files, folders and glob patterns name, in that order.
 
     Raises:
-        ValueError: one of them names nothing.
+        DataError: one of them names nothing.
     """
     found: list[str] = []
     for pattern in patterns:
@@ -81,12 +80,11 @@ def find_images(patterns: Sequence[str]) -> list[str]:
         if path.is_file():
             matches = [str(path)]
         elif path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
-            matches = [str(p) for p in inside if p.is_file()]
+            matches = [str(each) for each in image_files(path)]
         else:
             matches = sorted(p for p in glob.glob(str(path), recursive=True) if Path(p).is_file())  # noqa: PTH207
         if not matches:
-            raise UserError(
+            raise DataError(
                 f"no images in {pattern}" if path.is_dir() else f"no such file: {pattern}"
             )
         found += matches

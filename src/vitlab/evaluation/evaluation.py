@@ -1,11 +1,12 @@
-"""The figures of a model on some data."""
+"""Metrics of a model on a data set."""
 
 from typing import Any, Literal
 
 from vitlab import device as devices
-from vitlab.data.sources.sources import Source
-from vitlab.data.sources.splits import Splits, fingerprint, hold_out, open_data
-from vitlab.errors import UserError
+from vitlab.data.sources.opening import open_data
+from vitlab.data.sources.source import Source
+from vitlab.data.sources.splits import Splits, fingerprint, hold_out
+from vitlab.errors import DataError
 from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.predictions import check_classifier, predict
 from vitlab.models.cost import cost
@@ -28,60 +29,59 @@ def evaluate(
     Labels map to the model's classes by name.
 
     Args:
-        model: from `vitlab.load` or a run
+        model: from `vitlab.load` or a run; its device and mode are the same afterwards
         data: as for training
-        split: `auto` is the test split where the data has one; of unsplit data it is what training
+        split: `auto` is the test split if the data has one; of unsplit data it is what training
             held out if this model was trained on it, else every image
         device: auto, cpu, cuda or cuda:N
         precision: fp32, or bf16 autocast
         workers: processes that decode; None to choose
 
     Returns:
-        accuracy and top5 (fractions), nll (nats) and ece, or for several labels an image map,
+        accuracy and top5 (fractions), nll (nats) and ece, or for several labels per image map,
         micro_f1, macro_f1 and bce; images, damaged, split, model, params, macs,
         images_per_second, peak_memory (bytes), seconds, notes.
 
     Raises:
-        ValueError: no such data or split, or classes that the model does not know.
+        DataError: no such data or split, or classes that the model does not have.
+        OptionError: the model has no classifier.
     """
     where = devices.choose(device)
     check_classifier(model)
     splits = open_data(data, classes=model.config.labels)
     if len(splits.classes) != model.config.classes:
-        raise UserError(
-            f"{data} has {len(splits.classes)} classes, the model {model.config.classes}"
+        raise DataError(
+            f"{data} has {len(splits.classes)} classes, but the model has {model.config.classes}"
         )
     name, source = _choose(model, splits, split, data)
-    seen = predict(model, source, device=where, precision=precision, workers=workers)
+    done = predict(model, source, device=where, precision=precision, workers=workers)
     price = cost(model)
-    return figures(seen.probabilities, seen.labels) | {
-        "damaged": len(seen.bad),
+    return figures(done.probabilities, done.labels) | {
+        "damaged": len(done.bad),
         "split": name,
         "model": model.config.name,
         "params": price.params,
         "macs": price.macs,
-        "images_per_second": len(seen.labels) / seen.seconds,
+        "images_per_second": len(done.labels) / done.seconds,
         "peak_memory": devices.peak_memory(where),
-        "seconds": seen.seconds,
-        "notes": [*seen.bad.values()],
+        "seconds": done.seconds,
+        "notes": [*done.bad.values()],
     }
 
 
 def _choose(model: Model, splits: Splits, split: Split, data: str) -> tuple[str, Source]:
-    """The images to look at, and what to call them."""
+    """Return the name of the split to evaluate on, and its images."""
     whole = splits.whole
     if whole is not None:
         share = model.provenance.get("held_out", 0.0)
-        known = share and fingerprint(whole) == model.provenance.get("fingerprint")
-        if split == "all" or (split == "auto" and not known):
+        trained_on = share and fingerprint(whole) == model.provenance.get("fingerprint")
+        if split == "all" or (split == "auto" and not trained_on):
             return "all", whole
-        if known:  # exactly what training held out
+        if trained_on:  # exactly what training held out
             splits = hold_out(whole, share)
     elif split == "all":
-        raise UserError(f"{data} comes in splits: choose train, validation or test")
-    parts = {"train": splits.train, "validation": splits.validation, "test": splits.test}
+        raise DataError(f"{data} comes in splits: choose train, validation or test")
     name = "test" if split == "auto" else split
-    source = parts[name]
-    if source is None:
-        raise UserError(f"{data} has no {name} split")
-    return name, source
+    if name not in splits.parts:
+        raise DataError(f"{data} has no {name} split; choose from {', '.join(splits.parts)}")
+    return name, splits.parts[name]

@@ -1,20 +1,30 @@
-"""Figures of a classifier from its probabilities: NumPy arrays in, plain numbers out."""
+"""Metrics of a classifier from its probabilities: NumPy arrays in, numbers out.
+
+`figures` and `curve_point` take `Labels` and give the metrics of their kind; the metrics themselves
+take arrays: of single labels the indices of the true classes, integers (n,); of several labels per
+image a table (n, classes) of zeros and ones.
+"""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.labels import Labels, is_multi
+from vitlab.data.labels import Labels, MultiLabels, SingleLabels
 
 BINS = 15  # equal-width, as in Guo et al., On Calibration of Modern Neural Networks, 2017
 
 Probabilities = NDArray[np.float64]
+"""(n, classes)."""
+
+Truth = NDArray[np.integer[Any]]
+"""True classes (n,), or a table (n, classes) of zeros and ones."""
 
 
 @dataclass(frozen=True)
 class Bin:
-    """The images whose confidence lies in (low, high]: their mean confidence and accuracy."""
+    """The images whose confidence is in (low, high]: their mean confidence and accuracy."""
 
     low: float
     high: float
@@ -24,104 +34,115 @@ class Bin:
 
 
 def figures(probabilities: Probabilities, labels: Labels) -> dict[str, float]:
-    """`accuracy`, `top5`, `nll`, `ece` and `images` of probabilities (n, K) against labels (n,).
+    """Return the metrics of predictions, and `images`, their number.
 
-    Against a table (n, K) of several labels an image: `map`, `micro_f1`, `macro_f1`, `bce` and
-    `images`.
+    Single labels: `accuracy`, `top5`, `nll` and `ece`. Several labels per image: `map`, `micro_f1`,
+    `macro_f1` and `bce`.
     """
-    if is_multi(labels):
-        return {
-            "map": mean_average_precision(probabilities, labels),
-            "micro_f1": f1(probabilities, labels)[0],
-            "macro_f1": f1(probabilities, labels)[1],
-            "bce": bce(probabilities, labels),
-            "images": len(labels),
-        }
-    return {
-        "accuracy": top(probabilities, labels, 1),
-        "top5": top(probabilities, labels, 5),
-        "nll": nll(probabilities, labels),
-        "ece": ece(probabilities, labels),
-        "images": len(labels),
-    }
+    match labels:
+        case SingleLabels(truth):
+            return {
+                "accuracy": top(probabilities, truth, 1),
+                "top5": top(probabilities, truth, 5),
+                "nll": nll(probabilities, truth),
+                "ece": ece(probabilities, truth),
+                "images": len(truth),
+            }
+        case MultiLabels(table):
+            micro, macro = f1(probabilities, table)
+            return {
+                "map": mean_average_precision(probabilities, table),
+                "micro_f1": micro,
+                "macro_f1": macro,
+                "bce": bce(probabilities, table),
+                "images": len(table),
+            }
 
 
 def curve_point(probabilities: Probabilities, labels: Labels) -> dict[str, float]:
-    """`loss` and `accuracy` for a learning curve.
+    """Return `loss` and `accuracy` for a learning curve.
 
-    With several labels an image: binary cross-entropy, and the share of all yeses and noes that are
-    right at 0.5, with `map` beside them.
+    With several labels per image: binary cross-entropy, the share of all decisions at 0.5 that are
+    right, and `map`.
     """
-    if is_multi(labels):
-        right = (probabilities > 0.5) == labels.astype(bool)
-        share = mean_average_precision(probabilities, labels)
-        return {"loss": bce(probabilities, labels), "accuracy": float(right.mean()), "map": share}
-    return {"loss": nll(probabilities, labels), "accuracy": top(probabilities, labels, 1)}
+    match labels:
+        case SingleLabels(truth):
+            return {"loss": nll(probabilities, truth), "accuracy": top(probabilities, truth, 1)}
+        case MultiLabels(table):
+            right = (probabilities > 0.5) == table.astype(bool)
+            return {
+                "loss": bce(probabilities, table),
+                "accuracy": float(right.mean()),
+                "map": mean_average_precision(probabilities, table),
+            }
 
 
-def mean_average_precision(probabilities: Probabilities, labels: Labels) -> float:
-    """The mean over classes of the area under precision and recall, without interpolation.
+def mean_average_precision(probabilities: Probabilities, labels: Truth) -> float:
+    """Return the mean over classes of the area under precision and recall, not interpolated.
 
-    Images of equal probability come in together, so their order does not matter. Classes that no
+    Images of equal probability count together, so their order does not matter. Classes that no
     image has are left out; NaN if that leaves none.
 
     Args:
-        probabilities: (n, K), of each class by itself
-        labels: (n, K), 1 where an image has a class
+        probabilities: (n, classes), independent per class
+        labels: (n, classes), 1 where an image has a class
     """
     pairs = zip(probabilities.T, labels.T, strict=True)
     each = [_average_precision(scores, truth) for scores, truth in pairs if truth.any()]
     return float(np.mean(each)) if each else float("nan")
 
 
-def _average_precision(scores: NDArray[np.float64], truth: Labels) -> float:
+def _average_precision(scores: NDArray[np.float64], truth: Truth) -> float:
     order = np.argsort(-scores, kind="stable")
     ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # of equal scores
     right = np.cumsum(truth[order], dtype=np.int64)[ends]
     return float((np.diff(right, prepend=0) * right / (ends + 1)).sum() / right[-1])
 
 
-def f1(probabilities: Probabilities, labels: Labels) -> tuple[float, float]:
-    """F1 at 0.5: of all decisions together (micro), and the mean over classes (macro).
+def f1(probabilities: Probabilities, labels: Truth) -> tuple[float, float]:
+    """Return F1 at 0.5: of all decisions together (micro), and the mean over classes (macro).
 
-    A class that no image has, and none is said to have, counts as 0.
+    A class that no image has, and none is predicted to have, counts as 0.
     """
-    said, truth = probabilities > 0.5, labels.astype(bool)
-    both, sizes = (said & truth).sum(0), said.sum(0) + truth.sum(0)
+    chosen, truth = probabilities > 0.5, labels.astype(bool)
+    both, sizes = (chosen & truth).sum(0), chosen.sum(0) + truth.sum(0)
     macro = 2 * both / np.maximum(sizes, 1)
     return float(2 * both.sum() / max(sizes.sum(), 1)), float(macro.mean())
 
 
-def bce(probabilities: Probabilities, labels: Labels) -> float:
-    """Mean binary cross-entropy over images and classes, in nats."""
+def bce(probabilities: Probabilities, labels: Truth) -> float:
+    """Return the mean binary cross-entropy over images and classes, in nats."""
     own = np.where(labels.astype(bool), probabilities, 1 - probabilities)
     return float(-np.log(np.maximum(own, np.finfo(np.float64).tiny)).mean())
 
 
-def top(probabilities: Probabilities, labels: Labels, k: int) -> float:
-    """Share of images whose true class is among the k likeliest; ties go to the lower class."""
+def top(probabilities: Probabilities, labels: Truth, k: int) -> float:
+    """Return the share of images whose class is among the k likeliest (ties: the lower first)."""
     own = np.take_along_axis(probabilities, labels[:, None], axis=1)
     before = np.arange(probabilities.shape[1])[None] < labels[:, None]
     ahead = (probabilities > own) | ((probabilities == own) & before)
     return float((ahead.sum(axis=1) < k).mean())
 
 
-def nll(probabilities: Probabilities, labels: Labels) -> float:
-    """Mean negative log-likelihood of the true classes, in nats."""
+def nll(probabilities: Probabilities, labels: Truth) -> float:
+    """Return the mean negative log-likelihood of the true classes, in nats."""
     own = np.take_along_axis(probabilities, labels[:, None], axis=1)
     return float(-np.log(np.maximum(own, np.finfo(np.float64).tiny)).mean())
 
 
-def ece(probabilities: Probabilities, labels: Labels) -> float:
-    """Expected calibration error: the gap between confidence and accuracy, averaged over images."""
+def ece(probabilities: Probabilities, labels: Truth) -> float:
+    """Return the expected calibration error: the mean gap of confidence and accuracy per bin.
+
+    Source: Guo et al., On Calibration of Modern Neural Networks, 2017, equation 3.
+    """
     gaps = [
         each.count * abs(each.confidence - each.accuracy) for each in bins(probabilities, labels)
     ]
     return float(sum(gaps) / len(labels))
 
 
-def bins(probabilities: Probabilities, labels: Labels, count: int = BINS) -> list[Bin]:
-    """The reliability diagram: images by their confidence, in bins of equal width."""
+def bins(probabilities: Probabilities, labels: Truth, count: int = BINS) -> list[Bin]:
+    """Return the reliability diagram: images by their confidence, in bins of equal width."""
     confidence = probabilities.max(axis=1)
     right = probabilities.argmax(axis=1) == labels
     edges = np.linspace(0, 1, count + 1)
@@ -142,8 +163,8 @@ def bins(probabilities: Probabilities, labels: Labels, count: int = BINS) -> lis
     return result
 
 
-def confusion(probabilities: Probabilities, labels: Labels) -> NDArray[np.int64]:
-    """Counts (K, K): rows the true class, columns the likeliest."""
+def confusion(probabilities: Probabilities, labels: Truth) -> NDArray[np.int64]:
+    """Count (classes, classes): rows are the true class, columns the likeliest."""
     classes = probabilities.shape[1]
     pairs = labels * classes + probabilities.argmax(axis=1)
     return np.bincount(pairs, minlength=classes**2).reshape(classes, classes).astype(np.int64)

@@ -1,4 +1,4 @@
-"""A model's probabilities for many images."""
+"""A model's probabilities for the images of a source."""
 
 import time
 from collections.abc import Callable
@@ -9,11 +9,13 @@ import torch
 from numpy.typing import NDArray
 
 from vitlab.data.augment.augment import normalize
-from vitlab.data.labels import Labels, is_multi
-from vitlab.data.loading.loader import EvaluationBatches, choose_workers, evaluation_loader
-from vitlab.data.sources.sources import Source
+from vitlab.data.labels import Labels
+from vitlab.data.loading.batches import EvaluationBatches
+from vitlab.data.loading.loader import choose_workers, evaluation_loader
+from vitlab.data.sources.source import Source
 from vitlab.device import autocast
-from vitlab.errors import UserError
+from vitlab.errors import DataError, OptionError
+from vitlab.evaluation.borrowing import borrowed
 from vitlab.models.create import Model
 
 BATCH = 256  # images at once without gradients; fewer where they are large
@@ -22,13 +24,13 @@ PIXELS = 256 * 96 * 96
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model says of a source's images; damaged images are left out.
+    """A model's probabilities for a source's images, without the damaged ones.
 
     Attributes:
-        probabilities: float64 (n, classes); rows sum to one, but where images have several labels
-        labels: int64 (n,) or uint8 (n, classes), the truth
-        indices: int64 (n,), places in the source
-        bad: message of each damaged image, by place
+        probabilities: float64 (n, classes); rows sum to one unless images have several labels
+        labels: the true labels of the same n images
+        indices: int64 (n,), their numbers in the source
+        bad: message about each damaged image, by its number
         seconds: time spent, loading included
     """
 
@@ -40,11 +42,15 @@ class Predictions:
 
 
 def check_classifier(model: Model) -> None:
-    """Refuse a model that gives features alone."""
+    """Refuse a model without a classifier.
+
+    Raises:
+        OptionError: the model outputs features only.
+    """
     if not model.config.classes:
-        raise UserError(
-            f"{model.config.name} has no classifier, it gives features: train one, from "
-            "vitlab.load(…, classes=…)"
+        raise OptionError(
+            f"{model.config.name} outputs features: it has no classifier; load it with "
+            "vitlab.load(…, classes=…) and train one"
         )
 
 
@@ -55,34 +61,34 @@ def predict(
     device: torch.device,
     precision: str = "fp32",
     workers: int | None = None,
-    seen: Callable[[int], None] = lambda images: None,
+    progress: Callable[[int], None] = lambda images: None,
 ) -> Predictions:
     """Run a model over every image of a source, in order.
 
-    Where the images have several labels each, every class has a probability of its own (sigmoid),
-    else they share one (softmax).
+    Where the images have several labels each, every class has its own probability (sigmoid), else
+    those of all classes sum to one (softmax).
 
     Args:
-        model: left in evaluation mode, on `device`
+        model: any; its device, and the mode of each of its modules, are the same afterwards
         source: images and labels
         device: where to compute
         precision: fp32, or bf16 autocast
         workers: processes that decode; None to choose
-        seen: told the number of images done after every batch
+        progress: called after every batch with the number of images processed
 
     Raises:
-        ValueError: not one image could be decoded, or the model has no classifier.
+        DataError: no image could be decoded.
+        OptionError: the model has no classifier.
     """
     check_classifier(model)
     done = predict_any(
-        model, source, device=device, precision=precision, workers=workers, seen=seen
+        model, source, device=device, precision=precision, workers=workers, progress=progress
     )
     if not len(done.labels):
-        raise UserError(next(iter(done.bad.values()), "there are no images"))
+        raise DataError(next(iter(done.bad.values()), "there are no images"))
     return done
 
 
-@torch.inference_mode()
 def predict_any(
     model: Model,
     source: Source,
@@ -90,33 +96,27 @@ def predict_any(
     device: torch.device,
     precision: str = "fp32",
     workers: int | None = None,
-    seen: Callable[[int], None] = lambda images: None,
+    progress: Callable[[int], None] = lambda images: None,
 ) -> Predictions:
-    """As `predict`, and content with no images at all."""
-    model.to(device).eval()
-    several = is_multi(source.labels)
-    batch = max(1, min(BATCH, PIXELS // int(np.prod(model.config.size))))
-    batches = EvaluationBatches(source, model.config, batch)
-    scores, labels, indices, done = [], [], [], 0
+    """Run a model as `predict` does, and accept a source without a single usable image."""
+    spec, labels = model.config, source.labels
+    batch = max(1, min(BATCH, PIXELS // int(np.prod(spec.size))))
+    batches = EvaluationBatches(source, spec, batch)
+    rows: list[torch.Tensor] = [torch.empty(0, spec.classes, dtype=torch.float64)]
+    indices: list[torch.Tensor] = [torch.empty(0, dtype=torch.int64)]
     bad: dict[int, str] = {}
-    start = time.perf_counter()
-    for each in evaluation_loader(batches, choose_workers(source, workers)):
-        bad |= dict(each.bad)
-        if len(each):
-            there = each.to(device)
-            images = normalize(there.images, model.config.mean, model.config.std)
-            with autocast(device, precision):
-                said = model(images).double()
-            scores.append((said.sigmoid() if several else said.softmax(-1)).cpu())
-            labels.append(each.labels)
-            indices.append(each.indices)
-        done += len(each) + len(each.bad)
-        seen(done)
-    nothing = torch.empty(0, dtype=torch.int64)
-    return Predictions(
-        torch.cat([torch.empty(0, model.config.classes, dtype=torch.float64), *scores]).numpy(),
-        torch.cat(labels or [nothing]).numpy().astype(np.uint8 if several else np.int64),
-        torch.cat([nothing, *indices]).numpy(),
-        bad,
-        time.perf_counter() - start,
-    )
+    done, start = 0, time.perf_counter()
+    with borrowed(model, device), torch.inference_mode():
+        for each in evaluation_loader(batches, choose_workers(source, workers)):
+            bad |= dict(each.bad)
+            if len(each):
+                images = normalize(each.to(device).images, spec.mean, spec.std)
+                with autocast(device, precision):
+                    logits = model(images).double()
+                rows.append(labels.probabilities(logits).cpu())
+                indices.append(each.indices)
+            done += len(each) + len(each.bad)
+            progress(done)
+    chosen = torch.cat(indices).numpy()
+    seconds = time.perf_counter() - start
+    return Predictions(torch.cat(rows).numpy(), labels.take(chosen), chosen, bad, seconds)

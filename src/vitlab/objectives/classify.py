@@ -1,55 +1,57 @@
 """Supervised classification."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.data.augment.mix import dense
-from vitlab.data.loading.loader import Batch
-from vitlab.errors import UserError
+from vitlab.data.labels import Labels
+from vitlab.data.loading.batches import Batch
+from vitlab.errors import OptionError
 
 
 @dataclass(frozen=True)
 class Classify:
-    """Scores against labels, of which an image may have one, a mixture, or any number.
+    """Cross-entropy of class scores: of one label per image, a mixture of two, or any number.
 
     Attributes:
         label_smoothing: share of the target spread over all classes
-        kind: `softmax`, cross-entropy; `bce`, one sigmoid a class, averaged over classes (A2:
+        kind: `softmax`, cross-entropy; `bce`, one sigmoid per class, averaged over classes (A2:
             Wightman et al., 2021); `sigmoid`, the same summed over classes (ViT paper, as released)
-        threshold: with a sigmoid, targets above it become 1 and all others 0; A2's 0 asks for each
-            class that was mixed in (None: shares stay as they are)
+        threshold: with a sigmoid, targets above it become 1 and all others 0; 0 makes each class
+            that was mixed in a full target, as A2 does (None: soft targets)
     """
 
     label_smoothing: float = 0.0
     kind: Literal["softmax", "bce", "sigmoid"] = "softmax"
     threshold: float | None = None
 
-    def check(self, labels: Any) -> None:
-        """See that labels, (N,) or (N, classes), can be learned with this loss.
+    def check(self, labels: Labels) -> None:
+        """See that such labels can be learned with this loss.
 
         Raises:
-            ValueError: any number of labels an image with a softmax, which asks for one.
+            OptionError: several labels per image with a softmax, which expects one.
         """
-        if labels.ndim > 1 and self.kind == "softmax":
-            raise UserError("images with any number of labels need --loss bce or sigmoid")
+        if labels.several and self.kind == "softmax":
+            raise OptionError("images with several labels need --loss bce or --loss sigmoid")
 
     def loss(
         self, model: nn.Module, batch: Batch, generator: torch.Generator
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The mean loss of a batch of normalized images, and how many it got right.
+        """Return the mean loss of a batch, and `correct`, the number of images it got right.
 
-        An image counts as right where the class of the highest score is its own; of a mixture, the
-        one with the larger share; of any number of labels, one of them.
+        An image counts as right if the class of the highest score is its own; of a mixture, the one
+        with the larger share; of several labels, one of them.
 
         Args:
             model: images (B, channels, H, W) to scores (B, classes)
-            batch: images float, labels int64 (B,) or float (B, classes)
-            generator: for objectives that draw random numbers; this one does not
+            batch: normalized images, and labels int64 (B,) or float (B, classes)
+            generator: unused, for nothing is drawn
         """
+        del generator
         scores = model(batch.images)
         labels, best = batch.labels, scores.argmax(-1)
         if labels.ndim == 1:

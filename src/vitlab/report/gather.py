@@ -8,9 +8,8 @@ import numpy as np
 import torch
 
 from vitlab.data.augment.augment import normalize
-from vitlab.data.labels import is_multi
-from vitlab.data.loading.loader import Box, center, load_image
-from vitlab.data.sources.sources import Source
+from vitlab.data.loading.batches import center, load_image
+from vitlab.data.sources.source import Source
 from vitlab.evaluation.metrics import bins, confusion
 from vitlab.evaluation.predictions import Predictions
 from vitlab.inspect.rollout import rollout
@@ -43,7 +42,7 @@ def write_report(
         notes: what the reader should know beside the figures
     """
     tables, journal = folder.tables, folder.journal.read()
-    several = is_multi(seen.labels)  # no class is taken for another then
+    several = seen.labels.several  # then no class is mistaken for another
     kinds = len(source.classes)
     facts = Facts(
         title=f"{model.config.name} on {tables['data']['data']}",
@@ -54,8 +53,8 @@ def write_report(
         testing=_points(journal, "test"),
         confusion=np.zeros((kinds, kinds), np.int64)
         if several
-        else confusion(seen.probabilities, seen.labels),
-        reliability=[] if several else bins(seen.probabilities, seen.labels),
+        else confusion(seen.probabilities, seen.labels.values),
+        reliability=[] if several else bins(seen.probabilities, seen.labels.values),
         mistakes=[] if several else _mistakes(model, source, seen),
         examples=_examples(model, source, seen),
         cost=list(cost(model).parts),
@@ -74,7 +73,7 @@ def _points(journal: list[dict[str, Any]], kind: str) -> list[Point]:
 
 def _mistakes(model: Model, source: Source, seen: Predictions) -> list[Judged]:
     """The wrong answers given with the most confidence."""
-    wrong = np.flatnonzero(seen.probabilities.argmax(1) != seen.labels)
+    wrong = np.flatnonzero(seen.probabilities.argmax(1) != seen.labels.values)
     order = wrong[np.argsort(-seen.probabilities[wrong].max(1), kind="stable")]
     return [_judged(model, source, seen, int(place)) for place in order[:MISTAKES]]
 
@@ -83,7 +82,7 @@ def _examples(model: Model, source: Source, seen: Predictions) -> list[Judged]:
     """The first image of each of a few classes, with what the model looked at."""
     if not isinstance(model, VisionTransformer) or math.prod(model.config.grid) == 1:
         return []
-    _, firsts = np.unique(seen.labels, return_index=True, axis=0)
+    _, firsts = np.unique(seen.labels.values, return_index=True, axis=0)
     chosen = firsts[np.linspace(0, len(firsts) - 1, num=min(EXAMPLES, len(firsts)), dtype=int)]
     judged = [_judged(model, source, seen, int(place)) for place in chosen]
     config, device = model.config, next(model.parameters()).device
@@ -100,20 +99,12 @@ def _examples(model: Model, source: Source, seen: Predictions) -> list[Judged]:
 
 def _judged(model: Model, source: Source, seen: Predictions, place: int) -> Judged:
     index = int(seen.indices[place])
-    box: Box = center(model.config)
-    pixels = load_image(source, index, model.config, box)
+    pixels = load_image(source, index, model.config, center(model.config))
     shown = pixels[..., 0] if pixels.shape[-1] == 1 else pixels[..., :3]
     guess = int(seen.probabilities[place].argmax())
     return Judged(
         Picture(np.ascontiguousarray(shown), source.name(index)),
-        _truth(source, seen.labels[place]),
+        ", ".join(source.classes[label] for label in seen.labels.classes_of(place)) or "none",
         source.classes[guess],
         float(seen.probabilities[place, guess]),
     )
-
-
-def _truth(source: Source, label: Any) -> str:
-    """The name of an image's class, or of all that it has."""
-    if np.ndim(label) == 0:
-        return source.classes[int(label)]
-    return ", ".join(source.classes[place] for place in np.flatnonzero(label)) or "none"

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitlab.data.loading.loader import Batch, TrainingBatches, choose_workers, training_loader
+from vitlab.data.loading.batches import Batch, TrainingBatches
+from vitlab.data.loading.loader import choose_workers, training_loader
 from vitlab.data.loading.order import steps
 from vitlab.data.loading.workers import WorkerDiedError, deaths_explained, deaths_reported_late
-from vitlab.data.sources.sources import Source
+from vitlab.data.sources.source import Source
 from vitlab.distributed import sharded_checkpoints as shards
 from vitlab.distributed.parallel import is_sharded, plain, replicated
 from vitlab.distributed.together import look

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vitlab.data.loading.loader import Batch
+from vitlab.data.loading.batches import Batch
 from vitlab.device import peak_memory
 from vitlab.errors import UserError
 from vitlab.progress import say

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 
 from vitlab import device as devices
-from vitlab.data.labels import is_multi
-from vitlab.data.loading.cache import kept
+from vitlab.data.loading.cache import cached
 from vitlab.data.loading.shape import input_shape
-from vitlab.data.loading.validation import with_validation
-from vitlab.data.sources.splits import Splits, fingerprint, open_data
+from vitlab.data.sources.opening import open_data
+from vitlab.data.sources.splits import Splits, fingerprint, with_validation
 from vitlab.distributed.parallel import plain, shard
 from vitlab.distributed.sync_norm import synchronize
 from vitlab.distributed.world import World, joined
@@ -207,7 +206,7 @@ def _provenance(recipe: Recipe, splits: Splits, mark: str) -> dict[str, Any]:
         "held_out": recipe.data.test_fraction if splits.whole is not None else 0.0,
         "recipe": recipe.recipe,
         "seed": recipe.seed,
-        "multi_label": is_multi(splits.train.labels),
+        "multi_label": splits.train.labels.several,
         "epochs": recipe.steps * recipe.batch / len(splits.train) or recipe.epochs,
     }
 
@@ -229,8 +228,8 @@ def _prepare(
         recipe=recipe,
         host=host,
         state=state,
-        source=kept(splits.train, model.config.channels),
-        test=kept(splits.validation or splits.test, model.config.channels),
+        source=cached(splits.train, model.config.channels),
+        test=cached(splits.validation or splits.test, model.config.channels),
         images=sum(len(part) for part in parts),
         folder=folder,
         world=world,
@@ -289,7 +288,7 @@ def _announce(loop: Loop, splits: Splits) -> None:
 def _finish(loop: Loop, splits: Splits) -> Run:
     """Save the model, test it, write down what came out."""
     folder, state, world = loop.folder, loop.state, loop.world
-    model = plain(state.kept)
+    model = plain(state.kept).eval()
     with world.agreed():
         if world.first:
             save(model, folder.model)

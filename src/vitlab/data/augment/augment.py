@@ -29,7 +29,11 @@ def normalize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -
 
 
 def augment(
-    images: Tensor, draws: Tensor, how: "Augment", mean: tuple[float, ...], std: tuple[float, ...]
+    images: Tensor,
+    draws: Tensor,
+    options: "Augment",
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
 ) -> Tensor:
     """Vary each image by its own draws, then normalize; some rectangles are erased after that.
 
@@ -40,7 +44,7 @@ def augment(
         images: uint8 (B, H, W, C)
         draws: uniform in [0, 1), (B, `policy.draws_needed`) (the first six do where only the
             movements are asked for); best on the CPU, where what happens is decided
-        how: how far each may go
+        options: the limits of each
         mean: subtracted from values in [0, 1], one a channel
         std: divided by, one a channel
 
@@ -54,34 +58,34 @@ def augment(
         size = images.shape[1:3]
         result = torch.empty(len(images), images.shape[3], *size)
         for target, (some, theirs) in zip(result.split(part), pieces, strict=True):
-            target.copy_(augment(some, theirs, how, mean, std))
+            target.copy_(augment(some, theirs, options, mean, std))
         return result
     numbers = draws.cpu().double().numpy()
-    ops, arguments = policy.sequence(numbers, how)
+    ops, arguments = policy.sequence(numbers, options)
     pixels = images.permute(0, 3, 1, 2)
     if ops.shape[1]:
         fill = send(np.clip(np.rint(255 * np.array(mean)), 0, 255).astype(np.uint8), images.device)
         pixels = pixels.clone(memory_format=torch.contiguous_format)
-        result = _unit(_follow(pixels, draws, ops, arguments, how, fill))
+        result = _unit(_follow(pixels, draws, ops, arguments, options, fill))
     else:
-        result = _move(_unit(pixels), draws, how)
+        result = _move(_unit(pixels), draws, options)
     result = _standardize(result, mean, std)
-    return erase(result, numbers[:, policy.ERASE], how.erase) if how.erase else result
+    return erase(result, numbers[:, policy.ERASE], options.erase) if options.erase else result
 
 
-def _move(pixels: Tensor, draws: Tensor, how: "Augment") -> Tensor:
+def _move(pixels: Tensor, draws: Tensor, options: "Augment") -> Tensor:
     """Flip, turn, shift, zoom and slant float images (B, C, H, W)."""
-    if _moves(how):
-        theta = affine(draws, how, *pixels.shape[-2:]).to(pixels.device)
+    if _moves(options):
+        theta = affine(draws, options, *pixels.shape[-2:]).to(pixels.device)
         grid = F.affine_grid(theta, list(pixels.shape), False)
-        mode = how.augment_interpolation
+        mode = options.augment_interpolation
         moved = F.grid_sample(pixels, grid, mode, padding_mode="zeros", align_corners=False)
         return moved.clamp_(0, 1) if mode == "bicubic" else moved  # a cubic overshoots
-    return _flip(pixels, draws) if how.flip else pixels
+    return _flip(pixels, draws) if options.flip else pixels
 
 
 def _follow(
-    pixels: Tensor, draws: Tensor, ops: Codes, arguments: Floats, how: "Augment", fill: Tensor
+    pixels: Tensor, draws: Tensor, ops: Codes, arguments: Floats, options: "Augment", fill: Tensor
 ) -> Tensor:
     """Do to each image, uint8 (B, C, H, W), its operations, (B, L), in place.
 
@@ -90,14 +94,14 @@ def _follow(
     """
     rows, columns = pixels.shape[2:]
     moving = ops >= Op.ROTATE
-    if _moves(how):
-        base = affine(draws, how, rows, columns).cpu().double().numpy()
+    if _moves(options):
+        base = affine(draws, options, rows, columns).cpu().double().numpy()
         moved, split = np.ones(len(ops), bool), np.zeros(len(ops), np.int64)
     else:
         base = np.eye(3)[None, :2]
         moved = np.asarray(moving.any(1))
-        split = np.where(moved, moving.argmax(1), max(how.rand_ops - 1, 0))
-        pixels = _flip(pixels, draws) if how.flip else pixels
+        split = np.where(moved, moving.argmax(1), max(options.rand_ops - 1, 0))
+        pixels = _flip(pixels, draws) if options.flip else pixels
     layers = list(enumerate(zip(ops.T, arguments.T, strict=True)))
     for layer, (op, argument) in layers:
         pixels = photometric(pixels, np.where(layer < split, op, Op.NONE), argument)
@@ -106,15 +110,15 @@ def _follow(
         chosen = np.flatnonzero(moved)
         where, places = send(chosen, pixels.device), send(theta[chosen], pixels.device)
         part = pixels.index_select(0, where)
-        part = sample(part, places, fill, how.augment_interpolation)
+        part = sample(part, places, fill, options.augment_interpolation)
         pixels.index_copy_(0, where, part)
     for layer, (op, argument) in layers:
         pixels = photometric(pixels, np.where(layer >= split, op, Op.NONE), argument)
     return pixels
 
 
-def _moves(how: "Augment") -> bool:
-    return any((how.rotate, how.shift, how.zoom, how.shear))
+def _moves(options: "Augment") -> bool:
+    return any((options.rotate, options.shift, options.zoom, options.shear))
 
 
 def _flip(pixels: Tensor, draws: Tensor) -> Tensor:

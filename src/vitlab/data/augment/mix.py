@@ -57,7 +57,7 @@ class Mix:
         return pixels, targets
 
 
-def draw(how: "Augment", seed: int, size: tuple[int, int]) -> Mix | None:
+def draw(options: "Augment", seed: int, size: tuple[int, int]) -> Mix | None:
     """How a batch is mixed, None where the recipe does not mix.
 
     Mixup (Zhang et al., 2018) draws the share from Beta(mixup, mixup); CutMix (Yun et al., 2019)
@@ -66,16 +66,16 @@ def draw(how: "Augment", seed: int, size: tuple[int, int]) -> Mix | None:
     `mix_switch`.
 
     Args:
-        how: strengths
+        options: strengths
         seed: the step's
         size: rows and columns of the images
     """
-    if not how.mixup and not how.cutmix:
+    if not options.mixup and not options.cutmix:
         return None
     generator = np.random.default_rng((seed, STREAM))
     switch, middle = generator.random(), generator.random(2)
-    cut = bool(how.cutmix) and (not how.mixup or switch < how.mix_switch)
-    strength = how.cutmix if cut else how.mixup
+    cut = bool(options.cutmix) and (not options.mixup or switch < options.mix_switch)
+    strength = options.cutmix if cut else options.mixup
     share = float(generator.beta(strength, strength))
     if not cut:
         return Mix(share, None)

@@ -30,9 +30,9 @@ ERASE = slice(13, 38)
 RAND = 38
 
 
-def draws_needed(how: "Augment") -> int:
+def draws_needed(options: "Augment") -> int:
     """How many random numbers `augment` uses of each image."""
-    return RAND + 4 * how.rand_ops
+    return RAND + 4 * options.rand_ops
 
 
 def send(decisions: NDArray[Any], device: torch.device) -> Tensor:
@@ -71,39 +71,41 @@ RANDAUGMENT = (
 SOLARIZE_FROM, BLUR_RANGE = 128.0, (0.1, 2.0)  # of 3-Augment
 
 
-def sequence(draws: Floats, how: "Augment") -> tuple[Codes, Floats]:
+def sequence(draws: Floats, options: "Augment") -> tuple[Codes, Floats]:
     """The operations of each image in order, and their arguments: (B, L) and (B, L).
 
     First RandAugment's or 3-Augment's, then color jitter's; L is 0 where there are none.
     """
     parts = []
-    if how.rand_ops:
-        parts.append(randaugment(draws[:, RAND:], how))
-    if how.three_augment:
+    if options.rand_ops:
+        parts.append(randaugment(draws[:, RAND:], options))
+    if options.three_augment:
         parts.append(three_augment(draws[:, THREE]))
-    if how.color_jitter or how.hue_jitter:
-        parts.append(color_jitter(draws[:, JITTER], how.color_jitter, how.hue_jitter))
+    if options.color_jitter or options.hue_jitter:
+        parts.append(color_jitter(draws[:, JITTER], options.color_jitter, options.hue_jitter))
     if not parts:
         return np.empty((len(draws), 0), np.int64), np.empty((len(draws), 0))
     return np.concatenate([p[0] for p in parts], 1), np.concatenate([p[1] for p in parts], 1)
 
 
-def randaugment(draws: Floats, how: "Augment") -> tuple[Codes, Floats]:
+def randaugment(draws: Floats, options: "Augment") -> tuple[Codes, Floats]:
     """`rand_ops` operations an image, any of the fifteen, each left out now and then.
 
     Args:
         draws: uniform in [0, 1), (B, 4 * rand_ops) or wider
-        how: number, magnitude, its spread and limit, probability, direction
+        options: number, magnitude, its spread and limit, probability, direction
     """
-    shape = (len(draws), how.rand_ops, 4)
-    which, applied, spread, sign = np.moveaxis(draws[:, : 4 * how.rand_ops].reshape(shape), -1, 0)
+    shape = (len(draws), options.rand_ops, 4)
+    which, applied, spread, sign = np.moveaxis(
+        draws[:, : 4 * options.rand_ops].reshape(shape), -1, 0
+    )
     ops = np.array(RANDAUGMENT)[(which * len(RANDAUGMENT)).astype(np.int64)]
     # the draws are multiples of 2^-24: half a step up, none of them is 0
     normal = torch.special.ndtri(torch.from_numpy(spread + 2.0**-25)).numpy()
-    magnitude = np.clip(how.rand_magnitude + how.rand_std * normal, 0.0, how.rand_limit)
+    magnitude = np.clip(options.rand_magnitude + options.rand_std * normal, 0.0, options.rand_limit)
     return (
-        np.where(applied < how.rand_probability, ops, Op.NONE),
-        argument(ops, magnitude / 10, np.where(sign < 0.5, -1.0, 1.0), how.rand_increasing),
+        np.where(applied < options.rand_probability, ops, Op.NONE),
+        argument(ops, magnitude / 10, np.where(sign < 0.5, -1.0, 1.0), options.rand_increasing),
     )
 
 

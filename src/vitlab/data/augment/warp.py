@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Interpolation = Literal["bilinear", "bicubic"]
 
 
-def affine(draws: Tensor, how: "Augment", rows: int, columns: int) -> Tensor:
+def affine(draws: Tensor, options: "Augment", rows: int, columns: int) -> Tensor:
     """Flip, turn, shift, zoom and slant by six draws an image, (B, 6) or wider.
 
     Returns:
@@ -24,17 +24,17 @@ def affine(draws: Tensor, how: "Augment", rows: int, columns: int) -> Tensor:
     """
     flip, *spread = draws[:, :6].double().unbind(1)
     turn, right, down, zoom, shear = (2 * each - 1 for each in spread)  # uniform in [-1, 1)
-    angle = turn * math.radians(how.rotate)
-    slant = torch.tan(shear * math.radians(how.shear))
-    scale = torch.exp(zoom * math.log1p(how.zoom))
-    mirror = torch.where((flip < 0.5) & how.flip, -1.0, 1.0)
+    angle = turn * math.radians(options.rotate)
+    slant = torch.tan(shear * math.radians(options.shear))
+    scale = torch.exp(zoom * math.log1p(options.zoom))
+    mirror = torch.where((flip < 0.5) & options.flip, -1.0, 1.0)
     cos, sin = angle.cos() / scale, angle.sin() / scale
     # in pixels: mirror the columns, slant along them, then turn and zoom
     xx, xy = mirror * cos, slant * cos - sin
     yx, yy = mirror * sin, slant * sin + cos
     aspect = rows / columns  # [-1, 1] spans the columns in x, the rows in y
     theta = torch.stack(
-        [xx, xy * aspect, 2 * how.shift * right, yx / aspect, yy, 2 * how.shift * down]
+        [xx, xy * aspect, 2 * options.shift * right, yx / aspect, yy, 2 * options.shift * down]
     )
     return theta.view(2, 3, -1).permute(2, 0, 1).float()
 

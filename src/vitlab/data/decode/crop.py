@@ -1,4 +1,4 @@
-"""What part of an image the model sees: a random one to train, the center to evaluate."""
+"""The part of an image that the model sees: a random one to train, the center to evaluate."""
 
 import math
 from collections.abc import Sequence
@@ -6,16 +6,13 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch.nn import functional as F
 
-Pixels = NDArray[np.uint8]
-Box = tuple[float, float, float, float]
-"""Left, top, right and bottom edge in pixels; fractions are allowed."""
+from vitlab.data.decode.pixels import Box, Pixels
 
 DRAWS = 22
-"""Uniform numbers that `random_box` needs: ten tries of two, then two for the position."""
+"""Uniform random numbers that `random_box` needs: two for each of ten attempts, two to place it."""
 
 
 def crop_resize(
@@ -53,11 +50,11 @@ def cut_resize(
     columns: int,
     interpolation: Literal["bilinear", "bicubic"] = "bilinear",
 ) -> Pixels:
-    """As `crop_resize`, four times as fast: for training, where a box is random anyway.
+    """Resize one box four times as fast as `crop_resize`: for training, where boxes are random.
 
-    The box goes to the nearest whole pixels, and nothing outside it is looked at. PyTorch's
-    antialiased kernel for bytes has Pillow's filters; bilinear it is within one level of Pillow's
-    own result, bicubic too but for a few pixels beside hard edges.
+    The box is rounded to whole pixels, and pixels outside it are not read. PyTorch's antialiased
+    kernel for bytes has Pillow's filters; its result is within one level of Pillow's, except for a
+    few pixels beside hard edges with bicubic.
 
     Args:
         image: Shape (height, width, channels) with 1, 3 or 4 channels.
@@ -80,7 +77,7 @@ def cut_resize(
 
 
 def center_box(rows: int, columns: int, out_rows: int, out_columns: int, crop: float) -> Box:
-    """The largest centered box with the output's aspect ratio, scaled by `crop` in (0, 1].
+    """Return the largest centered box of the output's aspect ratio, scaled by `crop` in (0, 1].
 
     For a square output, a crop of 0.875 is the usual "resize to 256, take the central 224".
     """
@@ -90,7 +87,7 @@ def center_box(rows: int, columns: int, out_rows: int, out_columns: int, crop: f
 
 
 def whole_box(rows: int, columns: int, crop: float) -> Box:
-    """The whole image whatever its shape, or its centered share of `crop` in (0, 1] a side."""
+    """Return the whole image, or the centered share `crop` in (0, 1] of each side."""
     return _centered(rows, columns, rows, columns, crop)
 
 
@@ -103,12 +100,13 @@ def random_box(
     aspect: tuple[float, float],
     draws: Sequence[float],
 ) -> Box:
-    """The random crop of Inception training; the randomness is all in `draws`.
+    """Return the random crop of Inception training (Szegedy et al., 2015).
 
-    Each of up to ten tries takes two draws: one for the box's share of the image's area, uniform in
-    `area`, one for its aspect ratio (width over height, relative to the output's), log-uniform in
-    `aspect`. The first box that fits is placed by the last two draws. If none fits, the result is
-    the largest centered box whose aspect ratio is in the range.
+    All randomness is in `draws`. Each of up to ten attempts takes two draws: one for the box's
+    share of the image's area, uniform in `area`, one for its aspect ratio (width over height,
+    relative to the output's), log-uniform in `aspect`. The first box that fits is placed by
+    the last two draws. If none fits, the result is the largest centered box whose aspect ratio is
+    in the range.
 
     Args:
         rows: Height of the image.
@@ -139,7 +137,7 @@ def random_box(
 
 
 def _centered(rows: int, columns: int, high: float, wide: float, crop: float) -> Box:
-    """The largest centered box with the aspect ratio of `high` by `wide`, scaled by `crop`."""
+    """Return the largest centered box of the aspect ratio `high` by `wide`, scaled by `crop`."""
     left = (columns - min(columns, rows * wide / high) * crop) / 2
     top = (rows - min(rows, columns * high / wide) * crop) / 2
     return left, top, columns - left, rows - top

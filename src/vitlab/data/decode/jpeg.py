@@ -1,16 +1,14 @@
-"""The fast way through a JPEG: smaller where that will do, no further down than needed, strictly.
+"""Fast, strict JPEG decoding: at a reduced scale, and only down to the last row needed.
 
-libjpeg-turbo (by simplejpeg) gives the same pixels as Pillow, at every scale. It is asked to treat
-each of libjpeg's warnings as an error: a file whose data break off or cannot be followed is not
-filled up with gray. Measured against OpenCV, kornia-rs and Pillow in docs/performance.md.
+libjpeg-turbo (through simplejpeg) gives the same pixels as Pillow, at every scale. Its warnings are
+treated as errors: a truncated or corrupt file is not filled up with gray. Compared with OpenCV,
+kornia-rs and Pillow in docs/performance.md.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vitlab.errors import UserError
-
-Pixels = NDArray[np.uint8]
+from vitlab.data.decode.pixels import Pixels
+from vitlab.errors import ImageError
 
 SCALES = (8, 4, 2)  # what libjpeg-turbo has fast transforms for
 _SPARE = 8  # rows beyond the last one needed, at a scale of 1: colors are smoothed across rows
@@ -19,13 +17,13 @@ _LOST = ("premature end", "bad huffman code", "instead of rst")
 
 
 def scale_for(width: float, height: float, columns: float, rows: float) -> int:
-    """The strongest reduction (8, 4, 2, 1) at which a box still has so many columns and rows."""
+    """Return the strongest reduction (8, 4, 2, 1) that leaves a box these columns and rows."""
     fits = (s for s in SCALES if width >= s * columns and height >= s * rows)
     return next(fits, 1)
 
 
 def decode(data: bytes, rows: int, columns: int, gray: bool, scale: int, until: int) -> Pixels:
-    """The upper part of a JPEG at 1/scale of its size.
+    """Decode the upper part of a JPEG at 1/scale of its size.
 
     Args:
         data: a JPEG file with one or three components of 8 bits
@@ -39,21 +37,22 @@ def decode(data: bytes, rows: int, columns: int, gray: bool, scale: int, until: 
         uint8 (n, ceil(columns / scale), 1 or 3), where n covers `until` rows at least.
 
     Raises:
-        ValueError: what libjpeg has to say about the file (a `UserError` where data is lost).
+        ImageError: data is missing or corrupt.
+        ValueError: any other warning of libjpeg; the file may be sound.
     """
     stop = until + _SPARE * scale
     if stop < rows and (short := _shortened(data, stop)):
         try:
             return _decode(short, stop, columns, gray, scale)
-        except _Unread as told:  # all the rows wanted are there, and nothing was wrong in them
-            return told.pixels
+        except _UnreadError as rest:  # all the rows wanted are there, and nothing was wrong in them
+            return rest.pixels
         except ValueError:
-            pass  # of several scans, say; as a whole it may be sound
+            pass  # of several scans, for instance; as a whole it may be sound
     return _decode(data, rows, columns, gray, scale)
 
 
-class _Unread(ValueError):  # noqa: N818
-    """The rows asked for were decoded; bytes that belong to later rows were left."""
+class _UnreadError(ValueError):
+    """The rows asked for were decoded; bytes of later rows were left unread."""
 
     def __init__(self, pixels: Pixels) -> None:
         self.pixels = pixels
@@ -77,18 +76,18 @@ def _decode(data: bytes, rows: int, columns: int, gray: bool, scale: int) -> Pix
     except ValueError as error:
         reason = str(error)
         if _UNREAD in reason:
-            raise _Unread(pixels) from None
+            raise _UnreadError(pixels) from None
         if any(sign in reason.lower() for sign in _LOST):
-            raise UserError(f"damaged JPEG ({reason})") from None
+            raise ImageError(f"damaged JPEG ({reason})") from None
         raise
     return pixels
 
 
 def _shortened(data: bytes, rows: int) -> bytes:
-    """The file with a header that claims fewer rows; empty where the trick cannot be checked.
+    """Return the file with fewer rows in its header; empty where the result cannot be checked.
 
-    It can in a file of a single scan without restart markers: libjpeg then complains of nothing but
-    the bytes left between the last row and the end of the image.
+    It can be in a file of a single scan without restart markers: libjpeg then complains of nothing
+    but the bytes left between the last row and the end of the image.
     """
     at = 2
     found = -1

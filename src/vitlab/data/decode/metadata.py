@@ -1,6 +1,6 @@
-"""JPEG and PNG files without what their pixels do not need, and which way up they are.
+"""JPEG and PNG files without metadata, and their EXIF orientation.
 
-Odd metadata then cannot fail, warn or cost time in a decoder.
+Malformed metadata then cannot fail, warn or cost time in a decoder.
 """
 
 import struct
@@ -9,10 +9,9 @@ _MAX_PARTS = 100_000  # segments or chunks; a 256 MB PNG in the usual 8 kB chunk
 
 
 def jpeg_parts(data: bytes) -> tuple[bytes, bytes]:
-    """The file without application and comment segments, and the first EXIF block.
+    """Return the file without application and comment segments, and the first EXIF block.
 
-    JFIF (APP0) and Adobe (APP14) segments stay: they say how colors are stored. Odd metadata then
-    cannot fail, warn or cost time in Pillow.
+    JFIF (APP0) and Adobe (APP14) segments stay: they define how colors are stored.
     """
     view, exif, at = memoryview(data), b"", 2
     parts: list[bytes | memoryview] = [data[:2]]
@@ -27,7 +26,7 @@ def jpeg_parts(data: bytes) -> tuple[bytes, bytes]:
         if marker == 0xFF:  # padding
             at += 1
             continue
-        if marker <= 0x01 or 0xD0 <= marker <= 0xD9:  # stands alone
+        if marker <= 0x01 or 0xD0 <= marker <= 0xD9:  # has no length
             at += 2
             continue
         end = at + 2 + int.from_bytes(data[at + 2 : at + 4])
@@ -40,10 +39,10 @@ def jpeg_parts(data: bytes) -> tuple[bytes, bytes]:
 
 
 def png_parts(data: bytes) -> tuple[bytes, bytes]:
-    """The file with only the chunks that make the first frame, and the EXIF block.
+    """Return the file with only the chunks of its first frame, and the EXIF block.
 
-    Its IDAT chunks are an animation's first frame, or the still image before it. Text, profiles
-    and animation cannot then fail, warn or cost memory in Pillow; EXIF may follow the pixels.
+    The IDAT chunks are an animation's first frame, or the still image before it. EXIF may follow
+    the pixels.
     """
     view, exif, at = memoryview(data), b"", 8
     parts: list[bytes | memoryview] = [data[:8]]
@@ -60,7 +59,7 @@ def png_parts(data: bytes) -> tuple[bytes, bytes]:
 
 
 def orientation(exif: bytes) -> int:
-    """The orientation, 1 to 8, in the first directory of an EXIF block; 1 if anything is odd."""
+    """Return the orientation, 1 to 8, in the first directory of an EXIF block (1 if malformed)."""
     exif = exif.removeprefix(b"Exif\0\0")
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[:4])
     if order is None:

@@ -1,15 +1,12 @@
-"""Stored pixels and boxes in them, turned upright as one of the eight EXIF orientations says."""
+"""Pixels and boxes of a file, turned upright by one of the eight EXIF orientations."""
 
-import numpy as np
-from numpy.typing import NDArray
+from vitlab.data.decode.pixels import Box, Pixels
 
-Pixels = NDArray[np.uint8]
-Box = tuple[float, float, float, float]  # left, top, right, bottom edge
 BACK = {6: 8, 8: 6}  # what undoes a quarter turn; every other orientation undoes itself
 
 
 def turn(pixels: Pixels, orientation: int) -> Pixels:
-    """Stored pixels (rows, columns, C) upright, as a view; EXIF orientations 1 to 8."""
+    """Turn stored pixels (rows, columns, channels) upright, as a view; EXIF orientations 1 to 8."""
     if orientation in (3, 4, 6, 7):
         pixels = pixels[::-1]
     if orientation in (2, 3, 7, 8):
@@ -18,7 +15,7 @@ def turn(pixels: Pixels, orientation: int) -> Pixels:
 
 
 def turn_box(box: Box, orientation: int, rows: int, columns: int) -> Box:
-    """Where a box of stored pixels (rows, columns) lies in the upright image."""
+    """Return where a box of stored pixels (rows, columns) lies in the upright image."""
     left, top, right, bottom = box
     if orientation in (3, 4, 6, 7):
         top, bottom = rows - bottom, rows - top

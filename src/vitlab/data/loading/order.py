@@ -1,8 +1,8 @@
 """Which images make up batch k: a pure function of the seed and k.
 
-The images of every epoch, each epoch in an order of its own, make one endless stream; batch k is
-its k-th stretch of `batch` images. Where a run stopped, how many processes load the images and how
-many devices share a batch change nothing about it, and every image comes once an epoch.
+The images of all epochs, each epoch in its own order, form one endless stream; batch k is its k-th
+stretch of `batch` images. It does not depend on where a run stopped, how many processes load the
+images or how many devices share a batch, and every image occurs once per epoch.
 """
 
 import math
@@ -13,25 +13,19 @@ from numpy.typing import NDArray
 
 
 def batch_places(k: int, images: int, batch: int) -> list[tuple[int, int]]:
-    """(epoch, place in that epoch's order) of each image of batch k."""
+    """Return (epoch, place in that epoch's order) of each image of batch k."""
     return [divmod(position, images) for position in range(k * batch, (k + 1) * batch)]
 
 
-def batch_indices(seed: int, k: int, images: int, batch: int) -> list[tuple[int, int]]:
-    """(epoch, index of the image) of each image of batch k, out of `images` images."""
-    places = batch_places(k, images, batch)
-    return [(epoch, int(epoch_order(seed, epoch, images)[place])) for epoch, place in places]
-
-
 def batch_samples(
-    seed: int, k: int, images: int, batch: int, repeats: int
+    seed: int, k: int, images: int, batch: int, repeats: int = 1
 ) -> list[tuple[int, int, int]]:
-    """(epoch, index of the image, which of its copies) of each sample of batch k.
+    """Return (epoch, index of the image, number of its copy) of each sample of batch k.
 
-    Repeated augmentation (Hoffer et al., 2020; the sampler of DeiT): each image comes `repeats`
-    times in a row in the endless stream, so an epoch's worth of `images` samples shows the first
-    part of that epoch's order. Within a batch all first copies come first, then all second ones:
-    neighbors, which Mixup and CutMix pair, are different images.
+    Repeated augmentation (Hoffer et al., 2020; the sampler of DeiT): each image occurs `repeats`
+    times in a row in the endless stream, so an epoch of `images` samples covers the first part of
+    that epoch's order. Within a batch all first copies come first, then all second ones: neighbors,
+    which Mixup and CutMix pair, are different images.
     """
     samples = []
     for epoch, place in batch_places(k, images, batch):
@@ -41,21 +35,21 @@ def batch_samples(
 
 
 def slice_of(count: int, rank: int, size: int) -> range:
-    """Which of so many images are for process `rank` of `size`: shares that differ by one at most.
+    """Return which of `count` images process `rank` of `size` gets; shares differ by one at most.
 
-    The shares of all processes, one behind the other, are all the images in their order.
+    The shares of all processes, concatenated, are all images in their order.
     """
     return range(count * rank // size, count * (rank + 1) // size)
 
 
 @lru_cache(maxsize=2)  # a batch spans two epochs at the most, unless it is larger than one
 def epoch_order(seed: int, epoch: int, images: int) -> NDArray[np.int64]:
-    """The order of an epoch: a permutation of the images drawn from (seed, epoch)."""
+    """Return the order of an epoch: a permutation of the images drawn from (seed, epoch)."""
     return np.random.default_rng((seed, epoch)).permutation(images)
 
 
 def draws(seed: int, epoch: int, index: int, count: int, copy: int = 0) -> NDArray[np.float32]:
-    """The random numbers of one image (or copy of it) in one epoch, uniform in [0, 1): (count,).
+    """Draw the random numbers of one image (or copy) in one epoch, uniform in [0, 1): (count,).
 
     They travel with the image, so augmentation is the same on every device and in every process.
     """
@@ -64,5 +58,5 @@ def draws(seed: int, epoch: int, index: int, count: int, copy: int = 0) -> NDArr
 
 
 def steps(epochs: float, images: int, batch: int) -> int:
-    """Batches that cover so many epochs, at least one."""
+    """Return the number of batches that cover so many epochs, at least one."""
     return max(1, math.ceil(epochs * images / batch - 1e-9))

@@ -1,4 +1,4 @@
-"""Worker processes that die."""
+"""Reporting worker processes that die."""
 
 import re
 import signal
@@ -6,15 +6,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from vitlab.errors import UserError
+from vitlab.errors import DataError
 
 
 @contextmanager
 def deaths_reported_late() -> Iterator[None]:
-    """Once a loader has started: in the block it reports a death where a batch is waited for.
+    """In the block, a started loader reports a dead worker only where a batch is awaited.
 
-    PyTorch's loader raises from a signal handler, wherever the program happens to be, in the middle
-    of an optimizer step for instance; without that handler it notices within five seconds.
+    PyTorch's loader raises from a signal handler, wherever the program happens to be, for instance
+    in the middle of an optimizer step; without that handler it notices within five seconds.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -27,8 +27,8 @@ def deaths_reported_late() -> Iterator[None]:
         signal.signal(signal.SIGCHLD, before)
 
 
-class WorkerDiedError(UserError):
-    """A process that decodes images is gone."""
+class WorkerDiedError(DataError):
+    """A process that decodes images died."""
 
 
 @contextmanager
@@ -44,15 +44,15 @@ def deaths_explained() -> Iterator[None]:
         if not _of_a_dead_worker(error):
             raise
         raise WorkerDiedError(
-            "a worker process died, killed perhaps for want of memory (fewer --workers need less)"
+            "a data-loading worker died, possibly out of memory; try fewer --workers"
         ) from error
 
 
 def _of_a_dead_worker(error: Exception) -> bool:
-    """Whether this is how the loader, or the socket to a worker that sent a batch, tells of it.
+    """Return whether the loader, or the socket to a worker, reports a dead worker this way.
 
-    What a living worker raises comes with the same type and the words `Caught … in DataLoader
-    worker process`; a missing file of the data's has a name.
+    What a living worker raises has the same type and the words `Caught … in DataLoader worker
+    process`; a missing data file has a name.
     """
     match error:
         case RuntimeError():

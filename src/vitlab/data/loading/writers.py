@@ -1,4 +1,4 @@
-"""How a prepared data set lies on the disk: Parquet files, or WebDataset shards."""
+"""The two layouts of a copied data set: Parquet files, or WebDataset shards."""
 
 import io
 import json
@@ -7,30 +7,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-
-from vitlab.data.labels import is_multi
-from vitlab.data.sources.sources import Source
+from vitlab.data.sources.source import Source
 from vitlab.data.sources.tar_shards import CLASSES
-from vitlab.errors import UserError
+from vitlab.errors import DataError
 
-ROWS = 100  # of a row group: what is read for one image where it cannot be mapped
-BYTES = 2**28  # of a file, about
+ROWS = 100  # of a row group: what is read for one image where files cannot be mapped
+BYTES = 2**28  # of a file, approximately
 
 
 class Parquet:
     """Files `split-00000-of-00003.parquet` with columns image and label (labels, if several).
 
-    Class names are in the schema, where Hugging Face's `datasets` and `open_data` look for them; a
-    README.md tells the former which files make which split.
+    Class names are in the schema, where Hugging Face's `datasets` and `open_data` look for them;
+    the README.md assigns the files to splits, for `datasets`.
     """
 
     def __init__(self, folder: Path, split: str, source: Source) -> None:
         import datasets
 
         self.folder, self.split, self.count = folder, split, 0
-        self.several = is_multi(source.labels)
-        self.column = "labels" if self.several else "label"
+        self.several, self.column = source.labels.several, source.labels.column
         kind: Any = datasets.ClassLabel(names=list(source.classes))
         if self.several:
             kind = datasets.List(kind)
@@ -41,14 +37,14 @@ class Parquet:
         self.size = 0
 
     def __enter__(self) -> Self:
-        """Nothing is open yet."""
+        """Return the writer; no file is open yet."""
         return self
 
-    def add(self, data: bytes, suffix: str, label: Any) -> None:
-        """One more image."""
-        told = np.flatnonzero(label).tolist() if self.several else int(label)
-        path = f"{self.split}-{self.count:08d}.{suffix}"
-        self.rows.append({"image": {"bytes": data, "path": path}, self.column: told})
+    def add(self, data: bytes, ending: str, classes: tuple[int, ...]) -> None:
+        """Add one image."""
+        path = f"{self.split}-{self.count:08d}.{ending}"
+        label = list(classes) if self.several else classes[0]
+        self.rows.append({"image": {"bytes": data, "path": path}, self.column: label})
         self.count += 1
         self.size += len(data)
         if len(self.rows) == ROWS:
@@ -81,7 +77,7 @@ class Parquet:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give the files their names, which count them."""
+        """Rename the files, now that their number is known."""
         self._close()
         for number, file in enumerate(self.files):
             file.rename(file.with_stem(f"{self.split}-{number:05d}-of-{len(self.files):05d}"))
@@ -93,38 +89,41 @@ class Parquet:
 
 
 class Tar:
-    """Shards `split-000000.tar` of `00000000.jpg` and `00000000.cls`, the number of its class.
+    """Shards `split-000000.tar` of `00000000.jpg` and `00000000.cls`, the index of its class.
 
-    With several labels an image, a `.json` names them. `classes.txt` has the names by number.
+    With several labels per image, a `.json` names them. `classes.txt` has the names by index.
     """
 
     def __init__(self, folder: Path, split: str, source: Source) -> None:
         self.folder, self.split, self.classes, self.count = folder, split, source.classes, 0
-        self.several = is_multi(source.labels)
+        self.several = source.labels.several
         self.file: tarfile.TarFile | None = None
         self.size = self.shards = 0
-        if strange := [name for name in source.classes if name.splitlines() != [name]]:
-            raise UserError(f"the class name {strange[0]!r} fits no line of {CLASSES}: use parquet")
+        if unfit := [name for name in source.classes if name.splitlines() != [name]]:
+            raise DataError(
+                f"the class name {unfit[0]!r} is not one line of text, as {CLASSES} needs: "
+                "use --format parquet"
+            )
         names = "".join(f"{name}\n" for name in source.classes)
         (folder / CLASSES).write_text(names, encoding="utf-8")
 
     def __enter__(self) -> Self:
-        """Nothing is open yet."""
+        """Return the writer; no file is open yet."""
         return self
 
-    def add(self, data: bytes, suffix: str, label: Any) -> None:
-        """One more image."""
+    def add(self, data: bytes, ending: str, classes: tuple[int, ...]) -> None:
+        """Add one image."""
         if self.file is None:
             name = f"{self.split}-{self.shards:06d}.tar"
             self.file = tarfile.open(self.folder / name, "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115
             self.shards += 1
         key = f"{self.count:08d}"
-        self._put(f"{key}.{suffix}", data)
+        self._put(f"{key}.{ending}", data)
         if self.several:
-            names = [self.classes[place] for place in np.flatnonzero(label)]
+            names = [self.classes[place] for place in classes]
             self._put(f"{key}.json", json.dumps({"labels": names}, ensure_ascii=False).encode())
         else:
-            self._put(f"{key}.cls", str(int(label)).encode())
+            self._put(f"{key}.cls", str(classes[0]).encode())
         self.count += 1
         if self.size >= BYTES:
             self._close()

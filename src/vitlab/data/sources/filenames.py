@@ -1,8 +1,8 @@
 """Many short texts in two arrays.
 
-A list of a million paths is a million Python objects, and a worker process that merely looks at one
-writes to its count of references, so that the memory shared with its parent becomes its own. Two
-arrays stay shared.
+A list of a million paths is a million Python objects, and a worker process that merely reads one
+updates its reference count, which copies the memory page shared with its parent. Two arrays stay
+shared.
 """
 
 import os
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Names(Sequence[str]):
-    """A sequence of texts: their bytes end to end, and where each ends."""
+    """A sequence of texts: their bytes, concatenated, and where each ends."""
 
     text: NDArray[np.uint8]
     ends: NDArray[np.int64]
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> "Names":
-        """Pack texts; file names that are not Unicode survive."""
+        """Pack texts; file names that are not valid Unicode are preserved."""
         pieces = [os.fsencode(text) for text in texts]
         text = np.frombuffer(b"".join(pieces), np.uint8)
         return cls(text, np.cumsum([len(piece) for piece in pieces], dtype=np.int64))
@@ -38,7 +38,7 @@ class Names(Sequence[str]):
     def __getitem__(self, index: int | slice) -> "str | Names":
         if isinstance(index, slice):
             return Names.of(self[each] for each in range(len(self))[index])
-        place = range(len(self))[index]  # counts from the end, and refuses what is outside
+        place = range(len(self))[index]  # resolves negative indices, refuses those out of range
         start = self.ends[place - 1] if place else 0
         return os.fsdecode(self.text[start : self.ends[place]].tobytes())
 

@@ -1,9 +1,8 @@
 """The members of a tar file, without unpacking anything.
 
-Headers alone are read: of ustar, GNU and POSIX (pax) archives. Only regular files are told of, at
-most so many, under names that are never used as paths. Python's own reader stops in silence at a
-header that it cannot read, and in its older versions goes round in circles on some; this one names
-the byte.
+Only headers are read: of ustar, GNU and POSIX (pax) archives. Only regular files are reported, up
+to a limit, under names that are never used as paths. Python's own reader silently stops at a header
+that it cannot read, and its older versions loop forever on some; this one reports the byte.
 """
 
 import re
@@ -15,10 +14,10 @@ MAX_MEMBERS = 10_000_000
 MAX_HEADER = 2**20  # bytes of a long name, or of a pax header
 
 Read = Callable[[int, int], bytes]
-"""Bytes of a file: from where, and how many (fewer at its end)."""
+"""Read bytes of a file: from an offset, and how many (fewer at its end)."""
 
 
-class Damaged(Exception):  # noqa: N818
+class DamagedError(Exception):
     """What is wrong with an archive, and at which byte."""
 
     def __init__(self, offset: int, reason: str) -> None:
@@ -35,52 +34,54 @@ class Member:
 
 
 def members(read: Read, total: int) -> Iterator[Member]:
-    """The regular files of an archive of `total` bytes, in order.
+    """Yield the regular files of an archive of `total` bytes, in order.
 
     Raises:
-        Damaged: a header that makes no sense, contents that reach beyond the end, no end mark.
+        DamagedError: an invalid header, contents that reach beyond the end, or no end mark.
     """
     offset, name, size = 0, b"", -1  # the latter two where an extra header gives them
     for _ in range(MAX_MEMBERS):
         block = read(offset, BLOCK)
         if len(block) < BLOCK:
-            raise Damaged(offset, "it ends without tar's closing blocks, so it was cut off")
+            raise DamagedError(offset, "the archive is cut off: tar's closing blocks are missing")
         if not block.strip(b"\0"):
             return
         kind = block[156:157]
         length = _number(block[124:136])
         if not _sound(block) or length < 0:
-            raise Damaged(offset, "no tar header here" if offset else "this is no tar file")
+            raise DamagedError(offset, "not a tar header" if offset else "not a tar file")
         extra = kind in (b"L", b"x")
         if not extra and size >= 0:
             length = size
         if (start := offset + BLOCK) + length > total:
-            raise Damaged(offset, f"{length:,} bytes should follow, and the file ends before them")
+            raise DamagedError(
+                offset, f"the file ends before the {length:,} bytes that should follow"
+            )
         if extra:
             if length > MAX_HEADER:
-                raise Damaged(offset, f"a header of {length:,} bytes")
+                raise DamagedError(offset, f"an implausible header of {length:,} bytes")
             content = read(start, length)
             if kind == b"L":
                 name = content.rstrip(b"\0")
             else:
                 name, size = _pax(content, name, size)
-        elif kind not in (b"g", b"K"):  # a global header, the target of a link: about no name
+        elif kind not in (b"g", b"K"):  # neither a global header nor a link's target
             if kind in (b"0", b"\0", b"7"):
                 yield Member((name or _short_name(block)).decode("utf-8", "replace"), start, length)
             name, size = b"", -1
         offset = start + -(-length // BLOCK) * BLOCK
-    raise Damaged(offset, f"it has more than {MAX_MEMBERS:,} members")
+    raise DamagedError(offset, f"more than {MAX_MEMBERS:,} members")
 
 
 def _sound(block: bytes) -> bool:
-    """Whether the header's checksum is right (signed sums were written long ago)."""
-    told = _number(block[148:156])
+    """Return whether the header's checksum is right (old programs wrote signed sums)."""
+    stored = _number(block[148:156])
     rest = block[:148] + b" " * 8 + block[156:]
-    return told in (sum(rest), sum(rest) - 256 * sum(byte > 127 for byte in rest))
+    return stored in (sum(rest), sum(rest) - 256 * sum(byte > 127 for byte in rest))
 
 
 def _number(field: bytes) -> int:
-    """An octal number, or a binary one; -1 for anything else."""
+    """Return an octal or binary number; -1 for anything else."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:])
     digits = field.strip(b" \0")
@@ -88,14 +89,14 @@ def _number(field: bytes) -> int:
 
 
 def _short_name(block: bytes) -> bytes:
-    """The name of at most 100 bytes, behind a prefix in ustar archives."""
+    """Return the name of at most 100 bytes, after its prefix in ustar archives."""
     name = block[:100].split(b"\0")[0]
     prefix = block[345:500].split(b"\0")[0] if block[257:263] == b"ustar\0" else b""
     return prefix + b"/" + name if prefix else name
 
 
 def _pax(content: bytes, name: bytes, size: int) -> tuple[bytes, int]:
-    """Name and size from a pax header, where it gives them."""
+    """Return name and size from a pax header, or those given if it has none."""
     at = 0
     while found := re.compile(rb"(\d{1,9}) ([^=]+)=").match(content, at):
         end = at + int(found[1])

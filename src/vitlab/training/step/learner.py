@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from vitlab.data.augment import mix
 from vitlab.data.augment.augment import augment
 from vitlab.data.augment.mix import Mix
-from vitlab.data.loading.loader import Batch
+from vitlab.data.loading.batches import Batch
 from vitlab.distributed.parallel import full, one_pass
 from vitlab.distributed.world import World, passes
 from vitlab.models.create import Model
-from vitlab.objectives.classify import Classify
+from vitlab.objectives.objective import Objective
 from vitlab.optim.sam import statistics_kept, uphill
 from vitlab.recipes.recipe import Recipe
 from vitlab.training.step.precision import Engine
@@ -34,7 +34,7 @@ class Learner:
 
     model: Model
     engine: Engine
-    objective: Classify
+    objective: Objective
     recipe: Recipe
     world: World
 

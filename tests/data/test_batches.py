@@ -7,17 +7,12 @@ import pytest
 import torch
 
 from vitlab.data.augment.policy import draws_needed
-from vitlab.data.loading.loader import (
-    Batch,
-    EvaluationBatches,
-    TrainingBatches,
-    choose_workers,
-    evaluation_loader,
-    training_loader,
-)
+from vitlab.data.labels import SingleLabels
+from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches
+from vitlab.data.loading.loader import choose_workers, evaluation_loader, training_loader
 from vitlab.data.settings import Augment
-from vitlab.data.sources.sources import Arrays
-from vitlab.data.sources.splits import open_data
+from vitlab.data.sources.arrays import Arrays
+from vitlab.data.sources.opening import open_data
 from vitlab.models.config import ViTConfig
 
 CONFIG = ViTConfig(width=16, heads=2, patch=4, image_size=(16, 24), classes=3)
@@ -99,13 +94,13 @@ def test_evaluation_sees_every_image_once_in_order(photos: Path) -> None:
     seen = list(evaluation_loader(EvaluationBatches(test, CONFIG, 5), workers=0))
     assert [len(each) for each in seen] == [5, 5, 2]
     assert torch.cat([each.indices for each in seen]).tolist() == list(range(12))
-    assert torch.cat([each.labels for each in seen]).tolist() == test.labels.tolist()
+    assert torch.cat([each.labels for each in seen]).tolist() == test.labels.values.tolist()
 
 
 @pytest.mark.parametrize(("have", "want"), [(1, 3), (3, 1), (3, 3)])
 def test_pixels_get_the_channels_the_model_wants(have: int, want: int) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, have), np.uint8)
-    source = Arrays(pixels, np.array([0, 1, 0, 1]), ("a", "b"))
+    source = Arrays(pixels, SingleLabels(np.array([0, 1, 0, 1])), ("a", "b"))
     config = ViTConfig(width=16, heads=2, patch=4, image_size=8, channels=want, classes=2)
     got = EvaluationBatches(source, config, 4)[0].images.numpy()
     assert got.shape == (4, 8, 8, want)

@@ -11,11 +11,12 @@ from PIL import Image
 
 from conftest import photo, photo_folder
 from vitlab.cli import main
-from vitlab.data.decode.decode import decode
+from vitlab.data.decode.decoding import decode
+from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.loading import writers
-from vitlab.data.loading.prepare import parts, prepare, smaller
-from vitlab.data.sources.sources import Subset
-from vitlab.data.sources.splits import open_data
+from vitlab.data.loading.copying import copy, sources_to_copy
+from vitlab.data.sources.opening import open_data
+from vitlab.data.sources.source import Subset
 
 
 def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
@@ -45,7 +46,9 @@ def test_the_copy_has_the_same_images_in_the_same_order(
     monkeypatch.setattr(writers, "BYTES", 4000)  # several files
     monkeypatch.setattr(writers, "ROWS", 2)
     said: list[str] = []
-    told = prepare(parts(str(large)), tmp_path / "out", side=30, layout=layout, told=said.append)
+    told = copy(
+        sources_to_copy(str(large)), tmp_path / "out", side=30, layout=layout, warn=said.append
+    )
     assert (told["images"], told["damaged"], told["out"]) == (23, 1, str(tmp_path / "out"))
     bad = [json.loads(line) for line in (tmp_path / "out" / "bad.jsonl").read_text().splitlines()]
     assert bad == [{"split": "train", "index": 3, "error": said[0]}]
@@ -55,29 +58,37 @@ def test_the_copy_has_the_same_images_in_the_same_order(
     assert after.whole is None
     kept = [i for i in range(14) if i != 3]
     assert after.validation is not None
-    assert after.train.labels.tolist() == before.train.labels[kept].tolist()
+    assert after.train.labels.values.tolist() == before.train.labels.values[kept].tolist()
     assert len(list((tmp_path / "out").glob(f"train-*.{layout}"))) > 1
     for old, new in (
         (Subset(before.train, np.array(kept)), after.train),
         (before.test, after.test),
     ):
         for i in range(len(old)):
-            theirs = Image.fromarray(decode(old.read(i), 3)).resize((40, 30), 3)  # bicubic
-            apart = decode(new.read(i), 3).astype(int) - np.asarray(theirs)
+            theirs = Image.fromarray(decode(old.image(i).content(), 3)).resize(
+                (40, 30), 3
+            )  # bicubic
+            apart = decode(new.image(i).content(), 3).astype(int) - np.asarray(theirs)
             assert np.abs(apart).mean() < 3  # JPEG
 
 
 @pytest.mark.parametrize("layout", ["parquet", "tar"])
 def test_the_bytes_do_not_depend_on_the_workers(large: Path, tmp_path: Path, layout: str) -> None:
     for workers in (0, 2):
-        prepare(parts(str(large)), tmp_path / str(workers), side=30, layout=layout, workers=workers)
+        copy(
+            sources_to_copy(str(large)),
+            tmp_path / str(workers),
+            side=30,
+            layout=layout,
+            workers=workers,
+        )
     assert digest(tmp_path / "0") == digest(tmp_path / "2")
 
 
 def test_hugging_face_reads_it(large: Path, tmp_path: Path) -> None:
     import datasets
 
-    prepare(parts(str(large)), tmp_path / "out", side=30)
+    copy(sources_to_copy(str(large)), tmp_path / "out", side=30)
     loaded = datasets.load_dataset(str(tmp_path / "out"))
     assert {split: len(rows) for split, rows in loaded.items()} == {
         "train": 13, "validation": 4, "test": 6,
@@ -92,47 +103,49 @@ def test_several_labels_and_unsplit_data(tmp_path: Path, layout: str) -> None:
     rows = [{"path": f"x/{i:03d}.png", "labels": [["p", "q"], [], ["r"]][i % 3]} for i in range(10)]
     (tmp_path / "l.jsonl").write_text("\n".join(map(json.dumps, rows)))
     before = open_data(str(tmp_path / "l.jsonl"))
-    prepare(parts(str(tmp_path / "l.jsonl")), tmp_path / "out", layout=layout)
+    copy(sources_to_copy(str(tmp_path / "l.jsonl")), tmp_path / "out", layout=layout)
     after = open_data(str(tmp_path / "out"))
     assert after.classes == ("p", "q", "r")
     assert before.whole is not None
     assert after.whole is not None
-    assert after.whole.labels.tolist() == before.whole.labels.tolist()
-    assert after.test.labels.tolist() == before.test.labels.tolist()
-    assert after.whole.read(4) == before.whole.read(4)  # small enough: kept byte for byte
+    assert after.whole.labels.values.tolist() == before.whole.labels.values.tolist()
+    assert after.test.labels.values.tolist() == before.test.labels.values.tolist()
+    assert (
+        after.whole.image(4).content() == before.whole.image(4).content()
+    )  # small enough: kept byte for byte
 
 
 def test_what_becomes_of_one_image() -> None:
     gray = encoded(photo(1, 90, 60).convert("L"), "JPEG")
-    data, suffix = smaller(gray, "x", 30, 90)
+    data, suffix = EncodedImage(gray, "x").compact(30, 90)
     image = Image.open(BytesIO(data))
     assert (image.mode, image.size, image.format, suffix) == ("L", (30, 45), "JPEG", "jpg")
-    assert smaller(gray, "x", 60, 90) == (gray, "jpg")
+    assert EncodedImage(gray, "x").compact(60, 90) == (gray, "jpg")
     exif = Image.Exif()
     exif[274] = 6
     turned = encoded(photo(1, 60, 90), "JPEG", exif=exif.tobytes())
-    assert Image.open(BytesIO(smaller(turned, "x", 30, 90)[0])).size == (30, 45)
+    assert Image.open(BytesIO(EncodedImage(turned, "x").compact(30, 90)[0])).size == (30, 45)
     bmp = encoded(photo(1, 20, 20), "BMP")
-    assert smaller(bmp, "x", 30, 90)[1] == "jpg"
+    assert EncodedImage(bmp, "x").compact(30, 90)[1] == "jpg"
     clear = encoded(Image.new("RGBA", (50, 50), (0, 0, 0, 0)), "PNG")
-    assert (decode(smaller(clear, "x", 25, 95)[0], 3) > 250).all()
+    assert (decode(EncodedImage(clear, "x").compact(25, 95)[0], 3) > 250).all()
     with pytest.raises(ValueError, match=r"^x: damaged"):
-        smaller(gray[: len(gray) // 2], "x", 60, 90)
+        EncodedImage(gray[: len(gray) // 2], "x").compact(60, 90)
 
 
 def test_nothing_is_left_half_written(large: Path, tmp_path: Path) -> None:
     for file in (large / "test").rglob("*.png"):
         file.write_bytes(b"")
-    with pytest.raises(ValueError, match="not one image of the test split can be used"):
-        prepare(parts(str(large)), tmp_path / "out")
+    with pytest.raises(ValueError, match="no image of the test split can be used"):
+        copy(sources_to_copy(str(large)), tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").write_text("mine")
-    with pytest.raises(ValueError, match="full is there already: name a new folder"):
-        prepare(parts("digits"), tmp_path / "full")
+    with pytest.raises(ValueError, match="full already exists: choose a new folder"):
+        copy(sources_to_copy("digits"), tmp_path / "full")
     for wrong in ({"side": 0}, {"quality": 96}, {"quality": 0}):
         with pytest.raises(ValueError, match="side must be at least 1 and quality 1 to 95"):
-            prepare(parts("digits"), tmp_path / "new", **wrong)
+            copy(sources_to_copy("digits"), tmp_path / "new", **wrong)
     assert not (tmp_path / "new").exists()
 
 
@@ -147,4 +160,4 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], large: 
     with pytest.raises(SystemExit) as stop:
         main(words)
     assert stop.value.code == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err

@@ -1,0 +1,157 @@
+"""The one door to image files: the header is checked before anything is decoded.
+
+Every file is treated as hostile. The header is checked first: the format, the size of the file, the
+number of pixels. Whatever Pillow raises on a bad file leaves this module as `ImageError`.
+
+Pillow's warnings neither reach the user nor become errors. JPEG and PNG files are handed to Pillow
+without their metadata, WebP and BMP readers never warn, and the readers are called directly, so
+that the process-wide `PIL.Image.MAX_IMAGE_PIXELS` plays no part. That leaves GIF and TIFF, whose
+readers warn about odd tags: they are decoded under `warnings.catch_warnings`. It swaps the
+process-wide filters for a moment and is not thread-safe in Python 3.11, so a lock admits one GIF
+or TIFF at a time. The formats a server should accept (JPEG, PNG, WebP) never take that lock.
+"""
+
+import struct
+import threading
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.GifImagePlugin import GifImageFile
+from PIL.ImageFile import ImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
+
+from vitlab.data.decode import metadata
+from vitlab.data.decode.formats import FORMATS, format_of
+from vitlab.errors import ImageError, UserError
+
+MAX_PIXELS = 50_000_000
+MAX_BYTES = 256 * 2**20
+"""Room for the largest uncompressed file: 50 million RGBA pixels are 200 MB."""
+
+_READERS: dict[str, type[ImageFile]] = {
+    "JPEG": JpegImageFile,
+    "PNG": PngImageFile,
+    "WEBP": WebPImageFile,
+    "GIF": GifImageFile,
+    "BMP": BmpImageFile,
+    "TIFF": TiffImageFile,
+}
+_MAX_SCANS = 50  # of a progressive JPEG with the most pixels allowed; ten are usual
+_LOCK = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Header:
+    """An opened image file whose pixels are not yet decoded.
+
+    Attributes:
+        image: Pillow's reader of it
+        orientation: the EXIF orientation, 1 to 8, still to be applied
+        data: the file without its metadata
+    """
+
+    image: ImageFile
+    orientation: int
+    data: bytes
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Rows and columns of the upright image."""
+        columns, rows = self.image.size
+        return (columns, rows) if self.orientation >= 5 else (rows, columns)
+
+
+@contextmanager
+def opened(
+    data: bytes,
+    name: str,
+    max_pixels: int = MAX_PIXELS,
+    formats: Collection[str] = FORMATS,
+) -> Iterator[Header]:
+    """Open an image file; whatever goes wrong in the block becomes `ImageError`.
+
+    Args:
+        data: the whole file
+        name: what to call the image in an error
+        max_pixels: the most pixels the image, and a tile of a TIFF, may have
+        formats: the formats accepted, from `FORMATS`
+
+    Raises:
+        ImageError: the file is not an image in an accepted format, is damaged, or is too large.
+    """
+    try:
+        kind = format_of(data)
+        if kind not in formats:
+            raise ImageError(f"not a {', '.join(formats)} image" if data else "the file is empty")
+        if len(data) > MAX_BYTES:
+            raise ImageError(f"{len(data):,} bytes exceed the limit of {MAX_BYTES:,}")
+        with ExitStack() as stack:
+            if kind in ("GIF", "TIFF"):
+                stack.enter_context(_LOCK)
+                stack.enter_context(warnings.catch_warnings(action="ignore"))
+            yield _read_header(data, kind, max_pixels)
+    except Exception as error:
+        # Pillow has raised every kind of exception here, MemoryError and AssertionError included
+        reason = str(error)
+        if not isinstance(error, UserError):
+            reason = f"damaged or unsupported image ({type(error).__name__}: {reason[:200]})"
+        raise ImageError(" ".join(f"{name}: {reason}".split())) from error
+
+
+def _read_header(data: bytes, kind: str, max_pixels: int) -> Header:
+    """Read the header, check the size, find the orientation; decode nothing."""
+    exif = b""
+    if kind == "JPEG":
+        data, exif = metadata.jpeg_parts(data)
+    elif kind == "PNG":
+        data, exif = metadata.png_parts(data)
+    elif kind == "WEBP":
+        _check_size(*webp_size(data), max_pixels)  # the reader allocates its canvas at once
+    image = _READERS[kind](BytesIO(data))
+    _check_size(*image.size, max_pixels)
+    if kind == "PNG":
+        _mend_png_key(image, data[24])
+    if kind == "JPEG" and "progressive" in image.info:
+        scans = data.count(b"\xff\xda")  # a few bytes each, yet each is a pass over the image
+        if scans * image.width * image.height > _MAX_SCANS * max_pixels:
+            raise ImageError(f"a progressive JPEG with {scans:,} scans takes too long to decode")
+    if isinstance(image, TiffImageFile):
+        _check_size(image.tag_v2.get(322, 1), image.tag_v2.get(323, 1), max_pixels)  # a tile
+        image.info.pop("xmp", None)  # else Pillow may take an orientation from it as well
+        return Header(image, 1, data)  # Pillow turns a TIFF itself
+    orientation = metadata.orientation(exif or image.info.get("exif", b""))
+    return Header(image, orientation, data)
+
+
+def _check_size(columns: int, rows: int, max_pixels: int) -> None:
+    if columns * rows > max_pixels:
+        raise ImageError(f"{columns} x {rows} pixels exceed the limit of {max_pixels:,}")
+
+
+def webp_size(data: bytes) -> tuple[int, int]:
+    """Return columns and rows from the first chunk of a WebP file."""
+    kind = data[12:16]
+    if kind == b"VP8X":
+        return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
+    if kind == b"VP8L":
+        bits = int.from_bytes(data[21:25], "little")
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    columns, rows = struct.unpack_from("<HH", data, 26)
+    return columns & 0x3FFF, rows & 0x3FFF
+
+
+def _mend_png_key(image: ImageFile, depth: int) -> None:
+    """Bring a PNG's transparent color to the 8 bits of its pixels, which Pillow leaves undone."""
+    key = image.info.get("transparency")
+    if image.mode == "L" and isinstance(key, int):
+        top = 2**depth - 1
+        image.info["transparency"] = (key & top) * (255 // top)
+    elif image.mode == "RGB" and isinstance(key, tuple) and depth == 16:
+        image.info["transparency"] = tuple(value >> 8 for value in key)

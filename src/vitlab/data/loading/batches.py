@@ -1,0 +1,196 @@
+"""Batch k: which images it has, decoded and cropped to one size, with their labels."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from vitlab.data.augment.policy import draws_needed
+from vitlab.data.decode import crop
+from vitlab.data.decode.pixels import ChooseBox, Pixels
+from vitlab.data.loading.order import batch_samples, draws, slice_of
+from vitlab.data.settings import Augment
+from vitlab.data.sources.source import Source
+from vitlab.errors import ImageError
+from vitlab.images import ImageSpec
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images that go through the model together, without those that cannot be decoded.
+
+    Attributes:
+        images: uint8 (B, H, W, C)
+        labels: int64 (B,); float32 (B, classes), 0 or 1, where images have several
+        draws: float32 (B, `draws_needed`), random numbers for `augment`; (B, 0) in evaluation
+        indices: int64 (B,), which images of the source these are
+        bad: index and message of each image that could not be decoded
+        total: images of the whole batch, where this is the slice of one of several processes
+    """
+
+    images: Tensor
+    labels: Tensor
+    draws: Tensor
+    indices: Tensor
+    bad: list[tuple[int, str]] = field(default_factory=list)
+    total: int = 0
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device) -> "Batch":
+        """Return the same batch on another device."""
+        return self._mapped(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pieces(self, size: int) -> Iterator["Batch"]:
+        """Split the batch into pieces of at most `size` images, for gradient accumulation.
+
+        An even number where possible, so that neighbors, which are mixed, stay together.
+        """
+        if size < len(self):
+            size = max(1, size - size % 2)
+        for first in range(0, len(self), size):
+            yield self._mapped(itemgetter(slice(first, first + size)))
+
+    def _mapped(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """Return this batch with every tensor changed, and everything else as it is."""
+        changed: dict[str, Any] = {
+            name: change(value) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
+        return replace(self, **changed)
+
+
+@dataclass(frozen=True)
+class TrainingBatches(Dataset[Batch]):
+    """Batch k as a pure function of (seed, k), or the slice of it that process `rank` learns from.
+
+    Attributes:
+        source: the images
+        spec: size, channels and interpolation
+        augment: random crop, repeats and what else the draws are for
+        seed: of the order and of all draws
+        batch: images per batch
+        rank: of this process
+        processes: that share each batch
+    """
+
+    source: Source
+    spec: ImageSpec
+    augment: Augment
+    seed: int
+    batch: int
+    rank: int = 0
+    processes: int = 1
+
+    def __getitem__(self, k: int) -> Batch:
+        """Return batch k of the endless stream."""
+        samples = batch_samples(self.seed, k, len(self.source), self.batch, self.augment.repeats)
+        own = slice_of(len(samples), self.rank, self.processes)
+        samples = samples[own.start : own.stop]
+        count = crop.DRAWS + draws_needed(self.augment)
+        randoms = np.stack([draws(self.seed, e, index, count, copy) for e, index, copy in samples])
+        boxes = [self._box(row[: crop.DRAWS]) for row in randoms]
+        indices = [index for _, index, _ in samples]
+        others, quick = randoms[:, crop.DRAWS :], self.augment.area < 1
+        return _stack(self.source, indices, self.spec, boxes, others, quick=quick)
+
+    def _box(self, randoms: NDArray[np.float32]) -> ChooseBox:
+        """Return where to crop an image: at random if the recipe does, else around the center."""
+        if self.augment.area == 1:
+            return center(self.spec)
+        rows, columns = self.spec.size
+        return partial(
+            crop.random_box,
+            out_rows=rows,
+            out_columns=columns,
+            area=(self.augment.area, 1.0),
+            aspect=(1 / self.augment.aspect, self.augment.aspect),
+            draws=randoms.tolist(),
+        )
+
+
+@dataclass(frozen=True)
+class EvaluationBatches(Dataset[Batch]):
+    """The images of a source in their own order, each cropped at its center."""
+
+    source: Source
+    spec: ImageSpec
+    batch: int
+
+    def __len__(self) -> int:
+        return -(-len(self.source) // self.batch)
+
+    def __getitem__(self, k: int) -> Batch:
+        """Return batch k; the last one is shorter."""
+        indices = range(k * self.batch, min((k + 1) * self.batch, len(self.source)))
+        boxes = [center(self.spec)] * len(indices)
+        randoms = np.empty((len(indices), 0), np.float32)
+        return _stack(self.source, list(indices), self.spec, boxes, randoms)
+
+
+def center(spec: ImageSpec) -> ChooseBox:
+    """Return the box that evaluation uses."""
+    if spec.fit == "squash":
+        return partial(crop.whole_box, crop=spec.crop)
+    rows, columns = spec.size
+    return partial(crop.center_box, out_rows=rows, out_columns=columns, crop=spec.crop)
+
+
+def load_image(
+    source: Source, index: int, spec: ImageSpec, choose: ChooseBox, *, quick: bool = False
+) -> Pixels:
+    """Decode, crop and resize one image: uint8 (H, W, channels).
+
+    Args:
+        source: where it comes from
+        index: its number there
+        spec: size, channels and interpolation
+        choose: where to crop it, given its rows and columns
+        quick: for random boxes: crop at whole pixels, from a JPEG decoded at as little as the size
+            of the result (else at least twice that) and no further down than the box
+
+    Raises:
+        ImageError: it cannot be decoded.
+    """
+    rows, columns = spec.size
+    margin = 1 if quick else 2
+    least = (margin * rows, margin * columns)
+    image = source.image(index)
+    pixels, box = image.decode_box(spec.channels, choose, least, cut=quick)
+    resize = crop.cut_resize if quick else crop.crop_resize
+    return resize(pixels, box, rows, columns, spec.interpolation)
+
+
+def _stack(
+    source: Source,
+    indices: list[int],
+    spec: ImageSpec,
+    boxes: list[ChooseBox],
+    randoms: NDArray[np.float32],
+    *,
+    quick: bool = False,
+) -> Batch:
+    """Return a batch of the images that can be decoded, and messages about the others."""
+    images, places, bad = [], [], []
+    for place, (index, box) in enumerate(zip(indices, boxes, strict=True)):
+        try:
+            images.append(load_image(source, index, spec, box, quick=quick))
+            places.append(place)
+        except ImageError as error:
+            bad.append((index, str(error)))
+    pixels = np.stack(images) if images else np.empty((0, *spec.size, spec.channels), np.uint8)
+    chosen = np.array(indices, np.int64)[places]
+    return Batch(
+        torch.from_numpy(pixels),
+        torch.from_numpy(source.labels.take(chosen).targets()),
+        torch.from_numpy(randoms[places]),
+        torch.from_numpy(chosen),
+        bad,
+    )

@@ -1,0 +1,154 @@
+"""A training-ready copy of a data set: no larger than training needs, without damaged images.
+
+Every image is decoded once, completely. One whose shorter side is longer than wanted is shrunk
+(bicubic, antialiased) and stored as JPEG; one that is small enough stays byte for byte as it is if
+it is a JPEG, PNG or WebP. Gray stays gray, transparency is composited over white.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch.utils.data import DataLoader, Dataset
+
+from vitlab.data.loading.loader import choose_workers, leave_signals_to_parent
+from vitlab.data.loading.writers import WRITERS
+from vitlab.data.sources.opening import open_data
+from vitlab.data.sources.source import Source
+from vitlab.errors import DataError, ImageError, OptionError
+from vitlab.files import is_empty, staged_folder
+
+BAD = "bad.jsonl"
+_CHUNK = 16  # images that a worker processes at a time
+
+
+def sources_to_copy(data: str) -> dict[str, Source]:
+    """Return the splits of DATA by name; data that comes unsplit stays so, as `train`.
+
+    When it is split later, the same images are held out as of the original, if none was damaged.
+
+    Raises:
+        DataError: as `open_data`.
+    """
+    splits = open_data(data)
+    return splits.parts if splits.whole is None else {"train": splits.whole}
+
+
+def copy(
+    sources: dict[str, Source],
+    out: str | Path,
+    *,
+    side: int = 256,
+    layout: Literal["parquet", "tar"] = "parquet",
+    quality: int = 92,
+    workers: int | None = None,
+    progress: Callable[[int], None] = lambda images: None,
+    warn: Callable[[str], None] = lambda message: None,
+) -> dict[str, Any]:
+    """Write a training-ready copy; the same bytes whatever the number of workers.
+
+    Args:
+        sources: from `sources_to_copy`
+        out: a new or empty folder; it appears when the copy is complete
+        side: limit of the shorter side, in pixels
+        layout: Parquet files as Hugging Face's, or WebDataset shards with `classes.txt`
+        quality: of JPEG, 1 to 95
+        workers: processes; None to choose
+        progress: called now and then with the number of images processed
+        warn: called with a message about each image that cannot be used
+
+    Returns:
+        images, damaged, bytes, out; damaged images are listed in `bad.jsonl` there.
+
+    Raises:
+        OptionError: a side or quality out of range.
+        DataError: a folder that is not empty, or a split without any usable image.
+    """
+    out = Path(out)
+    if side < 1 or not 1 <= quality <= 95:
+        raise OptionError(f"side must be at least 1 and quality 1 to 95, not {side} and {quality}")
+    if not is_empty(out):
+        raise DataError(f"{out} already exists: choose a new folder")
+    tally = _Tally(progress, warn)
+    with staged_folder(out) as draft, (draft / BAD).open("w", encoding="utf-8") as list_:
+        for split, source in sources.items():
+            with WRITERS[layout](draft, split, source) as writer:
+                for item in _converted(source, side, quality, choose_workers(source, workers)):
+                    tally.add(item)
+                    if item.error:
+                        line = {"split": split, "index": item.index, "error": item.error}
+                        list_.write(json.dumps(line, ensure_ascii=False) + "\n")
+                    else:
+                        classes = source.labels.classes_of(item.index)
+                        writer.add(item.data, item.ending, classes)
+                if not writer.count:
+                    raise DataError(f"no image of the {split} split can be used")
+    good = tally.images - tally.damaged
+    return {"images": good, "damaged": tally.damaged, "bytes": tally.bytes, "out": str(out)}
+
+
+@dataclass(frozen=True)
+class Converted:
+    """One image as it goes into the copy, or what is wrong with it."""
+
+    index: int
+    data: bytes = b""
+    ending: str = ""
+    error: str = ""
+
+
+@dataclass
+class _Tally:
+    """What was processed so far."""
+
+    progress: Callable[[int], None]
+    warn: Callable[[str], None]
+    images: int = 0
+    damaged: int = 0
+    bytes: int = 0
+
+    def add(self, item: Converted) -> None:
+        """Count one image, and report it."""
+        self.images += 1
+        self.bytes += len(item.data)
+        if item.error:
+            self.damaged += 1
+            self.warn(item.error)
+        if self.images % _CHUNK == 0:
+            self.progress(self.images)
+
+
+def _converted(source: Source, side: int, quality: int, workers: int) -> Iterator[Converted]:
+    """Yield all images in order; at most two chunks per worker are waiting."""
+    chunks = _Chunks(source, side, quality)
+    loader = DataLoader(
+        chunks,
+        batch_size=None,
+        num_workers=min(workers, len(chunks)),
+        collate_fn=list,
+        worker_init_fn=leave_signals_to_parent if workers else None,
+    )
+    for chunk in loader:
+        yield from chunk
+
+
+@dataclass(frozen=True)
+class _Chunks(Dataset[list[Converted]]):
+    source: Source
+    side: int
+    quality: int
+
+    def __len__(self) -> int:
+        return -(-len(self.source) // _CHUNK)
+
+    def __getitem__(self, k: int) -> list[Converted]:
+        last = min((k + 1) * _CHUNK, len(self.source))
+        return [self._convert(index) for index in range(k * _CHUNK, last)]
+
+    def _convert(self, index: int) -> Converted:
+        try:
+            return Converted(index, *self.source.image(index).compact(self.side, self.quality))
+        except ImageError as error:
+            return Converted(index, error=str(error))

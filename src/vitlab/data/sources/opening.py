@@ -1,0 +1,53 @@
+"""From the DATA a user names to its images: each kind of data opens its own."""
+
+from collections.abc import Callable
+
+from vitlab.data.sources.arrays import open_digits
+from vitlab.data.sources.folders import open_folder
+from vitlab.data.sources.lists import open_list
+from vitlab.data.sources.splits import Request, Splits
+from vitlab.data.sources.tables import open_hub, open_parquet
+from vitlab.data.sources.tar_shards import open_shards
+from vitlab.errors import DataError
+
+OPENERS: tuple[Callable[[Request], Splits | None], ...] = (
+    open_digits,
+    open_parquet,
+    open_shards,
+    open_folder,
+    open_list,
+    open_hub,
+)
+"""Asked in this order; each returns None for what is not of its kind."""
+
+
+def open_data(data: str, test_fraction: float = 0.2, classes: tuple[str, ...] = ()) -> Splits:
+    """Open the images that DATA names, split.
+
+    Args:
+        data: `digits`, a folder of class folders, a folder with train/ and val/ or test/, a Parquet
+            file or a folder of them, WebDataset shards (a `.tar` file or URL, a glob, a brace range
+            such as `photos-{000..031}.tar`, or a folder of them), a `.csv` or `.jsonl` list, or a
+            Hugging Face data set `user/name`
+        test_fraction: share of each class to hold out where the data comes unsplit
+        classes: the class index to map labels to by name; none for the data's own
+
+    Raises:
+        DataError: nothing there, no images, fewer than two classes, an unknown class, a list that
+            names missing files, a damaged shard.
+    """
+    if not data:
+        raise DataError("no data given: name digits, a folder of class folders, a Parquet file, …")
+    request = Request(data, test_fraction, classes or None)
+    splits = next(filter(None, (opener(request) for opener in OPENERS)), None)
+    if splits is None and request.path.exists():
+        raise DataError(
+            f"{data} is not a folder, a Parquet file, a .tar shard, or a .csv or .jsonl list"
+        )
+    if splits is None:
+        raise DataError(f"no such file or folder: {data}")
+    if not classes and len(splits.classes) < 2:
+        raise DataError(f"{data} has only one class ({splits.classes[0]!r}); at least 2 are needed")
+    if not len(splits.train) or not len(splits.test):
+        raise DataError(f"{data} has too few images to hold some out for testing")
+    return splits

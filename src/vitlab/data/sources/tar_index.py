@@ -1,0 +1,145 @@
+"""Where the images of a shard lie: found once, and kept in the user's cache folder.
+
+The folder is VITLAB_CACHE, else XDG_CACHE_HOME/vitlab, else ~/.cache/vitlab.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from vitlab.data.decode.formats import SUFFIXES
+from vitlab.data.labels import Label
+from vitlab.data.sources.lists import label_of
+from vitlab.data.sources.remote import filesystem, is_url, reason
+from vitlab.data.sources.tar import DamagedError, Read, members
+from vitlab.errors import DataError, UserError
+from vitlab.files import write_text
+
+LABELS = ("cls", "json", "txt")  # the first of these that exists has the label
+_MAX_LABEL = 2**20  # bytes
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Index:
+    """The images of one shard: their keys, where their bytes lie, and their labels."""
+
+    keys: list[str]
+    offsets: list[int]
+    sizes: list[int]
+    labels: list[Label]
+
+
+def index_shard(place: str) -> Index:
+    """Return the index of a shard: from the cache, or by reading through its headers once.
+
+    Raises:
+        DataError: the shard is missing, damaged or empty, or an image in it has no label.
+    """
+    try:
+        with _opened(place) as (read, total, stamp):
+            file = _cache_folder() / f"{hashlib.sha256(stamp.encode()).hexdigest()}.json"
+            if (cached := _load(file)) is not None:
+                return cached
+            index = _scan(read, total, place)
+    except UserError:
+        raise
+    except DamagedError as error:
+        raise DataError(f"{place} is {error}") from None
+    except Exception as error:  # remote file systems raise exceptions of any type
+        raise DataError(f"cannot read {place}: {reason(error)}") from None
+    with suppress(UserError):  # without a cache it is read through again
+        write_text(file, json.dumps({"version": _VERSION, **vars(index)}))
+    return index
+
+
+def _scan(read: Read, total: int, place: str) -> Index:
+    """Read through the headers of a shard."""
+    images: dict[str, tuple[int, int]] = {}
+    texts: dict[str, dict[str, bytes]] = {}
+    for member in members(read, total):
+        path = PurePosixPath(member.name)
+        stem, _, kind = path.name.partition(".")
+        key, kind = str(path.parent / stem), kind.lower()
+        if not stem or path.name.startswith("."):
+            continue
+        if f".{kind}" in SUFFIXES:
+            if key in images:
+                raise DataError(f"{place} has two images named {key!r}")
+            images[key] = member.offset, member.size
+        elif kind in LABELS:
+            if kind in texts.setdefault(key, {}):
+                raise DataError(f"{place} has {key}.{kind} twice")
+            if member.size > _MAX_LABEL:
+                raise DataError(f"{place}: {key}.{kind} has {member.size:,} bytes: not a label")
+            texts[key][kind] = read(member.offset, member.size)
+    if not images:
+        raise DataError(f"{place} contains no images ({', '.join(sorted(SUFFIXES))})")
+    labels = [_label(texts.get(key, {}), f"{place} {key}") for key in images]
+    offsets, sizes = zip(*images.values(), strict=True)
+    return Index(list(images), list(offsets), list(sizes), labels)
+
+
+def _label(texts: dict[str, bytes], where: str) -> Label:
+    """Return the label among an image's members."""
+    for kind in (kind for kind in LABELS if kind in texts):
+        try:
+            text = texts[kind].decode("utf-8").strip()
+            if kind != "json":
+                if text and "\n" not in text:
+                    return text
+                continue
+            row = json.loads(text)
+        except (ValueError, RecursionError):
+            raise DataError(f"{where}.{kind} is not UTF-8 text, or not JSON") from None
+        if isinstance(row, dict) and {"label", "labels"} & set(row):
+            return label_of(row, f"{where}.json")
+    raise DataError(
+        f"{where} has no label: put a .cls or .txt of one line beside it, "
+        'or a .json with "label" or "labels"'
+    )
+
+
+@contextmanager
+def _opened(place: str) -> Iterator[tuple[Read, int, str]]:
+    """Open a local or remote file: yields how to read it, its size, and a stamp of its state."""
+    if is_url(place):
+        system, path = filesystem(place)
+        size = int(system.info(path)["size"])
+        with system.open(path, "rb") as stream:
+
+            def read(offset: int, count: int) -> bytes:
+                stream.seek(offset)
+                return bytes(stream.read(count))
+
+            yield read, size, f"{place} {size} {system.ukey(path)}"
+        return
+    with Path(place).open("rb", buffering=0) as file:
+        state = os.fstat(file.fileno())
+        stamp = f"{Path(place).resolve()} {state.st_size} {state.st_mtime_ns}"
+        yield lambda offset, count: os.pread(file.fileno(), count, offset), state.st_size, stamp
+
+
+def _cache_folder() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(os.environ.get("VITLAB_CACHE") or Path(home) / "vitlab") / "shards"
+
+
+def _load(file: Path) -> Index | None:
+    """Return a cached index; None if there is none, or none that is valid."""
+    try:
+        stored: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if stored.pop("version") != _VERSION:
+            return None
+        index = Index(**stored)
+        lengths = {len(value) for value in vars(index).values()}
+        whole = all(type(number) is int and number >= 0 for number in index.offsets + index.sizes)
+        spelled = all(isinstance(label, str | list) for label in index.labels)
+        return index if len(lengths) == 1 and whole and spelled else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None

@@ -1,0 +1,35 @@
+"""What training minimizes: the one thing that the trainer knows of a task."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from vitlab.data.labels import Labels
+from vitlab.data.loading.batches import Batch
+
+
+class Objective(Protocol):
+    """A loss of a model on a batch."""
+
+    def check(self, labels: Labels) -> None:
+        """See that images with such labels can be learned from, before training starts.
+
+        Raises:
+            OptionError: they cannot be, with what would work.
+        """
+
+    def loss(
+        self, model: nn.Module, batch: Batch, generator: torch.Generator
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the mean loss of a batch, and its metrics.
+
+        Args:
+            model: images (B, channels, H, W) to its outputs
+            batch: normalized images, float (B, channels, H, W), and their labels, int64 (B,) or
+                shares of each class, float (B, classes)
+            generator: the only source of random numbers, on the model's device
+
+        Returns:
+            The loss, and sums over the batch by name: `correct`, how many images it got right.
+        """

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from vitlab.recipes.recipe import Recipe as Recipe
     from vitlab.training.train import Run as Run
     from vitlab.training.train import train as train
-    from vitlab.weights.delta import Delta as Delta
-    from vitlab.weights.delta import delta as delta
-    from vitlab.weights.hub import push as push
+    from vitlab.weights.deltas import Delta as Delta
+    from vitlab.weights.deltas import delta as delta
     from vitlab.weights.load import load as load
+    from vitlab.weights.publish import push as push
     from vitlab.weights.save import save as save
 
 _HOMES = {
-    "Delta": "vitlab.weights.delta",
+    "Delta": "vitlab.weights.deltas",
     "Host": "vitlab.recipes.recipe",
     "Recipe": "vitlab.recipes.recipe",
     "Run": "vitlab.training.train",
@@ -39,12 +39,12 @@ _HOMES = {
     "fuse": "vitlab.models.fuse",
     "ResNet": "vitlab.models.resnets.resnet",
     "ResNetConfig": "vitlab.models.config",
-    "delta": "vitlab.weights.delta",
+    "delta": "vitlab.weights.deltas",
     "evaluate": "vitlab.evaluation.evaluation",
     "inspect": "",
     "load": "vitlab.weights.load",
     "measure": "",
-    "push": "vitlab.weights.hub",
+    "push": "vitlab.weights.publish",
     "recipe": "vitlab.recipes.named",
     "save": "vitlab.weights.save",
     "train": "vitlab.training.train",

@@ -7,6 +7,13 @@ from vitlab.errors import OptionError
 from vitlab.options import Options, above, at_least, at_most, option
 
 Size = int | tuple[int, int]
+# Normalizations of pixels in [0, 1] that released models were trained with, per RGB channel.
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+INCEPTION = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
+OPENAI = {
+    "mean": (0.48145466, 0.4578275, 0.40821073),
+    "std": (0.26862954, 0.26130258, 0.27577711),
+}
 
 
 @dataclass(frozen=True, kw_only=True)

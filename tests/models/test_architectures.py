@@ -13,7 +13,7 @@ from vitlab.models.config import ResNetConfig, ViTConfig, config_of
 from vitlab.models.create import build
 from vitlab.models.names import MODELS, shape_of
 from vitlab.models.position import resize, resize_positions
-from vitlab.weights.load import assemble
+from vitlab.weights.assembly import assemble
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("ViT-Ti2/8", {}),

@@ -83,7 +83,7 @@ def test_export_and_delta(capsys: pytest.CaptureFixture[str], file: Path, tmp_pa
     assert torch.equal(vitlab.load(tmp_path / "d.safetensors")(images), model(images))
     code, _, err = call(capsys, "export", str(file), "--to", "google", "--out", str(tmp_path / "g"))
     assert code == 2
-    assert "google has no place for gelu='exact'" in err
+    assert "google cannot represent gelu='exact'" in err
 
 
 def test_no_classifier_no_prediction(

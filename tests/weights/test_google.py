@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 import vitlab
-from vitlab.weights.formats import big_transfer as bit
-from vitlab.weights.formats import google
-from vitlab.weights.reading import empty
+from vitlab.weights.assembly import empty
+from vitlab.weights.formats.google import big_transfer as bit
+from vitlab.weights.formats.google import vit_npz as google
 
 Array = NDArray[Any]
 RNG = np.random.default_rng
@@ -287,7 +287,7 @@ def test_the_size_asked_for_is_not_taken_for_the_files(tmp_path: Path) -> None:
     assert same.config.size == (48, 48)
     assert torch.equal(model.positions[0].table[:, :1], same.positions[0].table[:, :1])
     values = arrays(config_of("ViT-Ti1/16", size=(32, 80), gelu="tanh"))
-    with pytest.raises(ValueError, match="11 positions are no square: give image_size"):
+    with pytest.raises(ValueError, match="11 positions do not form a square: give image_size"):
         vitlab.load(stored(values, tmp_path / "wide.npz"))
     wide = vitlab.load(tmp_path / "wide.npz", image_size=(32, 80))
     assert wide.config.size == (32, 80)
@@ -297,12 +297,14 @@ def test_pickles_and_lies_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "bad.npz"
     np.savez(file, **{"embedding/kernel": np.array([{"a": 1}], dtype=object)})
     with pytest.raises(
-        ValueError, match="embedding/kernel is a pickled object, which is not loaded"
+        ValueError, match="embedding/kernel is a pickled object, which is unsafe to load"
     ):
         vitlab.load(file)
     content = io.BytesIO()
     np.save(content, np.zeros((4, 4), np.float32))
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("embedding/kernel.npy", content.getvalue()[:-8])
-    with pytest.raises(ValueError, match="embedding/kernel does not have the size that it claims"):
+    with pytest.raises(
+        ValueError, match="embedding/kernel does not have the size that its header states"
+    ):
         vitlab.load(file)

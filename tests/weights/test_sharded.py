@@ -134,18 +134,21 @@ def huge_header(folder: Path) -> None:
         (rewritten(lambda where: where.update({"norm.bias": "..\\m.safetensors"})), "beside their"),
         (rewritten(lambda where: where.update({"norm.bias": "a\n.safetensors"})), "beside their"),
         (rewritten(lambda where: where.update({"norm.bias": "pickle.bin"})), "beside their index"),
-        (rewritten(lambda where: where.update({"norm.bias": 3})), "no file"),  # type: ignore[dict-item]
-        (rewritten(lambda where: where.pop("norm.bias")), "the index does not know"),
-        (rewritten(lambda where: where.update({"more": where["norm.bias"]})), "holds no tensor"),
+        (rewritten(lambda where: where.update({"norm.bias": 3})), "other than file names"),  # type: ignore[dict-item]
+        (rewritten(lambda where: where.pop("norm.bias")), "the index does not list"),
+        (
+            rewritten(lambda where: where.update({"more": where["norm.bias"]})),
+            "does not contain tensor",
+        ),
         (absent, "missing"),
         (link, "is a link"),
-        (twice, "is twice there"),
-        (unlisted, "'more', which the index does not know"),
-        (not_held, "holds no tensor"),
-        (repeated_key, "names 'norm.bias' twice"),
-        (nothing, "names no tensors"),
-        (deep, "is no index"),
-        (huge_header, "its header would take 11,534,336 bytes"),
+        (twice, "occurs twice"),
+        (unlisted, "'more', which the index does not list"),
+        (not_held, "does not contain tensor"),
+        (repeated_key, "lists 'norm.bias' twice"),
+        (nothing, "must list 1 to 100,000 tensors"),
+        (deep, "is not a valid index"),
+        (huge_header, "its header has an implausible 11,534,336 bytes"),
     ],
 )
 def test_what_an_index_may_not_name(folder: Path, spoil: Callable[[Path], None], says: str) -> None:

@@ -181,10 +181,12 @@ def test_questions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert "does not say how images are normalized" in caplog.text
     wide = timm.create_model("vit_tiny_patch16_224", depth=1, img_size=(32, 48))
     file = written(wide, tmp_path / "wide.safetensors")
-    with pytest.raises(ValueError, match=r"7 positions are no square of patches: give image_size"):
+    with pytest.raises(
+        ValueError, match=r"7 positions do not form a square of patches: give image_size"
+    ):
         vitlab.load(file)
     assert vitlab.load(file, image_size=(32, 48)).config.size == (32, 48)
-    with pytest.raises(ValueError, match="eva02_tiny_patch14_224 is beyond this model: rotary"):
+    with pytest.raises(ValueError, match="unsupported model eva02_tiny_patch14_224: it has rotary"):
         vitlab.load(file, name="eva02_tiny_patch14_224")
 
 

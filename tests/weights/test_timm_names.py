@@ -11,9 +11,11 @@ from torch import nn
 
 import vitlab
 from oracles import peers
-from vitlab.weights.formats.timm import timm as format_
-from vitlab.weights.formats.timm.facts import BEYOND
-from vitlab.weights.reading import Hints, check, empty
+from vitlab.weights.assembly import empty
+from vitlab.weights.formats.room import Hints
+from vitlab.weights.formats.timm import timm_format as format_
+from vitlab.weights.formats.timm.timm_rules import UNSUPPORTED
+from vitlab.weights.matching import check
 from vitlab.weights.source import Source
 
 
@@ -28,7 +30,7 @@ VARY = {"vit_large_patch14_clip_224", "vit_large_patch14_clip_336"}
 
 
 def reached(name: str) -> bool:
-    return not any(re.fullmatch(pattern, name) for pattern in BEYOND)
+    return not any(re.fullmatch(pattern, name) for pattern in UNSUPPORTED)
 
 
 def shapes_of(name: str, **choices: Any) -> tuple[nn.Module, dict[str, tuple[int, ...]]]:
@@ -49,7 +51,7 @@ def test_names_are_understood_tensor_by_tensor(which: slice) -> None:
         source = Source(
             Path(f"{name}.safetensors"), "safetensors", shapes, lambda n: torch.empty(0)
         )
-        reading = format_.reading(source, Hints())
+        reading = format_.reads(source, Hints())
         assert reading is not None, name
         config = reading.config
         check(reading, source, empty(config))
@@ -77,9 +79,9 @@ def test_families_beyond_the_model_say_so(which: slice) -> None:
                 Path("model.safetensors"), "safetensors", shapes, lambda n: torch.empty(0)
             )
             try:
-                assert format_.reading(source, Hints(name)) is None, name  # not even a patch
+                assert format_.reads(source, Hints(name)) is None, name  # not even a patch
             except vitlab.UserError as error:
-                assert "is beyond this model: " in str(error)
+                assert "unsupported model " in str(error)
 
 
 @pytest.mark.parametrize("which", [SOME, EVERY])
@@ -92,7 +94,7 @@ def test_preprocessing_by_name_is_timms(which: slice) -> None:
             continue
         _, shapes = shapes_of(name)
         source = Source(Path(f"{name}.pth"), "pickle", shapes, lambda n: torch.empty(0))
-        reading = format_.reading(source, Hints())
+        reading = format_.reads(source, Hints())
         assert reading is not None
         config = reading.config
         if name in VARY:

@@ -2,10 +2,11 @@
 
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from vitlab.commands import NAME, WEIGHTS
 from vitlab.options import Options, option
+from vitlab.weights.formats.catalog import export_names
 
 SUMMARY = "Write a model in another library's format."
 
@@ -15,9 +16,7 @@ class Export(Options):
     """A model, the format and the new folder."""
 
     weights: str = option(MISSING, WEIGHTS, positional=True)
-    to: Literal["vitlab", "timm", "transformers", "google"] = option(
-        MISSING, "a folder for vitlab, timm or transformers, or Google's .npz"
-    )
+    to: str = option(MISSING, "the format to write", choices=export_names)
     out: str = option(MISSING, "the new folder")
     name: str = option("", NAME)
 

@@ -25,9 +25,9 @@ class LoadCheck(Options):
 def run(options: LoadCheck) -> dict[str, Any]:
     """Check the file; what had to be assumed is reported on stderr."""
     from vitlab.progress import say
-    from vitlab.weights.check import look
+    from vitlab.weights.check import load_check
 
-    found = look(options.source, name=options.name, image_size=options.image_size)
+    found = load_check(options.source, name=options.name, image_size=options.image_size)
     for note in found.notes:
         say(f"note: {note}")
     return found.as_dict()

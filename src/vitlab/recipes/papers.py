@@ -9,6 +9,7 @@ from typing import Any
 
 from vitlab.data.settings import Augment
 from vitlab.errors import OptionError
+from vitlab.images import IMAGENET
 from vitlab.models.config import ViTConfig, kind_of
 from vitlab.models.names import shape_of
 from vitlab.recipes.model_part import model_part
@@ -17,7 +18,6 @@ from vitlab.recipes.recipe import Recipe
 
 CROP = Augment(area=0.05, aspect=4 / 3, flip=True)  # the inception crop of ViT's pre-training
 DEIT_CROP = Augment(area=0.08, aspect=4 / 3, flip=True)
-IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 # ViT paper, Table 3: epochs and learning rate on JFT-300M; 14 epochs where both 7 and 14 are given
 JFT = {

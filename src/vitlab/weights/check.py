@@ -1,21 +1,22 @@
-"""What a file or folder of weights is, tensor by tensor, without making a model of it."""
+"""What a file or folder of weights contains, tensor by tensor, without building a model."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from vitlab.images import Size
-from vitlab.weights.load import place_of, understand
-from vitlab.weights.reading import Hints, collect, reason, unused
+from vitlab.weights.formats.room import Hints
+from vitlab.weights.load import place_of, recognize
+from vitlab.weights.matching import collect, reason, unused
 
 
 @dataclass(frozen=True)
-class Mapped:
-    """Where tensors of ours come from.
+class TensorSource:
+    """Where tensors of a model come from.
 
     Attributes:
         ours: names in the model's state dict
-        theirs: names in the file; none where the value follows from the configuration
+        theirs: names in the file; empty if the value follows from the configuration
         shapes: of theirs
     """
 
@@ -25,16 +26,16 @@ class Mapped:
 
 
 @dataclass(frozen=True)
-class Look:
-    """A source understood, every tensor read once and found whole.
+class LoadCheck:
+    """A source that was recognized, and whose tensors were all read and checked.
 
     Attributes:
-        source: what was given
-        format: what was recognized
+        source: the argument
+        format: the format that was recognized
         model: the papers' notation
-        config: every field of the model that results
-        tensors: the mapping, in the model's order
-        left_out: names in the file that the model has no use for, and why
+        config: every field of the resulting model
+        tensors: where each tensor comes from, in the model's order
+        left_out: names in the file that the model does not need, and why
         notes: what was assumed
     """
 
@@ -42,37 +43,35 @@ class Look:
     format: str
     model: str
     config: dict[str, Any]
-    tensors: tuple[Mapped, ...]
+    tensors: tuple[TensorSource, ...]
     left_out: dict[str, str]
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Return the fields as JSON can hold them."""
         return asdict(self)
 
 
-def look(
+def load_check(
     source: str | Path, *, name: str = "", image_size: Size | None = None, **choices: Any
-) -> Look:
-    """Recognize a source and check it as `vitlab.load` does; the arguments are the same.
+) -> LoadCheck:
+    """Recognize a source and check it as `vitlab.load` does, with the same arguments.
 
     Raises:
-        ValueError: what `vitlab.load` would say.
+        WeightsError: as `vitlab.load`.
     """
     path, _ = place_of(source)
-    found, reading = understand(path, Hints(name, choices, image_size))
+    found, reading = recognize(path, Hints(name, choices, image_size))
     collect(reading, found)
-    tensors = tuple(
-        Mapped(entry.ours, entry.theirs, tuple(found.shape(each) for each in entry.theirs))
-        for entry in reading.entries
-    )
-    left_out = {each: reason(reading, each) for each in unused(reading, found)}
-    return Look(
-        str(source),
-        reading.format,
-        reading.config.name,
-        reading.config.as_dict(),
-        tensors,
-        left_out,
-        reading.notes,
+    return LoadCheck(
+        source=str(source),
+        format=reading.format,
+        model=reading.config.name,
+        config=reading.config.as_dict(),
+        tensors=tuple(
+            TensorSource(entry.ours, entry.theirs, tuple(map(found.shape, entry.theirs)))
+            for entry in reading.entries
+        ),
+        left_out={each: reason(reading, each) for each in unused(reading, found)},
+        notes=reading.notes,
     )

@@ -1,38 +1,30 @@
-"""Any released ViT as our one model, with the outputs it had where it came from."""
+"""Any released ViT as our one model, with the outputs of its original implementation."""
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from vitlab.errors import UserError
+from vitlab.errors import HubError, UserError, WeightsError
 from vitlab.files import MODEL_FOLDER
 from vitlab.images import Size
-from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
-from vitlab.models.create import Model, build
-from vitlab.models.position import BiasPositions, RotaryPositions, resize_positions
-from vitlab.options import options_of
-from vitlab.weights.delta_file import is_delta, load_delta
-from vitlab.weights.formats import big_transfer as bit
-from vitlab.weights.formats import google, own
-from vitlab.weights.formats import transformers as huggingface
-from vitlab.weights.formats.timm import timm
+from vitlab.models.config import ResNetConfig, ViTConfig
+from vitlab.models.create import Model
+from vitlab.options import check_known, options_of
+from vitlab.weights.assembly import fitted, whole_state
+from vitlab.weights.deltas import check_base, merged
+from vitlab.weights.formats.catalog import FORMATS, supported
+from vitlab.weights.formats.room import Hints, Reading
 from vitlab.weights.hub import PREFIXES, describe, fetch, is_hub_name
-from vitlab.weights.reading import Hints, Reading, collect
+from vitlab.weights.identity import Base, fingerprint
+from vitlab.weights.matching import collect
+from vitlab.weights.sharded import CONFIG
 from vitlab.weights.source import Source, open_source, readable
 
-# The first that knows a file reads it.
-FORMATS: tuple[Callable[[Source, Hints], Reading | None], ...] = (
-    own.reading,
-    huggingface.reading,
-    timm.reading,
-    google.reading,
-    bit.reading,
-)
+DEEPEST = 8  # a delta's base may be a delta
 
 
 def load(
@@ -42,142 +34,141 @@ def load(
     *,
     name: str = "",
     revision: str | None = None,
-    base: Any = None,
+    base: Model | str | Path | None = None,
     **choices: Any,
-) -> Any:
-    """A model from a file, a folder or the hub, in any known format, in evaluation mode.
+) -> Model:
+    """Load a model from a file, a folder or the Hugging Face Hub, in evaluation mode.
 
     Args:
         source: a run folder, a saved folder, a folder of transformers or timm, or a file:
             `.safetensors`, Google's `.npz`, `.pth`, `.pt` or `.bin`; a delta; or `user/name` on
-            the Hugging Face hub. What it is, is told from its content.
-        classes: where given, the whole head is replaced by a zero classifier of so many outputs
-            (ViT paper, section 3.2)
-        image_size: where given, the positions are resized to this input size, as the model's
-            family does
+            the Hub. Its format is recognized by its content.
+        classes: replaces the head by a zero classifier with this many outputs (ViT paper,
+            section 3.2)
+        image_size: resizes the positions to this input size, as the model's family does
         name: what the file may not say: `ViT-B/16`, or timm's `vit_base_patch16_224`
-        revision: branch, tag or commit on the hub
-        base: of a delta, where it is not found where it was: a model, or where to load it from
-        choices: any field of the configuration that the file does not say or that should be
-            another: heads, mean, std, …
-
-    Returns:
-        A `VisionTransformer` or a `ResNet`.
+        revision: branch, tag or commit on the Hub
+        base: of a delta whose base has moved: a model, or where to load it from
+        choices: any field of the configuration that the file does not say or that should
+            differ: heads, mean, std, …
 
     Raises:
-        ValueError: no model there, a format that is not known, or a damaged file; the message
+        WeightsError: no model there, an unsupported format, or a damaged file; the message
             names the tensor or the place and says what would work.
+        HubError: the Hub does not have it, or cannot be reached.
     """
-    if is_delta(source):
-        whole = load_delta(source, base)
-        tensors = dict(whole.state_dict())
-        model = fitted(whole.config, tensors, classes, image_size)
-        model.provenance = whole.provenance
-    else:
-        path, hub = place_of(source, revision)
-        found, reading = understand(path, Hints(name, choices, image_size))
-        for note in reading.notes:
-            logging.getLogger("vitlab").warning(note)
-        model = fitted(reading.config, collect(reading, found), classes, image_size)
-        saved = found.config.get("provenance") if reading.format == own.NAME else None
-        model.provenance = dict(saved) if isinstance(saved, dict) else {}
-        if hub or saved is None:
-            model.provenance |= {"source": str(source)} | (describe(path) if hub else {})
+    path, on_hub = place_of(source, revision)
+    reading, tensors = _read(path, Hints(name, choices, image_size), base)
+    for note in reading.notes:
+        logging.getLogger("vitlab").warning(note)
+    model = fitted(reading.config, tensors, classes, image_size)
+    model.provenance = dict(reading.provenance or {})
+    if on_hub or reading.provenance is None:
+        model.provenance |= {"source": str(source)} | (describe(path) if on_hub else {})
     model.source = str(source)
     return model
 
 
-def understand(path: Path, hints: Hints) -> tuple[Source, Reading]:
-    """Which format a file or folder has, and what it says."""
-    for key in hints.choices:
-        known = set(options_of(ViTConfig)) | set(options_of(ResNetConfig))
-        if key not in known:
-            raise UserError(f"unknown model field {key!r}")
+def recognize(path: Path, hints: Hints) -> tuple[Source, Reading]:
+    """Open a file or folder and find its format.
+
+    Raises:
+        OptionError: the hints name an unknown field.
+        WeightsError: no model there, an unsupported format, or a damaged file.
+    """
+    check_known(hints.choices, options_of(ViTConfig) | options_of(ResNetConfig), "model option")
     source = open_source(path)
     with readable(path):
-        for reading in FORMATS:
-            if (understood := reading(source, hints)) is not None:
-                return source, understood
+        for each in FORMATS:
+            if (reading := each.reads(source, hints)) is not None:
+                return source, reading
     names = ", ".join(sorted(source.shapes)[:3])
-    raise UserError(
-        f"{path}: no format is known by its tensors ({names}, …); known are ViTLab, transformers "
-        "(with its config.json), timm and the papers' .pth, Google's ViT and BiT .npz"
+    raise WeightsError(
+        f"{path}: unsupported weight format (tensors {names}, …); supported: {supported()}"
     )
 
 
 def place_of(source: str | Path, revision: str | None = None) -> tuple[Path, bool]:
-    """Where a source lies on this machine by now, and whether it came from the hub."""
+    """Return where a source is on this machine, and whether it came from the Hub.
+
+    Raises:
+        WeightsError: no such file or folder.
+        HubError: the Hub does not have it, or cannot be reached.
+    """
     if not is_hub_name(source):
-        return located(Path(source)), False
+        return _located(Path(source)), False
     try:
         return fetch(str(source), revision), True
-    except UserError as error:
+    except HubError as error:
         if str(source).startswith(PREFIXES):
             raise
-        raise UserError(f"no such file or folder: {source}; on the hub: {error}") from error
+        raise HubError(f"no such file or folder: {source}; on the Hub: {error}") from error
 
 
-def located(source: Path) -> Path:
-    """Return the file, the folder itself, or the saved model in a run folder."""
-    if (source / MODEL_FOLDER / "config.json").is_file():
+def _located(source: Path) -> Path:
+    """The file, the folder itself, or the saved model in a run folder."""
+    if (source / MODEL_FOLDER / CONFIG).is_file():
         return source / MODEL_FOLDER
     if not source.exists():
-        raise UserError(f"no such file or folder: {source}")
+        raise WeightsError(f"no such file or folder: {source}")
     return source
 
 
-def fitted(
-    config: ModelConfig,
-    tensors: dict[str, Tensor],
-    classes: int | None = None,
-    image_size: Size | None = None,
+def _read(
+    path: Path, hints: Hints, base: Model | str | Path | None = None, above: tuple[Path, ...] = ()
+) -> tuple[Reading, dict[str, Tensor]]:
+    """What a file or folder says, and all tensors of its model; `above` are deltas based on it."""
+    source, reading = recognize(path, hints)
+    tensors = collect(reading, source)
+    if reading.base is not None:
+        here = path.resolve()
+        if here in above or len(above) == DEEPEST:
+            raise WeightsError(f"{path}: the chain of deltas is circular or longer than {DEEPEST}")
+        model = _base_model(reading.base, path, base, (*above, here))
+        tensors = merged(reading.config, tensors, whole_state(model))
+    return reading, tensors
+
+
+def _base_model(
+    wanted: Base, file: Path, given: Model | str | Path | None, above: tuple[Path, ...]
 ) -> Model:
-    """A model around its tensors, with another head or for another image size where asked."""
-    new = config
-    if classes is not None:
-        labels = config.labels if classes == len(config.labels) else ()
-        new = replace(config, classes=classes, labels=labels, zero_head=True)
-        if isinstance(new, ViTConfig):
-            new = replace(new, pre_logits=0)
-        tensors = _new_head(tensors, new)
-    if image_size is not None:
-        old, new = new, replace(new, image_size=image_size)
-        tensors = _resized(tensors, old, new)
-    return assemble(new, tensors)
+    """The base of a delta: the model or place given, or where it was."""
+    if given is not None and not isinstance(given, str | Path):
+        check_base(wanted, given)
+        return given
+    reason = "it was not found"
+    for source in [given] if given is not None else _candidates(wanted, file):
+        try:
+            for number, model in enumerate(_attempts(source, wanted, above)):
+                if fingerprint(model) == wanted.fingerprint:
+                    return model
+                if not number:
+                    reason = f"{source} is {Base.of(model)}"
+        except UserError as error:
+            reason = str(error)
+    raise WeightsError(f"{file} needs its base {wanted}: {reason}; give its location with base=")
 
 
-def _new_head(tensors: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """The same tensors with a classifier of zeros, and no tanh layer before it."""
-    vit = isinstance(config, ViTConfig)
-    place, wide = ("head.classify" if vit else "classify"), getattr(config, "features", 0)
-    old = (f"{place}.", "head.pre_logits.")
-    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(old)}
-    if config.classes:
-        kept[f"{place}.weight"] = torch.zeros(config.classes, wide)
-        kept[f"{place}.bias"] = torch.zeros(config.classes)
-    return kept
+def _candidates(base: Base, file: Path) -> Iterator[str | Path]:
+    """Where the base may be: files and folders that exist, or its name on the Hub."""
+    if base.source is None:
+        return
+    folder = file.parent
+    places = [Path(base.source), folder / base.source, folder / Path(base.source).name]
+    if base.nearby is not None:
+        places.insert(1, folder / base.nearby)
+    existing = [place for place in places if place.is_dir() or place.is_file()]
+    yield from {place.resolve(): place for place in existing}.values()
+    if is_hub_name(base.source):
+        yield base.source
 
 
-def _resized(tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig) -> dict[str, Tensor]:
-    if old.image_size == new.image_size:
-        return tensors
-    if isinstance(old, ViTConfig) and isinstance(new, ViTConfig):
-        return resize_positions(tensors, old, new)
-    assert isinstance(old, ResNetConfig)
-    if old.attention == "axial":
-        raise UserError(f"{old.name} is of one image size: its relative positions are of its maps")
-    return tensors
-
-
-def assemble(config: ModelConfig, tensors: dict[str, Tensor]) -> Model:
-    """A model of a configuration around tensors that fit it, in evaluation mode."""
-    with torch.device("meta"):
-        model = build(config)
-    model.load_state_dict(tensors, assign=True)
-    for module in model.modules():
-        if isinstance(module, RotaryPositions):  # computed, not stored
-            module.to_empty(device="cpu").compute()
-        elif isinstance(module, BiasPositions):
-            module.places = torch.empty_like(module.places, device="cpu")
-            module.compute()
-    return model.requires_grad_().eval()
+def _attempts(source: str | Path, base: Base, above: tuple[Path, ...]) -> Iterator[Model]:
+    """The model there; then with the input size, and the zero head, that the base had."""
+    path, _ = place_of(source, base.commit if str(source) == base.source else None)
+    reading, tensors = _read(path, Hints(), None, above)
+    yield fitted(reading.config, tensors)
+    with suppress(UserError):  # not every model can be changed this way
+        for classes in (None, base.classes):
+            reading, tensors = _read(path, Hints(image_size=base.image_size), None, above)
+            yield fitted(reading.config, tensors, classes, base.image_size)

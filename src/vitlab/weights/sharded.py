@@ -10,11 +10,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitlab.errors import UserError
+from vitlab.errors import WeightsError
 
+CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 TENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLED = "pytorch_model.bin"
 LIMIT = 5 * 10**9  # bytes in a shard
-HEADER, MOST = 10 * 2**20, 100_000  # a header of more bytes, or of more tensors, is no model's
+HEADER, MOST = 10 * 2**20, 100_000  # bytes and tensors of the largest header that is read
 
 
 def write_tensors(folder: Path, tensors: dict[str, Tensor], limit: int = LIMIT) -> None:
@@ -22,8 +24,11 @@ def write_tensors(folder: Path, tensors: dict[str, Tensor], limit: int = LIMIT) 
 
     Args:
         folder: an empty one
-        tensors: by name; any device, any layout in memory. No more than a shard is ever copied.
-        limit: bytes of weights in a file; a tensor larger than that has a shard of its own
+        tensors: by name; any device, any layout in memory. At most one shard is copied at a time.
+        limit: bytes of weights per file; a larger tensor has a shard of its own
+
+    Raises:
+        SafetensorError: a file cannot be written; OSError likewise
     """
     split = split_torch_state_dict_into_shards(
         tensors, filename_pattern="model{suffix}.safetensors", max_shard_size=limit
@@ -37,13 +42,13 @@ def write_tensors(folder: Path, tensors: dict[str, Tensor], limit: int = LIMIT) 
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:
-    """Which file of a saved folder holds each tensor, from their headers alone.
+    """Return which file of a saved folder contains each tensor, from the headers alone.
 
-    `model.safetensors` counts where it is there, else the shards that the index names.
+    `model.safetensors` takes precedence over the shards that an index names.
 
     Raises:
-        ValueError: a file is missing or damaged, or the index names what it may not: an absolute
-            path, a parent, a link, a tensor that is elsewhere, or one tensor twice.
+        WeightsError: a file is missing or damaged, or the index is invalid: an absolute path, a
+            parent, a link, a tensor that is elsewhere, or one tensor twice.
     """
     single, index = folder / TENSORS, folder / INDEX
     if single.is_file() or not index.is_file():
@@ -54,53 +59,53 @@ def tensor_files(folder: Path) -> dict[str, Path]:
         listed = {tensor for tensor, place in where.items() if place == name}
         for tensor in sorted(listed ^ set(stored_names(file))):
             if tensor in listed:
-                problem = f"{name} holds no tensor {tensor!r}, which the index places there"
+                problem = f"{name} does not contain tensor {tensor!r}, which the index lists for it"
             elif tensor in where:
-                problem = f"tensor {tensor!r} is twice there, in {name} and {where[tensor]}"
+                problem = f"tensor {tensor!r} occurs twice, in {name} and {where[tensor]}"
             else:
-                problem = f"{name} holds tensor {tensor!r}, which the index does not know"
-            raise UserError(f"{index}: {problem}")
+                problem = f"{name} contains tensor {tensor!r}, which the index does not list"
+            raise WeightsError(f"{index}: {problem}")
     return {tensor: files[name] for tensor, name in where.items()}
 
 
 def stored_names(file: Path) -> list[str]:
-    """The tensors in a safetensors file, from its header.
+    """List the tensors in a safetensors file, from its header.
 
     Raises:
-        ValueError: no such file, a damaged one, or a header beyond all measure.
+        WeightsError: no such file, a damaged one, or an implausibly large header.
     """
     try:
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
         if length > HEADER:
-            raise UserError(f"{file} is damaged: its header would take {length:,} bytes")
+            raise WeightsError(f"{file} is damaged: its header has an implausible {length:,} bytes")
         with safe_open(file, framework="pt") as stored:
             names = list(stored.keys())
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{file} is damaged or missing: {error}") from error
+        raise WeightsError(f"{file} is damaged or missing: {error}") from error
     if len(names) > MOST:
-        raise UserError(f"{file} holds {len(names):,} tensors: more than any model")
+        raise WeightsError(f"{file} has {len(names):,} tensors: more than any supported model")
     return names
 
 
 def read_index(index: Path) -> dict[str, str]:
-    """The index of a sharded model: the file's name for each tensor's.
+    """Read the index of a sharded model: file names by tensor names.
 
     Raises:
-        ValueError: it is damaged, or names a tensor twice.
+        WeightsError: it is damaged, or names a tensor twice.
     """
     try:
         if index.stat().st_size > HEADER:
-            raise UserError("it is too large for an index")
+            raise WeightsError("it is too large")
         content = json.loads(index.read_text(encoding="utf-8"), object_pairs_hook=_once)
         where = content["weight_map"]
         if not isinstance(where, dict) or not where or len(where) > MOST:
-            raise UserError("its weight_map names no tensors, or too many")
+            raise WeightsError(f"its weight_map must list 1 to {MOST:,} tensors")
         if not all(isinstance(name, str) for name in where.values()):
-            raise UserError("its weight_map names something that is no file")
+            raise WeightsError("its weight_map contains something other than file names")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         reason = "no weight_map" if isinstance(error, KeyError) else error
-        raise UserError(f"{index} is damaged or is no index: {reason}") from error
+        raise WeightsError(f"{index} is not a valid index: {reason}") from error
     return where
 
 
@@ -110,24 +115,26 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(content) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise UserError(f"it names {twice!r} twice")
+        raise WeightsError(f"it lists {twice!r} twice")
     return content
 
 
 def _shard(index: Path, name: str) -> Path:
-    """A file that an index names, if it lies beside the index as a file of its own."""
+    """A file that an index names, if it is a regular file beside the index."""
     if "/" in name or "\\" in name or not name.isprintable() or not name.endswith(".safetensors"):
-        raise UserError(f"{index} names {name!r}: shards are safetensors files beside their index")
+        raise WeightsError(
+            f"{index} lists {name!r}: shards must be .safetensors files beside their index"
+        )
     file = index.parent / name
     if file.is_symlink() and not _of_hub_cache(file):
-        raise UserError(f"{index} names {name}, which is a link: shards are files of their own")
+        raise WeightsError(f"{index} lists {name}, which is a link: shards must be regular files")
     if not file.is_file():
-        raise UserError(f"{index} names {name}, which is missing")
+        raise WeightsError(f"{index} lists {name}, which is missing")
     return file
 
 
 def _of_hub_cache(link: Path) -> bool:
-    """Whether a link is as the hub's cache makes them: snapshots/COMMIT/file -> blobs/NUMBER."""
+    """Return whether a link is one of the Hub's cache: snapshots/COMMIT/file -> blobs/NUMBER."""
     snapshots = link.parent.absolute().parent
     target = Path(os.path.normpath(link.parent.absolute() / link.readlink()))
     return snapshots.name == "snapshots" and target.parent == snapshots.parent / "blobs"

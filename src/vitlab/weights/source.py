@@ -1,7 +1,7 @@
 """Other people's files, opened safely: every tensor's name and shape first, its numbers when asked.
 
-Nothing here runs what a file contains: pickles are read by PyTorch's restricted reader, arrays
-without pickles, and whatever else goes wrong inside a reader is one line for the user.
+Nothing here runs code from a file: pickles are read by PyTorch's restricted reader, arrays without
+pickles, and whatever else goes wrong inside a reader becomes one line for the user.
 """
 
 import argparse
@@ -9,7 +9,7 @@ import json
 import math
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,26 +21,37 @@ from numpy.lib import format as npy
 from safetensors import safe_open
 from torch import Tensor
 
-from vitlab.errors import UserError
-from vitlab.weights.sharded import HEADER, MOST, stored_names, tensor_files
+from vitlab.errors import UserError, WeightsError
+from vitlab.weights.sharded import (
+    CONFIG,
+    HEADER,
+    INDEX,
+    MOST,
+    PICKLED,
+    PREPROCESSOR,
+    TENSORS,
+    stored_names,
+    tensor_files,
+)
 
 Shape = tuple[int, ...]
-TOLD = ("model.safetensors", "pytorch_model.bin")  # files that a config.json beside them explains
-# Where a training checkpoint keeps the weights one wants, the best first.
+EXPLAINED = (TENSORS, PICKLED)  # files that a config.json beside them explains
+# Entries of a training checkpoint that may hold the weights, in order of preference.
 WRAPPERS = ("model_ema", "state_dict_ema", "teacher", "model", "state_dict", "module")
 
 
 @dataclass
 class Source:
-    """Tensors by name, wherever they lie.
+    """Tensors by name, in one file or several.
 
     Attributes:
-        path: what the user gave
+        path: as the user gave it
         kind: how the tensors are stored
         shapes: of every tensor
         numbers: reads one tensor, as it is stored
-        config: config.json beside the tensors, where there is one
+        config: config.json beside the tensors, if there is one
         preprocessor: preprocessor_config.json likewise
+        metadata: texts in the header of a single safetensors file
         wrapper: the entry of a checkpoint's dictionary that the tensors were found in
     """
 
@@ -50,20 +61,21 @@ class Source:
     numbers: Callable[[str], Tensor]
     config: dict[str, Any] = field(default_factory=dict)
     preprocessor: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict)
     wrapper: str = ""
 
     def shape(self, name: str) -> Shape:
-        """Of a tensor, or with `name[3]` of one of its slices; (0,) where there is none."""
+        """Return the shape of a tensor, or with `name[3]` of a slice; (0,) if it is missing."""
         name, _, place = name.partition("[")
         return self.shapes.get(name, (0,))[1 if place else 0 :]
 
     def read(self, name: str, exact: bool = False) -> Tensor:
-        """One tensor of its own memory; floating numbers as float32 unless they are to be exact.
+        """Return a copy of one tensor; floating-point numbers as float32 unless `exact`.
 
-        With `name[3]` the fourth slice of it: some formats stack all layers.
+        `name[3]` is the fourth slice of a tensor: some formats stack all layers.
 
         Raises:
-            ValueError: it is damaged, of another kind than numbers, or holds NaN or infinity.
+            WeightsError: it is damaged, is not numeric, or contains NaN or infinity.
         """
         with readable(self.path, name):
             whole, _, place = name.partition("[")
@@ -74,61 +86,55 @@ class Source:
             elif tensor.dtype in (torch.int64, torch.int32):
                 tensor = tensor.clone()
             else:
-                raise UserError(f"{self.path}: tensor {name} holds {tensor.dtype}, not weights")
+                raise WeightsError(
+                    f"{self.path}: tensor {name} has type {tensor.dtype}, not weights"
+                )
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise UserError(f"{self.path}: tensor {name} holds NaN or infinite numbers")
+            raise WeightsError(f"{self.path}: tensor {name} contains NaN or infinite numbers")
         return tensor
 
 
-def units_of(names: Iterable[str], pattern: str) -> tuple[int, ...]:
-    """Units in each stage of a ResNet, by names in which a pattern finds stage and unit."""
-    found = (re.match(pattern, name) for name in names)
-    pairs = {(int(each[1]), int(each[2])) for each in found if each}
-    stages = [stage for stage, _ in pairs]
-    return tuple(stages.count(stage) for stage in sorted(set(stages)))
-
-
 def open_source(path: Path) -> Source:
-    """The tensors of a file, or of a folder in one of the usual layouts.
+    """Open a file, or a folder in one of the usual layouts; no tensor is read yet.
 
-    The kind of file is told by its first bytes, not by its name.
+    The kind of file is recognized by its first bytes, not by its name.
 
     Raises:
-        ValueError: no such file, no weights in it, or it is damaged; names file and place.
+        WeightsError: no such file, no weights in it, or it is damaged; names file and place.
     """
     folder = path if path.is_dir() else path.parent
     source = _folder(path) if path.is_dir() else _file(path)
-    if path.is_dir() or path.name in TOLD:  # other files stand for themselves
-        source.config = _json(folder / "config.json")
-        source.preprocessor = _json(folder / "preprocessor_config.json")
-    if not source.shapes:
-        raise UserError(f"{path} holds no tensors")
+    if path.is_dir() or path.name in EXPLAINED:  # other files stand for themselves
+        source.config = _json(folder / CONFIG)
+        source.preprocessor = _json(folder / PREPROCESSOR)
+    if not source.shapes and not source.metadata:
+        raise WeightsError(f"{path} contains no tensors")
     if len(source.shapes) > MOST:
-        raise UserError(f"{path} names {len(source.shapes):,} tensors: {MOST:,} at most")
+        raise WeightsError(f"{path} has {len(source.shapes):,} tensors; the limit is {MOST:,}")
     return source
 
 
 @contextmanager
 def readable(path: Path, name: str = "") -> Iterator[None]:
-    """The one boundary around readers: whatever they raise is one line that names the place."""
+    """Turn whatever a reader raises into one line that names the place."""
     try:
         yield
     except UserError:
         raise
     except FileNotFoundError:
-        raise UserError(f"no such file or folder: {path}") from None
+        raise WeightsError(f"no such file or folder: {path}") from None
     except Exception as error:  # readers of damaged files leak exceptions of every type
         place = f"{path}: tensor {name}" if name else str(path)
-        raise UserError(f"{place} cannot be read: {_reason(error)}") from error
+        raise WeightsError(f"{place} cannot be read: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:
     text = str(error)
     if found := re.search(r"Unsupported (?:global|class).*?[ `](\w+(?:\.\w+)+)", text):
-        return f"its pickle asks for {found[1]}, which is not loaded"
+        return f"its pickle contains {found[1]}, which is unsafe to load"
     if "Weights only load failed" in text:
         found = re.search(r"WeightsUnpickler error:? ?([^\n.]*)", text)
-        return f"no plain dictionary of tensors ({found[1].strip() if found else 'a pickle'})"
+        return f"not a dictionary of tensors ({found[1].strip() if found else 'a pickle'})"
     lines = text.strip().splitlines()
     return f"{lines[0] if lines else type(error).__name__}"
 
@@ -144,32 +150,32 @@ def _file(path: Path) -> Source:
                 return _npz(path)
             return _pickle(path)
         if start[8:9] == b"{":
-            return _safetensors(path, dict.fromkeys(stored_names(path), path))
+            source = _safetensors(path, dict.fromkeys(stored_names(path), path))
+            with safe_open(path, framework="pt") as stored:
+                source.metadata = stored.metadata() or {}
+            return source
         if start[:1] == b"\x80":
             return _pickle(path)
-    raise UserError(
-        f"{path} is no weights file: .safetensors, .npz, .pth, .pt and .bin are known by what is "
-        "in them"
+    raise WeightsError(
+        f"{path} is not a weights file (.safetensors, .npz, .pth, .pt and .bin are recognized by "
+        "their content)"
     )
 
 
 def _folder(path: Path) -> Source:
     """A folder as the Hugging Face libraries write it, in one file or in shards."""
-    for name, kind in (("model.safetensors", _safetensors), ("pytorch_model.bin", None)):
-        index = path / f"{name}.index.json"
-        if not (path / name).is_file() and not index.is_file():
-            continue
-        if kind:
-            return _safetensors(path, tensor_files(path))
-        if (path / name).is_file():
-            return _pickle(path / name)
-        raise UserError(f"{path}: sharded pickles are not read; convert to safetensors")
-    if (path / "config.json").is_file():
-        raise UserError(f"{path} has a config.json, but model.safetensors is missing")
+    if (path / TENSORS).is_file() or (path / INDEX).is_file():
+        return _safetensors(path, tensor_files(path))
+    if (path / PICKLED).is_file():
+        return _pickle(path / PICKLED)
+    if (path / f"{PICKLED}.index.json").is_file():
+        raise WeightsError(f"{path}: sharded pickles are unsupported: convert to safetensors")
+    if (path / CONFIG).is_file():
+        raise WeightsError(f"{path} has a {CONFIG}, but {TENSORS} is missing")
     files = sorted(path.glob("*.safetensors")) + sorted(path.glob("*.npz"))
     if len(files) == 1:
         return _file(files[0])
-    raise UserError(
+    raise WeightsError(
         f"{path} contains no model: give a finished run, a saved folder or a weights file"
     )
 
@@ -187,7 +193,7 @@ def _safetensors(path: Path, files: dict[str, Path]) -> Source:
 
 
 def _npz(path: Path) -> Source:
-    """NumPy's archive, without pickles; what a header claims must be what is there."""
+    """NumPy's archive, without pickles; what a header states must be true."""
     shapes: dict[str, Shape] = {}
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
@@ -198,11 +204,15 @@ def _npz(path: Path) -> Source:
                 header = npy.read_array_header_1_0 if old else npy.read_array_header_2_0
                 shape, _, dtype = header(stream)
                 if dtype.hasobject:
-                    raise UserError(f"{path}: {name} is a pickled object, which is not loaded")
+                    raise WeightsError(
+                        f"{path}: {name} is a pickled object, which is unsafe to load"
+                    )
                 if math.prod(shape) * dtype.itemsize != info.file_size - stream.tell():
-                    raise UserError(f"{path}: {name} does not have the size that it claims")
+                    raise WeightsError(
+                        f"{path}: {name} does not have the size that its header states"
+                    )
             if name in shapes:
-                raise UserError(f"{path}: tensor {name} is there twice")
+                raise WeightsError(f"{path}: tensor {name} occurs twice")
             shapes[name] = shape
 
     def numbers(name: str) -> Tensor:
@@ -216,16 +226,16 @@ def _npz(path: Path) -> Source:
 
 
 def _pickle(path: Path) -> Source:
-    """What `torch.save` wrote, by PyTorch's restricted reader; tensors stay on the disk for now.
+    """A file of `torch.save`, by PyTorch's restricted reader; tensors stay on the disk for now.
 
-    A checkpoint's settings are often an `argparse.Namespace`, a plain holder of values.
+    A checkpoint's settings are often an `argparse.Namespace`, which only holds values.
     """
     with readable(path), torch.serialization.safe_globals([argparse.Namespace]):
         lazily = zipfile.is_zipfile(path)
         if lazily:
             with zipfile.ZipFile(path) as archive:
                 if damaged := archive.testzip():
-                    raise UserError(f"{path}: {damaged} does not match its checksum")
+                    raise WeightsError(f"{path}: {damaged} does not match its checksum")
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=lazily)
     wrapper = ""
     if isinstance(content, dict):
@@ -233,7 +243,9 @@ def _pickle(path: Path) -> Source:
         wrapper = next(inside, "")
         content = content[wrapper] if wrapper else content
     if not isinstance(content, dict):
-        raise UserError(f"{path} holds {type(content).__name__}, not a dictionary of tensors")
+        raise WeightsError(
+            f"{path} contains a {type(content).__name__}, not a dictionary of tensors"
+        )
     tensors = {
         name: value.data
         for name, value in content.items()
@@ -248,10 +260,10 @@ def _json(file: Path) -> dict[str, Any]:
         return {}
     try:
         if file.stat().st_size > HEADER:
-            raise UserError(f"{file} is too large for a configuration")
+            raise WeightsError(f"{file} is too large for a configuration")
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{file} is damaged: {error}") from error
+        raise WeightsError(f"{file} is damaged: {error}") from error
     if not isinstance(content, dict):
-        raise UserError(f"{file} is damaged: it is no JSON object")
+        raise WeightsError(f"{file} is damaged: not a JSON object")
     return content

@@ -1,35 +1,56 @@
-"""Our own folder, as `vitlab.save` wrote it: every tensor under its own name."""
+"""ViTLab's own folder: `config.json`, and every tensor under its own name."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from vitlab.errors import UserError
-from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
-from vitlab.weights.entries import Entry, same
-from vitlab.weights.reading import Hints, Reading, empty
+from vitlab.errors import WeightsError
+from vitlab.models.config import ModelConfig
+from vitlab.weights.assembly import empty
+from vitlab.weights.formats.entries import Entry, same
+from vitlab.weights.formats.room import Hints, Reading, Writing
+from vitlab.weights.identity import described, description
+from vitlab.weights.sharded import CONFIG
 from vitlab.weights.source import Source
 
-FORMAT = "vitlab-1"
-NAME = "ViTLab"
-KINDS: dict[str, type[ModelConfig]] = {"vit": ViTConfig, "resnet": ResNetConfig}
+VERSION = "vitlab-1"
 
 
-def reading(source: Source, hints: Hints) -> Reading | None:
-    """What such a folder says, or None for another format."""
+def reads(source: Source, hints: Hints) -> Reading | None:
+    """Recognize a folder that `vitlab.save` wrote.
+
+    Raises:
+        WeightsError: it is damaged or of another version.
+    """
     content = source.config
-    if "format" not in content or not str(content["format"]).startswith("vitlab-"):
+    if not str(content.get("format", "")).startswith("vitlab-"):
         return None
-    file = source.path / "config.json" if source.path.is_dir() else source.path
-    if content["format"] != FORMAT:
-        raise UserError(f"{file} has format {content['format']!r}, not {FORMAT!r}")
+    file = source.path / CONFIG if source.path.is_dir() else source.path
+    if content["format"] != VERSION:
+        raise WeightsError(
+            f"{file} has format {content['format']!r}, but this version reads {VERSION!r}: "
+            "load it with the version of ViTLab that wrote it"
+        )
     try:
-        model: Any = {**content["model"], **hints.choices}
-        config = KINDS[content["kind"]].from_dict(model)
-    except (KeyError, TypeError, ValueError) as error:
-        reason = str(error) if isinstance(error, UserError) else f"damaged ({error})"
-        raise UserError(f"{file}: {reason}") from error
-    return Reading(NAME, config, entries(config), exact=True)
+        config = described(content, hints.choices)
+    except (KeyError, TypeError) as error:
+        raise WeightsError(f"{file} is damaged: {type(error).__name__} {error}") from error
+    except ValueError as error:
+        raise WeightsError(f"{file}: {error}") from error
+    provenance = content.get("provenance")
+    return Reading(
+        "ViTLab",
+        config,
+        _entries(config),
+        exact=True,
+        provenance=dict(provenance) if isinstance(provenance, dict) else None,
+    )
 
 
-def entries(config: ModelConfig) -> list[Entry]:
-    """Each tensor as it is."""
+def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
+    """Represent any model."""
+    content = {"format": VERSION} | description(config) | {"provenance": dict(provenance)}
+    return Writing(_entries(config), {CONFIG: content})
+
+
+def _entries(config: ModelConfig) -> list[Entry]:
     return [same(name, name) for name in empty(config)]

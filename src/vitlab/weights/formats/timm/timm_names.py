@@ -1,11 +1,13 @@
 """The table of timm's names for our tensors, in the dialects of its families."""
 
 import math
+import re
 from dataclasses import dataclass
+from typing import Self
 
-from vitlab.errors import UserError
+from vitlab.errors import WeightsError
 from vitlab.models.config import ModelConfig, ViTConfig
-from vitlab.weights.entries import (
+from vitlab.weights.formats.entries import (
     Entry,
     halves,
     layer,
@@ -16,22 +18,45 @@ from vitlab.weights.entries import (
     without_first_row,
     without_key,
 )
+from vitlab.weights.formats.resnet_units import hybrid_parts
+from vitlab.weights.formats.room import cannot
+from vitlab.weights.formats.timm.timm_config import NAME
+from vitlab.weights.source import Shape
 
-NAME = "timm"
+# Names of the papers' own files that differ from timm's.
+ALIASES = (
+    (r"^blocks\.\d+\.(\d+)\.(?=norm|attn|mlp|ls)", r"blocks.\1."),  # DINOv2's chunks
+    (r"^(register_tokens|storage_tokens)$", "reg_token"),
+    (r"\.mlp\.w12\.", ".mlp.fc1."),
+    (r"\.mlp\.w1\.", ".mlp.fc1_g."),
+    (r"\.mlp\.w2\.", ".mlp.fc1_x."),
+    (r"\.mlp\.w3\.", ".mlp.fc2."),
+    (r"\.gamma_1$", ".ls1.gamma"),
+    (r"\.gamma_2$", ".ls2.gamma"),
+)
+# Two parallel branches in DeiT's own code (norm11, attn1, gamma_1_1, …).
+PARALLEL = (
+    (r"\.norm11\.", ".attns.1.norm."), (r"\.norm1\.", ".attns.0.norm."),
+    (r"\.norm21\.", ".ffns.1.norm."), (r"\.norm2\.", ".ffns.0.norm."),
+    (r"\.attn1\.", ".attns.1.attn."), (r"\.attn\.", ".attns.0.attn."),
+    (r"\.mlp1\.", ".ffns.1.mlp."), (r"\.mlp\.", ".ffns.0.mlp."),
+    (r"\.gamma_1_1$", ".attns.1.ls.gamma"), (r"\.gamma_1$", ".attns.0.ls.gamma"),
+    (r"\.gamma_2_1$", ".ffns.1.ls.gamma"), (r"\.gamma_2$", ".ffns.0.ls.gamma"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How one family writes what others write otherwise.
+    """The ways in which families differ.
 
     Attributes:
         own_row: the class token has a position
         register_rows: the registers have positions
-        registers: what they are called
-        split_bias: queries and values have biases apart, keys have none
+        registers: name of the registers
+        split_bias: queries and values have separate biases, keys have none
         masked_bias: the bias of queries, keys and values comes with a mask
-        split_gate: a gated MLP's two halves are apart
-        scale: how LayerScale is called, the kind of branch as a number
+        split_gate: a gated MLP's two halves are separate
+        scale: name of LayerScale, with {} for the branch: 1 (attention) or 2 (MLP)
         distilled: two classifiers are averaged
     """
 
@@ -44,17 +69,67 @@ class Dialect:
     scale: str = "ls{}.gamma"
     distilled: bool = False
 
+    @classmethod
+    def of_shapes(cls, shapes: dict[str, Shape], own_row: bool, register_rows: bool) -> Self:
+        """Return the dialect of a file."""
+        first = first_branch(shapes)
+        return cls(
+            own_row=own_row,
+            register_rows=register_rows,
+            registers="dist_token" if "dist_token" in shapes else "reg_token",
+            split_bias=f"{first}attn.q_bias" in shapes,
+            masked_bias=f"{first}attn.qkv.bias_mask" in shapes,
+            split_gate=any(name.endswith("mlp.fc1_g.weight") for name in shapes),
+            distilled="head_dist.weight" in shapes,
+        )
+
+    @classmethod
+    def of_config(cls, config: ViTConfig) -> Self:
+        """Return the dialect in which timm stores a model."""
+        eva = config.positions in ("bias", "rope")  # beit.py and eva.py differ from the others
+        return cls(
+            register_rows=config.registers > 0 and config.positions == "1d",
+            registers="dist_token" if config.pool == "prefix" else "reg_token",
+            split_bias=eva and config.qkv_bias,
+            split_gate=config.positions == "rope" and config.ffn == "swiglu",
+            scale="gamma_{}" if eva else "ls{}.gamma",
+            distilled=config.pool == "prefix",
+        )
+
+
+def first_branch(shapes: dict[str, Shape]) -> str:
+    """Return the prefix of the first block's first branch."""
+    return "blocks.0.attns.0." if "blocks.0.attns.0.norm.weight" in shapes else "blocks.0."
+
+
+def canonical(names: list[str]) -> dict[str, str]:
+    """Return the original names by timm's names."""
+    rules = PARALLEL if any(".norm11." in name for name in names) else ALIASES
+    renamed: dict[str, str] = {}
+    for old in names:
+        new = old
+        for pattern, word in rules:
+            new, count = re.subn(pattern, word, new)
+            if count and rules is PARALLEL:
+                break  # one word per name
+        if new in renamed:
+            raise WeightsError(f"tensors {renamed[new]} and {old} have the same meaning")
+        renamed[new] = old
+    return renamed
+
 
 def entries(config: ModelConfig, dialect: Dialect) -> list[Entry]:
-    """The table for a configuration in a dialect.
+    """List which tensors of a file make which of a model.
 
     Raises:
-        ValueError: timm has no place for such a model.
+        WeightsError: timm cannot represent the model.
     """
     if not isinstance(config, ViTConfig) or config.attention == "axial" or config.queries > 1:
-        raise UserError(f"{NAME} has no place for {config.name}")
-    if config.pre_logits or config.pool == "both":
-        raise UserError(f"{NAME} has no place for pre_logits or pool=both")
+        raise cannot(NAME, config.name)
+    if config.pre_logits:
+        raise cannot(NAME, f"pre_logits={config.pre_logits}")
+    if config.pool == "both":
+        raise cannot(NAME, "pool=both")
     table = [*_stem_entries(config), *_prefix_entries(config, dialect)]
     table += layer("pre_norm", "norm_pre") if config.pre_norm else []
     for number in range(config.depth):
@@ -82,7 +157,12 @@ def _stem_entries(config: ViTConfig) -> list[Entry]:
             return _hmlp(config)
         case "resnet":
             return _hybrid(config)
-    raise UserError(f"{NAME} has no place for stem={config.stem} as it is here")
+    raise cannot(
+        NAME,
+        f"stem={config.stem}",
+        f"stem_norm={config.stem_norm}",
+        f"stem_act={config.stem_act} together",
+    )
 
 
 def _hmlp(config: ViTConfig) -> list[Entry]:
@@ -108,18 +188,11 @@ def _hybrid(config: ViTConfig) -> list[Entry]:
     table = layer("stem.project", "patch_embed.proj")
     table += layer("stem.body.root.reduce.conv", f"{root}.conv", bias=False)
     table += layer("stem.body.root.reduce.norm", f"{root}.norm")
-    parts = {"reduce": "{}1", "middle": "{}2", "expand": "{}3", "shortcut": "downsample.{}"}
-    for stage, units in enumerate(config.stages):
-        for unit in range(units):
-            ours, theirs = (
-                f"stem.body.stages.{stage}.{unit}",
-                f"{body}.stages.{stage}.blocks.{unit}",
-            )
-            for part, name in parts.items():
-                if part != "shortcut" or unit == 0:
-                    conv, norm = name.format("conv"), name.format("norm")
-                    table += layer(f"{ours}.{part}.conv", f"{theirs}.{conv}", bias=False)
-                    table += layer(f"{ours}.{part}.norm", f"{theirs}.{norm}")
+    names = {"reduce": "{}1", "middle": "{}2", "expand": "{}3", "shortcut": "downsample.{}"}
+    for ours, stage, unit, part in hybrid_parts(config.stages):
+        theirs = f"{body}.stages.{stage}.blocks.{unit}.{names[part]}"
+        table += layer(f"{ours}.conv", theirs.format("conv"), bias=False)
+        table += layer(f"{ours}.norm", theirs.format("norm"))
     return table
 
 
@@ -128,7 +201,7 @@ def _prefix_entries(config: ViTConfig, dialect: Dialect) -> list[Entry]:
     table = [same("token", "cls_token")] if config.has_token else []
     if dialect.register_rows:
         if not dialect.own_row and config.has_token:
-            raise UserError(f"{NAME}: registers with positions, a class token without")
+            raise WeightsError(f"{NAME}: registers with positions, but a class token without")
         return [
             *table,
             with_prefix_rows(config.has_token, config.registers, (dialect.registers, "pos_embed")),
@@ -149,9 +222,8 @@ def _prefix_entries(config: ViTConfig, dialect: Dialect) -> list[Entry]:
         case (("none" | "rope"), _):
             pass
         case _:
-            raise UserError(
-                f"{NAME} has no place for positions={config.positions} as they are here"
-            )
+            where = f"positions_at={config.positions_at} together"
+            raise cannot(NAME, f"positions={config.positions}", where)
     return table
 
 

@@ -1,7 +1,8 @@
-"""Which tensors of another format make which of ours: tables that read and write.
+"""Which tensors of another format make which of ours: tables that are read both ways.
 
-An entry ties a few of our tensors to a few of theirs, with a function each way. The shapes that a
-file must have are those that writing makes of our own empty tensors, so one table says everything.
+An entry connects a few of our tensors with a few of theirs, with a function in each direction. The
+shapes that a file must have are those that writing gives our own empty tensors, so that one table
+is enough.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,9 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitlab.errors import UserError
+from vitlab.errors import WeightsError
 
-Turn = Callable[[list[Tensor]], list[Tensor]]
+Conversion = Callable[[list[Tensor]], list[Tensor]]
 
 
 class Entry(NamedTuple):
@@ -20,28 +21,28 @@ class Entry(NamedTuple):
 
     Attributes:
         ours: names in our model's state dict
-        theirs: names in the other format; none for what is computed
+        theirs: names in the other format; empty for computed values
         read: their tensors to ours
         write: ours to theirs
     """
 
     ours: tuple[str, ...]
     theirs: tuple[str, ...]
-    read: Turn
-    write: Turn
+    read: Conversion
+    write: Conversion
 
     def renamed(self, rename: Callable[[str], str]) -> "Entry":
-        """The same entry with their names changed."""
+        """Return the same entry with their names changed."""
         return self._replace(theirs=tuple(rename(name) for name in self.theirs))
 
 
 def same(ours: str, theirs: str) -> Entry:
-    """One tensor as it is."""
+    """One tensor, unchanged."""
     return Entry((ours,), (theirs,), list, list)
 
 
 def layer(ours: str, theirs: str, bias: bool = True) -> list[Entry]:
-    """Weight and bias of a layer whose parts have the same names and shapes."""
+    """Weight and bias of a layer whose parts are named and shaped alike."""
     parts = ("weight", "bias") if bias else ("weight",)
     return [same(f"{ours}.{part}", f"{theirs}.{part}") for part in parts]
 
@@ -49,7 +50,7 @@ def layer(ours: str, theirs: str, bias: bool = True) -> list[Entry]:
 def each(
     ours: str, theirs: str, read: Callable[[Tensor], Tensor], write: Callable[[Tensor], Tensor]
 ) -> Entry:
-    """One tensor, turned."""
+    """One tensor, converted."""
     return Entry((ours,), (theirs,), lambda t: [read(t[0])], lambda t: [write(t[0])])
 
 
@@ -59,21 +60,21 @@ def shaped(ours: str, theirs: str, own: Sequence[int], other: Sequence[int]) -> 
 
 
 def stacked(ours: str, theirs: Iterable[str]) -> Entry:
-    """One of ours that is theirs on top of each other: queries, keys and values, say."""
+    """One of ours that is a stack of theirs: queries, keys and values, for example."""
     names = tuple(theirs)
     return Entry((ours,), names, lambda t: [torch.cat(t)], lambda t: list(t[0].chunk(len(names))))
 
 
 def without_key(ours: str, query: str, value: str) -> Entry:
-    """The bias of queries, keys and values where theirs has none for keys.
+    """The bias of queries, keys and values in a format without one for keys.
 
-    A key's bias moves all logits of a query alike, so it does nothing; ours is zero.
+    A key's bias shifts all logits of a query by the same number, so it has no effect; ours is zero.
     """
 
     def write(tensors: list[Tensor]) -> list[Tensor]:
         q, k, v = tensors[0].chunk(3)
         if not k.is_meta and k.any():
-            raise UserError(f"{ours} has a bias for keys, for which that format has no place")
+            raise WeightsError(f"the format cannot represent a bias of keys, which {ours} has")
         return [q, v]
 
     return Entry((ours,), (query, value), lambda t: [torch.cat([t[0], 0 * t[0], t[1]])], write)
@@ -92,7 +93,7 @@ def masked(ours: str, theirs: tuple[str, str]) -> Entry:
 
 
 def without_first_row(ours: str, theirs: str) -> Entry:
-    """Positions (1, 1 + N, D) where theirs has none for the class token: our first row is zero."""
+    """Positions (1, 1 + N, D); theirs has none for the class token, so our first row is zero."""
 
     def read(tensors: list[Tensor]) -> list[Tensor]:
         return [torch.cat([torch.zeros_like(tensors[0][:, :1]), tensors[0]], dim=1)]
@@ -100,26 +101,26 @@ def without_first_row(ours: str, theirs: str) -> Entry:
     def write(tensors: list[Tensor]) -> list[Tensor]:
         first = tensors[0][:, :1]
         if not first.is_meta and first.any():
-            raise UserError("that format has no position for the class token, and this model has")
+            raise WeightsError("the format cannot represent a position of the class token")
         return [tensors[0][:, 1:]]
 
     return Entry((ours,), (theirs,), read, write)
 
 
 def with_prefix_rows(token: bool, registers: int, theirs: tuple[str, str]) -> Entry:
-    """Registers (1, R, D) that have positions elsewhere: the sum is what our registers are.
+    """Registers (1, R, D) that have positions in the other format: ours are the sum of both.
 
     Args:
-        token: whether the class token has the first row
-        registers: how many rows follow it before those of the patches
+        token: the class token has the first row
+        registers: number of rows between that and those of the patches
         theirs: registers and positions (1, token + registers + N, D)
     """
     first = int(token)
 
     def read(tensors: list[Tensor]) -> list[Tensor]:
         own, table = tensors
-        kept = torch.cat([table[:, :first], table[:, first + registers :]], dim=1)
-        return [own + table[:, first : first + registers], kept]
+        others = torch.cat([table[:, :first], table[:, first + registers :]], dim=1)
+        return [own + table[:, first : first + registers], others]
 
     def write(tensors: list[Tensor]) -> list[Tensor]:
         own, table = tensors
@@ -130,7 +131,7 @@ def with_prefix_rows(token: bool, registers: int, theirs: tuple[str, str]) -> En
 
 
 def halves(ours: str, theirs: tuple[str, str]) -> Entry:
-    """Two classifiers whose scores are averaged, as one that sees both representations."""
+    """Two classifiers whose scores are averaged, as one classifier of both representations."""
 
     def read(tensors: list[Tensor]) -> list[Tensor]:
         if tensors[0].ndim == 1:
@@ -148,5 +149,5 @@ def halves(ours: str, theirs: tuple[str, str]) -> Entry:
 
 
 def computed(ours: str, value: Callable[[], Tensor]) -> Entry:
-    """One of ours that theirs does not store because it follows from the configuration."""
+    """One of ours that follows from the configuration, so that theirs does not store it."""
     return Entry((ours,), (), lambda t: [value()], lambda t: [])

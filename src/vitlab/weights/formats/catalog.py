@@ -1,0 +1,87 @@
+"""Every format there is. To add one, write its room beside this file and give it a line here.
+
+No PyTorch here: a room is imported when it first reads or writes.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+from vitlab.errors import OptionError
+from vitlab.options import nearest
+
+if TYPE_CHECKING:
+    from vitlab.weights.formats.room import Reads, Writes
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format of weights, in and out.
+
+    Attributes:
+        name: one word, as `vitlab.save(to=...)` takes it
+        help: one phrase for `--help` and for messages
+        room: the module beside this one that has its `reads` and `writes`
+        exported: it can be written for a model alone
+        lossless: it stores every field, so what was written need not be compared
+    """
+
+    name: str
+    help: str
+    room: str
+    exported: bool = True
+    lossless: bool = False
+
+    @property
+    def reads(self) -> "Reads":
+        """Recognize a source: None for another format, an error for a damaged one."""
+        return cast("Reads", getattr(self._module, "reads"))  # noqa: B009
+
+    @property
+    def writes(self) -> "Writes":
+        """Represent a model: an error if the format cannot."""
+        return cast("Writes", getattr(self._module, "writes"))  # noqa: B009
+
+    @property
+    def _module(self) -> object:
+        return import_module(f"{__package__}.{self.room}")
+
+
+# In this order: the first that recognizes a source reads it.
+FORMATS = (
+    Format("delta", "a delta (Delta.save)", "delta_file", exported=False),
+    Format("vitlab", "a folder of ViTLab", "own", lossless=True),
+    Format(
+        "transformers",
+        "a folder of Hugging Face transformers (ViT, DeiT, BEiT, DINO, CLIP, SigLIP)",
+        "transformers.transformers_format",
+    ),
+    Format(
+        "timm",
+        "a folder of timm, or a paper's own .pth (DeiT, MAE, DINO, BEiT)",
+        "timm.timm_format",
+    ),
+    Format("google", "Google's .npz (ViT, AugReg, hybrids, BiT)", "google.npz"),
+)
+
+
+def export_names() -> list[str]:
+    """List the formats that `vitlab.save(to=...)` writes."""
+    return [each.name for each in FORMATS if each.exported]
+
+
+def supported() -> str:
+    """Return what can be loaded, in one phrase."""
+    return "; ".join(each.help for each in FORMATS)
+
+
+def format_named(name: str) -> Format:
+    """Return a format that can be written.
+
+    Raises:
+        OptionError: no such format; the message names those there are.
+    """
+    for each in FORMATS:
+        if each.name == name and each.exported:
+            return each
+    raise OptionError(f"unknown format {name!r}: {nearest(name, export_names())}")

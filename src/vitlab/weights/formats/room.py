@@ -1,0 +1,92 @@
+"""What the rooms of all formats have in common: a door in, and a door out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from vitlab.errors import WeightsError
+from vitlab.images import Size
+from vitlab.models.config import ModelConfig
+from vitlab.weights.formats.entries import Entry
+from vitlab.weights.identity import Base
+from vitlab.weights.source import Source
+
+Files = dict[str, dict[str, Any]]  # JSON objects by file name
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What the user knows that the file may not say.
+
+    Attributes:
+        name: a model's name: the papers' (`ViT-B/16`) or timm's (`vit_base_patch16_224`)
+        choices: fields of the configuration
+        image_size: the size that the model will have, perhaps the one its positions are for
+    """
+
+    name: str = ""
+    choices: dict[str, Any] = field(default_factory=dict)
+    image_size: Size | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A file that was recognized.
+
+    Attributes:
+        format: what it is, in words
+        config: the configuration of its model
+        entries: where each of the model's tensors comes from
+        left_out: patterns of names that the model does not need, each with the reason
+        notes: what the file does not say and was assumed
+        exact: tensors keep the type they have in the file; else they become float32
+        provenance: of the weights, where the format stores it
+        base: the model that tensors without an entry come from; None if every one has an entry
+    """
+
+    format: str
+    config: ModelConfig
+    entries: Sequence[Entry]
+    left_out: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    exact: bool = False
+    provenance: dict[str, Any] | None = None
+    base: Base | None = None
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How a model is written.
+
+    Attributes:
+        entries: which tensors the format stores, and how each is made
+        files: JSON files beside the tensors
+        archive: name of an uncompressed `.npz` for the tensors; empty for safetensors
+    """
+
+    entries: Sequence[Entry]
+    files: Files = field(default_factory=dict)
+    archive: str = ""
+
+
+class Reads(Protocol):
+    """Recognize a source.
+
+    None for another format; `WeightsError` if it is damaged or unsupported.
+    """
+
+    def __call__(self, source: Source, hints: Hints) -> Reading | None: ...
+
+
+class Writes(Protocol):
+    """Represent a configuration, and a provenance if the format stores one.
+
+    `WeightsError` if the format cannot.
+    """
+
+    def __call__(self, config: ModelConfig, provenance: Mapping[str, Any]) -> Writing: ...
+
+
+def cannot(format: str, *what: object) -> WeightsError:
+    """The error of a format that cannot represent a model, or the fields of one."""
+    return WeightsError(f"{format} cannot represent {' and '.join(map(str, what))}")

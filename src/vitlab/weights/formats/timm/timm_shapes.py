@@ -1,0 +1,237 @@
+"""The configuration of a file with timm's names, by the shapes of its tensors."""
+
+import math
+import re
+from typing import Any
+
+from vitlab.errors import WeightsError
+from vitlab.images import Size
+from vitlab.models.config import map_stride
+from vitlab.weights.formats.resnet_units import units_of
+from vitlab.weights.formats.room import Hints
+from vitlab.weights.formats.timm.timm_config import NAME
+from vitlab.weights.formats.timm.timm_names import first_branch
+from vitlab.weights.formats.timm.timm_rules import Facts
+from vitlab.weights.source import Shape, Source
+
+# Heads by width, where they are 64 wide or every model of that width has as many.
+USUAL_HEADS = {
+    192: 3, 256: 4, 320: 5, 384: 6, 512: 8, 576: 9, 640: 10, 768: 12, 832: 13,
+    896: 14, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16,
+}  # fmt: skip
+
+
+def fields_of(
+    source: Source, shapes: dict[str, Shape], facts: Facts, hints: Hints
+) -> tuple[dict[str, Any], bool, bool]:
+    """Return the fields of the configuration, and which tokens have positions of their own.
+
+    Args:
+        source: for messages
+        shapes: by timm's names
+        facts: what is known beside the tensors
+        hints: of the user, which take precedence
+
+    Returns:
+        The fields; whether the class token has a position; whether the registers have.
+
+    Raises:
+        WeightsError: an unsupported layout, or something that neither file nor hints say.
+    """
+    fields = _encoder(source, shapes) | _ends(shapes) | _stem(source, shapes)
+    fields |= facts.fields | _pool(shapes, facts.fields)
+    named = re.search(r"_reg(\d+)_", facts.architecture)
+    if named and fields["registers"] != int(named[1]):
+        raise WeightsError(
+            f"{source.path}: tensor reg_token of {named[1]} registers is missing "
+            f"({facts.architecture})"
+        )
+    chosen = [size for size in (hints.choices.get("image_size"), facts.image_size) if size]
+    wanted = [hints.image_size] if hints.image_size else []
+    rows = _positions(source, shapes, fields, facts, (chosen, wanted))
+    if fields["positions"] is None and "positions" not in hints.choices:
+        raise WeightsError(
+            f"{source.path}: {NAME}: no positions are stored, and only DINOv3 is known to compute "
+            "them: give positions='none' or name=… if this is right"
+        )
+    fields |= hints.choices
+    fields["heads"] = _heads(source, shapes, fields)
+    return fields, *rows
+
+
+def _encoder(source: Source, shapes: dict[str, Shape]) -> dict[str, Any]:
+    """The blocks: their number and size, and the parts that they have."""
+    first = first_branch(shapes)
+    blocks = {int(m[1]) for n in shapes if (m := re.match(r"blocks\.(\d+)\.", n))}
+    branches = {int(m[1]) for n in shapes if (m := re.match(r"blocks\.0\.attns\.(\d+)\.", n))}
+    contract = next((n for n in shapes if re.match(r"blocks\.0\..*fc2\.weight$", n)), "")
+    if sorted(blocks) != list(range(len(blocks))) or not contract or len(shapes[contract]) != 2:
+        raise WeightsError(f"{source.path}: {NAME}: unsupported encoder blocks")
+    width, mlp = shapes[contract]
+    split = contract.replace("fc2", "fc1_g") in shapes
+    gated = split or shapes.get(contract.replace("fc2", "fc1")) == (2 * mlp, width)
+    scaled = f"{first}ls1.gamma" in shapes or f"{first}ls.gamma" in shapes
+    return {
+        "width": width,
+        "depth": len(blocks),
+        "mlp": mlp,
+        "branches": max(1, len(branches)),
+        "ffn": "swiglu" if gated else "mlp",
+        "bias": f"{first}attn.proj.bias" in shapes,
+        "qkv_bias": f"{first}attn.q_bias" in shapes or f"{first}attn.qkv.bias" in shapes,
+        "qk_norm": f"{first}attn.q_norm.weight" in shapes,
+        "layer_scale": 1e-5 if scaled else 0,
+    }
+
+
+def _ends(shapes: dict[str, Shape]) -> dict[str, Any]:
+    """What stands before and after the blocks."""
+    after = "tokens" if "norm.weight" in shapes else "none"
+    return {
+        "pre_norm": "norm_pre.weight" in shapes,
+        "norm_at": "pooled" if "fc_norm.weight" in shapes else after,
+        "classes": shapes.get("head.bias", (0,))[0],
+        "resampling": "antialiased",
+    }
+
+
+def _stem(source: Source, shapes: dict[str, Shape]) -> dict[str, Any]:
+    """Patch, channels and kind of stem."""
+    if "patch_embed.proj.0.weight" in shapes:
+        convolutions = [n for n in shapes if re.fullmatch(r"patch_embed\.proj\.\d+\.weight", n)]
+        kernels = [shapes[n] for n in sorted(convolutions) if len(shapes[n]) == 4]
+        if not kernels or kernels[0][2:] != (4, 4):
+            raise WeightsError(f"{source.path}: {NAME}: unsupported layers in patch_embed.proj")
+        batch = any(name.endswith("running_mean") for name in shapes)
+        norms = len(convolutions) > len(kernels)
+        return {
+            "stem": "hmlp", "patch": 4 * 2 ** (len(kernels) - 1), "channels": kernels[0][1],
+            "stem_norm": ("batch" if batch else "layer") if norms else "none",
+        }  # fmt: skip
+    kernel = shapes["patch_embed.proj.weight"]
+    if len(kernel) != 4:
+        raise WeightsError(f"{source.path}: {NAME}: patch_embed.proj.weight has shape {kernel}")
+    side, channels = kernel[2], kernel[1]
+    if not any(name.startswith("patch_embed.backbone.") for name in shapes):
+        # none only before a norm, as CLIP has it; else a file without it is damaged
+        bias = "patch_embed.proj.bias" in shapes or "norm_pre.weight" not in shapes
+        return {"patch": side, "channels": channels, "stem_bias": bias}
+    stages = units_of(shapes, r"patch_embed\.backbone\.stages\.(\d+)\.blocks\.(\d+)\.")
+    root = "patch_embed.backbone.conv" if not stages else "patch_embed.backbone.stem.conv"
+    if f"{root}.weight" not in shapes:
+        raise WeightsError(f"{source.path}: {NAME}: unsupported ResNet in patch_embed.backbone")
+    return {
+        "stem": "resnet", "stages": stages, "patch": side * map_stride(stages), "resnet": "timm",
+        "channels": shapes[f"{root}.weight"][1],
+    }  # fmt: skip
+
+
+def _pool(shapes: dict[str, Shape], facts: dict[str, Any]) -> dict[str, Any]:
+    """What the classifier sees, class token and registers."""
+    token = "cls_token" in shapes
+    pool = facts.get("pool", "token" if token else "mean")
+    if "attn_pool.latent" in shapes:
+        pool = "attention"
+    elif "fc_norm.weight" in shapes:
+        pool = "mean"
+    elif "head_dist.weight" in shapes:
+        pool = "prefix"
+    registers = shapes.get("reg_token", shapes.get("dist_token", (1, 0)))[1]
+    own = {"class_token": True} if token and pool != "token" else {}
+    return {"registers": registers, "pool": pool, **own}
+
+
+def _positions(
+    source: Source,
+    shapes: dict[str, Shape],
+    fields: dict[str, Any],
+    facts: Facts,
+    sizes: tuple[list[Size], list[Size]],
+) -> tuple[bool, bool]:
+    """Put kind of positions and image size into the fields.
+
+    Args:
+        source: for messages
+        shapes: by timm's names
+        fields: patch, and registers
+        facts: the positions of a file that stores none
+        sizes: those that the file had, and those that the model will have
+
+    Returns:
+        Whether the class token and the registers have positions.
+    """
+    patch, token = int(fields["patch"]), "cls_token" in shapes
+    stated, wanted = sizes
+    if any(name.endswith("relative_position_bias_table") for name in shapes):
+        fields |= _bias_positions(shapes, patch, [*stated, *wanted])
+        return True, False
+    if "pos_embed" not in shapes:
+        fields["positions"] = facts.positions
+        fields["image_size"] = next(iter((*stated, *wanted)), 224)
+        return True, False
+    fields["positions"] = "1d"
+    length = shapes["pos_embed"][1] if len(shapes["pos_embed"]) == 3 else 0
+    registers = int(fields["registers"])
+    layouts = [(token, False), (False, False), *([(token, True)] if registers else [])]
+    if "dist_token" in shapes:
+        layouts = [(token, True)]
+    for candidates in (stated, None, wanted):
+        for own_row, register_rows in layouts:
+            count = length - own_row - registers * register_rows
+            if found := _fitting(candidates, patch, count):
+                fields["image_size"] = found
+                return own_row, register_rows
+    raise WeightsError(
+        f"{source.path}: {length} positions do not form a square of patches: give "
+        "image_size=(rows, columns), the size in pixels that they are for"
+    )
+
+
+def _bias_positions(shapes: dict[str, Shape], patch: int, sizes: list[Size]) -> dict[str, Any]:
+    """The fields of BEiT's tables, which have a row per offset and 3 for the class token."""
+    name = next(n for n in shapes if n.endswith("relative_position_bias_table"))
+    shared = name == "rel_pos_bias.relative_position_bias_table"
+    offsets = shapes[name][0] - 3 * ("cls_token" in shapes)
+    image_size: Size = (math.isqrt(max(offsets, 0)) + 1) // 2 * patch
+    for size in sizes:
+        rows, columns = _patches(size, patch)
+        if (2 * rows - 1) * (2 * columns - 1) == offsets:
+            image_size = (rows * patch, columns * patch)
+            break
+    at = "shared" if shared else "stem"
+    return {"positions": "bias", "positions_at": at, "image_size": image_size}
+
+
+def _fitting(sizes: list[Size] | None, patch: int, count: int) -> Size | None:
+    """The first of some sizes that has `count` patches; for None, the square that has."""
+    if sizes is None:
+        side = math.isqrt(max(count, 0))
+        return side * patch if side and side**2 == count else None
+    for size in sizes:
+        rows, columns = _patches(size, patch)
+        if rows * columns == count:
+            return rows * patch, columns * patch
+    return None
+
+
+def _patches(size: Size, patch: int) -> tuple[int, int]:
+    """Rows and columns of patches; the pixels that remain are never used."""
+    rows, columns = (size, size) if isinstance(size, int) else size
+    return rows // patch, columns // patch
+
+
+def _heads(source: Source, shapes: dict[str, Shape], fields: dict[str, Any]) -> int:
+    """Heads from the name, from tables or norms with one row per head, or from the width."""
+    if "heads" in fields:
+        return int(fields["heads"])
+    for name, shape in shapes.items():
+        if name.endswith("relative_position_bias_table"):
+            return shape[1]
+        if name.endswith("q_norm.weight"):
+            return int(fields["width"]) // max(1, shape[0])
+    if heads := USUAL_HEADS.get(int(fields["width"])):
+        return heads
+    raise WeightsError(
+        f"{source.path} does not say how many heads a width of {fields['width']} has: "
+        "give heads=…, or name=… as in timm"
+    )

@@ -108,7 +108,7 @@ def test_license_and_metrics_are_carried_along(hub: Hub) -> None:
     }  # fmt: skip
     page = ModelCard.load(fetch(NAME) / "README.md")
     assert page.data.license == "mit"
-    assert "started from: cc-by-nc-4.0" in page.content
+    assert "Initial weights: cc-by-nc-4.0" in page.content
     assert "0.8750" in page.content
 
 
@@ -171,7 +171,7 @@ def test_without_network_the_cache_is_used_and_that_is_said(
     assert fetch(NAME) == first
     said = capsys.readouterr()
     assert said.out == ""
-    assert "no answer from the hub: using me/pets from" in said.err
+    assert "the Hub does not answer: using me/pets from" in said.err
     assert commit in said.err
     assert equal(vitlab.load(fetch(NAME)), vitlab.load(tmp_path / "m"))
     assert "not in the local cache" in refused(fetch, "me/others")
@@ -183,7 +183,7 @@ def test_a_hub_that_is_down_counts_as_no_network(hub: Hub, tmp_path: Path) -> No
     first = fetch(NAME)
     hub.refuses = 500
     assert fetch(NAME) == first
-    assert "the hub answers 500" in refused(fetch, "me/others")
+    assert "the Hub answers 500" in refused(fetch, "me/others")
 
 
 def test_an_interrupted_download_is_not_taken_for_a_model(
@@ -251,16 +251,16 @@ def test_what_the_hub_refuses(hub: Hub, tmp_path: Path) -> None:
     hub.add(NAME, own)
     hub.add("me/gated", own, gated=True)
     hub.add("me/empty", {"README.md": b"# soon"})
-    assert "nothing of that name here or on the hub" in refused(fetch, "me/nothing")
+    assert "not found here or on the Hub" in refused(fetch, "me/nothing")
     assert "no such branch, tag or commit" in refused(fetch, NAME, "v9")
-    assert "it is gated: ask for access" in refused(fetch, "me/gated")
-    assert "holds no weights" in refused(fetch, "me/empty")
+    assert "it is gated: request access on its page" in refused(fetch, "me/gated")
+    assert "has no supported weights" in refused(fetch, "me/empty")
     hub.refuses = 401
     assert "hf auth login" in refused(fetch, NAME)
     assert "hf auth login" in refused(vitlab.push, tiny(), NAME, token="hf_secret")
     hub.refuses = 503
     message = refused(vitlab.push, tiny(), NAME, token="hf_secret")
-    assert "cannot push to me/pets: the hub answers 503" in message
+    assert "cannot push to me/pets: the Hub answers 503" in message
     assert "hf_secret" not in message
 
 
@@ -275,8 +275,8 @@ def test_a_full_disk_is_named(hub: Hub, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_nothing_is_sent_for_what_cannot_be_pushed(hub: Hub) -> None:
-    assert "a fused model cannot be saved" in refused(vitlab.push, vitlab.fuse(tiny()), NAME)
-    assert "must be user/name" in refused(vitlab.push, tiny(), "pets")
+    assert "cannot save a fused model" in refused(vitlab.push, vitlab.fuse(tiny()), NAME)
+    assert "expected user/name" in refused(vitlab.push, tiny(), "pets")
     assert hub.repositories == {}
 
 
@@ -315,12 +315,12 @@ def test_what_is_here_is_no_name_of_the_hub() -> None:
 
 @pytest.mark.parametrize("name", ["hf://bad", "a/b/c", "../x", "a/" + "b" * 100, "a/b.git", ""])
 def test_bad_names(name: str) -> None:
-    assert "must be user/name" in refused(fetch, name)
+    assert "expected user/name" in refused(fetch, name)
 
 
 @pytest.mark.parametrize("revision", ["../main", "a b", "", "/x", "a/../../b", "x\n"])
 def test_bad_revisions(revision: str) -> None:
-    assert "is no branch, tag or commit" in refused(fetch, NAME, revision)
+    assert "is not a branch, tag or commit" in refused(fetch, NAME, revision)
 
 
 def test_a_delta_finds_its_base_on_the_hub(hub: Hub, tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ def test_a_delta_finds_its_base_on_the_hub(hub: Hub, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "cache")
     del hub.repositories[NAME]
     message = refused(vitlab.load, file)
-    assert "nothing of that name" in message
+    assert "not found here or on the Hub" in message
     assert "base=" in message
 
 
@@ -366,7 +366,7 @@ def test_a_card_says_what_it_is() -> None:
     }
     price = vitlab.measure.cost(model)
     for words in (
-        f"| parameters | {price.params:,} |", f"| multiply-adds for one image | {price.macs:,} |",
+        f"| parameters | {price.params:,} |", f"| multiply-adds per image | {price.macs:,} |",
         "| images | 64x32 pixels, 3 channels |", "mean 0.5, 0.5, 0.5", "0.9 of each side",
         r"2: a \| b, c: - d |", "| accuracy | 0.9123 |", "| images | 1,234 |", "| epochs | 30 |",
         'vitlab.load("me/pets_2")', "vitlab.classify(model",
@@ -387,6 +387,7 @@ def test_a_card_of_unknown_origin() -> None:
     assert "Not stated." in text
     assert "## Results" not in text
     assert "## Training" not in text
+    assert "image-feature-extraction" in card(vitlab.create("ViT-Ti1/8", 0, 16), NAME)
 
 
 def test_a_card_cannot_be_broken_by_what_it_is_told() -> None:

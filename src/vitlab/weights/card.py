@@ -1,10 +1,8 @@
-"""The card of a model on the hub: what it is, what it costs, where it is from."""
+"""The card of a model on the Hugging Face Hub: its shape, cost and origin."""
 
 import re
 from pathlib import PurePath
 from typing import Any
-
-import torch
 
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.models.cost import cost
@@ -13,10 +11,11 @@ from vitlab.weights.hub import is_hub_name, repository
 
 VIT = "An Image is Worth 16x16 Words (arXiv 2010.11929)"
 THREE = "Three things everyone should know about Vision Transformers (arXiv 2203.09795)"
-# licenses that need no name of their own on the hub
+# licenses that the Hub has names for
 LICENSES = """apache-2.0 mit bsd-2-clause bsd-3-clause bsd gpl-3.0 agpl-3.0 lgpl-3.0 mpl-2.0
 cc0-1.0 cc-by-3.0 cc-by-4.0 cc-by-sa-4.0 cc-by-nc-4.0 cc-by-nc-sa-4.0 cc-by-nc-nd-4.0 cc-by-nd-4.0
 openrail creativeml-openrail-m unlicense wtfpl isc ms-pl artistic-2.0 other unknown"""
+TAGS = {"vit": "vision-transformer", "resnet": "resnet"}
 FIGURES = {
     "accuracy": "accuracy",
     "top5": "top-5 accuracy",
@@ -27,10 +26,10 @@ FIGURES = {
 
 
 def card(model: Model, name: str) -> str:
-    """A model card: YAML front matter as the hub wants it, then Markdown.
+    """Return a model card: YAML front matter for the Hub, then Markdown.
 
     Args:
-        model: its provenance may hold data, recipe, epochs, seed, source, commit, license,
+        model: its provenance may contain data, recipe, epochs, seed, source, commit, license,
             source_license, metrics
         name: `user/name`, for the usage snippet
     """
@@ -49,30 +48,29 @@ def card(model: Model, name: str) -> str:
 
 
 def classifies(model: Model) -> bool:
-    """Whether there is a classifier, and not only the zero one that waits for fine-tuning."""
-    if isinstance(model.config, ViTConfig) and model.config.queries > 1:
+    """Return whether a model has a classifier, other than the zero one of fine-tuning."""
+    if not model.config.classes or model.config.answers > 1:
         return False
     state = model.state_dict()
-    head = next(name for name in state if name.endswith("classify.weight"))
-    return bool(torch.any(state[head] != 0))
+    return any(bool(state[name].any()) for name in state if name.endswith("classify.weight"))
 
 
 def _front(model: Model) -> str:
-    """The metadata, written by the hub's own library so that every value is escaped."""
+    """The metadata, written by the Hub's own library so that every value is escaped."""
     from huggingface_hub import ModelCardData
 
-    about, vit = model.provenance, isinstance(model.config, ViTConfig)
+    about = model.provenance
     license = about.get("license")
-    known = str(license).lower() in LICENSES.split()
+    named = str(license).lower() in LICENSES.split()
     metrics = about.get("metrics")
     source = about.get("source") if about.get("commit") else None
     data = about.get("data")
     return ModelCardData(
         library_name="vitlab",
         pipeline_tag="image-classification" if classifies(model) else "image-feature-extraction",
-        license=None if license is None else str(license).lower() if known else "other",
-        license_name=None if license is None or known else _slug(str(license)),
-        tags=["vitlab", "vision-transformer" if vit else "resnet", *_tag(model.config.name)],
+        license=None if license is None else str(license).lower() if named else "other",
+        license_name=None if license is None or named else _slug(str(license)),
+        tags=["vitlab", TAGS[model.config.kind], *_tag(model.config.name)],
         datasets=[str(data)] if _on_hub(data) else None,
         base_model=repository(str(source)) if _on_hub(source) else None,
         metrics=["accuracy"] if isinstance(metrics, dict) and "accuracy" in metrics else None,
@@ -82,7 +80,7 @@ def _front(model: Model) -> str:
 def _introduction(config: ModelConfig) -> str:
     kind = "a Vision Transformer" if isinstance(config, ViTConfig) else "a ResNet"
     if isinstance(config, ViTConfig) and config.stem == "resnet":
-        kind = "a Vision Transformer behind a ResNet"
+        kind = "a Vision Transformer on top of a ResNet"
     three = isinstance(config, ViTConfig) and (config.branches > 1 or config.stem == "hmlp")
     return f"**{_text(config.name)}**, {kind}, in the notation of *{THREE if three else VIT}*."
 
@@ -92,13 +90,13 @@ def _facts(model: Model) -> list[tuple[str, str]]:
     rows, columns = config.size
     facts = [
         ("parameters", f"{price.params:,}"),
-        ("multiply-adds for one image", f"{price.macs:,}"),
+        ("multiply-adds per image", f"{price.macs:,}"),
         ("images", f"{rows}x{columns} pixels, {config.channels} channels"),
-        ("resized", f"{config.interpolation}; the middle {config.crop:.4g} of each side is seen"),
+        ("resized", f"{config.interpolation}; the central {config.crop:.4g} of each side is used"),
         ("normalized", f"(x - mean) / std of x in [0, 1]; {_numbers(config)}"),
     ]
     if isinstance(config, ResNetConfig):
-        facts.append(("units in a stage", ", ".join(map(str, config.stages))))
+        facts.append(("units per stage", ", ".join(map(str, config.stages))))
     if classifies(model):
         shown = ", ".join(map(_text, config.labels[:20])) + (", …" * (len(config.labels) > 20))
         facts.append(("classes", f"{config.classes:,}" + (f": {shown}" if shown else "")))
@@ -129,7 +127,7 @@ def _results(about: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _training(about: dict[str, Any]) -> list[tuple[str, str]]:
-    """What is known of the weights; of a place on somebody's disk only the last name."""
+    """Where the weights come from; of a path on somebody's disk only the last name."""
     rows = [
         (key, _text(_short(about[key]) if key in ("data", "source") else about[key]))
         for key in ("source", "commit", "data", "recipe", "epochs", "seed")
@@ -143,9 +141,7 @@ def _license_text(about: dict[str, Any]) -> str:
     if license is None:
         return "Not stated."
     before = about.get("source_license")
-    return f"{_text(license)}." + (
-        f" Of the weights it started from: {_text(before)}." * bool(before)
-    )
+    return f"{_text(license)}." + (f" Initial weights: {_text(before)}." * bool(before))
 
 
 def _section(title: str, rows: list[tuple[str, str]]) -> list[str]:
@@ -166,7 +162,7 @@ def _short(value: object) -> object:
 
 
 def _tag(name: str) -> list[str]:
-    """The name of a model as a tag, if it is one that others would look for."""
+    """The name of a model as a tag, unless it spells out every size."""
     return [] if "(" in name else [name]
 
 

@@ -41,7 +41,9 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         content = _content(source.metadata)
         if sorted(source.shapes) != sorted(content["tensors"]):
             raise WeightsError("its tensors are not those in its header")
-        entries = [_checked(name, sha256) for name, sha256 in content["tensors"].items()]
+        entries = [
+            _checked(source.path, name, sha256) for name, sha256 in content["tensors"].items()
+        ]
         config = described(content, hints.choices)
         base, provenance = _base(content["base"]), dict(content["provenance"])
     except DAMAGE as error:
@@ -80,12 +82,14 @@ def write(
     return file
 
 
-def _checked(name: str, sha256: str) -> Entry:
+def _checked(file: Path, name: str, sha256: str) -> Entry:
     """One tensor as it is, if every bit of it is as it was written."""
 
     def read(tensors: list[Tensor]) -> list[Tensor]:
         if tensor_sha256(tensors[0]) != sha256:
-            raise WeightsError(f"the delta is damaged: {name!r} does not match its checksum")
+            raise WeightsError(
+                f"{file} is a damaged delta: tensor {name!r} does not match its checksum"
+            )
         return tensors
 
     return Entry((name,), (name,), read, list)

@@ -6,7 +6,7 @@ from typing import Any
 
 from vitlab.commands import NAME, WEIGHTS
 from vitlab.options import Options, option
-from vitlab.weights.formats.catalog import export_names
+from vitlab.weights.formats.catalog import export_help, export_names
 
 SUMMARY = "Write a model in another library's format."
 
@@ -16,7 +16,7 @@ class Export(Options):
     """A model, the format and the new folder."""
 
     weights: str = option(MISSING, WEIGHTS, positional=True)
-    to: str = option(MISSING, "the format to write", choices=export_names)
+    to: str = option(MISSING, f"the format: {export_help()}", choices=export_names)
     out: str = option(MISSING, "the new folder")
     name: str = option("", NAME)
 

@@ -5,7 +5,7 @@ No PyTorch here: a room is imported when it first reads or writes.
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 from vitlab.errors import OptionError
 from vitlab.options import nearest
@@ -35,15 +35,15 @@ class Format:
     @property
     def reads(self) -> "Reads":
         """Recognize a source: None for another format, an error for a damaged one."""
-        return cast("Reads", getattr(self._module, "reads"))  # noqa: B009
+        return self._module.reads
 
     @property
     def writes(self) -> "Writes":
         """Represent a model: an error if the format cannot."""
-        return cast("Writes", getattr(self._module, "writes"))  # noqa: B009
+        return self._module.writes
 
     @property
-    def _module(self) -> object:
+    def _module(self) -> Any:
         return import_module(f"{__package__}.{self.room}")
 
 
@@ -68,6 +68,11 @@ FORMATS = (
 def export_names() -> list[str]:
     """List the formats that `vitlab.save(to=...)` writes."""
     return [each.name for each in FORMATS if each.exported]
+
+
+def export_help() -> str:
+    """Return what each of them is, for `--help`."""
+    return "; ".join(f"{each.name}, {each.help}" for each in FORMATS if each.exported)
 
 
 def supported() -> str:

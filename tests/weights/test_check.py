@@ -43,7 +43,7 @@ def test_load_check_tells_all(capsys: pytest.CaptureFixture[str], file: Path) ->
     assert table["head.classify.bias"]["shapes"] == [[3]]
     code, out, _ = call(capsys, "load-check", str(file))
     assert code == 0
-    assert "recognized as" in out
+    assert "timm, vit_tiny_patch16_224" in out
     assert "mask_token" in out
 
 

@@ -47,4 +47,28 @@ def photos(tmp_path: Path) -> Path:
     return photo_folder(tmp_path / "photos", {"blue": 20, "green": 20, "red": 20})
 
 
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Run a command in this process; return its exit status, stdout and stderr."""
+    from vitlab.cli import main
+
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    out, err = capsys.readouterr()
+    return int(stop.value.code or 0), out, err
+
+
+@pytest.fixture(scope="session")
+def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on digits, made by the command line."""
+    from vitlab.cli import main
+
+    folder = tmp_path_factory.mktemp("digits") / "run"
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "digits", "--out", str(folder), *QUICK])
+    assert not stop.value.code
+    return folder
+
+
+QUICK = ["--model", "ViT(width=16,depth=1,heads=2,mlp=32)/4"]
+QUICK += ["--epochs", "1", "--batch", "256", "--workers", "0"]
 TINY = {"model": "ViT(width=16,depth=2,heads=2,mlp=32)/4", "ema": 0.9}

@@ -63,8 +63,9 @@ def overview() -> str:
             "commands:",
             *lines,
             "",
-            "vitlab COMMAND --help lists the options of a command; vitlab --version prints the",
-            "version. Results go to stdout (one JSON object with --json), messages to stderr.",
+            "vitlab COMMAND --help lists the options of a command, vitlab --version prints",
+            "the version. Results go to stdout (one JSON object with --json), messages to",
+            "stderr. Exit status: 0 done, 2 an error you can fix, 1 a bug, 130 interrupted.",
         ]
     )
 

@@ -392,6 +392,7 @@ def _either(words: Iterable[str]) -> str:
 
 def _shown(value: object) -> str:
     """A value as it stands in a message: short, on one line."""
+    value = tuple(value) if isinstance(value, list) else value
     text = str(value) if isinstance(value, str) and value.isidentifier() else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

@@ -98,6 +98,8 @@ def help_text(start: Start, prog: str, summary: str) -> str:
     lines = [line.rstrip() for line in box.getvalue().splitlines()]
     text = "\n".join(line for line in lines if set(line) - set(" -") or not line)  # no rules
     places = [_spelled(leaf) for leaf in leaves_of(start) if leaf.about.positional]
+    for place in set(places) & set(required(start)):  # argparse knows no required list
+        text = text.replace(f"[{place}]", f"{place}  ")
     usage = " ".join(["usage:", prog, *places, "[OPTIONS]"])
     text = re.sub(r"\Ausage:.*?\n\n", f"{usage}\n\n", text, flags=re.DOTALL)
     return re.sub(r"\n+(?=\n  )", "", text).rstrip()  # no gaps between options

@@ -7,7 +7,7 @@ from vitlab.commands import DEVICE, PRECISION, WEIGHTS, WORKERS
 from vitlab.options import Options, at_least, option
 from vitlab.tables import print_figures
 
-SUMMARY = "Measure the accuracy and calibration of a model on labeled images."
+SUMMARY = "Measure accuracy and calibration on labeled images."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from vitlab.images import Size
 from vitlab.options import Options, at_least, option
 from vitlab.tables import print_table
 
-SUMMARY = "Identify a weights file: its format, its model, and where every tensor goes."
+SUMMARY = "Identify a weights file: format, model, and every tensor."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from vitlab.options import Options, at_least, option, when
 from vitlab.recipes.model_part import ModelPart, ViTPart, model_part
 from vitlab.tables import print_table
 
-SUMMARY = "Count the parameters and multiply-adds of models; time them with --speed."
+SUMMARY = "Count parameters and multiply-adds; time models with --speed."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from vitlab.commands import WORKERS
 from vitlab.options import Options, at_least, at_most, option
 from vitlab.tables import print_figures
 
-SUMMARY = "Write a training-ready copy of a data set: resized, verified, bad images listed."
+SUMMARY = "Write a resized, verified, training-ready copy of a data set."
 
 
 @dataclass(frozen=True, kw_only=True)

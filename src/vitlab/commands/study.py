@@ -8,7 +8,7 @@ from vitlab.recipes.named import start_from
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.tables import print_table
 
-SUMMARY = "Reproduce a table from a paper; what is already trained is not trained again."
+SUMMARY = "Reproduce a table from a paper."
 
 
 @dataclass(frozen=True, kw_only=True)

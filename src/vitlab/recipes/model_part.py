@@ -36,6 +36,7 @@ class ModelPart(Options):
             OptionError: an unknown name, or a value that cannot be.
         """
         object.__setattr__(self, "model", checked(type(self), "model", self.model))
+        shape_of(self.model)  # refuses an unknown name
         config = kind_of(self.model)
         if config is not self.CONFIG:
             raise TypeError(f"use model_part({self.model!r}, ...)")

@@ -1,0 +1,131 @@
+"""The command line as a user meets it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vitlab
+from conftest import call, photo, photo_folder
+from vitlab.cli import commands
+
+BAD = {
+    "no command": (["fly"], "unknown command 'fly'; choose from train, evaluate"),
+    "no data": (["train"], "no data given: name digits, a folder"),
+    "no path": (["train", "{tmp}/nowhere"], "no such file or folder: {tmp}/nowhere"),
+    "empty": (["train", "{tmp}/empty"], "{tmp}/empty is empty"),
+    "one class": (["train", "{tmp}/one"], "has only one class ('only'); at least 2"),
+    "patch": (
+        ["train", "digits", "--model", "ViT-Ti/3"],
+        "image_size=8 is not a multiple of patch=3: try 6 or 9",
+    ),
+    "image size": (
+        ["train", "digits", "--model", "ViT-Ti/4", "--image-size", "10"],
+        "image_size=10 is not a multiple of patch=4: try 8 or 12",
+    ),
+    "model": (["train", "digits", "--model", "ViT-Tj/2"], "unknown model 'ViT-Tj/2': did you mean"),
+    "recipe": (["train", "x", "--recipe", "digit"], "unknown recipe 'digit': did you mean digits"),
+    "option": (["train", "digits", "--lrr", "3"], "unknown option 'lrr': did you mean lr?"),
+    "number": (["train", "digits", "--lr", "fast"], "lr must be a number above 0, not fast"),
+    "share": (["train", "digits", "--max-bad", "x%"], "max_bad must be a number at least 0 and"),
+    "choice": (["train", "digits", "--precision", "fp8"], "fp8"),
+    "classes": (["train", "digits", "--classes", "12"], "classes=12, but digits has 10: leave it"),
+    "device": (["train", "digits", "--device", "tpu7"], "unknown device 'tpu7'"),
+    "gpu": (["train", "digits", "--device", "cuda:77"], "device 'cuda:77' is not there"),
+    "kept": (["train", "digits", "--out", "{tmp}/one"], "exists and contains no run"),
+    "weights": (["evaluate", "{tmp}/nowhere", "digits"], "no such file or folder: {tmp}/nowhere"),
+    "no model": (["evaluate", "{tmp}/one", "digits"], "{tmp}/one contains no model"),
+    "image": (["predict", "{run}", "{tmp}/x.png"], "no such file: {tmp}/x.png"),
+    "no images": (["predict", "{run}", "{tmp}/empty"], "no images in {tmp}/empty"),
+    "bad image": (["predict", "{run}", "{tmp}/bad.png"], "bad.png"),
+    "other data": (["evaluate", "{run}", "{tmp}/two"], "contains class 'a', which is not"),
+    "no words": (["evaluate", "{run}"], "DATA is missing: vitlab evaluate WEIGHTS DATA"),
+    "nothing to measure": (["measure"], "MODELS ... is missing: vitlab measure MODELS ..."),
+    "unmeasurable": (["measure", "ViT-B/15"], "image_size=224 is not a multiple of patch=15"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    capsys: pytest.CaptureFixture[str], digits_run: Path, tmp_path: Path, case: str
+) -> None:
+    words, says = BAD[case]
+    (tmp_path / "empty").mkdir()
+    photo_folder(tmp_path / "one", {"only": 3})
+    photo_folder(tmp_path / "two", {"a": 3, "b": 3})
+    (tmp_path / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    before = sorted(tmp_path.rglob("*"))
+    filled = [word.format(tmp=tmp_path, run=digits_run) for word in words]
+    code, out, err = call(capsys, *filled)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1, err
+    assert says.format(tmp=tmp_path, run=digits_run) in err
+    assert sorted(tmp_path.rglob("*")) == before
+    assert not list(Path().iterdir())  # no runs/ either
+
+
+def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(capsys, "--help")
+    assert code == 0
+    for command in commands():
+        assert command in out
+        code, text, err = call(capsys, command, "--help")
+        assert (code, err) == (0, "")
+        assert f"usage: vitlab {command}" in text
+    code, out, _ = call(capsys, "--version")
+    assert out == f"vitlab {vitlab.__version__}\n"
+
+
+def modules_after(*words: str) -> set[str]:
+    """What a fresh interpreter has imported after some code."""
+    code = f"import sys\n{words[0]}\nprint(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    return set(done.stderr.splitlines()[-1].split())
+
+
+HEAVY = {"torch", "numpy", "datasets", "matplotlib", "PIL", "tyro", "rich"}
+
+
+def test_importing_vitlab_imports_next_to_nothing() -> None:
+    loaded = modules_after("import vitlab")
+    assert not loaded & HEAVY
+    bare = modules_after("import importlib, typing")
+    assert {name for name in loaded - bare if not name.startswith("vitlab")} == set()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], ["train", "--help"], ["evaluate", "--help"], ["recipes"], ["models", "--help"]],
+)
+def test_help_does_not_import_torch(words: list[str]) -> None:
+    code = f"from vitlab.cli import main\ntry: main({words})\nexcept SystemExit: pass"
+    loaded = modules_after(code)
+    assert not loaded & {"torch", "datasets", "matplotlib"}
+    if words == ["--help"]:
+        assert not loaded & HEAVY
+
+
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    words = f"{sys.executable} -m vitlab models | head -n 1"
+    done = subprocess.run(words, shell=True, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_python_dash_m_and_its_exit_status(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "vitlab", "train", str(tmp_path / "no")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=dict(os.environ))
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == f"vitlab train: no such file or folder: {tmp_path}/no\n"
+
+
+def test_the_public_names_are_there() -> None:
+    for name in vitlab.__all__:
+        assert getattr(vitlab, name) is not None
+    assert set(vitlab.__all__) <= set(dir(vitlab))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        vitlab.nothing  # noqa: B018
+    assert photo(0).size == (32, 24)

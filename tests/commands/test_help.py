@@ -1,0 +1,127 @@
+"""Every command explains itself, quickly, and under `python -OO` too."""
+
+import os
+import subprocess
+import sys
+from typing import get_type_hints
+
+import pytest
+
+from conftest import call
+from vitlab.cli import command_module, commands
+from vitlab.commands.train import build
+from vitlab.options import Options
+from vitlab.parsing import Leaf, all_leaves, help_text, leaves_of
+
+HEAVY = {"torch", "datasets", "matplotlib"}
+LIGHT = HEAVY | {"numpy", "PIL", "tyro", "rich"}
+
+
+def kind_of_options(command: str) -> type[Options]:
+    kind: type[Options] = get_type_hints(command_module(command).run)["options"]
+    return kind
+
+
+def spelled(leaf: Leaf) -> str:
+    return f"--{leaf.name.replace('_', '-')}"
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_option_has_help_and_stands_in_the_help(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text, err = call(capsys, command, "--help")
+    assert (code, err) == (0, "")
+    assert text.startswith(f"usage: vitlab {command}")
+    assert command_module(command).SUMMARY in text
+    leaves = list(leaves_of(kind_of_options(command)))
+    for leaf in all_leaves(kind_of_options(command)):
+        assert len(leaf.about.help) > 5, leaf.name
+        assert not leaf.about.help.endswith("."), leaf.name
+    lines = text.splitlines()
+    for leaf in leaves:
+        shown = [each for each in lines if each.startswith(f"  {spelled(leaf)}")]
+        assert leaf.about.positional or shown, leaf.name
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_overview_lists_every_command_with_its_summary(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, _ = call(capsys, "--help")
+    assert (code, call(capsys)[1]) == (0, out)
+    for command in commands():
+        assert f"  {command:<10}  {command_module(command).SUMMARY}" in out
+    assert len(commands()) == 12
+    assert commands()[:2] == ("train", "evaluate")
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_help_shows_the_values_of_the_named_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "x", "--recipe", "deit3", "--model", "ViT-B/16", "--help"]
+    text = " ".join(call(capsys, *words)[1].split())
+    assert "--lr FLOAT peak learning rate (default: 0.003)" in text
+    assert "--color-jitter FLOAT" in text
+    assert "around factor 1 (default: 0.3)" in text
+    assert "--flip, --no-flip mirror left and right with probability 0.5 (default: on)" in text
+    resnet = call(capsys, "train", "x", "--model", "BiT-R50x1", "--help")[1]
+    assert "--widen" in resnet
+    assert "--patch" not in resnet
+    assert "--patch" in call(capsys, "train", "x", "--help")[1]
+
+
+def test_help_says_when_an_option_applies() -> None:
+    text = " ".join(help_text(build({}), "vitlab train", "").split())
+    assert "only with schedule=rsqrt (default: 10000)" in text
+    assert "activation after a linear stem; only with stem=linear" in text
+
+
+def modules_after(code: str) -> set[str]:
+    """What a fresh interpreter has imported after some code."""
+    code = f"import sys\n{code}\nprint(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    return set(done.stderr.splitlines()[-1].split())
+
+
+def test_importing_vitlab_imports_next_to_nothing() -> None:
+    loaded = modules_after("import vitlab")
+    bare = modules_after("import importlib, typing")
+    assert {name for name in loaded - bare if not name.startswith("vitlab")} == set()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], ["train", "--help"], ["evaluate", "--help"], ["recipes"], ["models", "--help"]],
+)
+def test_help_does_not_import_torch(words: list[str]) -> None:
+    loaded = modules_after(
+        f"from vitlab.cli import main\ntry: main({words})\nexcept SystemExit: pass"
+    )
+    assert not loaded & (LIGHT if words == ["--help"] else HEAVY)
+
+
+def test_recipes_and_data_do_not_need_the_library_of_the_command_line() -> None:
+    code = "import vitlab\nvitlab.recipe('digits')\nimport vitlab.data.settings"
+    assert not modules_after(code) & LIGHT
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-c", "import vitlab.recipes.recipe, vitlab.recipes.named"],
+        ["-m", "vitlab", "--help"],
+        ["-m", "vitlab", "train", "--help"],
+        ["-m", "vitlab", "recipes", "--json"],
+    ],
+)
+def test_without_docstrings(words: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-OO", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=dict(os.environ) | {"COLUMNS": "80"},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    if "train" in words:
+        assert "peak learning rate" in done.stdout

@@ -1,0 +1,37 @@
+"""`vitlab models`, `vitlab recipes` and `vitlab measure`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from conftest import call
+
+
+def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    models = {m["model"]: m for m in json.loads(call(capsys, "models", "--json")[1])["models"]}
+    assert models["ViT-Ti/16"]["params"] == 5_717_416
+    assert models["ViT-B/16"]["macs"] == pytest.approx(17.568e9, rel=1e-4)
+    recipes = json.loads(call(capsys, "recipes", "--json")[1])["recipes"]
+    assert {"digits", "small", "cifar10"} <= {each["recipe"]["recipe"] for each in recipes}
+    for command in ("models", "recipes"):
+        code, out, err = call(capsys, command)
+        assert (code, err) == (0, "")
+        assert len(out.splitlines()) > 5
+
+
+def test_measure(capsys: pytest.CaptureFixture[str], digits_run: Path) -> None:
+    figures = json.loads(call(capsys, "measure", "ViT-B/16", "--json")[1])
+    assert (figures["model"], figures["params"]) == ("ViT-B/16", 86_567_656)
+    assert sum(part["macs"] for part in figures["parts"]) == figures["macs"]
+    words = ["measure", "BiT-R50x1", "ViT-Ti/16", "--image-size", "64", "96", "--json"]
+    several = json.loads(call(capsys, *words)[1])["models"]
+    assert [each["model"] for each in several] == ["BiT-R50x1", "ViT-Ti/16"]
+    assert several[1]["image_size"] == [64, 96]
+    words = ["measure", str(digits_run), "--speed", "--fuse", "--batch", "3", "--json"]
+    timed = json.loads(call(capsys, *words)[1])
+    assert timed["batch"] == 3
+    assert timed["images_per_second"] == pytest.approx(3 / timed["latency"])
+    code, out, _ = call(capsys, "measure", "ViT-Ti/16")
+    assert code == 0
+    assert "attention" in out

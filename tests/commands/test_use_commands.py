@@ -1,0 +1,66 @@
+"""`vitlab evaluate` and `vitlab predict`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import vitlab
+from conftest import call, photo_folder
+
+
+def test_evaluate(capsys: pytest.CaptureFixture[str], digits_run: Path) -> None:
+    code, out, _ = call(capsys, "evaluate", str(digits_run), "digits", "--json")
+    figures = json.loads(out)
+    assert code == 0
+    last = json.loads((digits_run / "metrics.jsonl").read_text().splitlines()[-1])
+    for key in ("accuracy", "top5", "ece", "images", "params", "macs"):
+        assert figures[key] == last[key]
+    code, out, _ = call(capsys, "evaluate", str(digits_run), "digits", "--split", "train")
+    assert code == 0
+    assert "1,438" in out
+
+
+def test_predict_files_folders_and_globs(
+    capsys: pytest.CaptureFixture[str], digits_run: Path, tmp_path: Path
+) -> None:
+    folder = photo_folder(tmp_path / "some", {"a": 2, "b": 1}, 8, 8)
+    (folder / "b" / "bad.png").write_bytes(b"x")
+    pattern = str(folder / "a" / "*.png")
+    code, out, err = call(
+        capsys, "predict", str(digits_run), str(folder), pattern, "--json", "--top", "3"
+    )
+    answers = json.loads(out)["predictions"]
+    assert code == 0
+    names = [Path(each["image"]).name for each in answers]
+    assert names == ["000.png", "001.png", "000.png", "bad.png", "000.png", "001.png"]
+    good = [each for each in answers if "top" in each]
+    assert len(good) == 5
+    for each in good:
+        chances = [item["probability"] for item in each["top"]]
+        assert len(chances) == 3
+        assert chances == sorted(chances, reverse=True)
+        assert set(each["top"][0]) == {"class", "probability"}
+    assert answers[0] == answers[4]
+    assert "bad.png" in err
+    code, out, _ = call(capsys, "predict", str(digits_run), str(folder / "a" / "000.png"))
+    assert code == 0
+    assert "000.png" in out
+    assert "%" in out
+
+
+def test_predictions_are_those_of_evaluation(digits_run: Path, tmp_path: Path) -> None:
+    """The same image gets the same probabilities whichever way it comes."""
+    from PIL import Image
+
+    from vitlab.data.sources.opening import open_data
+    from vitlab.device import choose
+    from vitlab.evaluation.predictions import predict
+
+    model, test = vitlab.load(digits_run), open_data("digits").test
+    pixels = test.image(5).decode(1)
+    Image.fromarray(pixels[..., 0]).save(tmp_path / "x.png")
+    answer = vitlab.classify(model, [str(tmp_path / "x.png")], top=10)[0]
+    row = predict(model, test, device=choose("cpu")).probabilities[5]
+    for name, probability in answer.classes:
+        assert probability == pytest.approx(row[int(name)], abs=1e-6)

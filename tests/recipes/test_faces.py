@@ -1,0 +1,178 @@
+"""Every option through its four faces: constructor, `vitlab.recipe`, `run.toml`, command line.
+
+All of them refuse the same values in the same words.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+import tomli_w
+
+import vitlab
+from vitlab.commands.train import Train, build
+from vitlab.errors import OptionError, RunError
+from vitlab.options import owners
+from vitlab.parsing import Leaf, leaves_of, parse
+from vitlab.recipes.model_part import ModelPart, model_part
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.runs import RunFolder
+
+MODELS = {"vit": "ViT-Ti/16", "resnet": "BiT-R50x1"}
+LEAVES = {
+    f"{kind}-{leaf.name}": (model, leaf)
+    for kind, model in MODELS.items()
+    for leaf in leaves_of(vitlab.recipe("small", model=model))
+    if kind == "vit" or leaf.name in owners(model_part(model))
+}
+HOST = {leaf.name: leaf for leaf in leaves_of(Host())}
+TEXT = {"recipe": "smal", "model": "ViT-Q/4", "budget": "soon"}  # text that is not any text
+
+
+def values(leaf: Leaf) -> list[Any]:
+    """Values of a wrong type, and a number beyond every bound."""
+    if leaf.hint is str:
+        return [5, TEXT[leaf.name]] if leaf.name in TEXT else [5]
+    wrong: list[Any] = [["nonsense", "nonsense"] if _is_pair(leaf.hint) else "nonsense"]
+    for number in (-1, 0, 2, 2**63):
+        if leaf.about.bounds and not all(bound.holds(number) for bound in leaf.about.bounds):
+            return [*wrong, [number, number] if _is_pair(leaf.hint) else number]
+    assert not leaf.about.bounds, f"{leaf.name}: no number is beyond its bounds"
+    return wrong
+
+
+def _is_pair(hint: Any) -> bool:
+    return get_origin(hint) is tuple and len(get_args(hint)) == 2 and ... not in get_args(hint)
+
+
+def refused(call: Any) -> str:
+    with pytest.raises(OptionError) as caught:
+        call()
+    return str(caught.value)
+
+
+def constructed(model: str, leaf: Leaf, value: Any) -> Any:
+    """The group of options, made with one of them."""
+    owner = owners(vitlab.recipe("small", model=model))[leaf.name]
+    if issubclass(owner, ModelPart):
+        return model_part(**{"model": model} | {leaf.name: value})
+    return owner(**{leaf.name: value})
+
+
+def from_file(folder: Path, model: str, leaf: Leaf, value: Any) -> Recipe:
+    """The recipe in a run.toml that somebody edited."""
+    RunFolder(folder).start(vitlab.recipe("small", "x", model=model), Host(), "", "")
+    file = folder / "run.toml"
+    tables = tomllib.loads(file.read_text())
+    recipe = Recipe()
+    part = next(
+        (
+            name
+            for name in (
+                "data",
+                "model",
+                "augment",
+                "objective",
+                "optimizer",
+                "schedule",
+                "average",
+            )
+            if leaf.name in owners(model_part(model) if name == "model" else getattr(recipe, name))
+        ),
+        "recipe",
+    )
+    tables[part][leaf.name] = value
+    file.write_text(tomli_w.dumps(tables))
+    words = ["--out", str(folder), "--resume"]
+    return build(parse(Train, words, "vitlab train")).recipe
+
+
+def typed(value: Any) -> list[str]:
+    return [str(each) for each in value] if isinstance(value, list) else [str(value)]
+
+
+@pytest.mark.parametrize("case", LEAVES)
+def test_four_faces_refuse_the_same_in_the_same_words(case: str, tmp_path: Path) -> None:
+    model, leaf = LEAVES[case]
+    for value in values(leaf):
+        if leaf.name == "recipe" and isinstance(value, str):
+            continue  # a run may have any name, but there must be a recipe to start from
+        words = refused(lambda value=value: constructed(model, leaf, value))
+        chosen = {"model": model} | {leaf.name: value}
+        if leaf.name != "recipe":
+            assert refused(lambda chosen=chosen: vitlab.recipe("small", **chosen)) == words
+        with pytest.raises(RunError) as caught:
+            from_file(tmp_path, model, leaf, value)
+        assert f"({words})" in str(caught.value)
+        if leaf.hint is str and not isinstance(value, str):
+            continue  # every word is text
+        if leaf.is_flag:
+            continue  # --flag and --no-flag cannot be wrong
+        line = ["x", "--recipe", "small", "--model", model]
+        line += [f"--{leaf.name.replace('_', '-')}", *typed(value)]
+        assert refused(lambda line=line: build(parse(Train, line, "vitlab train"))) == words
+
+
+@pytest.mark.parametrize("name", HOST)
+def test_the_host_too(name: str) -> None:
+    leaf = HOST[name]
+    for value in values(leaf):
+        words = refused(lambda value=value: Host(**{name: value}))
+        if leaf.hint is not str and not leaf.is_flag:
+            line = ["digits", f"--{name.replace('_', '-')}", *typed(value)]
+            assert refused(lambda line=line: build(parse(Train, line, "vitlab train"))) == words
+
+
+def test_every_kind_of_option_was_tried() -> None:
+    kinds = {get_origin(leaf.hint) or leaf.hint for _, leaf in LEAVES.values()}
+    assert {int, float, bool, str, Literal} <= kinds
+    assert len(LEAVES) > 90
+
+
+IDLE: list[tuple[dict[str, Any], str]] = [
+    ({"optimizer": "adamw", "momentum": 0.1}, "momentum=0.1 applies only with optimizer=sgd, la"),
+    (
+        {"momentum": 0.9},
+        "momentum=0.9 applies only with optimizer=sgd, lars or muon",
+    ),  # its default
+    ({"precondition_every": 3}, "precondition_every=3 applies only with optimizer=shampoo or soap"),
+    ({"optimizer": "sgd", "betas": (0.9, 0.999)}, "betas=(0.9, 0.999) applies only with optim"),
+    ({"optimizer": "adafactor", "eps": 1e-8}, "eps=1e-08 applies only with optimizer=adam, ad"),
+    ({"timescale": 7}, "timescale=7 applies only with schedule=rsqrt"),
+    ({"mix_switch": 0.5}, "mix_switch=0.5 applies only with both mixup and cutmix"),
+    ({"rand_magnitude": 9.0}, "rand_magnitude=9.0 applies only with rand_ops"),
+    ({"ema": 0.0, "ema_warmup": True}, "ema_warmup=True applies only with ema"),
+    ({"schedule": "constant", "final_lr": 0.1}, "final_lr=0.1 applies only with a schedule other"),
+    ({"warmup_steps": 5, "warmup": 1}, "warmup=1.0 applies only with warmup_steps=0"),
+    ({"steps": 5, "epochs": 100.0}, "epochs=100.0 applies only with steps=0"),
+    ({"bce_threshold": 0.5}, "bce_threshold=0.5 applies only with loss=bce or sigmoid"),
+    ({"stem": "hmlp", "stem_act": "none"}, "stem_act=none applies only with stem=linear"),
+]
+
+
+@pytest.mark.parametrize(("choices", "words"), IDLE)
+def test_an_option_that_would_do_nothing_is_refused(choices: dict[str, Any], words: str) -> None:
+    """Also where it equals the default: on the command line, named means that it was typed."""
+    assert refused(lambda: vitlab.recipe("small", **choices)).startswith(words)
+    line = ["x", "--recipe", "small"]
+    for name, value in choices.items():
+        if isinstance(value, bool):
+            line.append(f"--{'' if value else 'no-'}{name.replace('_', '-')}")
+        else:
+            line += [
+                f"--{name.replace('_', '-')}",
+                *typed(list(value) if name == "betas" else value),
+            ]
+    assert refused(lambda: build(parse(Train, line, "vitlab train"))).startswith(words)
+
+
+def test_what_the_recipe_chose_and_no_longer_applies_goes_back_to_its_default() -> None:
+    recipe = vitlab.recipe("three-things", optimizer="sgd")  # its lamb has eps=1e-6
+    assert (recipe.optimizer.eps, recipe.optimizer.lr) == (1e-8, 4e-3)
+    assert vitlab.recipe("three-things", rand_ops=0).augment.rand_magnitude == 9.0
+    assert vitlab.recipe("small", bce_threshold=0.0, loss="bce").objective.label_smoothing == 0
+    assert vitlab.recipe("small", warmup_steps=7).schedule.warmup == 0
+    assert vitlab.recipe("digits", steps=7).epochs == 100
+    part = vitlab.recipe("small", stem_act="gelu", depth=3).changed(stem="hmlp").model
+    assert (part.stem_act, part.stem, part.depth) == (None, "hmlp", 3)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from vitlab.recipes.named import recipe as recipe
     from vitlab.recipes.recipe import Host as Host
     from vitlab.recipes.recipe import Recipe as Recipe
-    from vitlab.training.train import Run as Run
-    from vitlab.training.train import train as train
+    from vitlab.training.run import Run as Run
+    from vitlab.training.run import train as train
     from vitlab.weights.deltas import Delta as Delta
     from vitlab.weights.deltas import delta as delta
     from vitlab.weights.load import load as load
@@ -30,7 +30,7 @@ _HOMES = {
     "Delta": "vitlab.weights.deltas",
     "Host": "vitlab.recipes.recipe",
     "Recipe": "vitlab.recipes.recipe",
-    "Run": "vitlab.training.train",
+    "Run": "vitlab.training.run",
     "UserError": "vitlab.errors",
     "ViTConfig": "vitlab.models.config",
     "VisionTransformer": "vitlab.models.vit",
@@ -47,7 +47,7 @@ _HOMES = {
     "push": "vitlab.weights.publish",
     "recipe": "vitlab.recipes.named",
     "save": "vitlab.weights.save",
-    "train": "vitlab.training.train",
+    "train": "vitlab.training.run",
 }
 __all__ = sorted(_HOMES)
 __version__ = "0.1.0"

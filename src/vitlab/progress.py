@@ -1,4 +1,4 @@
-"""What a run says while it works: a live bar on a terminal, a line now and then elsewhere."""
+"""Progress on stderr: a live bar on a terminal, a line now and then elsewhere."""
 
 import sys
 import time
@@ -10,22 +10,22 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from vitlab.units import duration
 
-PAUSE = 10.0  # seconds between two plain lines
+PAUSE = 10.0  # seconds between two lines
 
 
 def say(text: str) -> None:
-    """A message to the user, on stderr."""
+    """Print a message for the user on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 class Meter:
-    """Shows how far some steps have come.
+    """Shows how much of some work is done.
 
     Args:
-        total: steps there are
+        total: number of steps
         done: steps done before
         title: what is being done
-        shown: whether to show anything, which one of several processes does
+        shown: whether to show anything; of several processes only one does
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Meter:
             self.task = self.bar.add_task(title, total=total, completed=done, note="")
 
     def __enter__(self) -> Self:
-        """Start showing."""
+        """Start to show it."""
         if self.bar:
             self.bar.start()
         return self
@@ -59,14 +59,21 @@ class Meter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
         if self.bar:
             self.bar.stop()
 
-    def show(self, done: int, note: str) -> None:
-        """So many steps are done; the note says how it goes."""
+    def show(self, done: int, note: str, total: int | None = None) -> None:
+        """Show the number of steps done.
+
+        Args:
+            done: steps done
+            note: how it goes
+            total: number of steps, if it has changed
+        """
+        self.total = self.total if total is None else total
         if self.bar:
-            self.bar.update(self.task, completed=done, note=note)
+            self.bar.update(self.task, completed=done, total=self.total, note=note)
             return
         now = time.monotonic()
         if self.shown and now - self.last >= PAUSE and done > self.first:

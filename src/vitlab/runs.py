@@ -2,7 +2,7 @@
 
     run.toml        the recipe with every field, what started the run, and what the run decided
     metrics.jsonl   the journal: one JSON object per line
-    checkpoints/    step-000000123/ and so on (training/checkpoint.py)
+    checkpoints/    step-000000123/ and so on (training/saving/checkpoint.py)
     model/          the trained model, as `vitlab.save` writes it
     report.html     the report
     .lock           held by the process that trains

@@ -19,18 +19,22 @@ from torch import nn
 import vitlab
 from conftest import TINY
 from distributed.ranks import on_ranks
+from steps import asked_to_stop
 from vitlab.data.loading.batches import Batch, TrainingBatches
 from vitlab.data.loading.order import slice_of
 from vitlab.data.settings import Augment
 from vitlab.data.sources.opening import open_data
-from vitlab.distributed import sharded_checkpoints as shards
+from vitlab.distributed.launch import joined, meet, read_environment
+from vitlab.distributed.shares import passes
 from vitlab.distributed.sync_norm import SyncBatchNorm, synchronize
-from vitlab.distributed.world import ALONE, World, joined, meet, passes, read_environment
+from vitlab.distributed.world import ALONE, World
+from vitlab.errors import DiskError
 from vitlab.models.config import ViTConfig
 from vitlab.recipes.recipe import Host
 from vitlab.runs import RunFolder
-from vitlab.training import checkpoint
-from vitlab.training.step.learner import Learner
+from vitlab.training.saving import checkpoint
+from vitlab.training.saving import sharded_checkpoints as shards
+from vitlab.training.step.trainer import Trainer
 
 PLAIN = TINY | {"epochs": 2, "batch": 250, "lr": 3e-3}
 
@@ -38,9 +42,9 @@ PLAIN = TINY | {"epochs": 2, "batch": 250, "lr": 3e-3}
 def run(folder: Path, data: str = "digits", host: Host | None = None, **how: Any) -> str:
     """One process of a run; the first notes the gradient's norm at every step."""
     recipe = vitlab.recipe(*(("digits",) if data == "digits" else ("small", data)), **how)
-    real = Learner._clip
+    real = Trainer.clip
 
-    def clip(self: Learner) -> torch.Tensor:
+    def clip(self: Trainer) -> torch.Tensor:
         norm = real(self)
         if self.world.first:
             with folder.with_suffix(".norms").open("a") as file:
@@ -48,7 +52,7 @@ def run(folder: Path, data: str = "digits", host: Host | None = None, **how: Any
         return norm
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Learner, "_clip", clip)
+        patch.setattr(Trainer, "clip", clip)
         done = vitlab.train(recipe, folder, resume=True, host=host or Host(workers=0))
     return str(done.metrics["accuracy"])
 
@@ -106,26 +110,7 @@ def test_the_curve_does_not_depend_on_the_number_of_processes(
 
 def stopping(folder: Path, after: int, rank_that_asks: int, host: Host, **how: Any) -> str:
     """One process of a run of which one is asked to stop."""
-
-    class StopOne:
-        patient = False
-
-        def __init__(self) -> None:
-            self.left = 2 * after  # `asked` is read twice a step
-
-        def __enter__(self) -> "StopOne":
-            return self
-
-        def __exit__(self, *error: object) -> None:
-            pass
-
-        @property
-        def asked(self) -> bool:
-            self.left -= 1
-            return self.left <= 0 and int(os.environ.get("RANK", 0)) == rank_that_asks
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitlab.training.loop.Stop", StopOne)
+    with asked_to_stop(after, rank_that_asks):
         return run(folder, host=host, **how)
 
 
@@ -270,15 +255,15 @@ def test_batch_norm_over_unequal_slices_is_that_of_the_whole(tmp_path: Path) -> 
 
 def disagreeing() -> list[str]:
     with joined("cpu", 60) as (world, _):
-        texts = world.texts("ü" * world.rank)
+        texts = world.gather("ü" * world.rank)
         assert world.sums(1, world.rank) == [3, 3]
         assert world.any(world.rank == 1, False) == [True, False]
-        assert world.tell({"a": world.rank}) == {"a": 0}
+        assert world.broadcast({"a": world.rank}) == {"a": 0}
         try:
             with world.agreed():
                 if world.rank == 2:
-                    raise vitlab.UserError("no room")
-        except vitlab.UserError as error:
+                    raise DiskError("no room")
+        except DiskError as error:
             texts += [str(error), str(error.quiet)]
         return texts
 
@@ -292,8 +277,13 @@ def test_processes_tell_each_other_and_agree_on_errors(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("size", "how", "host", "says"),
     [
-        (3, {"batch": 2}, {}, "3 processes cannot share batches of 2: a larger --batch"),
-        (2, {}, {"device": "cuda:0"}, "device 'cuda:0' is one GPU, and there are 2 processes"),
+        (
+            3,
+            {"batch": 2},
+            {},
+            "3 processes cannot share a batch of 2: choose a --batch of",
+        ),
+        (2, {}, {"device": "cuda:0"}, "device 'cuda:0' is a single GPU, but there are 2 processes"),
         (1, {}, {"shard": True}, "--shard needs several processes: start with torchrun"),
     ],
 )
@@ -361,8 +351,8 @@ def test_a_killed_process_is_started_anew_and_a_signal_stops_all_at_one_step(
     process.send_signal(signal.SIGTERM)
     process.wait(60)
     said = (tmp_path / "stderr").read_text()
-    assert "vitlab train: process 0 of 2 lost touch with the others" in said
-    assert "going on after step" in said
+    assert "vitlab train: process 0 of 2 lost contact with the others" in said
+    assert "continuing after step" in said
     assert said.count("vitlab train: stopped after step") == 1
     found, remarks = checkpoint.load(folder / "checkpoints")
     assert found is not None
@@ -384,7 +374,7 @@ def test_processes_meet_whatever_dead_ones_left_in_the_store() -> None:
             early.result().set("key", "fresh")
             for each in late:
                 assert each.result().get("key") == b"fresh"
-    with pytest.raises(ValueError, match=r"process 0 waited 0.1 s in vain for all 3"):
+    with pytest.raises(ValueError, match=r"process 0 timed out after 0.1 s waiting for all 3"):
         meet(store, World(0, 3), 0.1)
 
 

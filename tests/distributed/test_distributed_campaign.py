@@ -23,11 +23,13 @@ from distributed.test_distributed import (
     wait_for_steps,
     well,
 )
+from steps import each_step
 from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.order import batch_indices
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
-from vitlab.training.loop import Loop
+from vitlab.training.saving.state import State
+from vitlab.training.step.trainer import Trainer
 
 pytestmark = pytest.mark.campaign
 LONG = PLAIN | {"epochs": 20, "test_every": 10}
@@ -36,15 +38,13 @@ IMAGES, STEPS = 1438, 116
 
 def noting(folder: Path, notes: Path, host: Host) -> str:
     """One process of a run that writes down which images it learns at which step."""
-    real = Loop._learn
 
-    def learn(self: Loop, batch: Batch, lr: float, seed: int, pieces: int = 0) -> None:
-        real(self, batch, lr, seed, pieces)
-        with (notes / f"{os.getpid()}-{self.world.rank}-{self.world.size}").open("a") as file:
-            file.write(json.dumps([self.state.step, batch.indices.tolist()]) + "\n")
+    def note(trainer: Trainer, state: State, batch: Batch) -> None:
+        world = trainer.world
+        with (notes / f"{os.getpid()}-{world.rank}-{world.size}").open("a") as file:
+            file.write(json.dumps([state.step - 1, batch.indices.tolist()]) + "\n")
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Loop, "_learn", learn)
+    with each_step(after=note):
         return run(folder, host=host, **LONG)
 
 

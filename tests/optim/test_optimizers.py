@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 import vitlab
 from oracles.peers import timm
+from steps import asked_to_stop
+from vitlab.errors import DivergedError
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.moments import pack, size
 from vitlab.optim.optimizers import Pair, build, decays, layer, set_rate, settled
@@ -22,10 +24,9 @@ from vitlab.optim.sam import statistics_kept, uphill
 from vitlab.optim.shampoo import inverse_root
 from vitlab.options import applies
 from vitlab.recipes.parts import Optimization
-from vitlab.training import checkpoint
-from vitlab.training.loop import Loop
-from vitlab.training.state import State
-from vitlab.training.step.learner import Learner
+from vitlab.training.saving import checkpoint
+from vitlab.training.saving.state import State
+from vitlab.training.step.trainer import Trainer
 
 NAMES = get_args(get_type_hints(Optimization)["optimizer"])
 STEPS = 12
@@ -476,7 +477,7 @@ def test_stopped_and_resumed_the_bits_are_the_same(name: str, rho: float, tmp_pa
         second = state_of(how)
         second.restore(found)
         go_on(second, how, stop, 8 - stop)
-        for mine, other in ((second.model, whole.model), (second.kept, whole.kept)):
+        for mine, other in ((second.model, whole.model), (second.evaluated, whole.evaluated)):
             for key, tensor in other.state_dict().items():
                 assert torch.equal(mine.state_dict()[key], tensor), key
         ours, theirs = pack(second.optimizer), pack(whole.optimizer)
@@ -493,8 +494,8 @@ def test_put_back_to_the_start_a_run_is_as_new(name: str) -> None:
     state.restore(start)
     for each in (state, fresh):
         go_on(each, how, 0, 4)
-    for key, tensor in fresh.kept.state_dict().items():
-        assert torch.equal(state.kept.state_dict()[key], tensor), key
+    for key, tensor in fresh.evaluated.state_dict().items():
+        assert torch.equal(state.evaluated.state_dict()[key], tensor), key
 
 
 def test_the_first_checkpoints_still_load() -> None:
@@ -533,24 +534,6 @@ def test_floats_a_parameter() -> None:
     assert floats["soap"] > 5
 
 
-class StopAt:
-    """Stands in for `Stop` and asks to stop after some steps."""
-
-    def __init__(self, steps: int) -> None:
-        self.left = 2 * steps  # read twice a step
-
-    def __enter__(self) -> "StopAt":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    @property
-    def asked(self) -> bool:
-        self.left -= 1
-        return self.left <= 0
-
-
 @pytest.mark.parametrize(
     "how",
     [
@@ -560,16 +543,14 @@ class StopAt:
     ],
 )
 def test_a_run_resumes_and_keeps_the_weights_it_evaluated(
-    how: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: dict[str, Any], tmp_path: Path
 ) -> None:
     name = "ViT(width=16,depth=2,heads=2,mlp=32)/4"
     base = {"model": name, "batch": 256, "steps": 6, "dropout": 0.1, "test_every": 0.2}
     recipe = vitlab.recipe("digits", **base | {"ema": 0.9} | how)
     whole = vitlab.train(recipe, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        patch.setattr("vitlab.training.loop.Stop", lambda: StopAt(2))
-        with pytest.raises(KeyboardInterrupt):
-            vitlab.train(recipe, tmp_path / "parts")
+    with asked_to_stop(2), pytest.raises(KeyboardInterrupt):
+        vitlab.train(recipe, tmp_path / "parts")
     again = vitlab.train(recipe, tmp_path / "parts", resume=True)
     for key, tensor in whole.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[key], tensor), key
@@ -597,20 +578,19 @@ def test_sam_accumulates(tmp_path: Path) -> None:
 def test_a_gradient_that_sam_cannot_climb_stops_the_run_with_the_weights_intact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = Learner._accumulate, []
+    real, passes, models = Trainer.forward, [], set()
 
-    def poisoned(self: Learner, batch: Any, size: int, seed: int) -> Tensor:
-        result = real(self, batch, size, seed)
-        calls.append(seed)
-        if len(calls) == 5:  # two in every step: the third's first
-            next(self.model.parameters()).grad.fill_(math.inf)  # type: ignore[union-attr]
-        return result
+    def poisoned(self: Trainer, *inputs: Any) -> Any:
+        mean, metrics = real(self, *inputs)
+        passes.append(mean)
+        models.add(self.model)
+        if len(passes) == 5:  # two in every step: the third's first
+            mean.register_hook(lambda gradient: gradient * math.inf)
+        return mean, metrics
 
-    monkeypatch.setattr(Learner, "_accumulate", poisoned)
-    loops: list[Loop] = []
-    remember = Loop.__post_init__
-    monkeypatch.setattr(Loop, "__post_init__", lambda self: (loops.append(self), remember(self)))
+    monkeypatch.setattr(Trainer, "forward", poisoned)
     recipe = vitlab.recipe("digits", model="ViT-Ti1/4", steps=4, rho=0.1, batch=64)
-    with pytest.raises(vitlab.UserError, match="the gradient is not finite at step 3"):
+    with pytest.raises(DivergedError, match="the gradient is not finite at step 3"):
         vitlab.train(recipe, tmp_path / "run")
-    assert all(torch.isfinite(weight).all() for weight in loops[0].state.model.parameters())
+    assert len(passes) == 6
+    assert all(torch.isfinite(weight).all() for weight in models.pop().parameters())

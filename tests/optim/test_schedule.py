@@ -13,10 +13,7 @@ from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.optimizers import build, decays
 from vitlab.optim.schedule import learning_rate
 from vitlab.recipes.parts import Optimization, Schedule
-from vitlab.training.loop import step_seed, test_steps
-
-points_of_test = test_steps  # pytest would take the function itself for a test
-del test_steps
+from vitlab.training.plan import evaluation_steps, step_seed
 
 
 def rates(total: int, warmup: float, **how: object) -> list[float]:
@@ -153,11 +150,11 @@ def test_polyaks_average_has_one_decay_from_the_start() -> None:
 
 
 def test_looks_at_the_test_images() -> None:
-    assert points_of_test(10, 3) == {3, 6, 10}
-    assert points_of_test(12, 3) == {3, 6, 9, 12}
-    assert points_of_test(782, 97.65625) == {98, 195, 293, 391, 488, 586, 684, 782}
-    assert points_of_test(10, 100) == {10}
-    assert points_of_test(3, 0.1) == {1, 2, 3}
+    assert evaluation_steps(10, 3) == {3, 6, 10}
+    assert evaluation_steps(12, 3) == {3, 6, 9, 12}
+    assert evaluation_steps(782, 97.65625) == {98, 195, 293, 391, 488, 586, 684, 782}
+    assert evaluation_steps(10, 100) == {10}
+    assert evaluation_steps(3, 0.1) == {1, 2, 3}
 
 
 def test_steps_have_seeds_of_their_own() -> None:

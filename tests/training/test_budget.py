@@ -3,19 +3,19 @@
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import vitlab
 from conftest import TINY
+from steps import killed_before
 from vitlab.files import sha256
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host
 from vitlab.runs import RunFolder
-from vitlab.training import budget, checkpoint, rehearsal
+from vitlab.training import budget, rehearsal
 from vitlab.training.budget import Pace, Pacer
-from vitlab.training.loop import Loop
+from vitlab.training.saving import checkpoint
 from vitlab.units import seconds
 
 QUICK = TINY | {"epochs": 30, "batch": 128, "warmup": 3, "dropout": 0.1}
@@ -39,7 +39,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 
 def test_the_most_steps_that_fit_are_taken() -> None:
-    pace = Pace(step=0.5, look=10.0, looks=20, last=7.0)
+    pace = Pace(step=0.5, evaluation=10.0, every=20, last=7.0)
     for left in (12.0, 100.0, 1234.5):
         steps = pace.fits(left)
         assert pace.takes(steps) <= left * (1 - budget.RESERVE) < pace.takes(steps + 1)
@@ -63,8 +63,8 @@ def test_a_clock_that_turns_slow_ends_in_time(monkeypatch: pytest.MonkeyPatch) -
         done += 1
         if done % 25 == 0:
             now += 0.2
-            pacer.looked(0.2)
-        total = pacer.check(total, done, looks=25)
+            pacer.evaluated(0.2)
+        total = pacer.check(total, done, every=25)
     assert 95 < now < 104
     assert total < 75
 
@@ -81,9 +81,9 @@ def test_plans_are_in_force_from_their_step_on(tmp_path: Path) -> None:
 @pytest.fixture
 def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of constant speed, whatever it really does: 40 steps fit."""
-    monkeypatch.setattr(rehearsal, "measure", lambda *_: Pace(1.0, 0.0, 1.0, 0.0))
+    monkeypatch.setattr(rehearsal, "seconds_per_step", lambda *_: 1.0)
     monkeypatch.setattr(Pace, "fits", lambda self, left: 40)
-    monkeypatch.setattr(Pacer, "check", lambda self, total, done, looks: total)
+    monkeypatch.setattr(Pacer, "check", lambda self, total, done, every: total)
 
 
 @pytest.mark.usefixtures("steady")
@@ -103,24 +103,13 @@ def test_a_resumed_run_keeps_its_plan_and_every_cut_of_it(
 ) -> None:
     recipe = vitlab.recipe("digits", **QUICK | {"budget": "100s"})
 
-    def slow(self: Pacer, total: int, done: int, looks: float) -> int:
+    def slow(self: Pacer, total: int, done: int, every: float) -> int:
         return 30 if done >= 20 else total
-
-    real = Loop._step
-
-    def stopping(at: int) -> Any:
-        def step(self: Loop, batch: Any) -> str:
-            if self.state.step == at:
-                raise KeyboardInterrupt
-            return real(self, batch)
-
-        return step
 
     with monkeypatch.context() as patch:
         patch.setattr(Pacer, "check", slow)
         whole = vitlab.train(recipe, tmp_path / "whole")
-        with patch.context() as stop, pytest.raises(KeyboardInterrupt):
-            stop.setattr(Loop, "_step", stopping(23))
+        with killed_before(23), pytest.raises(KeyboardInterrupt):
             vitlab.train(recipe, tmp_path / "run", host=Host(checkpoint_every=0))
     for step in (22, 23):  # the newest checkpoints: go back to before the cut
         assert (tmp_path / "run" / "checkpoints" / f"step-{step:09d}").exists()
@@ -137,7 +126,7 @@ def test_a_cut_holds_for_a_run_resumed_before_it(
 ) -> None:
     recipe = vitlab.recipe("digits", **QUICK | {"budget": "100s"})
     monkeypatch.setattr(rehearsal, "rehearse", lambda *_: None)
-    monkeypatch.setattr(Pacer, "check", lambda self, total, done, looks: total)
+    monkeypatch.setattr(Pacer, "check", lambda self, total, done, every: total)
     plan = Decisions(plan=((0, 20), (8, 12)))
     monkeypatch.setattr(RunFolder, "decisions", plan)
     run = vitlab.train(recipe, tmp_path / "run")

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vitlab import files
-from vitlab.training import checkpoint
-from vitlab.training.checkpoint import Checkpoint, load, save
+from vitlab.training.saving import checkpoint
+from vitlab.training.saving.checkpoint import Checkpoint, load, save
 
 
 def some(step: int) -> Checkpoint:

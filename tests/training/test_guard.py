@@ -9,14 +9,17 @@ from torch import nn
 
 import vitlab
 from conftest import TINY
+from steps import each_step
+from vitlab.errors import DivergedError
 from vitlab.recipes.recipe import Host
-from vitlab.training import checkpoint
-from vitlab.training.loop import Loop
-from vitlab.training.step.guard import Guard
-from vitlab.training.step.learner import Learner
+from vitlab.runs import RunFolder
+from vitlab.training import plan
+from vitlab.training.saving import checkpoint
+from vitlab.training.saving.state import State
+from vitlab.training.step.guard import Figures, can_skip, take_step
+from vitlab.training.step.trainer import Trainer
 
 QUICK = TINY | {"epochs": 4, "batch": 128}
-CPU = torch.device("cpu")
 
 
 def adamw(model: nn.Module) -> torch.optim.AdamW:
@@ -25,47 +28,67 @@ def adamw(model: nn.Module) -> torch.optim.AdamW:
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_step_that_is_not_finite_changes_nothing(late: bool, bad: float) -> None:
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_step_that_is_not_finite_changes_nothing(late: bool, bad: float, place: int) -> None:
     model = nn.Linear(3, 2)
     optimizer = adamw(model)
-    guard, figures = Guard(optimizer, CPU, late), torch.ones(3, dtype=torch.float64)
+    numbers = torch.ones(3, dtype=torch.float64)
     for weight in model.parameters():
         weight.grad = torch.ones_like(weight)
-    known = [*guard.step(1, 8, figures), *guard.settle()]
-    assert [(each.step, each.images, each.fault) for each in known] == [(1, 8, "")]
+    start = [t.clone() for t in model.parameters()]
+    assert take_step(optimizer, numbers, late)
     before = [t.clone() for t in model.parameters()]
+    assert not any(map(torch.equal, before, start))
     moments = [t.clone() for s in optimizer.state.values() for t in s.values()]
     for weight in model.parameters():
         weight.grad = torch.full_like(weight, bad)
-    known = [*guard.step(2, 8, torch.tensor([1.0, 1.0, bad], dtype=torch.float64)), *guard.settle()]
-    assert [(each.step, each.fault) for each in known] == [(2, "gradient")]
+    numbers[place] = bad
+    assert take_step(optimizer, numbers, late) is late  # the host does not know yet
     after = [t for s in optimizer.state.values() for t in s.values()]
     assert all(map(torch.equal, before, model.parameters()))
     assert all(map(torch.equal, moments, after))
 
 
-def test_read_late_the_figures_come_one_step_later_and_the_weights_are_the_same() -> None:
-    models = [nn.Linear(3, 2) for _ in range(2)]
-    models[1].load_state_dict(models[0].state_dict())
-    known: list[list[int]] = []
-    for model, late in zip(models, (False, True), strict=True):
-        guard = Guard(adamw(model), CPU, late)
-        for number in range(1, 5):
-            for weight in model.parameters():
-                weight.grad = weight.detach() * number
-            figures = torch.full((3,), float(number), dtype=torch.float64)
-            known.append([each.step for each in guard.step(number, 1, figures)])
-        known.append([each.step for each in guard.settle()])
-    assert known == [[1], [2], [3], [4], [], [], [1], [2], [3], [4]]
-    assert all(map(torch.equal, models[0].parameters(), models[1].parameters()))
+def test_figures_name_what_is_not_finite() -> None:
+    numbers = torch.tensor([3.0, 2.0, 0.5], dtype=torch.float64)
+    figures = Figures.of(4, 8, numbers)
+    assert (figures.loss, figures.correct, figures.norm, figures.fault) == (3.0, 2.0, 0.5, "")
+    for place, fault in ((0, "loss"), (2, "gradient")):
+        for bad in (math.nan, math.inf, -math.inf):
+            broken = numbers.clone()
+            broken[place] = bad
+            assert Figures.of(4, 8, broken, late=True).fault == fault
 
 
-def following(monkeypatch: pytest.MonkeyPatch) -> list[Loop]:
-    """The loops that are made from now on."""
-    loops: list[Loop] = []
-    ready = Loop.__post_init__
-    monkeypatch.setattr(Loop, "__post_init__", lambda self: (loops.append(self), ready(self)))
-    return loops
+def test_only_optimizers_that_can_check_by_themselves_do() -> None:
+    model = nn.Linear(2, 2)
+    assert can_skip(adamw(model))
+    assert not can_skip(torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_read_late_a_run_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "LINES", 6)
+    reads: dict[bool, list[int]] = {False: [], True: []}
+    runs = []
+    for late in (False, True):
+
+        def read_late(trainer: Trainer, state: State, batch: object, late: bool = late) -> None:
+            trainer.late = late
+            reads[late].append(state.tally.seen)
+
+        with each_step(before=read_late):
+            recipe = vitlab.recipe("digits", **TINY | {"steps": 12, "batch": 8})
+            runs.append(vitlab.train(recipe, tmp_path / str(late)))
+    # of the two steps between lines, the first is counted while the second runs
+    assert reads[False][:5] == [0, 8, 16, 24, 32]
+    assert reads[True][:5] == [0, 0, 16, 16, 32]
+    weights = [run.model.state_dict() for run in runs]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    lines = [
+        [(line.get("step"), line.get("loss")) for line in RunFolder(run.folder).journal.read()]
+        for run in runs
+    ]
+    assert lines[0] == lines[1]
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -75,11 +98,13 @@ def test_injected_faults_are_caught_within_a_step_and_poison_nothing(
     late: bool, kind: str, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value = {"nan": math.nan, "inf": math.inf, "overflow": 3e38}[kind]
-    real, states, loops = Learner._clip, [], following(monkeypatch)
+    real, states = Trainer.clip, []
 
-    def poisoned(self: Learner) -> torch.Tensor:
-        states.append(loops[-1].state)
-        loops[-1].guard.late = late
+    def remember(trainer: Trainer, state: State, batch: object) -> None:
+        trainer.late = late
+        states.append(state)
+
+    def poisoned(self: Trainer) -> torch.Tensor:
         if states[-1].step == at:
             grad = next(w.grad for w in self.model.parameters() if w.grad is not None)
             grad.view(-1)[3] = value
@@ -87,10 +112,14 @@ def test_injected_faults_are_caught_within_a_step_and_poison_nothing(
                 grad.view(-1)[:9] = value
         return real(self)
 
-    monkeypatch.setattr(Learner, "_clip", poisoned)
-    with pytest.raises(ValueError, match=f"gradient is not finite at step {at + 1} "):
+    monkeypatch.setattr(Trainer, "clip", poisoned)
+    with (
+        each_step(before=remember),
+        pytest.raises(DivergedError, match=f"gradient is not finite at step {at + 1} ") as caught,
+    ):
         host = Host(checkpoint_every=0)
         vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / "run", host=host)
+    assert f"newest checkpoint: step-{at:09d}" in str(caught.value)
     state = states[-1]
     assert len(states) <= at + 2
     assert state.average is not None
@@ -106,11 +135,11 @@ def test_injected_faults_are_caught_within_a_step_and_poison_nothing(
 def test_a_spike_is_clipped_to_an_ordinary_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, moves, loops = Learner._clip, [], following(monkeypatch)
+    real, moves = Trainer.clip, []
 
-    def spiked(self: Learner) -> torch.Tensor:
+    def spiked(self: Trainer) -> torch.Tensor:
         with torch.no_grad():
-            if loops[-1].state.step == 12:
+            if len(moves) == 12:
                 for weight in self.model.parameters():
                     if weight.grad is not None:
                         weight.grad *= 1e12
@@ -119,15 +148,7 @@ def test_a_spike_is_clipped_to_an_ordinary_step(
         moves.append((norm.item(), torch.nn.utils.get_total_norm(grads).item()))
         return norm
 
-    monkeypatch.setattr(Learner, "_clip", spiked)
+    monkeypatch.setattr(Trainer, "clip", spiked)
     vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / "run")
     assert moves[12][0] > 1e9
     assert max(after for _, after in moves) <= 1.0 + 1e-4
-
-
-def test_on_a_cpu_and_with_optimizers_that_cannot_the_host_looks_first() -> None:
-    model = nn.Linear(2, 2)
-    assert not Guard(adamw(model), CPU).late
-    assert Guard(adamw(model), torch.device("cuda")).late
-    plain = torch.optim.SGD(model.parameters(), lr=0.1)
-    assert not Guard(plain, torch.device("cuda")).late

@@ -10,11 +10,11 @@ import torch
 
 import vitlab
 from conftest import TINY
+from steps import killed_before
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.splits import with_validation
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
-from vitlab.training.loop import Loop
 from vitlab.training.patience import Best
 
 QUICK = TINY | {"epochs": 8, "batch": 128, "patience": 2, "test_every": 0.5}
@@ -25,12 +25,12 @@ def test_the_best_is_the_most_accurate_and_of_equals_the_less_surprised() -> Non
     looks = [(0.5, 1.0), (0.6, 1.2), (0.6, 1.1), (0.6, 1.1), (0.4, 0.1)]
     for step, (accuracy, loss) in enumerate(looks, 1):
         torch.nn.init.constant_(model.weight, step)
-        best.look(step, accuracy, loss, model)
+        best.compare(step, accuracy, loss, model)
     assert (best.step, best.since) == (3, 2)
-    assert best.worn_out(2)
-    assert not best.worn_out(3)
-    assert not best.worn_out(0)
-    best.give_to(model)
+    assert best.exhausted(2)
+    assert not best.exhausted(3)
+    assert not best.exhausted(0)
+    best.restore(model)
     assert model.weight.item() == 3
 
 
@@ -50,9 +50,9 @@ def test_a_tenth_of_each_class_is_held_out_of_training_and_never_of_testing() ->
 
 def falling(monkeypatch: pytest.MonkeyPatch, best: int) -> None:
     """Make the look number `best` the best one."""
-    from vitlab.training import loop
+    from vitlab.training import session
 
-    real = loop.curve_point
+    real = session.curve_point
 
     def point(probabilities: Any, labels: Any) -> dict[str, float]:
         values = real(probabilities, labels)
@@ -60,7 +60,7 @@ def falling(monkeypatch: pytest.MonkeyPatch, best: int) -> None:
         return values | {"accuracy": 1.0 - 0.1 * abs(len(looks) - best)}
 
     looks: list[float] = []
-    monkeypatch.setattr(loop, "curve_point", point)
+    monkeypatch.setattr(session, "curve_point", point)
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])
@@ -69,13 +69,13 @@ def test_a_run_ends_when_patience_does_and_keeps_the_best(
 ) -> None:
     recipe = vitlab.recipe("digits", **QUICK | {"ema": ema})
     seen = {}
-    real = Best.look
+    real = Best.compare
 
     def look(self: Best, step: int, *rest: Any) -> None:
         real(self, step, *rest)
         seen[step] = {n: t.clone() for n, t in rest[-1].state_dict().items()}
 
-    monkeypatch.setattr(Best, "look", look)
+    monkeypatch.setattr(Best, "compare", look)
     falling(monkeypatch, best=3)
     run = vitlab.train(recipe, tmp_path / "run")
     assert len(seen) == 5
@@ -88,20 +88,12 @@ def test_a_run_ends_when_patience_does_and_keeps_the_best(
 
 
 def test_stopped_and_resumed_patience_ends_at_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     recipe = vitlab.recipe("digits", **QUICK | {"lr": 0.05, "epochs": 6})
     whole = vitlab.train(recipe, tmp_path / "whole")
-    real = Loop._step
     for at in (4, 15):  # before the first look, and after some
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-
-            def step(self: Loop, batch: Any, at: int = at) -> str:
-                if self.state.step == at:
-                    raise KeyboardInterrupt
-                return real(self, batch)
-
-            patch.setattr(Loop, "_step", step)
+        with killed_before(at), pytest.raises(KeyboardInterrupt):
             host = Host(checkpoint_every=0)
             vitlab.train(recipe, tmp_path / "run", resume=True, host=host)
     run = vitlab.train(recipe, tmp_path / "run", resume=True)

@@ -12,10 +12,10 @@ from torch import nn
 
 import vitlab
 from conftest import TINY
+from steps import killed_before
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
-from vitlab.training import checkpoint
-from vitlab.training.loop import Loop
+from vitlab.training.saving import checkpoint
 from vitlab.training.step.precision import Bfloat16Copy, Engine
 
 QUICK = TINY | {"epochs": 2, "batch": 256, "dropout": 0.1, "micro_batch": 100}
@@ -81,20 +81,10 @@ def test_pieces_are_added_up_in_fp32() -> None:
 
 
 @pytest.mark.parametrize("precision", ["bf16", "bf16-pure"])
-def test_every_precision_resumes_to_the_same_bits(
-    precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_precision_resumes_to_the_same_bits(precision: str, tmp_path: Path) -> None:
     recipe = vitlab.recipe("digits", **QUICK | {"precision": precision})
     whole = vitlab.train(recipe, tmp_path / "whole")
-    real = Loop._step
-
-    def stopping(self: Loop, batch: object) -> str:
-        if self.state.step == 7:
-            raise KeyboardInterrupt
-        return real(self, batch)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Loop, "_step", stopping)
+    with killed_before(7), pytest.raises(KeyboardInterrupt):
         vitlab.train(recipe, tmp_path / "run", host=Host(checkpoint_every=0))
     again = vitlab.train(recipe, tmp_path / "run", resume=True)
     assert weights(again) == weights(whole)

@@ -8,12 +8,13 @@ import torch
 
 import vitlab
 from conftest import TINY
+from steps import each_step, killed_before
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
 from vitlab.runs import RunFolder
-from vitlab.training.loop import Loop
+from vitlab.training.saving.state import State
 from vitlab.training.step import recompute as memory
-from vitlab.training.step.learner import Learner
+from vitlab.training.step.trainer import Trainer
 
 QUICK = TINY | {"epochs": 1, "batch": 256}
 
@@ -24,23 +25,21 @@ def weights(run: vitlab.Run) -> str:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16-pure"])
 def test_recomputed_activations_give_the_same_bits_in_less_memory(
-    precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    precision: str, tmp_path: Path
 ) -> None:
     how = QUICK | {"dropout": 0.1, "drop_path": 0.3, "precision": precision, "depth": 4, "ema": 0.0}
     recipe, kept = vitlab.recipe("digits", **how), []
-    real = Loop._learn
 
-    def counting(self: Loop, batch: Any, lr: float, seed: int) -> None:
-        if not self.state.step:
-            kept.append(memory.kept_for_backward(lambda: self.loss_of(batch)))
+    def count(trainer: Trainer, state: State, batch: Any) -> None:
+        if not state.step:
+            kept.append(memory.kept_for_backward(lambda: trainer.loss(batch)))
             torch.manual_seed(5)
-        real(self, batch, lr, seed)
 
-    monkeypatch.setattr(Loop, "_learn", counting)
-    runs = [
-        vitlab.train(recipe, tmp_path / str(on), host=Host(checkpoint_activations=on))
-        for on in (False, True)
-    ]
+    with each_step(before=count):
+        runs = [
+            vitlab.train(recipe, tmp_path / str(on), host=Host(checkpoint_activations=on))
+            for on in (False, True)
+        ]
     assert weights(runs[0]) == weights(runs[1])
     assert kept[1] < 0.3 * kept[0]
     assert all("forward" not in vars(block) for block in runs[1].model.blocks)
@@ -48,7 +47,7 @@ def test_recomputed_activations_give_the_same_bits_in_less_memory(
 
 def test_a_resnet_has_no_blocks_to_recompute(photos: Path, tmp_path: Path) -> None:
     recipe = vitlab.recipe("small", str(photos), model="BiT-R(1-1)x1", image_size=32, epochs=1)
-    with pytest.raises(ValueError, match="checkpoint_activations is for Vision Transformers"):
+    with pytest.raises(ValueError, match="checkpoint_activations applies only to Vision"):
         vitlab.train(recipe, tmp_path / "run", host=Host(checkpoint_activations=True))
     assert not (tmp_path / "run").exists()
 
@@ -65,7 +64,7 @@ def test_the_largest_piece_that_fits(room: int, size: int) -> None:
 
 
 def test_where_nothing_fits_that_is_said() -> None:
-    with pytest.raises(ValueError, match="out of memory with one image at once"):
+    with pytest.raises(ValueError, match="out of memory with one image per pass"):
         memory.largest_that_fits(8, lambda n: False)
 
 
@@ -80,9 +79,8 @@ def test_pieces_chosen_by_the_machine_are_kept_and_a_run_given_them_is_the_same(
         return next(n for n in memory.pieces_to_try(batch) if n <= 70)
 
     recipe = vitlab.recipe("digits", **QUICK | {"micro_batch": "auto", "dropout": 0.2})
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), killed_before(5):
         patch.setattr(memory, "largest_that_fits", small)
-        patch.setattr(Loop, "_look_at_test", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
         vitlab.train(recipe, tmp_path / "auto", host=Host(checkpoint_every=0))
     run = vitlab.train(recipe, tmp_path / "auto", resume=True)
     assert tries == [256]
@@ -99,11 +97,11 @@ def test_with_room_for_all_the_batch_is_whole(tmp_path: Path) -> None:
 def test_memory_that_is_lacking_is_told_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Learner, piece: object, generator: object, mixed: object) -> None:
+    def full(self: Trainer, *inputs: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB\nand so on")
 
-    monkeypatch.setattr(Learner, "_forward", full)
-    with pytest.raises(ValueError, match=r"out of memory.* with 256 images at once: --micro-batch"):
+    monkeypatch.setattr(Trainer, "forward", full)
+    with pytest.raises(ValueError, match=r"out of memory.* with 256 images per pass: --micro"):
         vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / "run")
 
 

@@ -17,10 +17,13 @@ from safetensors import SafetensorError
 
 import vitlab
 from conftest import TINY
+from steps import asked_to_stop, each_step
+from vitlab.errors import DivergedError
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
-from vitlab.training import checkpoint
-from vitlab.training.loop import Loop
+from vitlab.training.saving import checkpoint
+from vitlab.training.saving.state import State
+from vitlab.training.step.trainer import Trainer
 from vitlab.training.stop import Interrupted
 
 QUICK = TINY | {"epochs": 2, "batch": 256, "dropout": 0.1, "micro_batch": 100}
@@ -69,31 +72,12 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not(
     assert weights(other.folder) != weights(whole.folder)
 
 
-class StopAt:
-    """Stands in for `Stop` and asks to stop after some steps."""
-
-    def __init__(self, steps: int) -> None:
-        self.left = steps
-
-    def __enter__(self) -> "StopAt":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    @property
-    def asked(self) -> bool:
-        self.left -= 1
-        return self.left <= 0
-
-
 def test_stopped_and_resumed_anywhere_the_bits_are_the_same(
-    whole: vitlab.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: vitlab.Run, tmp_path: Path
 ) -> None:
     recipe, stops = vitlab.recipe("digits", **QUICK), 0
-    for steps, workers in ((5, 0), (9, 2), (3, 1), (99, 0)):  # `asked` is read twice a step
-        with monkeypatch.context() as patch:
-            patch.setattr("vitlab.training.loop.Stop", lambda steps=steps: StopAt(steps))
+    for steps, workers in ((3, 0), (5, 2), (2, 1), (99, 0)):
+        with asked_to_stop(steps):
             try:
                 run = vitlab.train(recipe, tmp_path / "r", resume=True, host=Host(workers=workers))
             except Interrupted as stop:
@@ -221,19 +205,18 @@ def test_two_processes_cannot_share_a_run(tmp_path: Path) -> None:
 
 
 def test_a_non_finite_loss_stops_the_run_and_keeps_the_last_good_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    real = Loop._learn
-
-    def poisoned(self: Loop, batch: object, lr: float, generator: object) -> None:
-        if self.state.step == 7:
+    def poison(trainer: Trainer, state: State, batch: object) -> None:
+        if state.step == 7:
             with torch.no_grad():
-                next(self.state.model.parameters()).fill_(math.inf)
-        real(self, batch, lr, generator)
+                next(state.model.parameters()).fill_(math.inf)
 
-    monkeypatch.setattr(Loop, "_learn", poisoned)
     folder = tmp_path / "run"
-    with pytest.raises(ValueError, match="the loss is not finite at step 8") as caught:
+    with (
+        each_step(before=poison),
+        pytest.raises(DivergedError, match="the loss is not finite at step 8") as caught,
+    ):
         vitlab.train(vitlab.recipe("digits", **QUICK), folder, host=Host(checkpoint_every=0))
     assert "step-000000007" in str(caught.value)
     found, _ = checkpoint.load(folder / "checkpoints")
@@ -319,7 +302,7 @@ def test_every_kind_of_model_trains_saves_and_loads(
 
 def test_slots_are_not_for_classification(photos: Path, tmp_path: Path) -> None:
     how = {"model": "ViT-Ti1/8", "pool": "attention", "queries": 3}
-    with pytest.raises(ValueError, match="queries=3 gives as many answers an image"):
+    with pytest.raises(ValueError, match="queries=3 gives that many outputs per image"):
         vitlab.train(vitlab.recipe("small", str(photos), **how), tmp_path / "run")
 
 

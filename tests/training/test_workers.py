@@ -14,7 +14,7 @@ from conftest import TINY, photo_folder
 from vitlab.data.loading.workers import WorkerDiedError, deaths_explained
 from vitlab.files import sha256
 from vitlab.runs import RunFolder
-from vitlab.training import checkpoint
+from vitlab.training.saving import checkpoint
 
 WORDS = ["--model", "ViT(width=16,depth=2,heads=2,mlp=32)/8", "--image-size", "32", "--ema", "0.9"]
 WORDS += ["--batch", "8", "--epochs", "6", "--recipe", "small", "--area", "1"]
@@ -69,7 +69,7 @@ def test_a_killed_worker_ends_the_run_saved_and_it_goes_on_to_the_same_bits(tmp_
 LIMITED = """
 import resource, sys
 from vitlab.cli import main
-from vitlab.training import checkpoint
+from vitlab.training.saving import checkpoint
 real, saves = checkpoint.save_file, 0
 def limited(tensors, file):
     global saves

@@ -1,24 +1,20 @@
-"""One model on many processes: whole in each (DDP), or in shards (FSDP2).
-
-PyTorch's sharded tensors take most of a second to import, so that is done where they are made;
-elsewhere a tensor or model is known by the methods that only the sharded ones have.
-"""
+"""One model on several processes: a copy in each (DDP), or a slice of it in each (FSDP2)."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitlab.distributed.sync_norm import left_out
+from vitlab.distributed.sync_norm import uncounted
 from vitlab.distributed.world import World
 from vitlab.models.create import Model, build
+from vitlab.optim.sliced import full
 
 
 def shard(model: Model, world: World) -> None:
-    """Leave each process a slice of every weight; blocks are put together as they compute.
+    """Leave each process a slice of every weight; blocks are assembled as they compute.
 
     Zhao et al., PyTorch FSDP, 2023, in its second form (`torch.distributed.fsdp.fully_shard`):
     gradients and the optimizer's moments are slices too.
@@ -34,17 +30,12 @@ def shard(model: Model, world: World) -> None:
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether `shard` has been at work."""
+    """Return whether a model went through `shard`."""
     return hasattr(model, "unshard")
 
 
-def is_sliced(tensor: Tensor) -> bool:
-    """Whether this process holds a slice of a tensor alone."""
-    return hasattr(tensor, "full_tensor")
-
-
 def replicated(model: Model, world: World) -> nn.Module:
-    """What is called in training: the model itself, or one whose gradients are averaged."""
+    """Return the module to call in training: the model itself, or one that averages gradients."""
     if world.size == 1 or is_sharded(model):
         return model
     device = next(model.parameters()).device
@@ -56,24 +47,24 @@ def replicated(model: Model, world: World) -> nn.Module:
 
 
 @contextmanager
-def one_pass(net: nn.Module, *, last: bool, counts: bool) -> Iterator[None]:
-    """Around one forward and backward pass: gradients travel in the last one of a step.
+def one_pass(network: nn.Module, *, last: bool, counts: bool) -> Iterator[None]:
+    """Wrap one forward and backward pass; gradients are exchanged in the last one of a step.
 
     Args:
-        net: from `replicated`
-        last: whether the accumulated gradient is complete with it
-        counts: whether its images are real ones, for the batch norms
+        network: from `replicated`
+        last: whether it completes the accumulated gradient
+        counts: whether its images are real ones, which batch norms count
     """
     with ExitStack() as stack:
-        if isinstance(net, DistributedDataParallel) and not last:
-            stack.enter_context(net.no_sync())
+        if isinstance(network, DistributedDataParallel) and not last:
+            stack.enter_context(network.no_sync())
         if not counts:
-            stack.enter_context(left_out(net))
+            stack.enter_context(uncounted(network))
         yield
 
 
-def plain(model: Model) -> Model:
-    """The whole model in every process; one that is not sharded is returned as it is."""
+def unsharded(model: Model) -> Model:
+    """Return the whole model in every process; a model that is not sharded is returned itself."""
     if not is_sharded(model):
         return model
     device = next(model.parameters()).device
@@ -83,23 +74,3 @@ def plain(model: Model) -> Model:
     copy.load_state_dict({name: full(tensor) for name, tensor in model.state_dict().items()})
     copy.provenance = model.provenance
     return copy.requires_grad_(False)
-
-
-def full(tensor: Tensor) -> Tensor:
-    """The whole of a tensor of which each process may hold a slice."""
-    return cast(Any, tensor).full_tensor() if is_sliced(tensor) else tensor
-
-
-def local(tensor: Tensor) -> Tensor:
-    """What this process holds of a tensor."""
-    return cast(Any, tensor).to_local() if is_sliced(tensor) else tensor
-
-
-def placed(whole: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor as another of its shape is held: in slices, or whole."""
-    if not is_sliced(like) or whole.shape != like.shape:
-        return whole
-    from torch.distributed.tensor import distribute_tensor
-
-    layout, there = cast(Any, like), whole.to(like.device, like.dtype)
-    return distribute_tensor(there, layout.device_mesh, layout.placements, src_data_rank=None)

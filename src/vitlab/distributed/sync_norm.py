@@ -1,7 +1,7 @@
 """Batch norm over the images of all processes.
 
-PyTorch's own `SyncBatchNorm` needs GPUs; this one works wherever an all-reduce does, takes slices
-of any length, and gives what one process gives for the whole batch.
+PyTorch's own `SyncBatchNorm` needs GPUs; this one works wherever an all-reduce does, takes shares
+of any length, and gives what one process computes for the whole batch.
 """
 
 from collections.abc import Iterator
@@ -18,29 +18,29 @@ class Sum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, own: Tensor) -> Tensor:
-        """Every process gets the same sum."""
+        """Return the same sum in every process."""
         total = own.detach().clone()
         dist.all_reduce(total)
         return total
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        """The sum went to all processes, so all have a say."""
+        """Sum the gradients of all processes, since all of them used the sum."""
         total = gradients[0].clone()
         dist.all_reduce(total)
         return total
 
 
 def summed(own: Tensor) -> Tensor:
-    """The sum over all processes, differentiable."""
+    """Return the sum over all processes, differentiable."""
     return cast(Tensor, Sum.apply(own))  # type: ignore[no-untyped-call]
 
 
 class SyncBatchNorm(nn.BatchNorm2d):
-    """`BatchNorm2d` whose statistics in training are those of all processes' images.
+    """`BatchNorm2d` whose training statistics are those of all processes' images.
 
     Attributes:
-        counted: whether the images that pass are real; stand-ins leave no trace
+        counted: whether the images that pass are real; black ones leave no trace
     """
 
     counted = True
@@ -56,15 +56,15 @@ class SyncBatchNorm(nn.BatchNorm2d):
         mean = sums[:-1] / count.clamp(min=1)
         away = own - mean.view(shape)
         squares = (away * away).sum((0, 2, 3)) if self.counted else away.sum((0, 2, 3)) * 0
-        var = summed(squares) / count.clamp(min=1)  # in a second pass: nothing cancels
+        var = summed(squares) / count.clamp(min=1)  # in a second pass, so that nothing cancels
         if count > 0:
-            self._remember(mean.detach(), var.detach(), count)
+            self._update(mean.detach(), var.detach(), count)
         scale = torch.rsqrt(var + self.eps) * self.weight
         return (away * scale.view(shape) + self.bias.view(shape)).to(input.dtype)
 
     @torch.no_grad()
-    def _remember(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
-        """Running statistics, as `BatchNorm2d` keeps them."""
+    def _update(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
+        """Update the running statistics as `BatchNorm2d` does."""
         running = (cast(Tensor, self.running_mean), cast(Tensor, self.running_var))
         unbiased = var * (count / (count - 1).clamp(min=1))
         cast(Tensor, self.num_batches_tracked).add_(1)
@@ -73,7 +73,7 @@ class SyncBatchNorm(nn.BatchNorm2d):
 
 
 def synchronize(model: nn.Module) -> None:
-    """Put a `SyncBatchNorm` with the same weights in the place of every batch norm."""
+    """Replace every batch norm by a `SyncBatchNorm` with the same weights."""
     for name, module in list(model.named_modules()):
         if type(module) is not nn.BatchNorm2d:
             continue
@@ -87,8 +87,8 @@ def synchronize(model: nn.Module) -> None:
 
 
 @contextmanager
-def left_out(model: nn.Module) -> Iterator[None]:
-    """In the block images pass through the batch norms without counting."""
+def uncounted(model: nn.Module) -> Iterator[None]:
+    """Within the context, images pass through the batch norms without counting."""
     norms = [module for module in model.modules() if isinstance(module, SyncBatchNorm)]
     for norm in norms:
         norm.counted = False

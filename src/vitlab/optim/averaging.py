@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from vitlab.distributed.parallel import local
+from vitlab.optim.sliced import local
 
 Model = TypeVar("Model", bound=nn.Module)
 

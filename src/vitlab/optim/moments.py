@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from vitlab.distributed.parallel import is_sliced, placed
+from vitlab.optim.sliced import is_sliced, placed
 
 
 def pack(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Early stopping: the best weights so far, and how long they have been the best."""
+"""Early stopping: the best weights so far, and for how long they have been the best."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 @dataclass
 class Best:
-    """The best weights by the validation images: the most accurate, of equals the less surprised.
+    """The best weights on the validation images: the highest accuracy, ties to the lower loss.
 
     Attributes:
-        step: when they were looked at (0: never yet)
+        step: number of steps they had taken (0: none yet)
         accuracy: theirs
         loss: theirs, in nats
-        since: looks taken since without a gain
+        since: evaluations since then
         weights: a copy of them, buffers included
     """
 
@@ -24,23 +24,23 @@ class Best:
     since: int = 0
     weights: dict[str, Tensor] = field(default_factory=dict)
 
-    def look(self, step: int, accuracy: float, loss: float, model: nn.Module) -> None:
-        """Take note of a look at the validation images."""
+    def compare(self, step: int, accuracy: float, loss: float, model: nn.Module) -> None:
+        """Compare an evaluation with the best so far; keep the model's weights if it is better."""
         if (accuracy, -loss) <= (self.accuracy, -self.loss):
             self.since += 1
             return
         self.step, self.accuracy, self.loss, self.since = step, accuracy, loss, 0
         self.weights = {name: value.clone() for name, value in model.state_dict().items()}
 
-    def worn_out(self, patience: int) -> bool:
-        """Whether patience (0: without end) is at its end."""
+    def exhausted(self, patience: int) -> bool:
+        """Return whether `patience` evaluations (0: no limit) have passed without a gain."""
         return 0 < patience <= self.since
 
-    def give_to(self, model: nn.Module) -> None:
-        """Make a model what it was when it was best."""
+    def restore(self, model: nn.Module) -> None:
+        """Load the best weights, if there are any, into a model."""
         if self.weights:
             model.load_state_dict(self.weights)
 
-    def plain(self) -> dict[str, Any]:
-        """All but the weights, as JSON can hold it."""
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything but the weights as JSON values."""
         return {key: getattr(self, key) for key in ("step", "accuracy", "loss", "since")}

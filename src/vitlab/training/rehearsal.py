@@ -1,143 +1,186 @@
-"""What a run finds out before its first step: what fits, what compiles, how fast it goes.
+"""What a run measures before its first step: what fits, what compiles, how fast it goes.
 
-Steps are taken for it with a learning rate of 0, then everything is put back: the run that follows
-is to the last bit the one that a recipe with the numbers decided here describes.
+For this, steps are taken with a learning rate of 0 and undone afterwards: the run that follows is,
+to the last bit, that of a recipe with the numbers decided here.
 """
 
 import copy
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import torch
 
 from vitlab.data.loading.batches import Batch
 from vitlab.device import peak_memory
-from vitlab.errors import UserError
+from vitlab.distributed.shares import counted
+from vitlab.errors import DivergedError, UserError
 from vitlab.progress import say
-from vitlab.training.budget import FEWEST, FIRST, LONGEST, SHARE, Pace, announcement
-from vitlab.training.checkpoint import Checkpoint
-from vitlab.training.state import State
+from vitlab.training.budget import FEWEST, LONGEST, SHARE, WARMUP
+from vitlab.training.saving.checkpoint import Checkpoint
+from vitlab.training.saving.state import State
 from vitlab.training.step import recompute as memory
+from vitlab.training.step.trainer import Trainer
 from vitlab.training.stop import Interrupted, Stop
 from vitlab.units import storage
 
-if TYPE_CHECKING:
-    from vitlab.training.loop import Loop
 
-MANY = 10**9  # steps, more than are ever measured
+@dataclass(frozen=True)
+class Found:
+    """What a rehearsal found out.
+
+    Attributes:
+        micro_batch: images per pass that fit (None: not asked for)
+        step: seconds per step, loading included (0: not asked for)
+    """
+
+    micro_batch: int | None
+    step: float
 
 
-def rehearse(loop: "Loop", stop: Stop) -> None:
-    """Decide what the recipe leaves open, and compile."""
-    pieces = loop.recipe.micro_batch == "auto"
-    steps = bool(loop.pacer.budget) and not loop.decided.plan
-    if not (pieces or steps or loop.engine.compiled):
-        return
-    with put_back(loop.state):
-        batches = loop.batches(loop.state.step + (MANY if steps else 1))
-        batch = next(batches)
-        if pieces:
-            loop.settle(replace(loop.decided, micro_batch=choose_pieces(loop, batch)))
-        if loop.engine.compiled:
-            compile_for(loop, batch)
-        pace = measure(loop, batches, batch, stop) if steps else None
-        batches.close()
-    if pace is not None:
-        total = fit(loop, pace)
-        loop.settle(replace(loop.decided, plan=((0, total),)))
-        say(announcement(total, loop.recipe.epochs, loop.pacer.budget))
-    if pieces or steps:
-        loop.folder.decide(loop.decided)
+def rehearse(
+    trainer: Trainer,
+    state: State,
+    batches: Iterator[Batch],
+    size: bool,
+    budget: float,
+    stop: Stop,
+) -> Found:
+    """Compile if that is asked for, and find out what a recipe leaves open.
+
+    Args:
+        trainer: takes the steps
+        state: changed by them: see `undone`
+        batches: as many as are asked for
+        size: whether to choose the images per pass
+        budget: seconds that the run must fit into (0: do not measure)
+        stop: ends the measurement
+
+    Raises:
+        DeviceError: not even one image fits into memory.
+        DivergedError: the loss or gradient of the untrained model is not finite.
+        Interrupted: a stop was asked for.
+    """
+    batch, micro_batch = next(batches), None
+    if size:
+        trainer.micro_batch = micro_batch = choose_micro_batch(trainer, state, batch)
+    if trainer.engine.compiled:
+        compile_for(trainer, state, batch)
+    step = seconds_per_step(trainer, state, batches, budget, stop) if budget else 0.0
+    return Found(micro_batch, step)
 
 
 @contextmanager
-def put_back(state: State) -> Iterator[None]:
-    """Whatever happens to a state in the block, afterwards it is as it was."""
+def undone(state: State) -> Iterator[None]:
+    """Restore a state at the end of the block, also after an error."""
     now = state.checkpoint()
     tensors = {name: t.detach().to("cpu", copy=True) for name, t in now.tensors.items()}
     before = Checkpoint(tensors, copy.deepcopy(now.state))
-    yield
-    state.restore(before)
+    try:
+        yield
+    finally:
+        state.restore(before)
 
 
-def choose_pieces(loop: "Loop", batch: Batch) -> int:
-    """The most images at once, of the batch or of a half, a quarter, … of it, that fit."""
-    device, whole = loop.device, loop.recipe.batch
-    least = 2 if loop.recipe.augment.mixup or loop.recipe.augment.cutmix else 1  # mixed in pairs
-    if device.type == "cuda":
+def rehearse_step(trainer: Trainer, state: State, batch: Batch) -> None:
+    """Take a step that moves no weight, and wait for it.
 
-        def learn(size: int) -> None:
-            loop.learn(batch, 0.0, size, only_first=True)
+    Raises:
+        DivergedError: the loss or gradient of the untrained model is not finite.
+    """
+    if batch.total:
+        fault = trainer.step(state, batch, lr=0.0, seed=0).fault
+        if fault:
+            raise DivergedError(
+                f"the {fault} is not finite before the first step: check the images and the model"
+            )
 
-        size = memory.largest_that_fits(
-            whole, lambda n: n >= least and memory.try_on_gpu(learn, n, device)
-        )
-        have = torch.cuda.mem_get_info(device)[1]
-        say(
-            f"{size:,} of {whole:,} images at once: {storage(peak_memory(device))} of "
-            f"{storage(have)} at the peak"
-        )
-        return size
+
+def choose_micro_batch(trainer: Trainer, state: State, batch: Batch) -> int:
+    """Return the largest number of images per pass that fits: the batch, a half, a quarter, ….
+
+    Raises:
+        DeviceError: not even one image fits.
+    """
+    augment, whole = trainer.recipe.augment, trainer.recipe.batch
+    least = 2 if augment.mixup or augment.cutmix else 1  # images are mixed in pairs
+    if trainer.device.type == "cuda":
+        return _largest_on_gpu(trainer, state, batch, least)
     few = next(batch.pieces(4))
-    kept = memory.kept_for_backward(lambda: loop.loss_of(few)) / max(1, len(few))
-    # moments and gradients are still to come; the backward pass wants about half as much again
-    weights = sum(w.numel() * w.element_size() for w in loop.state.model.parameters())
+    kept = memory.kept_for_backward(lambda: trainer.loss(few)) / max(1, len(few))
+    # moments and gradients are still to come; the backward pass needs about half as much again
+    weights = sum(w.numel() * w.element_size() for w in trainer.model.parameters())
     room = memory.SHARE * memory.free_memory() - 4 * weights
     size = memory.largest_that_fits(whole, lambda n: n >= least and 1.5 * n * kept <= room)
     say(
-        f"{size:,} of {whole:,} images at once: about {storage(1.5 * size * kept)} of "
+        f"{size:,} of {whole:,} images per pass: about {storage(1.5 * size * kept)} of "
         f"{storage(memory.free_memory())} free"
     )
     return size
 
 
-def compile_for(loop: "Loop", batch: Batch) -> None:
-    """Compile forward and backward pass for the pieces of a batch; without, if that fails."""
+def _largest_on_gpu(trainer: Trainer, state: State, batch: Batch, least: int) -> int:
+    """Return the largest number of images per pass, by trying."""
+    device, whole = trainer.device, trainer.recipe.batch
+
+    def learn(size: int) -> None:
+        rehearse_step(trainer, state, counted(next(batch.pieces(size)), trainer.world))
+
+    size = memory.largest_that_fits(
+        whole, lambda n: n >= least and memory.try_on_gpu(learn, n, device)
+    )
+    total = torch.cuda.mem_get_info(device)[1]
+    say(
+        f"{size:,} of {whole:,} images per pass: peak {storage(peak_memory(device))} of "
+        f"{storage(total)}"
+    )
+    return size
+
+
+def compile_for(trainer: Trainer, state: State, batch: Batch) -> None:
+    """Compile forward and backward pass for the passes of a batch; if that fails, do without."""
     start = time.monotonic()
     try:
-        loop.learn(batch, 0.0)
+        rehearse_step(trainer, state, batch)
     except (UserError, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # a compiler's errors are of any kind
+    except Exception as error:  # a compiler raises errors of any kind
         reason = " ".join(str(error).split()[:30]) or type(error).__name__
-        say(f"torch.compile failed, going on without it: {reason}")
-        loop.engine.give_up_compiling()
+        say(f"torch.compile failed, continuing without it: {reason}")
+        trainer.engine.give_up_compiling()
         return
     say(f"compiled in {time.monotonic() - start:.0f} s")
 
 
-def measure(loop: "Loop", batches: Iterator[Batch], batch: Batch, stop: Stop) -> Pace:
-    """What a step, a look at the held-out images and a checkpoint take."""
-    for _ in range(FIRST):
-        loop.learn(batch, 0.0)
-        batch = next(batches)
-    _wait(loop.device)
-    begin, count, span = time.monotonic(), 0, min(LONGEST, SHARE * loop.pacer.budget)
+def seconds_per_step(
+    trainer: Trainer, state: State, batches: Iterator[Batch], budget: float, stop: Stop
+) -> float:
+    """Return how long one step takes, loading included.
+
+    Args:
+        trainer: takes the steps
+        state: changed by them
+        batches: as many as are asked for
+        budget: seconds of the whole run, of which a small share is used here
+        stop: ends the measurement
+
+    Raises:
+        Interrupted: a stop was asked for.
+    """
+    for _ in range(WARMUP):
+        rehearse_step(trainer, state, next(batches))
+    batch = next(batches)
+    _wait(trainer.device)
+    begin, count, span = time.monotonic(), 0, min(LONGEST, SHARE * budget)
     while count < FEWEST or time.monotonic() - begin < span:
-        loop.learn(batch, 0.0)
+        rehearse_step(trainer, state, batch)
         batch = next(batches)
         count += 1
         if stop.asked:
-            raise Interrupted("stopped before the first step; --resume starts again")
-    _wait(loop.device)
-    step = (time.monotonic() - begin) / count
-    begin = time.monotonic()
-    loop.predict(loop.test)
-    look = time.monotonic() - begin
-    return Pace(step, look, loop.recipe.test_every * loop.epoch, look)
-
-
-def fit(loop: "Loop", pace: Pace) -> int:
-    """The steps that the rest of the budget has room for."""
-    begin = time.monotonic()
-    loop.save()
-    save = time.monotonic() - begin
-    often = min(1.0, pace.step / max(loop.host.checkpoint_every, 1e-9))
-    pace = replace(pace, step=pace.step + save * often, last=pace.last + save)
-    return pace.fits(loop.pacer.budget - loop.pacer.spent)
+            raise Interrupted("stopped before the first step; pass --resume to start again")
+    _wait(trainer.device)
+    return (time.monotonic() - begin) / count
 
 
 def _wait(device: torch.device) -> None:

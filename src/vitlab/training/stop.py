@@ -10,28 +10,31 @@ class Interrupted(KeyboardInterrupt):
     """A run was asked to stop, and its state is saved.
 
     Attributes:
-        quiet: whether another process of the same run tells the user
+        quiet: whether another process of the same run reports it
     """
 
     quiet = False
 
 
 class Stop:
-    """In the block SIGINT or SIGTERM asks to stop after the step, a second one stops at once.
+    """Within the context, SIGINT or SIGTERM asks to stop after the current step.
+
+    A second signal stops at once.
+
+    Args:
+        patient: ignore a second signal: several processes must all stop at the same step, and
+            torchrun and schedulers may repeat signals
 
     Attributes:
-        asked: whether one came
-        patient: whether a second one changes nothing, as of several processes all must stop at the
-            same step, and torchrun and schedulers are free with their signals
+        asked: whether a signal came
     """
 
-    def __init__(self) -> None:
-        self.asked = False
-        self.patient = False
+    def __init__(self, patient: bool = False) -> None:
+        self.asked, self.patient = False, patient
         self.before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        """Take over the signals, which only the main thread may."""
+        """Take over the signals, which only the main thread may do."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self.before[number] = signal.signal(number, self._ask)
@@ -43,7 +46,7 @@ class Stop:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give the signals back."""
+        """Restore the signals."""
         for number, handler in self.before.items():
             signal.signal(number, handler)
 

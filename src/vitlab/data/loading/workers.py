@@ -23,6 +23,9 @@ def deaths_reported_late() -> Iterator[None]:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         yield
+    except WorkerDiedError:  # PyTorch's handler would raise again, at the next worker's end
+        before = signal.SIG_DFL
+        raise
     finally:
         signal.signal(signal.SIGCHLD, before)
 

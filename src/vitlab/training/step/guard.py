@@ -1,8 +1,8 @@
-"""No step with a non-finite loss or gradient reaches the weights, and no GPU waits to be asked."""
+"""Optimizer steps that are taken only if loss and gradient are finite, without a GPU waiting."""
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -10,93 +10,85 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Figures:
-    """What the host wants to know of one step.
+    """The figures of one step; reading those of a GPU waits until they have come to the host.
 
     Attributes:
         step: its number, from 1
-        images: how many it learned from
-        loss: summed over them
-        correct: how many of them were right
-        norm: of the whole gradient, before clipping
+        images: number of images it learned from
+        numbers: float64 (3,): summed loss, number of correct answers, norm of the whole gradient
+            before clipping
+        late: whether `numbers` are best read while the next step runs
     """
 
     step: int
     images: int
-    loss: float
-    correct: float
-    norm: float
+    numbers: Tensor
+    late: bool = False
+    copied: torch.cuda.Event | None = None
+
+    @classmethod
+    def of(cls, step: int, images: int, numbers: Tensor, late: bool = False) -> Self:
+        """Start to copy the figures of a step to the host."""
+        if not late or numbers.device.type != "cuda":
+            return cls(step, images, numbers.cpu(), late)
+        host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+        host.copy_(numbers, non_blocking=True)
+        copied = torch.cuda.Event()
+        copied.record()
+        return cls(step, images, host, late, copied)
+
+    @property
+    def loss(self) -> float:
+        """The loss, summed over the images."""
+        return self._read()[0]
+
+    @property
+    def correct(self) -> float:
+        """The number of correct answers."""
+        return self._read()[1]
+
+    @property
+    def norm(self) -> float:
+        """The norm of the whole gradient, before clipping."""
+        return self._read()[2]
 
     @property
     def fault(self) -> str:
-        """What is not finite, if anything."""
+        """What is not finite, if anything: `loss` or `gradient`."""
         if not math.isfinite(self.loss):
             return "loss"
         return "" if math.isfinite(self.norm) else "gradient"
 
+    def _read(self) -> list[float]:
+        if self.copied is not None:
+            self.copied.synchronize()
+        return self.numbers.tolist()
 
-class Guard:
-    """Takes optimizer steps whose loss and gradient are finite, and reports each step's figures.
 
-    On a CPU, and for optimizers that know no better, the host looks at the figures first. On a GPU
-    PyTorch's fused optimizers look themselves: told `found_inf`, a tensor on the device, they leave
-    weights and moments as they are (as under a gradient scaler). The host then reads the figures
-    of one step while the next is under way; `settle` reads the last ones, before anything is saved
-    or written down.
+def can_skip(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimizer checks by itself, on the device, whether to take a step.
+
+    PyTorch's fused optimizers do: given `found_inf`, a tensor on the device, they leave weights and
+    moments as they are (as under a gradient scaler).
+    """
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+def take_step(optimizer: Any, numbers: Tensor, late: bool) -> bool:
+    """Take an optimizer step unless loss or gradient is not finite.
 
     Args:
-        optimizer: what takes the steps
-        device: of its weights
-        late: whether to read late (None: on a GPU, where the optimizer can)
+        optimizer: with gradients in its weights
+        numbers: as in `Figures`, on the device
+        late: let the optimizer check, which `can_skip` must allow; else the host waits and checks
+
+    Returns:
+        Whether the step was taken, as far as the host knows.
     """
-
-    def __init__(
-        self, optimizer: torch.optim.Optimizer, device: torch.device, late: bool | None = None
-    ) -> None:
-        able = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
-        self.optimizer: Any = optimizer
-        self.late = able and (device.type == "cuda" if late is None else late)
-        self.waiting: tuple[int, int, Tensor, torch.cuda.Event | None] | None = None
-
-    def step(self, number: int, images: int, figures: Tensor) -> list[Figures]:
-        """Take a step if it is sound.
-
-        Args:
-            number: of the step, from 1
-            images: how many it learned from
-            figures: loss, correct answers and gradient norm on the device, float64 (3,)
-
-        Returns:
-            The figures that have become known, of this step or of the one before; after one that is
-            not finite nothing was or will be changed by its step.
-        """
-        if not self.late:
-            known = Figures(number, images, *figures.tolist())
-            if not known.fault:
-                self.optimizer.step()
-            return [known]
-        self.optimizer.found_inf = (~figures.isfinite().all()).float()
-        self.optimizer.step()
-        before = self.settle()
-        self.waiting = (number, images, *_to_host(figures))
-        return before
-
-    def settle(self) -> list[Figures]:
-        """The figures that have not been read yet."""
-        if self.waiting is None:
-            return []
-        number, images, figures, copied = self.waiting
-        self.waiting = None
-        if copied is not None:
-            copied.synchronize()
-        return [Figures(number, images, *figures.tolist())]
-
-
-def _to_host(figures: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
-    """A copy under way to the host, and how to know that it has come."""
-    if figures.device.type != "cuda":
-        return figures, None
-    there = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
-    there.copy_(figures, non_blocking=True)
-    copied = torch.cuda.Event()
-    copied.record()
-    return there, copied
+    finite = numbers.isfinite().all()
+    if late:
+        optimizer.found_inf = (~finite).float()
+    elif not finite:
+        return False
+    optimizer.step()
+    return True

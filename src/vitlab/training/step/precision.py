@@ -1,4 +1,4 @@
-"""In what precision a step computes: fp32, bf16 autocast, or weights in bf16 beside fp32 ones."""
+"""The precision of a step: fp32, bf16 autocast, or bf16 weights beside fp32 master weights."""
 
 import copy
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from vitlab import device as devices
 
 
 class Bfloat16Copy:
-    """A model's weights in bf16, which compute, beside the fp32 ones, which learn.
+    """A model's weights in bf16, which compute, beside the fp32 weights, which learn.
 
-    The fp32 weights are the master copies (Micikevicius et al., Mixed Precision Training, 3.1): the
-    optimizer, the average and the checkpoints know these alone, so that updates smaller than the
-    8 bits of bf16 add up. Batch norms stay in fp32 as a whole, buffers are shared, and gradients
-    are added up in fp32 from piece to piece. Unlike autocast, the tokens between the blocks are
-    bf16 too, and weights are cast once a step instead of once a piece.
+    The fp32 weights are the master copies (Micikevicius et al., Mixed Precision Training, 3.1):
+    optimizer, average and checkpoints use only these, so that updates smaller than the 8 bits of
+    bf16 add up. Batch norms stay in fp32, buffers are shared, and gradients are accumulated in
+    fp32. Unlike autocast, the tokens between the blocks are bf16 too, and weights are cast once per
+    step instead of once per pass.
 
     Args:
         master: the model in fp32
@@ -36,12 +36,12 @@ class Bfloat16Copy:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Take over the fp32 weights as the last step left them."""
+        """Copy the fp32 weights as the last step left them."""
         torch._foreach_copy_(self.weights, self.masters)
 
     @torch.no_grad()
     def collect(self) -> None:
-        """Add the gradients to those of the fp32 weights, and forget them here."""
+        """Move the gradients to the fp32 weights, added to those already there."""
         for mine, theirs in zip(self.weights, self.masters, strict=True):
             if mine.grad is not None:
                 grad = mine.grad.float()
@@ -50,18 +50,19 @@ class Bfloat16Copy:
 
 
 class Engine:
-    """What a batch goes through: the model itself or its bf16 copy, compiled or not.
+    """The network that a batch passes through: the model or its bf16 copy, compiled or not.
 
     Attributes:
         network: what an objective calls
-        shared: the same before it is compiled: over several processes it averages gradients
+        shared: the same before compilation; with several processes it averages gradients
+        plain: the module under both
         model: the weights that learn, in fp32
 
     Args:
         model: the weights that learn
         precision: fp32, bf16 or bf16-pure
-        compiled: whether the network's forward and backward pass are compiled
-        share: puts a network on several processes
+        compiled: whether forward and backward pass are compiled
+        share: wraps the network for several processes
     """
 
     def __init__(
@@ -76,11 +77,11 @@ class Engine:
         self.copy = Bfloat16Copy(model) if precision == "bf16-pure" else None
         self.plain: nn.Module = model if self.copy is None else self.copy.model
         self.compiled, self.shared = compiled, share(self.plain)
-        # dynamic=False: one graph a size; sizes that come later run as they are, see `computing`
+        # dynamic=False: one graph per size; sizes that come later run uncompiled
         self.network: Any = torch.compile(self.shared, dynamic=False) if compiled else self.shared
 
     def begin(self) -> None:
-        """Before a batch: training mode, and the weights as the last step left them."""
+        """Prepare for a batch: training mode, and the weights as the last step left them."""
         for model in {self.model, self.plain}:
             if not model.training:  # the walk over all modules is not free
                 model.train()
@@ -88,24 +89,24 @@ class Engine:
             self.copy.refresh()
 
     def images(self, pixels: Tensor) -> Tensor:
-        """Normalized images as the network takes them."""
+        """Return normalized images in the network's precision."""
         return pixels if self.copy is None else pixels.bfloat16()
 
     def computing(self) -> AbstractContextManager[object]:
-        """Where the forward pass runs."""
+        """Return the context of a forward pass."""
         if self.precision == "bf16":
             return devices.autocast(self.device, "bf16")
         return nullcontext()
 
     def collect(self) -> None:
-        """After the backward pass of a piece."""
+        """Collect the gradients of a backward pass."""
         if self.copy is not None:
             self.copy.collect()
 
-    def settle(self) -> AbstractContextManager[object]:
-        """From here on nothing is compiled: a batch short of damaged images runs as it is."""
+    def no_more_compiling(self) -> AbstractContextManager[object]:
+        """Within the context, batches of other sizes (without damaged images) run uncompiled."""
         return torch.compiler.set_stance("eager_on_recompile") if self.compiled else nullcontext()
 
     def give_up_compiling(self) -> None:
-        """Go on without."""
+        """Run uncompiled from now on."""
         self.compiled, self.network = False, self.shared

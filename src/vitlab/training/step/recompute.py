@@ -1,4 +1,4 @@
-"""Making a batch fit: activations recomputed, and the largest piece that a device can hold."""
+"""Making a batch fit into memory: recomputed activations, and the largest pass that fits."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -9,18 +9,22 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vitlab.errors import UserError
+from vitlab.errors import DeviceError
 from vitlab.units import storage
 
-SHARE = 0.9  # of a device's memory that a batch may take: evaluation and fragments want some
+SHARE = 0.9  # of a device's memory that a batch may take; evaluation and fragments need some
 
 
 @contextmanager
 def recomputed(model: nn.Module, on: bool) -> Iterator[None]:
-    """In the block a model keeps of each encoder block its input only (Chen et al., 2016).
+    """Within the context, keep only the input of each encoder block (Chen et al., 2016).
 
-    The backward pass computes a block once more, with the random numbers it had, so dropout and
-    stochastic depth fall as they fell and every gradient has the same bits.
+    The backward pass recomputes a block with the same random numbers, so dropout and stochastic
+    depth repeat and every gradient has the same bits.
+
+    Args:
+        model: a Vision Transformer
+        on: whether to do so
     """
     if not on:
         yield
@@ -28,7 +32,7 @@ def recomputed(model: nn.Module, on: bool) -> Iterator[None]:
     blocks = getattr(model, "blocks", None)
     assert isinstance(blocks, nn.ModuleList)
     for block in blocks:
-        block.forward = _recomputing(block.forward)  # in the instance, before the class's own
+        block.forward = _recomputing(block.forward)  # the instance's own hides the class's
     try:
         yield
     finally:
@@ -44,7 +48,7 @@ def _recomputing(forward: Callable[..., Tensor]) -> Callable[..., Any]:
 
 
 def pieces_to_try(batch: int) -> list[int]:
-    """The whole batch, its half, its quarter, …, one image."""
+    """Return the batch size, a half, a quarter and so on of it, and 1."""
     sizes = [batch]
     while sizes[-1] > 1:
         sizes.append(-(-sizes[-1] // 2))
@@ -52,19 +56,21 @@ def pieces_to_try(batch: int) -> list[int]:
 
 
 def largest_that_fits(batch: int, fits: Callable[[int], bool]) -> int:
-    """The largest piece of a batch that fits.
+    """Return the largest of `pieces_to_try` that fits.
 
     Raises:
-        ValueError: not one image does.
+        DeviceError: not even one image fits.
     """
     for size in pieces_to_try(batch):
         if fits(size):
             return size
-    raise UserError("out of memory with one image at once: a smaller model or --image-size may fit")
+    raise DeviceError(
+        "out of memory with one image per pass: choose a smaller --model or --image-size"
+    )
 
 
 def try_on_gpu(learn: Callable[[int], None], size: int, device: torch.device) -> bool:
-    """Whether a step with so many images at once leaves some of the GPU's memory free."""
+    """Return whether a step with `size` images per pass leaves some of the GPU's memory free."""
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     try:
@@ -76,7 +82,7 @@ def try_on_gpu(learn: Callable[[int], None], size: int, device: torch.device) ->
 
 
 def kept_for_backward(forward: Callable[[], Tensor]) -> int:
-    """Bytes that a forward pass keeps for the backward one, weights not counted."""
+    """Return the bytes that a forward pass keeps for the backward pass, weights excluded."""
     kept: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
@@ -93,7 +99,7 @@ def kept_for_backward(forward: Callable[[], Tensor]) -> int:
 
 
 def free_memory() -> int:
-    """Bytes that this machine can still give, as far as the system tells."""
+    """Return the bytes of memory that this machine has free, as far as the system reports it."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123
             values = dict(line.split(":", 1) for line in lines)
@@ -104,13 +110,13 @@ def free_memory() -> int:
 
 @contextmanager
 def out_of_memory_explained(size: int) -> Iterator[None]:
-    """Turn the lack of GPU memory into one line for the user."""
+    """Turn a lack of GPU memory into one line for the user."""
     try:
         yield
     except torch.OutOfMemoryError as error:
         have = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0
         of = f" of the GPU's {storage(have)}" if have else ""
-        raise UserError(
-            f"out of memory{of} with {size} images at once: --micro-batch auto finds what fits, "
-            "--checkpoint-activations yes makes more fit"
+        raise DeviceError(
+            f"out of memory{of} with {size} images per pass: --micro-batch auto finds the number "
+            "that fits, --checkpoint-activations makes more fit"
         ) from error

@@ -1,9 +1,9 @@
-"""Checkpoints that every process writes its own slices of, while training goes on.
+"""Checkpoints of which every process writes its own slices, while training goes on.
 
-The slices are copied to the CPU at the step; a thread writes, syncs and sums them up in a folder
-beside. When all processes are done, the first one moves the files into the checkpoint's draft,
-writes the manifest last and renames it, so that what a killed run leaves is never a checkpoint.
-The folder must be on a file system that all machines see.
+The slices are copied to the CPU at the step; a thread writes, syncs and checksums them in a folder
+beside the checkpoint's place. When all processes are done, the first one moves the files into the
+checkpoint's draft, writes the manifest last and renames the draft, so that whatever a killed run
+leaves is never a checkpoint. The folder must be on a file system that all machines see.
 """
 
 import json
@@ -16,11 +16,11 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitlab.distributed.parallel import is_sliced, local
 from vitlab.distributed.world import World
 from vitlab.errors import UserError
 from vitlab.files import explained, staged_folder, sync
-from vitlab.training.checkpoint import (
+from vitlab.optim.sliced import is_sliced, local
+from vitlab.training.saving.checkpoint import (
     SHARDS,
     STATE,
     Checkpoint,
@@ -33,7 +33,7 @@ from vitlab.training.checkpoint import (
 
 @dataclass
 class Saving:
-    """A save under way: begun by `start`, brought to its end by `finish`, both in all processes."""
+    """A checkpoint being written: begun by `start`, completed by `finish`, in all processes."""
 
     world: World
     folder: Path
@@ -51,16 +51,16 @@ class Saving:
 
     @property
     def file(self) -> str:
-        """The name of this process's slices."""
+        """The name of the file with this process's slices."""
         return name_of(self.world.rank, self.world.size)
 
     @property
-    def ready(self) -> bool:
+    def written(self) -> bool:
         """Whether this process has written its slices, or failed to."""
         return not self.thread.is_alive()
 
     def write(self, tensors: dict[str, Tensor]) -> None:
-        """What the thread does."""
+        """Write this process's slices: the thread's work."""
         file = self.parts / self.file
         try:
             with explained(file):
@@ -71,17 +71,17 @@ class Saving:
             self.error = error
 
     def finish(self) -> None:
-        """Wait for all slices and make them a checkpoint.
+        """Wait for all slices and turn them into a checkpoint.
 
         Raises:
-            ValueError: a disk is full or refuses; every earlier checkpoint is left as it was.
+            DiskError: a disk is full or refuses; every earlier checkpoint is left as it was.
         """
         self.thread.join()
         try:
             with self.world.agreed():
                 if self.error:
                     raise self.error
-            entries = [json.loads(text) for text in self.world.texts(json.dumps(self.entry))]
+            entries = self.world.gather(self.entry)
             with self.world.agreed():
                 if self.world.first:
                     self._publish(dict(zip(self.layout["files"], entries, strict=True)))
@@ -104,7 +104,7 @@ def start(world: World, folder: Path, step: int, checkpoint: Checkpoint) -> Savi
     """Copy the slices and begin to write them; training may go on at once.
 
     Raises:
-        ValueError: a folder cannot be made.
+        DiskError: the folder cannot be created.
     """
     sliced = {k: t for k, t in checkpoint.tensors.items() if is_sliced(t)}
     layout = {
@@ -128,5 +128,5 @@ def start(world: World, folder: Path, step: int, checkpoint: Checkpoint) -> Savi
 
 
 def name_of(rank: int, size: int) -> str:
-    """The file of a process's slices."""
+    """Return the file name of a process's slices."""
     return f"state-{rank + 1:05d}-of-{size:05d}.safetensors"

@@ -1,12 +1,11 @@
-"""Checkpoints that are whole or not there: safetensors, JSON and a manifest of checksums.
+"""Checkpoints that are complete or not there: safetensors, JSON and a manifest of checksums.
 
 Nothing here unpickles. A checkpoint is staged beside its place, synced and renamed; its manifest
-holds the size and sha256 of every file, and one that does not match is passed over.
+holds the size and sha256 of every file, and a checkpoint that does not match it is skipped.
 """
 
 import json
 import shutil
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +16,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from vitlab.errors import RunError
 from vitlab.files import sha256, staged_folder
+from vitlab.runs import RENAMED
 
 TENSORS, STATE, MANIFEST = "state.safetensors", "state.json", "manifest.json"
-SHARDS = "shards.json"  # of a checkpoint that many processes wrote (shards.py)
-KEEP = 2  # the newest may turn out damaged
+SHARDS = "shards.json"  # of a checkpoint that several processes wrote (sharded_checkpoints.py)
+KEEP = 2  # the newest may turn out to be damaged
 DAMAGE = (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run needs to go on: tensors by name, and everything else as JSON can hold it."""
+    """What a run needs to continue: tensors by name, and everything else as JSON values."""
 
     tensors: dict[str, Tensor]
     state: dict[str, Any]
@@ -37,7 +38,7 @@ def save(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
     """Write the checkpoint of a step into a run's folder of checkpoints, and drop older ones.
 
     Raises:
-        ValueError: the disk is full or refuses; every earlier checkpoint is left as it was.
+        DiskError: the disk is full or refuses; every earlier checkpoint is left as it was.
     """
     place = place_of(folder, step)
     with staged_folder(place) as draft:
@@ -51,36 +52,30 @@ def save(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
 
 
 def place_of(folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step is kept."""
+    """Return the folder of a step's checkpoint."""
     return folder / f"step-{step:09d}"
 
 
 def entry(file: Path) -> dict[str, Any]:
-    """What a manifest says of a file."""
+    """Return a file's entry in the manifest."""
     return {"bytes": file.stat().st_size, "sha256": sha256(file)}
 
 
 def write_manifest(draft: Path, step: int, files: dict[str, dict[str, Any]]) -> None:
-    """The sign that a checkpoint is complete, written last."""
+    """Write the sign that a checkpoint is complete, after everything else."""
     text = json.dumps({"step": step, "files": files}, indent=1)
     (draft / MANIFEST).write_text(text, encoding="utf-8")
 
 
+def places(folder: Path) -> list[Path]:
+    """Return the checkpoints that have a manifest, newest first."""
+    return sorted((file.parent for file in folder.glob(f"step-*/{MANIFEST}")), reverse=True)
+
+
 def prune(folder: Path) -> None:
     """Drop all but the newest checkpoints."""
-    for old in _places(folder)[KEEP:]:
+    for old in places(folder)[KEEP:]:
         shutil.rmtree(old, ignore_errors=True)
-
-
-def load(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, if there is one, and remarks on those that were not."""
-    remarks: list[str] = []
-    for place in _places(folder):
-        try:
-            return read(place), remarks
-        except DAMAGE as error:
-            remarks.append(f"checkpoint {place} is damaged and was passed over: {error}")
-    return None, remarks
 
 
 def tidy(folder: Path) -> None:
@@ -89,27 +84,62 @@ def tidy(folder: Path) -> None:
         shutil.rmtree(draft, ignore_errors=True)
 
 
+def load(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """Return the newest undamaged checkpoint, if any, and a remark on each that was skipped."""
+    remarks: list[str] = []
+    for place in places(folder):
+        try:
+            return read(place), remarks
+        except DAMAGE as error:
+            remarks.append(f"checkpoint {place} is damaged and was skipped: {error}")
+    return None, remarks
+
+
 def read(place: Path) -> Checkpoint:
-    """One checkpoint; a sharded one is put together.
+    """Return one checkpoint; the slices of a sharded one are joined.
+
+    Names of the code before the first release are replaced by today's (`RENAMED`).
 
     Raises:
-        One of `DAMAGE`: something is missing or not what the manifest says.
+        One of `DAMAGE`: something is missing, or is not what the manifest says.
     """
     files = json.loads((place / MANIFEST).read_text(encoding="utf-8"))["files"]
-    for name, want in files.items():
+    for name, expected in files.items():
+        file = place / name
         if Path(name).name != name:
-            raise ValueError(f"{name!r} is no name of a file")
-        if (place / name).stat().st_size != want["bytes"] or sha256(place / name) != want["sha256"]:
+            raise ValueError(f"{name!r} is not a file name")
+        if file.stat().st_size != expected["bytes"] or sha256(file) != expected["sha256"]:
             raise ValueError(f"{name} does not match its checksum")
     state = json.loads((place / STATE).read_text(encoding="utf-8"))
     if SHARDS in files:
-        return Checkpoint(_join(place, files), state)
-    tensors = load_file(place / TENSORS)
-    return Checkpoint({name: tensor.clone() for name, tensor in tensors.items()}, state)
+        tensors = _join(place, files)
+    else:
+        tensors = {name: t.clone() for name, t in load_file(place / TENSORS).items()}
+    return Checkpoint(
+        {_today(name): tensor for name, tensor in tensors.items()},
+        {_today(key): value for key, value in state.items()},
+    )
+
+
+def read_chosen(place: Path) -> Checkpoint:
+    """Return the checkpoint that the first process chose.
+
+    Raises:
+        RunError: it cannot be read here.
+    """
+    try:
+        return read(place)
+    except DAMAGE as error:
+        raise RunError(f"cannot read checkpoint {place} on this machine: {error}") from error
+
+
+def _today(name: str) -> str:
+    first, dot, rest = name.partition(".")
+    return RENAMED.get(first, first) + dot + rest
 
 
 def _join(place: Path, files: dict[str, Any]) -> dict[str, Tensor]:
-    """The tensors of a sharded checkpoint: slices along the first dimension, behind one another."""
+    """Return the tensors of a sharded checkpoint, whose slices are along the first dimension."""
     layout = json.loads((place / SHARDS).read_text(encoding="utf-8"))
     if not set(layout["files"]) <= set(files):
         raise ValueError("its manifest does not list all shards")
@@ -122,26 +152,16 @@ def _join(place: Path, files: dict[str, Any]) -> dict[str, Tensor]:
         for name, shape in layout["sliced"].items():
             tensors[name] = torch.cat([shard.get_tensor(name) for shard in shards])
             if list(tensors[name].shape) != shape:
-                raise ValueError(f"the slices of {name} do not make up {shape}")
+                raise ValueError(f"the slices of {name} do not add up to {shape}")
     return tensors
 
 
-def _places(folder: Path) -> list[Path]:
-    """Checkpoints with a manifest, newest first."""
-    return sorted((file.parent for file in folder.glob(f"step-*/{MANIFEST}")), reverse=True)
-
-
 def flatten(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Names under a prefix, `model.` say."""
+    """Return tensors with their names under a prefix, such as `model.`."""
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
 
 
 def pick(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What `flatten` put under a prefix."""
-    return dict(_under(prefix, tensors))
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    for name, tensor in tensors.items():
-        if name.startswith(f"{prefix}."):
-            yield name.removeprefix(f"{prefix}."), tensor
+    """Return the tensors that `flatten` put under a prefix, by their own names."""
+    start = f"{prefix}."
+    return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}

@@ -1,0 +1,73 @@
+"""What a recipe and a run's decisions come to in steps."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from vitlab.data.loading.order import steps
+from vitlab.optim.schedule import learning_rate
+from vitlab.recipes.decisions import Decisions
+from vitlab.recipes.recipe import Recipe
+
+LINES = 500  # training lines in the journal of a whole run
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The length of a run and what is due when.
+
+    Attributes:
+        recipe: with the decisions in it
+        epoch: steps per epoch, a fraction
+        total: steps of the whole run
+        journal_every: steps between two training lines of the journal
+        evaluations: the steps after which the model is evaluated
+    """
+
+    recipe: Recipe
+    epoch: float
+    total: int
+    journal_every: int
+    evaluations: frozenset[int]
+
+    def learning_rate(self, step: int) -> float:
+        """Return the learning rate of a step, from 0."""
+        peak, schedule = self.recipe.optimizer.lr, self.recipe.schedule
+        return learning_rate(step, self.total, self.epoch, peak, schedule)
+
+    def seed(self, step: int) -> int:
+        """Return the seed of a step's random numbers."""
+        return step_seed(self.recipe.seed, step)
+
+    def logs(self, step: int) -> bool:
+        """Return whether the journal gets a training line after `step` steps."""
+        return step % self.journal_every == 0 or step == self.total
+
+
+def plan_for(recipe: Recipe, decisions: Decisions, images: int, step: int) -> Plan:
+    """Return the plan in force when a step is taken.
+
+    Args:
+        recipe: as the user asked for it
+        decisions: of the run so far
+        images: training images per epoch
+        step: the next to take, from 0
+    """
+    recipe = decisions.applied_to(recipe, images)
+    epoch = images / recipe.batch
+    longest = recipe.steps or steps(recipe.epochs, images, recipe.batch)
+    total = decisions.total_steps(step) if decisions.plan else longest
+    evaluations = evaluation_steps(total, recipe.test_every * epoch)
+    return Plan(recipe, epoch, total, max(1, longest // LINES), frozenset(evaluations))
+
+
+def step_seed(seed: int, step: int) -> int:
+    """Return the seed of a step's random numbers, in [0, 2^63)."""
+    return int(np.random.SeedSequence((seed, step)).generate_state(1, np.uint64)[0] >> 1)
+
+
+def evaluation_steps(total: int, every: float) -> set[int]:
+    """Return the steps after which to evaluate: about every `every` steps, and at the end."""
+    before = math.ceil(total / every - 0.5) - 1  # the last of these is not too near the end
+    return {max(1, round(number * every)) for number in range(1, before + 1)} | {total}

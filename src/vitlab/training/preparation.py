@@ -1,0 +1,211 @@
+"""What is worked out and refused before a run writes anything."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from vitlab.data.loading.shape import input_shape
+from vitlab.data.sources.opening import open_data
+from vitlab.data.sources.splits import Splits, fingerprint, with_validation
+from vitlab.distributed.parallel import shard
+from vitlab.distributed.sync_norm import synchronize
+from vitlab.distributed.world import World
+from vitlab.errors import OptionError, RunError
+from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.create import build
+from vitlab.objectives.classify import Classify
+from vitlab.optim import optimizers
+from vitlab.optim.averaging import WeightAverage
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.runs import RunFolder
+from vitlab.training import tracking
+from vitlab.training.saving.state import State
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run that can be started or resumed.
+
+    Attributes:
+        recipe: with every field of the model, as the data resolved it
+        host: where and how
+        folder: the run's folder
+        splits: training, validation and test images
+        config: the model's whole configuration
+        fingerprint: of the data
+        started: whether the folder already contains this run (as the first process sees it)
+    """
+
+    recipe: Recipe
+    host: Host
+    folder: RunFolder
+    splits: Splits
+    config: ModelConfig
+    fingerprint: str
+    started: bool
+
+    @property
+    def images(self) -> int:
+        """The number of images in all splits."""
+        parts = (self.splits.train, self.splits.validation, self.splits.test)
+        return sum(len(part) for part in parts if part is not None)
+
+
+def prepare(recipe: Recipe, host: Host, folder: RunFolder, resume: bool, world: World) -> Task:
+    """Work out what a run needs, and refuse what cannot be.
+
+    Raises:
+        RunError: the folder is in the way, or its run was started otherwise.
+        OptionError: options that do not go together, or do not fit the data or the processes.
+        DataError: the data cannot be used.
+        PackageError: a tracker is not installed.
+    """
+    started = world.first and may_use(folder, resume)
+    check_world(recipe, host, world)
+    splits = open_data(recipe.data.data, recipe.data.test_fraction)
+    if recipe.patience:
+        splits = with_validation(splits)
+    config = resolve(recipe, splits)
+    part = recipe.objective
+    objective = Classify(part.label_smoothing, part.loss, part.bce_threshold)
+    objective.check(splits.train.labels)
+    if host.track != "no":
+        tracking.find(host.track)
+    if host.checkpoint_activations and not isinstance(config, ViTConfig):
+        raise OptionError(
+            "checkpoint_activations applies only to Vision Transformers: leave it out"
+        )
+    recipe = replace(recipe, model=recipe.model.resolved(config))
+    mark = fingerprint(splits.whole or splits.train)
+    if started:
+        check_same(folder, recipe, mark)
+    elif resume:
+        world.say(f"no run in {folder.path} yet: starting it")
+    return Task(recipe, host, folder, splits, config, mark, started)
+
+
+def first_state(task: Task, device: torch.device, world: World) -> State:
+    """Return the state of a run before its first step.
+
+    Raises:
+        OptionError: the model cannot be trained by the optimizer.
+    """
+    recipe = task.recipe
+    generator = torch.Generator().manual_seed(recipe.seed)
+    model = build(task.config, generator).to(device)
+    model.provenance = provenance(task)
+    if world.size > 1:
+        synchronize(model)
+    average = None
+    if recipe.average.ema:
+        average = WeightAverage(model, recipe.average.ema, recipe.average.ema_warmup)
+    if task.host.shard:
+        for each in (model, *([average.model] if average else [])):
+            shard(each, world)
+    return State(model, average, optimizers.build(model, recipe.optimizer))
+
+
+def may_use(folder: RunFolder, resume: bool) -> bool:
+    """Return whether the folder contains a run, which must not be in the way.
+
+    Raises:
+        RunError: it contains a run and `resume` is off, or it contains something else.
+    """
+    if folder.started and not resume:
+        raise RunError(
+            f"{folder.path} already contains a run: pass --resume to continue it, or choose "
+            "another --out"
+        )
+    if not folder.started and not folder.free:
+        raise RunError(f"{folder.path} exists and contains no run: choose a new or empty folder")
+    return folder.started
+
+
+def check_world(recipe: Recipe, host: Host, world: World) -> None:
+    """Refuse options that do not fit the number of processes.
+
+    Raises:
+        OptionError: the first of them.
+    """
+    if recipe.batch < world.size:
+        raise OptionError(
+            f"{world.size} processes cannot share a batch of {recipe.batch}: choose a --batch of "
+            f"at least {world.size}, or start fewer processes"
+        )
+    if world.size > 1:
+        alone = [
+            ("--budget", recipe.budget, "set --epochs or --steps"),
+            ("--micro-batch auto", recipe.micro_batch == "auto", "set a number"),
+            ("--precision bf16-pure", recipe.precision == "bf16-pure", "use --precision bf16"),
+        ]
+        for option, given, instead in alone:
+            if given:
+                raise OptionError(f"{option} needs a single process, not {world.size}: {instead}")
+    if not host.shard:
+        return
+    if world.size == 1:
+        raise OptionError("--shard needs several processes: start with torchrun, or leave it out")
+    options = recipe.optimizer
+    if options.optimizer not in ("sgd", "adam", "adamw") or options.rho:
+        name = "SAM" if options.rho else options.optimizer
+        raise OptionError(f"--shard does not support {name}: use sgd, adam or adamw without --rho")
+    if recipe.patience:
+        raise OptionError("--shard does not support --patience: leave one of them out")
+
+
+def resolve(recipe: Recipe, splits: Splits) -> ModelConfig:
+    """Return the whole model configuration; size, channels and classes come from the data.
+
+    Raises:
+        OptionError: the recipe and the data do not go together.
+    """
+    size, channels = input_shape(splits.train)
+    classes, given = len(splits.classes), recipe.model.classes
+    if given not in (None, classes):
+        raise OptionError(
+            f"classes={given}, but {recipe.data.data} has {classes} classes: leave it out"
+        )
+    config = recipe.model.config(
+        image_size=size, channels=channels, classes=classes, labels=splits.classes
+    )
+    if isinstance(config, ViTConfig) and config.queries > 1:
+        raise OptionError(
+            f"queries={config.queries} gives that many outputs per image: classification needs 1"
+        )
+    return config
+
+
+def check_same(folder: RunFolder, recipe: Recipe, mark: str) -> None:
+    """Refuse to continue a run with another recipe, or on other data.
+
+    Raises:
+        RunError: an option has another value than in the run; the data has changed.
+    """
+    old, new = folder.recipe.as_tables(), recipe.as_tables()
+    for part in old:
+        for key in old[part] | new[part]:
+            before, now = old[part].get(key), new[part].get(key)
+            if before != now:
+                raise RunError(
+                    f"{folder.path} was started with {key}={before}, not {now}: leave the option "
+                    "out, or choose another --out"
+                )
+    if folder.fingerprint != mark:
+        raise RunError(
+            f"{recipe.data.data} has changed since {folder.path} was started: choose another --out"
+        )
+
+
+def provenance(task: Task) -> dict[str, Any]:
+    """Return what a saved model says about its training."""
+    recipe, splits = task.recipe, task.splits
+    return {
+        "data": recipe.data.data,
+        "fingerprint": task.fingerprint,
+        "held_out": recipe.data.test_fraction if splits.whole is not None else 0.0,
+        "recipe": recipe.recipe,
+        "seed": recipe.seed,
+        "multi_label": splits.train.labels.several,
+        "epochs": recipe.steps * recipe.batch / len(splits.train) or recipe.epochs,
+    }

@@ -1,0 +1,201 @@
+"""`vitlab.train`: a run from its recipe to its report."""
+
+import platform
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitlab import device as devices
+from vitlab.data.loading.cache import cached
+from vitlab.distributed.launch import joined
+from vitlab.distributed.parallel import unsharded
+from vitlab.distributed.world import World
+from vitlab.errors import RunError
+from vitlab.evaluation.metrics import figures
+from vitlab.evaluation.predictions import Predictions
+from vitlab.models.cost import cost
+from vitlab.models.create import Model
+from vitlab.optim.schedule import warmup_steps
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.runs import RunFolder, default_folder
+from vitlab.training.preparation import Task, first_state, prepare
+from vitlab.training.saving.saver import Saver
+from vitlab.training.saving.state import State
+from vitlab.training.session import Session
+from vitlab.training.step.recompute import recomputed
+from vitlab.training.step.trainer import Trainer
+from vitlab.training.stop import Stop
+from vitlab.training.tracking import Tracker
+from vitlab.weights.load import load
+from vitlab.weights.save import save
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+        folder: the run's folder
+        metrics: its figures, the keys of the command's JSON
+        model: the trained model, on the CPU
+        rank: this process's number if torchrun started several; number 0 reports to the user
+    """
+
+    folder: Path
+    metrics: dict[str, Any]
+    model: Model
+    rank: int = 0
+
+
+def train(
+    recipe: Recipe,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    host: Host | None = None,
+    command: str = "",
+) -> Run:
+    """Train a model by a recipe, test it, and leave a run folder with a report.
+
+    Under torchrun, all processes share every batch; the first one writes and prints.
+
+    Args:
+        recipe: what to learn, from `vitlab.recipe`
+        out: the run's folder; None for a name in `runs/` made of data, recipe and seed
+        resume: continue the run in that folder, to the same bits on a CPU; start it if there is
+            none
+        host: device, workers, checkpoints
+        command: what the user typed, for the report
+
+    Raises:
+        UserError: anything the user can fix (see `vitlab.errors`); what is refused before the
+            first step leaves no folder.
+        KeyboardInterrupt: a stop was asked for; the state is saved, and `resume` continues.
+    """
+    host = host or Host()
+    with joined(host.device, host.timeout) as (world, device), ExitStack() as stack:
+        out = out or default_folder(recipe.data.data, recipe.recipe, recipe.seed)
+        folder = RunFolder(out, silent=not world.first)
+        with world.agreed():
+            task = prepare(recipe, host, folder, resume or world.restarted, world)
+        if result := world.broadcast(folder.result() if task.started else None):
+            world.say(f"the run in {folder.path} is already finished")
+            return Run(folder.path, result, load(folder.model), world.rank)
+        with world.agreed():
+            state = first_state(task, device, world)
+        with world.agreed():
+            if world.first:
+                stack.enter_context(folder.locked())
+                if not task.started:
+                    folder.start(task.recipe, host, command, task.fingerprint)
+        with world.agreed():
+            if not folder.started:
+                raise RunError(
+                    f"{platform.node()} cannot see {folder.path}: put the run folder on storage "
+                    "shared by all machines"
+                )
+        session = _train(task, state, world)
+        return _conclude(task, session, world)
+
+
+def _train(task: Task, state: State, world: World) -> Session:
+    """Continue from the newest checkpoint, or the start, to the end."""
+    recipe, host, folder, splits = task.recipe, task.host, task.folder, task.splits
+    saver = Saver(world, folder.checkpoints, host.checkpoint_every)
+    found = saver.load()
+    if found is not None:
+        state.restore(found)
+    folder.journal.cut(state.tally.journal)
+    model, channels = state.model, task.config.channels
+    compiled = host.compile == "yes"
+    device = next(model.parameters()).device
+    if host.compile == "auto":
+        compiled = device.type == "cuda"
+    trainer = Trainer(model, recipe, world, compiled)
+    with (
+        Stop(patient=world.size > 1) as stop,
+        closing(Tracker(host.track if world.first else "no", folder, state.step)) as tracker,
+        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        recomputed(trainer.engine.plain, host.checkpoint_activations),
+    ):
+        session = Session(
+            recipe,
+            host,
+            folder,
+            state,
+            trainer,
+            saver,
+            source=cached(splits.train, channels),
+            held_out=cached(splits.validation or splits.test, channels),
+            images=task.images,
+            world=world,
+            stop=stop,
+            tracker=tracker,
+        )
+        _announce(task, session)
+        session.run()
+    return session
+
+
+def _announce(task: Task, session: Session) -> None:
+    """Tell the user what will be trained, on what, for how long."""
+    config, plan, world, splits = task.config, session.plan, session.world, task.splits
+    price = cost(config)
+    rows, columns = config.size
+    lines = [
+        f"{config.name} for {rows}x{columns}x{config.channels} and {config.classes} classes: "
+        f"{price.params / 1e6:.2f} M parameters, {price.macs / 1e9:.3g} GMACs"
+    ]
+    images = f"{len(splits.train):,} training and {len(splits.test):,} test images"
+    processes = f"{world.size} processes, " if world.size > 1 else ""
+    planned = f"{plan.total:,} steps"
+    if task.recipe.budget and not session.decisions.plan:
+        planned = f"as many steps as fit into {task.recipe.budget}"
+    place = f"{processes}{session.trainer.device}; run folder {task.folder.path}"
+    lines.append(f"{images}; {planned} on {place}")
+    if warmup_steps(plan.epoch, plan.recipe.schedule) >= plan.total:
+        lines.append("the warm-up is as long as the run: the learning rate never reaches its peak")
+    lines += splits.notes
+    if session.state.step:
+        lines.append(f"continuing after step {session.state.step:,}")
+    for line in lines:
+        world.say(line)
+
+
+def _conclude(task: Task, session: Session, world: World) -> Run:
+    """Save the model, test it, write the report, and finish the journal."""
+    model = unsharded(session.state.evaluated).eval()
+    with world.agreed():
+        if world.first:
+            save(model, task.folder.model)
+    predictions = session.predict(task.splits.test, model)
+    metrics: dict[str, Any] = {}
+    with world.agreed():
+        if world.first:
+            metrics = _result(task, session, model, predictions)
+            task.folder.journal.write({"kind": "result"} | metrics)
+            task.folder.journal.sync()
+    return Run(task.folder.path, world.broadcast(metrics), model.cpu(), world.rank)
+
+
+def _result(task: Task, session: Session, model: Model, predictions: Predictions) -> dict[str, Any]:
+    """Return the run's figures, once they are in its report."""
+    from vitlab.report.gather import write_report  # draws with matplotlib, slow to import
+
+    tally, price = session.state.tally, cost(model)
+    metrics = figures(predictions.probabilities, predictions.labels) | {
+        "model": model.config.name,
+        "params": price.params,
+        "macs": price.macs,
+        "images_per_second": tally.means["images_per_second"],
+        "peak_memory": devices.peak_memory(session.trainer.device),
+        "seconds": tally.seconds,
+        "damaged": len(tally.bad),
+    }
+    metrics |= task.folder.places
+    notes = [*task.splits.notes, *(f"skipped: {message}" for message in tally.bad)]
+    write_report(task.folder, model, task.splits.test, predictions, metrics, notes)
+    return metrics

@@ -1,0 +1,1 @@
+"""Checkpoints: what is in them, their format, and who writes them when."""

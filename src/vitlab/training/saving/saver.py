@@ -1,0 +1,88 @@
+"""Who writes a run's checkpoints: the first process, or all of them where the model is sharded."""
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vitlab.distributed.parallel import is_sharded
+from vitlab.distributed.world import World
+from vitlab.training.saving import checkpoint
+from vitlab.training.saving import sharded_checkpoints as shards
+from vitlab.training.saving.checkpoint import Checkpoint
+from vitlab.training.saving.state import State
+
+
+@dataclass
+class Saver:
+    """Writes checkpoints and finds them again.
+
+    Attributes:
+        world: this process among those of the run
+        folder: the run's folder of checkpoints
+        every: seconds between two checkpoints
+        pending: the checkpoint of a sharded model that is being written while training goes on
+    """
+
+    world: World
+    folder: Path
+    every: float
+    pending: shards.Saving | None = None
+    last: float = field(default_factory=time.monotonic)
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for another checkpoint."""
+        return time.monotonic() - self.last >= self.every
+
+    @property
+    def written(self) -> bool:
+        """Whether this process has written its part of the pending checkpoint."""
+        return self.pending is not None and self.pending.written
+
+    def save(self, state: State) -> None:
+        """Save a checkpoint; all processes call this at the same step.
+
+        Raises:
+            DiskError: the disk is full or refuses; every earlier checkpoint is left as it was.
+        """
+        if is_sharded(state.model):
+            self.finish()
+            self.pending = shards.start(self.world, self.folder, state.step, state.checkpoint())
+        else:
+            with self.world.agreed():
+                if self.world.first:
+                    checkpoint.save(self.folder, state.step, state.checkpoint())
+        self.last = time.monotonic()
+
+    def finish(self) -> None:
+        """Complete the pending checkpoint, if there is one.
+
+        Raises:
+            DiskError: as `save`.
+        """
+        pending, self.pending = self.pending, None
+        if pending:
+            pending.finish()
+
+    @property
+    def newest(self) -> str:
+        """The name of the newest checkpoint; empty if there is none."""
+        return next((place.name for place in checkpoint.places(self.folder)), "")
+
+    def load(self) -> Checkpoint | None:
+        """Return the newest undamaged checkpoint: the first process chooses it, all read it.
+
+        Raises:
+            RunError: another process cannot read what the first one could.
+        """
+        found: Checkpoint | None = None
+        if self.world.first:
+            checkpoint.tidy(self.folder)
+            found, remarks = checkpoint.load(self.folder)
+            for remark in remarks:
+                self.world.say(remark)
+        step = self.world.broadcast(found.state["step"] if found else None)
+        with self.world.agreed():
+            if step is not None and not self.world.first:
+                found = checkpoint.read_chosen(checkpoint.place_of(self.folder, step))
+        return found

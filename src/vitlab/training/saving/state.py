@@ -1,0 +1,114 @@
+"""Everything that changes during a run, and its way into a checkpoint and back."""
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitlab.models.create import Model
+from vitlab.optim import moments
+from vitlab.optim.averaging import WeightAverage
+from vitlab.optim.optimizers import settled
+from vitlab.optim.sliced import placed
+from vitlab.training.patience import Best
+from vitlab.training.saving.checkpoint import Checkpoint, flatten, pick
+from vitlab.training.step.guard import Figures
+
+
+@dataclass
+class Tally:
+    """What a run counts.
+
+    Attributes:
+        sums: loss, correct answers and images since the last line of the journal
+        seconds: time spent training, over all sessions
+        seen: images trained on
+        bad: the message of each damaged image, which names it
+        journal: bytes of metrics.jsonl that belong to the steps done
+        spent: seconds of all sessions, everything included
+    """
+
+    sums: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    seen: int = 0
+    bad: list[str] = field(default_factory=list)
+    journal: int = 0
+    spent: float = 0.0
+
+    def add(self, figures: Figures) -> None:
+        """Add the figures of a step."""
+        for key in ("loss", "correct", "images"):
+            self.sums[key] = self.sums.get(key, 0.0) + getattr(figures, key)
+        self.seen += figures.images
+
+    @property
+    def means(self) -> dict[str, float]:
+        """Loss and accuracy since the last line of the journal, and the run's images per second."""
+        images = max(1.0, self.sums.get("images", 0.0))
+        return {
+            "loss": self.sums.get("loss", 0.0) / images,
+            "accuracy": self.sums.get("correct", 0.0) / images,
+            "images_per_second": self.seen / max(self.seconds, 1e-9),
+        }
+
+
+@dataclass
+class State:
+    """Where a run stands: after `step` steps, with step number `step` (from 0) the next to take.
+
+    `Trainer.step` alone changes the first four.
+
+    Attributes:
+        model: the weights that are trained
+        average: their average, where the recipe has one
+        optimizer: its moments
+        step: number of steps done
+        tally: what the run counts
+        best: the best weights so far, where the run may stop early
+    """
+
+    model: Model
+    average: WeightAverage[Model] | None
+    optimizer: torch.optim.Optimizer
+    step: int = 0
+    tally: Tally = field(default_factory=Tally)
+    best: Best = field(default_factory=Best)
+
+    @property
+    def evaluated(self) -> Model:
+        """The weights that are evaluated and saved."""
+        if self.average is not None:
+            return self.average.model
+        return settled(self.model, self.optimizer)
+
+    def checkpoint(self) -> Checkpoint:
+        """Return the whole state as tensors and JSON."""
+        tensors = flatten("model", self.model.state_dict())
+        if self.average is not None:
+            tensors |= flatten("average", self.average.model.state_dict())
+        own, rest = moments.pack(self.optimizer)
+        tensors |= flatten("optimizer", own) | flatten("best", self.best.weights)
+        values = {"step": self.step} | vars(self.tally)
+        return Checkpoint(tensors, values | {"optimizer": rest, "best": self.best.as_dict()})
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Become what `checkpoint()` returned, bit for bit."""
+        _load(self.model, pick("model", checkpoint.tensors))
+        if self.average is not None:
+            _load(self.average.model, pick("average", checkpoint.tensors))
+        values: dict[str, Any] = checkpoint.state
+        moments.unpack(
+            self.optimizer, pick("optimizer", checkpoint.tensors), values.get("optimizer")
+        )
+        device = next(self.model.parameters()).device
+        weights = {n: t.to(device) for n, t in pick("best", checkpoint.tensors).items()}
+        self.best = Best(**values.get("best", {}), weights=weights)  # the first runs had no best
+        self.tally = Tally(**{f.name: values[f.name] for f in fields(Tally) if f.name in values})
+        self.step = values["step"]
+
+
+def _load(model: Model, tensors: dict[str, Tensor]) -> None:
+    """Load a model's weights, each process its slices where the model is sharded."""
+    own = model.state_dict()
+    model.load_state_dict({k: placed(t, own[k]) if k in own else t for k, t in tensors.items()})

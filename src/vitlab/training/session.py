@@ -1,0 +1,362 @@
+"""One session of a run: from its start, or its newest checkpoint, to its end or a stop."""
+
+import time
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from vitlab.data.loading.batches import Batch, TrainingBatches
+from vitlab.data.loading.loader import choose_workers, training_loader
+from vitlab.data.loading.workers import WorkerDiedError, deaths_explained, deaths_reported_late
+from vitlab.data.sources.source import Source
+from vitlab.distributed.parallel import unsharded
+from vitlab.distributed.shares import counted
+from vitlab.distributed.world import World
+from vitlab.errors import DataError, DivergedError, RunError
+from vitlab.evaluation.metrics import curve_point
+from vitlab.evaluation.predictions import Predictions
+from vitlab.evaluation.together import predict_together
+from vitlab.models.create import Model
+from vitlab.progress import Meter
+from vitlab.recipes.decisions import Decisions
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.runs import RunFolder
+from vitlab.training import rehearsal
+from vitlab.training.budget import Pace, Pacer, announcement
+from vitlab.training.plan import Plan, plan_for
+from vitlab.training.saving.saver import Saver
+from vitlab.training.saving.state import State
+from vitlab.training.step.guard import Figures
+from vitlab.training.step.trainer import Trainer
+from vitlab.training.stop import Interrupted, Stop
+from vitlab.training.tracking import Tracker
+from vitlab.units import seconds
+
+MANY = 10**9  # steps, more than are ever measured
+
+
+@dataclass
+class Session:
+    """What a session works with, and its events.
+
+    Attributes:
+        recipe: as the user asked for it, with every field of the model
+        host: where and how
+        folder: the run's folder
+        state: where the run stands
+        trainer: takes the steps
+        saver: writes the checkpoints
+        source: training images
+        held_out: images that the learning curve is measured on
+        images: number of all images, of which `host.max_bad` may be damaged
+        world: this process among those that share every batch
+        stop: whether a stop was asked for
+        tracker: gets every line of the journal
+    """
+
+    recipe: Recipe
+    host: Host
+    folder: RunFolder
+    state: State
+    trainer: Trainer
+    saver: Saver
+    source: Source
+    held_out: Source
+    images: int
+    world: World
+    stop: Stop
+    tracker: Tracker
+    decisions: Decisions = field(init=False)
+    plan: Plan = field(init=False)
+    pacer: Pacer = field(init=False)
+    unread: list[Figures] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Work out the plan."""
+        self.decide(self.folder.decisions)
+        self.pacer = Pacer(seconds(self.recipe.budget), self.state.tally.spent)
+
+    def run(self) -> None:
+        """Train to the end, or until asked to stop.
+
+        Raises:
+            DivergedError: a loss or gradient is not finite.
+            DataError: too many images are damaged.
+            DiskError: the disk refuses a checkpoint.
+            RunError: a data-loading worker died.
+            Interrupted: a stop was asked for, and the state is saved.
+        """
+        self.rehearse()
+        with self.trainer.engine.no_more_compiling():
+            try:
+                self.take_steps()
+            except WorkerDiedError as error:  # between two steps
+                raise self.worker_died(error) from error
+        if self.recipe.patience:
+            self.keep_best()
+        self.save()
+        self.saver.finish()
+
+    def take_steps(self) -> None:
+        """Take the steps that are left; after each one, the events in the order written here."""
+        if self.done:
+            return
+        with (
+            Meter(self.plan.total, self.state.step, shown=self.world.first) as meter,
+            closing(self.batches(self.plan.total)) as batches,
+        ):
+            for batch in batches:
+                self.note_damage(batch.bad)
+                self.learn(batch)
+                meter.show(self.state.step, self.progress, self.plan.total)
+                self.log()
+                self.evaluate()
+                self.save_or_stop()
+                self.cut_plan()
+                if self.done:
+                    break
+
+    @property
+    def done(self) -> bool:
+        """Whether the last step has been taken, or patience has run out."""
+        state = self.state
+        return state.step >= self.plan.total or state.best.exhausted(self.recipe.patience)
+
+    def batches(self, stop: int) -> Generator[Batch]:
+        """Yield the batches from where the run stands to step `stop`.
+
+        Raises:
+            WorkerDiedError: a data-loading worker died.
+        """
+        recipe, tally, world = self.recipe, self.state.tally, self.world
+        batches = TrainingBatches(
+            self.source,
+            self.state.model.config,
+            recipe.augment,
+            recipe.seed,
+            recipe.batch,
+            world.rank,
+            world.size,
+        )
+        workers = choose_workers(self.source, self.host.workers, world.local_size)
+        loader = iter(training_loader(batches, self.state.step, stop, workers))
+        with deaths_reported_late():
+            for _ in range(self.state.step, stop):
+                start = time.perf_counter()
+                with deaths_explained():
+                    batch = next(loader)
+                tally.seconds += time.perf_counter() - start  # loading counts as training
+                yield counted(batch, world)
+
+    # The events of a step, in their order
+
+    def note_damage(self, bad: list[tuple[int, str]]) -> None:
+        """Report damaged images, each once, and refuse too many of them."""
+        noted, limit = self.state.tally.bad, self.host.max_bad
+        for _, message in bad:
+            if message not in noted:
+                noted.append(message)
+                self.world.say(f"skipped: {message}")
+            if len(noted) > limit * self.images:
+                raise self.world.shared(
+                    DataError(
+                        f"{len(noted)} of {self.images:,} images are damaged, more than --max-bad "
+                        f"{100 * limit:g}% allows; the last one: {message}"
+                    )
+                )
+
+    def learn(self, batch: Batch) -> None:
+        """Take a step, and count what is known of it."""
+        start, step = time.perf_counter(), self.state.step
+        lr, seed = self.plan.learning_rate(step), self.plan.seed(step)
+        figures = self.trainer.step(self.state, batch, lr, seed)
+        self.unread.append(figures)
+        due = self.plan.logs(step + 1) or step + 1 in self.plan.evaluations
+        self.read_figures(keep=1 if figures.late and not due else 0)
+        self.state.tally.seconds += time.perf_counter() - start
+
+    def log(self) -> None:
+        """Write a training line, every few steps."""
+        step, tally = self.state.step, self.state.tally
+        if self.plan.logs(step):
+            lr = self.plan.learning_rate(step - 1)
+            self.write({"kind": "train", **self.position, **tally.means, "lr": lr})
+            tally.sums = {}
+
+    def evaluate(self) -> None:
+        """Measure a point of the learning curve, where one is due."""
+        state, recipe = self.state, self.recipe
+        if state.step not in self.plan.evaluations:
+            return
+        start = time.monotonic()
+        predictions = self.predict(self.held_out)
+        point: dict[str, float] = {}
+        if self.world.first:
+            point = curve_point(predictions.probabilities, predictions.labels)
+        self.write({"kind": "test", **self.position, **point})
+        if recipe.patience:
+            point = self.world.broadcast(point)
+            accuracy = point.get("accuracy", point.get("map", 0.0))
+            state.best.compare(state.step, accuracy, point["loss"], state.evaluated)
+        self.pacer.evaluated(time.monotonic() - start)
+
+    def save_or_stop(self) -> None:
+        """Save a checkpoint if one is due or a stop is asked for, and stop; all processes agree."""
+        asked, saver = self.stop.asked, self.saver
+        save, stop, busy = self.world.any(asked or saver.due, asked, not saver.written)
+        if not busy:
+            saver.finish()
+        if save:
+            self.save()
+        if stop:
+            saver.finish()
+            error = Interrupted(
+                f"stopped after step {self.state.step:,} of {self.plan.total:,}; pass --resume to "
+                "continue"
+            )
+            error.quiet = not self.world.first
+            raise error
+
+    def cut_plan(self) -> None:
+        """Plan fewer steps where the machine has become slower than it was when measured."""
+        if not self.decisions.plan:
+            return
+        step = self.state.step
+        planned = self.decisions.total_steps(step)
+        total = self.pacer.check(planned, step, self.recipe.test_every * self.plan.epoch)
+        if total < planned:
+            self.decide(replace(self.decisions, plan=(*self.decisions.plan, (step, total))))
+            self.folder.decide(self.decisions)
+            self.world.say(
+                f"running slower than measured: plan cut from {planned:,} to {total:,} steps"
+            )
+        elif planned != self.plan.total:  # a cut that was made before this run was resumed
+            self.decide(self.decisions)
+
+    # What the events use
+
+    def decide(self, decisions: Decisions) -> None:
+        """Plan the rest of the run by these decisions."""
+        self.decisions = decisions
+        self.plan = plan_for(self.recipe, decisions, len(self.source), self.state.step)
+        if decisions.micro_batch is not None:
+            self.trainer.micro_batch = decisions.micro_batch
+
+    @property
+    def position(self) -> dict[str, float]:
+        """Where the run stands, as its lines say it."""
+        return {"step": self.state.step, "epoch": self.state.step / self.plan.epoch}
+
+    @property
+    def progress(self) -> str:
+        """How training goes, in a few words."""
+        means = self.state.tally.means
+        speed = f"{means['images_per_second']:,.0f} images/s"
+        return f"loss {means['loss']:.3f}  accuracy {means['accuracy']:.1%}  {speed}"
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Write a line of the journal, and pass it on to the tracker."""
+        self.folder.journal.write(line)
+        self.tracker.write(line)
+
+    def read_figures(self, keep: int = 0) -> None:
+        """Count the steps whose figures are not read yet, but for the last `keep` of them.
+
+        Raises:
+            DivergedError: one was not finite.
+        """
+        while len(self.unread) > keep:
+            figures = self.unread.pop(0)
+            if figures.fault:
+                saved = self.saver.newest or "none"
+                raise self.world.shared(
+                    DivergedError(
+                        f"the {figures.fault} is not finite at step {figures.step} (newest "
+                        f"checkpoint: {saved}): try a lower --lr or a longer --warmup"
+                    )
+                )
+            self.state.tally.add(figures)
+
+    def predict(self, source: Source, model: Model | None = None) -> Predictions:
+        """Return the predictions of the evaluated weights; damaged images count as in training.
+
+        With several processes, only the first gets the probabilities.
+        """
+        try:
+            with deaths_explained():
+                predictions = predict_together(
+                    self.world,
+                    model or unsharded(self.state.evaluated),
+                    source,
+                    device=self.trainer.device,
+                    precision=self.recipe.precision,
+                    workers=choose_workers(source, self.host.workers, self.world.local_size),
+                )
+        except WorkerDiedError as error:  # before anything is written down: nothing to save
+            raise RunError(
+                f"{error}; pass --resume to continue from the last checkpoint"
+            ) from error
+        self.note_damage(list(predictions.bad.items()))
+        return predictions
+
+    def save(self) -> None:
+        """Save a checkpoint, everything so far being counted and the journal on the disk."""
+        self.read_figures()
+        tally = self.state.tally
+        tally.spent = self.pacer.spent
+        with self.world.agreed():
+            tally.journal = self.folder.journal.sync()
+        self.saver.save(self.state)
+
+    def worker_died(self, error: WorkerDiedError) -> RunError:
+        """Save what can be saved, and return the error to raise."""
+        if self.world.size > 1:  # the others wait within the step
+            return RunError(f"{error}; pass --resume to continue")
+        self.save()
+        return RunError(f"{error}; saved after step {self.state.step:,}, --resume continues")
+
+    def keep_best(self) -> None:
+        """Make the best weights on the validation images those that are tested and saved."""
+        best, step, total = self.state.best, self.state.step, self.plan.total
+        best.restore(self.state.evaluated)
+        if step < total:
+            self.world.say(
+                f"no gain in {self.recipe.patience} evaluations: ended after step {step:,} of "
+                f"{total:,}"
+            )
+        self.world.say(
+            f"the best weights are those of step {best.step:,}: {best.accuracy:.1%} on the "
+            "validation images"
+        )
+
+    def rehearse(self) -> None:
+        """Decide what the recipe leaves open, and compile, with steps that are undone."""
+        state, trainer = self.state, self.trainer
+        size = self.plan.recipe.micro_batch == "auto"
+        budget = 0.0 if self.decisions.plan else self.pacer.budget
+        if not (size or budget or trainer.engine.compiled):
+            return
+        stop = state.step + (MANY if budget else 1)
+        with rehearsal.undone(state), closing(self.batches(stop)) as batches:
+            found = rehearsal.rehearse(trainer, state, batches, size, budget, self.stop)
+            begin = time.monotonic()
+            if budget:
+                self.predict(self.held_out)
+            evaluation = time.monotonic() - begin
+        if size:
+            self.decide(replace(self.decisions, micro_batch=found.micro_batch))
+        if budget:
+            every = self.recipe.test_every * self.plan.epoch
+            self.fit_into_budget(Pace(found.step, evaluation, every, evaluation))
+        if size or budget:
+            self.folder.decide(self.decisions)
+
+    def fit_into_budget(self, pace: Pace) -> None:
+        """Decide on the number of steps that the rest of the budget has room for."""
+        begin = time.monotonic()
+        self.save()
+        pace = pace.with_saves(time.monotonic() - begin, self.host.checkpoint_every)
+        total = pace.fits(self.pacer.left)
+        self.decide(replace(self.decisions, plan=((0, total),)))
+        self.world.say(announcement(total, self.plan.recipe.epochs, self.pacer.budget))

@@ -1,0 +1,150 @@
+"""One step of training: from a batch to its loss, its gradient, and new weights."""
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from vitlab.data.augment import mix
+from vitlab.data.augment.augment import augment
+from vitlab.data.augment.mix import Mix
+from vitlab.data.loading.batches import Batch
+from vitlab.distributed.parallel import is_sharded, one_pass, replicated
+from vitlab.distributed.shares import passes
+from vitlab.distributed.world import ALONE, World
+from vitlab.models.create import Model
+from vitlab.objectives.classify import Classify
+from vitlab.objectives.objective import Objective
+from vitlab.optim.optimizers import set_rate
+from vitlab.optim.sam import statistics_kept, uphill
+from vitlab.optim.sliced import full
+from vitlab.recipes.recipe import Recipe
+from vitlab.training.saving.state import State
+from vitlab.training.step.guard import Figures, can_skip, take_step
+from vitlab.training.step.precision import Engine
+from vitlab.training.step.recompute import out_of_memory_explained
+
+
+class Trainer:
+    """Takes training steps: the one door to losses, gradients, precision, averages and safety.
+
+    Args:
+        model: the weights that learn, on their device
+        recipe: augmentation, objective, precision, clipping, SAM, batch size
+        world: this process among those that share every batch
+        compiled: whether forward and backward pass are compiled
+
+    Attributes:
+        micro_batch: images per pass (0: the whole batch)
+        late: whether the figures of a step are read while the next one runs, where the optimizer
+            allows it: by default on a GPU, if the model is not sharded
+    """
+
+    def __init__(
+        self, model: Model, recipe: Recipe, world: World = ALONE, compiled: bool = False
+    ) -> None:
+        self.model, self.recipe, self.world = model, recipe, world
+        self.device = next(model.parameters()).device
+        part = recipe.objective
+        self.objective: Objective = Classify(part.label_smoothing, part.loss, part.bce_threshold)
+        self.engine = Engine(
+            model, recipe.precision, compiled, lambda network: replicated(network, world)
+        )
+        self.micro_batch = recipe.micro_batch if isinstance(recipe.micro_batch, int) else 0
+        self.late = self.device.type == "cuda" and not is_sharded(model)
+
+    def step(self, state: State, batch: Batch, lr: float, seed: int) -> Figures:
+        """Learn from one batch.
+
+        Where the loss or the gradient is not finite, the figures have a `fault`, and weights,
+        moments and average stay as they are.
+
+        Args:
+            state: of the model given to this trainer; nothing else changes it
+            batch: this process's share of the batch, with the total of all shares
+            lr: learning rate
+            seed: of dropout, and of mixed images
+
+        Returns:
+            The figures of all processes together.
+        """
+        late = self.late and can_skip(state.optimizer)
+        numbers = torch.zeros(3, dtype=torch.float64)
+        if batch.total:  # else every image of it was damaged
+            numbers = self.gradient(batch, seed)
+            set_rate(state.optimizer, lr)
+            if take_step(state.optimizer, numbers, late) and state.average is not None:
+                state.average.update(state.model, state.step)
+        state.step += 1
+        return Figures.of(state.step, batch.total, numbers, late)
+
+    def gradient(self, batch: Batch, seed: int) -> Tensor:
+        """Put the clipped gradient of a batch's mean loss into the weights.
+
+        Args:
+            batch: this process's share
+            seed: of dropout, and of mixed images
+
+        Returns:
+            Summed loss, number of correct answers and the gradient's norm before clipping, of all
+            processes together; float64 (3,) on the device.
+        """
+        for weight in self.model.parameters():
+            weight.grad = None
+        sums = self._accumulate(batch, seed)
+        if rho := self.recipe.optimizer.rho:
+            with uphill(self.model, rho), statistics_kept(self.engine.plain):
+                self._accumulate(batch, seed)  # the same images with the same dropout
+        self.world.add(sums)
+        return torch.cat([sums, self.clip().double()[None]])
+
+    def clip(self) -> Tensor:
+        """Clip the gradient to the recipe's largest norm; return its norm before."""
+        weights = [weight for weight in self.model.parameters() if weight.grad is not None]
+        limit = self.recipe.optimizer.clip or math.inf
+        return full(nn.utils.clip_grad_norm_(weights, limit))
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Return the mean loss of some images, of which nothing is learned."""
+        self.engine.begin()
+        return self.forward(batch, torch.Generator(self.device).manual_seed(0), None)[0]
+
+    def forward(
+        self, batch: Batch, generator: torch.Generator, mixed: Mix | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the mean loss of some images as they are learned, and the objective's figures."""
+        config, options = self.model.config, self.recipe.augment
+        moved = batch.to(self.device)
+        pixels = augment(moved.images, batch.draws, options, config.mean, config.std)
+        labels = moved.labels
+        if mixed is not None:
+            pixels, labels = mixed(pixels, labels, config.classes)
+        with self.engine.computing():
+            inputs = replace(moved, images=self.engine.images(pixels), labels=labels)
+            return self.objective.loss(self.engine.network, inputs, generator)
+
+    def _accumulate(self, batch: Batch, seed: int) -> Tensor:
+        """Add a batch's gradient, pass by pass; return its summed loss and correct answers."""
+        # dropout can only draw from the default generator; each process has its own seed
+        own = seed if self.world.first else seed + (self.world.rank << 32) & (2**63 - 1)
+        torch.manual_seed(own)
+        generator = torch.Generator(self.device).manual_seed(own)
+        loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        correct = torch.zeros((), dtype=torch.int64, device=self.device)
+        mixed = mix.draw(self.recipe.augment, seed, self.model.config.size)
+        self.engine.begin()
+        pieces = passes(batch, self.micro_batch, self.world, self.recipe.batch)
+        for number, (piece, images) in enumerate(pieces, 1):
+            last, counts = number == len(pieces), images > 0
+            with (
+                out_of_memory_explained(len(piece)),
+                one_pass(self.engine.shared, last=last, counts=counts),
+            ):
+                mean, metrics = self.forward(piece, generator, mixed)
+                # gradients are averaged over the processes
+                (mean * (images * self.world.size / batch.total)).backward()
+            self.engine.collect()
+            loss += mean.detach() * images
+            correct += metrics["correct"] * counts
+        return torch.stack([loss, correct.double()])

@@ -1,0 +1,60 @@
+"""Something that happens before or after a certain training step, through `Trainer.step`."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from vitlab.data.loading.loader import Batch
+from vitlab.training.saving.state import State
+from vitlab.training.step.guard import Figures
+from vitlab.training.step.trainer import Trainer
+
+Action = Callable[[Trainer, State, Batch], Any]
+
+
+@contextmanager
+def each_step(before: Action | None = None, after: Action | None = None) -> Iterator[None]:
+    """Within the context, call these before and after every step; `state.step` steps are done."""
+    real = Trainer.step
+
+    def step(self: Trainer, state: State, batch: Batch, lr: float, seed: int) -> Figures:
+        if before:
+            before(self, state, batch)
+        figures = real(self, state, batch, lr, seed)
+        if after:
+            after(self, state, batch)
+        return figures
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "step", step)
+        yield
+
+
+@contextmanager
+def killed_before(step: int) -> Iterator[None]:
+    """Within the context, a run ends without saving, just before it takes a step (from 0)."""
+
+    def kill(trainer: Trainer, state: State, batch: Batch) -> None:
+        if state.step == step:
+            raise KeyboardInterrupt
+
+    with each_step(before=kill):
+        yield
+
+
+@contextmanager
+def asked_to_stop(steps: int, rank: int = 0) -> Iterator[None]:
+    """Within the context, one process of a session gets SIGTERM after some steps."""
+    taken = 0
+
+    def ask(trainer: Trainer, state: State, batch: Batch) -> None:
+        nonlocal taken
+        taken += 1
+        if taken == steps and trainer.world.rank == rank:
+            signal.raise_signal(signal.SIGTERM)
+
+    with each_step(after=ask):
+        yield

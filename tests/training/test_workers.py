@@ -59,7 +59,7 @@ def test_a_killed_worker_ends_the_run_saved_and_it_goes_on_to_the_same_bits(tmp_
     found, _ = checkpoint.load(folder / "checkpoints")
     assert found is not None
     assert found.state["step"] >= 6
-    assert f"saved after step {found.state['step']:,}, --resume goes on" in last
+    assert f"saved after step {found.state['step']:,}: pass --resume" in last
     subprocess.run(
         command(data, folder, "--resume"), env=environment(), capture_output=True, check=True
     )

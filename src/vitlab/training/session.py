@@ -314,7 +314,7 @@ class Session:
         if self.world.size > 1:  # the others wait within the step
             return RunError(f"{error}; pass --resume to continue")
         self.save()
-        return RunError(f"{error}; saved after step {self.state.step:,}, --resume continues")
+        return RunError(f"{error}; saved after step {self.state.step:,}: pass --resume to continue")
 
     def keep_best(self) -> None:
         """Make the best weights on the validation images those that are tested and saved."""

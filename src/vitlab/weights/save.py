@@ -25,14 +25,9 @@ from vitlab.weights.sharded import CONFIG, LIMIT, write_tensors
 ARCHIVE = "model.npz"
 # Fields that matter in training alone, or whose exact number does.
 OF_TRAINING = (
-    "zero_head",
-    "head_bias",
-    "layer_scale",
-    "drop_path",
-    "drop_path_ramp",
-    "dropout",
+    "zero_head", "head_bias", "layer_scale", "drop_path", "drop_path_ramp", "dropout",
     "class_token",
-)
+)  # fmt: skip
 OF_IMAGES = ("mean", "std", "interpolation", "crop", "fit", "labels", "resampling")
 
 

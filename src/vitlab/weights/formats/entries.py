@@ -62,6 +62,8 @@ def shaped(ours: str, theirs: str, own: Sequence[int], other: Sequence[int]) -> 
 def stacked(ours: str, theirs: Iterable[str]) -> Entry:
     """One of ours that is a stack of theirs: queries, keys and values, for example."""
     names = tuple(theirs)
+    if len(names) == 1:
+        return same(ours, *names)
     return Entry((ours,), names, lambda t: [torch.cat(t)], lambda t: list(t[0].chunk(len(names))))
 
 

@@ -13,31 +13,20 @@ ACTS = {"gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}
 POOLS = {"token": "token", "avg": "mean", "map": "attention"}
 # Keys of pretrained_cfg and fields of ours with the same meaning.
 PREPROCESSING = {
-    "mean": "mean",
-    "std": "std",
-    "crop_pct": "crop",
-    "interpolation": "interpolation",
-}
+    "mean": "mean", "std": "std", "crop_pct": "crop", "interpolation": "interpolation",
+}  # fmt: skip
 # Arguments of every constructor, of those with rotary positions, and of the plain ones.
 COMMON = {
-    "embed_dim": "width",
-    "depth": "depth",
-    "num_heads": "heads",
-    "qkv_bias": "qkv_bias",
+    "embed_dim": "width", "depth": "depth", "num_heads": "heads", "qkv_bias": "qkv_bias",
     "in_chans": "channels",
-}
+}  # fmt: skip
 ROTARY = {
-    "num_reg_tokens": "registers",
-    "class_token": "has_token",
-    "rope_temperature": "rope_base",
-}
+    "num_reg_tokens": "registers", "class_token": "has_token", "rope_temperature": "rope_base",
+}  # fmt: skip
 PLAIN = {
-    "class_token": "has_token",
-    "reg_tokens": "registers",
-    "pre_norm": "pre_norm",
-    "qk_norm": "qk_norm",
-    "proj_bias": "bias",
-}
+    "class_token": "has_token", "reg_tokens": "registers", "pre_norm": "pre_norm",
+    "qk_norm": "qk_norm", "proj_bias": "bias",
+}  # fmt: skip
 HYBRIDS = {
     (): "vit_tiny_r_s16_p8_224",
     (2, 2, 2, 2): "vit_small_r26_s32_224",

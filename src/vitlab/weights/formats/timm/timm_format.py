@@ -12,7 +12,7 @@ from vitlab.errors import WeightsError
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.room import Hints, Reading, Writing, cannot
 from vitlab.weights.formats.timm.timm_config import NAME, written
-from vitlab.weights.formats.timm.timm_names import Dialect, canonical, entries
+from vitlab.weights.formats.timm.timm_names import canonical, entries, names_for, names_in
 from vitlab.weights.formats.timm.timm_rules import facts_of
 from vitlab.weights.formats.timm.timm_shapes import fields_of
 from vitlab.weights.sharded import CONFIG
@@ -47,7 +47,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     back = {name: prefix + old for name, old in stored.items()}
     table = [
         entry.renamed(lambda n: back.get(n, prefix + n))
-        for entry in entries(config, Dialect.of_shapes(shapes, own_row, register_rows))
+        for entry in entries(config, names_in(shapes, own_row, register_rows))
     ]
     if "head.weight" not in shapes and "head_dist.weight" in shapes:
         raise WeightsError(f"{source.path}: a distilled model without its first classifier")
@@ -73,4 +73,4 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
     if config.branches > 2:
         raise WeightsError(f"{NAME} supports two parallel branches, not {config.branches}")
     content = written(config)
-    return Writing(entries(config, Dialect.of_config(config)), {CONFIG: content})
+    return Writing(entries(config, names_for(config)), {CONFIG: content})

@@ -2,25 +2,15 @@
 
 import math
 import re
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import replace
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import ModelConfig, ViTConfig
-from vitlab.weights.formats.entries import (
-    Entry,
-    halves,
-    layer,
-    masked,
-    same,
-    stacked,
-    with_prefix_rows,
-    without_first_row,
-    without_key,
-)
+from vitlab.weights.formats.entries import Entry, halves, layer, same
 from vitlab.weights.formats.resnet_units import hybrid_parts
 from vitlab.weights.formats.room import cannot
 from vitlab.weights.formats.timm.timm_config import NAME
+from vitlab.weights.formats.vit_names import Names, embedding, encoder
 from vitlab.weights.source import Shape
 
 # Names of the papers' own files that differ from timm's.
@@ -45,56 +35,68 @@ PARALLEL = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Dialect:
-    """The ways in which families differ.
+# Of most models; of two parallel branches; of beit.py and eva.py.
+TIMM = Names(
+    patch="patch_embed.proj",
+    token="cls_token",
+    registers="reg_token",
+    positions="pos_embed",
+    block="blocks.{0}.",
+    norms=("norm1", "norm2"),
+    scales=("ls1.gamma", "ls2.gamma"),
+    qkv=("attn.qkv",),
+    qk_norms=("attn.q_norm", "attn.k_norm"),
+    project="attn.proj",
+    mlp=("mlp.fc1", "mlp.fc2"),
+    gated=("mlp.fc1", "mlp.fc2"),
+    pre_norm="norm_pre",
+    norm="norm",
+    bias_table="attn.relative_position_bias_table",
+    shared_table="rel_pos_bias.relative_position_bias_table",
+)
+BRANCHED = replace(
+    TIMM,
+    branches=("attns.{1}.", "ffns.{1}."),
+    norms=("norm", "norm"),
+    scales=("ls.gamma", "ls.gamma"),
+)
+EVA = replace(TIMM, scales=("gamma_1", "gamma_2"))
+NO_KEY_BIAS = ("attn.q_bias", "attn.v_bias")
+GATE_APART = ("mlp.fc1_g", "mlp.fc1_x", "mlp.fc2")
 
-    Attributes:
+
+def names_in(shapes: dict[str, Shape], own_row: bool, register_rows: bool) -> Names:
+    """Return the names of a file, after `canonical`.
+
+    Args:
+        shapes: of its tensors
         own_row: the class token has a position
         register_rows: the registers have positions
-        registers: name of the registers
-        split_bias: queries and values have separate biases, keys have none
-        masked_bias: the bias of queries, keys and values comes with a mask
-        split_gate: a gated MLP's two halves are separate
-        scale: name of LayerScale, with {} for the branch: 1 (attention) or 2 (MLP)
-        distilled: two classifiers are averaged
     """
+    first = first_branch(shapes)
+    base = BRANCHED if "attns" in first else TIMM
+    return replace(
+        base,
+        own_row=own_row,
+        register_rows=register_rows,
+        registers="dist_token" if "dist_token" in shapes else base.registers,
+        biases=NO_KEY_BIAS if f"{first}attn.q_bias" in shapes else (),
+        mask="attn.qkv.bias_mask" if f"{first}attn.qkv.bias_mask" in shapes else "",
+        gated=GATE_APART if f"{first}mlp.fc1_g.weight" in shapes else base.gated,
+    )
 
-    own_row: bool = True
-    register_rows: bool = False
-    registers: str = "reg_token"
-    split_bias: bool = False
-    masked_bias: bool = False
-    split_gate: bool = False
-    scale: str = "ls{}.gamma"
-    distilled: bool = False
 
-    @classmethod
-    def of_shapes(cls, shapes: dict[str, Shape], own_row: bool, register_rows: bool) -> Self:
-        """Return the dialect of a file."""
-        first = first_branch(shapes)
-        return cls(
-            own_row=own_row,
-            register_rows=register_rows,
-            registers="dist_token" if "dist_token" in shapes else "reg_token",
-            split_bias=f"{first}attn.q_bias" in shapes,
-            masked_bias=f"{first}attn.qkv.bias_mask" in shapes,
-            split_gate=any(name.endswith("mlp.fc1_g.weight") for name in shapes),
-            distilled="head_dist.weight" in shapes,
-        )
-
-    @classmethod
-    def of_config(cls, config: ViTConfig) -> Self:
-        """Return the dialect in which timm stores a model."""
-        eva = config.positions in ("bias", "rope")  # beit.py and eva.py differ from the others
-        return cls(
-            register_rows=config.registers > 0 and config.positions == "1d",
-            registers="dist_token" if config.pool == "prefix" else "reg_token",
-            split_bias=eva and config.qkv_bias,
-            split_gate=config.positions == "rope" and config.ffn == "swiglu",
-            scale="gamma_{}" if eva else "ls{}.gamma",
-            distilled=config.pool == "prefix",
-        )
+def names_for(config: ViTConfig) -> Names:
+    """Return the names under which timm stores a model."""
+    eva = config.positions in ("bias", "rope")
+    base = EVA if eva else BRANCHED if config.branches > 1 else TIMM
+    return replace(
+        base,
+        register_rows=config.registers > 0 and config.positions == "1d",
+        registers="dist_token" if config.pool == "prefix" else base.registers,
+        biases=NO_KEY_BIAS if eva else (),
+        gated=GATE_APART if config.positions == "rope" else base.gated,
+    )
 
 
 def first_branch(shapes: dict[str, Shape]) -> str:
@@ -118,7 +120,7 @@ def canonical(names: list[str]) -> dict[str, str]:
     return renamed
 
 
-def entries(config: ModelConfig, dialect: Dialect) -> list[Entry]:
+def entries(config: ModelConfig, names: Names) -> list[Entry]:
     """List which tensors of a file make which of a model.
 
     Raises:
@@ -126,30 +128,23 @@ def entries(config: ModelConfig, dialect: Dialect) -> list[Entry]:
     """
     if not isinstance(config, ViTConfig) or config.attention == "axial" or config.queries > 1:
         raise cannot(NAME, config.name)
-    if config.pre_logits:
-        raise cannot(NAME, f"pre_logits={config.pre_logits}")
-    if config.pool == "both":
-        raise cannot(NAME, "pool=both")
-    table = [*_stem_entries(config), *_prefix_entries(config, dialect)]
-    table += layer("pre_norm", "norm_pre") if config.pre_norm else []
-    for number in range(config.depth):
-        table += _block(config, number, dialect)
-    if config.norm_at == "tokens":
-        table += layer("norm", "norm")
-    if config.norm_at == "pooled":
-        table += layer("head.norm", "fc_norm")
+    if config.pre_logits or config.pool == "both":
+        raise cannot(NAME, f"pre_logits={config.pre_logits} with pool={config.pool}")
+    table = [*_stem(config), *embedding(config, names, NAME), *encoder(config, names)]
+    if config.norm_at != "none":
+        pooled = config.norm_at == "pooled"
+        table += layer("head.norm" if pooled else "norm", "fc_norm" if pooled else names.norm)
     if config.pool == "attention":
-        table += _pool()
-    if config.classes and dialect.distilled:
+        table += _attention_pool()
+    if config.classes and config.pool == "prefix":
         for part in ("weight", "bias"):
-            names = (f"head.{part}", f"head_dist.{part}")
-            table.append(halves(f"head.classify.{part}", names))
+            table.append(halves(f"head.classify.{part}", (f"head.{part}", f"head_dist.{part}")))
     elif config.classes:
         table += layer("head.classify", "head")
     return table
 
 
-def _stem_entries(config: ViTConfig) -> list[Entry]:
+def _stem(config: ViTConfig) -> list[Entry]:
     match config.stem:
         case "linear" if config.stem_norm == "none" and config.stem_act == "none":
             return layer("stem.layers.0", "patch_embed.proj", config.stem_bias)
@@ -196,83 +191,7 @@ def _hybrid(config: ViTConfig) -> list[Entry]:
     return table
 
 
-def _prefix_entries(config: ViTConfig, dialect: Dialect) -> list[Entry]:
-    """Class token, registers and positions."""
-    table = [same("token", "cls_token")] if config.has_token else []
-    if dialect.register_rows:
-        if not dialect.own_row and config.has_token:
-            raise WeightsError(f"{NAME}: registers with positions, but a class token without")
-        return [
-            *table,
-            with_prefix_rows(config.has_token, config.registers, (dialect.registers, "pos_embed")),
-        ]
-    if config.registers:
-        table.append(same("registers", dialect.registers))
-    match config.positions, config.positions_at:
-        case "1d", "stem" if config.has_token and not dialect.own_row:
-            table.append(without_first_row("positions.0.table", "pos_embed"))
-        case "1d", "stem":
-            table.append(same("positions.0.table", "pos_embed"))
-        case "bias", "shared":
-            table.append(same("positions.0.table", "rel_pos_bias.relative_position_bias_table"))
-        case "bias", "stem":
-            for number in range(config.depth):
-                name = f"blocks.{number}.attn.relative_position_bias_table"
-                table.append(same(f"positions.{number}.table", name))
-        case (("none" | "rope"), _):
-            pass
-        case _:
-            where = f"positions_at={config.positions_at} together"
-            raise cannot(NAME, f"positions={config.positions}", where)
-    return table
-
-
-def _block(config: ViTConfig, number: int, dialect: Dialect) -> list[Entry]:
-    table: list[Entry] = []
-    for branch in range(config.branches):
-        attention, mlp = (f"blocks.{number}.{kind}.{branch}" for kind in ("attention", "mlp"))
-        if config.branches > 1:
-            sides = [f"blocks.{number}.{kind}.{branch}" for kind in ("attns", "ffns")]
-            norms, scales = [f"{s}.norm" for s in sides], [f"{s}.ls.gamma" for s in sides]
-        else:
-            sides = [f"blocks.{number}"] * 2
-            norms = [f"blocks.{number}.norm{n}" for n in (1, 2)]
-            scales = [f"blocks.{number}.{dialect.scale.format(n)}" for n in (1, 2)]
-        for ours, norm, scale in zip((attention, mlp), norms, scales, strict=True):
-            table += layer(f"{ours}.norm", norm)
-            table += [same(f"{ours}.scale", scale)] if config.layer_scale else []
-        table += _attention(config, f"{attention}.body", f"{sides[0]}.attn", dialect)
-        table += _mlp(config, f"{mlp}.body", f"{sides[1]}.mlp", dialect)
-    return table
-
-
-def _attention(config: ViTConfig, ours: str, theirs: str, dialect: Dialect) -> list[Entry]:
-    table = [same(f"{ours}.qkv.weight", f"{theirs}.qkv.weight")]
-    if dialect.split_bias and config.qkv_bias:
-        table.append(without_key(f"{ours}.qkv.bias", f"{theirs}.q_bias", f"{theirs}.v_bias"))
-    elif dialect.masked_bias:
-        names = (f"{theirs}.qkv.bias", f"{theirs}.qkv.bias_mask")
-        table.append(masked(f"{ours}.qkv.bias", names))
-    elif config.qkv_bias:
-        table.append(same(f"{ours}.qkv.bias", f"{theirs}.qkv.bias"))
-    if config.qk_norm:
-        table += layer(f"{ours}.norms.q", f"{theirs}.q_norm")
-        table += layer(f"{ours}.norms.k", f"{theirs}.k_norm")
-    return [*table, *layer(f"{ours}.project", f"{theirs}.proj", config.bias)]
-
-
-def _mlp(config: ViTConfig, ours: str, theirs: str, dialect: Dialect) -> list[Entry]:
-    parts = ("weight", "bias") if config.bias else ("weight",)
-    table = layer(f"{ours}.contract", f"{theirs}.fc2", config.bias)
-    if dialect.split_gate:
-        for part in parts:
-            names = (f"{theirs}.fc1_g.{part}", f"{theirs}.fc1_x.{part}")
-            table.append(stacked(f"{ours}.expand.{part}", names))
-        return table
-    return [*table, *layer(f"{ours}.expand", f"{theirs}.fc1", config.bias)]
-
-
-def _pool() -> list[Entry]:
+def _attention_pool() -> list[Entry]:
     ours, theirs = "head.attend", "attn_pool"
     table = [same(f"{ours}.queries", f"{theirs}.latent")]
     for part, name in (("q", "q"), ("kv", "kv"), ("project", "proj"), ("norm", "norm")):

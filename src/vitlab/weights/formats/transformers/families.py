@@ -11,6 +11,7 @@ from typing import Any
 from vitlab.errors import WeightsError
 from vitlab.images import IMAGENET, INCEPTION, OPENAI
 from vitlab.models.config import ViTConfig
+from vitlab.weights.formats.vit_names import Names
 from vitlab.weights.source import Shape
 
 Content = dict[str, Any]  # of config.json
@@ -32,20 +33,15 @@ KEYS: dict[str, tuple[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Family:
-    """One model_type.
+@dataclass(frozen=True, kw_only=True)
+class Family(Names):
+    """One model_type: its names, and its config.json.
 
     Attributes:
         classes: names of its classes, the most specific last; the first has no classifier
         fits: it has a model of this configuration, if no family before it has
         prefix: of the backbone, in classes with a classifier
-        block: prefix of block {}
-        patch, token, registers, positions: of the embedding
-        norms, qkv, project, mlp, scales, norm: of the encoder
-        key_bias: keys have a bias if queries and values have
-        gate: the key that says whether MLPs are gated
-        gated: a gated MLP's first layers, stacked in ours, and its last
+        gate: the key that says that MLPs are gated
         scale: the key of LayerScale's initial value
         keys: as KEYS, of this family alone
         eps, act: layer_norm_eps and hidden_act if config.json does not say
@@ -57,33 +53,14 @@ class Family:
     classes: tuple[str, ...]
     fits: Callable[[ViTConfig], bool] = lambda config: False
     prefix: str = ""
-    block: str = "encoder.layer.{}"
-    patch: str = "embeddings.patch_embeddings.projection"
-    token: str = "embeddings.cls_token"
-    registers: str = "embeddings.register_tokens"
-    positions: str = "embeddings.position_embeddings"
-    norms: tuple[str, str] = ("layernorm_before", "layernorm_after")
-    qkv: tuple[str, str, str] = (
-        "attention.attention.query",
-        "attention.attention.key",
-        "attention.attention.value",
-    )
-    project: str = "attention.output.dense"
-    mlp: tuple[str, str] = ("intermediate.dense", "output.dense")
-    scales: tuple[str, str] = ("", "")
-    norm: str = "layernorm"
-    key_bias: bool = True
     gate: str = ""
-    gated: tuple[str, ...] = ()
     scale: str = ""
     keys: dict[str, tuple[str, Any]] = field(default_factory=dict)
     eps: float = 1e-12
     act: str = "gelu"
     reads: Callable[[Content, Shapes], dict[str, Any]] = lambda content, shapes: {}
     writes: Callable[[ViTConfig], Content] = lambda config: {}
-    prepared: dict[str, Any] = field(
-        default_factory=lambda: _prepared(INCEPTION, "bilinear", 1.0, "squash")
-    )
+    prepared: dict[str, Any]
 
 
 def _prepared(normal: dict[str, Any], interpolation: str, crop: float, fit: str) -> dict[str, Any]:
@@ -182,16 +159,32 @@ def _read_siglip(content: Content, shapes: Shapes) -> dict[str, Any]:
 
 
 VIT = Family(
-    ("ViTModel", "ViTForImageClassification"),
+    classes=("ViTModel", "ViTForImageClassification"),
     fits=lambda config: (
         config.pool == "token" and config.norm_at == "tokens" and not config.registers
     ),
     prefix="vit.",
+    patch="embeddings.patch_embeddings.projection",
+    token="embeddings.cls_token",
+    registers="embeddings.register_tokens",
+    positions="embeddings.position_embeddings",
+    block="encoder.layer.{0}.",
+    norms=("layernorm_before", "layernorm_after"),
+    qkv=(
+        "attention.attention.query",
+        "attention.attention.key",
+        "attention.attention.value",
+    ),
+    project="attention.output.dense",
+    mlp=("intermediate.dense", "output.dense"),
+    norm="layernorm",
     reads=_read_pooler,
     writes=_write_pooler,
+    prepared=_prepared(INCEPTION, "bilinear", 1.0, "squash"),
 )
-DINOV2 = Family(
-    ("Dinov2Model", "Dinov2ForImageClassification"),
+DINOV2 = replace(
+    VIT,
+    classes=("Dinov2Model", "Dinov2ForImageClassification"),
     fits=lambda config: (
         config.layer_scale > 0 and config.norm_at == "tokens" and not config.registers
     ),
@@ -207,18 +200,21 @@ DINOV2 = Family(
     writes=_write_dinov2,
     prepared=_prepared(IMAGENET, "bicubic", 224 / 256, "crop"),
 )
-CLIP = Family(
-    ("CLIPVisionModel", "CLIPVisionModelWithProjection"),
+CLIP = replace(
+    VIT,
+    classes=("CLIPVisionModel", "CLIPVisionModelWithProjection"),
     fits=lambda config: config.pre_norm,
     prefix="vision_model.",
-    block="encoder.layers.{}",
+    block="encoder.layers.{0}.",
     patch="embeddings.patch_embedding",
     token="embeddings.class_embedding",
     positions="embeddings.position_embedding.weight",
+    flat=True,
     norms=("layer_norm1", "layer_norm2"),
     qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     project="self_attn.out_proj",
     mlp=("mlp.fc1", "mlp.fc2"),
+    pre_norm="pre_layrnorm",  # their spelling
     norm="post_layernorm",
     eps=1e-5,
     act="quick_gelu",
@@ -234,8 +230,10 @@ FAMILIES: dict[str, Family] = {
         fits=lambda config: config.positions == "bias",
         prefix="beit.",
         scales=("lambda_1", "lambda_2"),
+        biases=("attention.attention.query.bias", "attention.attention.value.bias"),
         norm="pooler.layernorm",
-        key_bias=False,
+        bias_table="attention.attention.relative_position_bias.relative_position_bias_table",
+        shared_table="encoder.relative_position_bias.relative_position_bias_table",
         scale="layer_scale_init_value",
         reads=_read_beit,
         writes=_write_beit,
@@ -246,13 +244,13 @@ FAMILIES: dict[str, Family] = {
         classes=("DINOv3ViTModel",),
         fits=lambda config: config.positions == "rope",
         prefix="",
-        block="layer.{}",
+        block="layer.{0}.",
         patch="embeddings.patch_embeddings",
         qkv=("attention.q_proj", "attention.k_proj", "attention.v_proj"),
         project="attention.o_proj",
         mlp=("mlp.up_proj", "mlp.down_proj"),
+        biases=("attention.q_proj.bias", "attention.v_proj.bias"),
         norm="norm",
-        key_bias=False,
         gate="use_gated_mlp",
         gated=("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
         keys={"num_register_tokens": ("registers", 0)},
@@ -282,6 +280,7 @@ FAMILIES: dict[str, Family] = {
         fits=lambda config: config.pool == "prefix",
         prefix="deit.",
         registers="embeddings.distillation_token",
+        register_rows=True,
         reads=_read_deit,
         writes=lambda config: {},
         prepared=_prepared(IMAGENET, "bicubic", 224 / 256, "crop"),
@@ -318,13 +317,13 @@ def read_fields(model_type: str, content: Content, shapes: Shapes) -> dict[str, 
     if isinstance(fields["image_size"], list):
         fields["image_size"] = tuple(fields["image_size"])
     last = (family.gated if gated else family.mlp)[-1]
-    if contract := shapes.get(f"{block}.{last}.weight"):
+    if contract := shapes.get(f"{block}{last}.weight"):
         fields["mlp"] = contract[-1]
-    scaled = family.scales[0] and f"{block}.{family.scales[0]}" in shapes
+    scaled = family.scales[0] and block + family.scales[0] in shapes
     fields |= {
         "norm_eps": content.get("layer_norm_eps", family.eps),
         "ffn": "swiglu" if gated else "mlp",
-        "qkv_bias": f"{block}.{family.qkv[0]}.bias" in shapes,
+        "qkv_bias": f"{block}{family.qkv[0]}.bias" in shapes,
         "layer_scale": 1.0 if scaled else 0,
         "resampling": "bicubic",
         "classes": shapes.get("/classifier.bias", (0,))[0],

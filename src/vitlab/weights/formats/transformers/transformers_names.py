@@ -3,19 +3,10 @@
 import torch
 
 from vitlab.models.config import ViTConfig
-from vitlab.weights.formats.entries import (
-    Entry,
-    computed,
-    halves,
-    layer,
-    same,
-    shaped,
-    stacked,
-    with_prefix_rows,
-    without_key,
-)
+from vitlab.weights.formats.entries import Entry, computed, halves, layer, same
 from vitlab.weights.formats.room import cannot
 from vitlab.weights.formats.transformers.families import FAMILIES, Family, Shapes
+from vitlab.weights.formats.vit_names import embedding, encoder
 
 NAME = "transformers"
 
@@ -35,11 +26,9 @@ def entries(config: ViTConfig, model_type: str, shapes: Shapes | None = None) ->
         raise cannot(NAME, config.name)
     family = FAMILIES[model_type]
     table = layer("stem.layers.0", family.patch, config.stem_bias)
-    table += _embedding(config, family)
-    if config.pre_norm:
-        table += layer("pre_norm", "pre_layrnorm")  # their spelling
-    for number in range(config.depth):
-        table += _block(config, family, number)
+    if config.ffn == "swiglu" and not family.gated:
+        raise cannot(NAME, f"ffn=swiglu in {model_type}")
+    table += [*embedding(config, family, NAME), *encoder(config, family)]
     table += _norm(config, family, shapes)
     if config.pre_logits:
         table += layer("head.pre_logits", "pooler.dense")
@@ -73,66 +62,6 @@ def _head(config: ViTConfig, family: Family) -> list[Entry]:
         zero = computed("head.classify.bias", lambda: torch.zeros(config.classes))
         return [same("head.classify.weight", "/visual_projection.weight"), zero]
     return layer("head.classify", "/classifier")
-
-
-def _embedding(config: ViTConfig, family: Family) -> list[Entry]:
-    """Class token, registers and positions; CLIP's are (D) and (N, D)."""
-    width, flat = config.width, family.positions.endswith(".weight")
-    table: list[Entry] = []
-    if config.has_token and flat:
-        table.append(shaped("token", family.token, (1, 1, width), (width,)))
-    elif config.has_token:
-        table.append(same("token", family.token))
-    if family is FAMILIES["deit"]:
-        both = (family.registers, family.positions)
-        return [*table, with_prefix_rows(config.has_token, config.registers, both)]
-    if config.registers:
-        table.append(same("registers", family.registers))
-    bias_table = "relative_position_bias.relative_position_bias_table"
-    match config.positions, config.positions_at:
-        case "1d", "stem" if flat:
-            places = (config.placed, width)
-            table.append(shaped("positions.0.table", family.positions, (1, *places), places))
-        case "1d", "stem":
-            table.append(same("positions.0.table", family.positions))
-        case "bias", "shared":
-            table.append(same("positions.0.table", f"encoder.{bias_table}"))
-        case "bias", "stem":
-            for number in range(config.depth):
-                name = f"{family.block.format(number)}.attention.attention.{bias_table}"
-                table.append(same(f"positions.{number}.table", name))
-        case (("none" | "rope"), _):
-            pass
-        case _:
-            where = f"positions_at={config.positions_at} together"
-            raise cannot(NAME, f"positions={config.positions}", where)
-    return table
-
-
-def _block(config: ViTConfig, family: Family, number: int) -> list[Entry]:
-    ours, theirs = f"blocks.{number}", family.block.format(number)
-    parts = (f"{ours}.attention.0", f"{ours}.mlp.0")
-    table: list[Entry] = []
-    for part, norm, scale in zip(parts, family.norms, family.scales, strict=True):
-        table += layer(f"{part}.norm", f"{theirs}.{norm}")
-        if config.layer_scale:
-            table.append(same(f"{part}.scale", f"{theirs}.{scale}"))
-    q, k, v = (f"{theirs}.{name}" for name in family.qkv)
-    qkv = f"{parts[0]}.body.qkv"
-    table.append(stacked(f"{qkv}.weight", [f"{n}.weight" for n in (q, k, v)]))
-    if config.qkv_bias and family.key_bias:
-        table.append(stacked(f"{qkv}.bias", [f"{n}.bias" for n in (q, k, v)]))
-    elif config.qkv_bias:
-        table.append(without_key(f"{qkv}.bias", f"{q}.bias", f"{v}.bias"))
-    table += layer(f"{parts[0]}.body.project", f"{theirs}.{family.project}", config.bias)
-    layers = family.gated if config.ffn == "swiglu" else family.mlp
-    if not layers:
-        raise cannot(NAME, f"ffn={config.ffn} in this model")
-    *first, last = (f"{theirs}.{name}" for name in layers)
-    body = f"{parts[1]}.body"
-    for kind in ("weight", "bias") if config.bias else ("weight",):
-        table.append(stacked(f"{body}.expand.{kind}", [f"{name}.{kind}" for name in first]))
-    return table + layer(f"{body}.contract", last, config.bias)
 
 
 def _attention_pool() -> list[Entry]:

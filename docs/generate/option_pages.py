@@ -30,14 +30,23 @@ def options_page() -> str:
 
 
 def groups() -> list[type[Options]]:
-    """Return every class that declares options of its own, in the order of their files."""
+    """Return every class that declares options of its own, in the order of their files.
+
+    A class without a source of its own is generated from the fields of another.
+    """
     for module in pkgutil.walk_packages(vitlab.__path__, "vitlab."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    return sorted(
-        (kind for kind in set(_below(Options)) if own_options(kind)),
-        key=lambda kind: (kind.__module__, inspect.getsourcelines(kind)[1]),
-    )
+    lines = {kind: _line(kind) for kind in set(_below(Options)) if own_options(kind)}
+    written = [kind for kind, line in lines.items() if line]
+    return sorted(written, key=lambda kind: (kind.__module__, lines[kind]))
+
+
+def _line(kind: type) -> int:
+    try:
+        return inspect.getsourcelines(kind)[1]
+    except OSError:
+        return 0
 
 
 def _below(kind: type[Options]) -> Iterator[type[Options]]:

@@ -14,12 +14,16 @@ import vitlab
 from docs.pages import ROOT, blocks, commands
 from oracles import peers
 from vitlab.cli import COMMANDS
+from vitlab.recipes.named import RECIPES
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 TEXTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")] + PAGES
 DATED = ("log.md", "results.md", "performance.md")  # they quote commands as they were that day
-OTHERS = {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--max-restarts", "--standalone"}
-OTHERS |= {"--nproc-per-node", "--nnodes", "--master-port", "--help", "--json", "--version"}
+OTHERS = re.findall(  # of torchrun, pytest and mypy, and of every command
+    r"\S+",
+    "--rdzv-backend --rdzv-endpoint --rdzv-id --max-restarts --standalone --nproc-per-node "
+    "--nnodes --master-port --durations --strict --help --version --json",
+)
 CODE = re.compile(r"`([^`\n]+)`")
 
 
@@ -53,7 +57,7 @@ def test_commands_of_shell_blocks_and_their_options_exist(page: Path) -> None:
         return
     for block in blocks(page, "sh"):
         for line in commands(block):
-            if "vitlab" in line:
+            if "vitlab" in line and line[0] != "pip":
                 _, command, *rest = line[line.index("vitlab") :]
                 given = {word.split("=")[0] for word in rest if word.startswith("--")}
                 assert command in COMMANDS, f"{page.name}:{block.line}"
@@ -64,7 +68,7 @@ def test_commands_of_shell_blocks_and_their_options_exist(page: Path) -> None:
 def test_options_and_functions_named_in_the_text_exist(page: Path) -> None:
     if page.name in DATED:
         return
-    known = set().union(*(options(command) for command in COMMANDS)) | OTHERS
+    known = set().union(*(options(command) for command in COMMANDS), OTHERS)
     for cell in CODE.findall(page.read_text()):
         if page.parent.name != "from":  # their own tables are below
             assert set(re.findall(r"(?<!\S)--[a-z][a-z-]+", cell)) <= known, cell
@@ -79,6 +83,31 @@ def dotted(path: str) -> object:
     for name in path.split("."):
         value = getattr(value, name)
     return value
+
+
+def test_the_table_of_recipes_is_true() -> None:
+    lines = (ROOT / "docs" / "recipes.md").read_text().splitlines()
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    shown = {row[0].strip("`"): row for row in table if row[0].strip("`") in RECIPES}
+    assert list(shown) == list(RECIPES)
+    above = shown["digits"]
+    for name, cells in shown.items():
+        pairs = zip(above, cells, strict=True)
+        row = [old if new == "the same" else new for old, new in pairs]
+        recipe, (*_, length, batch, optimizer, rates, schedule) = RECIPES[name](), row
+        assert batch == str(recipe.batch), name
+        assert str(round(recipe.epochs)) in length, name
+        assert recipe.optimizer.optimizer in optimizer.lower(), name
+        assert float(rates.split(", ")[-1]) == recipe.optimizer.weight_decay, name
+        low, high = min(numbers := rates_of(rates)), max(numbers)
+        assert low <= recipe.optimizer.lr <= high, name
+        assert schedule.startswith(recipe.schedule.schedule), name
+        assert f"{recipe.schedule.warmup or recipe.schedule.warmup_steps:,g}" in schedule, name
+        above = row
+
+
+def rates_of(cell: str) -> list[float]:
+    return [float(each) for each in re.findall(r"\d+e-\d+", cell)]
 
 
 def test_peers_model_names_have_the_parameters_of_ours() -> None:

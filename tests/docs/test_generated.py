@@ -1,0 +1,87 @@
+"""The generated pages: nothing is left out, and the drawing shows the imports."""
+
+import re
+from pathlib import Path
+
+import pytest
+from api_pages import python_page, room_pages
+from command_pages import commands_page
+from house_drawing import direct, drawing, floors, imports
+from option_pages import groups, options_page
+
+import vitlab
+from docs.pages import ROOT
+from vitlab.cli import COMMANDS
+from vitlab.options import options_of
+
+
+def test_every_command_is_shown_as_it_explains_itself() -> None:
+    page = commands_page()
+    for name in COMMANDS:
+        assert f"## vitlab {name}\n\n```text\n$ vitlab {name} --help\nusage: vitlab {name}" in page
+    assert "--layer-scale" in page
+    assert "\x1b" not in page
+
+
+def test_every_option_has_a_row_with_its_default_and_its_meaning() -> None:
+    page = options_page()
+    for kind in groups():
+        for name, about in options_of(kind).items():
+            assert f"| `{name}` |" in page, (kind, name)
+            assert about.help, (kind, name)
+    (row,) = [line for line in page.splitlines() if line.startswith("| `momentum` ")]
+    assert row == (
+        "| `momentum` | `0.9` | a number, at least 0 and below 1 "
+        "| momentum; applies only with optimizer=sgd, lars or muon |"
+    )
+
+
+def test_every_public_name_and_every_module_has_its_place() -> None:
+    page = python_page()
+    for name in vitlab.__all__:
+        assert f"::: vitlab.{name}\n" in page or name.endswith("Error"), name
+    assert "::: vitlab.errors\n" in page
+    named = set(re.findall(r"^::: vitlab\.(\w+)$", "\n".join(room_pages().values()), re.MULTILINE))
+    package = ROOT / "src" / "vitlab"
+    files = {each.stem for each in package.glob("*.py") if not each.stem.startswith("__")}
+    folders = {each.parent.name for each in package.glob("*/__init__.py")}
+    assert named == files | folders
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Path:
+    """Three rooms: a file at the ground, a folder on it, and a folder on both."""
+    for name, text in {
+        "__init__.py": "from vitlab.train.run import run",
+        "errors.py": "import os",
+        "data/__init__.py": "",
+        "data/read.py": "from vitlab.errors import Error",
+        "train/__init__.py": "",
+        "train/run.py": "import vitlab.data.read\nfrom vitlab.train import stop",
+        "train/stop.py": "def stop():\n    from vitlab import errors",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_imports_in_functions_count_and_the_door_does_not(house: Path) -> None:
+    graph = imports(house)
+    assert graph == {"errors": set(), "data": {"errors"}, "train": {"data", "errors"}}
+    assert floors(graph) == [["errors"], ["data"], ["train"]]
+    assert direct(graph) == {"errors": set(), "data": {"errors"}, "train": {"data"}}
+
+
+def test_the_drawing_has_a_box_per_room_and_arrows_that_point_down(house: Path) -> None:
+    picture = drawing(house)
+    assert re.findall(r'<text x="[^>]*>(\w+)</text>', picture) == ["data", "errors", "train"]
+    assert picture.count("2 files") == 1
+    arrows = re.findall(r'<path d="M[\d.]+ ([\d.]+)C.* ([\d.]+)"/>', picture)
+    assert len(arrows) == 2
+    assert all(float(start) < float(end) for start, end in arrows)
+
+
+def test_a_circle_of_imports_cannot_be_drawn(house: Path) -> None:
+    (house / "errors.py").write_text("if TYPE_CHECKING:\n    from vitlab.train.run import run")
+    with pytest.raises(ValueError, match="in a circle: data, errors, train"):
+        drawing(house)

@@ -11,13 +11,13 @@ from option_pages import groups, options_page
 
 import vitlab
 from docs.pages import ROOT
-from vitlab.cli import COMMANDS
+from vitlab.cli import commands as command_names
 from vitlab.options import options_of
 
 
 def test_every_command_is_shown_as_it_explains_itself() -> None:
     page = commands_page()
-    for name in COMMANDS:
+    for name in command_names():
         assert f"## vitlab {name}\n\n```text\n$ vitlab {name} --help\nusage: vitlab {name}" in page
     assert "--layer-scale" in page
     assert "\x1b" not in page

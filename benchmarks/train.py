@@ -89,14 +89,17 @@ def groups(model: nn.Module) -> list[dict[str, Any]]:
 
 def our_step(model: nn.Module, batch: Any, args: argparse.Namespace, precision: str) -> Step:
     """Step as `vitlab train` does."""
-    from vitlab.training.step.guard import Guard
+    from vitlab.training.step.guard import Figures, can_skip, take_step
     from vitlab.training.step.precision import Engine
 
     optimizer = torch.optim.AdamW(groups(model), lr=1e-4, fused=True)
     engine = Engine(model, precision, args.compile)
-    guard = Guard(optimizer, batch[0].device)
+    late = batch[0].is_cuda and can_skip(optimizer)
+    figures = Figures.of(0, len(batch[1]), torch.zeros(3, dtype=torch.float64))
 
     def step() -> float:
+        nonlocal figures
+        before = figures
         optimizer.zero_grad(set_to_none=True)
         engine.begin()
         with engine.computing():
@@ -105,9 +108,10 @@ def our_step(model: nn.Module, batch: Any, args: argparse.Namespace, precision: 
         loss.backward()
         engine.collect()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        figures = torch.stack([loss.detach().double(), loss.detach().double(), norm.double()])
-        known = guard.step(1, len(batch[1]), figures)
-        return known[-1].loss if known else 0.0
+        numbers = torch.stack([loss.detach().double(), loss.detach().double(), norm.double()])
+        take_step(optimizer, numbers, late)
+        figures = Figures.of(1, len(batch[1]), numbers, late)
+        return before.loss if late else figures.loss
 
     return step
 

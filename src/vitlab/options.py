@@ -57,10 +57,18 @@ def at_most(limit: float) -> Bound:
 
 @dataclass(frozen=True)
 class Only:
-    """When an option has an effect; `words` finish "… applies only …"."""
+    """When an option has an effect; `words` finish "… applies only …".
 
-    words: str
+    Words that only another part of the house knows may be a function, called where they are shown.
+    """
+
+    phrase: str | Callable[[], str]
     holds: Callable[[Any], bool]
+
+    @property
+    def words(self) -> str:
+        """The phrase itself."""
+        return self.phrase if isinstance(self.phrase, str) else self.phrase()
 
 
 def when(name: str, *values: object) -> Only:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import vitlab
-from vitlab.models.position import RotaryPositions
+from vitlab.models.positions.rotary import Rotary
 
 transformers = pytest.importorskip("transformers")
 
@@ -22,7 +22,7 @@ def test_rotary_positions_are_those_of_dinov3(size: tuple[int, int]) -> None:
         "ViT(width=96,depth=1,heads=3,mlp=10)/16", 2, size, positions="rope", registers=4
     )
     rotary = model.positions[0]
-    assert isinstance(rotary, RotaryPositions)
+    assert isinstance(rotary, Rotary)
     torch.testing.assert_close(rotary.cos, cos, rtol=0, atol=1e-6)
     torch.testing.assert_close(rotary.sin, sin, rtol=0, atol=1e-6)
     tokens = model.config.tokens
@@ -58,5 +58,5 @@ def test_a_bias_within_attention_acts_as_in_beit() -> None:
         q = ours.qkv(tokens)[..., :48].unflatten(-1, (3, 16)).transpose(1, 2)
         want, weights = theirs(tokens, attention_mask=relative.bias(q))
         close = {"rtol": 0, "atol": 1e-5}
-        torch.testing.assert_close(ours(tokens, relative), want, **close)
-        torch.testing.assert_close(ours.weights(tokens, relative), weights, **close)
+        torch.testing.assert_close(ours(tokens, relative.relate), want, **close)
+        torch.testing.assert_close(ours.weights(tokens, relative.relate), weights, **close)

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import vitlab
 from oracles import peers
+from vitlab.errors import OptionError
+from vitlab.models.layers import counted_macs
 from vitlab.models.resnets.axial import AXIAL, AxialBody, LineAttention
 from vitlab.models.resnets.body import (
     BIT,
@@ -21,7 +24,6 @@ from vitlab.models.resnets.body import (
     HybridBody,
     PostUnit,
     StdConv,
-    conv_macs,
     pad_same,
     standardize,
 )
@@ -188,7 +190,7 @@ def test_bit_counts_are_the_published_ones(stages: tuple[int, ...], widen: int) 
         body = BiTBody(stages, widen=widen)
     count, gmac = BITS[stages, widen]
     assert parameters(body) + (body.features + 1) * 1000 == count
-    macs = conv_macs(body, 3, (224, 224)) + body.features * 1000
+    macs = counted_macs(body, 3, (224, 224)) + body.features * 1000
     assert round(macs / 1e9, 2) == gmac
 
 
@@ -226,14 +228,14 @@ def test_hybrid_counts_are_the_published_ones(
         assert parameters(body) + rest == count
     per_block = tokens * (4 * width**2 + 2 * width * mlp) + 2 * tokens**2 * width
     macs = patches * pixels * width + depth * per_block + width * 1000
-    assert round((conv_macs(body, 3, (side, side)) + macs) / 1e9, 3) == gmac
+    assert round((counted_macs(body, 3, (side, side)) + macs) / 1e9, 3) == gmac
 
 
 def test_axial_counts_are_those_of_scenics_code() -> None:
     with torch.device("meta"):
         body = AxialBody(R50, 3, (224, 224))
     assert parameters(body) + 2_049_000 == 19_373_640
-    assert round((conv_macs(body, 3, (224, 224)) + 2_048_000) / 1e9, 3) == 4.053
+    assert round((counted_macs(body, 3, (224, 224)) + 2_048_000) / 1e9, 3) == 4.053
 
 
 def test_counting_sees_the_size_and_leaves_the_body_alone() -> None:
@@ -241,7 +243,7 @@ def test_counting_sees_the_size_and_leaves_the_body_alone() -> None:
     weights = [weight.data_ptr() for weight in body.parameters()]
     stem = 16 * 24 * 7 * 7 * 5 * 64
     unit = 8 * 12 * (64 * 64 + 9 * 64 * 64 + 2 * 64 * 256)  # reduce, 3x3, expand and shortcut
-    assert conv_macs(body, 5, (32, 48)) == stem + unit
+    assert counted_macs(body, 5, (32, 48)) == stem + unit
     assert [weight.data_ptr() for weight in body.parameters()] == weights
 
 
@@ -368,13 +370,16 @@ def _group_norm(line: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> np.nd
     return normed * scale[:, None] + shift[:, None]
 
 
-def test_axial_body_refuses_another_size() -> None:
-    body = AxialBody((1,), 3, (32, 40))
-    body.reset_parameters()
-    assert body(torch.randn(2, 3, 32, 40)).shape == (2, 256, 8, 10)
-    with pytest.raises(ValueError) as caught:
-        body(torch.randn(2, 3, 40, 32))
-    assert str(caught.value) == "images must be (32, 40) pixels, not (40, 32)"
+def test_axial_resnets_are_of_one_size() -> None:
+    model = vitlab.create("Axial-ResNet-(1)", 5, (32, 40))
+    assert model.encode(torch.randn(2, 3, 32, 40)).shape == (2, 8 * 10, 256)
+    with pytest.raises(OptionError) as caught:
+        model(torch.randn(2, 3, 40, 32))
+    assert str(caught.value) == "images must be (B, 3, 32, 40), not (2, 3, 40, 32)"
+    with pytest.raises(OptionError, match="takes no extra tokens: use a Vision Transformer"):
+        model.encode(torch.randn(2, 3, 32, 40), torch.randn(2, 3, 256))
+    with pytest.raises(OptionError, match="has no attention maps: use a Vision Transformer"):
+        model.attention_maps(torch.randn(2, 3, 32, 40))
 
 
 # --- starts -------------------------------------------------------------------------------------

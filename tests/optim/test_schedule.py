@@ -10,7 +10,7 @@ import torch
 import vitlab
 from oracles.peers import timm
 from vitlab.optim.averaging import WeightAverage
-from vitlab.optim.optimizers import build, decays
+from vitlab.optim.optimizers import build, decayed
 from vitlab.optim.schedule import learning_rate
 from vitlab.recipes.parts import Optimization, Schedule
 from vitlab.training.plan import evaluation_steps, step_seed
@@ -106,8 +106,7 @@ def test_bits_steps() -> None:
 
 def test_only_kernels_are_decayed() -> None:
     model = vitlab.create("ViT-Ti/8", 5, 16, depth=1, pre_logits=8)
-    kernels = {name for name, weight in model.named_parameters() if decays(name, weight)}
-    assert kernels == {
+    assert decayed(model) == {
         "stem.layers.0.weight",
         "blocks.0.attention.0.body.qkv.weight",
         "blocks.0.attention.0.body.project.weight",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from vitlab.evaluation.metrics import Bin, bins, confusion
-from vitlab.models.cost import Part
+from vitlab.models.model import Part
 from vitlab.report.facts import Facts, Judged, Picture, Point
 from vitlab.report.page import write
 

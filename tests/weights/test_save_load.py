@@ -12,7 +12,7 @@ from scipy import ndimage
 
 import vitlab
 from vitlab.errors import WeightsError
-from vitlab.models.position import resize
+from vitlab.models.positions.resampling import resample
 
 
 def tiny(**choices: object) -> vitlab.VisionTransformer:
@@ -70,7 +70,7 @@ def test_another_size_resizes_the_positions(tmp_path: Path) -> None:
 def test_positions_resize_as_scipy_zooms(new: tuple[int, int]) -> None:
     """The official code uses scipy.ndimage.zoom with order 1, class token aside."""
     table = torch.randn(1, 1 + 4 * 4, 6)
-    got = resize(table, (4, 4), new)
+    got = resample(table, (4, 4), new)
     grid = table[0, 1:].reshape(4, 4, 6).double().numpy()
     want = ndimage.zoom(grid, (new[0] / 4, new[1] / 4, 1), order=1)
     torch.testing.assert_close(

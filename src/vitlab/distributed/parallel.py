@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vitlab.distributed.sync_norm import uncounted
 from vitlab.distributed.world import World
-from vitlab.models.create import Model, build
+from vitlab.models.create import assemble
+from vitlab.models.model import Model
 from vitlab.optim.sliced import full
 
 
@@ -67,10 +67,7 @@ def unsharded(model: Model) -> Model:
     """Return the whole model in every process; a model that is not sharded is returned itself."""
     if not is_sharded(model):
         return model
-    device = next(model.parameters()).device
-    with torch.device("meta"):
-        copy = build(model.config)
-    copy.to_empty(device=device)
-    copy.load_state_dict({name: full(tensor) for name, tensor in model.state_dict().items()})
+    copy = assemble(model.config, {name: full(w) for name, w in model.state_dict().items()})
+    copy.train(model.training)
     copy.provenance = model.provenance
     return copy.requires_grad_(False)

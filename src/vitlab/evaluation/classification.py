@@ -14,7 +14,7 @@ from vitlab.data.sources.filenames import Names
 from vitlab.data.sources.folders import Files, image_files
 from vitlab.errors import DataError
 from vitlab.evaluation.predictions import predict
-from vitlab.models.create import Model
+from vitlab.models.model import Model
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from vitlab.errors import DataError
 from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.predictions import check_classifier, predict
 from vitlab.models.cost import cost
-from vitlab.models.create import Model
+from vitlab.models.model import Model
 
 Split = Literal["auto", "train", "validation", "test", "all"]
 

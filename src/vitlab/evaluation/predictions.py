@@ -16,7 +16,7 @@ from vitlab.data.sources.source import Source
 from vitlab.device import autocast
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.borrowing import borrowed
-from vitlab.models.create import Model
+from vitlab.models.model import Model
 
 BATCH = 256  # images at once without gradients; fewer where they are large
 PIXELS = 256 * 96 * 96

@@ -10,7 +10,7 @@ from vitlab.data.sources.source import Source, Subset
 from vitlab.distributed.world import World
 from vitlab.errors import DataError
 from vitlab.evaluation.predictions import Predictions, predict, predict_any
-from vitlab.models.create import Model
+from vitlab.models.model import Model
 
 
 def predict_together(

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from vitlab.models.layers import evaluating
 from vitlab.models.vit import VisionTransformer
 
 
@@ -20,10 +21,8 @@ def rollout(model: VisionTransformer, images: Tensor) -> Tensor:
     Returns:
         (B, rows, columns) on the patch grid, not negative.
     """
-    training = model.training
-    model.eval()
-    maps = model.attention_maps(images)
-    model.train(training)
+    with evaluating(model):
+        maps = model.attention_maps(images)
     flow = torch.eye(maps[0].shape[-1], device=images.device)
     for weights in maps:
         own = weights.float().mean(dim=1)  # (B, N, N)

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from vitlab import device as devices
-from vitlab.models.create import Model
+from vitlab.models.model import Model
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Multi-head self-attention, and the one place that decides how it is computed."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -7,9 +8,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.models.config import ViTConfig
-from vitlab.models.position import BiasPositions, Inner, RelativePositions, RotaryPositions
+from vitlab.models.layers import dense_macs
 
 Axis = Literal["row", "column"] | None
+# How positions act within attention: queries and keys, each (B, h, N, d), to the same two and what
+# is added to their logits, (B, h, N, N) or None.
+Relate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
 
 
 class Attention(nn.Module):
@@ -22,33 +26,47 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.axis, self.grid = config.heads, axis, config.grid
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)
-        self.norms = HeadNorms(config) if config.qk_norm else None
+        self.norms: nn.Module | None = HeadNorms(config) if config.qk_norm else None
         self.project = nn.Linear(config.width, config.width, bias=config.bias)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Xavier-uniform for q, k and v each by itself (their stack would get a smaller bound)."""
+        """Draw Xavier-uniform kernels: q, k and v each, since a stack would get a smaller bound."""
         for weight in (*self.qkv.weight.chunk(3), self.project.weight):
             nn.init.xavier_uniform_(weight, generator=generator)
         for bias in (self.qkv.bias, self.project.bias):
             if bias is not None:
                 nn.init.zeros_(bias)
-        if self.norms is not None:
+        if isinstance(self.norms, HeadNorms):
             self.norms.reset_parameters()
 
-    def forward(self, tokens: Tensor, inner: Inner | None = None) -> Tensor:
-        """Every token gathers from all, or from its row or column: (B, N, D) -> (B, N, D)."""
-        return self.project(self.mix(tokens, inner))
+    def forward(self, tokens: Tensor, relate: Relate | None = None) -> Tensor:
+        """Let every token attend to all, or to its row or column: (B, N, D) -> (B, N, D)."""
+        q, k, v, bias = self._heads(tokens, relate)
+        gathered = attend(q, k, v, bias).transpose(1, 2).flatten(2)  # heads side by side
+        return self.project(unfold(gathered, self.axis, self.grid, len(tokens)))
 
-    def mix(self, tokens: Tensor, inner: Inner | None = None) -> Tensor:
-        """What the heads gather, side by side, before the output projection: (B, N, D)."""
-        folded = fold(tokens, self.axis, self.grid)
-        q, k, v = split(self.qkv(folded), self.heads)
-        return unfold(gather(q, k, v, self.norms, inner), self.axis, self.grid, len(tokens))
+    def weights(self, tokens: Tensor, relate: Relate | None = None) -> Tensor:
+        """Return the attention that `forward` pays: (B, N, D) -> (B, h, N, N), rows sum to 1."""
+        q, k, _, bias = self._heads(tokens, relate)
+        return spread(attention_weights(q, k, bias), self.axis, self.grid)
 
-    def weights(self, tokens: Tensor, inner: Inner | None = None) -> Tensor:
-        """The attention that `forward` gives each token over all: (B, h, N, N), rows sum to 1."""
-        q, k, _ = split(self.qkv(fold(tokens, self.axis, self.grid)), self.heads)
-        return spread(head_weights(q, k, self.norms, inner), self.axis, self.grid)
+    def _heads(
+        self, tokens: Tensor, relate: Relate | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Return queries, keys and values, each (B, h, N, d), and the bias on the logits."""
+        qkv = self.qkv(fold(tokens, self.axis, self.grid))
+        q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        if self.norms is not None:
+            q, k = self.norms(q, k)
+        q, k, bias = relate(q, k) if relate else (q, k, None)
+        return q, k, v, bias
+
+    def macs(self, tokens: int) -> int:
+        """Count multiply-adds: projections, scores and weighted sums over a token's line."""
+        rows, columns = self.grid
+        line = {"row": columns, "column": rows}.get(str(self.axis), tokens)
+        inner = self.project.in_features
+        return tokens * (dense_macs(self.qkv, self.project) + 2 * line * inner)
 
 
 class HeadNorms(nn.Module):
@@ -60,46 +78,17 @@ class HeadNorms(nn.Module):
         self.k = nn.LayerNorm(config.width // config.heads, config.norm_eps)
 
     def reset_parameters(self) -> None:
-        """Identity at first."""
+        """Start as the identity."""
         self.q.reset_parameters()
         self.k.reset_parameters()
 
     def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Each (B, h, N, d)."""
+        """Normalize queries and keys, each (B, h, N, d)."""
         return self.q(q), self.k(k)
 
 
-def split(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values, each (B, h, N, d), from (B, N, 3 h d)."""
-    q, k, v = qkv.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
-    return q, k, v
-
-
-def gather(q: Tensor, k: Tensor, v: Tensor, norms: nn.Module | None, inner: Inner | None) -> Tensor:
-    """Attention of (B, h, N, d) by whatever acts within it, heads side by side: (B, N, h d)."""
-    q, k, bias = prepare(q, k, norms, inner)
-    return attend(q, k, v, bias).transpose(1, 2).flatten(2)
-
-
-def head_weights(q: Tensor, k: Tensor, norms: nn.Module | None, inner: Inner | None) -> Tensor:
-    """The weights that `gather` uses, (B, h, N, N)."""
-    return attention_weights(*prepare(q, k, norms, inner))
-
-
-def prepare(
-    q: Tensor, k: Tensor, norms: nn.Module | None, inner: Inner | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Queries and keys as they meet, and the bias on their logits."""
-    if norms is not None:
-        q, k = norms(q, k)
-    if isinstance(inner, RotaryPositions):
-        q, k = inner.turn(q), inner.turn(k)
-    bias = inner.bias(q) if isinstance(inner, RelativePositions | BiasPositions) else None
-    return q, k, bias
-
-
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-    """softmax(q kT / sqrt(d) + bias) v over (B, h, N, d), by the form measured the faster.
+    """Compute softmax(q kT / sqrt(d) + bias) v over (B, h, N, d), by the form measured faster.
 
     PyTorch's fused kernel, but for bfloat16 on a CPU, where its backward pass takes 1.6 to 7 times
     as long as two plain products up to about a thousand tokens (figures in docs/log.md).
@@ -110,13 +99,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tenso
 
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
-    """softmax(q kT / sqrt(d) + bias): (B, h, N, d) twice -> (B, h, N, N)."""
+    """Compute softmax(q kT / sqrt(d) + bias): (B, h, N, d) twice -> (B, h, N, N)."""
     logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
     return (logits if bias is None else logits + bias).softmax(-1)
 
 
 def fold(tokens: Tensor, axis: Axis, grid: tuple[int, int]) -> Tensor:
-    """Rows or columns as sequences of their own: (B, r c, D) -> (B r, c, D) or (B c, r, D)."""
+    """Make rows or columns sequences: (B, r c, D) -> (B r, c, D) or (B c, r, D)."""
     if axis is None:
         return tokens
     square = tokens.unflatten(1, grid)
@@ -124,7 +113,7 @@ def fold(tokens: Tensor, axis: Axis, grid: tuple[int, int]) -> Tensor:
 
 
 def unfold(tokens: Tensor, axis: Axis, grid: tuple[int, int], batch: int) -> Tensor:
-    """Back to raster order, (B, r c, D)."""
+    """Bring folded sequences back to raster order, (B, r c, D)."""
     if axis is None:
         return tokens
     lines = tokens.unflatten(0, (batch, -1))
@@ -132,7 +121,7 @@ def unfold(tokens: Tensor, axis: Axis, grid: tuple[int, int], batch: int) -> Ten
 
 
 def spread(weights: Tensor, axis: Axis, grid: tuple[int, int]) -> Tensor:
-    """Weights along an axis as weights over all tokens, zero elsewhere: (B, h, r c, r c)."""
+    """Write weights along an axis as weights over all tokens, zero elsewhere: (B, h, r c, r c)."""
     if axis is None:
         return weights
     lines = grid[0] if axis == "row" else grid[1]

@@ -1,28 +1,70 @@
 """The encoder's block: residual branches of attention, then of MLPs."""
 
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from vitlab.models.attention import Attention, Axis
+from vitlab.models.attention import Attention, Axis, Relate
 from vitlab.models.config import ViTConfig
-from vitlab.models.position import Inner
-from vitlab.models.wide import (
-    Layout,
-    WideHeadNorms,
-    activate,
-    wide_attention,
-    wide_mlp,
-    widen_attention,
-    widen_mlp,
-)
+from vitlab.models.layers import dense_macs, modules
+
+
+class Block(nn.Module):
+    """Attention, then MLP, each with an identity around it (ViT paper, equations 2 and 3).
+
+    With more than one branch, all branches of a kind see the same tokens, and the sum of their
+    outputs is added (Three things, equation 2).
+    """
+
+    def __init__(self, config: ViTConfig, axis: Axis = None, drop_path: float = 0.0) -> None:
+        super().__init__()
+        branches = range(config.branches)
+        self.attention: Sequence[Branch[Attention]] = modules(
+            Branch(config, Attention(config, axis), drop_path) for _ in branches
+        )
+        self.mlp: Sequence[Branch[MLP]] = modules(
+            Branch(config, MLP(config), drop_path) for _ in branches
+        )
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights of each branch in turn."""
+        for attention in self.attention:
+            attention.reset_parameters(generator)
+        for mlp in self.mlp:
+            mlp.reset_parameters(generator)
+
+    def forward(self, tokens: Tensor, relate: Relate | None = None) -> Tensor:
+        """Transform tokens: (B, N, D) -> (B, N, D).
+
+        Args:
+            tokens: (B, N, D)
+            relate: how positions act within attention
+        """
+        tokens = tokens + total([branch(tokens, relate) for branch in self.attention])
+        return tokens + total([branch(tokens) for branch in self.mlp])
+
+    def attention_weights(self, tokens: Tensor, relate: Relate | None = None) -> Tensor:
+        """Return each head's attention at the block's input: (B, branches * heads, N, N)."""
+        weights = [each.body.weights(each.norm(tokens), relate) for each in self.attention]
+        return torch.cat(weights, dim=1)
+
+    def macs(self, tokens: int) -> int:
+        """Count multiply-adds but those of norms and positions."""
+        branches = zip(self.attention, self.mlp, strict=True)
+        return sum(a.body.macs(tokens) + m.body.macs(tokens) for a, m in branches)
+
+
+def total(added: list[Tensor]) -> Tensor:
+    """Sum the outputs of parallel branches."""
+    return added[0] if len(added) == 1 else torch.stack(added).sum(0)
 
 
 class MLP(nn.Module):
     """Two dense layers with a GELU between (ViT paper, equation 3): (B, N, D) -> (B, N, D).
 
-    As SwiGLU (Shazeer, 2020) the first is twice as wide, and its one half gates the other.
+    As SwiGLU (Shazeer, 2020) the first is twice as wide, and one half gates the other.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -35,7 +77,7 @@ class MLP(nn.Module):
         self.contract = nn.Linear(config.mlp, config.width, bias=config.bias)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Xavier-uniform kernels; biases normal with 1e-6, as in the official code."""
+        """Draw Xavier-uniform kernels, and biases of deviation 1e-6, as the official code."""
         halves = self.expand.weight.chunk(2) if self.gated else (self.expand.weight,)
         for weight in (*halves, self.contract.weight):
             nn.init.xavier_uniform_(weight, generator=generator)
@@ -43,17 +85,23 @@ class MLP(nn.Module):
             if bias is not None:
                 nn.init.normal_(bias, std=1e-6, generator=generator)
 
-    def forward(self, tokens: Tensor, inner: Inner | None = None) -> Tensor:
-        """Each token by itself."""
-        return self.contract(self.mix(tokens))
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Transform each token by itself: (B, N, D) -> (B, N, D)."""
+        hidden = self.expand(tokens)
+        if self.gated:
+            gate, value = hidden.chunk(2, -1)
+            hidden = self.act(gate) * value
+        else:
+            hidden = self.act(hidden)
+        return self.contract(self.drop(hidden))
 
-    def mix(self, tokens: Tensor) -> Tensor:
-        """The hidden units, (B, N, mlp)."""
-        return self.drop(activate(self.expand(tokens), self.act, self.gated))
+    def macs(self, tokens: int) -> int:
+        """Count multiply-adds."""
+        return tokens * dense_macs(self.expand, self.contract)
 
 
 def gelu(config: ViTConfig) -> nn.Module:
-    """The flavor of GELU that the weights were trained with."""
+    """Return the form of GELU that the weights were trained with."""
     match config.gelu:
         case "exact":
             return nn.GELU()
@@ -67,7 +115,7 @@ class QuickGELU(nn.Module):
     """OpenAI's approximation, x * sigmoid(1.702 x) (CLIP)."""
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Each number by itself."""
+        """Apply it to each number."""
         return hidden * torch.sigmoid(1.702 * hidden)
 
 
@@ -75,7 +123,7 @@ Body = TypeVar("Body", Attention, MLP)
 
 
 class Branch(nn.Module, Generic[Body]):
-    """One residual branch: what is added to the tokens is drop(scale * body(norm(tokens)))."""
+    """One residual branch: drop(body(norm(tokens))) * scale, to be added to the tokens."""
 
     def __init__(self, config: ViTConfig, body: Body, drop_path: float) -> None:
         super().__init__()
@@ -87,91 +135,34 @@ class Branch(nn.Module, Generic[Body]):
         self.drop_path = drop_path
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """The norm is the identity at first, LayerScale its constant; the body knows its own."""
+        """Start the norm as the identity and LayerScale as its constant; the body draws its own."""
         self.norm.reset_parameters()
         self.body.reset_parameters(generator)
         if self.scale is not None:
             nn.init.constant_(self.scale, self.start)
 
-    def forward(self, tokens: Tensor, inner: Inner | None = None) -> Tensor:
-        """What to add to the tokens: (B, N, D) -> (B, N, D).
+    def forward(self, tokens: Tensor, *relate: Relate | None) -> Tensor:
+        """Compute what to add to the tokens: (B, N, D) -> (B, N, D).
 
         Stochastic depth (Huang et al., 2016) takes a random subset of the batch, of fixed size, and
-        does no work for the others; what it adds is scaled up to keep the expectation, as DINOv2's
+        does no work for the rest; its output is scaled up to keep the expectation, as DINOv2's
         code does. A batch of one is never dropped.
         """
         count = len(tokens)
-        kept = max(1, round(count * (1 - self.drop_path)))
-        if not self.training or kept == count:
-            return self._add(tokens, inner)
-        chosen = torch.randperm(count, device=tokens.device)[:kept]
-        part = self._add(tokens[chosen], inner) * (count / kept)
+        drawn = max(1, round(count * (1 - self.drop_path)))
+        if not self.training or drawn == count:
+            return self._added(tokens, *relate)
+        chosen = torch.randperm(count, device=tokens.device)[:drawn]
+        part = self._added(tokens[chosen], *relate) * (count / drawn)
         return torch.zeros_like(tokens, dtype=part.dtype).index_copy(0, chosen, part)
 
-    def _add(self, tokens: Tensor, inner: Inner | None) -> Tensor:
-        added = self.drop(self.body(self.norm(tokens), inner))
+    def _added(self, tokens: Tensor, *relate: Any) -> Tensor:
+        added = self.drop(self.body(self.norm(tokens), *relate))
         return added if self.scale is None else added * self.scale
 
 
-class Block(nn.Module):
-    """Attention, then MLP, each beside an identity (ViT paper, equations 2 and 3).
-
-    With more than one branch the branches of a kind see the same tokens, and the sum of what they
-    say is added (Three things, equation 2).
-    """
-
-    def __init__(self, config: ViTConfig, axis: Axis = None, drop_path: float = 0.0) -> None:
-        super().__init__()
-        branches = range(config.branches)
-        self.attention = nn.ModuleList(
-            Branch(config, Attention(config, axis), drop_path) for _ in branches
-        )
-        self.mlp = nn.ModuleList(Branch(config, MLP(config), drop_path) for _ in branches)
-        self.wide = False  # one wide computation; with dropping, branches stay apart in training
-        self.drops = config.dropout > 0 or drop_path > 0
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Each branch in turn."""
-        for branch in (*self.attention, *self.mlp):
-            cast(Branch[Any], branch).reset_parameters(generator)
-
-    def forward(self, tokens: Tensor, inner: Inner | None = None) -> Tensor:
-        """Tokens in, tokens out: (B, N, D)."""
-        if self.wide and not (self.training and self.drops):
-            return self._forward_wide(tokens, inner)
-        for branches in (self.attention, self.mlp):
-            added = [branch(tokens, inner) for branch in branches]
-            tokens = tokens + (added[0] if len(added) == 1 else torch.stack(added).sum(0))
-        return tokens
-
-    def layout(self) -> Layout:
-        """What the wide form must know beside its tensors."""
-        attention = cast(Branch[Attention], self.attention[0])
-        mlp, body = cast(Branch[MLP], self.mlp[0]).body, attention.body
-        heads = body.heads * len(self.attention)
-        return Layout(heads, body.axis, body.grid, attention.norm.eps, mlp.act, mlp.gated)
-
-    def head_norms(self) -> WideHeadNorms | None:
-        """The norms on queries and keys of all branches, where there are any."""
-        branches = [cast(Branch[Attention], branch) for branch in self.attention]
-        body = branches[0].body
-        return WideHeadNorms(branches, body.heads) if body.norms is not None else None
-
-    def _forward_wide(self, tokens: Tensor, inner: Inner | None) -> Tensor:
-        layout = self.layout()
-        wide = widen_attention(cast(list[Branch[Any]], list(self.attention)))
-        tokens = tokens + wide_attention(tokens, wide, self.head_norms(), inner, layout)
-        wide = widen_mlp(cast(list[Branch[Any]], list(self.mlp)))
-        return tokens + wide_mlp(tokens, wide, layout)
-
-    def attention_weights(self, tokens: Tensor, inner: Inner | None = None) -> Tensor:
-        """What each head attends to at the block's input: (B, branches * heads, N, N)."""
-        branches = [cast(Branch[Attention], branch) for branch in self.attention]
-        return torch.cat([each.body.weights(each.norm(tokens), inner) for each in branches], dim=1)
-
-
 def drop_rates(config: ViTConfig) -> list[float]:
-    """The share of stochastic depth in each block: the same for all, or a ramp from 0."""
+    """Return the share of stochastic depth in each block: the same for all, or a ramp from 0."""
     if not config.drop_path_ramp or config.depth == 1:
         return [config.drop_path] * config.depth
     return [config.drop_path * i / (config.depth - 1) for i in range(config.depth)]

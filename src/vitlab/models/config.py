@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 from vitlab.errors import OptionError
 from vitlab.images import ImageSpec
 from vitlab.models.names import names_resnet, resnet_name, shape_of, vit_name
+from vitlab.models.parts import kinds, where_used
 from vitlab.options import above, at_least, below, check_names, option, when
 
 
@@ -77,40 +78,44 @@ class ViTConfig(ModelConfig):
         1, "blocks of each kind that run in parallel (Three things, equation 2)", at_least(1)
     )
     patch: int = option(16, "side in pixels of the square that becomes a token (P)", at_least(1))
-    stem: Literal["linear", "hmlp", "conv", "local", "resnet"] = option(
+    stem: str = option(
         "linear",
         "how patches become tokens: one linear map, hierarchical MLP (Three things), LeViT's "
         "convolutions, a local transformer, or a ResNet (the hybrids)",
+        choices=lambda: kinds("stem"),
     )
     stem_norm: Literal["none", "batch", "layer"] = option(
-        "none", "norm in the stem", only=when("stem", "linear", "hmlp", "conv")
+        "none", "norm in the stem", only=where_used("stem", "stem_norm")
     )
     stem_act: Literal["none", "gelu"] = option(
-        "none", "activation after a linear stem", only=when("stem", "linear")
+        "none", "activation after a linear stem", only=where_used("stem", "stem_act")
     )
     stem_bias: bool = option(
-        True, "give the stem's linear map a bias (CLIP's has none)", only=when("stem", "linear")
+        True,
+        "give the stem's linear map a bias (CLIP's has none)",
+        only=where_used("stem", "stem_bias"),
     )
     stages: tuple[int, ...] = option(
         (),
         "bottleneck units per stage of a ResNet stem, (3, 4, 9) in R50+ViT-B/16",
         at_least(1),
-        only=when("stem", "resnet"),
+        only=where_used("stem", "stages"),
     )
     resnet: Literal["google", "timm"] = option(
-        "google", "whose epsilons a ResNet stem has", only=when("stem", "resnet")
+        "google", "whose epsilons a ResNet stem has", only=where_used("stem", "resnet")
     )
-    positions: Literal["none", "1d", "2d", "relative", "bias", "rope"] = option(
+    positions: str = option(
         "1d",
         "none; 1d: learned, in raster order; 2d: learned rows and columns; relative: 1-D offsets "
         "as extra attention; bias: a learned bias per 2-D offset and head (BEiT); rope: rotary",
+        choices=lambda: kinds("positions"),
     )
     positions_at: Literal["stem", "every", "shared"] = option(
         "stem",
         "where positions act: before the encoder (stem), in every block with its own table "
         "(every), or in every block with one table (shared); relative and bias act in every "
         "block in any case, with its own table unless shared",
-        only=when("positions", "1d", "2d", "relative", "bias"),
+        only=where_used("positions", "positions_at"),
     )
     # A fact about released weights, stated by their readers with or without learned positions.
     resampling: Literal["bilinear", "bicubic", "antialiased"] = option(
@@ -174,7 +179,7 @@ class ViTConfig(ModelConfig):
         100.0,
         "longest period of rotary positions, as a power base",
         above(1),
-        only=when("positions", "rope"),
+        only=where_used("positions", "rope_base"),
     )
 
     def __post_init__(self) -> None:
@@ -183,9 +188,9 @@ class ViTConfig(ModelConfig):
         if self.pre_logits is True:
             object.__setattr__(self, "pre_logits", self.width)
         self._check_sizes()
-        self._check_stem()
-        self._check_positions()
         self._check_pool()
+        for field, value in (("stem", self.stem), ("positions", self.positions)):
+            kinds(field)[value].check(self)
 
     @property
     def name(self) -> str:
@@ -264,43 +269,6 @@ class ViTConfig(ModelConfig):
             fit = sizes[0] if sizes[0] == sizes[1] else f"({sizes[0]}, {sizes[1]})"
             raise OptionError(
                 f"image_size={self.image_size} is not a multiple of patch={self.patch}: try {fit}"
-            )
-
-    def _check_stem(self) -> None:
-        """What each stem can be cut to."""
-        doublings = math.log2(self.patch)
-        if self.stem == "hmlp" and not (doublings.is_integer() and self.patch >= 8):
-            raise OptionError(f"stem=hmlp needs patch=8, 16, 32, … (4, doubled), not {self.patch}")
-        if self.stem == "conv" and not (doublings.is_integer() and self.patch >= 2):
-            raise OptionError(f"stem=conv needs a patch that is a power of 2, not {self.patch}")
-        if self.stem == "local" and self.patch % 4:
-            raise OptionError(f"stem=local needs a patch that 4 divides, not {self.patch}")
-        parts = {"hmlp": 4, "conv": self.patch // 2, "local": 32}.get(self.stem, 1)
-        if self.width % parts:
-            raise OptionError(
-                f"stem={self.stem} needs a width that {parts} divides, not {self.width}"
-            )
-        stride = map_stride(self.stages)
-        if self.stem == "resnet" and self.patch % stride:
-            raise OptionError(
-                f"stages={self.stages} gives a map of 1/{stride}, on which patch={self.patch} "
-                f"cannot be cut: patch={stride} would work"
-            )
-
-    def _check_positions(self) -> None:
-        head = self.width // self.heads
-        if self.positions == "rope" and head % 4:
-            raise OptionError(f"positions=rope needs 4 to divide the head width, not {head}")
-        if self.positions == "2d" and self.width % 2:
-            raise OptionError(f"positions=2d needs an even width, not {self.width}")
-        if self.positions == "bias" and self.positions_at == "every":
-            raise OptionError("positions=bias acts in every block: positions_at=stem or shared")
-        if self.positions == "bias" and self.registers:
-            raise OptionError("positions=bias has no offset for registers: registers=0 would work")
-        if self.attention == "axial" and self.positions in ("relative", "bias", "rope"):
-            raise OptionError(
-                f"attention=axial goes with positions=none, 1d or 2d, not {self.positions}: its "
-                "rows and columns are no 1-D sequence of all patches"
             )
 
     def _check_pool(self) -> None:

@@ -1,15 +1,20 @@
-"""Models from names and from configurations."""
+"""Models from names, from configurations, and around tensors."""
 
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from vitlab.images import Size
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig, config_of
+from vitlab.models.model import Model
 from vitlab.models.resnets.resnet import ResNet
 from vitlab.models.vit import VisionTransformer
 
-Model = VisionTransformer | ResNet
+MODEL_OF: dict[type[ModelConfig], type[Model]] = {
+    ViTConfig: VisionTransformer,
+    ResNetConfig: ResNet,
+}
 
 
 def create(
@@ -19,29 +24,70 @@ def create(
     *,
     generator: torch.Generator | None = None,
     **choices: Any,
-) -> Any:
-    """A freshly initialized model by its name in the papers, `ViT-B/16`.
+) -> Model:
+    """Create a freshly initialized model by its name in the papers, `ViT-B/16`.
 
     Args:
         name: the papers' notation; `vitlab models` lists the usual ones
         classes: outputs of the classifier
         image_size: pixels, one number for a square or (rows, columns)
-        generator: where the weights are drawn from; None for PyTorch's default generator
+        generator: source of the weights; None for PyTorch's default generator
         choices: any other field of `ViTConfig`, or of `ResNetConfig` for a ResNet's name
 
     Returns:
         A `VisionTransformer`, or a `ResNet` for names such as `BiT-R50x1`.
 
     Raises:
-        ValueError: a name, field or value that cannot be; the message says what would work.
+        OptionError: an unknown name or field, or a value that is not possible; the message says
+            what would work.
     """
     config = config_of(name, classes=classes, image_size=image_size, **choices)
     return build(config, generator)
 
 
 def build(config: ModelConfig, generator: torch.Generator | None = None) -> Model:
-    """A freshly initialized model of a configuration."""
-    if isinstance(config, ResNetConfig):
-        return ResNet(config, generator)
-    assert isinstance(config, ViTConfig)
-    return VisionTransformer(config, generator)
+    """Create a freshly initialized model of a configuration."""
+    return MODEL_OF[type(config)](config, generator)
+
+
+def assemble(config: ModelConfig, tensors: dict[str, Tensor]) -> Model:
+    """Create a model around tensors that fit its configuration, in evaluation mode.
+
+    Args:
+        config: every choice of the architecture
+        tensors: a whole state dict, on one device; the model takes them over without a copy
+    """
+    with torch.device("meta"):
+        model = build(config)
+    model.load_state_dict(tensors, assign=True)
+    model.refresh(next(iter(tensors.values())).device)
+    return model.requires_grad_().eval()
+
+
+def resized(tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig) -> dict[str, Tensor]:
+    """Return a model's tensors for another image size; those that do not depend on it stay.
+
+    Args:
+        tensors: a state dict
+        old: the configuration that they fit
+        new: the same but for its image size
+
+    Raises:
+        OptionError: the model is limited to one image size.
+    """
+    return tensors if old.size == new.size else MODEL_OF[type(old)].resized(tensors, old, new)
+
+
+def with_new_head(tensors: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    """Return a model's tensors with a classifier of zeros (ViT paper, section 3.2).
+
+    Args:
+        tensors: a state dict
+        config: the configuration with the new number of classes, and without `pre_logits`
+    """
+    classify, *_ = names = MODEL_OF[type(config)].head_names
+    result = {name: tensor for name, tensor in tensors.items() if not name.startswith(names)}
+    if config.classes:
+        result[f"{classify}weight"] = torch.zeros(config.classes, config.features)
+        result[f"{classify}bias"] = torch.zeros(config.classes)
+    return result

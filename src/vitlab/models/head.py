@@ -1,12 +1,14 @@
 """From tokens to class scores."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.models.block import MLP
 from vitlab.models.config import ViTConfig
-from vitlab.models.init import reset_dense
+from vitlab.models.layers import classifier, dense_macs, reset_classifier, reset_dense
 
 
 class Head(nn.Module):
@@ -14,54 +16,52 @@ class Head(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.pool, self.prefix = config.pool, config.prefix
-        self.zero, self.start = config.zero_head, config.head_bias
+        self.config = config
         self.attend = AttentionPool(config) if config.pool == "attention" else None
         after = config.norm_at == "pooled"
         self.norm = nn.LayerNorm(config.width, config.norm_eps) if after else nn.Identity()
         wide = config.pre_logits
         self.pre_logits = nn.Linear(config.pooled, wide) if wide else None
-        self.classify = (
-            nn.Linear(config.features, config.classes) if config.classes else nn.Identity()
-        )
+        self.classify = classifier(config)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Classifier zero (Google) or truncated normal 0.02 (DeiT); the tanh layer LeCun-normal."""
+        """Draw the tanh layer LeCun-normal; the rest as `AttentionPool` and `reset_classifier`."""
         if self.attend is not None:
             self.attend.reset_parameters(generator)
         if isinstance(self.norm, nn.LayerNorm):
             self.norm.reset_parameters()
         if self.pre_logits is not None:
             reset_dense(self.pre_logits, generator)
-        if isinstance(self.classify, nn.Identity):
-            return
-        if self.zero:
-            nn.init.zeros_(self.classify.weight)
-        else:
-            nn.init.trunc_normal_(self.classify.weight, std=0.02, generator=generator)
-        nn.init.constant_(self.classify.bias, self.start)
+        reset_classifier(self.classify, self.config, generator)
 
     def features(self, tokens: Tensor) -> Tensor:
-        """What the classifier sees: (B, N, D) -> (B, features), or (B, queries, features)."""
+        """Compute the classifier's input: (B, N, D) -> (B, features), or (B, queries, features)."""
         pooled = self.norm(self._pooled(tokens))
         return pooled if self.pre_logits is None else self.pre_logits(pooled).tanh()
 
     def _pooled(self, tokens: Tensor) -> Tensor:
+        prefix, patches = tokens[:, : self.config.prefix], tokens[:, self.config.prefix :]
         if self.attend is not None:
-            return self.attend(tokens[:, self.prefix :])
-        match self.pool:
+            return self.attend(patches)
+        match self.config.pool:
             case "token":
                 return tokens[:, 0]
             case "prefix":
-                return tokens[:, : self.prefix].flatten(1)
+                return prefix.flatten(1)
             case "both":
-                return torch.cat([tokens[:, 0], tokens[:, self.prefix :].mean(dim=1)], dim=-1)
+                return torch.cat([tokens[:, 0], patches.mean(dim=1)], dim=-1)
             case _:
-                return tokens[:, self.prefix :].mean(dim=1)
+                return patches.mean(dim=1)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Class scores: (…, features) -> (…, classes)."""
+        """Compute class scores: (…, features) -> (…, classes)."""
         return self.classify(features)
+
+    def macs(self, patches: int) -> int:
+        """Count multiply-adds but those of the norm."""
+        layers = [layer for layer in (self.pre_logits, self.classify) if layer is not None]
+        pool = 0 if self.attend is None else self.attend.macs(patches)
+        return pool + self.config.queries * dense_macs(*layers)
 
 
 class AttentionPool(nn.Module):
@@ -69,6 +69,8 @@ class AttentionPool(nn.Module):
 
     One query gives one representation, (B, D); more of them are slots as in DETR, (B, queries, D).
     """
+
+    undecayed: ClassVar[tuple[str, ...]] = ("queries",)
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -81,7 +83,7 @@ class AttentionPool(nn.Module):
         self.mlp = MLP(config)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Xavier-uniform throughout, the queries too, as big_vision starts them."""
+        """Draw Xavier-uniform throughout, the queries too, as big_vision starts them."""
         weights = (self.queries[0], self.q.weight, *self.kv.weight.chunk(2), self.project.weight)
         for weight in weights:
             nn.init.xavier_uniform_(weight, generator=generator)
@@ -91,7 +93,7 @@ class AttentionPool(nn.Module):
         self.mlp.reset_parameters(generator)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(B, N, D) -> (B, D), or (B, queries, D) for more than one query."""
+        """Pool patches: (B, N, D) -> (B, D), or (B, queries, D) for more than one query."""
         q = self.q(self.queries).expand(len(tokens), -1, -1)
         q = q.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, h, queries, d)
         k, v = self.kv(tokens).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
@@ -99,3 +101,10 @@ class AttentionPool(nn.Module):
         slots = self.project(gathered)
         slots = slots + self.mlp(self.norm(slots))
         return slots[:, 0] if slots.shape[1] == 1 else slots
+
+    def macs(self, patches: int) -> int:
+        """Count multiply-adds but those of the norm."""
+        queries, width = self.queries.shape[1:]
+        scores = 2 * queries * patches * width
+        dense = queries * dense_macs(self.q, self.project) + patches * dense_macs(self.kv)
+        return dense + scores + self.mlp.macs(queries)

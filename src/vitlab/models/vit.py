@@ -1,158 +1,201 @@
 """The Vision Transformer, on one page."""
 
-from typing import Any, Self, cast
+import math
+from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from vitlab.errors import UserError
+from vitlab.errors import OptionError
 from vitlab.models.attention import Axis
 from vitlab.models.block import Block, drop_rates
-from vitlab.models.config import ViTConfig
+from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.head import Head
-from vitlab.models.position import Additive, GridPositions, Inner, LearnedPositions, build_positions
-from vitlab.models.stem import build_stem
+from vitlab.models.layers import modules, params_of
+from vitlab.models.model import Model, Part
+from vitlab.models.positions.positions import Positions, scheme_of
+from vitlab.models.stems.stem import stem_of
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(Model):
     """stem -> class token -> positions -> encoder -> norm -> pool -> head (ViT paper, section 3.1).
 
-    Models that others released differ in where a norm is: `config.pre_norm` puts one before the
-    encoder, `config.norm_at` the last one behind the pool.
+    Released models differ in where a norm is: `config.pre_norm` puts one before the encoder,
+    `config.norm_at` the last one after the pool.
 
     Args:
         config: every choice of the architecture
-        generator: where the initial weights are drawn from; None for PyTorch's default generator
+        generator: source of the initial weights; None for PyTorch's default generator
     """
 
-    def __init__(self, config: ViTConfig, generator: torch.Generator | None = None) -> None:
-        super().__init__()
-        self.config = config
-        self.provenance: dict[str, Any] = {}  # of the weights: data, recipe, …; saved with them
-        self.source = ""  # where they were loaded from
-        device = torch.get_default_device()
-        with torch.device("meta"):  # shapes first: no tensor is filled twice
-            self._build()
-        if device.type != "meta":
-            self.to_empty(device=device)
-            self.reset_parameters(generator)
+    config: ViTConfig
+    head_names: ClassVar[tuple[str, ...]] = ("head.classify.", "head.pre_logits.")
+    undecayed: ClassVar[tuple[str, ...]] = ("token", "registers")
 
-    def _build(self) -> None:
-        config, width = self.config, self.config.width
-        self.stem = build_stem(config)
-        registers = config.registers
+    def __init__(self, config: ViTConfig, generator: torch.Generator | None = None) -> None:
+        super().__init__(config, generator)
+
+    def build(self) -> None:
+        """Create the modules that the configuration names."""
+        config, width, registers = self.config, self.config.width, self.config.registers
+        scheme = scheme_of(config)
+        self.stem = stem_of(config)(config)
         self.token = nn.Parameter(torch.empty(1, 1, width)) if config.has_token else None
         self.registers = nn.Parameter(torch.empty(1, registers, width)) if registers else None
-        self.positions = nn.ModuleList(build_positions(config))
+        self.positions: Sequence[Positions] = modules(
+            scheme(config) for _ in range(scheme.tables(config))
+        )
         self.dropout = nn.Dropout(config.dropout)
-        self.pre_norm = nn.LayerNorm(width, config.norm_eps) if config.pre_norm else nn.Identity()
+        self.pre_norm = self._norm(config.pre_norm)
         axes: tuple[Axis, ...] = ("row", "column") if config.attention == "axial" else (None,)
-        self.blocks = nn.ModuleList(
+        self.blocks: Sequence[Block] = modules(
             Block(config, axis, rate) for rate in drop_rates(config) for axis in axes
         )
-        self.norm = (
-            nn.LayerNorm(width, config.norm_eps) if config.norm_at == "tokens" else nn.Identity()
-        )
+        self.norm = self._norm(config.norm_at == "tokens")
         self.head = Head(config)
 
+    def _norm(self, wanted: bool) -> nn.Module:
+        return nn.LayerNorm(self.config.width, self.config.norm_eps) if wanted else nn.Identity()
+
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw every weight anew, as the official code does (each part says how)."""
+        """Draw every weight, as the official code does; each part describes its own."""
         self.stem.reset_parameters(generator)
         if self.token is not None:
             nn.init.zeros_(self.token)
         if self.registers is not None:
             nn.init.normal_(self.registers, std=0.02, generator=generator)
         for positions in self.positions:
-            cast(LearnedPositions, positions).reset_parameters(generator)
+            positions.reset_parameters(generator)
         for block in self.blocks:
-            cast(Block, block).reset_parameters(generator)
+            block.reset_parameters(generator)
         for norm in (self.pre_norm, self.norm):
             if isinstance(norm, nn.LayerNorm):
                 norm.reset_parameters()
         self.head.reset_parameters(generator)
 
-    def widen(self, on: bool = True) -> Self:
-        """Compute parallel branches as one wide computation, or again one by one.
-
-        The numbers are the same, gradients included; the wide form builds its weights at every
-        pass, so it is for training with large batches, and `vitlab.fuse` for inference. Blocks
-        with dropout or stochastic depth keep their branches apart in training.
-        """
-        for block in self.blocks:
-            cast(Block, block).wide = on
-        return self
-
     def forward(self, images: Tensor) -> Tensor:
-        """Normalized images (B, channels, H, W) to class scores (B, classes)."""
+        """Compute class scores from normalized images: (B, channels, H, W) -> (B, classes)."""
         return self.head(self.features(images))
 
     def features(self, images: Tensor) -> Tensor:
-        """What the classifier sees: (B, features), or (B, queries, features)."""
+        """Compute the classifier's input: (B, features), or (B, queries, features)."""
         return self.head.features(self.encode(images))
 
     def encode(self, images: Tensor, extra: Tensor | None = None) -> Tensor:
-        """All tokens after the final norm, where it is on tokens: (B, prefix + patches, width).
+        """Compute all tokens, after the final norm where it is on tokens.
 
         Args:
             images: normalized, (B, channels, H, W)
             extra: a further sequence of tokens (B, M, width), which joins the patches in every
-                block, without positions, and comes out behind them
+                block, without positions, and comes out after them
+
+        Returns:
+            (B, prefix + patches + M, width)
+
+        Raises:
+            OptionError: a tensor of another shape, or extra tokens where positions or axial
+                attention leave no room for them.
         """
         tokens = self._embed(images, extra)
-        for number, block in enumerate(self.blocks):
-            tokens = block(self._place(tokens, number), self._inner(number))
+        for block, positions in zip(self.blocks, self._positions(), strict=True):
+            tokens = block(positions.place(tokens), positions.relate)
         return self.norm(tokens)
 
     def attention_maps(self, images: Tensor) -> list[Tensor]:
-        """What every token attends to, a layer each: (B, branches * heads, tokens, tokens).
+        """Return every layer's attention: (B, branches * heads, tokens, tokens).
 
         Rows sum to one. The weights are those the forward pass uses, computed once more beside it.
         An axial block has two layers, for its rows and its columns.
         """
         tokens, maps = self._embed(images), []
-        for number, block in enumerate(self.blocks):
-            tokens, inner = self._place(tokens, number), self._inner(number)
-            maps.append(cast(Block, block).attention_weights(tokens, inner))
-            tokens = block(tokens, inner)
+        for block, positions in zip(self.blocks, self._positions(), strict=True):
+            tokens = positions.place(tokens)
+            maps.append(block.attention_weights(tokens, positions.relate))
+            tokens = block(tokens, positions.relate)
         return maps
 
     def _embed(self, images: Tensor, extra: Tensor | None = None) -> Tensor:
-        """Patch tokens behind class token and registers, with positions, before the encoder."""
-        want = (self.config.channels, *self.config.size)
-        if images.ndim != 4 or images.shape[1:] != want:
-            shape = ", ".join(map(str, want))
-            raise UserError(f"images must be (B, {shape}), not {tuple(images.shape)}")
+        """Return the encoder's input: class token, registers, patches, extra tokens."""
+        self.check_images(images)
         tokens = self.stem(images)
         before = [part for part in (self.token, self.registers) if part is not None]
-        behind = [] if extra is None else [self._checked(extra)]
-        parts = [part.expand(len(tokens), -1, -1) for part in before]
-        if parts or behind:
-            tokens = torch.cat([*parts, tokens, *behind], dim=1)
-        if self.config.positions_at == "stem" and self.config.positions in ("1d", "2d"):
-            tokens = cast(Additive, self.positions[0])(tokens)
-        return self.pre_norm(self.dropout(tokens))
+        after = [] if extra is None else [self._checked(extra)]
+        if before or after:
+            rows = [part.expand(len(tokens), -1, -1) for part in before]
+            tokens = torch.cat([*rows, tokens, *after], dim=1)
+        return self.pre_norm(self.dropout(self.positions[0].start(tokens)))
 
     def _checked(self, extra: Tensor) -> Tensor:
-        if self.config.attention == "axial" or self.config.positions in ("relative", "bias"):
-            which = "axial attention" if self.config.attention == "axial" else "relative positions"
-            raise UserError(f"extra tokens have no place among {which}")
-        if extra.ndim != 3 or extra.shape[-1] != self.config.width:
-            raise UserError(f"extra must be (B, M, {self.config.width}), not {tuple(extra.shape)}")
+        config = self.config
+        if config.attention == "axial" or not self.positions[0].takes_extra:
+            axial = config.attention == "axial"
+            what = "attention=axial" if axial else f"positions={config.positions}"
+            raise OptionError(f"{what} cannot place extra tokens: it knows those of the image only")
+        if extra.ndim != 3 or extra.shape[-1] != config.width:
+            raise OptionError(f"extra must be (B, M, {config.width}), not {tuple(extra.shape)}")
         return extra
 
-    def _of_block(self, number: int) -> nn.Module:
-        """The positions of a block: its own, or the one that all share."""
-        blocks = len(self.blocks) // self.config.depth  # two share an axial block's place
-        return self.positions[number // blocks if len(self.positions) > 1 else 0]
+    def _positions(self) -> list[Positions]:
+        """Return the positions of each block: its own, or those that all share."""
+        each = len(self.blocks) // len(self.positions)
+        return [self.positions[number // each] for number in range(len(self.blocks))]
 
-    def _place(self, tokens: Tensor, number: int) -> Tensor:
-        """Tokens as a block sees them, with positions where every block adds them."""
-        if self.config.positions_at == "stem" or self.config.positions not in ("1d", "2d"):
-            return tokens
-        return cast(GridPositions, self._of_block(number))(tokens)
+    def parts(self) -> Sequence[Part]:
+        """Count stem (with class token, registers and positions), attention, MLP, norms and head.
 
-    def _inner(self, number: int) -> Inner | None:
-        """What acts within a block's attention: relative, biasing or rotary positions."""
-        if self.config.positions not in ("relative", "bias", "rope"):
-            return None
-        return cast(Inner, self._of_block(number))
+        Multiply-adds are those of matrix products and convolutions, and one per element for each
+        of the encoder's norms.
+        """
+        config, tokens = self.config, self.config.tokens
+        attention = [branch for block in self.blocks for branch in block.attention]
+        mlp = [branch for block in self.blocks for branch in block.mlp]
+        attending = params_of(*(branch.body for branch in attention))
+        mixing = params_of(*(branch.body for branch in mlp))
+        within = config.branches * sum(positions.macs() for positions in self._positions())
+        outer = [self.pre_norm, self.norm, self.head.norm]
+        norms = len(attention) + len(mlp) + sum(isinstance(each, nn.LayerNorm) for each in outer)
+        beside = params_of(*attention, *mlp, *outer) - attending - mixing  # with LayerScale
+        stem = params_of(self.stem, *self.positions) + config.prefix * config.width
+        head = params_of(self.head) - params_of(self.head.norm)
+        return (
+            Part("stem", stem, self.stem.macs()),
+            Part("attention", attending, sum(b.body.macs(tokens) for b in attention) + within),
+            Part("MLP", mixing, sum(branch.body.macs(tokens) for branch in mlp)),
+            Part("norms", beside, norms * tokens * config.width),
+            Part("head", head, self.head.macs(math.prod(config.grid))),
+        )
+
+    @classmethod
+    def resized(
+        cls, tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig
+    ) -> dict[str, Tensor]:
+        """Return the tensors of a model for another image size: stem and positions follow it.
+
+        Raises:
+            OptionError: positions that are limited to one image size.
+        """
+        assert isinstance(old, ViTConfig)
+        assert isinstance(new, ViTConfig)
+        scheme, result = scheme_of(old), dict(tensors)
+        own = {f"positions.{number}.": scheme.resized for number in range(scheme.tables(old))}
+        for prefix, resized in (own | {"stem.": stem_of(old).resized}).items():
+            part = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+            result |= {prefix + name: tensor for name, tensor in resized(part, old, new).items()}
+        return result
+
+    @property
+    def layers(self) -> int:
+        """Number of the last layer, for layer-wise learning rates: everything after the blocks."""
+        return len(self.blocks) + 1
+
+    def layer_of(self, name: str) -> int:
+        """Return how deep a parameter sits, by BEiT's rule.
+
+        Stem, class token, registers and positions are layer 0, block i is i + 1, everything after
+        the blocks is `layers`.
+        """
+        first, *rest = name.split(".")
+        if first == "blocks":
+            return int(rest[0]) + 1
+        return 0 if first in ("stem", "token", "registers", "positions") else self.layers

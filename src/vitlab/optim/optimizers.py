@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from vitlab.errors import UserError
+from vitlab.errors import OptionError, UserError
+from vitlab.models.model import Model
 from vitlab.recipes.parts import Optimization
 
 Weights = dict[str, Tensor]
@@ -17,7 +18,7 @@ Module = TypeVar("Module", bound=nn.Module)
 def build(model: nn.Module, how: Optimization) -> Optimizer:
     """The optimizer that a recipe names, over a model's trainable parameters.
 
-    Kernels are decayed and nothing else is (`decays`). LARS' and LAMB's trust ratio, Shampoo and
+    Kernels are decayed and nothing else is (`decayed`). LARS' and LAMB's trust ratio, Shampoo and
     SOAP are for kernels too, Muon for the matrices within blocks; what is left over goes to AdamW,
     with LARS to SGD. Every group has a `lr_scale`: the factor of its learning rate.
 
@@ -27,7 +28,8 @@ def build(model: nn.Module, how: Optimization) -> Optimizer:
     free: Weights = {
         name: weight for name, weight in model.named_parameters() if weight.requires_grad
     }
-    special = {name: weight for name, weight in free.items() if _is_for(how, name, weight)}
+    kernels = decayed(model)
+    special = {n: weight for n, weight in free.items() if _is_for(how, n, weight, n in kernels)}
     if not special:
         raise UserError(f"{how.optimizer} finds nothing to train in this model: use adamw")
     if how.optimizer == "schedule-free" and _has_batch_norm(model):
@@ -79,55 +81,48 @@ def _second(params: list[dict[str, Any]], how: Optimization) -> Optimizer:
     return torch.optim.AdamW(params, how.lr, how.betas, how.eps, fused=True)
 
 
-def _is_for(how: Optimization, name: str, weight: Tensor) -> bool:
+def _is_for(how: Optimization, name: str, weight: Tensor, kernel: bool) -> bool:
     """Whether the chief optimizer takes this parameter."""
     match how.optimizer:
         case "muon":  # of the hidden layers alone (Jordan, 2024)
-            return weight.ndim == 2 and name.startswith("blocks.") and decays(name, weight)
+            return weight.ndim == 2 and name.startswith("blocks.") and kernel
         case "lars" | "shampoo" | "soap":
-            return decays(name, weight)
+            return kernel
     return True
 
 
 def groups(model: nn.Module, weights: Weights, how: Optimization) -> list[dict[str, Any]]:
-    """Parameters by learning rate and by whether they are decayed, the decayed ones first."""
-    last = len(cast(Any, model).blocks) + 1 if how.layer_decay < 1 and _has_blocks(model) else 0
-    if how.layer_decay < 1 and not last:
-        raise UserError("layer_decay is for a model of blocks, which this is not: leave it at 1")
+    """Group parameters by learning rate and by whether they are decayed, the decayed ones first.
+
+    Raises:
+        OptionError: layer-wise learning rates for a model without blocks.
+    """
+    kernels, scale = decayed(model), 1.0
     found: dict[tuple[float, bool], list[Tensor]] = {}
     for name, weight in weights.items():
-        scale = how.layer_decay ** (last - layer(name, last)) if last else 1.0
-        found.setdefault((scale, decays(name, weight)), []).append(weight)
+        if how.layer_decay < 1:
+            if not isinstance(model, Model) or not model.layers:
+                raise OptionError("layer_decay needs a model of blocks: set layer_decay=1")
+            scale = how.layer_decay ** (model.layers - model.layer_of(name))
+        found.setdefault((scale, name in kernels), []).append(weight)
     return [
         {"params": found[key], "lr_scale": key[0], "weight_decay": how.weight_decay * key[1]}
         for key in sorted(found, reverse=True)
     ]
 
 
-def layer(name: str, last: int) -> int:
-    """How deep a parameter sits, from 0 to `last`, for layer-wise decay of the learning rate.
+def decayed(model: nn.Module) -> set[str]:
+    """Return the names of the parameters that weight decay is for.
 
-    BEiT's rule: stem, class token, registers and positions are layer 0, block i is i + 1, all
-    behind the blocks is `last`.
+    Kernels only: not norms and biases (one dimension), nor what a module's class lists as
+    `undecayed` because it is added to tokens or stands among them, as in the official code's mask.
     """
-    parts = name.split(".")
-    if parts[0] == "blocks":
-        return int(parts[1]) + 1
-    return 0 if parts[0] in ("stem", "token", "registers", "positions") else last
-
-
-def decays(name: str, weight: Tensor) -> bool:
-    """Whether weight decay is for this parameter.
-
-    Kernels only: not norms and biases (one dimension), nor what is added to tokens or stands
-    among them, as in the official code's mask.
-    """
-    added = ("token", "registers", "positions.", "head.attend.queries", "stem.places")
-    return weight.ndim > 1 and not name.startswith(added)
-
-
-def _has_blocks(model: nn.Module) -> bool:
-    return isinstance(getattr(model, "blocks", None), nn.ModuleList)
+    return {
+        f"{place}.{name}".removeprefix(".")
+        for place, module in model.named_modules()
+        for name, weight in module.named_parameters(recurse=False)
+        if weight.ndim > 1 and name not in getattr(module, "undecayed", ())
+    }
 
 
 def _has_batch_norm(model: nn.Module) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.evaluation.metrics import Bin
-from vitlab.models.cost import Part
+from vitlab.models.model import Part
 
 
 @dataclass(frozen=True)

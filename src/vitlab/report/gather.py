@@ -14,7 +14,7 @@ from vitlab.evaluation.metrics import bins, confusion
 from vitlab.evaluation.predictions import Predictions
 from vitlab.inspect.rollout import rollout
 from vitlab.models.cost import cost
-from vitlab.models.create import Model
+from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
 from vitlab.report.facts import Facts, Judged, Picture, Point
 from vitlab.report.page import write

@@ -12,7 +12,7 @@ import numpy as np
 
 from vitlab.evaluation.metrics import Bin
 from vitlab.files import staged_file
-from vitlab.models.cost import Part
+from vitlab.models.model import Part
 from vitlab.report.facts import Facts
 from vitlab.units import duration, percent, si, storage
 

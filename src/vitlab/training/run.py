@@ -17,7 +17,7 @@ from vitlab.errors import RunError
 from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.predictions import Predictions
 from vitlab.models.cost import cost
-from vitlab.models.create import Model
+from vitlab.models.model import Model
 from vitlab.optim.schedule import warmup_steps
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs import RunFolder, default_folder

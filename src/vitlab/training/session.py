@@ -17,7 +17,7 @@ from vitlab.errors import DataError, DivergedError, RunError
 from vitlab.evaluation.metrics import curve_point
 from vitlab.evaluation.predictions import Predictions
 from vitlab.evaluation.together import predict_together
-from vitlab.models.create import Model
+from vitlab.models.model import Model
 from vitlab.progress import Meter
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host, Recipe

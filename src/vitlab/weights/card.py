@@ -6,7 +6,7 @@ from typing import Any
 
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.models.cost import cost
-from vitlab.models.create import Model
+from vitlab.models.model import Model
 from vitlab.weights.hub import is_hub_name, repository
 
 VIT = "An Image is Worth 16x16 Words (arXiv 2010.11929)"

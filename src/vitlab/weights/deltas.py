@@ -14,8 +14,9 @@ from torch import Tensor
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import ModelConfig
-from vitlab.models.create import Model
-from vitlab.weights.assembly import assemble, empty, whole_state
+from vitlab.models.create import assemble
+from vitlab.models.model import Model
+from vitlab.weights.assembly import empty, whole_state
 from vitlab.weights.formats import delta_file
 from vitlab.weights.identity import Base, as_bytes
 

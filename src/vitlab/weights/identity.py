@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitlab.images import Size
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
-from vitlab.models.create import Model
+from vitlab.models.model import Model
 from vitlab.weights.assembly import whole_state
 
 KINDS: dict[str, type[ModelConfig]] = {each.kind: each for each in (ViTConfig, ResNetConfig)}

@@ -12,7 +12,7 @@ from vitlab.errors import HubError, UserError, WeightsError
 from vitlab.files import MODEL_FOLDER
 from vitlab.images import Size
 from vitlab.models.config import ResNetConfig, ViTConfig
-from vitlab.models.create import Model
+from vitlab.models.model import Model
 from vitlab.options import check_known, options_of
 from vitlab.weights.assembly import fitted, whole_state
 from vitlab.weights.deltas import check_base, merged

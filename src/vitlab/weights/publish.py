@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vitlab.models.create import Model
+from vitlab.models.model import Model
 from vitlab.weights.card import card
 from vitlab.weights.hub import CARD, publish, repository
 from vitlab.weights.save import save

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitlab.errors import WeightsError
 from vitlab.files import is_empty, staged_folder
-from vitlab.models.create import Model
+from vitlab.models.model import Model
 from vitlab.weights.assembly import whole_state
 from vitlab.weights.formats.catalog import format_named
 from vitlab.weights.formats.entries import Entry

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor, nn
 
-from vitlab.errors import UserError
 from vitlab.models.config import map_features, map_stride
 from vitlab.models.resnets.body import (
     Flavor,
@@ -105,7 +104,6 @@ class AxialBody(nn.Module):
         self, stages: tuple[int, ...], channels: int, image_size: tuple[int, int], heads: int = 8
     ) -> None:
         super().__init__()
-        self.image_size = image_size
         self.root = PostRoot(channels, 64, AXIAL)
         self.stages = nn.Sequential()
         rows, columns = (-(-side // 4) for side in image_size)
@@ -132,8 +130,4 @@ class AxialBody(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Images to their map of features."""
-        if tuple(images.shape[2:]) != self.image_size:
-            raise UserError(
-                f"images must be {self.image_size} pixels, not {tuple(images.shape[2:])}"
-            )
         return self.stages(self.root(images))

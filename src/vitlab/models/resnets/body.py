@@ -12,10 +12,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
 from vitlab.models.config import map_features, map_stride
-from vitlab.models.init import lecun_normal_
+from vitlab.models.layers import lecun_normal_
 
 
 class Flavor(NamedTuple):
@@ -68,8 +67,8 @@ class StdConv(nn.Module):
         """LeCun-normal, Flax's default, as in the official code."""
         lecun_normal_(self.weight, generator)
 
-    def bake(self) -> None:
-        """Standardize the kernel once and for all, for inference."""
+    def fuse(self) -> None:
+        """Store the standardized kernel, for inference."""
         kernel = standardize(self.weight.detach(), self.flavor)
         del self.weight, self.baked
         self.register_buffer("baked", kernel)
@@ -277,18 +276,3 @@ def reset_convolutions(body: nn.Module, generator: torch.Generator | None = None
     for part in body.modules():
         if isinstance(part, PostUnit):
             nn.init.zeros_(part.expand.norm.weight)
-
-
-def conv_macs(body: nn.Module, channels: int, image_size: tuple[int, int]) -> int:
-    """Multiply-adds of convolutions and matrix products for one image, by shapes alone.
-
-    Nothing is allocated or computed, whatever the size of the body: weights and images are on
-    PyTorch's meta device. Norms, activations, pooling and the standardization of kernels are left
-    out, as the papers' figures leave them out.
-    """
-    weights = {name: weight.to("meta") for name, weight in body.state_dict().items()}
-    images = torch.empty(1, channels, *image_size, device="meta")
-    counter = FlopCounterMode(display=False)
-    with torch.no_grad(), counter:
-        torch.func.functional_call(body, weights, (images,))
-    return counter.get_total_flops() // 2

@@ -1,66 +1,94 @@
 """The ResNets of the ViT paper as models of their own: BiT-R50x1 and its like, Axial-ResNet-50."""
 
-from typing import Any, cast
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from vitlab.errors import UserError
-from vitlab.models.config import ResNetConfig
+from vitlab.errors import OptionError
+from vitlab.models.config import ModelConfig, ResNetConfig
+from vitlab.models.layers import (
+    classifier,
+    counted_macs,
+    dense_macs,
+    params_of,
+    reset_classifier,
+)
+from vitlab.models.model import Model, Part
 from vitlab.models.resnets.axial import AxialBody
 from vitlab.models.resnets.body import BiTBody
 
 
-class ResNet(nn.Module):
+class ResNet(Model):
     """body -> mean over the last map -> linear classifier (ViT paper, section 4.1, ResNet (BiT)).
 
     Args:
         config: every choice of the architecture
-        generator: where the initial weights are drawn from; None for PyTorch's default generator
+        generator: source of the initial weights; None for PyTorch's default generator
     """
 
+    config: ResNetConfig
+
     def __init__(self, config: ResNetConfig, generator: torch.Generator | None = None) -> None:
-        super().__init__()
-        self.config = config
-        self.provenance: dict[str, Any] = {}  # of the weights: data, recipe, …; saved with them
-        self.source = ""  # where they were loaded from
-        device = torch.get_default_device()
-        with torch.device("meta"):  # shapes first: no tensor is filled twice
-            self.body: nn.Module = (
-                AxialBody(config.stages, config.channels, config.size)
-                if config.attention == "axial"
-                else BiTBody(config.stages, config.channels, config.widen)
-            )
-            self.classify = (
-                nn.Linear(config.features, config.classes) if config.classes else nn.Identity()
-            )
-        if device.type != "meta":
-            self.to_empty(device=device)
-            self.reset_parameters(generator)
+        super().__init__(config, generator)
+
+    def build(self) -> None:
+        """Create the modules that the configuration names."""
+        config = self.config
+        self.body: AxialBody | BiTBody = (
+            AxialBody(config.stages, config.channels, config.size)
+            if config.attention == "axial"
+            else BiTBody(config.stages, config.channels, config.widen)
+        )
+        self.classify = classifier(config)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw every weight anew; the classifier zero where asked, else truncated normal 0.02."""
-        cast(BiTBody, self.body).reset_parameters(generator)
-        if isinstance(self.classify, nn.Identity):
-            return
-        if self.config.zero_head:
-            nn.init.zeros_(self.classify.weight)
-        else:
-            nn.init.trunc_normal_(self.classify.weight, std=0.02, generator=generator)
-        nn.init.constant_(self.classify.bias, self.config.head_bias)
+        """Draw every weight, as the official code does."""
+        self.body.reset_parameters(generator)
+        reset_classifier(self.classify, self.config, generator)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Normalized images (B, channels, H, W) to class scores (B, classes)."""
+        """Compute class scores from normalized images: (B, channels, H, W) -> (B, classes)."""
         return self.classify(self.features(images))
 
     def features(self, images: Tensor) -> Tensor:
-        """What the classifier sees: the mean over the last map, (B, features)."""
+        """Compute the classifier's input, the mean over the last map: (B, features)."""
         return self.encode(images).mean(1)
 
-    def encode(self, images: Tensor) -> Tensor:
-        """The last map in raster order: (B, rows * columns, features)."""
-        want = (self.config.channels, *self.config.size)
-        if images.ndim != 4 or images.shape[1:] != want:
-            shape = ", ".join(map(str, want))
-            raise UserError(f"images must be (B, {shape}), not {tuple(images.shape)}")
+    def encode(self, images: Tensor, extra: Tensor | None = None) -> Tensor:
+        """Compute the last map in raster order: (B, rows * columns, features).
+
+        Raises:
+            OptionError: images of another shape, or extra tokens, which a ResNet cannot take.
+        """
+        if extra is not None:
+            raise OptionError(f"{self.config.name} takes no extra tokens: use a Vision Transformer")
+        self.check_images(images)
         return self.body(images).flatten(2).transpose(1, 2)
+
+    def parts(self) -> Sequence[Part]:
+        """Count body and head."""
+        config = self.config
+        body = counted_macs(self.body, config.channels, config.size)
+        head = self.classify
+        return (
+            Part("body", params_of(self.body), body),
+            Part("head", params_of(head), dense_macs(head)),
+        )
+
+    @classmethod
+    def resized(
+        cls, tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig
+    ) -> dict[str, Tensor]:
+        """Return the tensors as they are: convolutions take images of any size.
+
+        Raises:
+            OptionError: an Axial ResNet, whose relative positions fit one size.
+        """
+        assert isinstance(old, ResNetConfig)
+        if old.attention == "axial":
+            raise OptionError(
+                f"{old.name} cannot be resized, since its relative positions hold for one size "
+                f"only: keep image_size={old.image_size}"
+            )
+        return tensors

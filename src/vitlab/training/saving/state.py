@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitlab.models.create import Model
+from vitlab.models.model import Model
 from vitlab.optim import moments
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.optimizers import settled

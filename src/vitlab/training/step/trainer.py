@@ -13,7 +13,7 @@ from vitlab.data.loading.batches import Batch
 from vitlab.distributed.parallel import is_sharded, one_pass, replicated
 from vitlab.distributed.shares import passes
 from vitlab.distributed.world import ALONE, World
-from vitlab.models.create import Model
+from vitlab.models.model import Model
 from vitlab.objectives.classify import Classify
 from vitlab.objectives.objective import Objective
 from vitlab.optim.optimizers import set_rate

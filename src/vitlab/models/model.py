@@ -1,0 +1,131 @@
+"""What every model has, whatever its body: images in; features, scores and its cost out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from vitlab.errors import OptionError
+from vitlab.models.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a model: its parameters, and its multiply-adds for one image."""
+
+    name: str
+    params: int
+    macs: int
+
+
+class Model(nn.Module):
+    """A model around its configuration: `VisionTransformer` or `ResNet`.
+
+    Args:
+        config: every choice of the architecture
+        generator: source of the initial weights; None for PyTorch's default generator
+
+    Attributes:
+        config: every choice of the architecture
+        provenance: data, recipe, … of the weights; saved with them
+        source: what they were loaded from
+        head_names: prefixes of the tensors of the classifier and of the layers before it alone
+    """
+
+    config: ModelConfig
+    head_names: ClassVar[tuple[str, ...]] = ("classify.",)
+    undecayed: ClassVar[tuple[str, ...]] = ()  # own parameters that weight decay leaves alone
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.provenance: dict[str, Any] = {}
+        self.source = ""
+        device = torch.get_default_device()
+        with torch.device("meta"):  # shapes first: no tensor is filled twice
+            self.build()
+        if device.type != "meta":
+            self.to_empty(device=device)
+            self.reset_parameters(generator)
+
+    def build(self) -> None:
+        """Create the modules that the configuration names."""
+        raise NotImplementedError
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw every weight, as the official code does; each part describes its own."""
+        raise NotImplementedError
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Compute class scores from normalized images: (B, channels, H, W) -> (B, classes)."""
+        raise NotImplementedError
+
+    def features(self, images: Tensor) -> Tensor:
+        """Compute the classifier's input: (B, channels, H, W) -> (B, features)."""
+        raise NotImplementedError
+
+    def encode(self, images: Tensor, extra: Tensor | None = None) -> Tensor:
+        """Compute tokens, or a map in raster order: (B, channels, H, W) -> (B, N, width)."""
+        raise NotImplementedError
+
+    def attention_maps(self, images: Tensor) -> list[Tensor]:
+        """Return each layer's attention, (B, heads, N, N).
+
+        Raises:
+            OptionError: the model has no encoder.
+        """
+        raise OptionError(f"{self.config.name} has no attention maps: use a Vision Transformer")
+
+    def parts(self) -> Sequence[Part]:
+        """Count parameters and multiply-adds, part by part."""
+        raise NotImplementedError
+
+    @classmethod
+    def resized(
+        cls, tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig
+    ) -> dict[str, Tensor]:
+        """Return the tensors of a model for another image size.
+
+        Args:
+            tensors: a state dict
+            old: the configuration that they fit
+            new: the same but for its image size
+
+        Raises:
+            OptionError: the model is limited to one image size.
+        """
+        raise NotImplementedError
+
+    @property
+    def layers(self) -> int:
+        """Number of the last layer, for layer-wise learning rates; 0 for a model without blocks."""
+        return 0
+
+    def layer_of(self, name: str) -> int:
+        """Return how deep a parameter sits, from 0 to `layers`."""
+        return self.layers
+
+    def refresh(self, device: torch.device | str) -> None:
+        """Compute, on a device, the buffers that are not stored with the weights.
+
+        Every module with such buffers has a `refresh` of its own, which fills them in place.
+        """
+        for module in self.modules():
+            if module is not self and callable(refresh := getattr(module, "refresh", None)):
+                for name, buffer in module.named_buffers(recurse=False):
+                    if buffer.is_meta:
+                        setattr(module, name, torch.empty_like(buffer, device=device))
+                refresh()
+
+    def check_images(self, images: Tensor) -> None:
+        """Refuse images of another shape than (B, channels, rows, columns).
+
+        Raises:
+            OptionError: it names the shape that would work.
+        """
+        want = (self.config.channels, *self.config.size)
+        if images.ndim != 4 or images.shape[1:] != want:
+            shape = ", ".join(map(str, want))
+            raise OptionError(f"images must be (B, {shape}), not {tuple(images.shape)}")

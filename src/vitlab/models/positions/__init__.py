@@ -1,0 +1,1 @@
+"""How a model knows where a token is: one class a file."""

@@ -1,0 +1,111 @@
+"""BEiT's relative positions of two dimensions."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitlab.errors import OptionError
+from vitlab.models.config import ViTConfig
+from vitlab.models.positions.positions import Inner, OwnOrShared
+
+
+class Bias(OwnOrShared):
+    """A learned bias on the logits for each 2-D offset of query and key and each head (BEiT).
+
+    The last three rows of the table, (offsets, heads), are for a class token: as the query, as the
+    key, and with itself.
+    """
+
+    name = "bias"
+    undecayed = ("table",)
+    places: Tensor
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__(config)
+        (rows, columns), tokens = config.grid, config.tokens
+        offsets = (2 * rows - 1) * (2 * columns - 1) + 3 * config.has_token
+        self.table = nn.Parameter(torch.empty(offsets, config.heads))
+        places = torch.empty(tokens, tokens, dtype=torch.int64)
+        self.register_buffer("places", places, persistent=False)
+
+    @staticmethod
+    def check(config: ViTConfig) -> None:
+        """Refuse what has no 2-D offset."""
+        Inner.check(config)
+        if config.positions_at == "every":
+            raise OptionError(
+                "positions=bias has a table per block with positions_at=stem, and one table with "
+                "positions_at=shared: use one of these, not every"
+            )
+        if config.registers:
+            raise OptionError("positions=bias has no offset for registers: set registers=0")
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Start at zero, as the official code does."""
+        nn.init.zeros_(self.table)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Compute which row of the table each pair of tokens takes, (N, N)."""
+        (rows, columns), device = self.config.grid, self.places.device
+        row = torch.arange(rows, device=device).repeat_interleave(columns)
+        column = torch.arange(columns, device=device).repeat(rows)
+        down = row[:, None] - row[None, :] + rows - 1
+        right = column[:, None] - column[None, :] + columns - 1
+        places = down * (2 * columns - 1) + right
+        if self.config.has_token:
+            places = F.pad(places, (1, 0, 1, 0))
+            last = len(self.table)
+            places[0, :], places[:, 0], places[0, 0] = last - 3, last - 2, last - 1
+        self.places = places
+
+    def bias(self, q: Tensor) -> Tensor:
+        """Return what is added to the scaled logits: queries (B, h, N, d) -> (1, h, N, N).
+
+        Heads of several branches side by side have the same biases, branch by branch.
+        """
+        bias = self.table[self.places].permute(2, 0, 1)[None].to(q.dtype)
+        return bias.repeat(1, q.shape[1] // bias.shape[1], 1, 1)
+
+    @staticmethod
+    def resized(tensors: dict[str, Tensor], old: ViTConfig, new: ViTConfig) -> dict[str, Tensor]:
+        """Spread the old offsets over the new range; the class token's rows stay."""
+        return {"table": resample_offsets(tensors["table"], old.grid, new.grid)}
+
+
+def resample_offsets(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
+    """Return a table of biases for another grid: (offsets, heads) -> (new offsets, heads).
+
+    Near offsets matter most, so the old ones are spread over the new range in a geometric
+    progression, as BEiT's code does for fine-tuning at a higher resolution, and read off linearly.
+    """
+    if old == new:
+        return table
+    extra = len(table) - (2 * old[0] - 1) * (2 * old[1] - 1)
+    square = table[: len(table) - extra].double().unflatten(0, (2 * old[0] - 1, 2 * old[1] - 1))
+    down, right = (_spread(*sizes) for sizes in zip(old, new, strict=True))
+    resized = torch.einsum("ai,bj,ijh->abh", down, right, square).flatten(0, 1)
+    return torch.cat([resized.to(table.dtype), table[len(table) - extra :]])
+
+
+def _spread(old: int, new: int) -> Tensor:
+    """Return the weights of the old offsets in each new one: (2 new - 1, 2 old - 1)."""
+    low, high = 1.01, 1.5  # the ratio with which the old offsets just reach the farthest new one
+    ratio = low
+    while high - low > 1e-6:
+        ratio = (low + high) / 2
+        reach = (1 - ratio ** (old - 1)) / (1 - ratio)
+        low, high = (low, ratio) if reach > new - 1 else (ratio, high)
+    steps = torch.tensor([ratio**k for k in range(old - 1)], dtype=torch.float64).cumsum(0)
+    places = torch.cat([-steps.flip(0), torch.zeros(1, dtype=torch.float64), steps])
+    want = torch.arange(1 - new, new, dtype=torch.float64).clamp(places[0], places[-1])
+    above = torch.searchsorted(places.contiguous(), want.contiguous()).clamp(
+        1, max(1, len(places) - 1)
+    )
+    weights = torch.zeros(len(want), len(places), dtype=torch.float64)
+    if old == 1:
+        return weights + 1
+    share = (want - places[above - 1]) / (places[above] - places[above - 1])
+    line = torch.arange(len(want))
+    weights[line, above - 1], weights[line, above] = 1 - share, share
+    return weights

@@ -1,0 +1,172 @@
+"""What a position scheme is: where a token sits, added to it or acting within attention.
+
+Tokens are (B, N, D): the class token first where there is one, then the registers, which have no
+position, then the patches in raster order, then any further tokens, which have none either.
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitlab.errors import OptionError
+from vitlab.models.config import ViTConfig
+from vitlab.models.parts import kinds, register
+
+
+class Positions(nn.Module):
+    """Positions of one table, for all blocks or for one; by default they do nothing.
+
+    A subclass with a `name` is that value of `ViTConfig.positions`. It overrides where it acts:
+    `start` once before the encoder, `place` before a block, `relate` within a block's attention.
+
+    Attributes:
+        name: the value of the configuration's field
+        uses: those options of positions that have an effect here
+        undecayed: own parameters that weight decay leaves alone
+        takes_extra: whether further tokens can join those of the image
+    """
+
+    name: ClassVar[str]
+    uses: ClassVar[tuple[str, ...]] = ()
+    undecayed: ClassVar[tuple[str, ...]] = ()
+    takes_extra: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "name" in vars(cls):
+            register("positions", cls)
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    @staticmethod
+    def check(config: ViTConfig) -> None:
+        """Refuse a configuration that this scheme does not fit.
+
+        Raises:
+            OptionError: the message says what would work.
+        """
+
+    @staticmethod
+    def tables(config: ViTConfig) -> int:
+        """Return the number of tables: 1, which all blocks share, or one per layer."""
+        return 1
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw every weight, and compute every buffer."""
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Fill in place the buffers that are computed, not stored."""
+
+    def start(self, tokens: Tensor) -> Tensor:
+        """Return the tokens as the encoder's input: (B, N, D) -> (B, N, D)."""
+        return tokens
+
+    def place(self, tokens: Tensor) -> Tensor:
+        """Return the tokens as a block's input: (B, N, D) -> (B, N, D)."""
+        return tokens
+
+    def relate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return queries and keys, (B, h, N, d), and a bias on their logits, (B, h, N, N)."""
+        return q, k, None
+
+    def macs(self) -> int:
+        """Count the multiply-adds of matrix products within one attention."""
+        return 0
+
+    @staticmethod
+    def resized(tensors: dict[str, Tensor], old: ViTConfig, new: ViTConfig) -> dict[str, Tensor]:
+        """Return a table's tensors for another image size.
+
+        Args:
+            tensors: by their names in this module
+            old: the configuration that they fit
+            new: the same but for its image size
+
+        Raises:
+            OptionError: the scheme is limited to one image size.
+        """
+        return tensors
+
+
+class NoPositions(Positions):
+    """Nothing: without positions, the order of the patches does not matter."""
+
+    name = "none"
+
+
+class Added(Positions):
+    """Learned positions, added to the tokens before the encoder or before every block."""
+
+    uses = ("positions_at",)
+
+    @staticmethod
+    def tables(config: ViTConfig) -> int:
+        """Return the number of tables: one, or with positions_at=every one per layer."""
+        return config.depth if config.positions_at == "every" else 1
+
+    def table_of(self) -> Tensor:
+        """Return what is added: (1, class token + patches, D)."""
+        raise NotImplementedError
+
+    def start(self, tokens: Tensor) -> Tensor:
+        """Add the positions before the encoder, with positions_at=stem."""
+        return self.added(tokens) if self.config.positions_at == "stem" else tokens
+
+    def place(self, tokens: Tensor) -> Tensor:
+        """Add the positions before a block, unless with positions_at=stem."""
+        return tokens if self.config.positions_at == "stem" else self.added(tokens)
+
+    def added(self, tokens: Tensor) -> Tensor:
+        """Add its position to each token that has one: (B, N, D) -> (B, N, D)."""
+        table, registers = self.table_of(), self.config.registers
+        last = registers + table.shape[1]
+        if registers == 0 and tokens.shape[1] == last:
+            return tokens + table
+        head = int(self.config.has_token)
+        spread = F.pad(table[:, head:], (0, 0, registers, tokens.shape[1] - last))
+        return tokens + torch.cat([table[:, :head], spread], dim=1)
+
+
+class Inner(Positions):
+    """Positions that act within attention, over the sequence of all patches."""
+
+    @staticmethod
+    def check(config: ViTConfig) -> None:
+        """Refuse axial attention, whose rows and columns are other sequences."""
+        if config.attention == "axial":
+            raise OptionError(
+                f"positions={config.positions} cannot act within attention=axial: use "
+                "positions=none, 1d or 2d"
+            )
+
+
+class OwnOrShared(Inner):
+    """Learned positions within attention: a table per block, or one with positions_at=shared."""
+
+    uses = ("positions_at",)
+    takes_extra = False
+
+    @staticmethod
+    def tables(config: ViTConfig) -> int:
+        """Return the number of tables: one per layer, or with positions_at=shared one."""
+        return 1 if config.positions_at == "shared" else config.depth
+
+    def bias(self, q: Tensor) -> Tensor:
+        """Return what is added to the scaled logits: queries (B, h, N, d) -> (B, h, N, N)."""
+        raise NotImplementedError
+
+    def relate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return queries and keys, (B, h, N, d), and the bias on their logits, (B, h, N, N)."""
+        return q, k, self.bias(q)
+
+
+def scheme_of(config: ViTConfig) -> type[Positions]:
+    """Return the class of the positions that a configuration names."""
+    kind = kinds("positions")[config.positions]
+    assert issubclass(kind, Positions)
+    return kind

@@ -1,0 +1,1 @@
+"""How images become patch tokens: one class a file."""

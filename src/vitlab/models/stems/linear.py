@@ -1,0 +1,22 @@
+"""The ViT paper's own stem."""
+
+from torch import nn
+
+from vitlab.models.config import ViTConfig
+from vitlab.models.stems.stem import Convolutions, norm
+
+
+class Linear(Convolutions):
+    """One linear map of every flattened patch (ViT paper, equation 1), as a strided convolution.
+
+    A norm and a GELU after it give the other linear rows of Three things, Table 7.
+    """
+
+    name = "linear"
+    uses = ("stem_norm", "stem_act", "stem_bias")
+
+    def __init__(self, config: ViTConfig) -> None:
+        channels, width, patch = config.channels, config.width, config.patch
+        act = [nn.GELU()] if config.stem_act == "gelu" else []
+        layer = nn.Conv2d(channels, width, patch, patch, bias=config.stem_bias)
+        super().__init__(config, [layer, *norm(config, width), *act])

@@ -1,0 +1,117 @@
+"""What a stem is: images to patch tokens, (B, channels, H, W) -> (B, patches, width)."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from vitlab.models.config import ViTConfig
+from vitlab.models.layers import counted_macs, reset_dense
+from vitlab.models.parts import kinds, register
+
+
+class Stem(nn.Module):
+    """Images to patch tokens in raster order: (B, channels, H, W) -> (B, patches, width).
+
+    A subclass with a `name` is that value of `ViTConfig.stem`. Beside `forward`, it knows how its
+    weights start, what it refuses, and whatever else of the methods below differs for it. One with
+    buffers that are computed, not stored, has a `refresh` that fills them in place; one that can
+    fold layers for inference, a `fuse`.
+
+    Attributes:
+        name: the value of the configuration's field
+        uses: those options of stems that have an effect here
+        undecayed: own parameters that weight decay leaves alone, beside norms and biases
+    """
+
+    name: ClassVar[str]
+    uses: ClassVar[tuple[str, ...]] = ()
+    undecayed: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "name" in vars(cls):
+            register("stem", cls)
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    @staticmethod
+    def check(config: ViTConfig) -> None:
+        """Refuse a configuration that this stem does not fit.
+
+        Raises:
+            OptionError: the message says what would work.
+        """
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw every weight."""
+        raise NotImplementedError
+
+    def macs(self) -> int:
+        """Count the multiply-adds of convolutions and matrix products for one image."""
+        return counted_macs(self, self.config.channels, self.config.size)
+
+    @staticmethod
+    def resized(tensors: dict[str, Tensor], old: ViTConfig, new: ViTConfig) -> dict[str, Tensor]:
+        """Return the stem's tensors for another image size; most do not depend on it."""
+        return tensors
+
+
+class Convolutions(Stem):
+    """Convolutions one after the other, the last of them as wide as a token."""
+
+    def __init__(self, config: ViTConfig, layers: Sequence[nn.Module]) -> None:
+        super().__init__(config)
+        self.layers = nn.Sequential(*layers)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw LeCun-normal kernels and zero biases, as the official code for its one layer."""
+        for layer in self.layers:
+            if isinstance(layer, nn.Conv2d):
+                reset_dense(layer, generator)
+            elif isinstance(layer, nn.BatchNorm2d | ChannelNorm):
+                layer.reset_parameters()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Cut images into patch tokens."""
+        return self.layers(images).flatten(2).transpose(1, 2)
+
+    def fuse(self) -> None:
+        """Fold batch norms, with their running statistics, into the convolutions before them."""
+        layers: list[nn.Module] = []
+        for layer in self.layers:
+            if isinstance(layer, nn.BatchNorm2d) and isinstance(layers[-1], nn.Conv2d):
+                layers[-1] = fuse_conv_bn_eval(layers[-1], layer)
+            else:
+                layers.append(layer)
+        self.layers = nn.Sequential(*layers)
+
+
+class ChannelNorm(nn.LayerNorm):
+    """LayerNorm over the channels of each place of a map, (B, C, H, W)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalize each place by itself."""
+        return super().forward(input.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+def norm(config: ViTConfig, channels: int) -> list[nn.Module]:
+    """Return the stem's norm over some channels; an empty list for none."""
+    match config.stem_norm:
+        case "none":
+            return []
+        case "batch":
+            return [nn.BatchNorm2d(channels)]
+        case "layer":
+            return [ChannelNorm(channels, config.norm_eps)]
+
+
+def stem_of(config: ViTConfig) -> type[Stem]:
+    """Return the class of the stem that a configuration names."""
+    kind = kinds("stem")[config.stem]
+    assert issubclass(kind, Stem)
+    return kind

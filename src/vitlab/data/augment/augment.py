@@ -1,10 +1,8 @@
-"""Variation of whole batches, on the device that trains.
+"""Augmentation of whole batches, on the device that trains.
 
-Every image brings its own uniform random numbers (see `order.draws`), so what happens to it depends
-on (seed, epoch, image) alone and not on its neighbors, the worker or the device.
+Every image brings its own uniform random numbers (see `order.draws`), so its augmentation depends
+only on (seed, epoch, image), not on its neighbors, the worker or the device.
 """
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,41 +14,40 @@ from vitlab.data.augment.erase import erase
 from vitlab.data.augment.ops import photometric
 from vitlab.data.augment.policy import Codes, Floats, Op, send
 from vitlab.data.augment.warp import affine, compose, sample
-
-if TYPE_CHECKING:
-    from vitlab.data.settings import Augment
+from vitlab.data.settings import Augment
 
 CACHED = 2**20  # values at once on a CPU, which is several times faster within its cache
 
 
 def normalize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """uint8 (B, H, W, C) to float32 (B, C, H, W): scaled to [0, 1], less the mean, by the std."""
+    """Turn uint8 (B, H, W, C) into float32 (B, C, H, W): (pixels / 255 - mean) / std."""
     return _standardize(_unit(images.permute(0, 3, 1, 2)), mean, std)
 
 
 def augment(
     images: Tensor,
     draws: Tensor,
-    options: "Augment",
+    options: Augment,
     mean: tuple[float, ...],
     std: tuple[float, ...],
 ) -> Tensor:
-    """Vary each image by its own draws, then normalize; some rectangles are erased after that.
+    """Augment each image by its own draws, then normalize, then erase rectangles.
 
-    First come flip, turn, shift, zoom and slant, then the operations of `policy.sequence` in their
-    order. All movements of an image are made in one sampling, where its first one stands.
+    First come flip, rotation, translation, scaling and shear, then the operations of
+    `policy.sequence` in their order. All geometric operations of an image are one resampling, made
+    in place of the first of them.
 
     Args:
         images: uint8 (B, H, W, C)
-        draws: uniform in [0, 1), (B, `policy.draws_needed`) (the first six do where only the
-            movements are asked for); best on the CPU, where what happens is decided
-        options: the limits of each
-        mean: subtracted from values in [0, 1], one a channel
-        std: divided by, one a channel
+        draws: uniform in [0, 1), (B, `policy.draws_needed`), best on the CPU, where everything is
+            decided; the first six are enough without a policy, color jitter or erasing
+        options: which operations, and their limits
+        mean: subtracted from values in [0, 1], one per channel
+        std: divisor, one per channel
 
     Returns:
-        float32 (B, C, H, W). What comes in from outside the image is black, or with operations of
-        a policy, which may invert it, the mean color.
+        float32 (B, C, H, W). Areas from outside the image are black, or, with operations of a
+        policy, which may invert them, the mean color.
     """
     part = max(1, CACHED // max(1, images[0].numel())) if len(images) else 1
     if images.device.type == "cpu" and len(images) > part:
@@ -66,15 +63,15 @@ def augment(
     if ops.shape[1]:
         fill = send(np.clip(np.rint(255 * np.array(mean)), 0, 255).astype(np.uint8), images.device)
         pixels = pixels.clone(memory_format=torch.contiguous_format)
-        result = _unit(_follow(pixels, draws, ops, arguments, options, fill))
+        result = _unit(_apply(pixels, draws, ops, arguments, options, fill))
     else:
         result = _move(_unit(pixels), draws, options)
     result = _standardize(result, mean, std)
     return erase(result, numbers[:, policy.ERASE], options.erase) if options.erase else result
 
 
-def _move(pixels: Tensor, draws: Tensor, options: "Augment") -> Tensor:
-    """Flip, turn, shift, zoom and slant float images (B, C, H, W)."""
+def _move(pixels: Tensor, draws: Tensor, options: Augment) -> Tensor:
+    """Flip, rotate, translate, scale and shear float images (B, C, H, W)."""
     if _moves(options):
         theta = affine(draws, options, *pixels.shape[-2:]).to(pixels.device)
         grid = F.affine_grid(theta, list(pixels.shape), False)
@@ -84,13 +81,13 @@ def _move(pixels: Tensor, draws: Tensor, options: "Augment") -> Tensor:
     return _flip(pixels, draws) if options.flip else pixels
 
 
-def _follow(
-    pixels: Tensor, draws: Tensor, ops: Codes, arguments: Floats, options: "Augment", fill: Tensor
+def _apply(
+    pixels: Tensor, draws: Tensor, ops: Codes, arguments: Floats, options: Augment, fill: Tensor
 ) -> Tensor:
-    """Do to each image, uint8 (B, C, H, W), its operations, (B, L), in place.
+    """Apply to each image, uint8 (B, C, H, W), its operations, (B, L), in place.
 
-    Those ahead of an image's movements come before the one sampling, the others after it. An image
-    that stands still uses both stretches as well, so that few passes serve all images.
+    Those before an image's first geometric operation precede its one resampling, the others follow.
+    An image without any is split in the same way, so that few passes serve all images.
     """
     rows, columns = pixels.shape[2:]
     moving = ops >= Op.ROTATE
@@ -117,12 +114,12 @@ def _follow(
     return pixels
 
 
-def _moves(options: "Augment") -> bool:
+def _moves(options: Augment) -> bool:
     return any((options.rotate, options.shift, options.zoom, options.shear))
 
 
 def _flip(pixels: Tensor, draws: Tensor) -> Tensor:
-    """Mirror half of the images, in place."""
+    """Flip half of the images, in place."""
     rows = send(np.flatnonzero(draws[:, 0].cpu().numpy() < 0.5), pixels.device)
     return pixels.index_copy_(0, rows, pixels.index_select(0, rows).flip(-1))
 

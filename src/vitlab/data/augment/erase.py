@@ -1,4 +1,4 @@
-"""Random erasing (Zhong et al., 2020): a rectangle of an image gives way to noise."""
+"""Random erasing (Zhong et al., 2020): a rectangle of an image is replaced by noise."""
 
 import math
 from functools import lru_cache
@@ -17,13 +17,17 @@ GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111
 def erase(pixels: Tensor, draws: Floats, probability: float) -> Tensor:
     """Fill a random rectangle of some images with standard normal noise, value by value.
 
-    Area, aspect ratio and tries are those of timm's `RandomErasing`. The noise comes from the
-    image's own random numbers through a counter, so it too is the same on every device.
+    Area, aspect ratio and number of attempts are those of timm's `RandomErasing`. The noise comes
+    from the image's own random numbers through a counter, so it is the same on every device.
 
     Args:
         pixels: normalized float (B, C, H, W); changed in place
-        draws: uniform in [0, 1), (B, 25): whether, area and aspect of ten tries, place, noise
-        probability: how often
+        draws: uniform in [0, 1), (B, 25): whether to erase, area and aspect ratio of ten attempts,
+            position, noise
+        probability: of erasing an image
+
+    Returns:
+        The same images, (B, C, H, W).
     """
     boxes = rectangles(draws, *pixels.shape[2:])
     chosen = np.flatnonzero((draws[:, 0] < probability) & (boxes[:, 2] > 0))
@@ -43,7 +47,7 @@ def erase(pixels: Tensor, draws: Floats, probability: float) -> Tensor:
 
 
 def rectangles(draws: Floats, rows: int, columns: int) -> NDArray[np.int64]:
-    """Top, left, height and width of each image's rectangle, (B, 4); zeros where no try fits."""
+    """Return top, left, height and width per image, (B, 4); zeros if no attempt fits."""
     tries = draws[:, 1 : 1 + 2 * TRIES].reshape(-1, TRIES, 2)
     area = (AREA[0] + (AREA[1] - AREA[0]) * tries[..., 0]) * rows * columns
     low, high = math.log(ASPECT[0]), math.log(ASPECT[1])
@@ -57,9 +61,9 @@ def rectangles(draws: Floats, rows: int, columns: int) -> NDArray[np.int64]:
 
 
 def normal(keys: Tensor, count: int) -> Tensor:
-    """Standard normal numbers from keys: float32 (K, count) from int64 (K,).
+    """Return standard normal numbers from keys: float32 (K, count) from int64 (K,).
 
-    Each 64 bits of the generator give four numbers, to the nearest of 65,536 equally likely values.
+    Each 64 bits of the generator give four numbers, each one of 65,536 equally likely values.
     """
     bits = splitmix(keys, -(-count // 4))
     shifts = torch.arange(0, 64, 16, device=keys.device)
@@ -69,7 +73,7 @@ def normal(keys: Tensor, count: int) -> Tensor:
 
 
 def splitmix(keys: Tensor, count: int) -> Tensor:
-    """The first words of SplitMix64 (Steele et al., 2014) from each key: int64 (K, count)."""
+    """Return the first SplitMix64 words (Steele et al., 2014) of each key: int64 (K, count)."""
     steps = torch.arange(1, count + 1, device=keys.device)
     words = keys[:, None] + steps * _signed(GOLDEN)  # integers wrap around
     words = (words ^ _shifted(words, 30)) * _signed(FIRST)
@@ -78,7 +82,7 @@ def splitmix(keys: Tensor, count: int) -> Tensor:
 
 
 def _shifted(words: Tensor, by: int) -> Tensor:
-    """A shift to the right that brings in zeros."""
+    """Shift right, filling with zeros."""
     return (words >> by) & (2 ** (64 - by) - 1)
 
 
@@ -88,6 +92,6 @@ def _signed(word: int) -> int:
 
 @lru_cache(maxsize=2)
 def _quantiles(device: torch.device) -> Tensor:
-    """The middles of 65,536 equally likely parts of the standard normal distribution."""
+    """Return the medians of 65,536 equally likely intervals of the standard normal distribution."""
     middles = (torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16
     return torch.special.ndtri(middles).float().to(device)

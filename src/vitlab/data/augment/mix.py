@@ -1,33 +1,31 @@
 """Mixup and CutMix: images of a batch mixed in pairs, and their labels with them.
 
 As in timm (and A2 and DeiT III, which train with it) one weight, and one box, is drawn for a whole
-batch. Partners are neighbors: image 0 with 1, 2 with 3, … (the order of a batch is random
-anyway), so any even stretch of a batch is mixed as it is within the whole: accumulating the
-gradient in pieces and sharing a batch among devices change nothing. The last image of an odd
-number stays as it is.
+batch. Partners are neighbors: image 0 with 1, 2 with 3, … (the order of a batch is random), so any
+even stretch of a batch is mixed as it is within the whole: the result is the same if gradients are
+accumulated in pieces, or a batch is shared among devices. The last image of an odd number is
+unchanged.
 """
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-if TYPE_CHECKING:
-    from vitlab.data.settings import Augment
+from vitlab.data.settings import Augment
 
-STREAM = 1  # apart from what else is drawn from a step's seed
+STREAM = 1  # separates these random numbers from others drawn from a step's seed
 
 
 @dataclass(frozen=True)
 class Mix:
-    """How the pairs of one batch are mixed.
+    """The mixing of the pairs of one batch.
 
     Attributes:
-        share: of an image that stays its own; its partner's share is the rest
+        share: weight of each image itself; its partner has the rest
         box: top, bottom, left and right edge of what the partner replaces (CutMix), or None (Mixup)
     """
 
@@ -39,8 +37,8 @@ class Mix:
 
         Args:
             pixels: float (B, C, H, W)
-            labels: int64 (B,), or float (B, classes) of images with any number of labels
-            classes: how many there are
+            labels: int64 (B,), or float (B, classes) of images with several labels
+            classes: their number
 
         Returns:
             float (B, C, H, W), and the share of each class as float (B, classes)
@@ -57,8 +55,8 @@ class Mix:
         return pixels, targets
 
 
-def draw(options: "Augment", seed: int, size: tuple[int, int]) -> Mix | None:
-    """How a batch is mixed, None where the recipe does not mix.
+def draw(options: Augment, seed: int, size: tuple[int, int]) -> Mix | None:
+    """Draw the mixing of a batch; None if the recipe does not mix.
 
     Mixup (Zhang et al., 2018) draws the share from Beta(mixup, mixup); CutMix (Yun et al., 2019)
     from Beta(cutmix, cutmix), cuts a box of the rest of the area around a uniform place, and
@@ -89,10 +87,10 @@ def draw(options: "Augment", seed: int, size: tuple[int, int]) -> Mix | None:
 
 
 def dense(labels: Tensor, classes: int) -> Tensor:
-    """Labels as float (B, classes): one-hot, or as they are where they are that already."""
+    """Return labels as float (B, classes): indices become one-hot, tables stay."""
     return F.one_hot(labels, classes).float() if labels.ndim == 1 else labels.float()
 
 
 def neighbors(count: int, device: torch.device) -> Tensor:
-    """The partner of each of so many images, (count,); the last of an odd number is its own."""
+    """Return the partner of each image, (count,); the last of an odd number is its own."""
     return (torch.arange(count, device=device) ^ 1).clamp(max=max(count - 1, 0))

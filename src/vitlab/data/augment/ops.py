@@ -1,8 +1,8 @@
-"""Operations on the values of whole batches of uint8 images, with Pillow's meaning of each.
+"""Photometric operations on whole batches of uint8 images, each with Pillow's meaning.
 
-Each image gets an operation and an argument of its own. Images of one operation are changed
-together, but nothing is computed across images: what comes out of one depends on it alone, to the
-bit. Values stay whole numbers between operations, rounded or cut off as Pillow does it.
+Each image has its own operation and argument. Images with the same operation are changed together,
+but nothing is computed across images: the result of each depends on it alone, to the bit. Values
+stay whole numbers between operations, rounded or truncated as Pillow does.
 """
 
 from collections.abc import Callable
@@ -19,12 +19,15 @@ ENHANCE = (Op.COLOR, Op.CONTRAST, Op.BRIGHTNESS)  # and another for these
 
 
 def photometric(pixels: Tensor, ops: Codes, arguments: Floats) -> Tensor:
-    """One operation an image.
+    """Apply one operation per image.
 
     Args:
         pixels: uint8 (B, C, H, W), contiguous; may be changed in place
-        ops: (B,), codes of `Op`; what moves places, or is none, is left out here
+        ops: (B,), codes of `Op`; geometric ones and `NONE` are ignored here
         arguments: (B,)
+
+    Returns:
+        uint8 (B, C, H, W)
     """
     kinds = np.where(np.isin(ops, BITS), BITS[0], ops)
     kinds = np.where(np.isin(ops, ENHANCE), ENHANCE[0], kinds)
@@ -48,18 +51,18 @@ def photometric(pixels: Tensor, ops: Codes, arguments: Floats) -> Tensor:
 
 
 def bits(pixels: Tensor, ops: Codes, arguments: Floats) -> Tensor:
-    """Invert, posterize, solarize and solarize-add, which are all one formula of whole numbers.
+    """Invert, posterize, solarize or solarize-add: one formula for all four.
 
-    Values below a threshold are added to, up to 255; of the others some bits are turned over, then
-    some are kept.
+    Values below a threshold are increased, up to 255; of the others some bits are flipped, then
+    some are cleared.
     """
     number = arguments.astype(np.int16)
-    solar, adding, kept = ops == Op.SOLARIZE, ops == Op.SOLARIZE_ADD, ops == Op.POSTERIZE
+    solar, adding, posterize = ops == Op.SOLARIZE, ops == Op.SOLARIZE_ADD, ops == Op.POSTERIZE
     below = np.where(solar, number, np.where(adding, 128, 0))
     more = np.where(adding, number, 0)
-    turned = np.where(adding | kept, 0, 255)
-    mask = np.where(kept, 255 & ~((1 << np.clip(8 - number, 0, 8)) - 1), 255)
-    table = np.stack([below, more, turned, mask]).astype(np.int16)
+    flipped = np.where(adding | posterize, 0, 255)
+    mask = np.where(posterize, 255 & ~((1 << np.clip(8 - number, 0, 8)) - 1), 255)
+    table = np.stack([below, more, flipped, mask]).astype(np.int16)
     low, plus, flips, keep = send(table, pixels.device)[..., None, None, None]
     values = pixels.short()
     raised = (values + plus).clamp_(max=255)
@@ -67,17 +70,17 @@ def bits(pixels: Tensor, ops: Codes, arguments: Floats) -> Tensor:
 
 
 def auto_contrast(pixels: Tensor, _: Tensor) -> Tensor:
-    """Stretch each channel so that its least value becomes 0 and its greatest 255."""
+    """Stretch each channel so that its minimum becomes 0 and its maximum 255."""
     low = pixels.amin((2, 3), keepdim=True).double()
     spread = pixels.amax((2, 3), keepdim=True) - low
-    most = torch.full_like(spread, 255)  # a plain number would be times a reciprocal
+    most = torch.full_like(spread, 255)  # dividing a Python number would multiply by a reciprocal
     scale = torch.where(spread > 0, most / spread, 1)
     offset = torch.where(spread > 0, -low * scale, 0)
     return pixels.double().mul_(scale).add_(offset).clamp_(0, 255).byte()
 
 
 def equalize(pixels: Tensor, _: Tensor) -> Tensor:
-    """Map each channel's values so that they become about equally frequent."""
+    """Map each channel's values so that they become about equally frequent (Pillow's equalize)."""
     batch, channels, rows, columns = pixels.shape
     places = pixels.reshape(batch * channels, -1).long()  # of each value in all the tables
     places += 256 * torch.arange(batch * channels, device=pixels.device)[:, None]
@@ -85,7 +88,9 @@ def equalize(pixels: Tensor, _: Tensor) -> Tensor:
     counts = torch.zeros(batch * channels * 256, dtype=torch.int32, device=pixels.device)
     counts = counts.scatter_add_(0, places.view(-1), ones).view(batch, channels, 256)
     values = torch.arange(256, device=pixels.device, dtype=torch.int32)
-    last = torch.where(counts > 0, values, 0).amax(-1, keepdim=True)  # the greatest value there is
+    last = torch.where(counts > 0, values, 0).amax(
+        -1, keepdim=True
+    )  # the greatest value that occurs
     step = (rows * columns - counts.gather(-1, last.long())) // 255
     before = counts.cumsum(-1, dtype=torch.int32) - counts
     spread = ((step // 2 + before) // step.clamp(min=1)).clamp(max=255)
@@ -94,10 +99,10 @@ def equalize(pixels: Tensor, _: Tensor) -> Tensor:
 
 
 def enhance(pixels: Tensor, codes: Tensor, factor: Tensor) -> Tensor:
-    """Brightness, contrast or color by a factor: 0 takes it away, 1 leaves it as it is.
+    """Scale brightness, contrast or color by a factor: 0 removes it, 1 changes nothing.
 
-    All three go from something that lacks it to the image and beyond: from black, from the mean
-    brightness everywhere, from gray. Doing them at once saves a GPU from starting many small jobs.
+    All three interpolate, or extrapolate, from an image without it: black, the mean brightness, or
+    gray. Doing them together saves a GPU from launching many small kernels.
     """
     values, code = pixels.float(), codes.view(-1, 1, 1, 1)
     gray = luma(values)
@@ -107,7 +112,7 @@ def enhance(pixels: Tensor, codes: Tensor, factor: Tensor) -> Tensor:
 
 
 def sharpness(pixels: Tensor, factor: Tensor) -> Tensor:
-    """Between smoothed (0) and itself (1), or beyond; the outermost pixels stay."""
+    """Interpolate between the smoothed image (0) and itself (1), or beyond; the border stays."""
     if min(pixels.shape[2:]) < 3:
         return pixels
     values = pixels.float()
@@ -121,7 +126,7 @@ def sharpness(pixels: Tensor, factor: Tensor) -> Tensor:
 
 
 def blur(pixels: Tensor, radius: Tensor) -> Tensor:
-    """Gaussian blur as Pillow approximates it: three boxes with soft ends along each side."""
+    """Blur as Pillow approximates a Gaussian: three box filters with soft ends per direction."""
     weights = box_weights(radius.view(-1).double()).float().view(-1, 3, 1, 1, 1).unbind(1)
     values = pixels.float()
     for dim, pad in ((3, (2, 2, 0, 0)), (2, (0, 0, 2, 2))):
@@ -137,10 +142,10 @@ def blur(pixels: Tensor, radius: Tensor) -> Tensor:
 
 
 def box_weights(radius: Tensor) -> Tensor:
-    """Weights of a box's center and of its next two pixels either side: (B, 3) from (B,).
+    """Return weights of a box's center and its next two pixels either side: (B, 3) from (B,).
 
-    The box has some whole pixels and a share of the next ones, so that its variance is a third of
-    the square of the radius (Gwosdek et al., 2011); two pixels are enough up to a radius of 2.4.
+    The box has some whole pixels and a fraction of the next ones, so that its variance is a third
+    of the squared radius (Gwosdek et al., 2011); two pixels are enough up to a radius of 2.4.
     """
     variance = radius**2 / 3
     whole = ((torch.sqrt(12 * variance + 1) - 1) / 2).floor()
@@ -152,14 +157,14 @@ def box_weights(radius: Tensor) -> Tensor:
 
 
 def hue(pixels: Tensor, turn: Tensor) -> Tensor:
-    """Turn the colors around their circle, through Pillow's HSV of whole numbers."""
+    """Shift the hue, through Pillow's HSV of whole numbers; images without color stay."""
     if pixels.shape[1] != 3:
         return pixels
     values = pixels.float()
     top, low = values.amax(1, keepdim=True), values.amin(1, keepdim=True)
     spread = (top - low).clamp(min=1)
     red, green, blue = ((top - values) / spread).split(1, 1)
-    red, green, blue = red.double(), green.double(), blue.double()  # where Pillow's are, too
+    red, green, blue = red.double(), green.double(), blue.double()  # as Pillow computes
     angle = torch.where(values[:, 1:2] == top, 2 + red - blue, 4 + green - red)
     angle = torch.where(values[:, :1] == top, blue - green, angle).float().double()
     angle = (((angle / 6 + 1) % 1).float().double() * 255).floor()
@@ -184,9 +189,9 @@ def hue(pixels: Tensor, turn: Tensor) -> Tensor:
 
 
 def luma(values: Tensor) -> Tensor:
-    """Brightness as Pillow has it (ITU-R 601), whole numbers from such: float32 (B, 1, H, W).
+    """Return the luma as Pillow computes it (ITU-R 601), in whole numbers: float32 (B, 1, H, W).
 
-    Of one channel its own value, of any other number than three their rounded mean.
+    One channel is its own luma; of any number but three it is the rounded mean.
     """
     if values.shape[1] == 1:
         return values
@@ -198,7 +203,7 @@ def luma(values: Tensor) -> Tensor:
 
 
 def _blend(start: Tensor, end: Tensor, factor: Tensor) -> Tensor:
-    """From `start` at factor 0 to `end` at 1 and beyond, cut off to whole numbers in 0 … 255."""
+    """Return `start` at factor 0, `end` at 1, linear beyond; truncated to 0 … 255."""
     return (end - start).mul_(factor).add_(start).clamp_(0, 255).byte()
 
 

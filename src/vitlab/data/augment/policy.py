@@ -1,28 +1,27 @@
-"""What happens to each image, decided from its own random numbers: a sequence of operations.
+"""Augmentation policies: the sequence of operations of each image, from its own random numbers.
 
 RandAugment (Cubuk et al., 2020) with the operations, ranges and magnitude noise of timm, with which
 A2 was trained (Wightman et al., ResNet strikes back, 2021); 3-Augment (Touvron et al., DeiT III,
-2022); color jitter. Everything is decided on the CPU, so every device does the same, and the
-pixels are then changed without waiting for any decision.
+2022); color jitter. Everything is decided on the CPU, so that all devices do the same, and the
+device never waits for a decision.
 """
 
 import math
 from enum import IntEnum
 from itertools import permutations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-if TYPE_CHECKING:  # the command line's package is not needed to augment
-    from vitlab.data.settings import Augment
+from vitlab.data.settings import Augment
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
-# Which of an image's random numbers decide what; RandAugment's come last, four an operation.
+# The use of an image's random numbers; RandAugment's come last, four per operation.
 MOVES = slice(0, 6)
 THREE = slice(6, 8)
 JITTER = slice(8, 13)
@@ -30,24 +29,24 @@ ERASE = slice(13, 38)
 RAND = 38
 
 
-def draws_needed(options: "Augment") -> int:
-    """How many random numbers `augment` uses of each image."""
+def draws_needed(options: Augment) -> int:
+    """Return how many random numbers `augment` uses per image."""
     return RAND + 4 * options.rand_ops
 
 
 def send(decisions: NDArray[Any], device: torch.device) -> Tensor:
-    """What was decided on the CPU, on another device; nobody waits for it."""
+    """Copy decisions made on the CPU to a device, without waiting for the copy."""
     return torch.from_numpy(decisions).to(device, non_blocking=True)
 
 
 class Op(IntEnum):
-    """What can be done to an image, each with Pillow's meaning of its one argument."""
+    """An operation on an image; its one argument has Pillow's meaning."""
 
     NONE = 0
     AUTO_CONTRAST = 1
     EQUALIZE = 2
     INVERT = 3
-    POSTERIZE = 4  # bits that are kept
+    POSTERIZE = 4  # bits to keep
     SOLARIZE = 5  # values from here on are inverted
     SOLARIZE_ADD = 6  # added to values below 128
     COLOR = 7  # factor, 0: gray, 1: unchanged; so are the next three
@@ -56,9 +55,9 @@ class Op(IntEnum):
     SHARPNESS = 10
     BLUR = 11  # standard deviation in pixels
     HUE = 12  # turns of the color circle
-    ROTATE = 13  # degrees, counter-clockwise; from here on the places move, not the values
-    SHEAR_X = 14  # columns a row
-    SHEAR_Y = 15  # rows a column
+    ROTATE = 13  # degrees, counter-clockwise; from here on operations are geometric
+    SHEAR_X = 14  # columns per row
+    SHEAR_Y = 15  # rows per column
     TRANSLATE_X = 16  # share of the width
     TRANSLATE_Y = 17
 
@@ -71,10 +70,10 @@ RANDAUGMENT = (
 SOLARIZE_FROM, BLUR_RANGE = 128.0, (0.1, 2.0)  # of 3-Augment
 
 
-def sequence(draws: Floats, options: "Augment") -> tuple[Codes, Floats]:
-    """The operations of each image in order, and their arguments: (B, L) and (B, L).
+def sequence(draws: Floats, options: Augment) -> tuple[Codes, Floats]:
+    """Return the operations of each image in order, and their arguments: (B, L) and (B, L).
 
-    First RandAugment's or 3-Augment's, then color jitter's; L is 0 where there are none.
+    First RandAugment's or 3-Augment's, then color jitter's; L is 0 if there are none.
     """
     parts = []
     if options.rand_ops:
@@ -88,12 +87,15 @@ def sequence(draws: Floats, options: "Augment") -> tuple[Codes, Floats]:
     return np.concatenate([p[0] for p in parts], 1), np.concatenate([p[1] for p in parts], 1)
 
 
-def randaugment(draws: Floats, options: "Augment") -> tuple[Codes, Floats]:
-    """`rand_ops` operations an image, any of the fifteen, each left out now and then.
+def randaugment(draws: Floats, options: Augment) -> tuple[Codes, Floats]:
+    """Draw `rand_ops` of the fifteen operations per image, each applied with some probability.
 
     Args:
         draws: uniform in [0, 1), (B, 4 * rand_ops) or wider
-        options: number, magnitude, its spread and limit, probability, direction
+        options: their number, magnitude, its spread and limit, probability, direction
+
+    Returns:
+        Operations and arguments, (B, rand_ops) each.
     """
     shape = (len(draws), options.rand_ops, 4)
     which, applied, spread, sign = np.moveaxis(
@@ -110,13 +112,16 @@ def randaugment(draws: Floats, options: "Augment") -> tuple[Codes, Floats]:
 
 
 def argument(ops: Codes, level: Floats, sign: Floats, increasing: bool) -> Floats:
-    """What each operation is given at a level, of which 1 is the usual greatest.
+    """Return the argument of each operation at a level; 1 is the usual maximum.
 
     Args:
         ops: codes of RandAugment's operations, any shape
         level: 0 or more, the same shape
-        sign: -1 or 1, for those that go both ways
+        sign: -1 or 1, for operations with a direction
         increasing: a higher level always changes an image more
+
+    Returns:
+        Arguments of the same shape.
     """
     bits, threshold = np.trunc(level * 4), np.minimum(256, np.trunc(level * 256))
     factor = 0.1 + 1.8 * level
@@ -143,7 +148,7 @@ def argument(ops: Codes, level: Floats, sign: Floats, increasing: bool) -> Float
 
 
 def three_augment(draws: Floats) -> tuple[Codes, Floats]:
-    """Gray, solarized or blurred, one of the three an image: (B, 1) and (B, 1) from (B, 2)."""
+    """Draw gray, solarize or blur, one per image: (B, 1) and (B, 1) from draws (B, 2)."""
     which = (draws[:, :1] * 3).astype(np.int64)
     low, high = BLUR_RANGE
     ops = np.array([Op.COLOR, Op.SOLARIZE, Op.BLUR])[which]
@@ -152,7 +157,7 @@ def three_augment(draws: Floats) -> tuple[Codes, Floats]:
 
 
 def color_jitter(draws: Floats, spread: float, hue: float) -> tuple[Codes, Floats]:
-    """Brightness, contrast and color by factors around 1, hue by a turn around 0; in any order.
+    """Draw brightness, contrast and color factors, and a hue shift, in random order.
 
     Args:
         draws: uniform in [0, 1), (B, 5): the order, then each one's argument

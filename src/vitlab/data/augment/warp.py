@@ -1,7 +1,7 @@
-"""Moving the places of an image: any number of movements is one affine map and one sampling."""
+"""Geometric operations: any number of them is one affine map and one resampling."""
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -9,18 +9,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitlab.data.augment.policy import Codes, Floats, Op
-
-if TYPE_CHECKING:
-    from vitlab.data.settings import Augment
+from vitlab.data.settings import Augment
 
 Interpolation = Literal["bilinear", "bicubic"]
 
 
-def affine(draws: Tensor, options: "Augment", rows: int, columns: int) -> Tensor:
-    """Flip, turn, shift, zoom and slant by six draws an image, (B, 6) or wider.
+def affine(draws: Tensor, options: Augment, rows: int, columns: int) -> Tensor:
+    """Flip, rotate, translate, scale and shear by six draws per image, (B, 6) or wider.
 
     Returns:
-        The map from output to input places, as `affine_grid` takes it: (B, 2, 3).
+        The map from output to input coordinates, as `affine_grid` expects it: (B, 2, 3).
     """
     flip, *spread = draws[:, :6].double().unbind(1)
     turn, right, down, zoom, shear = (2 * each - 1 for each in spread)  # uniform in [-1, 1)
@@ -40,16 +38,16 @@ def affine(draws: Tensor, options: "Augment", rows: int, columns: int) -> Tensor
 
 
 def compose(ops: Codes, arguments: Floats, rows: int, columns: int) -> Floats:
-    """The movements among each image's operations, the first one first, as one map.
+    """Compose the geometric operations of each image, in their order, into one map.
 
     Args:
-        ops: (B, L), codes of `Op`; those that change values count as standing still
-        arguments: (B, L), with the meaning they have in Pillow
+        ops: (B, L), codes of `Op`; those that change values are ignored
+        arguments: (B, L), with Pillow's meaning
         rows: height in pixels
         columns: width in pixels
 
     Returns:
-        The map from output to input places in units of half a side: (B, 3, 3).
+        The map from output to input coordinates in units of half a side: (B, 3, 3).
     """
     whole = np.broadcast_to(np.eye(3), (len(ops), 3, 3))
     for op, argument in zip(ops.T, arguments.T, strict=True):
@@ -59,7 +57,7 @@ def compose(ops: Codes, arguments: Floats, rows: int, columns: int) -> Floats:
 
 
 def _matrices(ops: Codes, arguments: Floats, aspect: float) -> Floats:
-    """One movement an image: (B, 3, 3). Pillow shears about the top left corner, (-1, -1) here."""
+    """Return one map per image, (B, 3, 3). Pillow shears about the top left, (-1, -1) here."""
     turned, x, y, right, down = (
         np.where(ops == op, arguments, 0.0)
         for op in (Op.ROTATE, Op.SHEAR_X, Op.SHEAR_Y, Op.TRANSLATE_X, Op.TRANSLATE_Y)
@@ -76,17 +74,17 @@ def _matrices(ops: Codes, arguments: Floats, aspect: float) -> Floats:
 
 
 def sample(pixels: Tensor, theta: Tensor, fill: Tensor, interpolation: Interpolation) -> Tensor:
-    """Move images by maps from output to input places.
+    """Resample images by maps from output to input coordinates.
 
-    A place outside the image takes the fill color; near the border, the outermost pixels count
-    on. Both as in Pillow, which cuts off what it interpolates where this rounds. The cubic of
-    "bicubic" is PyTorch's, a little softer (a = -0.75) than Pillow's here (a = -1).
+    Coordinates outside the image give the fill color; at the border, the outermost pixels are
+    repeated. Both are as in Pillow, which truncates interpolated values where this rounds. The
+    cubic of "bicubic" is PyTorch's, a little softer (a = -0.75) than Pillow's here (a = -1).
 
     Args:
         pixels: uint8 (B, C, H, W)
         theta: (B, 2, 3), as for `affine_grid`
-        fill: a value a channel, (C,)
-        interpolation: how values between pixels are had
+        fill: one value per channel, (C,)
+        interpolation: bilinear or bicubic
 
     Returns:
         uint8 (B, C, H, W)
@@ -98,9 +96,9 @@ def sample(pixels: Tensor, theta: Tensor, fill: Tensor, interpolation: Interpola
 
 
 def _grid(theta: Tensor, rows: int, columns: int) -> Tensor:
-    """Where each output pixel comes from, (B, H, W, 2): `affine_grid` without a matrix product.
+    """Return the source of each output pixel, (B, H, W, 2): `affine_grid` without a product.
 
-    Such a product may be a rough one on a GPU (TF32), a tenth of a pixel off.
+    A matrix product may be imprecise on a GPU (TF32): a tenth of a pixel.
     """
     x = (torch.arange(columns, device=theta.device) * 2 + 1) / columns - 1
     y = ((torch.arange(rows, device=theta.device) * 2 + 1) / rows - 1)[:, None]

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from vitlab import device as devices
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.source import Source
-from vitlab.data.sources.splits import Splits, fingerprint, hold_out
+from vitlab.data.sources.splits import fingerprint, hold_out
 from vitlab.errors import DataError
 from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.predictions import check_classifier, predict
@@ -48,12 +48,7 @@ def evaluate(
     """
     where = devices.choose(device)
     check_classifier(model)
-    splits = open_data(data, classes=model.config.labels)
-    if len(splits.classes) != model.config.classes:
-        raise DataError(
-            f"{data} has {len(splits.classes)} classes, but the model has {model.config.classes}"
-        )
-    name, source = _choose(model, splits, split, data)
+    name, source = _choose(model, data, split)
     done = predict(model, source, device=where, precision=precision, workers=workers)
     price = cost(model)
     return figures(done.probabilities, done.labels) | {
@@ -69,8 +64,13 @@ def evaluate(
     }
 
 
-def _choose(model: Model, splits: Splits, split: Split, data: str) -> tuple[str, Source]:
+def _choose(model: Model, data: str, split: Split) -> tuple[str, Source]:
     """Return the name of the split to evaluate on, and its images."""
+    splits = open_data(data, classes=model.config.labels)
+    if len(splits.classes) != model.config.classes:
+        raise DataError(
+            f"{data} has {len(splits.classes)} classes, but the model has {model.config.classes}"
+        )
     whole = splits.whole
     if whole is not None:
         share = model.provenance.get("held_out", 0.0)

@@ -50,13 +50,25 @@ def augment(
         policy, which may invert them, the mean color.
     """
     part = max(1, CACHED // max(1, images[0].numel())) if len(images) else 1
-    if images.device.type == "cpu" and len(images) > part:
-        pieces = zip(images.split(part), draws.split(part), strict=True)
-        size = images.shape[1:3]
-        result = torch.empty(len(images), images.shape[3], *size)
-        for target, (some, theirs) in zip(result.split(part), pieces, strict=True):
-            target.copy_(augment(some, theirs, options, mean, std))
-        return result
+    if images.device.type != "cpu" or len(images) <= part:
+        return _augment(images, draws, options, mean, std)
+    rows, columns, channels = images.shape[1:]
+    result = torch.empty(len(images), channels, rows, columns)
+    for target, *given in zip(
+        result.split(part), images.split(part), draws.split(part), strict=True
+    ):
+        target.copy_(_augment(given[0], given[1], options, mean, std))
+    return result
+
+
+def _augment(
+    images: Tensor,
+    draws: Tensor,
+    options: Augment,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+) -> Tensor:
+    """Augment images that are few enough to be processed at once."""
     numbers = draws.cpu().double().numpy()
     ops, arguments = policy.sequence(numbers, options)
     pixels = images.permute(0, 3, 1, 2)

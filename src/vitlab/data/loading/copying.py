@@ -71,22 +71,24 @@ def copy(
         raise OptionError(f"side must be at least 1 and quality 1 to 95, not {side} and {quality}")
     if not is_empty(out):
         raise DataError(f"{out} already exists: choose a new folder")
-    tally = _Tally(progress, warn)
-    with staged_folder(out) as draft, (draft / BAD).open("w", encoding="utf-8") as list_:
+    done = damaged = size = 0
+    with staged_folder(out) as draft, (draft / BAD).open("w", encoding="utf-8") as bad:
         for split, source in sources.items():
             with WRITERS[layout](draft, split, source) as writer:
                 for item in _converted(source, side, quality, choose_workers(source, workers)):
-                    tally.add(item)
+                    done, size = done + 1, size + len(item.data)
                     if item.error:
+                        damaged += 1
+                        warn(item.error)
                         line = {"split": split, "index": item.index, "error": item.error}
-                        list_.write(json.dumps(line, ensure_ascii=False) + "\n")
+                        bad.write(json.dumps(line, ensure_ascii=False) + "\n")
                     else:
-                        classes = source.labels.classes_of(item.index)
-                        writer.add(item.data, item.ending, classes)
+                        writer.add(item.data, item.ending, source.labels.classes_of(item.index))
+                    if done % _CHUNK == 0:
+                        progress(done)
                 if not writer.count:
                     raise DataError(f"no image of the {split} split can be used")
-    good = tally.images - tally.damaged
-    return {"images": good, "damaged": tally.damaged, "bytes": tally.bytes, "out": str(out)}
+    return {"images": done - damaged, "damaged": damaged, "bytes": size, "out": str(out)}
 
 
 @dataclass(frozen=True)
@@ -97,27 +99,6 @@ class Converted:
     data: bytes = b""
     ending: str = ""
     error: str = ""
-
-
-@dataclass
-class _Tally:
-    """What was processed so far."""
-
-    progress: Callable[[int], None]
-    warn: Callable[[str], None]
-    images: int = 0
-    damaged: int = 0
-    bytes: int = 0
-
-    def add(self, item: Converted) -> None:
-        """Count one image, and report it."""
-        self.images += 1
-        self.bytes += len(item.data)
-        if item.error:
-            self.damaged += 1
-            self.warn(item.error)
-        if self.images % _CHUNK == 0:
-            self.progress(self.images)
 
 
 def _converted(source: Source, side: int, quality: int, workers: int) -> Iterator[Converted]:

@@ -59,6 +59,19 @@ def test_bins_hold_every_image_once() -> None:
     assert hits == pytest.approx(500 * top(probabilities, labels, 1))
 
 
+def test_bins_are_open_below_and_closed_above() -> None:
+    edge = 2 / 3  # the upper edge of bin 10 of 15, to the bit
+    probabilities = np.array([[edge, 1 - edge], [np.nextafter(edge, 1), 1 - edge], [1.0, 0.0]])
+    parts = bins(probabilities, np.array([0, 1, 0]))
+    assert [part.count for part in parts] == [0] * 9 + [1, 1, 0, 0, 0, 1]
+    assert (parts[9].high, parts[10].low) == (edge, edge)
+    assert (parts[9].accuracy, parts[10].accuracy, parts[14].confidence) == (1.0, 0.0, 1.0)
+    assert (parts[0].confidence, parts[0].accuracy) == (0.0, 0.0)
+    level = bins(np.full((4, 4), 0.25), np.arange(4), count=4)
+    assert [part.count for part in level] == [4, 0, 0, 0]
+    assert bins(np.array([[0.0, 0.0]]), np.array([0]), count=2)[0].count == 1  # no bin below
+
+
 def test_certainty_and_ties() -> None:
     sure = np.eye(3)[[0, 1, 2]]
     assert figures(sure, SingleLabels(np.array([0, 1, 2]))) == {

@@ -89,6 +89,20 @@ def test_pieces_make_up_the_batch() -> None:
     assert [len(piece) for piece in batch.pieces(1)] == [1] * 10
 
 
+def test_nothing_of_a_batch_is_lost_on_the_way() -> None:
+    images, labels = torch.arange(10)[:, None], torch.arange(10)
+    batch = Batch(images, labels, torch.rand(10, 6), torch.arange(10), [(3, "bad")], total=17)
+    for other in (batch.to(torch.device("cpu")), *batch.pieces(4), *batch.pieces(99)):
+        assert (other.bad, other.total) == ([(3, "bad")], 17)
+    moved = batch.to(torch.device("meta"))
+    tensors = [value for value in vars(moved).values() if isinstance(value, torch.Tensor)]
+    assert len(tensors) == 4
+    assert all(tensor.device.type == "meta" for tensor in tensors)
+    last = list(batch.pieces(4))[-1]
+    assert torch.equal(last.draws, batch.draws[8:])
+    assert last.indices.tolist() == last.labels.tolist() == [8, 9]
+
+
 def test_evaluation_sees_every_image_once_in_order(photos: Path) -> None:
     test = open_data(str(photos)).test
     seen = list(evaluation_loader(EvaluationBatches(test, CONFIG, 5), workers=0))

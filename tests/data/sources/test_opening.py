@@ -1,0 +1,95 @@
+"""DATA of every kind, also of a new one; bad DATA is refused in one line."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from conftest import photo, photo_folder
+from vitlab.data.decode.stored import PixelImage
+from vitlab.data.labels import SingleLabels
+from vitlab.data.loading.copying import copy
+from vitlab.data.loading.loader import choose_workers
+from vitlab.data.loading.shape import input_shape
+from vitlab.data.sources import opening
+from vitlab.data.sources.splits import Request, Splits, hold_out
+from vitlab.errors import DataError
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda p: p / "nowhere", "no such file or folder"),
+        (lambda p: p, "is empty: put the images of each class into a folder of its name"),
+        (
+            lambda p: photo_folder(p, {"only": 5}),
+            "has only one class ('only'); at least 2 are needed",
+        ),
+        (lambda p: photo_folder(p, {"a": 1, "b": 1}), "has too few images to hold some out"),
+        (lambda p: photo(0).save(p / "a.png") or p, "has no class folders with images (its images"),
+        (
+            lambda p: (p / "x.txt").write_text("x") and p / "x.txt",
+            "is not a folder, a Parquet file",
+        ),
+    ],
+)
+def test_bad_data_in_one_line(tmp_path: Path, make: object, says: str) -> None:
+    with pytest.raises(DataError) as caught:
+        opening.open_data(str(make(tmp_path)))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@dataclass(frozen=True)
+class Stripes:
+    """A source of another kind: one file, and a line in `OPENERS`."""
+
+    classes: tuple[str, ...] = ("dark", "light")
+    in_memory: ClassVar[bool] = True
+
+    @property
+    def labels(self) -> SingleLabels:
+        return SingleLabels(np.arange(20) % 2)
+
+    def __len__(self) -> int:
+        return 20
+
+    def image(self, index: int) -> PixelImage:
+        pixels = np.full((8, 8, 1), 40 + 120 * (index % 2) + index, np.uint8)
+        return PixelImage(pixels, self.name(index))
+
+    def name(self, index: int) -> str:
+        return f"stripe {index}"
+
+
+def test_another_kind_of_source_is_one_class_and_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def open_stripes(request: Request) -> Splits | None:
+        wanted = request.data == "stripes"
+        return hold_out(Stripes(), request.test_fraction) if wanted else None
+
+    monkeypatch.setattr(opening, "OPENERS", (open_stripes, *opening.OPENERS))
+    splits = opening.open_data("stripes", test_fraction=0.5)
+    assert (splits.classes, len(splits.train), len(splits.test)) == (("dark", "light"), 10, 10)
+    assert input_shape(splits.train) == (8, 1)
+    assert choose_workers(splits.train, None) == 0
+    result = copy({"train": Stripes()}, tmp_path / "out", layout="tar", workers=0)
+    assert result["images"] == 20
+    copied = opening.open_data(str(tmp_path / "out")).whole
+    assert copied is not None
+    assert copied.image(3).decode(1).tolist() == Stripes().image(3).decode(1).tolist()
+    assert opening.open_data("digits").classes == tuple("0123456789")
+
+
+def test_data_must_be_named() -> None:
+    with pytest.raises(DataError, match="no data given: name digits, a folder of class folders"):
+        opening.open_data("")
+
+
+def test_a_folder_is_a_folder_whatever_its_name(tmp_path: Path) -> None:
+    for name in ("x.parquet", "y.tar", "z.csv"):
+        photo_folder(tmp_path / name, {"a": 5, "b": 5})
+        assert opening.open_data(str(tmp_path / name)).classes == ("a", "b")

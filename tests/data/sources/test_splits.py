@@ -1,0 +1,103 @@
+"""Splits: held out, found, recognized."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from vitlab.data.labels import SingleLabels
+from vitlab.data.sources.arrays import Arrays
+from vitlab.data.sources.opening import open_data
+from vitlab.data.sources.source import Subset, counts
+from vitlab.data.sources.splits import (
+    by_split,
+    fingerprint,
+    hold_out,
+    split_of,
+    with_validation,
+)
+from vitlab.errors import DataError
+
+
+def test_held_out_is_stratified_fixed_and_apart() -> None:
+    labels = SingleLabels(np.repeat([0, 1, 2], [100, 10, 1]))
+    source = Arrays(np.zeros((111, 2, 2, 1), np.uint8), labels, ("a", "b", "c"))
+    splits = hold_out(source, 0.2)
+    assert sorted([*splits.train.indices, *splits.test.indices]) == list(range(111))
+    assert splits.test.labels.counts(3) == [20, 2, 0]
+    assert np.array_equal(splits.test.indices, hold_out(source, 0.2).test.indices)
+    assert any("'c' has only one image" in note for note in splits.notes)
+
+
+def test_the_fingerprint_knows_the_data_wherever_it_lies(photos: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(photos, tmp_path / "moved")
+    whole = open_data(str(photos)).whole
+    assert whole is not None
+    assert fingerprint(whole) == fingerprint(open_data(str(moved)).whole)
+    (moved / "red" / "007.png").unlink()
+    assert fingerprint(whole) != fingerprint(open_data(str(moved)).whole)
+
+
+def test_files_are_grouped_by_the_split_that_their_names_mention() -> None:
+    assert split_of("photos-VAL-000") == "validation"
+    assert split_of("train_of_2024") == "train"
+    assert split_of("dev") == "validation"
+    assert split_of("testing") == "train"  # not a whole word
+    files = [("a-train", "1"), ("b-test", "2"), ("c", "3")]
+    assert by_split(files) == {"train": ["1", "3"], "test": ["2"]}
+    assert by_split([("test-0", "1"), ("val-0", "2")]) == {"train": ["1", "2"]}
+
+
+def test_a_validation_split_is_taken_only_where_there_is_none() -> None:
+    labels = SingleLabels(np.repeat([0, 1], [50, 30]))
+    splits = hold_out(Arrays(np.zeros((80, 2, 2, 1), np.uint8), labels, ("a", "b")), 0.2)
+    after = with_validation(splits)
+    assert after.validation is not None
+    assert after.validation.labels.counts(2) == [4, 2]
+    assert after.train.labels.counts(2) == [36, 22]
+    assert set(after.parts) == {"train", "validation", "test"}
+    assert set(splits.parts) == {"train", "test"}
+    assert "10% of each class held out of the training images" in after.notes[-1]
+    assert after.notes[:-1] == splits.notes
+    assert with_validation(after) is after
+
+
+def test_a_subset_of_a_subset() -> None:
+    pixels = np.arange(10, dtype=np.uint8)[:, None, None, None]
+    whole = Arrays(pixels, SingleLabels(np.arange(10)), tuple("abcdefghij"), "number")
+    part = Subset(Subset(whole, np.array([9, 3, 5])), np.array([2, 0]))
+    assert (len(part), part.in_memory, part.classes) == (2, True, whole.classes)
+    assert part.labels.values.tolist() == [5, 9]
+    assert [part.name(index) for index in range(2)] == ["number 5", "number 9"]
+    assert part.image(1).decode(1).item() == 9
+    assert counts(part)["j"] == 1
+    assert sum(counts(part).values()) == 2
+
+
+def test_the_fingerprint_follows_labels_classes_and_pixels() -> None:
+    pixels = np.zeros((4, 2, 2, 1), np.uint8)
+    labels = SingleLabels(np.array([0, 1, 0, 1]))
+    base = fingerprint(Arrays(pixels, labels, ("a", "b")))
+    assert base == fingerprint(Arrays(pixels.copy(), labels, ("a", "b"), "other"))
+    assert base != fingerprint(Arrays(pixels + 1, labels, ("a", "b")))
+    assert base != fingerprint(Arrays(pixels, labels, ("a", "c")))
+    assert base != fingerprint(Arrays(pixels, SingleLabels(1 - labels.values), ("a", "b")))
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "message"),
+    [
+        (np.zeros((2, 3, 3), np.uint8), [0, 1], "images must be uint8 of shape"),
+        (np.zeros((2, 3, 3, 1)), [0, 1], "images must be uint8 of shape"),
+        (np.zeros((2, 3, 3, 1), np.uint8), [0], "2 images have 1 labels"),
+        (np.zeros((2, 3, 3, 1), np.uint8), [0, 2], "labels must index 2 classes"),
+        (np.zeros((2, 3, 3, 1), np.uint8), [-1, 0], "labels must index 2 classes"),
+    ],
+)
+def test_arrays_must_fit_together(
+    images: NDArray[np.uint8], labels: list[int], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        Arrays(images, SingleLabels(np.array(labels)), ("a", "b"))

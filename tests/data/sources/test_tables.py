@@ -1,0 +1,90 @@
+"""Parquet files and data sets of the hub."""
+
+from pathlib import Path
+
+import pytest
+
+from conftest import photo
+from vitlab.data.loading.shape import input_shape
+from vitlab.data.sources.opening import open_data
+
+
+def parquet(folder: Path, **splits: int) -> Path:
+    """Files in the Hugging Face layout: an image column of bytes and a ClassLabel column."""
+    import datasets
+
+    folder.mkdir()
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=["red", "green"])}
+    )
+    for split, count in splits.items():
+        rows = {"image": [photo(i, 16, 16, i % 2) for i in range(count)]}
+        rows["label"] = [i % 2 for i in range(count)]
+        file = folder / f"{split}-00000-of-00001.parquet"
+        datasets.Dataset.from_dict(rows, features=features).to_parquet(str(file))
+    return folder
+
+
+def test_parquet(tmp_path: Path) -> None:
+    splits = open_data(str(parquet(tmp_path / "pq", train=12, test=6)))
+    assert splits.classes == ("red", "green")
+    assert (len(splits.train), len(splits.test)) == (12, 6)
+    assert splits.train.labels.values.tolist() == [0, 1] * 6
+    assert splits.test.image(3).content()[:4] == b"\x89PNG"
+    assert splits.test.name(3).endswith("test row 3")
+    assert input_shape(splits.train) == (16, 3)
+
+
+def test_one_parquet_file_is_split_here(tmp_path: Path) -> None:
+    folder = parquet(tmp_path / "pq", data=20)
+    file = next(folder.glob("*.parquet"))
+    splits = open_data(str(file))
+    assert (len(splits.train), len(splits.test)) == (16, 4)
+
+
+def test_parquet_labels_map_to_known_classes_by_name(tmp_path: Path) -> None:
+    folder = str(parquet(tmp_path / "pq", train=4, test=4))
+    assert open_data(folder, classes=("green", "red", "x")).test.labels.values.tolist() == [
+        1,
+        0,
+        1,
+        0,
+    ]
+    with pytest.raises(ValueError, match="contains class 'green'"):
+        open_data(folder, classes=("red", "x"))
+
+
+def test_plain_columns_serve_too_and_unlabeled_ones_are_refused(tmp_path: Path) -> None:
+    import io
+
+    import pyarrow as pa
+    from pyarrow import parquet as pq
+
+    def png(i: int) -> bytes:
+        stream = io.BytesIO()
+        photo(i).save(stream, "PNG")
+        return stream.getvalue()
+
+    cells = [{"bytes": png(i), "path": None} for i in range(10)]
+    words = ["cat", "ape"] * 5
+    pq.write_table(pa.table({"image": cells, "label": words}), tmp_path / "a.parquet")
+    splits = open_data(str(tmp_path / "a.parquet"))
+    assert splits.classes == ("ape", "cat")
+    assert splits.whole is not None
+    assert splits.whole.labels.values.tolist() == [1, 0] * 5
+    pq.write_table(pa.table({"image": cells}), tmp_path / "b.parquet")
+    with pytest.raises(ValueError, match="has no label column; its columns are image"):
+        open_data(str(tmp_path / "b.parquet"))
+    pq.write_table(pa.table({"label": words}), tmp_path / "c.parquet")
+    with pytest.raises(ValueError, match="has no image column; its columns are label"):
+        open_data(str(tmp_path / "c.parquet"))
+    (tmp_path / "d.parquet").write_bytes(b"PAR1 not really")
+    with pytest.raises(ValueError, match=r"cannot read .*d\.parquet"):
+        open_data(str(tmp_path / "d.parquet"))
+
+
+def test_a_hub_name_without_a_network_is_one_line() -> None:
+    with pytest.raises(ValueError) as caught:  # the message is compared below
+        open_data("somebody/some-data")
+    assert "nor could it be loaded as a data set of the Hugging Face Hub" in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,103 @@
+"""Labels: one class per image, or several."""
+
+import numpy as np
+import pytest
+import torch
+
+from vitlab.data.labels import MultiLabels, SingleLabels, check_classes, index_labels
+from vitlab.errors import DataError
+
+ONE = SingleLabels(np.array([2, 0, 1, 2, 2]))
+SEVERAL = MultiLabels(np.array([[1, 0, 1], [0, 0, 0], [0, 1, 1]], np.uint8))
+
+
+def test_one_class_per_image() -> None:
+    assert (len(ONE), ONE.several, ONE.column) == (5, False, "label")
+    assert ONE.take([3, 1]).values.tolist() == [2, 0]
+    assert ONE.classes_of(2) == (1,)
+    assert ONE.counts(4) == [1, 1, 3, 0]
+    assert ONE.targets().dtype == np.int64
+    chances = ONE.probabilities(torch.tensor([[1.0, 2.0], [5.0, -3.0]]))
+    torch.testing.assert_close(chances.sum(1), torch.ones(2))
+    assert SingleLabels.blank(3, 7).values.tolist() == [0, 0, 0]
+
+
+def test_several_classes_per_image() -> None:
+    assert (len(SEVERAL), SEVERAL.several, SEVERAL.column) == (3, True, "labels")
+    assert SEVERAL.take([2, 0]).values.tolist() == [[0, 1, 1], [1, 0, 1]]
+    assert SEVERAL.take([]).values.shape == (0, 3)
+    assert [SEVERAL.classes_of(index) for index in range(3)] == [(0, 2), (), (1, 2)]
+    assert SEVERAL.counts(3) == [1, 1, 2]
+    assert SEVERAL.targets().dtype == np.float32
+    assert SEVERAL.targets().tolist() == SEVERAL.values.tolist()
+    chances = SEVERAL.probabilities(torch.tensor([[0.0, 20.0]]))
+    torch.testing.assert_close(chances, torch.tensor([[0.5, 1.0]]))
+    assert MultiLabels.blank(2, 3).values.tolist() == [[0, 0, 0], [0, 0, 0]]
+
+
+def test_labels_must_index_the_classes() -> None:
+    assert ONE.fit(3)
+    assert not ONE.fit(2)
+    assert not SingleLabels(np.array([-1, 0])).fit(3)
+    assert SingleLabels(np.array([], np.int64)).fit(0)
+    assert SEVERAL.fit(3)
+    assert not SEVERAL.fit(4)
+    assert not MultiLabels(2 * SEVERAL.values).fit(3)
+
+
+@pytest.mark.parametrize("fraction", [0.2, 0.5, 0.9, 0.999])
+def test_every_class_keeps_an_image_to_train(fraction: float) -> None:
+    labels = SingleLabels(np.repeat([0, 1, 2, 3], [1, 2, 3, 50]))
+    test = labels.held_out(fraction, np.random.default_rng(0))
+    left = np.setdiff1d(np.arange(len(labels)), test)
+    assert labels.take(left).counts(4) == [
+        max(1, count - round(fraction * count)) for count in (1, 2, 3, 50)
+    ]
+    assert test.tolist() == sorted(set(test.tolist()))
+    assert SingleLabels.share(0.2) == "20% of each class"
+
+
+def test_of_several_labels_a_share_of_all_images_is_held_out() -> None:
+    labels = MultiLabels(np.eye(10, dtype=np.uint8))
+    test = labels.held_out(0.3, np.random.default_rng(0))
+    assert len(test) == 3
+    assert test.tolist() == sorted(set(test.tolist()))
+    assert len(labels.held_out(0.99, np.random.default_rng(0))) == 9
+    assert MultiLabels.share(0.2) == "20% of the images"
+
+
+def test_nothing_is_held_out_of_nothing() -> None:
+    none = SingleLabels(np.array([], np.int64))
+    assert none.held_out(0.5, np.random.default_rng(0)).tolist() == []
+
+
+def test_classes_are_sorted_numbers_by_value_and_words_after_them() -> None:
+    labels, order = index_labels(["10", "b", "9", "a", "10"], "data")
+    assert order == ("9", "10", "a", "b")
+    assert isinstance(labels, SingleLabels)
+    assert labels.values.tolist() == [1, 3, 0, 2, 1]
+
+
+def test_one_list_makes_all_of_them_lists() -> None:
+    labels, order = index_labels(["a", ["b", "a"], (), "c"], "data")
+    assert order == ("a", "b", "c")
+    assert isinstance(labels, MultiLabels)
+    assert labels.values.tolist() == [[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 0, 1]]
+
+
+def test_numbers_index_names_and_names_are_themselves() -> None:
+    labels, order = index_labels(["1", "b", "0", ["a"]], "data", names=("a", "b"))
+    assert (labels.values.tolist(), order) == ([[0, 1], [0, 1], [1, 0], [1, 0]], ("a", "b"))
+    labels, _ = index_labels(["0", "1"], "data", names=("1", "0"))  # numbers are always indices
+    assert labels.values.tolist() == [0, 1]
+    for label in ("2", "x", "-1"):
+        with pytest.raises(DataError, match=f"data: label '{label}' is not one of its 2 classes"):
+            index_labels([label], "data", names=("a", "b"))
+
+
+def test_the_first_unknown_class_is_named() -> None:
+    with pytest.raises(
+        DataError, match=r"^here contains class 'm', which is not in the training data$"
+    ):
+        check_classes({"z", "a", "m"}, ["a", "b"], "here")
+    check_classes(["a"], ("a", "b"), "here")

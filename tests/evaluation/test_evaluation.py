@@ -1,0 +1,136 @@
+"""Which images a model is evaluated on, and the answers about single images."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import vitlab
+from conftest import photo, photo_folder
+from vitlab.data.sources.opening import open_data
+from vitlab.data.sources.splits import fingerprint
+from vitlab.errors import DataError
+from vitlab.evaluation.classification import find_images
+
+
+@pytest.fixture
+def model() -> vitlab.VisionTransformer:
+    torch.manual_seed(0)
+    made = vitlab.create(
+        "ViT(width=16,depth=1,heads=2,mlp=32)/4",
+        classes=3, image_size=16, labels=("blue", "green", "red"),
+    )  # fmt: skip
+    assert isinstance(made, vitlab.VisionTransformer)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.normal_(0, 0.3)
+    return made
+
+
+def test_unsplit_data_is_evaluated_whole_unless_the_model_learned_from_it(
+    model: vitlab.VisionTransformer, photos: Path
+) -> None:
+    data = str(photos)
+    whole = vitlab.evaluate(model, data, workers=0)
+    assert (whole["split"], whole["images"]) == ("all", 60)
+    whole_source = open_data(data).whole
+    assert whole_source is not None
+    model.provenance = {"held_out": 0.1, "fingerprint": fingerprint(whole_source)}
+    counts = {
+        split: vitlab.evaluate(model, data, split=split, workers=0)["images"]
+        for split in ("auto", "train", "test", "all")
+    }
+    assert counts == {"auto": 6, "train": 54, "test": 6, "all": 60}
+    (photos / "red" / "007.png").unlink()  # other data now
+    assert vitlab.evaluate(model, data, workers=0)["images"] == 59
+
+
+def test_splits_of_the_data_are_used_by_name(
+    model: vitlab.VisionTransformer, tmp_path: Path
+) -> None:
+    for split, count in (("train", 4), ("val", 2), ("test", 1)):
+        photo_folder(tmp_path / split, dict.fromkeys(("blue", "green", "red"), count))
+    data = str(tmp_path)
+    for split, images in (("auto", 3), ("test", 3), ("validation", 6), ("train", 12)):
+        result = vitlab.evaluate(model, data, split=split, workers=0)
+        assert (result["split"], result["images"]) == ("test" if split == "auto" else split, images)
+    with pytest.raises(DataError, match="comes in splits: choose train, validation or test"):
+        vitlab.evaluate(model, data, split="all")
+    for file in (tmp_path / "val").rglob("*.png"):
+        file.unlink()
+    for folder in sorted((tmp_path / "val").rglob("*"), reverse=True):
+        folder.rmdir()
+    (tmp_path / "val").rmdir()
+    with pytest.raises(DataError, match="has no validation split; choose from train, test"):
+        vitlab.evaluate(model, data, split="validation")
+
+
+def test_figures_of_an_evaluation(model: vitlab.VisionTransformer, photos: Path) -> None:
+    (photos / "red" / "003.png").write_bytes(b"no image")
+    result = vitlab.evaluate(model, str(photos), workers=0)
+    assert set(result) == {
+        "accuracy", "top5", "nll", "ece", "images", "damaged", "split", "model", "params", "macs",
+        "images_per_second", "peak_memory", "seconds", "notes",
+    }  # fmt: skip
+    assert (result["images"], result["damaged"]) == (59, 1)
+    assert result["notes"] == [f"{photos}/red/003.png: not a JPEG, PNG, WEBP, GIF, BMP, TIFF image"]
+    assert result["images_per_second"] == pytest.approx(59 / result["seconds"])
+    assert result["params"] == sum(weight.numel() for weight in model.parameters())
+
+
+def test_other_classes_are_refused(model: vitlab.VisionTransformer, tmp_path: Path) -> None:
+    photo_folder(tmp_path / "a", {"blue": 5, "pink": 5})
+    with pytest.raises(DataError, match="contains class 'pink', which is not in the training data"):
+        vitlab.evaluate(model, str(tmp_path / "a"))
+    unnamed = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", classes=4, image_size=16)
+    photo_folder(tmp_path / "b", {"blue": 5, "pink": 5})
+    with pytest.raises(DataError, match="b has 2 classes, but the model has 4"):
+        vitlab.evaluate(unnamed, str(tmp_path / "b"))
+
+
+def test_answers_name_the_likeliest_classes_first(
+    model: vitlab.VisionTransformer, photos: Path
+) -> None:
+    (photos / "bad.png").write_bytes(b"")
+    answers = vitlab.classify(model, [str(photos / "bad.png"), str(photos / "red")], top=2)
+    assert len(answers) == 21
+    assert answers[0].as_dict() == {
+        "image": str(photos / "bad.png"),
+        "error": f"{photos}/bad.png: the file is empty",
+    }
+    for answer in answers[1:]:
+        first, second = answer.classes
+        assert first[1] >= second[1] > 0
+        assert first[1] + second[1] <= 1
+    top = answers[1].as_dict()["top"]
+    assert [set(each) for each in top] == [{"class", "probability"}] * 2
+    every = vitlab.classify(model, [str(photos / "red" / "000.png")], top=9)[0]
+    assert sorted(name for name, _ in every.classes) == ["blue", "green", "red"]
+    assert sum(chance for _, chance in every.classes) == pytest.approx(1)
+
+
+def test_classes_without_names_are_numbers(photos: Path) -> None:
+    made = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", classes=3, image_size=16)
+    answer = vitlab.classify(made, [str(photos / "red" / "000.png")])[0]
+    assert sorted(name for name, _ in answer.classes) == ["0", "1", "2"]
+
+
+def test_images_are_found_by_file_folder_and_pattern(tmp_path: Path) -> None:
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    for name in ("b.PNG", "a.jpg", "deep/c.webp", "deep/.hidden.png"):
+        photo(0).save(tmp_path / "in" / name)
+    (tmp_path / "in" / "notes.txt").write_text("x")
+
+    def found(*patterns: str) -> list[str]:
+        full = [str(tmp_path / each) for each in patterns]
+        return [str(Path(each).relative_to(tmp_path)) for each in find_images(full)]
+
+    assert found("in") == ["in/a.jpg", "in/b.PNG", "in/deep/c.webp"]
+    assert found("in/b.PNG", "in/*.jpg") == ["in/b.PNG", "in/a.jpg"]
+    assert found("in/**/*.webp") == ["in/deep/c.webp"]
+    assert found("in/notes.txt") == ["in/notes.txt"]  # named: decoding will refuse it
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"no images in .*empty"):
+        found("empty")
+    with pytest.raises(DataError, match=r"no such file: .*nowhere\.png"):
+        found("in/a.jpg", "nowhere.png")

@@ -3,9 +3,11 @@
 import copy
 import importlib
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,16 +21,17 @@ from steps import asked_to_stop
 from vitlab.errors import DivergedError
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.moments import pack, size
-from vitlab.optim.optimizers import Pair, build, set_rate, settled
+from vitlab.optim.optimizers import Pair, build, evaluation_weights, set_rate
 from vitlab.optim.sam import statistics_kept, uphill
 from vitlab.optim.shampoo import inverse_root
+from vitlab.optim.table import OPTIMIZERS, Entry, Groups, about, users
 from vitlab.options import applies
 from vitlab.recipes.parts import Optimization
 from vitlab.training.saving import checkpoint
 from vitlab.training.saving.state import State
 from vitlab.training.step.trainer import Trainer
 
-NAMES = get_args(get_type_hints(Optimization)["optimizer"])
+NAMES = tuple(OPTIMIZERS)
 STEPS = 12
 
 
@@ -71,7 +74,7 @@ def both(how: Optimization, oracle: Callable[[Any], Callable[[], None]]) -> tupl
     set_rate(optimizer, how.lr)
     learn(ours, optimizer.step)
     learn(theirs, oracle(theirs))
-    return settled(ours, optimizer), theirs
+    return evaluation_weights(ours, optimizer), theirs
 
 
 def same(ours: nn.Module, theirs: nn.Module, tolerance: float = 1e-9) -> None:
@@ -269,7 +272,7 @@ def test_schedule_free_by_its_formulas() -> None:
 
     learn(theirs, by_formula(theirs, rule))
     before = copy.deepcopy(ours.state_dict())  # theirs adds 1e-15 to the second moment
-    average = settled(ours, optimizer)
+    average = evaluation_weights(ours, optimizer)
     averages = [state["x"] for state in list(states.values())[: len(list(theirs.parameters()))]]
     for mine, y, x, other in zip(
         average.parameters(), ours.parameters(), averages, theirs.parameters(), strict=True
@@ -423,12 +426,8 @@ def test_layer_decay_by_beits_rule() -> None:
 @pytest.mark.parametrize(
     ("model", "choices", "says"),
     [
-        ("BiT-R(1-1)x1", {"optimizer": "muon"}, "muon finds nothing to train in this model"),
-        (
-            "BiT-R(1-1)x1",
-            {"layer_decay": 0.7},
-            "layer_decay needs a model of blocks",
-        ),
+        ("BiT-R(1-1)x1", {"optimizer": "muon"}, "muon finds nothing to update in this model"),
+        ("BiT-R(1-1)x1", {"layer_decay": 0.7}, "layer_decay needs a model of blocks"),
     ],
 )
 def test_what_cannot_be(model: str, choices: dict[str, Any], says: str) -> None:
@@ -438,14 +437,14 @@ def test_what_cannot_be(model: str, choices: dict[str, Any], says: str) -> None:
 
 def test_what_cannot_be_leaves_no_run_behind(tmp_path: Path) -> None:
     recipe = vitlab.recipe("digits", model="BiT-R(1-1)x1", optimizer="muon", image_size=32)
-    with pytest.raises(vitlab.UserError, match="muon finds nothing to train"):
+    with pytest.raises(vitlab.UserError, match="muon finds nothing to update"):
         vitlab.train(recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_schedule_free_refuses_batch_norm() -> None:
     model = vitlab.create("ViT-Ti1/8", 5, 16, stem="hmlp", stem_norm="batch")
-    with pytest.raises(vitlab.UserError, match="batch norm has not seen"):
+    with pytest.raises(vitlab.UserError, match="for which batch norm has no statistics"):
         build(model, Optimization(optimizer="schedule-free"))
 
 
@@ -604,3 +603,35 @@ def test_a_gradient_that_sam_cannot_climb_stops_the_run_with_the_weights_intact(
         vitlab.train(recipe, tmp_path / "run")
     assert len(passes) == 6
     assert all(torch.isfinite(weight).all() for weight in models.pop().parameters())
+
+
+def test_the_table_says_which_options_an_optimizer_has() -> None:
+    assert users("momentum") == ("sgd", "lars", "muon")
+    assert users("precondition_every") == ("shampoo", "soap")
+    assert set(OPTIMIZERS) - set(users("betas")) == {"sgd", "adafactor", "lars"}
+    assert users("betas") == users("eps")
+    assert "muon updates only matrices inside blocks, adamw the rest" in about()
+    assert "lars updates only kernels, sgd the rest" in about()
+    assert "lamb" not in about()
+
+
+def test_a_new_optimizer_is_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recipe, command line and training know it by its line in the table."""
+
+    def signs(groups: Groups, lr: float, momentum: float) -> torch.optim.Optimizer:
+        return torch.optim.SGD(groups, lr, momentum=momentum, nesterov=True)
+
+    monkeypatch.setitem(OPTIMIZERS, "nesterov", Entry(signs, takes="kernels", rest="adamw"))
+    name = "ViT(width=16,depth=1,heads=2,mlp=32)/4"
+    recipe = vitlab.recipe("digits", model=name, optimizer="nesterov", steps=2, batch=64, ema=0.0)
+    assert vitlab.train(recipe, tmp_path / "run").metrics["images"] == 359
+    model = vitlab.create(name, 5, 8)
+    pair = build(model, Optimization(optimizer="nesterov"))
+    assert isinstance(pair, Pair)
+    assert {type(part).__name__ for part in pair.parts} == {"SGD", "AdamW"}
+    assert pair.param_groups[0]["nesterov"]
+
+
+def test_the_command_line_reads_the_table_without_pytorch() -> None:
+    words = "import sys, vitlab.recipes.recipe; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", words], check=True)

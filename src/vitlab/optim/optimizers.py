@@ -1,94 +1,61 @@
-"""From gradients to steps: the optimizer a recipe names, over the right groups of parameters."""
+"""A recipe's optimizer, over the right groups of parameters."""
 
 import copy
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from vitlab.errors import OptionError, UserError
+from vitlab.errors import OptionError
 from vitlab.models.model import Model
+from vitlab.optim.table import OPTIMIZERS, Entry, Groups
 from vitlab.recipes.parts import Optimization
 
 Weights = dict[str, Tensor]
 Module = TypeVar("Module", bound=nn.Module)
 
 
-def build(model: nn.Module, how: Optimization) -> Optimizer:
-    """The optimizer that a recipe names, over a model's trainable parameters.
+def build(model: nn.Module, options: Optimization) -> Optimizer:
+    """Return a recipe's optimizer over a model's trainable parameters.
 
-    Kernels are decayed and nothing else is (`decayed`). LARS' and LAMB's trust ratio, Shampoo and
-    SOAP are for kernels too, Muon for the matrices within blocks; what is left over goes to AdamW,
-    with LARS to SGD. Every group has a `lr_scale`: the factor of its learning rate.
+    Only kernels are decayed (`decayed`). Parameters that the optimizer does not take go to another
+    one (see `OPTIMIZERS`). Every group has an `lr_scale`, the factor of its learning rate.
 
     Raises:
-        ValueError: the model has nothing that this optimizer is for, or cannot work with it.
+        OptionError: the model has nothing that this optimizer takes, or conflicts with it.
     """
-    free: Weights = {
-        name: weight for name, weight in model.named_parameters() if weight.requires_grad
-    }
+    name, entry = options.optimizer, OPTIMIZERS[options.optimizer]
+    free: Weights = {key: w for key, w in model.named_parameters() if w.requires_grad}
     kernels = decayed(model)
-    special = {n: weight for n, weight in free.items() if _is_for(how, n, weight, n in kernels)}
-    if not special:
-        raise UserError(f"{how.optimizer} finds nothing to train in this model: use adamw")
-    if how.optimizer == "schedule-free" and _has_batch_norm(model):
-        raise UserError("schedule-free evaluates weights that batch norm has not seen: use adamw")
-    chief = _chief(groups(model, special, how), how)
-    rest = {name: weight for name, weight in free.items() if name not in special}
-    return Pair(chief, _second(groups(model, rest, how), how)) if rest else chief
+    own = {key: w for key, w in free.items() if _takes(entry, key, w, key in kernels)}
+    if not own:
+        raise OptionError(f"{name} finds nothing to update in this model: set optimizer=adamw")
+    if entry.own_schedule and _has_batch_norm(model):
+        raise OptionError(
+            f"{name} evaluates averaged weights, for which batch norm has no statistics: set "
+            "optimizer=adamw"
+        )
+    rest = {key: weight for key, weight in free.items() if key not in own}
+    first = _made(entry, groups(model, own, options), options)
+    if not rest:
+        return first
+    return Pair(first, _made(OPTIMIZERS[entry.rest], groups(model, rest, options), options))
 
 
-def _chief(params: list[dict[str, Any]], how: Optimization) -> Optimizer:
-    """The optimizer itself. pytorch_optimizer takes seconds to import: only where it is needed."""
-    lr, betas, eps, every = how.lr, how.betas, how.eps, how.precondition_every
-    match how.optimizer:
-        case "sgd":
-            return torch.optim.SGD(params, lr, momentum=how.momentum)
-        case "adam":
-            return torch.optim.Adam(params, lr, betas, eps, fused=True)
-        case "adamw":
-            return torch.optim.AdamW(params, lr, betas, eps, fused=True)
-        case "adafactor":
-            return torch.optim.Adafactor(params, lr)
-        case "muon":  # scaled so that AdamW's learning rate and decay fit it too (Liu et al., 2025)
-            momentum, scaling = how.momentum, "match_rms_adamw"
-            return torch.optim.Muon(params, lr, momentum=momentum, adjust_lr_fn=scaling)
-        case "lamb":
-            from vitlab.optim.lamb import Lamb
-
-            return Lamb(params, lr, betas, eps)
-        case "shampoo":
-            from vitlab.optim.shampoo import Shampoo
-
-            return Shampoo(params, lr, betas, eps, every)
-    import pytorch_optimizer as more
-
-    match how.optimizer:
-        case "lars":
-            return cast(Optimizer, more.LARS(params, lr, momentum=how.momentum))
-        case "soap":
-            soap = more.SOAP(params, lr, betas, eps=eps, precondition_frequency=every)
-            return cast(Optimizer, soap)
-        case "schedule-free":
-            return cast(Optimizer, more.ScheduleFreeAdamW(params, lr, betas, eps=eps))
+def _made(entry: Entry, params: Groups, options: Optimization) -> Optimizer:
+    """Return an optimizer with the options that it needs."""
+    return entry.make(params, options.lr, **{n: getattr(options, n) for n in entry.options})
 
 
-def _second(params: list[dict[str, Any]], how: Optimization) -> Optimizer:
-    """For parameters that the chief optimizer is not for."""
-    if how.optimizer == "lars":
-        return torch.optim.SGD(params, how.lr, momentum=how.momentum)
-    return torch.optim.AdamW(params, how.lr, how.betas, how.eps, fused=True)
-
-
-def _is_for(how: Optimization, name: str, weight: Tensor, kernel: bool) -> bool:
-    """Whether the chief optimizer takes this parameter."""
-    match how.optimizer:
-        case "muon":  # of the hidden layers alone (Jordan, 2024)
+def _takes(entry: Entry, name: str, weight: Tensor, kernel: bool) -> bool:
+    """Return whether an optimizer updates this parameter."""
+    match entry.takes:
+        case "matrices inside blocks":
             return weight.ndim == 2 and name.startswith("blocks.") and kernel
-        case "lars" | "shampoo" | "soap":
+        case "kernels":
             return kernel
-    return True
+        case "all":
+            return True
 
 
 def groups(model: nn.Module, weights: Weights, how: Optimization) -> list[dict[str, Any]]:
@@ -138,7 +105,7 @@ class Pair(Optimizer):
         self._share()
 
     def _share(self) -> None:
-        """Let the parts see the common state and their share of the groups."""
+        """Give the parts the common state, and each its own groups."""
         count = len(self.parts[0].param_groups)
         self.parts[0].param_groups = self.param_groups[:count]
         self.parts[1].param_groups = self.param_groups[count:]
@@ -146,36 +113,36 @@ class Pair(Optimizer):
             part.state = self.state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a saved state, both parts together."""
+        """Load a saved state of both parts."""
         super().load_state_dict(state_dict)
         self._share()
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Both step."""
+        """Take a step of both."""
         for part in self.parts:
             part.step()
 
 
 def set_rate(optimizer: Optimizer, lr: float) -> None:
-    """The learning rate of the next step, for every group times its own factor."""
+    """Set the learning rate of the next step, times each group's own factor."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group["lr_scale"]
 
 
-def settled(model: Module, optimizer: Optimizer) -> Module:
-    """The weights to evaluate and to keep: the model's own, but with schedule-free AdamW a copy.
+def evaluation_weights(model: Module, optimizer: Optimizer) -> Module:
+    """Return the model to evaluate and to keep: itself, but with schedule-free AdamW a copy.
 
     Schedule-free training (Defazio et al., 2024) takes its gradients at y, between the fast
     weights z and their average x, which is what counts: x = y + (1 - 1 / beta1) (z - y). The
-    model stays at y, so that to look changes nothing, not a bit.
+    model stays at y, so that evaluating changes nothing, not a bit.
     """
     if "train_mode" not in optimizer.param_groups[0]:
         return model
     average = copy.deepcopy(model).requires_grad_(False).eval()
-    mine = dict(zip(model.parameters(), average.parameters(), strict=True))
+    averaged = dict(zip(model.parameters(), average.parameters(), strict=True))
     for group in optimizer.param_groups:
         for weight in group["params"]:
             fast = optimizer.state.get(weight, {}).get("z")
             if fast is not None:
-                mine[weight].lerp_(fast, 1 - 1 / group["betas"][0])
+                averaged[weight].lerp_(fast, 1 - 1 / group["betas"][0])
     return average

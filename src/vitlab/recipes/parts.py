@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from vitlab.optim import table as optimizers
 from vitlab.options import Only, Options, above, at_least, at_most, below, option, when
-
-ADAPTIVE = ("adam", "adamw", "lamb", "shampoo", "soap", "muon", "schedule-free")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,22 +37,7 @@ class Objective(Options):
 class Optimization(Options):
     """How gradients become steps; norms, biases, positions and the class token are not decayed."""
 
-    optimizer: Literal[
-        "sgd",
-        "adam",
-        "adamw",
-        "adafactor",
-        "lamb",
-        "lars",
-        "shampoo",
-        "soap",
-        "muon",
-        "schedule-free",
-    ] = option(
-        "adamw",
-        "muon updates only matrices inside blocks; lars, shampoo and soap only weight matrices "
-        "and kernels; all other parameters use adamw (sgd with lars)",
-    )
+    optimizer: str = option("adamw", optimizers.about(), choices=lambda: optimizers.OPTIMIZERS)
     lr: float = option(1e-3, "peak learning rate", above(0))
     weight_decay: float = option(
         0.05,
@@ -66,13 +50,20 @@ class Optimization(Options):
         "decay of the two moments",
         at_least(0),
         below(1),
-        only=when("optimizer", *ADAPTIVE),
+        only=when("optimizer", *optimizers.users("betas")),
     )
     momentum: float = option(
-        0.9, "momentum", at_least(0), below(1), only=when("optimizer", "sgd", "lars", "muon")
+        0.9,
+        "momentum",
+        at_least(0),
+        below(1),
+        only=when("optimizer", *optimizers.users("momentum")),
     )
     eps: float = option(
-        1e-8, "added to the root of the second moment", above(0), only=when("optimizer", *ADAPTIVE)
+        1e-8,
+        "added to the root of the second moment",
+        above(0),
+        only=when("optimizer", *optimizers.users("eps")),
     )
     clip: float = option(1.0, "largest norm of the whole gradient (0: no clipping)", at_least(0))
     layer_decay: float = option(
@@ -90,7 +81,7 @@ class Optimization(Options):
         10,
         "steps between two matrix roots (shampoo) or rotations (soap)",
         at_least(1),
-        only=when("optimizer", "shampoo", "soap"),
+        only=when("optimizer", *optimizers.users("precondition_every")),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 from vitlab.data.settings import Augment, Data
 from vitlab.errors import OptionError
+from vitlab.optim.table import OPTIMIZERS
 from vitlab.options import (
     Bound,
     Options,
@@ -89,7 +90,7 @@ class Recipe(Options):
         seconds(self.budget)
         if self.micro_batch == 1 and (self.augment.mixup or self.augment.cutmix):
             raise OptionError("micro_batch must be at least 2 with mixup or cutmix, not 1")
-        if self.optimizer.optimizer == "schedule-free":
+        if OPTIMIZERS[self.optimizer.optimizer].own_schedule:
             self._check_schedule_free()
         self.model.check()
 

@@ -17,6 +17,7 @@ from vitlab.models.create import build
 from vitlab.objectives.classify import Classify
 from vitlab.optim import optimizers
 from vitlab.optim.averaging import WeightAverage
+from vitlab.optim.table import OPTIMIZERS
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs import RunFolder
 from vitlab.training import tracking
@@ -147,9 +148,10 @@ def check_world(recipe: Recipe, host: Host, world: World) -> None:
     if world.size == 1:
         raise OptionError("--shard needs several processes: start with torchrun, or leave it out")
     options = recipe.optimizer
-    if options.optimizer not in ("sgd", "adam", "adamw") or options.rho:
+    if not OPTIMIZERS[options.optimizer].slices or options.rho:
         name = "SAM" if options.rho else options.optimizer
-        raise OptionError(f"--shard does not support {name}: use sgd, adam or adamw without --rho")
+        able = ", ".join(each for each, entry in OPTIMIZERS.items() if entry.slices)
+        raise OptionError(f"--shard does not support {name}: choose from {able}, without --rho")
     if recipe.patience:
         raise OptionError("--shard does not support --patience: leave one of them out")
 

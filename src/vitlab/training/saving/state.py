@@ -9,7 +9,7 @@ from torch import Tensor
 from vitlab.models.model import Model
 from vitlab.optim import moments
 from vitlab.optim.averaging import WeightAverage
-from vitlab.optim.optimizers import settled
+from vitlab.optim.optimizers import evaluation_weights
 from vitlab.optim.sliced import placed
 from vitlab.training.patience import Best
 from vitlab.training.saving.checkpoint import Checkpoint, flatten, pick
@@ -80,7 +80,7 @@ class State:
         """The weights that are evaluated and saved."""
         if self.average is not None:
             return self.average.model
-        return settled(self.model, self.optimizer)
+        return evaluation_weights(self.model, self.optimizer)
 
     def checkpoint(self) -> Checkpoint:
         """Return the whole state as tensors and JSON."""

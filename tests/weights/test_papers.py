@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import vitlab
 from oracles import peers
-from weights.test_timm import SMALL, close, randomized
+from weights.test_timm_files import SMALL, close, randomized
 
 State = dict[str, Tensor]
 IMAGENET = (0.485, 0.456, 0.406)

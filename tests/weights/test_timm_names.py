@@ -27,6 +27,13 @@ def names() -> list[str]:
 
 # Weights of one name differ: LAION's, or fine-tuned ones; their config.json says which.
 VARY = {"vit_large_patch14_clip_224", "vit_large_patch14_clip_336"}
+# Names whose crop the rules do not give; their folders' config.json does.
+OTHER_CROPS = {
+    "beitv2_large_patch16_224", "eva_giant_patch14_clip_224", "vit_base_patch16_clip_224",
+    "vit_base_patch32_clip_quickgelu_224", "vit_medium_patch16_gap_384",
+    "vit_so150m2_patch16_reg1_gap_256", "vit_so400m_patch14_siglip_gap_384",
+    "vit_so400m_patch14_siglip_gap_448", "vit_so400m_patch14_siglip_gap_896",
+}  # fmt: skip
 
 
 def reached(name: str) -> bool:
@@ -101,3 +108,4 @@ def test_preprocessing_by_name_is_timms(which: slice) -> None:
             continue
         assert (config.mean, config.std) == (tuple(told.mean), tuple(told.std)), name
         assert config.interpolation == told.interpolation, name
+        assert (config.crop == told.crop_pct) != (name in OTHER_CROPS), name

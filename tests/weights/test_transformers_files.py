@@ -197,6 +197,31 @@ def test_preprocessing_and_labels_travel(tmp_path: Path) -> None:
     assert config.labels == ("ant", "bee", "cat", "dog", "eel")
 
 
+EPS_CASES = [
+    "ViT",
+    "DeiT",
+    "BEiT",
+    "MAE",
+    "DINOv2",
+    "DINOv2, registers",
+    "DINOv3",
+    "CLIP",
+    "SigLIP",
+]
+
+
+@pytest.mark.parametrize("case", EPS_CASES)
+def test_an_epsilon_left_out_is_the_familys(case: str, tmp_path: Path) -> None:
+    """Released config.json files leave out what equals the default."""
+    other = another(case)
+    other.save_pretrained(tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    del content["layer_norm_eps"]
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    default = type(other.config)().layer_norm_eps
+    assert vitlab.load(tmp_path).config.norm_eps == default
+
+
 def test_shards(tmp_path: Path) -> None:
     other = another("ViT, classes")
     other.save_pretrained(tmp_path, max_shard_size="20KB")

@@ -1,0 +1,176 @@
+"""The list of formats: each has two doors, and what is in the list is everywhere."""
+
+import inspect
+import json
+import sys
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import vitlab
+from vitlab.errors import DiskError, HubError, OptionError, UserError, WeightsError
+from vitlab.models.config import ModelConfig
+from vitlab.weights import load as load_module
+from vitlab.weights.assembly import empty
+from vitlab.weights.check import load_check
+from vitlab.weights.formats import catalog
+from vitlab.weights.formats.catalog import FORMATS, Format, export_help, export_names
+from vitlab.weights.formats.entries import same
+from vitlab.weights.formats.room import Hints, Reading, Reads, Writes, Writing
+from vitlab.weights.identity import fingerprint
+from vitlab.weights.source import Source
+
+NAME = "ViT(width=16,depth=1,heads=2,mlp=32)/8"
+
+
+def tiny(**choices: Any) -> Any:
+    generator = torch.Generator().manual_seed(0)
+    return vitlab.create(NAME, 3, 16, generator=generator, **choices)
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=lambda each: each.name)
+def test_every_format_has_its_doors(format: Format) -> None:
+    """A room is imported by its name, so no type checker has compared it with the protocol."""
+    doors: list[tuple[Any, Any]] = [(format.reads, Reads)]
+    if format.exported:
+        doors.append((format.writes, Writes))
+    for door, protocol in doors:
+        wanted = list(inspect.signature(protocol.__call__).parameters.values())[1:]
+        assert list(inspect.signature(door).parameters.values()) == wanted
+    assert format.help in export_help() or not format.exported
+
+
+def reads(source: Source, hints: Hints) -> Reading | None:
+    """Of a format in which every tensor is called "toy." and its name."""
+    if "toy" not in source.config:
+        return None
+    config = vitlab.ViTConfig.from_dict(source.config["toy"] | hints.choices)
+    table = [same(name, f"toy.{name}") for name in empty(config)]
+    return Reading("toy", config, table)
+
+
+def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
+    table = [same(name, f"toy.{name}") for name in empty(config)]
+    return Writing(table, {"config.json": {"toy": config.as_dict()}})
+
+
+def test_a_new_format_is_a_room_and_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = types.ModuleType("vitlab.weights.formats.toy")
+    vars(room).update(reads=reads, writes=writes)
+    monkeypatch.setitem(sys.modules, room.__name__, room)
+    listed = (*FORMATS, Format("toy", "a toy's folder", "toy"))
+    monkeypatch.setattr(catalog, "FORMATS", listed)
+    monkeypatch.setattr(load_module, "FORMATS", listed)
+    model = tiny()
+    vitlab.save(model, tmp_path / "m", to="toy")
+    loaded = vitlab.load(tmp_path / "m")
+    assert fingerprint(loaded) == fingerprint(model)
+    assert load_check(tmp_path / "m").format == "toy"
+    assert export_names()[-1] == "toy"
+    assert "toy, a toy's folder" in export_help()
+    save_file({"x": torch.zeros(1)}, tmp_path / "x.safetensors")
+    with pytest.raises(WeightsError, match=r"unsupported weight format.*; a toy's folder"):
+        vitlab.load(tmp_path / "x.safetensors")
+    with pytest.raises(OptionError, match="unknown format 'toi': did you mean toy"):
+        vitlab.save(model, tmp_path / "n", to="toi")
+
+
+def test_a_delta_alone_cannot_be_exported(tmp_path: Path) -> None:
+    assert "delta" not in export_names()
+    with pytest.raises(OptionError, match="unknown format 'delta'"):
+        vitlab.save(tiny(), tmp_path / "m", to="delta")
+
+
+def test_load_check_of_a_delta(tmp_path: Path) -> None:
+    base = tiny()
+    model = tiny()
+    with torch.no_grad():
+        model.head.classify.bias += 1
+    found = load_check(vitlab.delta(model, base).save(tmp_path / "d.safetensors"))
+    assert (found.format, found.model) == (f"delta from {NAME}", NAME)
+    assert [each.ours for each in found.tensors] == [("head.classify.bias",)]
+    assert json.dumps(found.as_dict())
+
+
+def test_fields_of_a_delta_can_be_chosen(tmp_path: Path) -> None:
+    base = tiny()
+    file = vitlab.delta(base, base).save(tmp_path / "d.safetensors")
+    loaded = vitlab.load(file, base=base, mean=0.25)
+    assert loaded.config.mean == (0.25, 0.25, 0.25)
+    with pytest.raises(OptionError, match="unknown model option 'meen': did you mean mean"):
+        vitlab.load(file, base=base, meen=0.25)
+
+
+def test_words_of_a_delta_in_another_file_do_not_make_it_one(tmp_path: Path) -> None:
+    folder = vitlab.save(tiny(), tmp_path / "m")
+    content = json.loads((folder / "config.json").read_text())
+    content["provenance"] = {"note": "vitlab-delta-1"}
+    (folder / "config.json").write_text(json.dumps(content))
+    tensors = {name: tensor.clone() for name, tensor in tiny().state_dict().items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"note": "vitlab-delta-1"})
+    assert vitlab.load(folder / "model.safetensors").provenance == {"note": "vitlab-delta-1"}
+
+
+# Computed by the code before the first release: deltas name their base by these numbers.
+FINGERPRINTS: dict[tuple[str, tuple[tuple[str, float], ...]], str] = {
+    ("ViT(width=8,depth=1,heads=2,mlp=16)/8", (("mean", 0.25), ("layer_scale", 0.5))): (
+        "1af527af8a033d24b41d78c81e08367e312426d2e23b9cbbacdb8ded4db5ec1f"
+    ),
+    ("BiT-R(1-1)x1", ()): "0506f09e972f836f4092e03ff0c8fb0d7033ba8a0c0cab398678050817720874",
+}
+
+
+@pytest.mark.parametrize(("name", "choices"), FINGERPRINTS)
+def test_fingerprints_stay(name: str, choices: tuple[tuple[str, float], ...]) -> None:
+    model = vitlab.create(name, 2, 16, **dict(choices))
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            tensor.copy_(torch.arange(tensor.numel()).reshape(tensor.shape) % 7)
+    assert fingerprint(model) == FINGERPRINTS[name, choices]
+
+
+def test_errors_are_typed(tmp_path: Path) -> None:
+    """A caller can tell a typo from a damaged file, a missing repository and a full disk."""
+    folder = vitlab.save(tiny(), tmp_path / "m")
+    cases: list[tuple[type[UserError], Any]] = [
+        (WeightsError, lambda: vitlab.load(tmp_path / "nothing")),
+        (OptionError, lambda: vitlab.load(folder, heds=2)),
+        (WeightsError, lambda: vitlab.load(folder, heads=3)),
+        (HubError, lambda: vitlab.load("hf://nobody/nothing")),
+        (HubError, lambda: vitlab.push(tiny(), "no-user")),
+        (WeightsError, lambda: vitlab.push(vitlab.fuse(tiny()), "me/pets")),
+        (WeightsError, lambda: vitlab.delta(tiny(), tiny()).apply(tiny(layer_scale=1.0))),
+        (DiskError, lambda: vitlab.save(tiny(), folder / "config.json" / "inside")),
+    ]
+    for kind, call in cases:
+        with pytest.raises(UserError) as caught:
+            call()
+        assert type(caught.value) is kind, caught.value
+        assert "\n" not in str(caught.value)
+
+
+def test_the_advice_of_messages_works(tmp_path: Path) -> None:
+    pooled = tiny(pool="attention")
+    with pytest.raises(WeightsError, match="save with classes=0"):
+        vitlab.save(pooled, tmp_path / "m", to="transformers")
+    vitlab.save(pooled, tmp_path / "own")
+    headless = vitlab.load(tmp_path / "own", classes=0)
+    assert vitlab.load(vitlab.save(headless, tmp_path / "m", to="transformers")).config.classes == 0
+    with pytest.raises(WeightsError, match="save the model it was made from"):
+        vitlab.save(vitlab.fuse(pooled), tmp_path / "n")
+    none = vitlab.save(tiny(), tmp_path / "t", to="timm") / "model.safetensors"
+    tensors = {n: t for n, t in torch_tensors(none).items() if n != "pos_embed"}
+    save_file(tensors, tmp_path / "none.safetensors")
+    with pytest.raises(WeightsError, match="give positions='none' or name=…"):
+        vitlab.load(tmp_path / "none.safetensors", image_size=16, heads=2)
+    loaded = vitlab.load(tmp_path / "none.safetensors", image_size=16, heads=2, positions="none")
+    assert loaded.config.positions == "none"
+
+
+def torch_tensors(file: Path) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in load_file(file).items()}

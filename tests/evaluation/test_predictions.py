@@ -15,7 +15,6 @@ from vitlab.data.sources.folders import Files
 from vitlab.data.sources.opening import open_data
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation import predictions
-from vitlab.evaluation.borrowing import borrowed
 from vitlab.evaluation.predictions import predict, predict_any
 
 CPU = torch.device("cpu")
@@ -65,18 +64,6 @@ def test_an_error_leaves_the_model_as_it_was(use: Callable[[nn.Module], object])
         use(made)
     assert modes(made) == before
     assert all(weight.device == CPU and not weight.is_inference() for weight in made.parameters())
-
-
-def test_a_model_returns_to_its_device() -> None:
-    made = nn.Linear(2, 2).train()
-    with pytest.raises(RuntimeError, match="stop"), borrowed(made, torch.device("cpu")):
-        assert not made.training
-        raise RuntimeError("stop")
-    assert made.training
-    lost = nn.Linear(2, 2, device="meta")
-    with borrowed(lost, torch.device("meta")):
-        assert not lost.training
-    assert lost.weight.device.type == "meta"
 
 
 def test_weights_can_be_trained_after_a_prediction() -> None:

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from vitlab.models.layers import evaluating
+
 
 @contextmanager
 def borrowed(model: nn.Module, device: torch.device) -> Iterator[None]:
@@ -14,11 +16,9 @@ def borrowed(model: nn.Module, device: torch.device) -> Iterator[None]:
     That holds for each sub-module's own mode, and if the block fails.
     """
     home = next(model.parameters()).device
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.to(device).eval()
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        model.to(home)
+    with evaluating(model):
+        try:
+            model.to(device)
+            yield
+        finally:
+            model.to(home)

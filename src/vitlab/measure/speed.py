@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from vitlab import device as devices
+from vitlab.evaluation.borrowing import borrowed
 from vitlab.models.model import Model
 
 
@@ -28,7 +29,6 @@ class Speed:
     peak_memory: int
 
 
-@torch.inference_mode()
 def speed(
     model: Model,
     *,
@@ -40,19 +40,18 @@ def speed(
     """Time a model's forward pass on random images, after two passes to warm up.
 
     Args:
-        model: taken to the device, in evaluation mode
+        model: its device and mode are the same afterwards
         batch: images at once
         device: auto, cpu, cuda or cuda:N
         precision: fp32, or bf16 autocast
         seconds: how long to repeat, three times at the least
     """
     where = devices.choose(device)
-    model = model.to(where).eval()
     images = torch.randn(batch, model.config.channels, *model.config.size, device=where)
     if where.type == "cuda":
         torch.cuda.reset_peak_memory_stats(where)
     times: list[float] = []
-    with devices.autocast(where, precision):
+    with borrowed(model, where), torch.inference_mode(), devices.autocast(where, precision):
         for _ in range(2):
             model(images)
         end = time.perf_counter() + seconds

@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from vitlab.data.labels import Labels
 from vitlab.data.loading.batches import Batch
+from vitlab.objectives.classify import Classify
+from vitlab.recipes import parts
 
 
 class Objective(Protocol):
@@ -33,3 +35,8 @@ class Objective(Protocol):
         Returns:
             The loss, and sums over the batch by name: `correct`, how many images it got right.
         """
+
+
+def objective_of(options: parts.Objective) -> Objective:
+    """Return the objective that a recipe asks for."""
+    return Classify(options.label_smoothing, options.loss, options.bce_threshold)

@@ -14,7 +14,7 @@ from vitlab.distributed.world import World
 from vitlab.errors import OptionError, RunError
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.create import build
-from vitlab.objectives.classify import Classify
+from vitlab.objectives.objective import objective_of
 from vitlab.optim import optimizers
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.table import OPTIMIZERS
@@ -68,9 +68,7 @@ def prepare(recipe: Recipe, host: Host, folder: RunFolder, resume: bool, world: 
     if recipe.patience:
         splits = with_validation(splits)
     config = resolve(recipe, splits)
-    part = recipe.objective
-    objective = Classify(part.label_smoothing, part.loss, part.bce_threshold)
-    objective.check(splits.train.labels)
+    objective_of(recipe.objective).check(splits.train.labels)
     if host.track != "no":
         tracking.find(host.track)
     if host.checkpoint_activations and not isinstance(config, ViTConfig):

@@ -14,8 +14,7 @@ from vitlab.distributed.parallel import is_sharded, one_pass, replicated
 from vitlab.distributed.shares import passes
 from vitlab.distributed.world import ALONE, World
 from vitlab.models.model import Model
-from vitlab.objectives.classify import Classify
-from vitlab.objectives.objective import Objective
+from vitlab.objectives.objective import objective_of
 from vitlab.optim.optimizers import set_rate
 from vitlab.optim.sam import statistics_kept, uphill
 from vitlab.optim.sliced import full
@@ -46,8 +45,7 @@ class Trainer:
     ) -> None:
         self.model, self.recipe, self.world = model, recipe, world
         self.device = next(model.parameters()).device
-        part = recipe.objective
-        self.objective: Objective = Classify(part.label_smoothing, part.loss, part.bce_threshold)
+        self.objective = objective_of(recipe.objective)
         self.engine = Engine(
             model, recipe.precision, compiled, lambda network: replicated(network, world)
         )

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from vitlab import device as devices
 from vitlab.data.sources.opening import open_data
-from vitlab.data.sources.source import Source
+from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.splits import fingerprint, hold_out
 from vitlab.errors import DataError
 from vitlab.evaluation.metrics import figures

@@ -12,7 +12,7 @@ from vitlab.data.augment.augment import normalize
 from vitlab.data.labels import Labels
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.loading.loader import choose_workers, evaluation_loader
-from vitlab.data.sources.source import Source
+from vitlab.data.sources.protocol import Source
 from vitlab.device import autocast
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.borrowing import borrowed

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from vitlab.data.loading.order import slice_of
-from vitlab.data.sources.source import Source, Subset
+from vitlab.data.sources.protocol import Source, Subset
 from vitlab.distributed.world import World
 from vitlab.errors import DataError
 from vitlab.evaluation.predictions import Predictions, predict, predict_any

@@ -9,7 +9,7 @@ import torch
 
 from vitlab.data.augment.augment import normalize
 from vitlab.data.loading.batches import center, load_image
-from vitlab.data.sources.source import Source
+from vitlab.data.sources.protocol import Source
 from vitlab.evaluation.metrics import bins, confusion
 from vitlab.evaluation.predictions import Predictions
 from vitlab.inspect.rollout import rollout

@@ -9,7 +9,7 @@ from typing import Any
 from vitlab.data.loading.batches import Batch, TrainingBatches
 from vitlab.data.loading.loader import choose_workers, training_loader
 from vitlab.data.loading.workers import WorkerDiedError, deaths_explained, deaths_reported_late
-from vitlab.data.sources.source import Source
+from vitlab.data.sources.protocol import Source
 from vitlab.distributed.parallel import unsharded
 from vitlab.distributed.shares import counted
 from vitlab.distributed.world import World

@@ -16,7 +16,7 @@ from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.loading import writers
 from vitlab.data.loading.copying import copy, sources_to_copy
 from vitlab.data.sources.opening import open_data
-from vitlab.data.sources.source import Subset
+from vitlab.data.sources.protocol import Subset
 
 
 def encoded(image: Image.Image, kind: str, **options: object) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 from conftest import photo_folder
 from vitlab.data.loading.shape import input_shape
 from vitlab.data.sources.opening import open_data
-from vitlab.data.sources.source import counts
+from vitlab.data.sources.protocol import counts
 
 
 def test_class_folders(photos: Path) -> None:

@@ -12,7 +12,7 @@ from vitlab.data.labels import index_labels
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.sources.filenames import Names
 from vitlab.data.sources.opening import open_data
-from vitlab.data.sources.source import Subset, counts
+from vitlab.data.sources.protocol import Subset, counts
 from vitlab.models.config import ViTConfig
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.arrays import Arrays
 from vitlab.data.sources.opening import open_data
-from vitlab.data.sources.source import Subset, counts
+from vitlab.data.sources.protocol import Subset, counts
 from vitlab.data.sources.splits import (
     by_split,
     fingerprint,

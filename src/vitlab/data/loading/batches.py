@@ -17,7 +17,7 @@ from vitlab.data.decode import crop
 from vitlab.data.decode.pixels import ChooseBox, Pixels
 from vitlab.data.loading.order import batch_samples, draws, slice_of
 from vitlab.data.settings import Augment
-from vitlab.data.sources.source import Source
+from vitlab.data.sources.protocol import Source
 from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.decode.stored import PixelImage
 from vitlab.data.labels import Labels
-from vitlab.data.sources.source import Source
+from vitlab.data.sources.protocol import Source
 from vitlab.errors import ImageError
 
 SIDE = 64  # pixels; larger images are few and are decoded every time

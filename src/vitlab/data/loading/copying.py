@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from vitlab.data.loading.loader import choose_workers, leave_signals_to_parent
 from vitlab.data.loading.writers import WRITERS
 from vitlab.data.sources.opening import open_data
-from vitlab.data.sources.source import Source
+from vitlab.data.sources.protocol import Source
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.files import is_empty, staged_folder
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches
-from vitlab.data.sources.source import Source
+from vitlab.data.sources.protocol import Source
 
 _MOST_WORKERS = 8
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal that a process gets when its parent dies

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vitlab.data.sources.source import Source
+from vitlab.data.sources.protocol import Source
 from vitlab.errors import ImageError
 from vitlab.images import Size
 

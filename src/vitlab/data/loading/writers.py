@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from vitlab.data.sources.source import Source
+from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.tar_shards import CLASSES
 from vitlab.errors import DataError
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from vitlab.data.sources.arrays import open_digits
+from vitlab.data.sources.arrow import open_hub, open_parquet
 from vitlab.data.sources.folders import open_folder
 from vitlab.data.sources.lists import open_list
 from vitlab.data.sources.splits import Request, Splits
-from vitlab.data.sources.tables import open_hub, open_parquet
 from vitlab.data.sources.tar_shards import open_shards
 from vitlab.errors import DataError
 

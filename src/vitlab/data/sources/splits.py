@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitlab.data.sources.source import Source, Subset, counts
+from vitlab.data.sources.protocol import Source, Subset, counts
 from vitlab.errors import DataError
 
 NAMES = {

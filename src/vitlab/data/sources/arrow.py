@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.labels import Labels, SingleLabels, check_classes, index_labels
+from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.remote import expand, is_url
-from vitlab.data.sources.source import Source
 from vitlab.data.sources.splits import NAMES, Request, Splits, by_split, join
 from vitlab.errors import DataError, ImageError
 

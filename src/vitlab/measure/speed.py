@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from vitlab import device as devices
+from vitlab.errors import OptionError
 from vitlab.evaluation.borrowing import borrowed
 from vitlab.models.model import Model
 
@@ -17,10 +18,10 @@ class Speed:
     """Inference at one batch size.
 
     Attributes:
-        batch: images at once
-        latency: seconds a batch, the median
-        images_per_second: batch over latency
-        peak_memory: most bytes held, of the GPU or of this process
+        batch: images per forward pass
+        latency: median seconds per batch
+        images_per_second: batch / latency
+        peak_memory: most bytes in use, of the GPU or of this process
     """
 
     batch: int
@@ -40,29 +41,37 @@ def speed(
     """Time a model's forward pass on random images, after two passes to warm up.
 
     Args:
-        model: its device and mode are the same afterwards
-        batch: images at once
+        model: moved to the device and put into evaluation mode; afterwards it is as before
+        batch: images per forward pass
         device: auto, cpu, cuda or cuda:N
         precision: fp32, or bf16 autocast
-        seconds: how long to repeat, three times at the least
+        seconds: how long to repeat; at least three passes are timed
+
+    Raises:
+        OptionError: a batch of no images.
+        DeviceError: a device that this machine does not have.
     """
+    if batch < 1:
+        raise OptionError(f"batch must be at least 1, not {batch}")
     where = devices.choose(device)
-    images = torch.randn(batch, model.config.channels, *model.config.size, device=where)
-    if where.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(where)
     times: list[float] = []
-    with borrowed(model, where), torch.inference_mode(), devices.autocast(where, precision):
-        for _ in range(2):
-            model(images)
-        end = time.perf_counter() + seconds
-        while len(times) < 3 or time.perf_counter() < end:
-            _wait(where)
-            start = time.perf_counter()
-            model(images)
-            _wait(where)
-            times.append(time.perf_counter() - start)
+    with borrowed(model, where):
+        if where.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(where)
+        with torch.inference_mode(), devices.autocast(where, precision):
+            images = torch.randn(batch, model.config.channels, *model.config.size, device=where)
+            for _ in range(2):
+                model(images)
+            end = time.perf_counter() + seconds
+            while len(times) < 3 or time.perf_counter() < end:
+                _wait(where)
+                start = time.perf_counter()
+                model(images)
+                _wait(where)
+                times.append(time.perf_counter() - start)
+        memory = devices.peak_memory(where)
     latency = statistics.median(times)
-    return Speed(batch, latency, batch / latency, devices.peak_memory(where))
+    return Speed(batch, latency, batch / latency, memory)
 
 
 def _wait(where: torch.device) -> None:

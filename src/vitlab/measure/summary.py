@@ -23,13 +23,13 @@ def measure(
     precision: Literal["fp32", "bf16"] = "fp32",
     **choices: Any,
 ) -> dict[str, Any]:
-    """Cost of a model, part by part, and its speed where asked.
+    """Measure a model's cost, part by part, and its speed if asked.
 
     Args:
         name: in the papers' notation, or a run folder or a saved model
-        timed: whether to build it and time inference, as `speed` does
-        fused: whether to time the fused form
-        batch: images at once
+        timed: build the model and time inference, as `speed` does
+        fused: time the fused form
+        batch: images per forward pass
         device: auto, cpu, cuda or cuda:N
         precision: fp32, or bf16 autocast
         choices: fields of the model's configuration; of a saved model, image_size alone

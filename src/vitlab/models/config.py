@@ -1,8 +1,8 @@
 """Every architectural choice of a model, as one frozen value: one line a choice."""
 
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
 
 from vitlab.errors import OptionError
 from vitlab.images import ImageSpec
@@ -58,6 +58,14 @@ class ModelConfig(ImageSpec):
     def answers(self) -> int:
         """Outputs per image: 1, or as many as attention pooling has queries."""
         return 1
+
+    def with_classes(self, classes: int) -> Self:
+        """Return the same for a new classifier, which starts at zero (ViT paper, section 3.2).
+
+        The names of the classes stay where their number does.
+        """
+        labels = self.labels if classes == len(self.labels) else ()
+        return replace(self, classes=classes, labels=labels, zero_head=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,6 +229,10 @@ class ViTConfig(ModelConfig):
     def answers(self) -> int:
         """Outputs per image: 1, or as many as attention pooling has queries."""
         return self.queries
+
+    def with_classes(self, classes: int) -> Self:
+        """Return the same for a new classifier, without the tanh layer before it."""
+        return replace(super().with_classes(classes), pre_logits=0)
 
     @property
     def has_token(self) -> bool:

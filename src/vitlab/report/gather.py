@@ -15,7 +15,6 @@ from vitlab.evaluation.predictions import Predictions
 from vitlab.inspect.rollout import rollout
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
-from vitlab.models.vit import VisionTransformer
 from vitlab.report.facts import Facts, Judged, Picture, Point
 from vitlab.report.page import write
 from vitlab.runs import RunFolder
@@ -80,7 +79,7 @@ def _mistakes(model: Model, source: Source, seen: Predictions) -> list[Judged]:
 
 def _examples(model: Model, source: Source, seen: Predictions) -> list[Judged]:
     """The first image of each of a few classes, with what the model looked at."""
-    if not isinstance(model, VisionTransformer) or math.prod(model.config.grid) == 1:
+    if not model.config.blocks or math.prod(model.config.grid) == 1:
         return []
     _, firsts = np.unique(seen.labels.values, return_index=True, axis=0)
     chosen = firsts[np.linspace(0, len(firsts) - 1, num=min(EXAMPLES, len(firsts)), dtype=int)]

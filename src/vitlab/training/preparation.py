@@ -12,7 +12,7 @@ from vitlab.distributed.parallel import shard
 from vitlab.distributed.sync_norm import synchronize
 from vitlab.distributed.world import World
 from vitlab.errors import OptionError, RunError
-from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.config import ModelConfig
 from vitlab.models.create import build
 from vitlab.objectives.objective import objective_of
 from vitlab.optim import optimizers
@@ -71,7 +71,7 @@ def prepare(recipe: Recipe, host: Host, folder: RunFolder, resume: bool, world: 
     objective_of(recipe.objective).check(splits.train.labels)
     if host.track != "no":
         tracking.find(host.track)
-    if host.checkpoint_activations and not isinstance(config, ViTConfig):
+    if host.checkpoint_activations and not config.blocks:
         raise OptionError(
             "checkpoint_activations applies only to Vision Transformers: leave it out"
         )
@@ -169,9 +169,9 @@ def resolve(recipe: Recipe, splits: Splits) -> ModelConfig:
     config = recipe.model.config(
         image_size=size, channels=channels, classes=classes, labels=splits.classes
     )
-    if isinstance(config, ViTConfig) and config.queries > 1:
+    if config.answers > 1:
         raise OptionError(
-            f"queries={config.queries} gives that many outputs per image: classification needs 1"
+            f"queries={config.answers} gives that many outputs per image: classification needs 1"
         )
     return config
 

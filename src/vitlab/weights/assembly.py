@@ -7,7 +7,7 @@ from torch import Tensor
 
 from vitlab.errors import WeightsError
 from vitlab.images import Size
-from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.config import ModelConfig
 from vitlab.models.create import assemble, build, resized, with_new_head
 from vitlab.models.model import Model
 
@@ -49,10 +49,7 @@ def fitted(
     """
     new = config
     if classes is not None:
-        labels = config.labels if classes == len(config.labels) else ()
-        new = replace(config, classes=classes, labels=labels, zero_head=True)
-        if isinstance(new, ViTConfig):
-            new = replace(new, pre_logits=0)
+        new = config.with_classes(classes)
         tensors = with_new_head(tensors, new)
     if image_size is not None:
         old, new = new, replace(new, image_size=image_size)

@@ -7,7 +7,7 @@ from unittest import mock
 
 from vitlab.cli import commands, main
 
-COLUMNS = "88"
+COLUMNS = "80"
 
 
 def commands_page() -> str:
@@ -27,7 +27,7 @@ def commands_page() -> str:
 
 
 def help_text(*words: str) -> str:
-    """Return what `vitlab WORDS --help` prints, for a terminal of 88 columns."""
+    """Return what `vitlab WORDS --help` prints, for a terminal of 80 columns."""
     printed = io.StringIO()
     with (
         mock.patch.dict(os.environ, {"COLUMNS": COLUMNS, "NO_COLOR": "1"}),

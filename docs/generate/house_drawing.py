@@ -7,6 +7,7 @@ highest room that it imports from. An arrow that follows from two others is left
 """
 
 import ast
+import re
 import sys
 from html import escape
 from pathlib import Path
@@ -15,32 +16,47 @@ WIDTH, ROOM, STOREY, GAP = 440, 40, 66, 8
 
 
 def imports(package: Path) -> dict[str, set[str]]:
-    """Return the rooms that each room imports from, functions and TYPE_CHECKING included."""
+    """Return the rooms that each room imports from.
+
+    Imports in functions and under TYPE_CHECKING count, and so do modules that are imported by
+    their name in a string, and public names that are used as `vitlab.name`.
+    """
     rooms: dict[str, set[str]] = {}
+    public = _public(package / "__init__.py")
     for file in sorted(package.rglob("*.py")):
-        room = _room(file.relative_to(package).with_suffix("").parts)
-        if room is None:
+        room = file.relative_to(package).with_suffix("").parts[0]
+        if room in ("__init__", "__main__"):  # the doors of the house
             continue
         found = rooms.setdefault(room, set())
         for node in ast.walk(ast.parse(file.read_text())):
-            found |= {other for other in _targets(node) if other != room}
+            found |= {other for other in _targets(node, public) if other != room}
     return {room: {each for each in found if each in rooms} for room, found in rooms.items()}
 
 
-def _room(parts: tuple[str, ...]) -> str | None:
-    """Return the room of a file; the package's own door, `__init__`, is none."""
-    return None if parts in (("__init__",), ("__main__",)) else parts[0]
+def _public(door: Path) -> dict[str, str]:
+    """Return the room of each public name."""
+    nodes = list(ast.walk(ast.parse(door.read_text())))
+    froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    return {
+        each.name: name.split(".")[1] if "." in (name := node.module or "") else each.name
+        for node in froms
+        for each in node.names
+    }
 
 
-def _targets(node: ast.AST) -> set[str]:
-    """Return the first names below `vitlab` that an import statement reaches for."""
+def _targets(node: ast.AST, public: dict[str, str]) -> set[str]:
+    """Return the first names below `vitlab` that a node of the syntax tree reaches for."""
     if isinstance(node, ast.ImportFrom) and node.module == "vitlab":
         return {each.name for each in node.names}
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return {public[node.attr]} if node.value.id == "vitlab" and node.attr in public else set()
     names: list[str] = []
     if isinstance(node, ast.ImportFrom) and node.module:
         names = [node.module]
     elif isinstance(node, ast.Import):
         names = [each.name for each in node.names]
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        names = re.findall(r"^vitlab\.[a-z_.]+$", node.value)
     return {name.split(".")[1] for name in names if name.startswith("vitlab.")}
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import vitlab
 from vitlab.cli import main
 from vitlab.errors import OptionError
-from vitlab.models import parts
+from vitlab.models import registry
 from vitlab.models.config import ViTConfig
 from vitlab.models.create import build
 from vitlab.models.layers import reset_dense
@@ -102,8 +102,8 @@ def define() -> None:
 @pytest.fixture(autouse=True)
 def _toys(monkeypatch: pytest.MonkeyPatch) -> None:
     """The two are there in these tests only."""
-    for field in parts.FOLDERS:
-        monkeypatch.setitem(parts.KINDS, field, dict(parts.kinds(field)))
+    for field in registry.FOLDERS:
+        monkeypatch.setitem(registry.KINDS, field, dict(registry.kinds(field)))
     define()
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 from vitlab.errors import OptionError
 from vitlab.images import ImageSpec
 from vitlab.models.names import names_resnet, resnet_name, shape_of, vit_name
-from vitlab.models.parts import kinds, where_used
+from vitlab.models.registry import kinds, where_used
 from vitlab.options import above, at_least, below, check_names, option, when
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig
-from vitlab.models.parts import kinds, register
+from vitlab.models.registry import kinds, register
 
 
 class Positions(nn.Module):

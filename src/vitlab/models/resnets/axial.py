@@ -49,21 +49,21 @@ class LineAttention(nn.Module):
         self.norm = group_norm(width, AXIAL)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Normal of standard deviations 1 / width and 1 / head width, as in scenic."""
+        """Draw from normals of standard deviations 1 / width and 1 / head width, as scenic does."""
         nn.init.normal_(self.qkv.weight, std=1 / self.qkv.in_channels, generator=generator)
         nn.init.normal_(self.relative, std=1 / self.head_width, generator=generator)
         self.norm_qkv.reset_parameters()
         self.norm.reset_parameters()
 
     def forward(self, features: Tensor) -> Tensor:
-        """Every place gathers from its line."""
+        """Let every place attend to its line: (B, width, H, W) -> (B, width, H, W)."""
         across = 5 - self.axis  # the other axis: its places are one line each
         lines = features.movedim(across, 1)  # (B, lines, width, n)
         gathered = self._attend(lines.flatten(0, 1))
         return gathered.unflatten(0, lines.shape[:2]).movedim(1, across)
 
     def _attend(self, lines: Tensor) -> Tensor:
-        """Attention in each line by itself: (lines, width, n) -> (lines, width, n)."""
+        """Attend within each line by itself: (lines, width, n) -> (lines, width, n)."""
         widths = (self.head_width // 2, self.head_width // 2, self.head_width)
         qkv = self.norm_qkv(self.qkv(lines)).unflatten(1, (self.heads, -1))
         q, k, v = qkv.split(widths, dim=2)  # (lines, heads, d, n)
@@ -79,14 +79,14 @@ class LineAttention(nn.Module):
         return self.norm(gathered.flatten(1, 2))
 
     def _by_place(self) -> Tensor:
-        """The relative table with a row and a column a place, [:, i, j] of distance j - i."""
+        """Return the relative table by pairs of places: [:, i, j] is that of distance j - i."""
         n = (self.relative.shape[1] + 1) // 2
         places = torch.arange(n, device=self.relative.device)
         return self.relative[:, places - places[:, None] + n - 1]
 
 
 class AxialBody(nn.Module):
-    """The axial ResNet that the ViT paper sets beside Axial-ViT (appendix, axial attention).
+    """The axial ResNet that the ViT paper compares with Axial-ViT (appendix, axial attention).
 
     (B, channels, H, W) -> (B, features, ceil(H / stride), ceil(W / stride)), after the last ReLU.
     The hybrids' ResNet with attention along the height, then along the width, in place of every
@@ -122,12 +122,12 @@ class AxialBody(nn.Module):
         self.features, self.stride = map_features(stages), map_stride(stages)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Convolutions as in the other bodies (`reset_convolutions`), then the attentions."""
+        """Draw convolutions as in the other bodies (`reset_convolutions`), then the attentions."""
         reset_convolutions(self, generator)
         for part in self.modules():
             if isinstance(part, LineAttention):
                 part.reset_parameters(generator)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images to their map of features."""
+        """Compute the map of features."""
         return self.stages(self.root(images))

@@ -1,4 +1,4 @@
-"""The BiT ResNets: the body of the hybrids, and the one of the BiT paper.
+"""The BiT ResNets: the body of the hybrids, and that of the BiT paper.
 
 Google released the same network in several forms that do not give the same numbers: a `Flavor`
 says where they differ in detail, `PostUnit` and `PreUnit` are the two orders of norm and
@@ -18,7 +18,7 @@ from vitlab.models.layers import lecun_normal_
 
 
 class Flavor(NamedTuple):
-    """What differs between the released forms, beside the order of norm and convolution."""
+    """How the released forms differ, apart from the order of norm and convolution."""
 
     norm_eps: float  # of the group norms
     weight_eps: float  # of the weight standardization
@@ -32,7 +32,7 @@ BIT = Flavor(1e-5, 1e-10, "variance", same=False)  # big_transfer, bit_pytorch/m
 
 
 def standardize(weight: Tensor, flavor: Flavor) -> Tensor:
-    """Each output channel's kernel with mean 0 and standard deviation 1: (out, in, k, k).
+    """Return kernels with mean 0 and standard deviation 1 per output channel: (out, in, k, k).
 
     The standard deviation is the biased one (weight standardization, arXiv 1903.10520).
     """
@@ -52,7 +52,7 @@ def pad_same(features: Tensor, kernel: int, stride: int, value: float = 0) -> Te
 
 
 class StdConv(nn.Module):
-    """A convolution without bias whose kernel is standardized at every pass.
+    """A convolution without bias whose kernel is standardized in every pass.
 
     (B, inputs, H, W) -> (B, outputs, ceil(H / stride), ceil(W / stride)), in either padding.
     """
@@ -64,7 +64,7 @@ class StdConv(nn.Module):
         self.baked: Tensor | None = None
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """LeCun-normal, Flax's default, as in the official code."""
+        """Draw a LeCun-normal kernel, Flax's default, as the official code does."""
         lecun_normal_(self.weight, generator)
 
     def fuse(self) -> None:
@@ -74,7 +74,7 @@ class StdConv(nn.Module):
         self.register_buffer("baked", kernel)
 
     def forward(self, features: Tensor) -> Tensor:
-        """One convolution."""
+        """Convolve with the standardized kernel."""
         padding = self.kernel // 2
         if self.flavor.same and self.stride > 1:
             features, padding = pad_same(features, self.kernel, self.stride), 0
@@ -84,7 +84,7 @@ class StdConv(nn.Module):
 
 
 def group_norm(channels: int, flavor: Flavor) -> nn.GroupNorm:
-    """The norm of every BiT ResNet: 32 groups."""
+    """Return the norm of every BiT ResNet: 32 groups."""
     return nn.GroupNorm(32, channels, flavor.norm_eps)
 
 
@@ -97,7 +97,7 @@ class ConvNorm(nn.Module):
         self.norm = group_norm(outputs, flavor)
 
     def forward(self, features: Tensor) -> Tensor:
-        """(B, inputs, H, W) -> (B, outputs, ceil(H / stride), ceil(W / stride))."""
+        """Convolve, then normalize."""
         return self.norm(self.conv(features))
 
 
@@ -112,7 +112,7 @@ class PostRoot(nn.Module):
         self.reduce = ConvNorm(channels, width, 7, 2, flavor)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Convolution, norm, ReLU, and the largest of 3x3 pixels at every other place."""
+        """Apply convolution, norm, ReLU, and a 3x3 maximum with stride 2."""
         features = F.relu(self.reduce(images))
         return F.max_pool2d(pad_same(features, 3, 2, -torch.inf), 3, 2)
 
@@ -141,7 +141,7 @@ class PostUnit(nn.Module):
         self.expand = ConvNorm(width, 4 * width, 1, 1, flavor)
 
     def forward(self, features: Tensor) -> Tensor:
-        """The unit's residual branch, added to its shortcut."""
+        """Add the unit's residual branch to its shortcut."""
         shortcut = features if self.shortcut is None else self.shortcut(features)
         residual = F.relu(self.middle(F.relu(self.reduce(features))))
         return F.relu(shortcut + self.expand(residual))
@@ -166,7 +166,7 @@ class PreUnit(nn.Module):
         self.conv3 = StdConv(width, 4 * width, 1, 1, flavor)
 
     def forward(self, features: Tensor) -> Tensor:
-        """The unit's residual branch, added to its shortcut."""
+        """Add the unit's residual branch to its shortcut."""
         active = F.relu(self.norm1(features))
         shortcut = features if self.shortcut is None else self.shortcut(active)
         residual = self.conv2(F.relu(self.norm2(self.conv1(active))))
@@ -174,7 +174,7 @@ class PreUnit(nn.Module):
 
 
 class UnitShape(NamedTuple):
-    """What a bottleneck is built from."""
+    """The sizes of a bottleneck."""
 
     inputs: int
     width: int
@@ -182,7 +182,7 @@ class UnitShape(NamedTuple):
 
 
 def unit_shapes(stages: tuple[int, ...], width: int) -> list[list[UnitShape]]:
-    """The units of every stage: twice as wide a stage, half the size from the second one on."""
+    """Return the units of every stage; from the second one on, widths double and sizes halve."""
     shapes: list[list[UnitShape]] = []
     inputs = width
     for number, units in enumerate(stages):
@@ -197,8 +197,8 @@ def unit_shapes(stages: tuple[int, ...], width: int) -> list[list[UnitShape]]:
 class HybridBody(nn.Module):
     """The post-activation ResNet in front of the hybrids' encoder (ViT paper, section 3.1).
 
-    (B, channels, H, W) -> (B, features, ceil(H / stride), ceil(W / stride)), what the last unit
-    says. Source: vision_transformer's models_resnet.py and models_vit.py.
+    (B, channels, H, W) -> (B, features, ceil(H / stride), ceil(W / stride)), the output
+    of the last unit. Source: vision_transformer's models_resnet.py and models_vit.py.
 
     Args:
         stages: bottlenecks in every stage, (3, 4, 9) for R50+ViT-B/16; () is the stem alone (R+Ti)
@@ -220,11 +220,11 @@ class HybridBody(nn.Module):
         return PostUnit(inputs, width, stride, middle, self.flavor)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """As in the official code: see `reset_convolutions`."""
+        """Draw weights as the official code does: see `reset_convolutions`."""
         reset_convolutions(self, generator)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images to their map of features."""
+        """Compute the map of features."""
         return self.stages(self.root(images))
 
 
@@ -251,19 +251,19 @@ class BiTBody(nn.Module):
         self.norm = group_norm(self.features, BIT)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """As in the official code: see `reset_convolutions`."""
+        """Draw weights as the official code does: see `reset_convolutions`."""
         reset_convolutions(self, generator)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images to their map of features."""
+        """Compute the map of features."""
         features = self.root(images)
-        # Zeros, not -inf, around the largest of 3x3: they count, for nothing was rectified yet
+        # Pad the maximum with zeros, not -inf: they count, since nothing was rectified yet
         features = F.max_pool2d(F.pad(features, (1, 1, 1, 1)), 3, 2)
         return F.relu(self.norm(self.stages(features)))
 
 
 def reset_convolutions(body: nn.Module, generator: torch.Generator | None = None) -> None:
-    """Draw every kernel anew; norms are the identity at first, a post-activation branch's last, 0.
+    """Draw every kernel; norms start as the identity, a post-activation branch's last one at 0.
 
     So every post-activation unit starts as its shortcut; a pre-activation unit ends in a
     convolution and does not.

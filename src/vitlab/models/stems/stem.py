@@ -9,7 +9,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from vitlab.models.config import ViTConfig
 from vitlab.models.layers import counted_macs, reset_dense
-from vitlab.models.parts import kinds, register
+from vitlab.models.registry import kinds, register
 
 
 class Stem(nn.Module):

@@ -6,7 +6,7 @@ import pytest
 
 from docs.pages import ROOT, run
 from oracles import peers
-from vitlab.models.parts import KINDS
+from vitlab.models.registry import KINDS
 
 PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 ASIDE = sorted((ROOT / "docs" / "from").glob("*.md"))

@@ -1,4 +1,4 @@
-"""The device that computes, and in what precision."""
+"""The device that computes, and its precision."""
 
 import resource
 import sys
@@ -6,36 +6,36 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from vitlab.errors import UserError
+from vitlab.errors import DeviceError
 
 
 def choose(name: str) -> torch.device:
-    """`auto` is the first GPU there is, else the CPU.
+    """Return a device by name: auto, cpu, cuda or cuda:N; auto is the first GPU, else the CPU.
 
     Raises:
-        ValueError: an unknown device, or one this machine has not.
+        DeviceError: an unknown device, or one that this machine lacks.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"unknown device {name!r}: auto, cpu, cuda or cuda:N") from None
+        raise DeviceError(f"unknown device {name!r}: choose auto, cpu, cuda or cuda:N") from None
     if device.type not in ("cpu", "cuda"):
-        raise UserError(f"device {name!r} is not supported: auto, cpu, cuda or cuda:N")
+        raise DeviceError(f"unsupported device {name!r}: choose auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        have = f"{torch.cuda.device_count()} GPUs" if torch.cuda.is_available() else "no GPU"
-        raise UserError(f"device {name!r} is not there: PyTorch sees {have}; --device cpu works")
+        found = f"{torch.cuda.device_count()} GPUs" if torch.cuda.is_available() else "no GPU"
+        raise DeviceError(f"device {name!r} is missing: PyTorch finds {found}; use --device cpu")
     return device
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Where to compute fp32 weights in `precision`: bf16 autocast, or fp32 as it is."""
+    """Return the context that computes with fp32 weights in `precision`: bf16 autocast, or none."""
     return nullcontext() if precision == "fp32" else torch.autocast(device.type, torch.bfloat16)
 
 
 def peak_memory(device: torch.device) -> int:
-    """Most bytes held so far: of the GPU's memory, or of this process's own."""
+    """Return the peak bytes of memory so far: of the GPU, or of this process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

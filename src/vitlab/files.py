@@ -1,4 +1,4 @@
-"""Files and folders that are either whole or not there at all (fsync, then rename)."""
+"""Files and folders that are either complete or not there (fsync, then rename)."""
 
 import hashlib
 import os
@@ -17,14 +17,22 @@ MODEL_FOLDER = "model"  # of a run: RunFolder writes it, vitlab.load finds it
 
 
 def write_text(file: Path, text: str) -> None:
-    """Put text into a file; whatever goes wrong, the older file stays as it was."""
+    """Write text into a file; if anything fails, the older file stays as it was.
+
+    Raises:
+        DiskError: the file cannot be written.
+    """
     with staged_file(file) as draft:
         draft.write_text(text, encoding="utf-8")
 
 
 @contextmanager
 def staged_file(file: Path) -> Iterator[Path]:
-    """A draft beside `file` that takes its place when the block ends well, and vanishes if not."""
+    """Yield a draft beside `file` that replaces it if the block succeeds, and vanishes if not.
+
+    Raises:
+        DiskError: the file cannot be written.
+    """
     with explained(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
@@ -42,9 +50,12 @@ def staged_file(file: Path) -> Iterator[Path]:
 
 @contextmanager
 def staged_folder(folder: Path) -> Iterator[Path]:
-    """A draft folder that becomes `folder` when the block ends well, and vanishes if not.
+    """Yield a draft folder that becomes `folder` if the block succeeds, and vanishes if not.
 
-    An older folder of that name makes room only when the new one is whole and on the disk.
+    An older folder of that name is replaced only when the new one is complete and on the disk.
+
+    Raises:
+        DiskError: the folder cannot be written.
     """
     with explained(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +75,7 @@ def staged_folder(folder: Path) -> Iterator[Path]:
 
 
 def _swap(draft: Path, folder: Path) -> None:
-    """Put a draft in the place of an older folder, or the older one back if that fails."""
+    """Replace an older folder by a draft; if that fails, put the older one back."""
     aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
     folder.rename(aside / folder.name)
     try:
@@ -78,7 +89,7 @@ def _swap(draft: Path, folder: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until a file, or a folder's entries, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -87,19 +98,23 @@ def sync(path: Path) -> None:
 
 
 def sha256(file: Path) -> str:
-    """The checksum of a file's bytes, in hexadecimal."""
+    """Return the SHA-256 checksum of a file, in hexadecimal."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn what a disk can refuse (no room, no right, read-only) into one line for the user."""
+    """Turn a disk's refusals (full, no permission, read-only) into one line for the user.
+
+    Raises:
+        DiskError: the disk refused something in the block.
+    """
     try:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-    except SafetensorError as error:  # how that library tells of the same
+    except SafetensorError as error:  # the same, as that library reports it
         found = re.search(r"I/O error: (.+?) \(os error", str(error))
         reason = found[1] if found else str(error)
     else:
@@ -114,7 +129,7 @@ def _umask() -> int:
 
 
 def is_empty(folder: Path, besides: str = "") -> bool:
-    """Whether there is no such folder, or nothing in it but a file of the name `besides`."""
+    """Return whether a folder is missing, or empty but for a file named `besides`."""
     if not folder.is_dir():
         return not folder.exists()
     return all(each.name == besides for each in folder.iterdir())

@@ -34,7 +34,7 @@ from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host, Recipe
 
 # old name -> new name, of tables and fields in run.toml and of keys in checkpoints
-RENAMED = {"optimiser": "optimizer"}
+RENAMED = {"optimiser": "optimizer", "tally": "sums"}
 
 
 class RunFolder:

@@ -33,7 +33,7 @@ BAD = {
     "choice": (["train", "digits", "--precision", "fp8"], "fp8"),
     "classes": (["train", "digits", "--classes", "12"], "classes=12, but digits has 10: leave it"),
     "device": (["train", "digits", "--device", "tpu7"], "unknown device 'tpu7'"),
-    "gpu": (["train", "digits", "--device", "cuda:77"], "device 'cuda:77' is not there"),
+    "gpu": (["train", "digits", "--device", "cuda:77"], "device 'cuda:77' is missing"),
     "kept": (["train", "digits", "--out", "{tmp}/one"], "exists and contains no run"),
     "weights": (["evaluate", "{tmp}/nowhere", "digits"], "no such file or folder: {tmp}/nowhere"),
     "no model": (["evaluate", "{tmp}/one", "digits"], "{tmp}/one contains no model"),

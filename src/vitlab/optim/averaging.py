@@ -14,15 +14,14 @@ Model = TypeVar("Model", bound=nn.Module)
 class WeightAverage(Generic[Model]):
     """Exponential moving average of a model's weights; buffers are copied.
 
-    With warm-up the decay grows from 0.1 to its full value, as (1 + n) / (10 + n) after n updates,
-    so that the random start is soon forgotten. Without, it is the same from the first step: what
-    the ViT paper calls Polyak averaging (Table 2, decay 0.9999; its code was not published), where
-    the start is a pre-trained model.
+    With warm-up, the decay grows from 0.1 to its full value as (1 + n) / (10 + n) after n updates,
+    so that the random start is soon forgotten. Without, it is constant: what the ViT paper calls
+    Polyak averaging (Table 2, decay 0.9999; its code was not published), from a pre-trained model.
 
     Args:
-        model: what is averaged, and the start
+        model: the model to average; its weights are the start
         decay: its full value
-        warmup: whether it grows to it
+        warmup: whether the decay grows to it
     """
 
     def __init__(self, model: Model, decay: float, warmup: bool = True) -> None:
@@ -32,7 +31,7 @@ class WeightAverage(Generic[Model]):
 
     @torch.no_grad()
     def update(self, model: nn.Module, updates: int) -> None:
-        """Take in the weights after an optimizer step, having done so `updates` times before."""
+        """Add the weights after an optimizer step, `updates` updates having been made before."""
         decay = min(self.decay, (1 + updates) / (10 + updates)) if self.warmup else self.decay
         own: list[Tensor] = [local(weight) for weight in self.model.parameters()]
         new: list[Tensor] = [local(weight) for weight in model.parameters()]

@@ -1,4 +1,4 @@
-"""LAMB, which the recipes of Three things train with."""
+"""LAMB, the optimizer of the recipes of Three things."""
 
 import math
 from typing import Any
@@ -9,18 +9,18 @@ from torch.optim import Optimizer
 
 
 class Lamb(Optimizer):
-    """Adam whose step is as long, for each kernel, as the kernel itself times the learning rate.
+    """Adam with steps as long, for each kernel, as the kernel itself times the learning rate.
 
     You et al., 2020, Algorithm 2, with the bias correction; groups without weight decay (norms,
     biases) take Adam's own step, as in Apex and timm, on which the recipes were tuned. Clipping is
-    the loop's. (pytorch_optimizer's LAMB corrects no bias and limits a weight's norm to 10, which a
-    ViT-B's exceed.)
+    left to the trainer. (pytorch_optimizer's LAMB corrects no bias and limits a weight's norm to
+    10, which a ViT-B's weights exceed.)
 
     Args:
         params: groups of parameters, each with its `weight_decay`
         lr: learning rate
         betas: decay of the two moments
-        eps: added to the root of the second
+        eps: added to the root of the second moment
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Lamb(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Take a step with the gradients that are there."""
+        """Take a step; parameters without a gradient stay as they are."""
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None]
             if not weights:
@@ -43,7 +43,7 @@ class Lamb(Optimizer):
             torch._foreach_add_(weights, updates, alpha=-group["lr"])
 
     def _adam(self, weights: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """The step of Adam, before the learning rate."""
+        """Return Adam's step, before the learning rate."""
         for weight in weights:
             if not self.state[weight]:
                 self.state[weight] = {"m": torch.zeros_like(weight), "v": torch.zeros_like(weight)}
@@ -63,6 +63,6 @@ class Lamb(Optimizer):
 
 
 def _trust(weights: list[Tensor], updates: list[Tensor]) -> list[Tensor]:
-    """Norm of each weight over norm of its update; 1 where either is zero."""
+    """Return the norm of each weight over that of its update; 1 where either is zero."""
     above, below = (torch.stack(torch._foreach_norm(each)) for each in (weights, updates))
     return list(torch.where((above > 0) & (below > 0), above / below, 1.0).unbind())

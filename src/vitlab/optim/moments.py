@@ -10,10 +10,9 @@ from vitlab.optim.sliced import is_sliced, placed
 
 
 def pack(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors by name, and all the rest as JSON: step numbers, lists, nothing at all.
+    """Return an optimizer's tensors by name, and the rest of its state as JSON values.
 
-    The layout of a tensor in memory is part of what is kept: a product of matrices rounds
-    differently with another.
+    The memory layout of a tensor is saved too: matrix products round differently with another.
     """
     tensors: dict[str, Tensor] = {}
     whole = optimizer.state_dict()
@@ -21,13 +20,13 @@ def pack(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
         str(index): {key: _pack(value, f"{index}.{key}", tensors) for key, value in entry.items()}
         for index, entry in whole["state"].items()
     }
-    return tensors, {"state": state, "groups": [_plain(each) for each in whole["param_groups"]]}
+    return tensors, {"state": state, "groups": [_changing(each) for each in whole["param_groups"]]}
 
 
 def unpack(optimizer: Optimizer, tensors: dict[str, Tensor], rest: dict[str, Any] | None) -> None:
-    """Put a state that `pack` took back into an optimizer that was built in the same way.
+    """Restore the state that `pack` returned in an optimizer that was built the same way.
 
-    The first checkpoints, AdamW's, had tensors alone: `rest` is None for them.
+    The first checkpoints, AdamW's, had only tensors: `rest` is None for them.
     """
     rest = _first(optimizer, tensors) if rest is None else rest
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
@@ -39,28 +38,28 @@ def unpack(optimizer: Optimizer, tensors: dict[str, Tensor], rest: dict[str, Any
     }
     groups = optimizer.state_dict()["param_groups"]
     for group, kept in zip(groups, rest["groups"], strict=True):
-        for key in _plain(group):  # a step number that was not there yet goes as well
+        for key in _changing(group):  # also a step number that the start did not have
             del group[key]
         group |= kept
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
 def _first(optimizer: Optimizer, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """What would stand beside the tensors of a checkpoint that has nothing else."""
+    """Return what would accompany the tensors of a checkpoint that has nothing else."""
     state: dict[str, Any] = {}
     for name, tensor in tensors.items():
         index, key = name.split(".", 1)
         state.setdefault(index, {})[key] = {"tensor": name, "order": list(range(tensor.ndim))}
-    return {"state": state, "groups": [_plain(group) for group in optimizer.param_groups]}
+    return {"state": state, "groups": [_changing(group) for group in optimizer.param_groups]}
 
 
-def _plain(group: dict[str, Any]) -> dict[str, Any]:
-    """What of a group may change from step to step; the rest follows from the recipe."""
+def _changing(group: dict[str, Any]) -> dict[str, Any]:
+    """Return what may change from step to step in a group; the rest follows from the recipe."""
     return {key: value for key, value in group.items() if isinstance(value, bool | int | float)}
 
 
 def size(optimizer: Optimizer) -> int:
-    """Bytes of all the tensors in the state."""
+    """Return the bytes of all tensors in the state."""
     return sum(tensor.numel() * tensor.element_size() for tensor in pack(optimizer)[0].values())
 
 
@@ -78,7 +77,7 @@ def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def _unpack(value: Any, tensors: dict[str, Tensor], weight: Tensor) -> Any:
-    """A value of a weight's state; in slices where the weight is."""
+    """Return a value of a weight's state, sliced if the weight is."""
     if isinstance(value, dict):
         back = torch.argsort(torch.tensor(value["order"])).tolist()
         return placed(tensors[value["tensor"]].permute(back), weight)

@@ -1,4 +1,4 @@
-"""Sharpness-aware minimization: the gradient of where the loss nearby is worst."""
+"""Sharpness-aware minimization: the gradient where the loss nearby is highest."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,16 +9,17 @@ from torch import Tensor, nn
 
 @contextmanager
 def uphill(model: nn.Module, rho: float) -> Iterator[None]:
-    """In the block the weights are rho further up their gradient (Foret et al., 2021, equation 2).
+    """Within the context, move the weights by rho along the gradient (Foret et al., 2021, eq. 2).
 
-    What is accumulated there is the gradient to step with. The weights come back to the same bits.
+    The gradient accumulated there is the one to step with. Afterwards the weights are restored to
+    the same bits.
 
     Args:
-        model: with gradients, which are cleared for the block to fill
-        rho: how far, in the Euclidean norm over all weights
+        model: with gradients, which are cleared for the block to accumulate
+        rho: the distance, in the Euclidean norm over all weights
     """
     weights: list[Tensor] = [weight for weight in model.parameters() if weight.grad is not None]
-    kept = [weight.detach().clone() for weight in weights]
+    before = [weight.detach().clone() for weight in weights]
     with torch.no_grad():
         grads: list[Tensor] = [weight.grad for weight in weights if weight.grad is not None]
         length = torch.stack(torch._foreach_norm(grads)).norm()
@@ -30,12 +31,12 @@ def uphill(model: nn.Module, rho: float) -> Iterator[None]:
         yield
     finally:
         with torch.no_grad():
-            torch._foreach_copy_(weights, kept)
+            torch._foreach_copy_(weights, before)
 
 
 @contextmanager
 def statistics_kept(network: nn.Module) -> Iterator[None]:
-    """In the block batch norms do not take what they see into their running statistics."""
+    """Within the context, batch norms do not update their running statistics."""
     norms = [each for each in network.modules() if getattr(each, "track_running_stats", False)]
     for norm in norms:
         norm.track_running_stats = False  # type: ignore[assignment]

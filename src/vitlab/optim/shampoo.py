@@ -1,4 +1,4 @@
-"""Shampoo: gradients seen through the roots of their own second moments."""
+"""Shampoo: gradients preconditioned by the roots of their second moments."""
 
 from typing import Any
 
@@ -6,25 +6,25 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-LARGEST = 8192  # a side beyond it is left as it is: a root of it would take too long
+LARGEST = 8192  # larger sides are not preconditioned: their roots would take too long
 RIDGE = 1e-6  # of the largest eigenvalue
 
 
 class Shampoo(Optimizer):
     """The direction L^(-1/4) M R^(-1/4), with the length of Adam's step.
 
-    L and R are moving averages of G G' and G' G for a kernel's gradient G, seen as a matrix of its
-    outputs by all the rest, and M of G itself (Gupta et al., 2018; moving averages, roots now and
-    then and the grafted length: Anil et al., 2021; Adam's: Shi et al., 2023). Weight decay is
-    decoupled. (pytorch_optimizer's two either keep objects that only unpickling brings back, or
-    take no step before the first roots.)
+    L and R are moving averages of G G' and G' G for a kernel's gradient G, viewed as a matrix of
+    its outputs by everything else, and M of G itself (Gupta et al., 2018; moving averages, roots at
+    intervals and the grafted length: Anil et al., 2021; Adam's: Shi et al., 2023). Weight decay is
+    decoupled. (pytorch_optimizer's two either keep objects that only unpickling restores, or take
+    no step before the first roots.)
 
     Args:
         params: groups of kernels, each with its `weight_decay`
         lr: learning rate
         betas: decay of the mean gradient, and of all second moments
         eps: of Adam's step
-        every: steps from one computation of the roots to the next
+        every: steps between two computations of the roots
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Shampoo(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Take a step with the gradients that are there."""
+        """Take a step; parameters without a gradient stay as they are."""
         for group in self.param_groups:
             group["step"] += 1
             for weight in group["params"]:
@@ -49,7 +49,7 @@ class Shampoo(Optimizer):
                     weight.sub_(group["lr"] * update.view_as(weight))
 
     def _update(self, weight: Tensor, grad: Tensor, group: dict[str, Any]) -> Tensor:
-        """The step of one kernel, before the learning rate: (outputs, inputs)."""
+        """Return the step of one kernel, (outputs, inputs), before the learning rate."""
         (beta1, beta2), step = group["betas"], group["step"]
         state = self.state[weight]
         sides = [side for side in (0, 1) if grad.shape[side] <= LARGEST]
@@ -74,7 +74,7 @@ class Shampoo(Optimizer):
 
 
 def inverse_root(matrix: Tensor, order: int) -> Tensor:
-    """matrix^(-1/order) of a symmetric positive matrix, ridged; of zero, the identity."""
+    """Return matrix^(-1/order) of a symmetric matrix plus a ridge; of zero, the identity."""
     values, vectors = torch.linalg.eigh(matrix)
     top = values[-1].clamp(min=0)
     values = values.clamp(min=0) + torch.where(top > 0, RIDGE * top, 1.0)

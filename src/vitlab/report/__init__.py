@@ -1,6 +1,6 @@
-"""One self-contained HTML page a run: `write(file, facts)`.
+"""One self-contained HTML page per run: `write(file, facts)`.
 
-Importing this costs no plotting library: matplotlib, Pillow and Jinja load when a page is written.
+matplotlib, Pillow and Jinja are imported when a page is written.
 """
 
 from vitlab.report.page import write

@@ -1,7 +1,7 @@
 """The drawings of a report: plots as inline SVG, pictures as PNG data URIs.
 
-Plots carry no colors of their own: each is drawn in stand-in colors that become CSS variables,
-so that one drawing serves the light page, the dark one and the printer. Names of classes and files
+Plots have no colors of their own: they are drawn in placeholder colors that become CSS variables,
+so that one drawing serves the light page, the dark page and the printer. Names of classes and files
 never pass through here; the template writes (and escapes) them.
 """
 
@@ -24,7 +24,7 @@ from PIL import Image
 from vitlab.evaluation.metrics import Bin
 from vitlab.report.facts import Picture, Point
 
-# What matplotlib draws with -> what the page shows.
+# placeholder color -> CSS variable
 INK, MUTED, LINE, BLUE, WARM = "#010101", "#020202", "#030303", "#040404", "#050505"
 _VARIABLES = {INK: "ink", MUTED: "muted", LINE: "line", BLUE: "blue", WARM: "warm"}
 _STYLE: dict[Any, Any] = {
@@ -55,25 +55,25 @@ _STYLE: dict[Any, Any] = {
 }
 _PERCENT = PercentFormatter(xmax=1, decimals=None)
 _PLAIN = FuncFormatter(lambda value, _: f"{value:.4g}")
-_MOST_POINTS = 400  # of one line: more cannot be told apart on the page
-_LARGEST = 1e30  # a loss beyond is as good as infinite, and would overflow the axes
+_MOST_POINTS = 400  # per line: more cannot be distinguished on the page
+_LARGEST = 1e30  # a larger loss is practically infinite, and would overflow the axes
 _SIDE = 224  # pixels of the longer side of a picture
-_SMALL = 112  # below, a picture is enlarged by whole pixels
+_SMALL = 112  # a smaller picture is enlarged by whole pixels
 
 
 def finite(values: Sequence[float]) -> NDArray[np.float64]:
-    """The values as an array, NaN wherever one cannot be drawn."""
+    """Return the values as float64 (n,), NaN where one cannot be drawn."""
     array = np.asarray(values, dtype=np.float64)
     return np.where(np.abs(array) < _LARGEST, array, np.nan)
 
 
 def undrawn(points: Sequence[Point]) -> int:
-    """How many points have a loss that no curve can show: NaN or infinite."""
+    """Count the points whose loss no curve can show: NaN or infinite."""
     return int(np.isnan(finite([point.loss for point in points])).sum())
 
 
 def curves(training: Sequence[Point], testing: Sequence[Point]) -> list[Markup]:
-    """Loss, accuracy and learning rate against epochs; a panel without any value is left out."""
+    """Draw loss, accuracy and learning rate against epochs; panels without values are left out."""
     rates = [point for point in training if point.lr is not None]
     panels = [
         _panel("loss", "Loss", 410, training, testing, lambda point: point.loss),
@@ -91,8 +91,8 @@ def _panel(
     testing: Sequence[Point],
     value: Callable[[Point], float],
 ) -> Markup | None:
-    """One quantity against epochs."""
-    told = []
+    """Draw one quantity against epochs."""
+    ends = []
     with mpl.rc_context(_STYLE):
         figure = _figure(width, 280)
         axes = figure.subplots()
@@ -103,8 +103,8 @@ def _panel(
             y = finite([value(point) for point in points])
             if np.isfinite(y).any():
                 _line(axes, finite([point.epoch for point in points]), y, label, color, mark)
-                told.append(f"{label} ends at {y[np.isfinite(y)][-1]:.4g}")
-        if not told:
+                ends.append(f"{label} ends at {y[np.isfinite(y)][-1]:.4g}")
+        if not ends:
             return None
         axes.set_title(title)
         axes.set_xlabel("epoch")
@@ -115,7 +115,7 @@ def _panel(
             axes.set_ylim(max(axes.get_ylim()[0], -0.03), min(axes.get_ylim()[1], 1.03))
         if name != "rate":
             axes.legend(loc="best")
-        return _svg(figure, name, f"{title} against epochs: {', '.join(told)}.")
+        return _svg(figure, name, f"{title} against epochs: {', '.join(ends)}.")
 
 
 def _line(
@@ -126,13 +126,13 @@ def _line(
     color: str,
     mark: str,
 ) -> None:
-    """A line that is thinned where it is dense and has marks where it is short."""
+    """Draw a line, thinned if it is dense, with marks if it is short."""
     x, y = _thinned(x, y)
     if len(y) > 60:
         mark = ""
     elif np.isfinite(y).sum() == 1:
         mark = "o"  # one point makes no line
-    # The two lines differ by more than their color: the test has marks, or is dashed.
+    # The two lines differ by more than color: the test line has marks, or is dashed.
     dashed = label == "test" and not mark
     axes.plot(
         x, y, label=label, color=color, marker=mark, markersize=4, linewidth=1.8,
@@ -143,19 +143,19 @@ def _line(
 def _thinned(
     x: NDArray[np.float64], y: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """At most `_MOST_POINTS` points, each the mean of its neighbors that are finite."""
+    """Return at most `_MOST_POINTS` points, each the mean of its finite neighbors."""
     if len(y) <= _MOST_POINTS:
         return x, y
     starts = np.linspace(0, len(y), _MOST_POINTS, endpoint=False).astype(np.int64)
-    known = np.isfinite(x) & np.isfinite(y)
+    usable = np.isfinite(x) & np.isfinite(y)
     with np.errstate(invalid="ignore"):  # 0/0 is NaN: no point
-        counts = np.add.reduceat(known.astype(np.int64), starts)
-        means = [np.add.reduceat(np.where(known, v, 0.0), starts) / counts for v in (x, y)]
+        counts = np.add.reduceat(usable.astype(np.int64), starts)
+        means = [np.add.reduceat(np.where(usable, v, 0.0), starts) / counts for v in (x, y)]
     return means[0], means[1]
 
 
 def reliability(bins: Sequence[Bin], ece: str) -> Markup:
-    """Accuracy against confidence, and beneath it how many images are in each bin."""
+    """Draw accuracy against confidence, and below it the number of images in each bin."""
     title = f"Calibration: ECE {ece}"
     filled = [item for item in bins if item.count]
     centers = [(item.low + item.high) / 2 for item in filled]
@@ -173,7 +173,7 @@ def reliability(bins: Sequence[Bin], ece: str) -> Markup:
             color=WARM,
             alpha=0.35,
             edgecolor=WARM,
-            label="gap to the confidence",
+            label="gap to confidence",
         )
         above.plot((0, 1), (0, 1), color=INK, linewidth=1.2, linestyle=(0, (4, 3)), label="perfect")
         above.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="accuracy")
@@ -195,7 +195,7 @@ def reliability(bins: Sequence[Bin], ece: str) -> Markup:
 
 
 def spread(accuracies: Sequence[float]) -> Markup:
-    """How many classes have which accuracy, where there are too many for a bar each."""
+    """Draw a histogram of the classes' accuracies, for data with too many classes for bars."""
     with mpl.rc_context(_STYLE):
         figure = _figure(420, 280)
         axes = figure.subplots()
@@ -212,18 +212,19 @@ def spread(accuracies: Sequence[float]) -> Markup:
 
 
 def picture(image: Picture) -> str:
-    """A PNG data URI; tiny images keep their pixels, large ones shrink to what the page shows."""
+    """Return a PNG data URI; tiny images keep their pixels, large ones shrink."""
     return _png(_shown(image))
 
 
 def overlay(image: Picture, attention: NDArray[np.float32]) -> str:
-    """The picture under its attention map: dim where the map is low, glowing where it is high."""
+    """Return the picture under its attention map, bright where the map is high, as a data URI."""
     shown = _shown(image)
-    known = np.nan_to_num(attention.astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)
-    low, high = float(known.min()), float(known.max())
+    finite_map = np.nan_to_num(attention.astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)
+    low, high = float(finite_map.min()), float(finite_map.max())
     # A flat map has nothing to show; stretched, its rounding errors would look like a pattern.
-    known = (known - low) / (high - low) if high - low > 1e-5 * abs(high) else known * 0
-    heat = np.asarray(Image.fromarray(known).resize(shown.size, Image.Resampling.BICUBIC))
+    flat = high - low <= 1e-5 * abs(high)
+    scaled = finite_map * 0 if flat else (finite_map - low) / (high - low)
+    heat = np.asarray(Image.fromarray(scaled).resize(shown.size, Image.Resampling.BICUBIC))
     heat = heat.clip(0, 1)
     colors = mpl.colormaps["inferno"](heat * 0.92)[..., :3]
     weight = (0.30 + 0.40 * heat)[..., None]
@@ -233,7 +234,7 @@ def overlay(image: Picture, attention: NDArray[np.float32]) -> str:
 
 
 def _shown(image: Picture) -> Image.Image:
-    """The picture at about the size of the page: enlarged by whole pixels, or shrunk smoothly."""
+    """Return the picture at about its size on the page: enlarged by whole pixels, or shrunk."""
     shown = Image.fromarray(image.pixels)
     side = max(shown.size)
     if side < _SMALL:
@@ -251,7 +252,7 @@ def _png(image: Image.Image) -> str:
 
 
 def _thousands(count: float, _: object = None) -> str:
-    """A count in at most four signs."""
+    """Return a count in at most four characters."""
     for size, unit in ((1e6, "M"), (1e3, "k")):
         if count >= size:
             return f"{count / size:.3g}"[:4].rstrip(".") + unit
@@ -259,14 +260,14 @@ def _thousands(count: float, _: object = None) -> str:
 
 
 def _figure(width: int, height: int) -> Figure:
-    """A figure whose units are the page's pixels (72 points an inch, 72 pixels an inch)."""
+    """Return a figure whose units are the page's pixels (72 points and 72 pixels per inch)."""
     figure = Figure(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
     figure.patch.set_visible(False)
     return figure
 
 
 def _svg(figure: Figure, name: str, label: str) -> Markup:
-    """The figure as an inline `<svg>`: the page's colors, ids of its own, no namespaces."""
+    """Return the figure as an inline `<svg>` with the page's colors and unique ids."""
     for axes in figure.axes:
         axes.patch.set_visible(False)
         axes.tick_params(length=0)

@@ -1,4 +1,4 @@
-"""What a report is made of: plain values, gathered by whoever ran the model."""
+"""What a report is made of: plain values, gathered after a model was run."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,7 @@ from vitlab.models.model import Part
 
 @dataclass(frozen=True)
 class Picture:
-    """An image to show: `pixels` is uint8 of shape (H, W) or (H, W, 3); `name` says where from."""
+    """An image to show: `pixels` is uint8 (H, W) or (H, W, 3); `name` is its source."""
 
     pixels: NDArray[np.uint8]
     name: str
@@ -20,15 +20,15 @@ class Picture:
 
 @dataclass(frozen=True)
 class Judged:
-    """One test image and what the model said of it.
+    """One test image and the model's prediction.
 
-    `attention` is the rollout map, (rows, columns) of non-negative weights over the patch grid.
+    `attention` is the rollout map: non-negative weights of the patches, float32 (rows, columns).
     """
 
     picture: Picture
     truth: str
     guess: str
-    confidence: float  # probability the model gave to its guess
+    confidence: float  # probability of the predicted class
     attention: NDArray[np.float32] | None = None
 
 
@@ -45,7 +45,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Facts:
-    """All that a report shows."""
+    """Everything that a report shows."""
 
     title: str
     command: str
@@ -53,7 +53,7 @@ class Facts:
     classes: tuple[str, ...]
     training: list[Point]
     testing: list[Point]
-    confusion: NDArray[np.int64]  # (K, K) counts, rows are the truth, columns the guess
+    confusion: NDArray[np.int64]  # (K, K) counts; rows are true classes, columns predicted ones
     reliability: list[Bin]
     mistakes: list[Judged]  # most confident first
     examples: list[Judged]  # with attention maps

@@ -1,4 +1,4 @@
-"""From a run folder and the model's predictions to the report's facts."""
+"""From a run folder and a model's predictions to the report."""
 
 import math
 from pathlib import Path
@@ -26,7 +26,7 @@ def write_report(
     folder: RunFolder,
     model: Model,
     source: Source,
-    seen: Predictions,
+    predictions: Predictions,
     figures: dict[str, Any],
     notes: list[str],
 ) -> Path:
@@ -34,15 +34,18 @@ def write_report(
 
     Args:
         folder: the run's
-        model: what was tested
+        model: the tested model
         source: the test images
-        seen: what the model said of them
-        figures: the run's JSON
-        notes: what the reader should know beside the figures
+        predictions: the model's, of these images
+        figures: the run's figures, the keys of the command's JSON
+        notes: remarks for the reader
+
+    Returns:
+        The report's file.
     """
     tables, journal = folder.tables, folder.journal.read()
-    several = seen.labels.several  # then no class is mistaken for another
-    kinds = len(source.classes)
+    several = predictions.labels.several  # then no class is mistaken for another
+    count = len(source.classes)
     facts = Facts(
         title=f"{model.config.name} on {tables['data']['data']}",
         command=tables["run"]["command"],
@@ -50,12 +53,12 @@ def write_report(
         classes=source.classes,
         training=_points(journal, "train"),
         testing=_points(journal, "test"),
-        confusion=np.zeros((kinds, kinds), np.int64)
+        confusion=np.zeros((count, count), np.int64)
         if several
-        else confusion(seen.probabilities, seen.labels.values),
-        reliability=[] if several else bins(seen.probabilities, seen.labels.values),
-        mistakes=[] if several else _mistakes(model, source, seen),
-        examples=_examples(model, source, seen),
+        else confusion(predictions.probabilities, predictions.labels.values),
+        reliability=[] if several else bins(predictions.probabilities, predictions.labels.values),
+        mistakes=[] if several else _mistakes(model, source, predictions),
+        examples=_examples(model, source, predictions),
         cost=list(cost(model).parts),
         recipe={key: tables[key] for key in tables if key not in ("run", "versions")},
         versions=tables["versions"],
@@ -70,23 +73,24 @@ def _points(journal: list[dict[str, Any]], kind: str) -> list[Point]:
     return [Point(**{key: line[key] for key in fields if key in line}) for line in chosen]
 
 
-def _mistakes(model: Model, source: Source, seen: Predictions) -> list[Judged]:
-    """The wrong answers given with the most confidence."""
-    wrong = np.flatnonzero(seen.probabilities.argmax(1) != seen.labels.values)
-    order = wrong[np.argsort(-seen.probabilities[wrong].max(1), kind="stable")]
-    return [_judged(model, source, seen, int(place)) for place in order[:MISTAKES]]
+def _mistakes(model: Model, source: Source, predictions: Predictions) -> list[Judged]:
+    """Return the most confident mistakes."""
+    wrong = np.flatnonzero(predictions.probabilities.argmax(1) != predictions.labels.values)
+    order = wrong[np.argsort(-predictions.probabilities[wrong].max(1), kind="stable")]
+    return [_judged(model, source, predictions, int(place)) for place in order[:MISTAKES]]
 
 
-def _examples(model: Model, source: Source, seen: Predictions) -> list[Judged]:
-    """The first image of each of a few classes, with what the model looked at."""
+def _examples(model: Model, source: Source, predictions: Predictions) -> list[Judged]:
+    """Return the first image of each of a few classes, with its attention map."""
     if not model.config.blocks or math.prod(model.config.grid) == 1:
         return []
-    _, firsts = np.unique(seen.labels.values, return_index=True, axis=0)
+    _, firsts = np.unique(predictions.labels.values, return_index=True, axis=0)
     chosen = firsts[np.linspace(0, len(firsts) - 1, num=min(EXAMPLES, len(firsts)), dtype=int)]
-    judged = [_judged(model, source, seen, int(place)) for place in chosen]
+    judged = [_judged(model, source, predictions, int(place)) for place in chosen]
     config, device = model.config, next(model.parameters()).device
     images = [
-        load_image(source, int(seen.indices[place]), config, center(config)) for place in chosen
+        load_image(source, int(predictions.indices[place]), config, center(config))
+        for place in chosen
     ]
     pixels = normalize(torch.from_numpy(np.stack(images)).to(device), config.mean, config.std)
     maps = rollout(model, pixels).cpu().numpy()
@@ -96,14 +100,15 @@ def _examples(model: Model, source: Source, seen: Predictions) -> list[Judged]:
     ]
 
 
-def _judged(model: Model, source: Source, seen: Predictions, place: int) -> Judged:
-    index = int(seen.indices[place])
+def _judged(model: Model, source: Source, predictions: Predictions, place: int) -> Judged:
+    index = int(predictions.indices[place])
     pixels = load_image(source, index, model.config, center(model.config))
     shown = pixels[..., 0] if pixels.shape[-1] == 1 else pixels[..., :3]
-    guess = int(seen.probabilities[place].argmax())
+    guess = int(predictions.probabilities[place].argmax())
     return Judged(
         Picture(np.ascontiguousarray(shown), source.name(index)),
-        ", ".join(source.classes[label] for label in seen.labels.classes_of(place)) or "none",
+        ", ".join(source.classes[label] for label in predictions.labels.classes_of(place))
+        or "none",
         source.classes[guess],
-        float(seen.probabilities[place, guess]),
+        float(predictions.probabilities[place, guess]),
     )

@@ -1,4 +1,4 @@
-"""From facts to one HTML file that needs nothing else: no network, no scripts, no other file."""
+"""From facts to one self-contained HTML file: no network, no scripts, no other files."""
 
 import importlib.resources
 import math
@@ -16,13 +16,17 @@ from vitlab.models.model import Part
 from vitlab.report.facts import Facts
 from vitlab.units import duration, percent, si, storage
 
-MATRIX = 40  # the most classes with a confusion matrix, and a bar for each
-NUMBERS = 20  # the most classes whose matrix has room for its numbers
-WORST = 20  # pairs and classes listed where there are too many for all
+MATRIX = 40  # most classes that get a confusion matrix and a bar each
+NUMBERS = 20  # most classes whose matrix shows numbers
+WORST = 20  # pairs and classes listed if there are too many to list all
 
 
 def write(file: Path, facts: Facts) -> Path:
-    """Render the report and put it at `file`, whole or not at all; an older one stays till then."""
+    """Render the report into `file`; an older one is replaced only by a complete one.
+
+    Raises:
+        DiskError: the file cannot be written.
+    """
     content = _render(facts).encode("utf-8", "backslashreplace")  # file names need not be Unicode
     with staged_file(file) as draft:
         draft.write_bytes(content)
@@ -30,7 +34,7 @@ def write(file: Path, facts: Facts) -> Path:
 
 
 def _render(facts: Facts) -> str:
-    """The page as text. The drawing and template libraries load here, not with `vitlab`."""
+    """Return the page as text; the drawing and template libraries are imported here."""
     import jinja2
 
     from vitlab.report import charts as figures
@@ -40,7 +44,7 @@ def _render(facts: Facts) -> str:
     )
     environment.filters |= {"percent": percent, "si": si, "setting": setting}
     template = importlib.resources.files("vitlab.report").joinpath("page.html.jinja")
-    bars, silent = _class_bars(facts)
+    bars, untested = _class_bars(facts)
     many = len(facts.classes) > MATRIX
     ece = percent(_ece(facts))
     return environment.from_string(template.read_text("utf-8")).render(
@@ -48,13 +52,13 @@ def _render(facts: Facts) -> str:
         summary=_summary(facts),
         cards=_cards(facts),
         curves=figures.curves(facts.training, facts.testing),
-        lost=figures.undrawn([*facts.training, *facts.testing]),
+        undrawn=figures.undrawn([*facts.training, *facts.testing]),
         matrix=_matrix(facts),
         numbered=len(facts.classes) <= NUMBERS,
         upright=any(len(name) > 3 for name in facts.classes),
         pairs=_pairs(facts) if len(facts.classes) > NUMBERS else [],
         bars=bars[:WORST] if many else bars,
-        silent=silent,
+        untested=untested,
         spread=figures.spread([bar.share for bar in bars]) if many and bars else "",
         verdict=(verdict := _verdict(facts.reliability)),
         reliability=figures.reliability(facts.reliability, ece) if verdict else "",
@@ -71,7 +75,7 @@ def _render(facts: Facts) -> str:
 
 
 def setting(choice: Any) -> str:
-    """A value of the recipe as a reader expects it."""
+    """Return a value of the recipe as a reader expects it."""
     match choice:
         case None:
             return "–"
@@ -90,7 +94,7 @@ def setting(choice: Any) -> str:
 
 @dataclass(frozen=True)
 class Card:
-    """One key figure: what it is, its value, and a word on how to read it."""
+    """One key figure: its label, its value, and a note on how to read it."""
 
     label: str
     value: str
@@ -108,7 +112,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Pair:
-    """Images of one class that were taken for another."""
+    """Images of one class that were mistaken for another."""
 
     truth: str
     guess: str
@@ -118,7 +122,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Bar:
-    """How many images of one class were right."""
+    """The images of one class that were classified correctly."""
 
     name: str
     right: int
@@ -128,7 +132,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Cost:
-    """A part of the model, with its share of all parameters and multiply-adds."""
+    """A part of the model and its share of all parameters and multiply-adds."""
 
     name: str
     params: int
@@ -138,7 +142,7 @@ class Cost:
 
 
 def _number(facts: Facts, key: str) -> float | None:
-    """A figure of the run, if it was taken."""
+    """Return a figure of the run if there is one."""
     figure = facts.figures.get(key)
     return float(figure) if isinstance(figure, Real) else None
 
@@ -148,43 +152,43 @@ def _images(facts: Facts) -> int:
 
 
 def _summary(facts: Facts) -> str:
-    """The whole run in one sentence, of what is known."""
-    said = []
+    """Return the run in one sentence, made of the figures that there are."""
+    parts = []
     accuracy, images, ece, params, seconds = (
         _number(facts, key) for key in ("accuracy", "images", "ece", "params", "seconds")
     )
     if accuracy is not None:
         of = "the" if images is None else f"{images:,.0f}"
-        said.append(f"{percent(accuracy)} of {of} test image{'s' * (images != 1)} right")
+        parts.append(f"{percent(accuracy)} of {of} test image{'s' * (images != 1)} correct")
     if ece is not None:
-        said.append(f"its confidence is off by {percent(ece)} on average")
+        parts.append(f"its confidence is off by {percent(ece)} on average")
     model = facts.figures.get("model")
     if model:
-        said.append(f"{model}" + (f" with {si(params)} parameters" if params else ""))
+        parts.append(f"{model}" + (f" with {si(params)} parameters" if params else ""))
     if seconds is not None and facts.training:
-        said.append(f"trained in {duration(seconds)}")
-    return "; ".join(said) + "." if said else ""
+        parts.append(f"trained in {duration(seconds)}")
+    return "; ".join(parts) + "." if parts else ""
 
 
 def _cards(facts: Facts) -> list[Card]:
-    """The key figures that are there."""
+    """Return a card for each key figure that there is."""
     count = len(facts.classes)
     images, accuracy = _number(facts, "images"), _number(facts, "accuracy")
     right = ""
     if images is not None and accuracy is not None and math.isfinite(accuracy):
         right = f"{accuracy * images:,.0f} of {images:,.0f} images"
-    chance = f"nats; an even guess has {math.log(count):.2f}" if count > 1 else "nats"
+    chance = f"nats; uniform guessing gives {math.log(count):.2f}" if count > 1 else "nats"
     time = "Training time" if facts.training else "Time"
     rows = (
         ("accuracy", "Accuracy", percent, right),
-        ("top5", "Top-5 accuracy", percent, "truth among the five best guesses"),
+        ("top5", "Top-5 accuracy", percent, "true class among the five most likely"),
         ("map", "mAP", percent, "mean average precision over the classes"),
-        ("micro_f1", "F1", percent, "all yeses and noes at 0.5 (micro)"),
-        ("macro_f1", "F1 of a class", percent, "mean over the classes (macro)"),
+        ("micro_f1", "F1", percent, "all decisions at a threshold of 0.5 (micro)"),
+        ("macro_f1", "F1 per class", percent, "mean over the classes (macro)"),
         ("nll", "NLL", lambda number: f"{number:.3f}", chance),
-        ("ece", "ECE", percent, "mean gap of confidence and accuracy"),
+        ("ece", "ECE", percent, "mean gap between confidence and accuracy"),
         ("params", "Parameters", si, ""),
-        ("macs", "MACs", lambda number: si(number, 2), "multiply-adds for one image"),
+        ("macs", "MACs", lambda number: si(number, 2), "multiply-adds per image"),
         ("images_per_second", "Images/s", lambda number: f"{number:,.{int(number < 10)}f}", ""),
         ("peak_memory", "Peak memory", storage, ""),
         ("seconds", time, duration, ""),
@@ -197,14 +201,14 @@ def _cards(facts: Facts) -> list[Card]:
 
 
 def _matrix(facts: Facts) -> list[tuple[str, int, list[Cell]]]:
-    """A row a true class: its name, its number of images and its cells; empty if too large."""
+    """Return a row per true class: its name, its number of images, its cells; none if too large."""
     if len(facts.classes) > MATRIX or not _images(facts):
         return []
     rows = []
     for truth, (name, counts) in enumerate(zip(facts.classes, facts.confusion, strict=True)):
         total = int(counts.sum())
         shares = counts / max(total, 1)
-        # A few mistakes in a hundred are what one looks for: the root makes them visible.
+        # A few mistakes in a hundred matter most: the root makes them visible.
         shades = [s if guess == truth else math.sqrt(s) for guess, s in enumerate(shares)]
         cells = [
             Cell(int(count), round(100 * shade), float(share))
@@ -215,7 +219,7 @@ def _matrix(facts: Facts) -> list[tuple[str, int, list[Cell]]]:
 
 
 def _pairs(facts: Facts) -> list[Pair]:
-    """The most frequent mistakes, most frequent first."""
+    """Return the most frequent mistakes, most frequent first."""
     wrong = facts.confusion.copy()
     np.fill_diagonal(wrong, 0)
     order = np.argsort(-wrong, axis=None, kind="stable")[:WORST]
@@ -233,41 +237,43 @@ def _pairs(facts: Facts) -> list[Pair]:
 
 
 def _class_bars(facts: Facts) -> tuple[list[Bar], list[str]]:
-    """The classes that were tested, worst first, and the names of those that were not."""
+    """Return the tested classes, worst first, and the names of the untested ones."""
     rows = zip(facts.classes, np.diag(facts.confusion), facts.confusion.sum(axis=1), strict=True)
-    known = [(name, int(right), int(count)) for name, right, count in rows]
-    bars = [Bar(name, right, count, right / count) for name, right, count in known if count]
-    silent = [name for name, _, count in known if not count]
-    return sorted(bars, key=lambda bar: bar.share), silent
+    counts = [(name, int(right), int(count)) for name, right, count in rows]
+    bars = [Bar(name, right, count, right / count) for name, right, count in counts if count]
+    untested = [name for name, _, count in counts if not count]
+    return sorted(bars, key=lambda bar: bar.share), untested
 
 
 def _ece(facts: Facts) -> float:
-    """The run's own figure; else what the bins say."""
-    known = _number(facts, "ece")
-    if known is not None:
-        return known
+    """Return the run's own figure, else that of the bins."""
+    own = _number(facts, "ece")
+    if own is not None:
+        return own
     gaps = sum(item.count * abs(item.confidence - item.accuracy) for item in facts.reliability)
     return gaps / max(sum(item.count for item in facts.reliability), 1)
 
 
 def _verdict(bins: Sequence[Bin]) -> str:
-    """Whether the model is too sure of itself, from all bins together; empty without images."""
+    """Return in words whether the model is overconfident over all bins; empty without images."""
     count = sum(item.count for item in bins)
     if not count:
         return ""
-    sure = sum(item.count * item.confidence for item in bins) / count
-    right = sum(item.count * item.accuracy for item in bins) / count
-    gap = abs(sure - right)
+    confidence = sum(item.count * item.confidence for item in bins) / count
+    accuracy = sum(item.count * item.accuracy for item in bins) / count
+    gap = abs(confidence - accuracy)
     if gap < 0.005:
-        word = "neither over- nor under-confident as a whole"
+        word = "well calibrated on average"
     else:
-        much = "slightly " if gap < 0.03 else "" if gap < 0.1 else "far "
-        word = f"{much}{'too sure' if sure > right else 'less sure than it could be'}"
-    return f"Mean confidence {percent(sure)}, accuracy {percent(right)}: the model is {word}."
+        degree = "slightly " if gap < 0.03 else "" if gap < 0.1 else "strongly "
+        word = f"{degree}{'over' if confidence > accuracy else 'under'}confident"
+    return (
+        f"Mean confidence {percent(confidence)}, accuracy {percent(accuracy)}: the model is {word}."
+    )
 
 
 def _cost(parts: Sequence[Part]) -> list[Cost]:
-    """The parts, and a last row for the whole."""
+    """Return the parts, and a last row for the whole model."""
     params, macs = sum(part.params for part in parts), sum(part.macs for part in parts)
     return [
         Cost(

@@ -1,7 +1,7 @@
 """The numbers of metrics.jsonl, reported to TensorBoard, Weights & Biases or trackio as well.
 
-A tracker is a guest: it works in a thread of its own, lines it is too slow for are dropped, and
-whatever it raises is said once, then the run goes on without it.
+A tracker must not disturb a run: it works in a thread of its own, lines that it is too slow for are
+dropped, and whatever it raises is reported once, then the run continues without it.
 """
 
 import hashlib
@@ -24,12 +24,12 @@ Write = Callable[[dict[str, float], int], None]  # scalars by name, at a step
 
 
 class Tracker:
-    """Passes lines on to a tracker; `no` is one that does nothing.
+    """Passes lines on to a tracker; `no` does nothing.
 
     Args:
         name: no, tensorboard, wandb or trackio
-        folder: the run's
-        step: what it goes on behind
+        folder: the run's folder
+        step: number of steps done before this session
     """
 
     def __init__(self, name: str, folder: RunFolder, step: int = 0) -> None:
@@ -42,12 +42,12 @@ class Tracker:
             self.thread.start()
 
     def write(self, line: dict[str, Any]) -> None:
-        """Pass a line of the journal on; never waits."""
+        """Pass a line of the journal on, without ever waiting."""
         if self.thread is not None and not self.lines.full():
             self.lines.put_nowait(line)
 
     def close(self) -> None:
-        """Let it finish, within some seconds."""
+        """Let the tracker finish, within some seconds."""
         if self.thread is None:
             return
         try:
@@ -56,7 +56,7 @@ class Tracker:
         except queue.Full:
             pass
         if self.thread.is_alive():
-            say(f"{self.name} is too slow: the run ends without its last lines")
+            say(f"{self.name} is too slow: its last lines are lost")
         self.thread = None
 
     def _work(self) -> None:
@@ -65,29 +65,29 @@ class Tracker:
             while (line := self.lines.get()) is not None:
                 write(scalars(line), int(line.get("step", 0)))
             close()
-        except BaseException as error:  # a tracker's own errors are of any kind
+        except BaseException as error:  # a tracker may raise anything
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            say(f"{self.name} failed and is left out: {reason}")
-            while self.lines.get() is not None:  # so that nobody waits
+            say(f"{self.name} failed, continuing without it: {reason}")
+            while self.lines.get() is not None:  # so that no writer waits
                 pass
 
 
 def find(name: str) -> Any:
-    """A tracker's module.
+    """Return a tracker's module.
 
     Raises:
-        ValueError: its package is not installed.
+        PackageError: its package is not installed.
     """
     try:
         return importlib.import_module(PACKAGES[name])
     except ImportError as error:
         raise PackageError(
-            f"--track {name} needs a package that is not there ({error}): pip install {name}"
+            f"--track {name} needs a package that is missing ({error}): pip install {name}"
         ) from error
 
 
 def scalars(line: dict[str, Any]) -> dict[str, float]:
-    """The numbers of a line of the journal, named `train/loss` and so on."""
+    """Return the numbers of a line of the journal, named `train/loss` and so on."""
     kind = line.get("kind", "run")
     return {
         f"{kind}/{key}": value
@@ -97,7 +97,7 @@ def scalars(line: dict[str, Any]) -> dict[str, float]:
 
 
 def _tensorboard(module: Any, folder: RunFolder, step: int) -> tuple[Write, Callable[[], None]]:
-    """Event files in the run's folder; what was written behind `step` is void."""
+    """Write event files into the run's folder; events after `step` are void."""
     writer = module.SummaryWriter(str(folder.path / "tensorboard"), purge_step=step + 1)
     if not step:
         writer.add_text("recipe", f"```\n{json.dumps(folder.recipe.as_tables(), indent=1)}\n```")
@@ -110,9 +110,9 @@ def _tensorboard(module: Any, folder: RunFolder, step: int) -> tuple[Write, Call
 
 
 def _wandb_like(module: Any, folder: RunFolder, step: int) -> tuple[Write, Callable[[], None]]:
-    """Weights & Biases, and trackio, which speaks its language."""
+    """Log to Weights & Biases, or to trackio, which has the same functions."""
     mark = hashlib.sha256(json.dumps(folder.tables["run"]).encode()).hexdigest()[:12]
-    name = f"{folder.path.name}-{mark}"  # the same for a run that goes on
+    name = f"{folder.path.name}-{mark}"  # the same when the run is resumed
     here = {"id": name, "dir": str(folder.path)} if module.__name__ == "wandb" else {}
     module.init(
         project="vitlab", name=name, config=folder.recipe.as_tables(), resume="allow", **here

@@ -37,7 +37,9 @@ def test_warmup_reaches_the_peak_and_the_end_is_reached() -> None:
     assert up[-1] == 0.0
     assert all(a >= b for a, b in pairwise(up[10:]))
     assert rates(20, 5, schedule="constant")[5:] == [2.0] * 15
-    assert rates(1, 0) == [0.0] or rates(1, 0) == [2.0]
+    assert rates(1, 0) == [0.0]  # the only step is the last
+    assert rates(1, 1) == [2.0]
+    assert rates(2, 0) == [2.0, 0.0]
     assert all(math.isfinite(rate) for rate in rates(5, 50))
 
 
@@ -160,3 +162,23 @@ def test_steps_have_seeds_of_their_own() -> None:
     seeds = {step_seed(seed, step) for seed in range(5) for step in range(100)}
     assert len(seeds) == 500
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_the_average_of_a_model_with_batch_norm_has_its_statistics() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    average = WeightAverage(model, 0.9)
+    model(torch.randn(8, 2) + 5)
+    average.update(model, 0)
+    for mine, new in zip(average.model.buffers(), model.buffers(), strict=True):
+        assert torch.equal(mine, new)
+    assert average.model[1].num_batches_tracked == 1
+    assert not average.model.training
+
+
+def test_the_first_update_of_a_warmed_up_average_has_a_decay_of_a_tenth() -> None:
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.ones_(model.weight)
+    average = WeightAverage(model, 0.9999)
+    torch.nn.init.zeros_(model.weight)
+    average.update(model, 0)
+    assert average.model.weight.item() == pytest.approx(0.1)

@@ -1,0 +1,53 @@
+"""Every option that a message of a run recommends is one that `vitlab train` takes."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import vitlab
+from vitlab.commands.train import Train, build
+from vitlab.errors import DeviceError
+from vitlab.parsing import parse
+from vitlab.training.step.recompute import out_of_memory_explained
+
+SOURCE = Path(inspect.getfile(vitlab)).parent
+ROOMS = ("training", "distributed", "optim", "report")
+FILES = [f for room in ROOMS for f in (SOURCE / room).rglob("*.py")] + [
+    SOURCE / name for name in ("runs.py", "device.py", "files.py")
+]
+VALUES = {  # for options that the messages name without a value
+    "--batch": "64", "--budget": "90s", "--epochs": "3", "--image-size": "32", "--lr": "0.01",
+    "--max-bad": "5%", "--model": "ViT-Ti/16", "--out": "run", "--patience": "3", "--rho": "0.1",
+    "--steps": "5", "--timeout": "9", "--track": "wandb", "--warmup": "2", "--device": "cpu",
+    "--precision": "bf16", "--micro-batch": "auto",
+}  # fmt: skip
+FOREIGN = {"--nproc-per-node", "--porcelain", "--untracked-files", "--help"}  # torchrun's, git's
+
+
+def test_the_advice_of_every_message_is_followed() -> None:
+    pattern = r"--[a-z][a-z-]+(?: (?:auto|cpu|cuda|bf16|fp32|yes|no|on|off)\b)?"
+    advice = {each for file in FILES for each in re.findall(pattern, file.read_text())}
+    advice = {each for each in advice if each.split()[0] not in FOREIGN}
+    assert len(advice) > 15
+    for each in sorted(advice):
+        option, _, value = each.partition(" ")
+        value = value or VALUES.get(option, "")
+        words = [option, value] if value else [option]
+        options = build(parse(Train, ["digits", *words], "vitlab train"))
+        assert isinstance(options, Train), each
+
+
+def test_out_of_memory_is_one_line_whose_advice_is_taken() -> None:
+    with (
+        pytest.raises(DeviceError, match="with 8 images per pass") as caught,
+        out_of_memory_explained(8),
+    ):
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 20 GiB")
+    assert "\n" not in str(caught.value)
+    words = ["digits", "--micro-batch", "auto", "--checkpoint-activations"]
+    options = build(parse(Train, words, "vitlab train"))
+    assert options.recipe.micro_batch == "auto"
+    assert options.host.checkpoint_activations

@@ -1,0 +1,162 @@
+"""What a run tries before its first step leaves no trace, also when it fails."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import vitlab
+from conftest import TINY
+from vitlab.data.loading.batches import Batch, TrainingBatches
+from vitlab.data.settings import Augment
+from vitlab.data.sources.opening import open_data
+from vitlab.distributed.shares import counted
+from vitlab.distributed.world import ALONE
+from vitlab.errors import DivergedError
+from vitlab.optim.averaging import WeightAverage
+from vitlab.optim.optimizers import build
+from vitlab.training import rehearsal
+from vitlab.training.saving.state import State
+from vitlab.training.step.trainer import Trainer
+from vitlab.training.stop import Interrupted, Stop
+
+
+@pytest.fixture
+def ready() -> tuple[Trainer, State, Batch]:
+    """A trainer, the state it starts from, and a batch."""
+    recipe = vitlab.recipe("digits", **TINY | {"batch": 8})
+    splits = open_data("digits")
+    model = vitlab.create(
+        TINY["model"], len(splits.classes), 8, channels=1, generator=torch.Generator()
+    )
+    state = State(model, WeightAverage(model, 0.9), build(model, recipe.optimizer))
+    batch = TrainingBatches(splits.train, model.config, Augment(), 0, 8)[0]
+    return Trainer(model, recipe), state, counted(batch, ALONE)
+
+
+def snapshot(state: State) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    now = state.checkpoint()
+    return {k: t.clone() for k, t in now.tensors.items()}, copy.deepcopy(now.state)
+
+
+def same(state: State, before: tuple[dict[str, torch.Tensor], dict[str, Any]]) -> None:
+    tensors, rest = snapshot(state)
+    assert tensors.keys() == before[0].keys()
+    assert all(torch.equal(tensors[name], before[0][name]) for name in tensors)
+    assert rest == before[1]
+
+
+@pytest.mark.parametrize("error", [None, Interrupted, vitlab.UserError])
+def test_a_state_is_restored_whatever_happens(
+    ready: tuple[Trainer, State, Batch], error: type[BaseException] | None
+) -> None:
+    trainer, state, batch = ready
+    trainer.step(state, batch, 0.1, 1)  # moments there are
+    before = snapshot(state)
+    try:
+        with rehearsal.undone(state):
+            trainer.step(state, batch, 0.1, 2)
+            state.tally.seconds += 5
+            state.tally.bad.append("x")
+            state.best.compare(1, 0.5, 1.0, state.model)
+            assert state.step == 2
+            assert not torch.equal(
+                state.model.head.classify.weight, before[0]["model.head.classify.weight"]
+            )
+            if error:
+                raise error("no")
+    except (Interrupted, vitlab.UserError):
+        assert error
+    same(state, before)
+
+
+def test_one_step_by_hand(ready: tuple[Trainer, State, Batch]) -> None:
+    """SGD's step is the learning rate times the clipped gradient; then the average follows."""
+    trainer, state, batch = ready
+    recipe = vitlab.recipe("digits", optimizer="sgd", momentum=0.0, weight_decay=0.0, clip=0.5)
+    trainer.recipe = recipe.changed(batch=8)
+    state.optimizer = build(state.model, recipe.optimizer)
+    assert state.average is not None
+    state.step = 40  # the average's decay is at its full value by then: min(0.9, 41/50)
+    before = {name: w.detach().clone() for name, w in state.model.named_parameters()}
+    start = {name: w.clone() for name, w in state.average.model.named_parameters()}
+    figures = trainer.step(state, batch, 0.25, 7)
+    assert (figures.step, figures.images, state.step) == (41, 8, 41)
+    grads = {name: w.grad for name, w in state.model.named_parameters() if w.grad is not None}
+    total = torch.cat([grad.flatten() for grad in grads.values()]).norm()
+    assert float(total) == pytest.approx(min(0.5, figures.norm), rel=1e-4)
+    for name, weight in state.model.named_parameters():
+        torch.testing.assert_close(weight, before[name] - 0.25 * grads[name])
+    for name, weight in state.average.model.named_parameters():
+        new = dict(state.model.named_parameters())[name]
+        torch.testing.assert_close(weight, 0.82 * start[name] + 0.18 * new, rtol=0, atol=1e-6)
+
+
+def test_a_batch_without_a_usable_image_is_a_step_that_moves_nothing(
+    ready: tuple[Trainer, State, Batch],
+) -> None:
+    trainer, state, batch = ready
+    empty = counted(next(batch.pieces(8)), ALONE)
+    tensors = {k: v[:0] for k, v in vars(empty).items() if isinstance(v, torch.Tensor)}
+    before = snapshot(state)[0]
+    figures = trainer.step(state, Batch(**tensors), 0.1, 1)
+    assert (figures.images, figures.loss, figures.fault, state.step) == (0, 0.0, "", 1)
+    assert all(torch.equal(t, before[name]) for name, t in snapshot(state)[0].items())
+
+
+def test_a_model_that_is_broken_before_the_first_step_is_an_error(
+    ready: tuple[Trainer, State, Batch],
+) -> None:
+    trainer, state, batch = ready
+    with torch.no_grad():
+        state.model.head.classify.bias.fill_(torch.nan)
+    with pytest.raises(DivergedError, match="the loss is not finite before the first step"):
+        rehearsal.rehearse_step(trainer, state, batch)
+
+
+def test_a_stop_ends_the_measurement(ready: tuple[Trainer, State, Batch]) -> None:
+    trainer, state, batch = ready
+    stop, batches = Stop(), iter([batch] * 99)
+    stop.asked = True
+    with pytest.raises(Interrupted, match="before the first step; pass --resume"):
+        rehearsal.seconds_per_step(trainer, state, batches, 100.0, stop)
+    assert len(list(batches)) == 99 - 4  # two to warm up, the one measured, and the next
+
+
+def test_measuring_takes_at_least_three_steps_and_a_fiftieth_of_the_budget(
+    ready: tuple[Trainer, State, Batch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, state, batch = ready
+    now = 0.0
+
+    def step(self: Trainer, *inputs: Any) -> Any:
+        nonlocal now
+        now += 0.5
+        return real(self, *inputs)
+
+    real = Trainer.gradient
+    monkeypatch.setattr(Trainer, "gradient", step)
+    monkeypatch.setattr(rehearsal.time, "monotonic", lambda: now)
+    for budget, steps in ((10.0, 3), (100.0, 4), (1e9, 60)):
+        batches = iter([batch] * 99)
+        seconds = rehearsal.seconds_per_step(trainer, state, batches, budget, Stop())
+        assert seconds == 0.5
+        assert 99 - len(list(batches)) == 2 + steps + 1
+
+
+def test_the_largest_pass_leaves_room_for_the_backward_pass(
+    ready: tuple[Trainer, State, Batch], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trainer, state, batch = ready
+    weights = 4 * sum(w.nbytes for w in trainer.model.parameters())
+    monkeypatch.setattr(rehearsal.memory, "kept_for_backward", lambda forward: 4 * 1000)
+    for room, size in ((1500 * 8, 8), (1500 * 8 - 1, 4), (1500, 1)):
+        monkeypatch.setattr(
+            rehearsal.memory, "free_memory", lambda room=room: (room + weights) / 0.9 + 1e-6
+        )
+        assert rehearsal.choose_micro_batch(trainer, state, batch) == size
+    trainer.recipe = trainer.recipe.changed(mixup=0.5)
+    with pytest.raises(vitlab.UserError, match="out of memory with one image per pass"):
+        rehearsal.choose_micro_batch(trainer, state, batch)  # mixed images come in pairs

@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vitlab import errors as errors
     from vitlab import inspect as inspect
     from vitlab import measure as measure
     from vitlab.errors import UserError as UserError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from vitlab.weights.publish import push as push
     from vitlab.weights.save import save as save
 
+# where each name comes from; "" for a module of its own
 _HOMES = {
     "Delta": "vitlab.weights.deltas",
     "Host": "vitlab.recipes.recipe",
@@ -40,6 +42,7 @@ _HOMES = {
     "ResNet": "vitlab.models.resnets.resnet",
     "ResNetConfig": "vitlab.models.config",
     "delta": "vitlab.weights.deltas",
+    "errors": "",
     "evaluate": "vitlab.evaluation.evaluation",
     "inspect": "",
     "load": "vitlab.weights.load",
@@ -54,7 +57,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its home (PyTorch alone takes seconds)."""
+    """Import a public name from its home when it is first used (PyTorch alone takes seconds)."""
     if name not in _HOMES:
         raise AttributeError(f"module 'vitlab' has no attribute {name!r}")
     home = _HOMES[name]

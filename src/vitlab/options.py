@@ -10,9 +10,9 @@ A group of choices is a frozen dataclass whose fields are options:
             0.9, "momentum of sgd", at_least(0), below(1), only=when("optimizer", "sgd")
         )
 
-Creating one checks it: types, allowed values, finite numbers, bounds, and that no option is given
-that would do nothing. The command line, `run.toml`, Python and `--help` all read these lines, so
-they refuse the same things in the same words.
+Creating one checks it: types, allowed values, finite numbers, bounds, and that every option that
+differs from its default has an effect. The command line, `run.toml`, Python and `--help` all read
+these lines, so they refuse the same things in the same words.
 """
 
 import difflib
@@ -72,7 +72,7 @@ class Only:
 
 
 def when(name: str, *values: object) -> Only:
-    """Where another option of the same group has one of these values; any but 0 if none given."""
+    """Where another option of the group has one of these values, or is not 0 if none is given."""
     if not values:
         return Only(f"with {name}", lambda options: bool(getattr(options, name)))
     words = f"with {name}={_either(map(str, values))}"
@@ -80,7 +80,7 @@ def when(name: str, *values: object) -> Only:
 
 
 def when_any(*names: str) -> Only:
-    """Where one of these options of the same group is on."""
+    """Where at least one of these options of the group is on."""
     return Only(
         f"with {_either(names)}", lambda options: any(getattr(options, name) for name in names)
     )
@@ -88,14 +88,14 @@ def when_any(*names: str) -> Only:
 
 @dataclass(frozen=True)
 class Option:
-    """What is known of one field beside its name, type and default.
+    """Everything about a field except its name, type and default.
 
     Attributes:
         help: one phrase for `--help` and the reference
         bounds: what each of its numbers must satisfy
         only: when it has an effect (None: always)
-        choices: the allowed words, where they are not in the type
-        positional: given on the command line by its place
+        choices: returns the allowed words, if they are not in the type
+        positional: given on the command line by position, without its name
     """
 
     help: str
@@ -113,15 +113,15 @@ def option(
     choices: Callable[[], Iterable[str]] | None = None,
     positional: bool = False,
 ) -> Any:
-    """A field of an `Options` class: its default, its help, and its rules.
+    """Declare a field of an `Options` class: its default, its help and its rules.
 
     Args:
-        default: its value where none is given; `MISSING` (of dataclasses) if it is required
+        default: its value if none is given; `MISSING` (of dataclasses) if it is required
         help: one phrase for `--help` and the reference
         bounds: what each of its numbers must satisfy, as `above(0)`
         only: when it has an effect, as `when("optimizer", "sgd")`; else it must keep its default
-        choices: a function for the allowed words, where the type cannot list them
-        positional: given on the command line by its place
+        choices: returns the allowed words, if the type cannot list them
+        positional: given on the command line by position, without its name
     """
     about = {"option": Option(help, bounds, only, choices, positional)}
     return field(metadata=about) if default is MISSING else field(default=default, metadata=about)
@@ -131,10 +131,10 @@ class Options:
     """A group of choices, checked when it is created; the base of frozen dataclasses."""
 
     def __post_init__(self) -> None:
-        """Bring every field to its type, and check it.
+        """Convert every field to its type and check it.
 
         Raises:
-            OptionError: the first field that cannot be, with what would work.
+            OptionError: the first invalid field; the message says what is allowed.
         """
         for name, hint in hints(type(self)).items():
             value = checked(type(self), name, getattr(self, name), hint)
@@ -144,10 +144,10 @@ class Options:
                 self.check_applies(each.name)
 
     def check_applies(self, name: str) -> None:
-        """Refuse an option that does nothing beside the others.
+        """Refuse an option that has no effect with the others as they are.
 
         Raises:
-            OptionError: it has no effect; the message says with what it has one.
+            OptionError: it has no effect; the message says what it applies with.
         """
         about = options_of(type(self)).get(name)
         if about and about.only and not about.only.holds(self):
@@ -155,13 +155,13 @@ class Options:
             raise OptionError(f"{name}={_shown(value)} applies only {about.only.words}")
 
     def changed(self, **given: Any) -> Self:
-        """The same options with some given, those of nested groups by their own names.
+        """Return a copy with some options replaced, those of nested groups by their own names.
 
-        What was chosen before and no longer applies beside them goes back to its default.
+        Options that were chosen before and no longer apply return to their defaults.
 
         Raises:
-            OptionError: an unknown name, a value that cannot be, or a given option that does
-                nothing beside the others, also where it equals the default.
+            OptionError: an unknown name, an invalid value, or a given option without effect, even
+                if it equals the default.
         """
         owner = owners(self)
         self.check_foreign(given)
@@ -182,7 +182,7 @@ class Options:
         return result
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields as JSON and TOML hold them: lists for tuples, tables for groups."""
+        """Return the fields as JSON has them: lists for tuples, objects for groups."""
         return {name: _plain(getattr(self, name)) for name in hints(type(self))}
 
     def check_foreign(self, names: Iterable[str]) -> None:
@@ -197,36 +197,36 @@ class Options:
 
     @classmethod
     def kinds(cls) -> "tuple[type[Options], ...]":
-        """The classes that a group of this type may be of."""
+        """Return the classes that may stand for this group."""
         return (cls,)
 
     @classmethod
     def of(cls, **given: Any) -> Self:
-        """Create the options from some given by name, those of nested groups too.
+        """Create options from values by name, including those of nested groups.
 
         Raises:
-            OptionError: an unknown name, a value that cannot be, or an option that does nothing.
+            OptionError: an unknown name, an invalid value, or an option without effect.
         """
         required = {each.name for each in fields(cast(Any, cls)) if each.default is MISSING}
         return cls(**{name: given[name] for name in required & set(given)}).changed(**given)
 
     def as_table(self) -> dict[str, Any]:
-        """The fields as TOML holds them: those that are None are left out."""
+        """Return the fields as TOML has them: those that are None are left out."""
         return {name: value for name, value in self.as_dict().items() if value is not None}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The options that `as_dict` wrote; fields left out have their defaults.
+        """Create options from what `as_dict` wrote; missing fields get their defaults.
 
         Raises:
-            OptionError: an unknown field, or a value that cannot be.
+            OptionError: an unknown field or an invalid value.
         """
         check_names(cls, values)
         return cls(**values)
 
 
 def applies(kind: type[Options], name: str, values: dict[str, Any]) -> bool:
-    """Whether an option has an effect beside these values of all options, not yet checked."""
+    """Whether an option has an effect, given the values of all options, checked or not."""
     only = options_of(kind).get(name, Option("")).only
     draft = object.__new__(kind)
     for each, value in values.items():
@@ -235,12 +235,12 @@ def applies(kind: type[Options], name: str, values: dict[str, Any]) -> bool:
 
 
 def hints(kind: type[Options]) -> dict[str, Any]:
-    """The type of each field, in order."""
+    """Return the type of each field, in order."""
     return _schema(cast(Any, kind))[0]
 
 
 def options_of(kind: type[Options]) -> dict[str, Option]:
-    """What is known of each field that is an option, in order."""
+    """Return the declaration of each field that is an option, in order."""
     return _schema(cast(Any, kind))[1]
 
 
@@ -252,7 +252,7 @@ def _schema(kind: Any) -> tuple[dict[str, Any], dict[str, Option]]:
 
 
 def owners(options: Options | type[Options]) -> dict[str, type[Options]]:
-    """Every option by its name, those of nested groups too, with the class that it belongs to."""
+    """Return every option by name, including nested groups, with the class that declares it."""
     kind = options if isinstance(options, type) else type(options)
     found: dict[str, type[Options]] = {}
     for name, hint in hints(kind).items():
@@ -288,17 +288,17 @@ def check_known(
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """What a mistyped word may have been, or all that there is: `did you mean lr?`."""
+    """Suggest the nearest known word, or list them all: `did you mean lr?`."""
     known = list(known)
     near = difflib.get_close_matches(word, known, n=1)
     return f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}"
 
 
 def checked(kind: type[Options], name: str, value: object, hint: Any = None) -> Any:
-    """A value as the field `name` of `kind` holds it: of its type, and within its bounds.
+    """Return a value converted to the type of field `name` of `kind`, within its bounds.
 
     Raises:
-        OptionError: it cannot be; the message says what would work.
+        OptionError: it is invalid; the message says what is allowed.
     """
     about = options_of(kind).get(name, Option(""))
     hint = hints(kind)[name] if hint is None else hint
@@ -319,11 +319,11 @@ def checked(kind: type[Options], name: str, value: object, hint: Any = None) -> 
 
 
 class _MismatchError(Exception):
-    """A value is not of a type."""
+    """A value does not fit a type."""
 
 
 def _conform(value: Any, hint: Any) -> Any:
-    """The value in the form of a type: whole numbers as int, lists as tuples, None for None."""
+    """Convert a value to a type: whole numbers to int, lists to tuples."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return _first_fitting(value, parts)
@@ -368,7 +368,7 @@ def _conform_tuple(value: list[Any] | tuple[Any, ...], parts: tuple[Any, ...]) -
 
 
 def described(hint: Any) -> str:
-    """A type in words: `a whole number`, `one of sgd, adamw`, `two numbers`."""
+    """Describe a type: `a whole number`, `one of sgd, adamw`, `two numbers`."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return _either(dict.fromkeys(described(each) for each in parts))
@@ -384,7 +384,7 @@ def described(hint: Any) -> str:
 
 
 def _numbers(value: object) -> Iterator[float]:
-    """The numbers in a value, to be held against the bounds."""
+    """Yield the numbers in a value, to compare with the bounds."""
     if isinstance(value, tuple):
         for each in value:
             yield from _numbers(each)
@@ -399,7 +399,7 @@ def _either(words: Iterable[str]) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value as it stands in a message: short, on one line."""
+    """Format a value for a message: short, on one line."""
     value = tuple(value) if isinstance(value, list) else value
     text = str(value) if isinstance(value, str) and value.isidentifier() else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers as people read them, and times as they type them."""
 
 import math
 import re
@@ -10,7 +10,7 @@ SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def percent(share: float) -> str:
-    """One decimal, and never a rounded `100.0%` or `0.0%` for what is not all or nothing."""
+    """Format a share with one decimal; only all is `100.0%` and only nothing is `0.0%`."""
     if not math.isfinite(share):
         return "not finite"
     text = f"{share:.1%}"
@@ -20,25 +20,25 @@ def percent(share: float) -> str:
 
 
 def si(number: float, decimals: int = 1) -> str:
-    """A count with its unit prefix: `842`, `1.2 M`."""
+    """Format a count with a unit prefix: `842`, `1.2 M`."""
     if not math.isfinite(number):
         return "not finite"
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        # What would be rounded up to a thousand belongs to the next unit.
+        # what would round up to a thousand belongs to the next unit
         if number >= size * (1 - 0.5 * 10 ** (-3 - decimals)):
             return f"{number / size:.{decimals}f} {unit}"
     return f"{number:.{decimals}f}".rstrip("0").rstrip(".") if number % 1 else f"{number:.0f}"
 
 
 def storage(size: float) -> str:
-    """Bytes: `512 MB`, `1.4 GB`."""
+    """Format bytes: `512 MB`, `1.4 GB`."""
     if size < 1000:
         return f"{size:.0f} bytes"
     return si(size, 1 if size >= 999.5e6 else 0) + "B"
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them: `2.4 s`, `1 min 40 s`, `3 h 5 min`."""
+    """Format seconds: `2.4 s`, `1 min 40 s`, `3 h 5 min`."""
     if not math.isfinite(seconds):
         return "not finite"
     if seconds < 9.95:
@@ -53,7 +53,7 @@ def duration(seconds: float) -> str:
 
 
 def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
-    """The figures of a run or an evaluation as rows of a table: what it is, and its value."""
+    """Return the figures of a run or an evaluation as rows of a table: name and value."""
     rows: list[tuple[str, str]] = []
     for key, value in figures.items():
         match key:
@@ -81,7 +81,7 @@ def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def seconds(budget: str) -> float:
-    """A time such as `90s`, `20m`, `2h` or `1.5h` in seconds; an empty one is 0, no limit.
+    """Parse a time such as `90s`, `20m`, `2h` or `1.5h`; return seconds, 0 for an empty text.
 
     Raises:
         OptionError: it is not a time.

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from vitlab.commands import DEVICE, PRECISION, WEIGHTS, WORKERS
 from vitlab.options import Options, at_least, option
-from vitlab.tables import print_figures
+from vitlab.terminal import print_figures
 
 SUMMARY = "Measure accuracy and calibration on labeled images."
 

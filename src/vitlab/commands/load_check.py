@@ -6,7 +6,7 @@ from typing import Any
 from vitlab.commands import NAME, WEIGHTS
 from vitlab.images import Size
 from vitlab.options import Options, at_least, option
-from vitlab.tables import print_table
+from vitlab.terminal import print_table
 
 SUMMARY = "Identify a weights file: format, model, and every tensor."
 

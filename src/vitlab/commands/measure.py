@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from vitlab.commands import DEVICE, PRECISION
 from vitlab.options import Options, at_least, option, when
 from vitlab.recipes.model_part import ModelPart, ViTPart, model_part
-from vitlab.tables import print_table
+from vitlab.terminal import print_table
 
 SUMMARY = "Count parameters and multiply-adds; time models with --speed."
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitlab.options import Options
-from vitlab.tables import print_table
+from vitlab.terminal import print_table
 
 SUMMARY = "List model names with their parameters and multiply-adds."
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from vitlab.commands import WORKERS
 from vitlab.options import Options, at_least, at_most, option
-from vitlab.tables import print_figures
+from vitlab.terminal import print_figures
 
 SUMMARY = "Write a resized, verified, training-ready copy of a data set."
 

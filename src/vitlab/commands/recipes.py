@@ -5,7 +5,7 @@ from typing import Any
 
 from vitlab.options import Options
 from vitlab.recipes.named import RECIPES
-from vitlab.tables import print_table
+from vitlab.terminal import print_table
 
 SUMMARY = "List the training recipes."
 

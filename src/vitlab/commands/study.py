@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 from vitlab.options import Options, above, option
 from vitlab.recipes.named import start_from
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.tables import print_table
+from vitlab.terminal import print_table
 
 SUMMARY = "Reproduce a table from a paper."
 

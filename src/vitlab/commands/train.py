@@ -7,7 +7,7 @@ from vitlab.options import Options, option
 from vitlab.recipes.named import start_from
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs import RunFolder
-from vitlab.tables import print_figures
+from vitlab.terminal import print_figures
 
 SUMMARY = "Train a model from scratch, test it and write a report."
 

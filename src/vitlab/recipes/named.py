@@ -1,12 +1,12 @@
-"""The recipes by name; each is one function of the model's name that returns a `Recipe`."""
+"""The recipes by name; each is a function from a model's name to a `Recipe`."""
 
 from collections.abc import Callable
 from typing import Any
 
 from vitlab.data.settings import Augment, Data
 from vitlab.options import check_known
-from vitlab.recipes import papers
 from vitlab.recipes.model_part import model_part
+from vitlab.recipes.papers import PAPERS
 from vitlab.recipes.parts import Average, Objective, Optimization, Schedule
 from vitlab.recipes.recipe import Recipe
 
@@ -14,11 +14,11 @@ DIGITS = "ViT(width=96,depth=6,heads=3,mlp=384)/4"
 
 
 def digits(model: str = DIGITS) -> Recipe:
-    """The embedded digits, 8x8 gray: a small ViT, a minute and a half on two cores."""
+    """The embedded digits, 8x8 gray: a small ViT, 90 seconds on two cores."""
     return Recipe(
         recipe="digits",
         data=Data(data="digits"),
-        # doubled first, so that turning and shifting them blurs less; still 4x4 tokens
+        # enlarged to 16 pixels, so that rotation and translation blur less; still 4x4 tokens
         model=model_part(model, **({"image_size": 16, "pool": "mean"} if model == DIGITS else {})),
         augment=Augment(rotate=10, shift=0.06, zoom=0.1, shear=5),
         objective=Objective(label_smoothing=0.1),
@@ -32,7 +32,7 @@ def digits(model: str = DIGITS) -> Recipe:
 
 
 def small(model: str = "ViT-Ti/16") -> Recipe:
-    """A default for a few thousand to a million photographs, from scratch, in the DeiT manner.
+    """A default for a few thousand to a million photographs, from scratch, after DeiT.
 
     Inception crops and flips (ViT paper, B.1), AdamW with a cosine after five epochs of warm-up,
     label smoothing and a weight average (Touvron et al., DeiT, Table 9, without its mixing).
@@ -51,7 +51,7 @@ def small(model: str = "ViT-Ti/16") -> Recipe:
 
 
 def cifar10(model: str = "ViT-Ti/4") -> Recipe:
-    """CIFAR-10 and its like, 32x32 color images, in a few epochs on a CPU."""
+    """CIFAR-10 and similar data, 32x32 color images, in a few epochs on a CPU."""
     return Recipe(
         recipe="cifar10",
         model=model_part(model),
@@ -69,7 +69,7 @@ def cifar10(model: str = "ViT-Ti/4") -> Recipe:
 def cifar10_cpu(model: str = "ViT(width=128,depth=6,heads=4,mlp=256)/4") -> Recipe:
     """CIFAR-10 on two CPU cores in about sixteen minutes, 67.5% (docs/results.md).
 
-    A sixth of ViT-Ti/4's arithmetic; Muon was ahead of AdamW in the same time.
+    A sixth of the multiply-adds of ViT-Ti/4; Muon was better than AdamW in the same time.
     """
     return Recipe(
         recipe="cifar10-cpu",
@@ -88,7 +88,7 @@ def cifar10_cpu(model: str = "ViT(width=128,depth=6,heads=4,mlp=256)/4") -> Reci
 def cifar10_gpu(model: str = "ViT-S/4") -> Recipe:
     """CIFAR-10 on one GPU in about ten minutes: ViT-S/4, 200 epochs.
 
-    A choice of ours, not yet tuned.
+    Our choice, not yet tuned.
     """
     part = {"pool": "mean", "drop_path": 0.1} if model == "ViT-S/4" else {}
     return Recipe(
@@ -108,29 +108,16 @@ def cifar10_gpu(model: str = "ViT-S/4") -> Recipe:
 
 RECIPES: dict[str, Callable[..., Recipe]] = {
     each.__name__.replace("_", "-"): each
-    for each in (
-        digits,
-        small,
-        cifar10,
-        cifar10_cpu,
-        cifar10_gpu,
-        papers.vit_jft,
-        papers.vit_imagenet21k,
-        papers.vit_imagenet,
-        papers.plain_vit,
-        papers.three_things,
-        papers.three_things_400,
-        papers.deit3,
-    )
+    for each in (digits, small, cifar10, cifar10_cpu, cifar10_gpu, *PAPERS)
 }
 
 
 def recipe(name: str, data: str = "", **choices: Any) -> Recipe:
-    """A recipe by name, with any of its options or its model's fields chosen.
+    """Return a recipe by name, with any of its options or its model's fields chosen.
 
     Args:
         name: one of `RECIPES`; `vitlab recipes` lists them
-        data: what to learn from, where the recipe does not say
+        data: what to learn from, unless the recipe says so
         choices: options by their own names, as on the command line: `lr=1e-3`,
             `model="ViT-S/16"`; where a paper has a row for the model, the recipe follows it
 
@@ -145,14 +132,14 @@ def recipe(name: str, data: str = "", **choices: Any) -> Recipe:
 
 
 def default_recipe(data: str) -> str:
-    """The name of the recipe that fits some data where none is named."""
+    """Return the name of the recipe for some data if none is named."""
     return "digits" if data == "digits" else "small"
 
 
 def start_from(choices: dict[str, Any]) -> tuple[Recipe, dict[str, Any]]:
-    """The recipe that choices start from, and the choices that are left to make.
+    """Return the recipe that choices start from, and the remaining choices.
 
-    It is the recipe they name, or the default for their data, for the model they name.
+    The recipe is the named one, or the default for the data, made for the named model.
 
     Raises:
         OptionError: an unknown recipe or model.

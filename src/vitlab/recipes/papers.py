@@ -1,7 +1,7 @@
-"""The papers' recipes; each is a function of the model it trains and says where it comes from.
+"""The papers' recipes; each is a function of the model's name and cites its source.
 
-What a recipe sets is the paper's own value where it printed one. Where it did not, the value is
-of the code it was trained with, or a choice of ours, and the docstring says which.
+Values are the paper's own where it prints them. Otherwise they come from the paper's code or are
+our choice; the docstring says which.
 """
 
 from dataclasses import replace
@@ -40,11 +40,12 @@ JFT = {
 
 
 def vit_jft(model: str = "ViT-B/16") -> Recipe:
-    """ViT paper, Table 3: pre-training on JFT-300M, of every size, ResNets and hybrids too.
+    """ViT paper, Table 3: pre-training on JFT-300M, all sizes, ResNets and hybrids included.
 
-    The epochs and the learning rate are the model's row; a model without one takes ViT-B's. Adam
-    decays by the learning rate times 0.1, which is AdamW. Linear decay to 1e-5 (its authors, in
-    the code's issues). Batches of 4,096 and 10,000 steps of warm-up on about 300 million images.
+    Epochs and learning rate are those of the model's row; a model without a row takes ViT-B's. Adam
+    with decay of 0.1 times the learning rate is AdamW. Linear schedule down to 1e-5 (its authors,
+    in the issues of their code). Batches of 4,096, warm-up over 10,000 steps, about 300 million
+    images.
     """
     epochs, lr = JFT.get(model, (7, 8e-4))
     return _vit("vit-jft", model, epochs=epochs, lr=lr, decay=0.1, dropout=0.0, shape="linear")
@@ -53,7 +54,7 @@ def vit_jft(model: str = "ViT-B/16") -> Recipe:
 def vit_imagenet21k(model: str = "ViT-B/16") -> Recipe:
     """ViT paper, Table 3: pre-training on ImageNet-21k, 90 epochs.
 
-    The paper gives 30 or 90 epochs for ViT-L; the released weights had 90.
+    The paper trains ViT-L for 30 or 90 epochs; the released weights took 90.
     """
     return _vit(
         "vit-imagenet21k", model, epochs=90, lr=1e-3, decay=0.03, dropout=0.1, shape="linear"
@@ -63,7 +64,7 @@ def vit_imagenet21k(model: str = "ViT-B/16") -> Recipe:
 def vit_imagenet(model: str = "ViT-B/16") -> Recipe:
     """ViT paper, Table 3: ImageNet from scratch, 300 epochs.
 
-    Cosine to zero; the gradient is clipped to a norm of 1, here alone (Table 3's caption).
+    Cosine schedule to zero. Only here the gradient is clipped, to a norm of 1 (Table 3's caption).
     """
     return _vit(
         "vit-imagenet", model, epochs=300, lr=3e-3, decay=0.3, dropout=0.1, shape="cosine", clip=1.0
@@ -81,9 +82,9 @@ def _vit(
     shape: str,
     clip: float = 0.0,
 ) -> Recipe:
-    """What all rows of Table 3 have in common; ResNets have no dropout and no tanh layer."""
+    """Return what all rows of Table 3 share; ResNets have no dropout and no tanh layer."""
     part: dict[str, Any] = {"image_size": 224, "crop": 0.875, "zero_head": True}
-    part["head_bias"] = -10.0  # said by the authors for ImageNet-21k, scenic's for ImageNet
+    part["head_bias"] = -10.0  # its authors for ImageNet-21k, scenic for ImageNet
     if kind_of(model) is ViTConfig:
         part |= {"pre_logits": shape_of(model)["width"], "gelu": "tanh", "dropout": dropout}
     linear = shape == "linear"
@@ -130,12 +131,12 @@ def plain_vit(model: str = "ViT-S/16") -> Recipe:
 def three_things(model: str = "ViT-S/16") -> Recipe:
     """Three things everyone should know about ViTs, section 2: A2 adapted, 300 epochs.
 
-    A2 is of Wightman et al. (ResNet strikes back, Table 2): LAMB, batches of 2,048, weight decay
+    A2 is from Wightman et al. (ResNet strikes back, Table 2): LAMB, batches of 2,048, weight decay
     0.02, five epochs of warm-up. The learning rate (4e-3 for Ti and S, 3e-3 for B and L) and the
-    stochastic depth (0, 0.05, 0.1, 0.4) are the paper's; by width, so that the deeper and parallel
-    models, whose values were not printed, take those of their size. The gradient's clipping at 1
-    is in the implementations of LAMB that both papers used; the last learning rate of 1e-5 is of
-    DeiT's code.
+    stochastic depth (0, 0.05, 0.1, 0.4) are the paper's. They follow the width, so that deeper and
+    parallel models, whose values are not printed, take those of their size. Clipping at 1 is part
+    of the LAMB implementations that both papers used; the last learning rate, 1e-5, is from DeiT's
+    code.
     """
     width = _width(model, "three-things")
     drop = 0.0 if width <= 192 else 0.05 if width <= 384 else 0.1 if width <= 768 else 0.4
@@ -171,7 +172,7 @@ def three_things(model: str = "ViT-S/16") -> Recipe:
 def three_things_400(model: str = "ViT-S/16") -> Recipe:
     """Three things, section 2: the same for 400 epochs, with LayerScale from 1e-4.
 
-    Where LayerScale starts is not printed: 1e-4 is the default of the paper's code.
+    The initial LayerScale is not printed: 1e-4 is the default of the paper's code.
     """
     first = three_things(model)
     part = first.model.changed(layer_scale=1e-4)
@@ -179,9 +180,9 @@ def three_things_400(model: str = "ViT-S/16") -> Recipe:
 
 
 def deit3(model: str = "ViT-S/16") -> Recipe:
-    """DeiT III (Touvron et al., 2022): ImageNet in 800 epochs, by its code's flags at 224 pixels.
+    """DeiT III (Touvron et al., 2022): ImageNet in 800 epochs at 224 pixels, by its code's flags.
 
-    Stochastic depth 0.05 for S, 0.2 for B, 0.45 for L, 0.6 for H; Ti, which was not trained, none.
+    Stochastic depth 0.05 for S, 0.2 for B, 0.45 for L, 0.6 for H; none for Ti (not trained).
     """
     width = _width(model, "deit3")
     rates = ((192, 0.0), (384, 0.05), (768, 0.2), (1024, 0.45))
@@ -215,9 +216,20 @@ def deit3(model: str = "ViT-S/16") -> Recipe:
 
 
 def _width(model: str, recipe: str) -> int:
-    """Width of a Vision Transformer; another model is refused."""
+    """Return the width of a Vision Transformer; refuse other models."""
     if kind_of(model) is not ViTConfig:
         raise OptionError(
             f"{recipe} trains Vision Transformers, not {model}: choose one, such as ViT-S/16"
         )
     return int(shape_of(model).get("width", ViTConfig.width))
+
+
+PAPERS = (
+    vit_jft,
+    vit_imagenet21k,
+    vit_imagenet,
+    plain_vit,
+    three_things,
+    three_things_400,
+    deit3,
+)

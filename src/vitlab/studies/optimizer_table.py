@@ -1,4 +1,4 @@
-"""The same Vision Transformer with every optimizer, from the same start, on the same batches."""
+"""Train the same Vision Transformer with every optimizer: same start, same batches."""
 
 import copy
 import time
@@ -19,18 +19,18 @@ from vitlab.runs import RunFolder, default_folder
 from vitlab.training.run import Run, train
 from vitlab.units import percent
 
-UPDATES = 20  # timed; twice as many steps as from one root of Shampoo's to the next
+UPDATES = 20  # timed; twice the steps between two roots of Shampoo
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of the study.
+    """A row of the study.
 
     Attributes:
-        lr: its learning rate over the recipe's, which is AdamW's
-        choices: further recipe fields
-        floats: what the article says it keeps beside the weights, in floats a parameter
-        claim: what else the article says
+        lr: its learning rate divided by the recipe's, which is AdamW's
+        choices: further options of the recipe
+        floats: state in floats per parameter, as the article has it
+        claim: the article's verdict
     """
 
     lr: float = 1.0
@@ -39,9 +39,9 @@ class Entry:
     claim: str = ""
 
 
-# The learning rates are where a short run on the digits looks first (docs/results.md). L2 decay is
-# as strong as AdamW's decoupled one once learning rate and momentum have multiplied it. The claims
-# are the Weights & Biases article's on what to do and not to do in training Vision Transformers.
+# The learning rates are starting points for the digits (docs/results.md). L2 decay is as strong as
+# AdamW's decoupled decay once learning rate and momentum have multiplied it. The claims
+# are those of the Weights & Biases article on dos and don'ts of training Vision Transformers.
 ENTRIES: dict[str, Entry] = {
     "sgd": Entry(25.0, {"optimizer": "sgd", "weight_decay": 2e-4}, "", "converges poorly"),
     "adam": Entry(1.0, {"optimizer": "adam", "weight_decay": 1e-4}, "2", "3M in all"),
@@ -101,7 +101,7 @@ def study(
 
 
 def _one(recipe: Recipe, name: str, factor: float, out: Path, host: Host) -> dict[str, Any]:
-    """Train with one optimizer and one learning rate: a row."""
+    """Train with one optimizer and one learning rate; return the row."""
     entry = ENTRIES[name]
     lr = recipe.optimizer.lr * entry.lr * factor
     mine = recipe.changed(lr=lr, **entry.choices)
@@ -131,13 +131,13 @@ def _figures(run: Run, recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def cost(model: torch.nn.Module, how: Optimization) -> tuple[float, int]:
-    """What one step of the optimizer itself takes (ms, a mean), and the bytes it keeps.
+def cost(model: torch.nn.Module, options: Optimization) -> tuple[float, int]:
+    """Return the mean time of one optimizer update in ms, and its state in bytes.
 
-    The gradients are noise; those of the model's kind and size take as long.
+    The gradients are noise, which takes as long as real gradients of the same shapes.
     """
     model = copy.deepcopy(model).requires_grad_(True)
-    optimizer = build(model, how)
+    optimizer = build(model, options)
     generator = torch.Generator().manual_seed(0)
     for weight in model.parameters():
         noise = torch.randn(weight.shape, generator=generator) * 1e-3
@@ -153,13 +153,13 @@ def cost(model: torch.nn.Module, how: Optimization) -> tuple[float, int]:
 
 
 HEAD = (
-    "optimizer", "lr", "test accuracy", "NLL", "training loss", "ms a step", "ms an update",
-    "floats a parameter", "article", "article's words",
+    "optimizer", "lr", "test accuracy", "NLL", "training loss", "ms per step", "ms per update",
+    "floats per parameter", "article", "article's verdict",
 )  # fmt: skip
 
 
 def table(result: dict[str, Any]) -> list[tuple[str, ...]]:
-    """The rows as text, under `HEAD`."""
+    """Return the rows as text, in the columns of `HEAD`."""
     return [_line(row) for row in result["rows"]]
 
 

@@ -1,0 +1,48 @@
+"""The public names: present, typed for editors, and the same in both lists."""
+
+import ast
+import inspect
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+import vitlab
+from vitlab.errors import DivergedError, OptionError
+
+
+def test_the_public_names_are_there() -> None:
+    for name in vitlab.__all__:
+        assert getattr(vitlab, name) is not None
+    assert set(vitlab.__all__) <= set(dir(vitlab))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        vitlab.nothing  # noqa: B018
+
+
+def test_what_is_loaded_lazily_is_what_editors_see() -> None:
+    tree = ast.parse(Path(vitlab.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    shown = {
+        alias.asname: each.module
+        for each in block.body
+        if isinstance(each, ast.ImportFrom)
+        for alias in each.names
+    }
+    lazy = {name: home or "vitlab" for name, home in vitlab._HOMES.items()}
+    assert lazy == shown
+
+
+@pytest.mark.parametrize("name", ["load", "train", "evaluate", "recipe", "save", "delta"])
+def test_public_functions_return_what_they_are_typed_as(name: str) -> None:
+    function = getattr(vitlab, name)
+    hints = get_type_hints(function)
+    assert hints["return"] is not Any
+    assert set(inspect.signature(function).parameters) <= set(hints)
+
+
+def test_errors_can_be_caught_by_their_kind() -> None:
+    assert vitlab.errors.DivergedError is DivergedError
+    assert issubclass(DivergedError, vitlab.UserError)
+    with pytest.raises(vitlab.UserError) as caught:
+        vitlab.recipe("digits", lr=0)
+    assert type(caught.value) is OptionError

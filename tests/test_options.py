@@ -14,11 +14,13 @@ from vitlab.options import (
     at_least,
     at_most,
     below,
+    check_known,
     check_names,
     described,
     hints,
     option,
     options_of,
+    owners,
     when,
     when_any,
 )
@@ -166,3 +168,65 @@ def test_types_in_words() -> None:
 
 def test_optional_positions_of_help() -> None:
     assert [about.help for about in options_of(Inner).values()] == ["how deep"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deep(Options):
+    needed: str = option(MISSING, "must be given")
+    steps: int = option(0, "steps", at_least(0))
+    epochs: float = option(5.0, "epochs", only=when("steps", 0))
+    toy: Toy = Toy()
+
+
+def test_changes_by_flat_names() -> None:
+    deep = Deep(needed="x").changed(depth=7, kind="adam", betas=[0, 1], steps=3)
+    assert (deep.toy.inner.depth, deep.toy.betas, deep.steps) == (7, (0.0, 1.0), 3)
+    assert deep.epochs == 5.0  # back at its default, for it does not apply
+    assert Deep(needed="x", epochs=9).changed(steps=2).epochs == 5.0
+    assert Deep(needed="x", epochs=9).changed(rate=2).epochs == 9.0
+    assert deep.changed() == deep
+    assert deep.changed(kind="sgd").toy.betas == (0.9, 0.99)
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"stepz": 1}, "unknown option 'stepz': did you mean steps?"),
+        ({"toy": Toy()}, "unknown option 'toy': choose from needed, steps, epochs, kind, rate"),
+        ({"steps": -1}, "steps must be at least 0, not -1"),
+        ({"depth": 0}, "depth must be at least 1, not 0"),
+        ({"steps": 3, "epochs": 5.0}, "epochs=5.0 applies only with steps=0"),
+        ({"betas": (0.9, 0.99)}, "betas=(0.9, 0.99) applies only with kind=adam"),
+        ({"kind": "adamw", "betas": 3}, "kind must be one of sgd, adam, not adamw"),
+    ],
+)
+def test_changes_that_are_refused(choices: dict[str, Any], message: str) -> None:
+    for make in (Deep(needed="x").changed, lambda **given: Deep.of(needed="x", **given)):
+        with pytest.raises(OptionError) as caught:
+            make(**choices)
+        assert str(caught.value).startswith(message)
+
+
+def test_options_from_flat_names() -> None:
+    deep = Deep.of(needed="x", depth=3)
+    assert (deep.needed, deep.toy.inner.depth) == ("x", 3)
+
+
+def test_owners_and_tables() -> None:
+    known = owners(Deep)
+    assert (known["depth"], known["rate"], known["steps"]) == (Inner, Toy, Deep)
+    assert {"toy", "inner"} & set(known) == set()
+    assert owners(Deep(needed="x")) == known
+    assert "maybe" not in Toy().as_table()
+    assert Toy(maybe=4).as_table()["maybe"] == 4
+    assert Deep.kinds() == (Deep,)
+
+
+def test_many_known_names_are_not_listed() -> None:
+    with pytest.raises(
+        OptionError, match="^unknown part 'zzz' of it: nothing similar among the 41"
+    ):
+        check_known(["zzz"], [f"name{number}" for number in range(41)], "part", of="it")
+    with pytest.raises(OptionError, match="choose from name0, name1"):
+        check_known(["zzz"], [f"name{number}" for number in range(40)])
+    check_known(["name3"], ["name3"])

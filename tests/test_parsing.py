@@ -132,8 +132,8 @@ def test_words_after_two_dashes_are_no_options() -> None:
 
 
 def test_what_is_missing() -> None:
-    assert required(Toy) == ["SOURCE", "IMAGES ...", "--out TEXT"]
-    assert missing(Toy, {"source": "x", "images": (), "out": "y"}) == ["IMAGES ..."]
+    assert required(Toy) == ["SOURCE", "IMAGE ...", "--out TEXT"]
+    assert missing(Toy, {"source": "x", "images": (), "out": "y"}) == ["IMAGE ..."]
     assert missing(Toy, given()) == []
 
 
@@ -148,7 +148,7 @@ def test_options_and_those_of_other_kinds() -> None:
 def test_the_help_of_everything() -> None:
     text = help_text(Toy, "vitlab toy", "Do something.")
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert lines[0] == "usage: vitlab toy SOURCE IMAGES ... [OPTIONS]"
+    assert lines[0] == "usage: vitlab toy SOURCE IMAGE ... [OPTIONS]"
     assert lines[2] == "Do something."
     for line in (
         "SOURCE from where (required)",
@@ -158,7 +158,7 @@ def test_the_help_of_everything() -> None:
         "--flag, --no-flag whether (default: on)",
         "--maybe, --no-maybe perhaps",
         "--text TEXT some text",
-        "IMAGES ... which (required)",
+        "IMAGE ... which (required)",
         "--stem {linear,conv} the stem (default: linear)",
         "part options",
         "A part of several kinds.",

@@ -99,7 +99,7 @@ def _run(command: ModuleType, prog: str, words: list[str]) -> None:
         print(parsing.help_text(start, prog, command.SUMMARY))
         return
     if missing:
-        raise OptionError(f"{missing[0]} is missing: {prog} {' '.join(parsing.required(kind))}")
+        raise OptionError(f"missing {missing[0]}; usage: {prog} {' '.join(parsing.required(kind))}")
     options = build(given)
     if hasattr(options, "command"):
         options = replace(options, command=f"{prog} {shlex.join(words)}")

@@ -26,6 +26,8 @@ from typing import Any, Literal, Self, Union, cast, get_args, get_origin, get_ty
 
 from vitlab.errors import OptionError
 
+MOST = 40  # names that a message lists
+
 
 @dataclass(frozen=True)
 class Bound:
@@ -290,8 +292,11 @@ def check_known(
 def nearest(word: str, known: Iterable[str]) -> str:
     """Suggest the nearest known word, or list them all: `did you mean lr?`."""
     known = list(known)
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}"
+    if near := difflib.get_close_matches(word, known, n=1):
+        return f"did you mean {near[0]}?"
+    if len(known) > MOST:
+        return f"nothing similar among the {len(known)} known"
+    return f"choose from {', '.join(known)}"
 
 
 def checked(kind: type[Options], name: str, value: object, hint: Any = None) -> Any:

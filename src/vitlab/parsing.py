@@ -267,7 +267,8 @@ def _shape(leaf: Leaf) -> tuple[Any, str]:
     """How many words an option takes, and how help shows them."""
     if leaf.about.positional:
         many = get_origin(leaf.hint) is tuple
-        return ("*" if many else 1), f"{leaf.name.upper()}{' ...' if many else ''}"
+        name = leaf.name.upper()
+        return ("*", f"{name.removesuffix('S')} ...") if many else (1, name)
     counts: list[int] = []
     shown: list[str] = []
     for kind in _kinds(leaf.hint):

@@ -231,6 +231,11 @@ class Journal:
         return [json.loads(line) for line in lines if line.endswith("}")]
 
 
+def folder_of(recipe: Recipe) -> Path:
+    """Return where a run is if no folder is given: data, recipe and seed in `runs/`."""
+    return default_folder(recipe.data.data, recipe.recipe, recipe.seed)
+
+
 def default_folder(*words: object) -> Path:
     """Return `runs/` and a name made of words, such as data, recipe and seed.
 

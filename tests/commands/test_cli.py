@@ -30,7 +30,7 @@ BAD = {
     "number": (["train", "digits", "--lr", "fast"], "lr must be a number above 0, not fast"),
     "share": (["train", "digits", "--max-bad", "x%"], "max_bad must be a number at least 0 and"),
     "choice": (["train", "digits", "--precision", "fp8"], "fp8"),
-    "classes": (["train", "digits", "--classes", "12"], "classes=12, but digits has 10: leave it"),
+    "classes": (["train", "digits", "--classes", "12"], "classes=12, but digits has 10 classes: leave it out"),
     "device": (["train", "digits", "--device", "tpu7"], "unknown device 'tpu7'"),
     "gpu": (["train", "digits", "--device", "cuda:77"], "device 'cuda:77' is missing"),
     "kept": (["train", "digits", "--out", "{tmp}/one"], "exists and contains no run"),
@@ -40,8 +40,8 @@ BAD = {
     "no images": (["predict", "{run}", "{tmp}/empty"], "no images in {tmp}/empty"),
     "bad image": (["predict", "{run}", "{tmp}/bad.png"], "bad.png"),
     "other data": (["evaluate", "{run}", "{tmp}/two"], "contains class 'a', which is not"),
-    "no words": (["evaluate", "{run}"], "DATA is missing: vitlab evaluate WEIGHTS DATA"),
-    "nothing to measure": (["measure"], "MODELS ... is missing: vitlab measure MODELS ..."),
+    "no words": (["evaluate", "{run}"], "missing DATA; usage: vitlab evaluate WEIGHTS DATA"),
+    "nothing to measure": (["measure"], "missing MODEL ...; usage: vitlab measure MODEL ..."),
     "unmeasurable": (["measure", "ViT-B/15"], "image_size=224 is not a multiple of patch=15"),
 }  # fmt: skip
 

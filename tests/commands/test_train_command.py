@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 
 from conftest import QUICK, call
+from vitlab.commands.train import Train, build
+from vitlab.errors import OptionError
+from vitlab.parsing import parse
+from vitlab.runs import RunFolder
 
 
 def test_train_prints_one_json_object(
@@ -38,3 +42,38 @@ def test_a_run_is_not_overwritten(capsys: pytest.CaptureFixture[str], digits_run
     assert code == 2
     assert "was started with lr=" in err
     assert "not 0.5: leave the option out" in err
+
+
+def test_resume_finds_the_default_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(capsys, "train", "digits", "--json", *QUICK)
+    assert code == 0, err
+    figures = json.loads(out)
+    assert figures["run"] == "runs/digits-digits-0"
+    code, out, err = call(capsys, "train", "digits", "--resume", "--json")  # with QUICK's options
+    assert (code, json.loads(out)) == (0, figures), err
+    assert "already finished" in err
+
+
+def test_defaults_are_those_of_the_run_to_continue(digits_run: Path) -> None:
+    continued = build(parse(Train, ["--out", str(digits_run), "--resume"], "vitlab train"))
+    assert continued.recipe == RunFolder(digits_run).recipe
+    assert continued.recipe.batch == 256
+    fresh = build(parse(Train, ["digits", "--out", str(digits_run)], "vitlab train"))
+    assert fresh.recipe.batch == 64
+
+
+def test_the_command_is_written_down(digits_run: Path) -> None:
+    command = RunFolder(digits_run).tables["run"]["command"]
+    assert command.startswith(f"vitlab train digits --out {digits_run} --model 'ViT(width=16,")
+
+
+def test_following_the_advice_of_schedule_free() -> None:
+    words = ["digits", "--optimizer", "schedule-free"]
+    for advice, more in (
+        ("set schedule=constant and cooldown=0", ["--schedule", "constant", "--cooldown", "0"]),
+        ("set ema=0", ["--ema", "0"]),
+    ):
+        with pytest.raises(OptionError, match=advice):
+            build(parse(Train, words, "vitlab train"))
+        words += more
+    assert build(parse(Train, words, "vitlab train")).recipe.average.ema == 0

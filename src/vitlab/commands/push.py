@@ -14,7 +14,7 @@ class Push(Options):
     """A model and its place on the Hub."""
 
     weights: str = option(MISSING, WEIGHTS, positional=True)
-    to: str = option(MISSING, "user/name on the Hub", positional=True)
+    repository: str = option(MISSING, "user/name on the Hub", positional=True)
     private: bool = option(False, "make a new repository private")
     license: str | None = option(
         None, "license of the weights, such as apache-2.0 (default: that of their source, if known)"
@@ -26,7 +26,7 @@ def run(options: Push) -> dict[str, Any]:
     import vitlab
 
     model = vitlab.load(options.weights)
-    url = vitlab.push(model, options.to, private=options.private, license=options.license)
+    url = vitlab.push(model, options.repository, private=options.private, license=options.license)
     return {"model": model.config.name, "url": url}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from vitlab.options import Options, option
 from vitlab.recipes.named import start_from
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.runs import RunFolder
+from vitlab.runs import RunFolder, folder_of
 from vitlab.terminal import print_figures
 
 SUMMARY = "Train a model from scratch, test it and write a report."
@@ -24,13 +24,15 @@ class Train(Options):
 
 
 def build(given: dict[str, Any]) -> Train:
-    """Options that start from the named recipe, or from the run to continue."""
-    folder = RunFolder(given.get("out") or "")
-    if given.get("resume") and given.get("out") and folder.started:
-        start, rest = folder.recipe, given
-    else:
+    """Return options that start from the named recipe, or from the run to continue."""
+    out = given.get("out")
+    if not (given.get("resume") and out and RunFolder(out).started):
         start, rest = start_from(given)
-    return Train(recipe=start).changed(**rest)
+        options = Train(recipe=start).changed(**rest)
+        out = out or folder_of(options.recipe)
+        if not (options.resume and RunFolder(out).started):
+            return options
+    return Train(recipe=RunFolder(out).recipe).changed(**given)
 
 
 def run(options: Train) -> dict[str, Any]:

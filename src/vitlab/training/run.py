@@ -20,7 +20,7 @@ from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.optim.schedule import warmup_steps
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.runs import RunFolder, default_folder
+from vitlab.runs import RunFolder, folder_of
 from vitlab.training.preparation import Task, first_state, prepare
 from vitlab.training.saving.saver import Saver
 from vitlab.training.saving.state import State
@@ -77,7 +77,7 @@ def train(
     """
     host = host or Host()
     with joined(host.device, host.timeout) as (world, device), ExitStack() as stack:
-        out = out or default_folder(recipe.data.data, recipe.recipe, recipe.seed)
+        out = out or folder_of(recipe)
         folder = RunFolder(out, silent=not world.first)
         with world.agreed():
             task = prepare(recipe, host, folder, resume or world.restarted, world)

@@ -1,5 +1,6 @@
 """What several tests share."""
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -45,6 +46,12 @@ def photo_folder(root: Path, classes: dict[str, int], rows: int = 24, columns: i
 def photos(tmp_path: Path) -> Path:
     """Three classes of twenty pictures, 24x32 RGB."""
     return photo_folder(tmp_path / "photos", {"blue": 20, "green": 20, "red": 20})
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a fresh interpreter that is to import this very copy of the package."""
+    source = Path(importlib.util.find_spec("vitlab").origin).parents[1]
+    return dict(os.environ) | {"PYTHONPATH": str(source)} | more
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

@@ -26,7 +26,7 @@ from typing import Any, Literal, Self, Union, cast, get_args, get_origin, get_ty
 
 from vitlab.errors import OptionError
 
-MOST = 40  # names that a message lists
+MOST = 60  # names that a message lists
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,8 @@ class Options:
         owner = owners(self)
         self.check_foreign(given)
         check_known(given, owner)
-        mine = {name for name in given if owner[name] is type(self)}
         values = {name: getattr(self, name) for name in hints(type(self))}
+        mine = [name for name in values if name in given and owner[name] is type(self)]
         values |= {name: checked(type(self), name, given[name]) for name in mine}
         for name, value in values.items():
             if isinstance(value, Options):
@@ -179,7 +179,7 @@ class Options:
             if each.name not in mine and not applies(type(self), each.name, values):
                 values[each.name] = each.default
         result = type(self)(**values)
-        for name in sorted(mine):
+        for name in mine:
             result.check_applies(name)
         return result
 
@@ -275,9 +275,7 @@ def check_names(kind: type[Options], names: Iterable[str], what: str = "option")
     check_known(names, hints(kind), what)
 
 
-def check_known(
-    names: Iterable[str], known: Iterable[str], what: str = "option", of: str = ""
-) -> None:
+def check_known(names: Iterable[str], known: Iterable[str], what: str = "option") -> None:
     """Refuse names that are not among the known ones.
 
     Raises:
@@ -285,8 +283,7 @@ def check_known(
     """
     known = list(known)
     if unknown := sorted(set(names) - set(known)):
-        where = f" of {of}" if of else ""
-        raise OptionError(f"unknown {what} {unknown[0]!r}{where}: {nearest(unknown[0], known)}")
+        raise OptionError(f"unknown {what} {unknown[0]!r}: {nearest(unknown[0], known)}")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -1,6 +1,5 @@
 """The command line as a user meets it."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import vitlab
-from conftest import call, photo_folder
+from conftest import call, environment, photo_folder
 
 BAD = {
     "no command": (["fly"], "unknown command 'fly'; choose from train, evaluate"),
@@ -30,7 +29,7 @@ BAD = {
     "number": (["train", "digits", "--lr", "fast"], "lr must be a number above 0, not fast"),
     "share": (["train", "digits", "--max-bad", "x%"], "max_bad must be a number at least 0 and"),
     "choice": (["train", "digits", "--precision", "fp8"], "fp8"),
-    "classes": (["train", "digits", "--classes", "12"], "classes=12, but digits has 10 classes: leave it out"),
+    "classes": (["train", "digits", "--classes", "12"], "classes=12, but digits has 10 classes"),
     "device": (["train", "digits", "--device", "tpu7"], "unknown device 'tpu7'"),
     "gpu": (["train", "digits", "--device", "cuda:77"], "device 'cuda:77' is missing"),
     "kept": (["train", "digits", "--out", "{tmp}/one"], "exists and contains no run"),
@@ -71,14 +70,16 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     words = f"{sys.executable} -m vitlab models | head -n 1"
-    done = subprocess.run(words, shell=True, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        words, shell=True, capture_output=True, text=True, check=False, env=environment()
+    )
     assert done.returncode == 0
     assert done.stderr == ""
 
 
 def test_python_dash_m_and_its_exit_status(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "vitlab", "train", str(tmp_path / "no")]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=dict(os.environ))
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment())
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == f"vitlab train: no such file or folder: {tmp_path}/no\n"

@@ -1,13 +1,12 @@
 """Every command explains itself, quickly, and under `python -OO` too."""
 
-import os
 import subprocess
 import sys
 from typing import get_type_hints
 
 import pytest
 
-from conftest import call
+from conftest import call, environment
 from vitlab.cli import command_module, commands
 from vitlab.commands.train import build
 from vitlab.options import Options
@@ -79,7 +78,8 @@ def test_help_says_when_an_option_applies() -> None:
 def modules_after(code: str) -> set[str]:
     """What a fresh interpreter has imported after some code."""
     code = f"import sys\n{code}\nprint(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment())
     return set(done.stderr.splitlines()[-1].split())
 
 
@@ -120,7 +120,7 @@ def test_without_docstrings(words: list[str]) -> None:
         capture_output=True,
         text=True,
         check=False,
-        env=dict(os.environ) | {"COLUMNS": "80"},
+        env=environment(COLUMNS="80"),
     )
     assert (done.returncode, done.stderr) == (0, "")
     if "train" in words:

@@ -26,7 +26,7 @@ from vitlab.optim.sam import statistics_kept, uphill
 from vitlab.optim.shampoo import inverse_root
 from vitlab.optim.table import OPTIMIZERS, Entry, Groups, about, users
 from vitlab.options import applies
-from vitlab.recipes.parts import Optimization
+from vitlab.recipes.choices import Optimization
 from vitlab.training.saving import checkpoint
 from vitlab.training.saving.state import State
 from vitlab.training.step.trainer import Trainer

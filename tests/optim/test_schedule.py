@@ -12,7 +12,7 @@ from oracles.peers import timm
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.optimizers import build, decayed
 from vitlab.optim.schedule import learning_rate
-from vitlab.recipes.parts import Optimization, Schedule
+from vitlab.recipes.choices import Optimization, Schedule
 from vitlab.training.plan import evaluation_steps, step_seed
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import vitlab
 from vitlab.cli import main
-from vitlab.recipes.parts import Optimization
+from vitlab.recipes.choices import Optimization
 from vitlab.recipes.recipe import Host
 from vitlab.studies.optimizer_table import ENTRIES, HEAD, cost, study, table
 
@@ -67,7 +67,7 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert not stop.value.code
     assert json.loads(capsys.readouterr().out)["rows"][0]["optimizer"] == "muon"
     for more, says in (
-        (["--only", "x"], "unknown row 'x' of the study"),
+        (["--only", "x"], "unknown row 'x': choose from sgd"),
         (["--lr-grid", "0"], "lr_grid must be above 0, not (0,)"),
     ):
         with pytest.raises(SystemExit) as stop:

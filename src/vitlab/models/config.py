@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 from vitlab.errors import OptionError
 from vitlab.images import ImageSpec
 from vitlab.models.names import names_resnet, resnet_name, shape_of, vit_name
-from vitlab.models.registry import kinds, where_used
+from vitlab.models.registry import kinds, used_options, where_used
 from vitlab.options import above, at_least, below, check_names, option, when
 
 
@@ -90,7 +90,7 @@ class ViTConfig(ModelConfig):
         "linear",
         "how patches become tokens: one linear map, hierarchical MLP (Three things), LeViT's "
         "convolutions, a local transformer, or a ResNet (the hybrids)",
-        choices=lambda: kinds("stem"),
+        choices=lambda: used_options("stem"),
     )
     stem_norm: Literal["none", "batch", "layer"] = option(
         "none", "norm in the stem", only=where_used("stem", "stem_norm")
@@ -116,7 +116,7 @@ class ViTConfig(ModelConfig):
         "1d",
         "none; 1d: learned, in raster order; 2d: learned rows and columns; relative: 1-D offsets "
         "as extra attention; bias: a learned bias per 2-D offset and head (BEiT); rope: rotary",
-        choices=lambda: kinds("positions"),
+        choices=lambda: used_options("positions"),
     )
     positions_at: Literal["stem", "every", "shared"] = option(
         "stem",

@@ -1,12 +1,15 @@
 """Which stems and position schemes there are: a class registers itself when it is defined.
 
-A configuration asks here by name. Nothing here imports PyTorch or lists a kind: the files of the
-two folders are found, and each holds one class that knows all about itself.
+A configuration asks here by name. Nothing here lists a kind: the files of the two folders are
+found, and each holds one class that knows all about itself. `--help` needs only the names and the
+options that each uses; they are read from the source, as importing a class imports PyTorch.
 """
 
+import ast
 import pkgutil
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from vitlab.options import Only
@@ -40,6 +43,38 @@ def kinds(field: str) -> dict[str, type[Part]]:
     return dict(sorted(KINDS[field].items()))
 
 
+def used_options(field: str) -> dict[str, tuple[str, ...]]:
+    """Return which options each kind uses, by its name in alphabetical order, without PyTorch."""
+    registered = {name: kind.uses for name, kind in KINDS[field].items()}
+    return dict(sorted((_declared(FOLDERS[field]) | registered).items()))
+
+
+@cache
+def _declared(folder: str) -> dict[str, tuple[str, ...]]:
+    """Return `uses` by `name` of the classes in the files of a folder; bases are inherited from."""
+    facts: dict[str, dict[str, Any]] = {}
+    nodes: list[ast.ClassDef] = []
+    for path in import_module(folder).__path__:
+        for file in Path(path).glob("*.py"):
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            nodes += [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    for node in nodes:
+        facts[node.name] = {
+            target.id: ast.literal_eval(each.value)
+            for each in node.body
+            if isinstance(each, ast.Assign)
+            for target in each.targets
+            if isinstance(target, ast.Name) and target.id in ("name", "uses")
+        }
+    bases = {node.name: [b.id for b in node.bases if isinstance(b, ast.Name)] for node in nodes}
+
+    def uses(name: str) -> tuple[str, ...]:
+        inherited = (uses(base) for base in bases.get(name, ()) if base in facts)
+        return facts[name].get("uses") or next(filter(None, inherited), ())
+
+    return {own["name"]: uses(cls) for cls, own in facts.items() if "name" in own}
+
+
 @cache
 def _import_all(folder: str) -> None:
     for each in pkgutil.iter_modules(import_module(folder).__path__):
@@ -50,7 +85,7 @@ def where_used(field: str, option: str) -> Only:
     """Say that an option applies only with the stems, or position schemes, that use it."""
 
     def users() -> list[str]:
-        return [name for name, kind in kinds(field).items() if option in kind.uses]
+        return [name for name, used in used_options(field).items() if option in used]
 
     def words() -> str:
         *first, last = users()

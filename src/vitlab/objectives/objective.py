@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from vitlab.data.labels import Labels
 from vitlab.data.loading.batches import Batch
 from vitlab.objectives.classify import Classify
-from vitlab.recipes import parts
+from vitlab.recipes import choices
 
 
 class Objective(Protocol):
@@ -37,6 +37,6 @@ class Objective(Protocol):
         """
 
 
-def objective_of(options: parts.Objective) -> Objective:
+def objective_of(options: choices.Objective) -> Objective:
     """Return the objective that a recipe asks for."""
     return Classify(options.label_smoothing, options.loss, options.bce_threshold)

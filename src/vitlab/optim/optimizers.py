@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from vitlab.errors import OptionError
 from vitlab.models.model import Model
 from vitlab.optim.table import OPTIMIZERS, Entry, Groups
-from vitlab.recipes.parts import Optimization
+from vitlab.recipes.choices import Optimization
 
 Weights = dict[str, Tensor]
 Module = TypeVar("Module", bound=nn.Module)

@@ -2,7 +2,7 @@
 
 import math
 
-from vitlab.recipes.parts import Schedule
+from vitlab.recipes.choices import Schedule
 
 STAIRS = (0.3, 0.6, 0.9)  # BiT's hyper-rule: a tenfold drop after each of these shares of a run
 

@@ -1,7 +1,7 @@
-"""The model of a recipe: its name, and the fields that are not as the name or the data says."""
+"""The model of a recipe: its name, and the fields that are chosen otherwise."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, make_dataclass, replace
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig, config_of, kind_of
@@ -13,9 +13,11 @@ FROM_DATA = ("labels",)  # fields of a configuration that nobody chooses
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPart(Options):
-    """The model; fields that are not given are as its name says, or as the data needs.
+    """The model; fields that are not given follow from its name or from the data.
 
-    `model_part("ViT-S/16", drop_path=0.1)` makes the one that fits a name.
+    `model_part("ViT-S/16", drop_path=0.1)` makes one. Each field is checked at once; whether the
+    fields go together (`check`) when one is changed, or when a run is prepared: the rules of a stem
+    stand beside its layers, and importing them imports PyTorch.
     """
 
     CONFIG: ClassVar[type[ModelConfig]] = ModelConfig
@@ -33,7 +35,7 @@ class ModelPart(Options):
         """Check each chosen field as the configuration does.
 
         Raises:
-            OptionError: an unknown name, or a value that cannot be.
+            OptionError: an unknown name or an invalid value.
         """
         object.__setattr__(self, "model", checked(type(self), "model", self.model))
         shape_of(self.model)  # refuses an unknown name
@@ -46,7 +48,7 @@ class ModelPart(Options):
 
     @classmethod
     def kinds(cls) -> tuple[type[Options], ...]:
-        """One for each kind of model."""
+        """Return one class per kind of model."""
         return tuple(PARTS.values())
 
     def check_foreign(self, names: Iterable[str]) -> None:
@@ -56,15 +58,15 @@ class ModelPart(Options):
             OptionError: the first such field.
         """
         fields = {name for kind in self.kinds() for name in hints(kind)}
-        check_known(fields & set(names), hints(type(self)), of=self.model)
+        check_known(fields & set(names), hints(type(self)), f"{self.model} option")
 
     def chosen(self) -> dict[str, Any]:
-        """The fields that are not left to the name and the data."""
+        """Return the fields that are chosen."""
         values = {name: getattr(self, name) for name in hints(type(self)) if name != "model"}
         return {name: value for name, value in values.items() if value is not None}
 
     def config(self, **found: Any) -> ModelConfig:
-        """The configuration; what was chosen comes before what the data needs.
+        """Return the configuration; chosen fields take precedence over those of the data.
 
         Args:
             found: fields by the data: image_size, channels, classes, labels
@@ -75,7 +77,7 @@ class ModelPart(Options):
         return config_of(self.model, **(found | self.chosen()))
 
     def check(self) -> ModelConfig:
-        """Refuse what no data could mend; return a configuration that fits some data.
+        """Refuse fields that do not go together; return a configuration for some data.
 
         Raises:
             OptionError: fields that do not go together.
@@ -84,44 +86,41 @@ class ModelPart(Options):
         return self.config(image_size=8 * patch)
 
     def changed(self, **given: Any) -> Self:
-        """The same model with some fields given; what no longer applies is left to the name again.
+        """Return the same model with other fields; chosen ones that no longer apply are dropped.
 
         Raises:
-            OptionError: an unknown field, a value that cannot be, or a field that does nothing.
+            OptionError: an unknown field, an invalid value, or a field without effect.
         """
         if not given:
             return self
-        check_known(given, hints(type(self)), of=self.model)
+        check_known(given, hints(type(self)), f"{self.model} option")
         defaults = {each.name: each.default for each in fields(self.CONFIG)}
-        mine = self.chosen() | given
+        asked = type(self)(**{"model": self.model} | given).chosen()
+        mine = self.chosen() | asked
         values = defaults | shape_of(self.model) | mine
         for name in set(mine) - set(given):
             if not applies(self.CONFIG, name, values):
                 del mine[name]
-        result = replace(type(self)(model=self.model), **mine)
+        result = type(self)(**{"model": self.model} | mine)
         config = result.check()
-        for name in given:
+        for name in asked:
             config.check_applies(name)
         return result
 
     def resolved(self, config: ModelConfig) -> "ModelPart":
-        """The part with every field as the configuration has it."""
+        """Return the part with every field of a configuration."""
         names = [name for name in hints(type(self)) if name != "model"]
         return replace(self, **{name: getattr(config, name) for name in names})
 
 
 def _part(name: str, config: type[ModelConfig]) -> type[ModelPart]:
-    """The part for one kind of model: every field of its configuration, or None."""
-    names = [key for key in hints(config) if key not in FROM_DATA]
+    """Make the class for one kind of model: every field of its configuration, or None."""
+    declared = {key: each for key, each in options_of(config).items() if key not in FROM_DATA}
     return make_dataclass(
         name,
         [
-            (
-                key,
-                hints(config)[key] | None,
-                option(None, options_of(config)[key].help, only=options_of(config)[key].only),
-            )
-            for key in names
+            (key, hints(config)[key] | None, field(default=None, metadata={"option": each}))
+            for key, each in declared.items()
         ],
         bases=(ModelPart,),
         frozen=True,
@@ -136,11 +135,11 @@ PARTS: dict[type[ModelConfig], type[ModelPart]] = {ViTConfig: ViTPart, ResNetCon
 
 
 def model_part(model: str = "ViT-Ti/16", **fields: Any) -> ModelPart:
-    """A model by its name, with fields chosen.
+    """Return a model by its name, with some fields chosen.
 
     Raises:
-        OptionError: an unknown name or field, or a value that cannot be.
+        OptionError: an unknown name or field, or an invalid value.
     """
     kind = PARTS[kind_of(checked(ModelPart, "model", model))]
-    check_known(fields, hints(kind), of=model)
+    check_known(fields, hints(kind), f"{model} option")
     return kind(model=model, **fields)

@@ -5,9 +5,9 @@ from typing import Any
 
 from vitlab.data.settings import Augment, Data
 from vitlab.options import check_known
+from vitlab.recipes.choices import Average, Objective, Optimization, Schedule
 from vitlab.recipes.model_part import model_part
 from vitlab.recipes.papers import PAPERS
-from vitlab.recipes.parts import Average, Objective, Optimization, Schedule
 from vitlab.recipes.recipe import Recipe
 
 DIGITS = "ViT(width=96,depth=6,heads=3,mlp=384)/4"

@@ -12,8 +12,8 @@ from vitlab.errors import OptionError
 from vitlab.images import IMAGENET
 from vitlab.models.config import ViTConfig, kind_of
 from vitlab.models.names import shape_of
+from vitlab.recipes.choices import Objective, Optimization, Schedule
 from vitlab.recipes.model_part import model_part
-from vitlab.recipes.parts import Objective, Optimization, Schedule
 from vitlab.recipes.recipe import Recipe
 
 CROP = Augment(area=0.05, aspect=4 / 3, flip=True)  # the inception crop of ViT's pre-training
@@ -175,7 +175,7 @@ def three_things_400(model: str = "ViT-S/16") -> Recipe:
     The initial LayerScale is not printed: 1e-4 is the default of the paper's code.
     """
     first = three_things(model)
-    part = first.model.changed(layer_scale=1e-4)
+    part = model_part(model, **first.model.chosen() | {"layer_scale": 1e-4})
     return replace(first, recipe="three-things-400", model=part, epochs=400)
 
 

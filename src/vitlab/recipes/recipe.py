@@ -21,14 +21,14 @@ from vitlab.options import (
     option,
     when,
 )
+from vitlab.recipes.choices import Average, Objective, Optimization, Schedule
 from vitlab.recipes.model_part import ModelPart, ViTPart, model_part
-from vitlab.recipes.parts import Average, Objective, Optimization, Schedule
 from vitlab.units import seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Options):
-    """Everything that decides what a run learns; with the same seed, the same bits on a CPU.
+    """Everything that decides what a run learns: with the same seed, the same bits on a CPU.
 
     Raises:
         OptionError: a value that cannot be, or parts that do not go together.
@@ -92,7 +92,6 @@ class Recipe(Options):
             raise OptionError("micro_batch must be at least 2 with mixup or cutmix, not 1")
         if OPTIMIZERS[self.optimizer.optimizer].own_schedule:
             self._check_schedule_free()
-        self.model.check()
 
     def _check_schedule_free(self) -> None:
         """Refuse what conflicts with an optimizer that is its own schedule and its own average."""
@@ -147,7 +146,9 @@ class Recipe(Options):
                 check_known([name], tables, "table")
                 table = tables[name]
                 values[name] = model_part(**table) if kind is ModelPart else kind.from_dict(table)
-        return cls.from_dict(tables.get("recipe", {}) | values)
+        recipe = cls.from_dict(tables.get("recipe", {}) | values)
+        recipe.model.check()
+        return recipe
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from vitlab.optim.moments import size
 from vitlab.optim.optimizers import build
 from vitlab.options import check_known
 from vitlab.progress import say
-from vitlab.recipes.parts import Optimization
+from vitlab.recipes.choices import Optimization
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs import RunFolder, default_folder
 from vitlab.training.run import Run, train
@@ -85,7 +85,7 @@ def study(
         OptionError: an unknown row.
         UserError: anything that `train` raises, except that a run diverged.
     """
-    check_known(only, ENTRIES, "row", of="the study")
+    check_known(only, ENTRIES, "row")
     out = Path(out or default_folder("study-optimizers", recipe.data.data))
     rows = []
     for name in only or tuple(ENTRIES):

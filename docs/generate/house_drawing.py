@@ -3,7 +3,8 @@
 `python docs/generate/house_drawing.py` prints it.
 
 A room is a folder of the package, or a file at its ground. A room stands one floor above the
-highest room that it imports from. An arrow that follows from two others is left out.
+highest room that it imports from; rooms that import from each other (no two of their files do)
+stand side by side. An arrow that follows from others is left out.
 """
 
 import ast
@@ -60,30 +61,39 @@ def _targets(node: ast.AST, public: dict[str, str]) -> set[str]:
     return {name.split(".")[1] for name in names if name.startswith("vitlab.")}
 
 
-def floors(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Return the rooms by floor, lowest first.
+def below(graph: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Return the rooms that each room reaches over any number of imports."""
+    reached = {room: set(others) for room, others in graph.items()}
+    for middle in graph:
+        for others in reached.values():
+            if middle in others:
+                others |= reached[middle]
+    return reached
 
-    Raises:
-        ValueError: rooms import from each other in a circle.
-    """
-    level: dict[str, int] = {}
-    while len(level) < len(graph):
-        ready = [r for r in graph if r not in level and all(o in level for o in graph[r])]
-        if not ready:
-            stuck = sorted(set(graph) - set(level))
-            raise ValueError(f"these rooms import from each other in a circle: {', '.join(stuck)}")
-        level |= {r: 1 + max((level[o] for o in graph[r]), default=-1) for r in ready}
+
+def floors(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return the rooms by floor, lowest first; rooms that reach each other share one."""
+    reached, level = below(graph), dict.fromkeys(graph, 0)
+    for room in sorted(graph, key=lambda each: len(reached[each] - neighbors(each, reached))):
+        under = reached[room] - neighbors(room, reached)
+        level[room] = 1 + max((level[other] for other in under), default=-1)
     return [sorted(r for r in level if level[r] == n) for n in range(1 + max(level.values()))]
 
 
+def neighbors(room: str, reached: dict[str, set[str]]) -> set[str]:
+    """Return the rooms, itself included, that a room reaches and that reach it."""
+    return {room} | {other for other in reached[room] if room in reached[other]}
+
+
 def direct(graph: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Return the graph without the arrows that follow from others."""
-    below: dict[str, set[str]] = {}
-    for room in (each for floor in floors(graph) for each in floor):
-        below[room] = graph[room].union(*(below[other] for other in graph[room]))
+    """Return the arrows down that do not follow from others."""
+    reached = below(graph)
+    down = {room: others - neighbors(room, reached) for room, others in graph.items()}
     return {
-        room: {o for o in others if not any(o in below[p] for p in others)}
-        for room, others in graph.items()
+        room: {
+            o for o in others if not any(o in reached[p] for p in others - neighbors(o, reached))
+        }
+        for room, others in down.items()
     }
 
 

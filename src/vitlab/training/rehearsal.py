@@ -7,8 +7,8 @@ to the last bit, that of a recipe with the numbers decided here.
 import copy
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import replace
 
 import torch
 
@@ -17,58 +17,66 @@ from vitlab.device import peak_memory
 from vitlab.distributed.shares import counted
 from vitlab.errors import DivergedError, UserError
 from vitlab.progress import say
-from vitlab.training.budget import FEWEST, LONGEST, SHARE, WARMUP
+from vitlab.training.budget import FEWEST, LONGEST, SHARE, WARMUP, Pace, announcement
 from vitlab.training.saving.checkpoint import Checkpoint
 from vitlab.training.saving.state import State
+from vitlab.training.session import Session
 from vitlab.training.step import recompute as memory
 from vitlab.training.step.trainer import Trainer
 from vitlab.training.stop import Interrupted, Stop
 from vitlab.units import storage
 
-
-@dataclass(frozen=True)
-class Found:
-    """What a rehearsal found out.
-
-    Attributes:
-        micro_batch: images per pass that fit (None: not asked for)
-        step: seconds per step, loading included (0: not asked for)
-    """
-
-    micro_batch: int | None
-    step: float
+MANY = 10**9  # steps, more than are ever measured
 
 
-def rehearse(
-    trainer: Trainer,
-    state: State,
-    batches: Iterator[Batch],
-    size: bool,
-    budget: float,
-    stop: Stop,
-) -> Found:
-    """Compile if that is asked for, and find out what a recipe leaves open.
-
-    Args:
-        trainer: takes the steps
-        state: changed by them: see `undone`
-        batches: as many as are asked for
-        size: whether to choose the images per pass
-        budget: seconds that the run must fit into (0: do not measure)
-        stop: ends the measurement
+def rehearse(session: Session) -> None:
+    """Decide what the recipe leaves open, and compile, with steps that are undone.
 
     Raises:
         DeviceError: not even one image fits into memory.
         DivergedError: the loss or gradient of the untrained model is not finite.
         Interrupted: a stop was asked for.
     """
-    batch, micro_batch = next(batches), None
+    state, trainer, pace = session.state, session.trainer, None
+    size = session.plan.recipe.micro_batch == "auto"
+    budget = 0.0 if session.decisions.plan else session.pacer.budget
+    if not (size or budget or trainer.engine.compiled):
+        return
+    stop = state.step + (MANY if budget else 1)
+    with undone(state), closing(session.batches(stop)) as batches:
+        batch = next(batches)
+        if size:
+            trainer.micro_batch = choose_micro_batch(trainer, state, batch)
+        if trainer.engine.compiled:
+            compile_for(trainer, state, batch)
+        if budget:
+            pace = measure_pace(session, batches)
     if size:
-        trainer.micro_batch = micro_batch = choose_micro_batch(trainer, state, batch)
-    if trainer.engine.compiled:
-        compile_for(trainer, state, batch)
-    step = seconds_per_step(trainer, state, batches, budget, stop) if budget else 0.0
-    return Found(micro_batch, step)
+        session.decide(replace(session.decisions, micro_batch=trainer.micro_batch))
+    if pace is not None:
+        fit_into_budget(session, pace)
+    if size or budget:
+        session.folder.decide(session.decisions)
+
+
+def measure_pace(session: Session, batches: Iterator[Batch]) -> Pace:
+    """Return how long a step and an evaluation take."""
+    trainer, state, budget = session.trainer, session.state, session.pacer.budget
+    step = seconds_per_step(trainer, state, batches, budget, session.stop)
+    begin = time.monotonic()
+    session.predict(session.held_out)
+    evaluation = time.monotonic() - begin
+    return Pace(step, evaluation, session.recipe.test_every * session.plan.epoch, evaluation)
+
+
+def fit_into_budget(session: Session, pace: Pace) -> None:
+    """Decide on the number of steps that the rest of the budget has room for."""
+    begin = time.monotonic()
+    session.save()
+    pace = pace.with_saves(time.monotonic() - begin, session.host.checkpoint_every)
+    total = pace.fits(session.pacer.left)
+    session.decide(replace(session.decisions, plan=((0, total),)))
+    say(announcement(total, session.plan.recipe.epochs, session.pacer.budget))
 
 
 @contextmanager

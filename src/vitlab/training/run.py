@@ -21,6 +21,7 @@ from vitlab.models.model import Model
 from vitlab.optim.schedule import warmup_steps
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs import RunFolder, folder_of
+from vitlab.training import rehearsal
 from vitlab.training.preparation import Task, first_state, prepare
 from vitlab.training.saving.saver import Saver
 from vitlab.training.saving.state import State
@@ -92,13 +93,17 @@ def train(
                 if not task.started:
                     folder.start(task.recipe, host, command, task.fingerprint)
         with world.agreed():
-            if not folder.started:
-                raise RunError(
-                    f"{platform.node()} cannot see {folder.path}: put the run folder on storage "
-                    "shared by all machines"
-                )
-        session = _train(task, state, world)
-        return _conclude(task, session, world)
+            _check_visible(folder)
+        return _conclude(task, _train(task, state, world), world)
+
+
+def _check_visible(folder: RunFolder) -> None:
+    """Refuse to train where this machine cannot see the run's folder."""
+    if not folder.started:
+        raise RunError(
+            f"{platform.node()} cannot see {folder.path}: put the run folder on storage shared by "
+            "all machines"
+        )
 
 
 def _train(task: Task, state: State, world: World) -> Session:
@@ -136,6 +141,7 @@ def _train(task: Task, state: State, world: World) -> Session:
             tracker=tracker,
         )
         _announce(task, session)
+        rehearsal.rehearse(session)
         session.run()
     return session
 

@@ -22,8 +22,7 @@ from vitlab.progress import Meter
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs import RunFolder
-from vitlab.training import rehearsal
-from vitlab.training.budget import Pace, Pacer, announcement
+from vitlab.training.budget import Pacer
 from vitlab.training.plan import Plan, plan_for
 from vitlab.training.saving.saver import Saver
 from vitlab.training.saving.state import State
@@ -32,8 +31,6 @@ from vitlab.training.step.trainer import Trainer
 from vitlab.training.stop import Interrupted, Stop
 from vitlab.training.tracking import Tracker
 from vitlab.units import seconds
-
-MANY = 10**9  # steps, more than are ever measured
 
 
 @dataclass
@@ -87,7 +84,6 @@ class Session:
             RunError: a data-loading worker died.
             Interrupted: a stop was asked for, and the state is saved.
         """
-        self.rehearse()
         with self.trainer.engine.no_more_compiling():
             try:
                 self.take_steps()
@@ -329,34 +325,3 @@ class Session:
             f"the best weights are those of step {best.step:,}: {best.accuracy:.1%} on the "
             "validation images"
         )
-
-    def rehearse(self) -> None:
-        """Decide what the recipe leaves open, and compile, with steps that are undone."""
-        state, trainer = self.state, self.trainer
-        size = self.plan.recipe.micro_batch == "auto"
-        budget = 0.0 if self.decisions.plan else self.pacer.budget
-        if not (size or budget or trainer.engine.compiled):
-            return
-        stop = state.step + (MANY if budget else 1)
-        with rehearsal.undone(state), closing(self.batches(stop)) as batches:
-            found = rehearsal.rehearse(trainer, state, batches, size, budget, self.stop)
-            begin = time.monotonic()
-            if budget:
-                self.predict(self.held_out)
-            evaluation = time.monotonic() - begin
-        if size:
-            self.decide(replace(self.decisions, micro_batch=found.micro_batch))
-        if budget:
-            every = self.recipe.test_every * self.plan.epoch
-            self.fit_into_budget(Pace(found.step, evaluation, every, evaluation))
-        if size or budget:
-            self.folder.decide(self.decisions)
-
-    def fit_into_budget(self, pace: Pace) -> None:
-        """Decide on the number of steps that the rest of the budget has room for."""
-        begin = time.monotonic()
-        self.save()
-        pace = pace.with_saves(time.monotonic() - begin, self.host.checkpoint_every)
-        total = pace.fits(self.pacer.left)
-        self.decide(replace(self.decisions, plan=((0, total),)))
-        self.world.say(announcement(total, self.plan.recipe.epochs, self.pacer.budget))

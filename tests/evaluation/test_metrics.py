@@ -93,14 +93,14 @@ def test_several_labels_against_scikit_learn(classes: int, rounded: bool) -> Non
         probabilities = probabilities.round(1)
     ours = figures(probabilities, MultiLabels(labels))
     assert ours["map"] == pytest.approx(sk.average_precision_score(labels, probabilities))
-    said = probabilities > 0.5
-    assert ours["micro_f1"] == pytest.approx(sk.f1_score(labels, said, average="micro"))
-    assert ours["macro_f1"] == pytest.approx(sk.f1_score(labels, said, average="macro"))
+    chosen = probabilities > 0.5
+    assert ours["micro_f1"] == pytest.approx(sk.f1_score(labels, chosen, average="micro"))
+    assert ours["macro_f1"] == pytest.approx(sk.f1_score(labels, chosen, average="macro"))
     each = [sk.log_loss(labels[:, k], probabilities[:, k], labels=[0, 1]) for k in range(classes)]
     assert ours["bce"] == pytest.approx(np.mean(each))
     assert ours["images"] == 200
     point = curve_point(probabilities, MultiLabels(labels))
-    assert point["accuracy"] == pytest.approx((said == labels).mean())
+    assert point["accuracy"] == pytest.approx((chosen == labels).mean())
     assert (point["loss"], point["map"]) == (ours["bce"], ours["map"])
 
 

@@ -40,16 +40,16 @@ def model() -> vitlab.VisionTransformer:
 
 def test_evaluation_gives_each_class_a_probability_of_its_own(tmp_path: Path) -> None:
     data = listed(tmp_path)
-    seen = vitlab.evaluate(model(), data, split="all")
-    assert {"map", "micro_f1", "macro_f1", "bce"} <= set(seen)
-    assert not {"accuracy", "top5", "nll", "ece"} & set(seen)
+    result = vitlab.evaluate(model(), data, split="all")
+    assert {"map", "micro_f1", "macro_f1", "bce"} <= set(result)
+    assert not {"accuracy", "top5", "nll", "ece"} & set(result)
     source = open_data(data).whole
     assert source is not None
     own = predict(model(), source, device=torch.device("cpu"), workers=0)
     assert own.labels.values.dtype == np.uint8
     assert own.labels.values.tolist() == source.labels.values.tolist()
     assert not np.allclose(own.probabilities.sum(1), 1)
-    assert figures(own.probabilities, own.labels)["map"] == seen["map"]
+    assert figures(own.probabilities, own.labels)["map"] == result["map"]
 
 
 def test_answers_about_files_know_it(tmp_path: Path) -> None:
@@ -67,12 +67,12 @@ def test_the_report_shows_what_there_is(tmp_path: Path) -> None:
     source = open_data(listed(tmp_path)).whole
     assert source is not None
     made = model()
-    seen = predict(made, source, device=torch.device("cpu"), workers=0)
+    result = predict(made, source, device=torch.device("cpu"), workers=0)
     (tmp_path / "run.toml").write_text('[run]\ncommand = "x"\n[versions]\n[data]\ndata = "y"\n')
     line = {"kind": "test", "step": 1, "epoch": 1.0, "loss": 0.5, "accuracy": 0.5, "map": 0.4}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-    told = figures(seen.probabilities, seen.labels)
-    page = write_report(RunFolder(tmp_path), made, source, seen, told, []).read_text()
+    metrics = figures(result.probabilities, result.labels)
+    page = write_report(RunFolder(tmp_path), made, source, result, metrics, []).read_text()
     assert "mean average precision over the classes" in page
     assert "green, odd" in page
     assert "Confusion matrix" not in page

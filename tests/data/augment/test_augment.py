@@ -28,8 +28,8 @@ def smooth(rows: int, columns: int) -> torch.Tensor:
     return (fine.clamp(0, 1) * 255).byte().permute(0, 2, 3, 1).contiguous()
 
 
-def plain(images: torch.Tensor, draws: torch.Tensor, how: Augment) -> torch.Tensor:
-    return augment(images, draws, how, (0.0,) * 3, (1.0,) * 3)
+def plain(images: torch.Tensor, draws: torch.Tensor, options: Augment) -> torch.Tensor:
+    return augment(images, draws, options, (0.0,) * 3, (1.0,) * 3)
 
 
 def test_normalize_is_scale_less_mean_by_std() -> None:
@@ -75,21 +75,21 @@ def test_quarter_turns_are_exact() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "how"),
+    ("place", "value", "options"),
     [
         (1, 0.9, Augment(rotate=40)),
         (4, 0.1, Augment(zoom=0.4)),
         (5, 0.8, Augment(shear=25)),
     ],
 )
-def test_agrees_with_scipy(place: int, value: float, how: Augment) -> None:
+def test_agrees_with_scipy(place: int, value: float, options: Augment) -> None:
     """Maps written down independently, in pixels, and sampled by scipy."""
     rows, columns = 20, 28
     images = smooth(rows, columns)
-    got = plain(images, draw(place, value), how)[0]
+    got = plain(images, draw(place, value), options)[0]
     amount = 2 * value - 1
-    angle, scale = math.radians(how.rotate) * amount, (1 + how.zoom) ** amount
-    slant = math.tan(math.radians(how.shear) * amount)
+    angle, scale = math.radians(options.rotate) * amount, (1 + options.zoom) ** amount
+    slant = math.tan(math.radians(options.shear) * amount)
     turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
     xy = turn @ np.array([[1, slant], [0, 1]]) / scale
     matrix = xy[::-1, ::-1]  # scipy counts rows first
@@ -104,16 +104,16 @@ def test_agrees_with_scipy(place: int, value: float, how: Augment) -> None:
 def test_each_image_is_varied_by_its_own_draws() -> None:
     images = torch.randint(0, 256, (8, 12, 12, 3), dtype=torch.uint8)
     draws = torch.rand(8, 6)
-    how = Augment(flip=True, rotate=30, shift=0.2, zoom=0.2, shear=10)
-    whole = plain(images, draws, how)
+    options = Augment(flip=True, rotate=30, shift=0.2, zoom=0.2, shear=10)
+    whole = plain(images, draws, options)
     for i in range(8):
-        alone = plain(images[i : i + 1], draws[i : i + 1], how)
+        alone = plain(images[i : i + 1], draws[i : i + 1], options)
         torch.testing.assert_close(whole[i : i + 1], alone, atol=1e-6, rtol=0)
 
 
 def test_movements_stay_within_what_the_recipe_allows() -> None:
-    how = Augment(rotate=15, zoom=0.2)
-    theta = affine(torch.rand(500, 6), how, 10, 10)
+    options = Augment(rotate=15, zoom=0.2)
+    theta = affine(torch.rand(500, 6), options, 10, 10)
     angles = torch.rad2deg(torch.atan2(theta[:, 1, 0], theta[:, 0, 0]))
     scale = 1 / theta[:, :, 0].norm(dim=1)
     assert 14 < angles.abs().max() <= 15.001
@@ -123,8 +123,8 @@ def test_movements_stay_within_what_the_recipe_allows() -> None:
 
 def test_a_cubic_stays_within_the_values_there_are() -> None:
     images = 255 * torch.randint(0, 2, (8, 12, 12, 1), dtype=torch.uint8)
-    how = Augment(rotate=30, augment_interpolation="bicubic")
-    got = augment(images, torch.rand(8, 6), how, (0.0,), (1.0,))
+    options = Augment(rotate=30, augment_interpolation="bicubic")
+    got = augment(images, torch.rand(8, 6), options, (0.0,), (1.0,))
     assert got.min() >= 0
     assert got.max() <= 1
 
@@ -133,8 +133,8 @@ def test_a_large_batch_is_varied_in_parts_to_the_same_bits(monkeypatch: pytest.M
     images = torch.randint(0, 256, (10, 12, 14, 3), dtype=torch.uint8)
     draws = torch.rand(10, draws_needed(Augment(rand_ops=2)))
     whole = {}
-    for how in (Augment(flip=True), Augment(rotate=9), Augment(rand_ops=2, erase=0.5)):
-        whole[how] = plain(images, draws, how)
+    for options in (Augment(flip=True), Augment(rotate=9), Augment(rand_ops=2, erase=0.5)):
+        whole[options] = plain(images, draws, options)
     monkeypatch.setattr(module, "CACHED", 3 * 12 * 14 * 3)
-    for how, want in whole.items():
-        assert torch.equal(plain(images, draws, how), want)
+    for options, want in whole.items():
+        assert torch.equal(plain(images, draws, options), want)

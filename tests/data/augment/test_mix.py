@@ -70,8 +70,8 @@ def by_hand(share: float, cut: bool, y: int, x: int) -> Mix:
 
 
 def test_shares_follow_their_distributions() -> None:
-    how = Augment(mixup=0.3, cutmix=1.0, mix_switch=0.4)
-    drawn = [draw(how, seed, (224, 224)) for seed in range(4000)]
+    options = Augment(mixup=0.3, cutmix=1.0, mix_switch=0.4)
+    drawn = [draw(options, seed, (224, 224)) for seed in range(4000)]
     mixed = [each for each in drawn if each is not None]
     cut = [each.share for each in mixed if each.box is not None]
     blend = [each.share for each in mixed if each.box is None]

@@ -131,8 +131,8 @@ def transform(image: Image.Image, op: Op, amount: float, method: Image.Resamplin
         Op.TRANSLATE_X: (1, 0, amount * image.width, 0, 1, 0),
         Op.TRANSLATE_Y: (1, 0, 0, 0, 1, amount * image.height),
     }[op]
-    how = Image.Transform.AFFINE
-    return image.transform(image.size, how, matrix, resample=method, fillcolor=FILL)
+    options = Image.Transform.AFFINE
+    return image.transform(image.size, options, matrix, resample=method, fillcolor=FILL)
 
 
 MOVES = [

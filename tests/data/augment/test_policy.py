@@ -73,8 +73,8 @@ def test_the_operations_are_timms() -> None:
 
 
 def test_choices_are_uniform_magnitudes_normal_and_half_left_out() -> None:
-    how = Augment(rand_ops=2, rand_magnitude=7, rand_std=0.5)
-    ops, arguments = randaugment(uniform(20_000, 8), how)
+    options = Augment(rand_ops=2, rand_magnitude=7, rand_std=0.5)
+    ops, arguments = randaugment(uniform(20_000, 8), options)
     done = ops != Op.NONE
     assert done.mean() == pytest.approx(0.5, abs=0.01)
     assert stats.chisquare([(ops == op).sum() for op in RANDAUGMENT]).pvalue > 1e-3
@@ -85,8 +85,8 @@ def test_choices_are_uniform_magnitudes_normal_and_half_left_out() -> None:
 
 
 def test_magnitudes_stay_within_their_limit() -> None:
-    how = Augment(rand_ops=1, rand_magnitude=10, rand_std=3, rand_limit=12, rand_probability=1)
-    ops, arguments = randaugment(uniform(5000, 4), how)
+    options = Augment(rand_ops=1, rand_magnitude=10, rand_std=3, rand_limit=12, rand_probability=1)
+    ops, arguments = randaugment(uniform(5000, 4), options)
     assert np.abs(arguments[ops == Op.ROTATE]).max() == pytest.approx(36)
 
 
@@ -101,15 +101,17 @@ def noisy(count: int, rows: int = 40, columns: int = 56) -> torch.Tensor:
 def test_images_come_out_as_timm_makes_them() -> None:
     """Timm's own operations one after the other, with the choices that were drawn here."""
     count = 240
-    how = Augment(
+    options = Augment(
         flip=True, rand_ops=2, rand_magnitude=7, rand_std=0.5, rand_probability=0.9,
         augment_interpolation="bilinear",
     )  # fmt: skip
     images = noisy(count)
-    draws = torch.from_numpy(uniform(count, draws_needed(how), seed=5)).float()
-    got = augment(images, draws, how, MEAN, (1.0, 1.0, 1.0)) + torch.tensor(MEAN).view(1, 3, 1, 1)
+    draws = torch.from_numpy(uniform(count, draws_needed(options), seed=5)).float()
+    got = augment(images, draws, options, MEAN, (1.0, 1.0, 1.0)) + torch.tensor(MEAN).view(
+        1, 3, 1, 1
+    )
     got = (got * 255).round().permute(0, 2, 3, 1).numpy()
-    ops, arguments = sequence(draws.double().numpy(), how)
+    ops, arguments = sequence(draws.double().numpy(), options)
     fill = tuple(round(255 * each) for each in MEAN)
     hints = {"img_mean": fill, "interpolation": Image.Resampling.BILINEAR}
     exact = 0
@@ -148,10 +150,10 @@ def kind(op: int) -> type:
 
 
 def test_what_comes_in_is_the_mean_color() -> None:
-    how = Augment(rand_ops=1, rand_std=0, rand_probability=1)
-    draws = torch.full((1, draws_needed(how)), 0.5)
+    options = Augment(rand_ops=1, rand_std=0, rand_probability=1)
+    draws = torch.full((1, draws_needed(options)), 0.5)
     draws[0, RAND] = (RANDAUGMENT.index(Op.TRANSLATE_X) + 0.5) / 15
-    got = augment(torch.zeros(1, 10, 20, 3, dtype=torch.uint8), draws, how, MEAN, (1.0,) * 3)
+    got = augment(torch.zeros(1, 10, 20, 3, dtype=torch.uint8), draws, options, MEAN, (1.0,) * 3)
     outside = got[..., 12:]  # 0.45 * 0.9 of 20: 8.1 pixels, from the right
     assert outside.abs().max() < 0.5 / 255
     torch.testing.assert_close(got[0, :, 0, 0], -torch.tensor(MEAN))
@@ -186,10 +188,10 @@ def test_jitter_is_torchvisions() -> None:
         Op.CONTRAST: tv.adjust_contrast,
         Op.HUE: tv.adjust_hue,
     }
-    how = Augment(color_jitter=0.3, hue_jitter=0.1)
+    options = Augment(color_jitter=0.3, hue_jitter=0.1)
     images, count = noisy(60), 60
-    draws = torch.from_numpy(uniform(count, draws_needed(how), seed=5)).float()
-    got = augment(images, draws, how, (0.0,) * 3, (1 / 255,) * 3).permute(0, 2, 3, 1).numpy()
+    draws = torch.from_numpy(uniform(count, draws_needed(options), seed=5)).float()
+    got = augment(images, draws, options, (0.0,) * 3, (1 / 255,) * 3).permute(0, 2, 3, 1).numpy()
     ops, arguments = color_jitter(draws[:, JITTER].double().numpy(), 0.3, 0.1)
     for i in range(count):
         picture = Image.fromarray(images[i].numpy())
@@ -198,7 +200,7 @@ def test_jitter_is_torchvisions() -> None:
         np.testing.assert_allclose(got[i], np.asarray(picture), atol=1e-3)
 
 
-def test_no_policy_is_no_operation() -> None:
+def test_without_a_policy_there_are_no_operations() -> None:
     ops, arguments = sequence(uniform(3, 38), Augment(rotate=10))
     assert ops.shape == arguments.shape == (3, 0)
 
@@ -211,21 +213,24 @@ DEIT3 = Augment(flip=True, three_augment=True, color_jitter=0.3, hue_jitter=0.1,
 MOVED = Augment(flip=True, rotate=20, shift=0.1, rand_ops=3, rand_probability=1)
 
 
-@pytest.mark.parametrize("how", [A2, DEIT3, MOVED])
+@pytest.mark.parametrize("options", [A2, DEIT3, MOVED])
 @pytest.mark.parametrize("channels", [1, 3, 4])
-def test_an_image_comes_out_the_same_in_any_company(how: Augment, channels: int) -> None:
+def test_an_image_comes_out_the_same_in_any_company(options: Augment, channels: int) -> None:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (24, 21, 19, channels), dtype=torch.uint8, generator=generator)
-    draws = torch.rand(24, draws_needed(how), generator=generator)
+    draws = torch.rand(24, draws_needed(options), generator=generator)
     numbers = (0.5,) * channels
-    whole = augment(images, draws, how, numbers, numbers)
+    whole = augment(images, draws, options, numbers, numbers)
     order = torch.randperm(24, generator=generator)
     torch.testing.assert_close(
-        augment(images[order], draws[order], how, numbers, numbers), whole[order], rtol=0, atol=0
+        augment(images[order], draws[order], options, numbers, numbers),
+        whole[order],
+        rtol=0,
+        atol=0,
     )
     for i in range(24):
         one = slice(i, i + 1)
-        alone = augment(images[one], draws[one], how, numbers, numbers)
+        alone = augment(images[one], draws[one], options, numbers, numbers)
         torch.testing.assert_close(alone, whole[one], rtol=0, atol=0)
     assert len(torch.unique(whole.flatten(1), dim=0)) == 24
 
@@ -233,6 +238,6 @@ def test_an_image_comes_out_the_same_in_any_company(how: Augment, channels: int)
 def test_the_source_is_left_as_it_was() -> None:
     images = noisy(8)
     before = images.clone()
-    for how in (A2, DEIT3, MOVED):
-        augment(images, torch.rand(8, draws_needed(how)), how, MEAN, MEAN)
+    for options in (A2, DEIT3, MOVED):
+        augment(images, torch.rand(8, draws_needed(options)), options, MEAN, MEAN)
     assert torch.equal(images, before)

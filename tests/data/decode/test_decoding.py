@@ -134,8 +134,8 @@ def check(data, colors, alpha=None, tolerance=0):
     assert result.flags.c_contiguous
     expected = np.full_like(rgb[..., :1], 255) if alpha is None else alpha
     assert np.array_equal(result[..., 3:], expected)
-    seen = expected[..., 0] > 0  # the color under full transparency is nobody's business
-    assert np.abs(result[seen][:, :3].astype(int) - rgb[seen]).max() <= tolerance
+    visible = expected[..., 0] > 0  # the color under full transparency does not matter
+    assert np.abs(result[visible][:, :3].astype(int) - rgb[visible]).max() <= tolerance
     assert decoding.shape(data)[:2] == colors.shape[:2]
 
 
@@ -188,7 +188,7 @@ def test_grey_jpeg(value):
 def test_rgb_jpeg(rgb):
     wanted = np.full((8, 8, 3), rgb, np.uint8)
     check(flat_jpeg(ycc(rgb), adobe=1), wanted, tolerance=2)
-    check(flat_jpeg(rgb, adobe=0), wanted)  # Adobe's marker says: not YCbCr
+    check(flat_jpeg(rgb, adobe=0), wanted)  # Adobe's marker message: not YCbCr
 
 
 @pytest.mark.parametrize("light", [(255, 255, 255), (255, 0, 0), (40, 90, 200)])

@@ -18,8 +18,8 @@ from vitlab.models.config import ViTConfig
 CONFIG = ViTConfig(width=16, heads=2, patch=4, image_size=(16, 24), classes=3)
 
 
-def batches(data: Path, how: Augment) -> TrainingBatches:
-    return TrainingBatches(open_data(str(data)).train, CONFIG, how, seed=3, batch=7)
+def batches(data: Path, options: Augment) -> TrainingBatches:
+    return TrainingBatches(open_data(str(data)).train, CONFIG, options, seed=3, batch=7)
 
 
 def same(a: Batch, b: Batch) -> bool:
@@ -38,7 +38,7 @@ def test_batches_do_not_depend_on_workers_or_on_where_one_starts(photos: Path, a
         assert all(map(same, alone[start:], again))
 
 
-def test_a_damaged_image_shortens_its_batch_and_is_told_of(photos: Path) -> None:
+def test_a_damaged_image_shortens_its_batch_and_is_reported(photos: Path) -> None:
     for name in ("blue/001", "green/002", "red/003", "red/004"):
         (photos / f"{name}.png").write_bytes(b"no image")
     source = batches(photos, Augment())
@@ -67,12 +67,12 @@ def test_random_crops_differ_between_epochs_and_stay_the_same_in_one(photos: Pat
 
 
 def test_copies_of_an_image_are_cropped_and_varied_on_their_own(photos: Path) -> None:
-    how = Augment(area=0.3, repeats=3, rand_ops=2)
-    batch = TrainingBatches(open_data(str(photos)).train, CONFIG, how, seed=3, batch=12)[1]
+    options = Augment(area=0.3, repeats=3, rand_ops=2)
+    batch = TrainingBatches(open_data(str(photos)).train, CONFIG, options, seed=3, batch=12)[1]
     indices, counts = batch.indices.unique(return_counts=True)
     assert len(indices) == 4
     assert set(counts.tolist()) == {3}
-    assert batch.draws.shape == (12, draws_needed(how))
+    assert batch.draws.shape == (12, draws_needed(options))
     for index in indices:
         copies = batch.indices == index
         assert len(batch.images[copies].unique(dim=0)) == 3
@@ -105,10 +105,10 @@ def test_nothing_of_a_batch_is_lost_on_the_way() -> None:
 
 def test_evaluation_sees_every_image_once_in_order(photos: Path) -> None:
     test = open_data(str(photos)).test
-    seen = list(evaluation_loader(EvaluationBatches(test, CONFIG, 5), workers=0))
-    assert [len(each) for each in seen] == [5, 5, 2]
-    assert torch.cat([each.indices for each in seen]).tolist() == list(range(12))
-    assert torch.cat([each.labels for each in seen]).tolist() == test.labels.values.tolist()
+    batches_ = list(evaluation_loader(EvaluationBatches(test, CONFIG, 5), workers=0))
+    assert [len(each) for each in batches_] == [5, 5, 2]
+    assert torch.cat([each.indices for each in batches_]).tolist() == list(range(12))
+    assert torch.cat([each.labels for each in batches_]).tolist() == test.labels.values.tolist()
 
 
 @pytest.mark.parametrize(("have", "want"), [(1, 3), (3, 1), (3, 3)])

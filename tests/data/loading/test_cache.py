@@ -1,4 +1,4 @@
-"""Small images kept in memory: the same batches, decoded once."""
+"""Small images cached in memory: the same batches, decoded once."""
 
 from pathlib import Path
 
@@ -29,9 +29,9 @@ def test_batches_are_the_same(small: Files) -> None:
     assert isinstance(memory, CachedImages)
     assert (memory.classes, len(memory)) == (small.classes, len(small))
     config = ViTConfig(width=8, heads=2, patch=8, image_size=16)
-    how = Augment(area=0.3, flip=True)
+    options = Augment(area=0.3, flip=True)
     for k in range(3):
-        one, other = (TrainingBatches(s, config, how, 3, 4)[k] for s in (small, memory))
+        one, other = (TrainingBatches(s, config, options, 3, 4)[k] for s in (small, memory))
         assert np.array_equal(one.images, other.images)
         assert np.array_equal(one.labels, other.labels)
     assert choose_workers(memory, None) == 0

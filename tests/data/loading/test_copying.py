@@ -45,23 +45,23 @@ def test_the_copy_has_the_same_images_in_the_same_order(
 ) -> None:
     monkeypatch.setattr(writers, "BYTES", 4000)  # several files
     monkeypatch.setattr(writers, "ROWS", 2)
-    said: list[str] = []
-    told = copy(
-        sources_to_copy(str(large)), tmp_path / "out", side=30, layout=layout, warn=said.append
+    warnings: list[str] = []
+    result = copy(
+        sources_to_copy(str(large)), tmp_path / "out", side=30, layout=layout, warn=warnings.append
     )
-    assert (told["images"], told["damaged"], told["out"]) == (23, 1, str(tmp_path / "out"))
+    assert (result["images"], result["damaged"], result["out"]) == (23, 1, str(tmp_path / "out"))
     bad = [json.loads(line) for line in (tmp_path / "out" / "bad.jsonl").read_text().splitlines()]
-    assert bad == [{"split": "train", "index": 3, "error": said[0]}]
-    assert "a/003.png: not a JPEG" in said[0]
+    assert bad == [{"split": "train", "index": 3, "error": warnings[0]}]
+    assert "a/003.png: not a JPEG" in warnings[0]
     before, after = open_data(str(large)), open_data(str(tmp_path / "out"))
     assert after.classes == before.classes
     assert after.whole is None
-    kept = [i for i in range(14) if i != 3]
+    good = [i for i in range(14) if i != 3]
     assert after.validation is not None
-    assert after.train.labels.values.tolist() == before.train.labels.values[kept].tolist()
+    assert after.train.labels.values.tolist() == before.train.labels.values[good].tolist()
     assert len(list((tmp_path / "out").glob(f"train-*.{layout}"))) > 1
     for old, new in (
-        (Subset(before.train, np.array(kept)), after.train),
+        (Subset(before.train, np.array(good)), after.train),
         (before.test, after.test),
     ):
         for i in range(len(old)):
@@ -112,7 +112,7 @@ def test_several_labels_and_unsplit_data(tmp_path: Path, layout: str) -> None:
     assert after.test.labels.values.tolist() == before.test.labels.values.tolist()
     assert (
         after.whole.image(4).content() == before.whole.image(4).content()
-    )  # small enough: kept byte for byte
+    )  # small enough: copied byte for byte
 
 
 def test_what_becomes_of_one_image() -> None:

@@ -56,11 +56,11 @@ def test_repeats_fill_an_epoch_with_fewer_images(
     total = steps(2, images, batch)
     stream = [s for k in range(total) for s in batch_samples(seed, k, images, batch, repeats)]
     for epoch in range(2):
-        seen = Counter(index for e, index, _ in stream if e == epoch)
+        counts = Counter(index for e, index, _ in stream if e == epoch)
         order = [int(i) for i in epoch_order(seed, epoch, images)]
         theirs = [i for i in order for _ in range(repeats)][:images]
         if epoch == 0 or len(stream) == 2 * images:
-            assert seen == Counter(theirs)
+            assert counts == Counter(theirs)
     assert len(set(stream)) == len(stream)  # no copy comes twice
 
 
@@ -70,7 +70,7 @@ def test_one_copy_each_is_the_plain_order() -> None:
     assert batch_samples(4, 7, 33, 10) == [(e, orders[e][place], 0) for e, place in stream]
 
 
-def test_copies_of_an_image_are_no_neighbors_and_draw_anew() -> None:
+def test_copies_of_an_image_are_apart_and_draw_on_their_own() -> None:
     samples = batch_samples(4, 3, 1000, 48, 3)
     indices = [index for _, index, _ in samples]
     assert len(set(indices)) == 16

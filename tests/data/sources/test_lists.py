@@ -87,7 +87,7 @@ def test_labels_follow_the_model(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "says"),
+    ("lines", "message"),
     [
         (["path,label"], "lists no images"),
         (["a/000.png,cat"], "must begin with a line of column names"),
@@ -105,15 +105,15 @@ def test_labels_follow_the_model(here: Path) -> None:
         (["path,label,split", "a/000.png,x,train", "a/001.png,y,test"], "contains class 'y'"),
     ],
 )
-def test_bad_csv_lists_in_one_line(here: Path, lines: list[str], says: str) -> None:
+def test_bad_csv_lists_in_one_line(here: Path, lines: list[str], message: str) -> None:
     with pytest.raises(ValueError) as caught:
         open_data(csv(here, *lines))
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("[1]", "line 1 is not a JSON object"),
         ('{"path": 1, "label": 2', "line 1 is not a JSON object"),
@@ -125,11 +125,11 @@ def test_bad_csv_lists_in_one_line(here: Path, lines: list[str], says: str) -> N
         ('{"path": "a\\u0000b", "label": 1}', "line 1 has no path"),
     ],
 )
-def test_bad_json_lists_in_one_line(here: Path, text: str, says: str) -> None:
+def test_bad_json_lists_in_one_line(here: Path, text: str, message: str) -> None:
     (here / "list.jsonl").write_text(text)
     with pytest.raises(ValueError) as caught:
         open_data(str(here / "list.jsonl"))
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

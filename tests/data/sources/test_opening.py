@@ -19,7 +19,7 @@ from vitlab.errors import DataError
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda p: p / "nowhere", "no such file or folder"),
         (lambda p: p, "is empty: put the images of each class into a folder of its name"),
@@ -35,10 +35,10 @@ from vitlab.errors import DataError
         ),
     ],
 )
-def test_bad_data_in_one_line(tmp_path: Path, make: object, says: str) -> None:
+def test_bad_data_in_one_line(tmp_path: Path, make: object, message: str) -> None:
     with pytest.raises(DataError) as caught:
         opening.open_data(str(make(tmp_path)))
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

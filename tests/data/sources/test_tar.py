@@ -77,7 +77,7 @@ def refused(data: bytes) -> str:
     return str(caught.value)
 
 
-def test_damage_is_told_with_its_place():
+def test_damage_is_reported_with_its_offset():
     data = archive("ustar", ["a.jpg", "b.jpg", "c.jpg"])
     end = 512 * 2 + 512 * 2 + 512 * 3
     assert refused(b"") == (

@@ -39,11 +39,11 @@ def write(file: Path, *members: tuple[str, bytes]) -> Path:
 
 
 def samples(first: int, count: int, kind: str = "cls") -> list[tuple[str, bytes]]:
-    said = []
+    members = []
     for i in range(first, first + count):
         label = str(i % 3) if kind == "cls" else json.dumps({"label": i % 3})
-        said += [(f"{i:05d}.png", png(i, i % 3)), (f"{i:05d}.{kind}", label.encode())]
-    return said
+        members += [(f"{i:05d}.png", png(i, i % 3)), (f"{i:05d}.{kind}", label.encode())]
+    return members
 
 
 @pytest.fixture
@@ -68,12 +68,12 @@ def test_globs_braces_and_folders(three: Path, data: str) -> None:
 
 @pytest.mark.parametrize("kind", ["json", "txt"])
 def test_other_label_members_and_splits_by_name(tmp_path: Path, kind: str) -> None:
-    said = samples(0, 6, kind)
+    members = samples(0, 6, kind)
     if kind == "txt":
         words = (b"cat", b"dog", b"cat")
-        said = [(n, words[int(n[4]) % 3] if n.endswith("txt") else c) for n, c in said]
-    write(tmp_path / "x-train-0.tar", *said)
-    write(tmp_path / "val" / "0.tar", *said[:4])
+        members = [(n, words[int(n[4]) % 3] if n.endswith("txt") else c) for n, c in members]
+    write(tmp_path / "x-train-0.tar", *members)
+    write(tmp_path / "val" / "0.tar", *members[:4])
     splits = open_data(str(tmp_path / "{x-train-0,val/0}.tar"))
     assert (len(splits.train), len(splits.test), splits.whole) == (6, 2, None)
     assert splits.classes == (("cat", "dog") if kind == "txt" else ("0", "1", "2"))
@@ -92,10 +92,10 @@ def test_class_names_beside_the_shards(three: Path) -> None:
 
 
 def test_several_labels(tmp_path: Path) -> None:
-    said = [(f"{i}.png", png(i)) for i in range(4)]
+    members = [(f"{i}.png", png(i)) for i in range(4)]
     rows = [["a"], ["b", "a"], [], ["b"]]
-    said += [(f"{i}.json", json.dumps({"labels": row}).encode()) for i, row in enumerate(rows)]
-    whole = open_data(str(write(tmp_path / "x.tar", *said))).whole
+    members += [(f"{i}.json", json.dumps({"labels": row}).encode()) for i, row in enumerate(rows)]
+    whole = open_data(str(write(tmp_path / "x.tar", *members))).whole
     assert whole is not None
     assert whole.labels.values.tolist() == [[1, 0], [1, 1], [0, 0], [0, 1]]
 
@@ -116,13 +116,13 @@ def test_the_index_is_kept_and_forgotten_when_the_shard_changes(
 ) -> None:
     place = str(three / "photos-000.tar")
     first = shards.index_shard(place)
-    kept = list(Path(os.environ["VITLAB_CACHE"]).rglob("*.json"))
-    assert len(kept) == 1
+    cached = list(Path(os.environ["VITLAB_CACHE"]).rglob("*.json"))
+    assert len(cached) == 1
     scan, again = shards._scan, []
     monkeypatch.setattr(shards, "_scan", lambda *given: again.append(1) or scan(*given))
     assert shards.index_shard(place) == first
     assert not again
-    kept[0].write_text(kept[0].read_text()[:-30])  # damaged: gone through anew
+    cached[0].write_text(cached[0].read_text()[:-30])  # damaged: scanned again
     assert shards.index_shard(place) == first
     assert len(again) == 1
     write(Path(place), *samples(0, 2))

@@ -113,6 +113,12 @@ def test_classes_without_names_are_numbers(photos: Path) -> None:
     made = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", classes=3, image_size=16)
     answer = vitlab.classify(made, [str(photos / "red" / "000.png")])[0]
     assert sorted(name for name, _ in answer.classes) == ["0", "1", "2"]
+    many = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", classes=200, image_size=16)
+    with torch.no_grad():
+        for weight in many.parameters():
+            weight.zero_()
+    answer = vitlab.classify(many, [str(photos / "red" / "000.png")])[0]
+    assert [name for name, _ in answer.classes] == ["0", "1", "2", "3", "4"]  # ties in order
 
 
 def test_images_are_found_by_file_folder_and_pattern(tmp_path: Path) -> None:

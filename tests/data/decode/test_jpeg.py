@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitlab.data.decode import decoding, jpeg
-from vitlab.data.decode.orientation import BACK, turn, turn_box
+from vitlab.data.decode import jpeg
+from vitlab.data.decode.metadata import BACK, turn, turn_box
+from vitlab.data.decode.stored import EncodedImage
 from vitlab.errors import ImageError, UserError
 
 ROWS, COLUMNS = 150, 203
@@ -43,7 +44,8 @@ KINDS = {
 
 
 def fast(data, box, at_least, channels=3, cut=True):
-    return decoding.decode_box(data, channels, "name", lambda rows, columns: box, at_least, cut=cut)
+    image = EncodedImage(data, "name")
+    return image.decode_box(channels, lambda rows, columns: box, at_least, cut=cut)
 
 
 @pytest.mark.parametrize("cut", [False, True])
@@ -51,7 +53,7 @@ def fast(data, box, at_least, channels=3, cut=True):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_box_at_full_size_has_pillows_pixels(kind, channels, cut):
     data = KINDS[kind]
-    whole = decoding.decode(data, channels)
+    whole = EncodedImage(data).decode(channels)
     rows, columns = whole.shape[:2]
     for box in [(0, 0, columns, rows), (3, 5, 60, 40), (70, 80, 101, 99), (1, 2, 3, 4)]:
         left, top, right, bottom = box
@@ -133,7 +135,7 @@ def test_truncated_files_are_refused(kind, share, box, ending):
             fast(short, box, (20, 30))
     elif kind != "progressive" and share > 0.5:  # these rows are there
         assert np.array_equal(
-            fast(short, box, (20, 30))[0][:20, :30], decoding.decode(data, 3)[:20, :30]
+            fast(short, box, (20, 30))[0][:20, :30], EncodedImage(data).decode(3)[:20, :30]
         )
 
 
@@ -143,7 +145,11 @@ def test_garbled_data_is_refused_and_not_filled_up():
     data[start : start + 1000] = b"\xff\x00\xfe" * 333 + b"\0"
     with pytest.raises(ImageError, match=r"^name: damaged JPEG \(Corrupt JPEG data"):
         fast(bytes(data), WHOLE, (ROWS, COLUMNS))
-    assert decoding.decode(bytes(data), 3).shape == (ROWS, COLUMNS, 3)  # Pillow alone sees nothing
+    assert EncodedImage(bytes(data)).decode(3).shape == (
+        ROWS,
+        COLUMNS,
+        3,
+    )  # Pillow alone sees nothing
 
 
 def test_what_libjpeg_merely_grumbles_about_is_pillows_to_decide():
@@ -153,7 +159,7 @@ def test_what_libjpeg_merely_grumbles_about_is_pillows_to_decide():
     with pytest.raises(ValueError) as caught:
         jpeg.decode(odd, ROWS, COLUMNS, False, 1, ROWS)
     assert not isinstance(caught.value, UserError)
-    assert np.array_equal(fast(odd, WHOLE, (ROWS, COLUMNS))[0], decoding.decode(data, 3))
+    assert np.array_equal(fast(odd, WHOLE, (ROWS, COLUMNS))[0], EncodedImage(data).decode(3))
 
 
 def test_other_formats_and_alpha_take_pillows_way():

@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import photo
 from vitlab.data.augment.policy import draws_needed
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches
 from vitlab.data.loading.loader import choose_workers, evaluation_loader, training_loader
 from vitlab.data.settings import Augment
 from vitlab.data.sources.arrays import Arrays
+from vitlab.data.sources.folders import Files
 from vitlab.data.sources.opening import open_data
+from vitlab.images import ImageSpec
 from vitlab.models.config import ViTConfig
 
 CONFIG = ViTConfig(width=16, heads=2, patch=4, image_size=(16, 24), classes=3)
@@ -125,6 +128,17 @@ def test_pixels_get_the_channels_the_model_wants(have: int, want: int) -> None:
         assert np.array_equal(got[..., 0], theirs)
     else:
         assert np.array_equal(got, np.broadcast_to(pixels, got.shape))
+
+
+def test_damage_anywhere_in_a_jpeg_is_noticed_in_evaluation(tmp_path: Path) -> None:
+    """Also below the center crop, where training does not look."""
+    file = tmp_path / "tall.jpg"
+    photo(0, 640, 64).save(file, quality=95, subsampling=0)
+    file.write_bytes(file.read_bytes()[:-400])
+    source = Files(tmp_path, [file.name], SingleLabels.blank(1, 2), ("a", "b"))
+    batch = EvaluationBatches(source, ImageSpec(image_size=16), 1)[0]
+    assert len(batch) == 0
+    assert "tall.jpg: damaged JPEG (Premature end" in batch.bad[0][1]
 
 
 def test_workers_are_for_images_that_need_decoding(photos: Path) -> None:

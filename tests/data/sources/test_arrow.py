@@ -88,3 +88,23 @@ def test_a_hub_name_without_a_network_is_one_line() -> None:
         open_data("somebody/some-data")
     assert "nor could it be loaded as a data set of the Hugging Face Hub" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_data_set_of_one_split_is_split_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    file = next(parquet(tmp_path / "pq", test=20).glob("*.parquet"))
+    loaded = datasets.load_dataset("parquet", data_files={"test": str(file)})
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: loaded)
+    splits = open_data("somebody/some-data")
+    assert (len(splits.train), len(splits.test)) == (16, 4)
+    assert splits.train.name(0).startswith("somebody/some-data test row ")
+
+
+def test_a_file_is_never_taken_for_a_name_on_the_hub() -> None:
+    Path("some").mkdir()  # every test has a folder of its own
+    Path("some/file").write_text("x")
+    with pytest.raises(ValueError, match=r"^some/file is not a folder, a Parquet file"):
+        open_data("some/file")

@@ -1,5 +1,16 @@
-"""One image of a source as it is stored: an encoded file, or pixels in memory."""
+"""One image of a source as it is stored: an encoded file, or pixels in memory.
 
+Files are decoded to upright uint8 pixels. Transparent pixels are composited over white unless four
+channels are asked for. Gray is the ITU-R 601 luma. Samples of 16 bits keep their high byte, which
+undoes both usual ways of widening 8 bits. 32-bit integers must lie in 0...65535 and are read as 16
+bits. Floats are read as 0 (black) to 1 (white) and clipped, but refused outside -1...2, where
+clipping would destroy the image unnoticed. JPEGs in CMYK are read as inverted, as Adobe writes them
+and browsers read them. Colors are those stored in the file: ICC profiles and gamma are ignored, as
+is EXIF in text form.
+"""
+
+import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Protocol
@@ -7,14 +18,25 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from vitlab.data.decode import decoding
-from vitlab.data.decode.colors import MODES, convert
+from vitlab.data.decode import jpeg
+from vitlab.data.decode.colors import GRAY, MODES, convert, export, recolor
 from vitlab.data.decode.crop import crop_resize
-from vitlab.data.decode.formats import ENDINGS, format_of
+from vitlab.data.decode.headers import ENDINGS, FORMATS, MAX_PIXELS, Header, format_of, opened
+from vitlab.data.decode.metadata import BACK, turn, turn_box
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
-from vitlab.errors import ImageError
+from vitlab.errors import ImageError, UserError
 
 _AS_THEY_ARE = ("JPEG", "PNG", "WEBP")  # formats that a copy keeps byte for byte
+
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 class StoredImage(Protocol):
@@ -33,7 +55,7 @@ class StoredImage(Protocol):
     def decode_box(
         self, channels: int, choose: ChooseBox, at_least: tuple[float, float], *, cut: bool = False
     ) -> tuple[Pixels, Box]:
-        """Return what one box of the image needs, and the box within it; see `decoding`."""
+        """Return what one box of the image needs, and the box within it."""
 
     def content(self) -> bytes:
         """Return the bytes by which the image is recognized: the file, or the pixels."""
@@ -49,24 +71,84 @@ class StoredImage(Protocol):
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """The bytes of an image file."""
+    """The bytes of an image file, and what to call it in an error."""
 
     data: bytes
-    name: str
+    name: str = "image"
 
     def shape(self) -> tuple[int, int, int]:
-        """Return rows, columns and channels, from the header alone."""
-        return decoding.shape(self.data, self.name)
+        """Return rows, columns and channels of the upright image, from the header alone.
 
-    def decode(self, channels: int) -> Pixels:
-        """Return the whole image, (rows, columns, channels)."""
-        return decoding.decode(self.data, channels, self.name)
+        Channels are 1 where the file can hold only grays, with or without transparency, else 3. A
+        palette counts as color, whatever is in it.
+
+        Raises:
+            ImageError: as `decode`.
+        """
+        with opened(self.data, self.name) as header:
+            image = header.image
+            # 16-bit gray with alpha is the one gray kind that Pillow opens as color
+            gray = image.mode in GRAY or (image.format == "PNG" and self.data[25] == 4)
+            return *header.size, 1 if gray else 3
+
+    def decode(
+        self,
+        channels: int,
+        *,
+        max_pixels: int = MAX_PIXELS,
+        formats: Collection[str] = FORMATS,
+        at_least: tuple[int, int] | None = None,
+    ) -> Pixels:
+        """Decode the first frame, upright, in the colors asked for.
+
+        Args:
+            channels: 1 (gray), 3 (RGB) or 4 (RGBA)
+            max_pixels: the most pixels the image, and a tile of a TIFF, may have
+            formats: the formats accepted, from `FORMATS`
+            at_least: rows and columns that will be needed. A JPEG at least four times larger both
+                ways may then be decoded at 1/2, 1/4 or 1/8 of its size, never below twice what is
+                needed: take boxes from the shape of the result, not from `shape`
+
+        Returns:
+            Pixels of shape (rows, columns, channels), C-contiguous and writable.
+
+        Raises:
+            ImageError: the file is not an image in an accepted format, is damaged, or is too large.
+        """
+        if channels not in MODES:
+            raise ValueError(f"channels must be 1, 3 or 4, not {channels}")
+        with opened(self.data, self.name, max_pixels, formats) as header:
+            if at_least is not None:
+                rows, columns = reversed(at_least) if header.orientation >= 5 else at_least
+                header.image.draft(None, (2 * columns, 2 * rows))
+            return _whole(header, channels)
 
     def decode_box(
         self, channels: int, choose: ChooseBox, at_least: tuple[float, float], *, cut: bool = False
     ) -> tuple[Pixels, Box]:
-        """Return what one box of the image needs, and the box within it; see `decoding`."""
-        return decoding.decode_box(self.data, channels, self.name, choose, at_least, cut=cut)
+        """Decode what one box of the image needs: the fast way for JPEGs, `decode`'s for the rest.
+
+        A JPEG is decoded at 1/2, 1/4 or 1/8 of its size where the box then still has the rows and
+        columns asked for, and with `cut` down to the last row of the box only. The pixels are those
+        that Pillow decodes at that scale. A truncated or corrupt JPEG is refused.
+
+        Args:
+            channels: 1 (gray), 3 (RGB) or 4 (RGBA)
+            choose: the box, given the rows and columns of the upright image
+            at_least: rows and columns that the box must have in the result
+            cut: whether what lies below the box may be left out; damage there goes unnoticed
+
+        Returns:
+            Upright pixels (rows, columns, channels), a view at times, and the box within them.
+
+        Raises:
+            ImageError: as `decode`.
+        """
+        with opened(self.data, self.name) as header:
+            box = choose(*header.size)
+            if (part := _fast(header, box, at_least, cut)) is not None:
+                return convert(part[0], channels), part[1]
+            return _whole(header, channels), box
 
     def content(self) -> bytes:
         """Return the file."""
@@ -139,3 +221,35 @@ def _encoded(pixels: Pixels, kind: str, **options: Any) -> tuple[bytes, str]:
     image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else np.asarray(pixels))
     image.save(stream, kind, **options)
     return stream.getvalue(), ENDINGS[kind][0]
+
+
+def _whole(header: Header, channels: int) -> Pixels:
+    """Decode by Pillow, and turn upright."""
+    header.image.load()
+    image = recolor(header.image, channels)
+    if header.orientation in _TURNS:
+        image = image.transpose(_TURNS[header.orientation])
+    return export(image, channels)
+
+
+def _fast(
+    header: Header, box: Box, at_least: tuple[float, float], cut: bool
+) -> tuple[Pixels, Box] | None:
+    """Decode the box and its surroundings by `jpeg.decode`; None where only Pillow can tell."""
+    image, orientation = header.image, header.orientation
+    supported = image.format == "JPEG" and image.mode in ("L", "RGB")
+    if not supported or image.info.get("adobe_transform") == 0:  # colors stored as RGB
+        return None
+    columns, rows = image.size
+    left, top, right, bottom = turn_box(box, BACK.get(orientation, orientation), *header.size)
+    high, wide = reversed(at_least) if orientation >= 5 else at_least
+    scale = jpeg.scale_for(right - left, bottom - top, wide, high)
+    until = min(rows, math.ceil(bottom)) if cut else rows
+    try:
+        pixels = jpeg.decode(header.data, rows, columns, image.mode == "L", scale, until)
+    except UserError:
+        raise
+    except ValueError:  # a warning that may be harmless
+        return None
+    inside = (left / scale, top / scale, right / scale, bottom / scale)
+    return turn(pixels, orientation), turn_box(inside, orientation, *pixels.shape[:2])

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from vitlab.data.decode.formats import SUFFIXES
+from vitlab.data.decode.headers import SUFFIXES
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.labels import Labels, SingleLabels, check_classes
 from vitlab.data.sources.filenames import Names

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from vitlab.data.decode import colors, decoding, formats, headers
+from vitlab.data.decode import colors, headers
+from vitlab.data.decode.stored import EncodedImage
 from vitlab.errors import ImageError, UserError
 
 ROWS, COLUMNS = 7, 11
@@ -31,6 +32,14 @@ LOSSLESS = [
     ("TIFF", {"compression": "tiff_lzw"}),
     ("TIFF", {"compression": "tiff_adobe_deflate"}),
 ]
+
+
+def decode(data, channels, name="image", **options):
+    return EncodedImage(data, name).decode(channels, **options)
+
+
+def shape(data, name="image"):
+    return EncodedImage(data, name).shape()
 
 
 def save(image, kind="PNG", **options):
@@ -124,19 +133,19 @@ def check(data, colors, alpha=None, tolerance=0):
     opaque = rgb if alpha is None else over_white(rgb, alpha)
     gray = opaque[..., :1] if colors.shape[2] == 1 else luma(opaque)
     for channels, expected in ((1, gray), (3, opaque)):
-        result = decoding.decode(data, channels)
+        result = decode(data, channels)
         assert result.shape == expected.shape
         assert result.dtype == np.uint8
         assert result.flags.c_contiguous
         assert result.flags.writeable
         assert np.abs(result.astype(int) - expected).max() <= tolerance
-    result = decoding.decode(data, 4)
+    result = decode(data, 4)
     assert result.flags.c_contiguous
     expected = np.full_like(rgb[..., :1], 255) if alpha is None else alpha
     assert np.array_equal(result[..., 3:], expected)
     visible = expected[..., 0] > 0  # the color under full transparency does not matter
     assert np.abs(result[visible][:, :3].astype(int) - rgb[visible]).max() <= tolerance
-    assert decoding.shape(data)[:2] == colors.shape[:2]
+    assert shape(data)[:2] == colors.shape[:2]
 
 
 # ---- colors
@@ -146,14 +155,14 @@ def check(data, colors, alpha=None, tolerance=0):
 def test_rgb(kind, options):
     data = save(Image.fromarray(RGB), kind, **options)
     check(data, RGB)
-    assert decoding.shape(data) == (ROWS, COLUMNS, 3)
+    assert shape(data) == (ROWS, COLUMNS, 3)
 
 
 @pytest.mark.parametrize(("kind", "options"), [*LOSSLESS, ("GIF", {})])
 def test_grey(kind, options):
     data = save(Image.fromarray(GREY[..., 0]), kind, **options)
     check(data, GREY)
-    assert decoding.shape(data) == (ROWS, COLUMNS, 3 if kind == "GIF" else 1)  # a GIF has a palette
+    assert shape(data) == (ROWS, COLUMNS, 3 if kind == "GIF" else 1)  # a GIF has a palette
 
 
 @pytest.mark.parametrize(
@@ -163,7 +172,7 @@ def test_one_bit(kind, options):
     bits = GREY % 2 * np.uint8(255)
     data = save(Image.fromarray(bits[..., 0]).convert("1"), kind, **options)
     check(data, bits)
-    assert kind == "GIF" or decoding.shape(data)[2] == 1
+    assert kind == "GIF" or shape(data)[2] == 1
 
 
 @pytest.mark.parametrize(("kind", "options"), [*LOSSLESS, ("GIF", {})])
@@ -174,14 +183,14 @@ def test_palette(kind, options):
     image.putpalette(palette.tobytes())
     data = save(image, kind, **options)
     check(data, palette[GREY[..., 0]])
-    assert decoding.shape(data)[2] == 3
+    assert shape(data)[2] == 3
 
 
 @pytest.mark.parametrize("value", [0, 1, 100, 254, 255])
 def test_grey_jpeg(value):
     data = flat_jpeg([value])
     check(data, np.full((8, 8, 1), value, np.uint8))
-    assert decoding.shape(data) == (8, 8, 1)
+    assert shape(data) == (8, 8, 1)
 
 
 @pytest.mark.parametrize("rgb", [(255, 0, 0), (0, 200, 0), (10, 20, 250), (255, 255, 255)])
@@ -253,7 +262,7 @@ HIGH = (WIDE // 256).astype(np.uint8)[..., None]
 def test_16_bit_grey_png():
     data = png(1, WIDE.size, 16, 0, WIDE.astype(">u2"))
     check(data, HIGH)
-    assert decoding.shape(data) == (1, WIDE.size, 1)
+    assert shape(data) == (1, WIDE.size, 1)
 
 
 def test_widened_8_bits_come_back():
@@ -274,7 +283,7 @@ def test_16_bit_alpha_png():
     check(png(ROWS, COLUMNS, 16, 6, wide), high[..., :3], high[..., 3:])
     data = png(ROWS, COLUMNS, 16, 4, np.ascontiguousarray(wide[..., :2]))
     check(data, high[..., :1], high[..., 1:2])
-    assert decoding.shape(data)[2] == 1
+    assert shape(data)[2] == 1
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
@@ -282,7 +291,7 @@ def test_16_bit_grey_tiff(order):
     tags = {256: WIDE.size, 257: 1, 258: (16,)}
     data = tiff(WIDE.astype(order + "u2").tobytes(), tags, order)
     check(data, HIGH)
-    assert decoding.shape(data) == (1, WIDE.size, 1)
+    assert shape(data) == (1, WIDE.size, 1)
 
 
 def test_white_is_zero_tiff():
@@ -303,20 +312,20 @@ def test_12_bit_tiff():
 def test_32_bit_integers():
     data = save(Image.fromarray(WIDE.astype(np.int32)), "TIFF")
     check(data, HIGH)
-    assert decoding.shape(data)[2] == 1
+    assert shape(data)[2] == 1
     for values in ([0, 65536], [-1, 7]):
         with pytest.raises(ImageError, match=f"integers from {values[0]} to {values[1]}; only 0"):
-            decoding.decode(save(Image.fromarray(np.array([values], np.int32)), "TIFF"), 1)
+            decode(save(Image.fromarray(np.array([values], np.int32)), "TIFF"), 1)
 
 
 def test_floats():
     values = np.array([[0, 0.25, 0.5, 1, 1.5, -0.5, 0.1]], np.float32)
     data = save(Image.fromarray(values), "TIFF")
     check(data, np.array([[0, 64, 128, 255, 255, 0, 26]], np.uint8)[..., None])
-    assert decoding.shape(data)[2] == 1
+    assert shape(data)[2] == 1
     for odd in (3.0, -2.0, np.nan, np.inf):
         with pytest.raises(ImageError, match="convert to 8 bits"):
-            decoding.decode(save(Image.fromarray(np.array([[0.5, odd]], np.float32)), "TIFF"), 1)
+            decode(save(Image.fromarray(np.array([[0.5, odd]], np.float32)), "TIFF"), 1)
 
 
 # ---- transparency
@@ -329,7 +338,7 @@ def test_alpha(kind, options):
     pair = Image.frombytes("LA", (COLUMNS, ROWS), np.concatenate([GREY, ALPHA], 2).tobytes())
     data = save(pair, kind, **options)
     check(data, GREY, ALPHA)
-    assert decoding.shape(data) == (ROWS, COLUMNS, 1)
+    assert shape(data) == (ROWS, COLUMNS, 1)
 
 
 def test_alpha_webp():
@@ -408,7 +417,7 @@ def test_alpha_bmp():
     check(bmp(np.concatenate([RGB, ALPHA], axis=2)), RGB, ALPHA)
     unwritten = np.concatenate([RGB, 0 * ALPHA], axis=2)
     check(bmp(unwritten), RGB)
-    assert (decoding.decode(save(Image.fromarray(unwritten)), 3) == 255).all()  # a PNG means it
+    assert (decode(save(Image.fromarray(unwritten)), 3) == 255).all()  # a PNG means it
 
 
 # ---- orientation
@@ -443,8 +452,8 @@ def test_orientation(kind, orientation):
     else:
         options = {"lossless": True} if kind == "WEBP" else {"subsampling": 0, "quality": 100}
         data = save(image, kind, exif=exif(orientation), **options)
-    assert decoding.shape(data)[:2] == (ROWS, COLUMNS)
-    result = decoding.decode(data, 3)
+    assert shape(data)[:2] == (ROWS, COLUMNS)
+    result = decode(data, 3)
     assert result.flags.c_contiguous
     assert result.shape == RGB.shape
     # noise in JPEG: any other orientation differs by 40 on average
@@ -454,14 +463,14 @@ def test_orientation(kind, orientation):
 @pytest.mark.parametrize(("order", "kind"), [("<", 3), (">", 3), ("<", 4), (">", 4)])
 def test_orientation_encodings(order, kind):
     data = save(Image.fromarray(stored(RGB, 6)), exif=exif(6, order, kind))
-    assert np.array_equal(decoding.decode(data, 3), RGB)
+    assert np.array_equal(decode(data, 3), RGB)
 
 
 def test_orientation_after_the_pixels():
     data = save(Image.fromarray(stored(RGB, 8)))
     late = data[:-12] + chunk(b"eXIf", exif(8)[6:]) + data[-12:]
-    assert decoding.shape(late)[:2] == (ROWS, COLUMNS)
-    assert np.array_equal(decoding.decode(late, 3), RGB)
+    assert shape(late)[:2] == (ROWS, COLUMNS)
+    assert np.array_equal(decode(late, 3), RGB)
 
 
 BROKEN_EXIF = [
@@ -489,8 +498,8 @@ def test_broken_exif_is_ignored(kind, block):
         at = data.index(b"\xff\xe0")
         data = data[:at] + data[at + 18 :]
         assert b"JFIF" not in data
-    assert decoding.decode(data, 1).shape == (ROWS, COLUMNS, 1)
-    assert decoding.shape(data)[:2] == (ROWS, COLUMNS)
+    assert decode(data, 1).shape == (ROWS, COLUMNS, 1)
+    assert shape(data)[:2] == (ROWS, COLUMNS)
 
 
 def test_xmp_does_not_turn():
@@ -500,8 +509,8 @@ def test_xmp_does_not_turn():
         save(Image.fromarray(RGB), "WEBP", xmp=xmp),
         save(Image.fromarray(RGB), "JPEG", xmp=xmp),
     ):
-        assert decoding.decode(data, 3).shape == RGB.shape
-        assert decoding.shape(data)[:2] == (ROWS, COLUMNS)
+        assert decode(data, 3).shape == RGB.shape
+        assert shape(data)[:2] == (ROWS, COLUMNS)
 
 
 @pytest.mark.parametrize("band", [1, COLUMNS, 3 * COLUMNS + 1, ROWS * COLUMNS, 10**6])
@@ -527,15 +536,15 @@ def test_first_frame(kind):
 def test_default_image_of_an_animation():
     frames = [Image.new("RGB", (5, 5), (level, 0, 0)) for level in (200, 100, 30)]
     data = save(frames[0], save_all=True, append_images=frames[1:], default_image=True)
-    assert (decoding.decode(data, 3)[..., 0] == 200).all()
+    assert (decode(data, 3)[..., 0] == 200).all()
 
 
 # ---- refusals
 
 
-def refused(data, *words, call=decoding.decode, **options):
+def refused(data, *words, call=decode, **options):
     """Decoding, or reading the header, fails in one line that has the name and the words."""
-    arguments = (data, 3) if call is decoding.decode else (data,)
+    arguments = (data, 3) if call is decode else (data,)
     with pytest.raises(ImageError) as caught:
         call(*arguments, name="cats/one\ntwo.jpg", **options)
     message = str(caught.value)
@@ -562,7 +571,7 @@ def refused(data, *words, call=decoding.decode, **options):
         b"\0",
     ],
 )
-@pytest.mark.parametrize("call", [decoding.decode, decoding.shape])
+@pytest.mark.parametrize("call", [decode, shape])
 def test_other_formats(data, call):
     refused(data, "not a JPEG, PNG, WEBP, GIF, BMP, TIFF image", call=call)
 
@@ -571,22 +580,22 @@ def test_empty():
     refused(b"", "empty")
 
 
-@pytest.mark.parametrize("kind", formats.FORMATS)
+@pytest.mark.parametrize("kind", headers.FORMATS)
 def test_only_the_formats_asked_for(kind):
     data = save(Image.fromarray(GREY[..., 0]), kind)
-    others = [other for other in formats.FORMATS if other != kind]
+    others = [other for other in headers.FORMATS if other != kind]
     refused(data, f"not a {', '.join(others)} image", formats=others)
-    assert decoding.decode(data, 3, formats=[kind]).shape == RGB.shape
+    assert decode(data, 3, formats=[kind]).shape == RGB.shape
 
 
-@pytest.mark.parametrize("kind", formats.FORMATS)
+@pytest.mark.parametrize("kind", headers.FORMATS)
 def test_signature_alone(kind):
     refused(save(Image.fromarray(GREY[..., 0]), kind)[:13], "damaged")
 
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [(kind, {}) for kind in formats.FORMATS if kind != "TIFF"] + [("JPEG", {"progressive": True})],
+    [(kind, {}) for kind in headers.FORMATS if kind != "TIFF"] + [("JPEG", {"progressive": True})],
 )
 def test_truncated(kind, options):
     """Cut in the middle of the pixels: refused, never gray below."""
@@ -600,7 +609,7 @@ def test_truncated_tiff():
     """Pixels that lie beyond the end, and packed ones of which a part is lost."""
     noise = np.random.default_rng(4).integers(0, 256, (90, 110, 3), dtype=np.uint8)
     tags = {256: 110, 257: 90, 258: (8, 8, 8), 262: 2, 277: 3}
-    assert np.array_equal(decoding.decode(tiff(noise.tobytes(), tags), 3), noise)
+    assert np.array_equal(decode(tiff(noise.tobytes(), tags), 3), noise)
     refused(tiff(noise.tobytes(), {**tags, 273: 2000}), "damaged")
     packed = save(Image.fromarray(noise), "TIFF", compression="tiff_lzw")
     refused(packed[:2000] + bytes(3000) + packed[5000:], "damaged")
@@ -625,8 +634,8 @@ def bomb(kind):
     return lossless[:21] + side + lossless[25:]
 
 
-@pytest.mark.parametrize("kind", formats.FORMATS)
-@pytest.mark.parametrize("call", [decoding.decode, decoding.shape])
+@pytest.mark.parametrize("kind", headers.FORMATS)
+@pytest.mark.parametrize("call", [decode, shape])
 def test_bomb(kind, call):
     data = bomb(kind)
     tracemalloc.start()
@@ -640,9 +649,9 @@ def test_bomb(kind, call):
 def test_bomb_ignores_pillows_own_limit(monkeypatch):
     """Neither a low limit of the process refuses an image, nor a missing one lets it in."""
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 60)  # of 77: a warning for Pillow
-    for kind in formats.FORMATS:
+    for kind in headers.FORMATS:
         data = save(Image.fromarray(GREY[..., 0]), kind)
-        assert decoding.decode(data, 1).shape == GREY.shape
+        assert decode(data, 1).shape == GREY.shape
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     refused(bomb("WEBP"), "exceed the limit of 50,000,000")
 
@@ -663,13 +672,13 @@ def test_webp_canvas_is_checked_before_it_is_allocated(monkeypatch):
 def test_max_pixels():
     data = save(Image.fromarray(RGB))
     refused(data, "11 x 7 pixels exceed the limit of 76", max_pixels=76)
-    assert decoding.decode(data, 3, max_pixels=77).shape == RGB.shape
+    assert decode(data, 3, max_pixels=77).shape == RGB.shape
 
 
 def test_max_bytes(monkeypatch):
     data = save(Image.fromarray(RGB))
     monkeypatch.setattr(headers, "MAX_BYTES", len(data))
-    decoding.decode(data, 3)
+    decode(data, 3)
     monkeypatch.setattr(headers, "MAX_BYTES", len(data) - 1)
     refused(data, f"{len(data)} bytes exceed the limit of {len(data) - 1}")
 
@@ -684,13 +693,13 @@ def test_many_scans():
     data = save(Image.fromarray(RGB), "JPEG", progressive=True)
     last = data[data.rindex(b"\xff\xda") : -2]
     many = data[:-2] + last * 200 + data[-2:]
-    assert decoding.decode(many, 3).shape == RGB.shape
+    assert decode(many, 3).shape == RGB.shape
     refused(many, "scans", max_pixels=ROWS * COLUMNS)
 
 
 def test_wrong_channels_are_the_callers_error():
     with pytest.raises(ValueError, match="channels must be 1, 3 or 4, not 2") as caught:
-        decoding.decode(save(Image.fromarray(RGB)), 2)
+        decode(save(Image.fromarray(RGB)), 2)
     assert not isinstance(caught.value, UserError)
 
 
@@ -727,9 +736,9 @@ def odd_files():
 def test_odd_metadata(which):
     data = odd_files()[which]
     before = list(warnings.filters)
-    result = decoding.decode(data, 1)
+    result = decode(data, 1)
     assert np.abs(result.astype(int) - GREY).max() <= (6 if data[:2] == b"\xff\xd8" else 0)
-    assert decoding.shape(data) == GREY.shape
+    assert shape(data) == GREY.shape
     assert warnings.filters == before
 
 
@@ -751,7 +760,7 @@ def test_threads_leave_the_filters_alone():
 
     def work():
         for _ in range(50):
-            decoding.decode(data, 1)
+            decode(data, 1)
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # so that threads do meet
@@ -807,11 +816,11 @@ SAMPLES = samples()
 def survives(data, channels):
     """Damage gives an array as promised (True) or ImageError (False), and nothing else."""
     try:
-        rows, columns, _ = decoding.shape(data)
+        rows, columns, _ = shape(data)
     except ImageError:
         rows = columns = None
     try:
-        result = decoding.decode(data, channels, max_pixels=1_000_000)
+        result = decode(data, channels, max_pixels=1_000_000)
     except ImageError:
         return False
     assert result.shape == (rows, columns, channels)
@@ -850,25 +859,25 @@ def test_at_least():
     noise = np.random.default_rng(5).integers(0, 256, (50, 67), dtype=np.uint8)
     smooth = np.asarray(Image.fromarray(noise).resize((670, 500), Image.Resampling.BICUBIC))
     data = save(Image.fromarray(smooth), "JPEG", quality=95)
-    whole = decoding.decode(data, 1)
+    whole = decode(data, 1)
     for needed, factor in [((62, 83), 4), ((63, 83), 2), ((62, 84), 2), ((125, 167), 2)]:
-        reduced = decoding.decode(data, 1, at_least=needed)
+        reduced = decode(data, 1, at_least=needed)
         assert reduced.shape == (-(-500 // factor), -(-670 // factor), 1)
         full = whole[: 500 // factor * factor, : 670 // factor * factor, 0].astype(float)
         rows, columns = full.shape[0] // factor, full.shape[1] // factor
         means = full.reshape(rows, factor, columns, factor).mean(axis=(1, 3))
         assert np.abs(reduced[:rows, :columns, 0] - means).mean() < 2
     for needed in [(126, 167), (125, 168), (500, 670), (9000, 9000)]:
-        assert np.array_equal(decoding.decode(data, 1, at_least=needed), whole)
+        assert np.array_equal(decode(data, 1, at_least=needed), whole)
 
 
 def test_at_least_is_upright():
     image = Image.new("RGB", (400, 800))
     data = save(image, "JPEG", exif=exif(6))
-    assert decoding.shape(data)[:2] == (400, 800)
-    assert decoding.decode(data, 3, at_least=(50, 100)).shape == (100, 200, 3)
-    assert decoding.decode(data, 3, at_least=(100, 50)).shape == (200, 400, 3)
-    assert decoding.decode(save(image), 3, at_least=(5, 5)).shape == (
+    assert shape(data)[:2] == (400, 800)
+    assert decode(data, 3, at_least=(50, 100)).shape == (100, 200, 3)
+    assert decode(data, 3, at_least=(100, 50)).shape == (200, 400, 3)
+    assert decode(save(image), 3, at_least=(5, 5)).shape == (
         800,
         400,
         3,

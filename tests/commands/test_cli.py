@@ -8,6 +8,8 @@ import pytest
 
 import vitlab
 from conftest import call, environment, photo_folder
+from vitlab.commands.recipes import Recipes
+from vitlab.errors import UserError
 
 BAD = {
     "no command": (["fly"], "unknown command 'fly'; choose from train, evaluate"),
@@ -83,3 +85,34 @@ def test_python_dash_m_and_its_exit_status(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == f"vitlab train: no such file or folder: {tmp_path}/no\n"
+
+
+def test_an_interrupt_and_what_another_process_has_reported(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = KeyboardInterrupt("stopped after step 7")
+    error = UserError("refused")
+    for raised, status, words in (
+        (stop, 130, "vitlab recipes: stopped after step 7\n"),
+        (KeyboardInterrupt(), 130, "vitlab recipes: interrupted\n"),
+        (error, 2, "vitlab recipes: refused\n"),
+    ):
+
+        def run(options: object, raised: BaseException = raised) -> None:
+            raise raised
+
+        run.__annotations__ = {"options": Recipes}
+        monkeypatch.setattr("vitlab.commands.recipes.run", run)
+        assert call(capsys, "recipes") == (status, "", words)
+        raised.quiet = True  # type: ignore[attr-defined]
+        assert call(capsys, "recipes") == (status, "", "")
+
+
+def test_an_empty_result_prints_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(options: Recipes) -> dict[str, object]:
+        return {}
+
+    monkeypatch.setattr("vitlab.commands.recipes.run", run)
+    assert call(capsys, "recipes", "--json") == (0, "", "")

@@ -1,4 +1,4 @@
-"""The command `vitlab`: find the command, parse, run, print. Nothing heavy is imported early."""
+"""The command line: find the command, parse, run, print. Nothing heavy is imported early."""
 
 import importlib
 import json
@@ -45,14 +45,14 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def commands() -> tuple[str, ...]:
-    """The names of all commands: the files of `commands/`."""
+    """Return the names of all commands: the files of `commands/`."""
     folder = importlib.import_module("vitlab.commands").__path__
     found = [each.name.replace("_", "-") for each in pkgutil.iter_modules(folder)]
     return tuple(sorted(found, key=lambda name: (*FIRST, name).index(name)))
 
 
 def overview() -> str:
-    """What `vitlab --help` prints."""
+    """Return what `vitlab --help` prints."""
     lines = [f"  {name:<10}  {command_module(name).SUMMARY}" for name in commands()]
     return "\n".join(
         [
@@ -71,7 +71,7 @@ def overview() -> str:
 
 
 def command_module(name: str) -> ModuleType:
-    """The file of a command.
+    """Import the file of a command.
 
     Raises:
         OptionError: an unknown command, with the nearest known one.

@@ -1,6 +1,6 @@
-"""From the words of a command line to options, and the help that lists them.
+"""Turn the words of a command line into options, and options into help.
 
-tyro splits the words and sets the help; values are checked by the options themselves, so that the
+tyro splits the words and lays out the help. The options themselves check the values, so that the
 command line refuses the same things in the same words as Python.
 """
 
@@ -48,7 +48,7 @@ class Leaf:
 
 
 def parse(start: Start, words: Sequence[str], prog: str) -> dict[str, Any]:
-    """The options in the words of a command line, by their names; only those that are given.
+    """Return the options that the words of a command line give, by name.
 
     Args:
         start: the command's options
@@ -74,18 +74,18 @@ def parse(start: Start, words: Sequence[str], prog: str) -> dict[str, Any]:
 
 
 def required(start: Start) -> list[str]:
-    """What a command cannot run without, as it is written on the command line."""
+    """Return what a command cannot run without, as it is written on the command line."""
     return [_spelled(leaf) for leaf in leaves_of(start) if leaf.is_required]
 
 
 def missing(start: Start, given: dict[str, Any]) -> list[str]:
-    """What is required and not among the given options."""
+    """Return what is required but not among the given options."""
     absent = (leaf for leaf in leaves_of(start) if leaf.is_required and not given.get(leaf.name))
     return [_spelled(leaf) for leaf in absent]
 
 
 def help_text(start: Start, prog: str, summary: str) -> str:
-    """The text of `--help`: every option with its type, help and default.
+    """Return the text of `--help`: every option with its type, help and default.
 
     Args:
         start: options whose values are shown as the defaults, or their class
@@ -106,7 +106,7 @@ def help_text(start: Start, prog: str, summary: str) -> str:
 
 
 def leaves_of(start: Start, nested: bool = True) -> Iterator[Leaf]:
-    """The options of a command, those of its groups included, as `start` has them."""
+    """Yield the options of a command, including those of its groups, with the values of `start`."""
     kind = start if isinstance(start, type) else type(start)
     hidden: frozenset[str] = getattr(kind, "HIDDEN", frozenset())
     about = options_of(kind)
@@ -119,7 +119,7 @@ def leaves_of(start: Start, nested: bool = True) -> Iterator[Leaf]:
 
 
 def all_leaves(start: Start) -> Iterator[Leaf]:
-    """The options of a command, `json` and those of other kinds of its groups included."""
+    """Yield the options of a command, including `json` and those of other kinds of its groups."""
     found = {leaf.name: leaf for leaf in leaves_of(start)}
     for _, group in _groups(start):
         for kind in group.kinds():
@@ -132,14 +132,14 @@ def all_leaves(start: Start) -> Iterator[Leaf]:
 
 
 def summary_of(group: Options) -> str:
-    """The first sentence of a group's docstring, where there are docstrings."""
+    """Return the first paragraph of a group's docstring; nothing under `python -OO`."""
     kind = type(group)
     text = (kind.__doc__ or "").split("\n\n")[0]
     return "" if text.startswith(f"{kind.__name__}(") else " ".join(text.split())
 
 
 def _groups(start: Start) -> Iterator[tuple[str, Options]]:
-    """The groups of options within others, by the name of their field."""
+    """Yield nested groups of options with the name of their field."""
     for name, value in _values(start).items():
         if isinstance(value, Options):
             yield name, value
@@ -156,10 +156,10 @@ def _values(start: Start) -> dict[str, object]:
 
 
 def from_words(words: Sequence[str], hint: Any) -> object:
-    """What words mean for a type, if they mean anything; what they mean otherwise is refused later.
+    """Convert words to a value of a type where possible; options refuse the rest later.
 
-    `None` is None and `50%` is 0.5 where the type has such values; `3` is a number unless the type
-    is text; several words are a tuple.
+    `None` is None and `50%` is 0.5 if the type has such values; `3` is a number unless the type is
+    text; several words are a tuple.
     """
     kinds = _kinds(hint)
     several = [get_args(kind) for kind in kinds if get_origin(kind) is tuple]
@@ -170,7 +170,7 @@ def from_words(words: Sequence[str], hint: Any) -> object:
 
 
 def _kinds(hint: Any) -> list[Any]:
-    """The alternatives of a type."""
+    """Return the alternatives of a type."""
     return list(get_args(hint)) if get_origin(hint) in (Union, types.UnionType) else [hint]
 
 
@@ -196,7 +196,7 @@ def _from_word(word: str, kinds: list[Any]) -> object:
 
 
 def _run_tyro(kind: type, words: Sequence[str], prog: str) -> Any:
-    """Tyro's answer; its framed messages become one line of ours."""
+    """Let tyro parse; turn its framed messages into one line."""
     box = io.StringIO()
     try:
         with contextlib.redirect_stderr(box):
@@ -219,12 +219,12 @@ def _tyro(kind: type, words: Sequence[str], prog: str) -> Any:
 
 
 def _flat_class(leaves: list[Leaf]) -> type:
-    """A dataclass of all options for tyro to fill; what is not given stays `UNSET`."""
+    """Make a dataclass of all options for tyro to fill; what is not given stays `UNSET`."""
     return make_dataclass("Given", [_field(leaf, optional=True) for leaf in leaves])
 
 
 def _nested_class(start: Start, summary: str) -> type:
-    """A dataclass for tyro to set the help of, with a class for each group of options."""
+    """Make a dataclass for tyro to lay out the help of, with one class per group of options."""
     shown = {leaf.name for leaf in leaves_of(start)}
     own = [_field(leaf) for leaf in leaves_of(start, nested=False)]
     own.append(_field(Leaf("json", bool, JSON, False)))
@@ -237,7 +237,7 @@ def _nested_class(start: Start, summary: str) -> type:
 
 
 def _field(leaf: Leaf, optional: bool = False) -> tuple[str, Any, Any]:
-    """A field of one of the dataclasses that tyro reads."""
+    """Make a field of a dataclass that tyro reads."""
     import tyro
     from tyro.constructors import PrimitiveConstructorSpec
 
@@ -264,7 +264,7 @@ def _field(leaf: Leaf, optional: bool = False) -> tuple[str, Any, Any]:
 
 
 def _shape(leaf: Leaf) -> tuple[Any, str]:
-    """How many words an option takes, and how help shows them."""
+    """Return how many words an option takes, and its placeholder in the help."""
     if leaf.about.positional:
         many = get_origin(leaf.hint) is tuple
         name = leaf.name.upper()
@@ -294,7 +294,7 @@ def _metavar(kind: Any) -> str:
 
 
 def _shown(value: object) -> str:
-    """A default as it would be typed."""
+    """Format a default as it would be typed."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, tuple):
@@ -303,13 +303,13 @@ def _shown(value: object) -> str:
 
 
 def _spelled(leaf: Leaf) -> str:
-    """An option as it is written on the command line."""
+    """Format an option as it is written on the command line."""
     shown = _shape(leaf)[1]
     return shown if leaf.about.positional else f"--{leaf.name.replace('_', '-')} {shown}"
 
 
 def _names(words: Sequence[str]) -> Iterator[str]:
-    """The names of the options among the words."""
+    """Yield the names of the options among the words."""
     for word in words:
         if word == "--":
             return

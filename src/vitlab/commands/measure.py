@@ -30,7 +30,7 @@ class Measure(Options):
 
 
 def build(given: dict[str, Any]) -> Measure:
-    """Options with the fields of the first model that is given by name."""
+    """Return options with the fields of the first model that is given by name."""
     models = given.get("models", ())
     named = [name for name in models if not Path(name).exists()]
     part = model_part(named[0]) if named else ViTPart()

@@ -32,7 +32,7 @@ class Study(Options):
 
 
 def build(given: dict[str, Any]) -> Study:
-    """Options that start from a recipe; with `epochs` its warm-up changes in proportion."""
+    """Return options that start from a recipe; with `epochs` its warm-up changes in proportion."""
     start, rest = start_from({"data": "digits"} | given)
     if "epochs" in rest and "warmup" not in rest:
         start = start.lasting(rest["epochs"])

@@ -122,8 +122,7 @@ def recipe(name: str, data: str = "", **choices: Any) -> Recipe:
             `model="ViT-S/16"`; where a paper has a row for the model, the recipe follows it
 
     Raises:
-        OptionError: an unknown recipe or option, a value that cannot be, or an option that does
-            nothing.
+        OptionError: an unknown recipe or option, an invalid value, or an option without effect.
     """
     check_known([name], RECIPES, "recipe")
     given = choices | ({"data": data} if data else {})

@@ -31,7 +31,7 @@ class Recipe(Options):
     """Everything that decides what a run learns: with the same seed, the same bits on a CPU.
 
     Raises:
-        OptionError: a value that cannot be, or parts that do not go together.
+        OptionError: an invalid value, or parts that do not go together.
     """
 
     recipe: str = option(
@@ -105,19 +105,19 @@ class Recipe(Options):
             raise OptionError("schedule-free needs betas[0] above 0, such as 0.9")
 
     def changed(self, **given: Any) -> Self:
-        """The same recipe with some options given, each by its own name whichever part it is of.
+        """Return the recipe with some options replaced, each by its own name in whatever part.
 
-        What was chosen before and no longer applies goes back to its default; naming another model
-        forgets what was chosen for the first.
+        Options that were chosen before and no longer apply return to their defaults; naming a model
+        drops all fields that were chosen for the previous one.
 
         Raises:
-            OptionError: an unknown option, a value that cannot be, or an option that does nothing.
+            OptionError: an unknown option, an invalid value, or an option without effect.
         """
         recipe = replace(self, model=model_part(given.pop("model"))) if "model" in given else self
         return super(Recipe, recipe).changed(**given)
 
     def lasting(self, epochs: float) -> Self:
-        """The same recipe over another number of epochs, its warm-up in proportion.
+        """Return the recipe over another number of epochs, its warm-up in proportion.
 
         Raises:
             OptionError: not a number above 0.
@@ -128,17 +128,17 @@ class Recipe(Options):
         return longer.changed(warmup=self.schedule.warmup * longer.epochs / self.epochs)
 
     def as_tables(self) -> dict[str, dict[str, Any]]:
-        """The recipe as the tables of `run.toml`; fields that are None are left out."""
+        """Return the recipe as the tables of `run.toml`; fields that are None are left out."""
         groups = [name for name in hints(type(self)) if isinstance(getattr(self, name), Options)]
         own = {name: value for name, value in self.as_table().items() if name not in groups}
         return {"recipe": own} | {name: getattr(self, name).as_table() for name in groups}
 
     @classmethod
     def from_tables(cls, tables: dict[str, Any]) -> Self:
-        """The recipe that `as_tables` wrote; options that are left out have their defaults.
+        """Create the recipe that `as_tables` wrote; missing options get their defaults.
 
         Raises:
-            OptionError: an unknown option, or a value that cannot be.
+            OptionError: an unknown option, an invalid value, or a missing table.
         """
         values: dict[str, Any] = {}
         for name, kind in hints(cls).items():

@@ -89,6 +89,15 @@ def test_every_image_is_predicted_once_in_order(monkeypatch: pytest.MonkeyPatch)
     assert whole.seconds > 0
 
 
+def test_pixels_are_normalized_as_the_model_asks() -> None:
+    made, test = model(mean=0.2, std=0.7), open_data("digits").test
+    pixels = torch.from_numpy(np.stack([test.image(index).decode(1) for index in range(359)]))
+    with torch.inference_mode():
+        logits = made.eval()((pixels.permute(0, 3, 1, 2) / 255 - 0.2) / 0.7)
+    done = predict(made, test, device=CPU)
+    np.testing.assert_allclose(done.probabilities, logits.softmax(-1), atol=1e-5)
+
+
 def test_large_images_come_in_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predictions, "PIXELS", 3 * 8 * 8 + 63)
     steps: list[int] = []

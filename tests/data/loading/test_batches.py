@@ -134,11 +134,11 @@ def test_damage_anywhere_in_a_jpeg_is_noticed_in_evaluation(tmp_path: Path) -> N
     """Also below the center crop, where training does not look."""
     file = tmp_path / "tall.jpg"
     photo(0, 640, 64).save(file, quality=95, subsampling=0)
-    file.write_bytes(file.read_bytes()[:-400])
+    file.write_bytes(file.read_bytes()[:-400] + b"\xff\xd9")
     source = Files(tmp_path, [file.name], SingleLabels.blank(1, 2), ("a", "b"))
     batch = EvaluationBatches(source, ImageSpec(image_size=16), 1)[0]
     assert len(batch) == 0
-    assert "tall.jpg: damaged JPEG (Premature end" in batch.bad[0][1]
+    assert "tall.jpg: damaged JPEG (" in batch.bad[0][1]
 
 
 def test_workers_are_for_images_that_need_decoding(photos: Path) -> None:

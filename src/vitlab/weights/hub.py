@@ -139,7 +139,7 @@ def fetch(name: str, revision: str | None = None) -> Path:
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """Return where a folder of weights comes from, and its exact content.
+    """Return the origin of a folder of weights, and the checksums of its files.
 
     Returns:
         `files`, the sha256 of every file by its name; for a folder of the Hub's cache also `name`,

@@ -69,7 +69,7 @@ def description(config: ModelConfig) -> dict[str, Any]:
 
 
 def described(content: dict[str, Any], choices: dict[str, Any]) -> ModelConfig:
-    """Return the configuration of a `description`, with some fields chosen anew.
+    """Return the configuration of a `description`, with some fields replaced.
 
     Raises:
         OptionError: an unknown field, or a value that cannot be.

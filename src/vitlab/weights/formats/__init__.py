@@ -1,1 +1,1 @@
-"""Released formats, a file each: what their files look like, and a table of names."""
+"""Released formats, a file or folder each: what their files look like, and how they are named."""

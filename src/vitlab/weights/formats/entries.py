@@ -37,12 +37,12 @@ class Entry(NamedTuple):
 
 
 def same(ours: str, theirs: str) -> Entry:
-    """One tensor, unchanged."""
+    """Map one tensor as it is."""
     return Entry((ours,), (theirs,), list, list)
 
 
 def layer(ours: str, theirs: str, bias: bool = True) -> list[Entry]:
-    """Weight and bias of a layer whose parts are named and shaped alike."""
+    """Map weight and bias of a layer, whose parts are named and shaped alike."""
     parts = ("weight", "bias") if bias else ("weight",)
     return [same(f"{ours}.{part}", f"{theirs}.{part}") for part in parts]
 
@@ -50,17 +50,17 @@ def layer(ours: str, theirs: str, bias: bool = True) -> list[Entry]:
 def each(
     ours: str, theirs: str, read: Callable[[Tensor], Tensor], write: Callable[[Tensor], Tensor]
 ) -> Entry:
-    """One tensor, converted."""
+    """Map one tensor with a conversion in each direction."""
     return Entry((ours,), (theirs,), lambda t: [read(t[0])], lambda t: [write(t[0])])
 
 
 def shaped(ours: str, theirs: str, own: Sequence[int], other: Sequence[int]) -> Entry:
-    """One tensor in another shape."""
+    """Map one tensor that has another shape there."""
     return each(ours, theirs, lambda t: t.reshape(*own), lambda t: t.reshape(*other))
 
 
 def stacked(ours: str, theirs: Iterable[str]) -> Entry:
-    """One of ours that is a stack of theirs: queries, keys and values, for example."""
+    """Map one of ours that is a stack of theirs: queries, keys and values, for example."""
     names = tuple(theirs)
     if len(names) == 1:
         return same(ours, *names)
@@ -68,7 +68,7 @@ def stacked(ours: str, theirs: Iterable[str]) -> Entry:
 
 
 def without_key(ours: str, query: str, value: str) -> Entry:
-    """The bias of queries, keys and values in a format without one for keys.
+    """Map the bias of queries, keys and values in a format without one for keys.
 
     A key's bias shifts all logits of a query by the same number, so it has no effect; ours is zero.
     """
@@ -83,7 +83,7 @@ def without_key(ours: str, query: str, value: str) -> Entry:
 
 
 def masked(ours: str, theirs: tuple[str, str]) -> Entry:
-    """A bias that is multiplied by a mask of the same shape."""
+    """Map a bias that is multiplied by a mask of the same shape."""
 
     def read(tensors: list[Tensor]) -> list[Tensor]:
         return [tensors[0] * tensors[1]]
@@ -95,7 +95,7 @@ def masked(ours: str, theirs: tuple[str, str]) -> Entry:
 
 
 def without_first_row(ours: str, theirs: str) -> Entry:
-    """Positions (1, 1 + N, D); theirs has none for the class token, so our first row is zero."""
+    """Map positions (1, 1 + N, D), whose first row, of the class token, is zero and not stored."""
 
     def read(tensors: list[Tensor]) -> list[Tensor]:
         return [torch.cat([torch.zeros_like(tensors[0][:, :1]), tensors[0]], dim=1)]
@@ -110,7 +110,7 @@ def without_first_row(ours: str, theirs: str) -> Entry:
 
 
 def with_prefix_rows(token: bool, registers: int, theirs: tuple[str, str]) -> Entry:
-    """Registers (1, R, D) that have positions in the other format: ours are the sum of both.
+    """Map registers (1, R, D) that have positions in the other format: ours are the sum of both.
 
     Args:
         token: the class token has the first row
@@ -133,7 +133,7 @@ def with_prefix_rows(token: bool, registers: int, theirs: tuple[str, str]) -> En
 
 
 def halves(ours: str, theirs: tuple[str, str]) -> Entry:
-    """Two classifiers whose scores are averaged, as one classifier of both representations."""
+    """Map two classifiers whose scores are averaged to one of both representations."""
 
     def read(tensors: list[Tensor]) -> list[Tensor]:
         if tensors[0].ndim == 1:
@@ -151,5 +151,5 @@ def halves(ours: str, theirs: tuple[str, str]) -> Entry:
 
 
 def computed(ours: str, value: Callable[[], Tensor]) -> Entry:
-    """One of ours that follows from the configuration, so that theirs does not store it."""
+    """Compute one of ours that follows from the configuration and is not stored."""
     return Entry((ours,), (), lambda t: [value()], lambda t: [])

@@ -88,5 +88,5 @@ class Writes(Protocol):
 
 
 def cannot(format: str, *what: object) -> WeightsError:
-    """The error of a format that cannot represent a model, or the fields of one."""
+    """Return the error of a format that cannot represent a model, or some of its fields."""
     return WeightsError(f"{format} cannot represent {' and '.join(map(str, what))}")

@@ -10,19 +10,19 @@ from vitlab.weights.formats.entries import Entry, each, same
 
 
 def norm(ours: str, theirs: str, names: tuple[str, str] = ("scale", "bias")) -> list[Entry]:
-    """Scale and bias of a norm."""
+    """Map scale and bias of a norm."""
     parts = zip(("weight", "bias"), names, strict=True)
     return [same(f"{ours}.{part}", f"{theirs}/{name}") for part, name in parts]
 
 
 def dense(ours: str, theirs: str) -> list[Entry]:
-    """A dense layer."""
+    """Map a dense layer."""
     kernel = each(f"{ours}.weight", f"{theirs}/kernel", lambda t: t.T, lambda t: t.T)
     return [kernel, same(f"{ours}.bias", f"{theirs}/bias")]
 
 
 def conv(ours: str, theirs: str, bias: bool = False) -> list[Entry]:
-    """A convolution."""
+    """Map a convolution."""
 
     def read(kernel: Tensor) -> Tensor:
         return kernel.permute(3, 2, 0, 1)
@@ -35,7 +35,7 @@ def conv(ours: str, theirs: str, bias: bool = False) -> list[Entry]:
 
 
 def qkv(ours: str, theirs: str, parts: tuple[str, ...], heads: int) -> list[Entry]:
-    """Kernels (D, h, d) and biases (h, d) of each part, one after another in one layer of ours."""
+    """Map kernels (D, h, d) and biases (h, d) of each part, stacked in one layer of ours."""
 
     def read(kernels: list[Tensor]) -> list[Tensor]:
         return [torch.cat([kernel.flatten(1).T for kernel in kernels])]
@@ -58,7 +58,7 @@ def qkv(ours: str, theirs: str, parts: tuple[str, ...], heads: int) -> list[Entr
 
 
 def out(ours: str, theirs: str, heads: int) -> list[Entry]:
-    """The output projection of attention, (h, d, D)."""
+    """Map the output projection of attention, (h, d, D)."""
 
     def read(kernel: Tensor) -> Tensor:
         return kernel.flatten(0, 1).T

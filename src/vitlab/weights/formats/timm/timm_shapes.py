@@ -160,7 +160,7 @@ def _positions(
     Returns:
         Whether the class token and the registers have positions.
     """
-    patch, token = int(fields["patch"]), "cls_token" in shapes
+    patch, registers = int(fields["patch"]), int(fields["registers"])
     stated, wanted = sizes
     if any(name.endswith("relative_position_bias_table") for name in shapes):
         fields |= _bias_positions(shapes, patch, [*stated, *wanted])
@@ -171,12 +171,8 @@ def _positions(
         return True, False
     fields["positions"] = "1d"
     length = shapes["pos_embed"][1] if len(shapes["pos_embed"]) == 3 else 0
-    registers = int(fields["registers"])
-    layouts = [(token, False), (False, False), *([(token, True)] if registers else [])]
-    if "dist_token" in shapes:
-        layouts = [(token, True)]
     for candidates in (stated, None, wanted):
-        for own_row, register_rows in layouts:
+        for own_row, register_rows in _layouts(shapes, registers):
             count = length - own_row - registers * register_rows
             if found := _fitting(candidates, patch, count):
                 fields["image_size"] = found
@@ -185,6 +181,14 @@ def _positions(
         f"{source.path}: {length} positions do not form a square of patches: give "
         "image_size=(rows, columns), the size in pixels that they are for"
     )
+
+
+def _layouts(shapes: dict[str, Shape], registers: int) -> list[tuple[bool, bool]]:
+    """Which of class token and registers may have positions, the usual layout first."""
+    token = "cls_token" in shapes
+    if "dist_token" in shapes:
+        return [(token, True)]
+    return [(token, False), (False, False), *([(token, True)] if registers else [])]
 
 
 def _bias_positions(shapes: dict[str, Shape], patch: int, sizes: list[Size]) -> dict[str, Any]:

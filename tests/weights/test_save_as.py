@@ -10,6 +10,7 @@ from torch import nn
 
 import vitlab
 from oracles import peers
+from vitlab.errors import WeightsError
 
 TIMM: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("ViT-Ti2/8", {}),
@@ -178,3 +179,13 @@ def test_what_is_lost_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
         vitlab.save(model, tmp_path / "m", to="google")
     assert "crop=0.5" in caplog.text
     assert "labels=('cat', 'dog')" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "choices", [{"norm_at": "none"}, {"qkv_bias": False}, {"stem_bias": False}]
+)
+def test_a_tensor_that_a_format_requires_is_named(choices: dict[str, Any], tmp_path: Path) -> None:
+    model = vitlab.create("ViT-Ti1/8", 5, 32, gelu="tanh", **choices)
+    with pytest.raises(WeightsError, match="google cannot represent ViT-Ti1/8 without"):
+        vitlab.save(model, tmp_path / "m", to="google")
+    assert not list(tmp_path.iterdir())

@@ -57,6 +57,9 @@ def save(model: Model, folder: str | Path, shard_bytes: int = LIMIT, to: str = "
         )
     state = whole_state(model)
     writing = chosen.writes(model.config, model.provenance)
+    needed = {name for entry in writing.entries for name in entry.ours}
+    if lacking := sorted(needed - state.keys()):
+        raise cannot(to, f"{model.config.name} without {lacking[0]}")
     with staged_folder(folder) as draft:
         tensors = written_tensors(writing.entries, state)
         if writing.archive:

@@ -80,6 +80,7 @@ def refused(**choices: Any) -> str:
         ({"betas": (0.5, 0.5)}, "betas=(0.5, 0.5) applies only with kind=adam"),
         ({"names": ("a", 3)}, "names must be a list of words, not ('a', 3)"),
         ({"flag": 1}, "flag must be True or False, not 1"),
+        ({"count": True}, "count must be a whole number or auto, at least 0, not True"),
         ({"maybe": 2}, "maybe must be at least 3, not 2"),
         ({"maybe": "2"}, "maybe must be a whole number or None, at least 3, not '2'"),
         ({"shape": 2.0}, "shape=2.0 applies only with warm"),
@@ -197,6 +198,7 @@ def test_changes_by_flat_names() -> None:
         ({"depth": 0}, "depth must be at least 1, not 0"),
         ({"steps": 3, "epochs": 5.0}, "epochs=5.0 applies only with steps=0"),
         ({"betas": (0.9, 0.99)}, "betas=(0.9, 0.99) applies only with kind=adam"),
+        ({"betas": (0.5, 0.5)}, "betas=(0.5, 0.5) applies only with kind=adam"),
         ({"kind": "adamw", "betas": 3}, "kind must be one of sgd, adam, not adamw"),
     ],
 )
@@ -205,6 +207,16 @@ def test_changes_that_are_refused(choices: dict[str, Any], message: str) -> None
         with pytest.raises(OptionError) as caught:
             make(**choices)
         assert str(caught.value).startswith(message)
+
+
+def test_no_word_may_be_chosen_where_none_is_allowed() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Optional(Options):
+        stem: str | None = option(None, "part", choices=lambda: ("linear", "conv"))
+
+    assert Optional().stem is None
+    with pytest.raises(OptionError, match="stem must be one of linear, conv, not hmlp"):
+        Optional(stem="hmlp")
 
 
 def test_options_from_flat_names() -> None:

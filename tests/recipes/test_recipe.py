@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import vitlab
+from vitlab.errors import OptionError
 from vitlab.recipes.model_part import PARTS, ViTPart, model_part
 from vitlab.recipes.named import RECIPES
 from vitlab.recipes.recipe import Host, Recipe
@@ -119,3 +120,21 @@ def test_a_damaged_run_file_is_named(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"run.toml is damaged or from another version"):
             _ = RunFolder(tmp_path).recipe
         file.write_text(text)
+
+
+def test_fields_of_another_kind_of_model_are_refused_with_its_name() -> None:
+    for model, field, words in (
+        ("BiT-R50x1", "patch", "unknown BiT-R50x1 option 'patch': choose from model, image_size"),
+        ("ViT-Ti/16", "widen", "unknown ViT-Ti/16 option 'widen': did you mean width?"),
+    ):
+        with pytest.raises(OptionError) as caught:
+            vitlab.recipe("small", model=model, **{field: 2})
+        assert str(caught.value).startswith(words)
+    assert vitlab.recipe("small", model="BiT-R50x1", widen=2).model.widen == 2
+    assert vitlab.recipe("small", model="BiT-R50x1", attention="none").model.attention == "none"
+
+
+def test_the_largest_seed() -> None:
+    assert vitlab.recipe("small", seed=2**63 - 1).seed == 2**63 - 1
+    with pytest.raises(OptionError, match=r"below 2\^63, not 9223372036854775808"):
+        vitlab.recipe("small", seed=2**63)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 import vitlab
 from vitlab.errors import OptionError
@@ -342,7 +342,7 @@ FREE: dict[str, Any] = {
     "branches": [1, 2, 3], "channels": [1, 3], "registers": [0, 1, 2], "layer_scale": [0.0, 0.1],
     "pre_logits": [0, 9], "pre_norm": [False, True], "qkv_bias": [False, True],
     "bias": [False, True], "qk_norm": [False, True], "ffn": ["mlp", "swiglu"],
-    "gelu": ["exact", "tanh", "quick"],
+    "gelu": ["exact", "tanh", "quick"], "norm_eps": [1e-6, 0.1],
 }  # fmt: skip
 
 
@@ -378,7 +378,14 @@ def test_random_configurations(config: ViTConfig) -> None:
     assert price.params == sum(weight.numel() for weight in model.parameters())
     norms = sum(part.macs for part in price.parts if part.name == "norms")
     assert price.macs - norms == counted_macs(model, config.channels, config.size)
-    assert norms % (config.tokens * config.width) == 0
+    own = ("pre_norm", "norm", "head.norm")
+    found = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.LayerNorm)
+        and (name in own or (name.startswith("blocks.") and name.endswith(".norm")))
+    ]
+    assert norms == len(found) * config.tokens * config.width
     assert ViTConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
     stated = shape_of(config.name)
     assert all(getattr(config, key) == value for key, value in stated.items() if key in SHAPE)

@@ -1,0 +1,188 @@
+"""What each part says about itself: its norms' epsilon, what is not decayed, what is pooled."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import vitlab
+from vitlab.errors import OptionError
+from vitlab.models.config import ResNetConfig, ViTConfig, config_of, map_features, map_stride
+from vitlab.models.create import build, resized, with_new_head
+from vitlab.models.layers import evaluating
+from vitlab.models.positions.bias import resample_offsets
+from vitlab.models.registry import kinds
+from vitlab.optim.optimizers import decayed
+
+SHAPE = "ViT(width=32,depth=2,heads=4,mlp=24)/8"
+
+
+def meta(**choices: Any) -> Any:
+    with torch.device("meta"):
+        return vitlab.create(SHAPE, 3, 16, **choices)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"qk_norm": True, "pre_norm": True},
+        {"stem": "hmlp", "stem_norm": "layer", "norm_at": "pooled"},
+        {"stem": "local", "pool": "attention"},
+    ],
+)
+def test_every_layer_norm_has_the_chosen_epsilon(choices: dict[str, Any]) -> None:
+    norms = [m for m in meta(norm_eps=0.03, **choices).modules() if isinstance(m, nn.LayerNorm)]
+    assert len(norms) > 4
+    assert {norm.eps for norm in norms} == {0.03}
+
+
+@pytest.mark.parametrize(
+    ("choices", "names"),
+    [
+        ({"registers": 1}, {"token", "registers", "positions.0.table"}),
+        ({"positions": "2d"}, {"token", "positions.0.rows", "positions.0.columns"}),
+        (
+            {"positions": "relative", "pool": "mean"},
+            {"positions.0.table", "positions.1.table"},
+        ),
+        ({"positions": "bias", "positions_at": "shared", "pool": "mean"}, {"positions.0.table"}),
+        ({"positions": "none", "stem": "local", "pool": "mean"}, {"stem.places"}),
+        ({"positions": "rope", "pool": "attention"}, {"head.attend.queries"}),
+    ],
+)
+def test_what_is_added_to_tokens_is_not_decayed(choices: dict[str, Any], names: set[str]) -> None:
+    model = meta(**choices)
+    kernels = {name for name, weight in model.named_parameters() if weight.ndim > 1}
+    assert kernels - decayed(model) == names
+    assert decayed(model) <= kernels
+
+
+@pytest.mark.parametrize("pool", ["token", "mean", "both", "prefix"])
+def test_pools_leave_registers_out_of_the_patches(pool: str) -> None:
+    model = vitlab.create(SHAPE, 3, 16, pool=pool, registers=2, class_token=True).eval()
+    images = torch.randn(2, 3, 16, 16)
+    with torch.inference_mode():
+        tokens, got = model.encode(images), model.features(images)
+    token, mean = tokens[:, 0], tokens[:, 3:].mean(1)
+    want = {
+        "token": token,
+        "mean": mean,
+        "both": torch.cat([token, mean], 1),
+        "prefix": torch.cat([token, tokens[:, 1], tokens[:, 2]], 1),
+    }
+    torch.testing.assert_close(got, want[pool])
+
+
+@pytest.mark.parametrize(
+    ("choices", "more"),
+    [
+        ({"pre_norm": True}, 1),
+        ({"norm_at": "none"}, -1),
+        ({"norm_at": "pooled"}, 0),
+        ({"branches": 2}, 4),
+    ],
+)
+def test_each_norm_is_counted_once(choices: dict[str, Any], more: int) -> None:
+    """The encoder has five norms of 5 tokens of 32 channels: two in each block, and the last."""
+    before, after = (
+        next(part for part in vitlab.measure.cost(each).parts if part.name == "norms")
+        for each in (meta(), meta(**choices))
+    )
+    assert (before.params, before.macs) == (5 * 2 * 32, 5 * 5 * 32)
+    assert after.params == before.params + more * 2 * 32
+    assert after.macs == before.macs + more * 5 * 32
+
+
+def test_the_classifier_starts_as_chosen() -> None:
+    for name in (SHAPE, "BiT-R(1)x1"):
+        model: Any = vitlab.create(name, 400, 16, head_bias=-10.0)
+        classify = getattr(model, "head", model).classify
+        assert (classify.bias == -10).all()
+        assert classify.weight.std().item() == pytest.approx(0.02, rel=0.05)
+        model = vitlab.create(name, 400, 16, zero_head=True)
+        assert not getattr(model, "head", model).classify.weight.any()
+
+
+def test_a_new_number_of_classes() -> None:
+    config = ViTConfig(classes=2, labels=("a", "b"), pre_logits=24)
+    same, other = config.with_classes(2), config.with_classes(5)
+    assert (same.labels, same.zero_head, same.pre_logits) == (("a", "b"), True, 0)
+    assert (other.labels, other.classes, other.features) == ((), 5, 768)
+    assert ResNetConfig().with_classes(7).classes == 7
+    small = replace(config_of(SHAPE, image_size=16, pre_logits=9))
+    state = with_new_head(build(small).state_dict(), small.with_classes(5))
+    assert state.keys() == build(small.with_classes(5)).state_dict().keys()
+    assert state["head.classify.weight"].shape == (5, 32)
+    assert not state["head.classify.weight"].any()
+    assert not any("head" in name for name in with_new_head(state, small.with_classes(0)))
+
+
+def test_what_a_recipe_and_a_report_ask_of_a_configuration() -> None:
+    assert ViTConfig(pool="attention", queries=4).answers == 4
+    assert ResNetConfig().answers == 1
+    assert (ViTConfig().blocks, ResNetConfig().blocks) == (12, 0)
+    assert config_of("Axial-ViT-B/16").blocks == 24
+    sizes = {(): (4, 64), (1,): (4, 256), (1, 1): (8, 512), (3, 4, 6, 3): (32, 2048)}
+    for stages, (stride, features) in sizes.items():
+        assert (map_stride(stages), map_features(stages, 3)) == (stride, 3 * features)
+
+
+def test_only_what_depends_on_the_size_is_resized() -> None:
+    config = config_of(SHAPE, image_size=16, positions="relative")
+    state = build(config).state_dict()
+    assert resized(state, config, replace(config, image_size=(16, 16))) is state
+    with pytest.raises(OptionError, match="1-D offsets hold for one grid only: keep image_size=16"):
+        resized(state, config, replace(config, image_size=32))
+    resnet = config_of("BiT-R(1)x1", image_size=16)
+    body = build(resnet).state_dict()
+    assert resized(body, resnet, replace(resnet, image_size=32)) is body
+    axial = config_of("Axial-ResNet-(1)", image_size=16)
+    with pytest.raises(OptionError, match="hold for one size only: keep image_size=16"):
+        resized({}, axial, replace(axial, image_size=32))
+
+
+def test_offsets_of_a_single_place_spread_over_all() -> None:
+    table = torch.randn(1 + 3, 2)
+    wide = resample_offsets(table, (1, 1), (2, 2))
+    assert torch.equal(wide[:9], table[:1].expand(9, 2))
+    assert torch.equal(wide[9:], table[1:])
+
+
+def test_the_mode_of_every_module_comes_back() -> None:
+    model = nn.Sequential(nn.Sequential(nn.Dropout(), nn.Dropout()), nn.Dropout())
+    model[0][1].eval()
+    with evaluating(model):
+        assert not any(module.training for module in model.modules())
+    assert [module.training for module in model.modules()] == [True, True, True, False, True]
+
+
+def test_images_of_other_dimensions_are_refused() -> None:
+    for name in (SHAPE, "BiT-R(1)x1"):
+        with pytest.raises(
+            OptionError, match=r"images must be \(B, 3, 16, 16\), not \(3, 16, 16\)"
+        ):
+            vitlab.create(name, 3, 16)(torch.randn(3, 16, 16))
+
+
+def test_every_kind_has_a_name_and_uses_options_that_exist() -> None:
+    assert list(kinds("stem")) == ["conv", "hmlp", "linear", "local", "resnet"]
+    assert list(kinds("positions")) == ["1d", "2d", "bias", "none", "relative", "rope"]
+    for field in ("stem", "positions"):
+        for kind in kinds(field).values():
+            assert all(hasattr(ViTConfig, option) for option in kind.uses)
+    assert (
+        refusal(stem="local", stem_norm="batch")
+        == "stem_norm=batch applies only with stem=conv, hmlp or linear"
+    )
+    assert refusal(patch=14, image_size=28, stem="hmlp").startswith("stem=hmlp needs a patch of 8,")
+    assert refusal(patch=4, image_size=28, stem="hmlp").startswith("stem=hmlp needs a patch of 8,")
+    assert refusal(positions="2d", width=33, heads=3) == "positions=2d needs an even width, not 33"
+    assert "needs pool=token or mean, not both" in refusal(norm_at="pooled", pool="both")
+
+
+def refusal(**choices: Any) -> str:
+    with pytest.raises(OptionError) as caught:
+        ViTConfig(**choices)
+    return str(caught.value)

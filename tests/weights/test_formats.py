@@ -1,13 +1,17 @@
 """The list of formats: each has two doors, and what is in the list is everywhere."""
 
 import inspect
+import io
 import json
 import sys
 import types
+import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -16,6 +20,8 @@ import vitlab
 from vitlab.errors import DiskError, HubError, OptionError, UserError, WeightsError
 from vitlab.models.config import ModelConfig
 from vitlab.weights import load as load_module
+from vitlab.weights import sharded
+from vitlab.weights import source as source_module
 from vitlab.weights.assembly import empty
 from vitlab.weights.check import load_check
 from vitlab.weights.formats import catalog
@@ -174,3 +180,50 @@ def test_the_advice_of_messages_works(tmp_path: Path) -> None:
 
 def torch_tensors(file: Path) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in load_file(file).items()}
+
+
+def test_a_folder_of_two_files_is_not_guessed(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        save_file({"x": torch.zeros(1)}, tmp_path / f"{name}.safetensors")
+    with pytest.raises(WeightsError, match="contains no model: give a finished run"):
+        vitlab.load(tmp_path)
+
+
+def test_a_shape_with_more_ones_is_another_shape(tmp_path: Path) -> None:
+    """Google's norms have them; in safetensors they would be somebody's mistake."""
+    folder = vitlab.save(tiny(), tmp_path / "m")
+    tensors = torch_tensors(folder / "model.safetensors")
+    tensors["norm.weight"] = tensors["norm.weight"][None]
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(WeightsError, match=r"norm.weight has shape \(1, 16\), not \(16,\)"):
+        vitlab.load(folder)
+
+
+def test_an_array_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+    content = io.BytesIO()
+    np.save(content, np.zeros(3, np.float32))
+    with zipfile.ZipFile(tmp_path / "m.npz", "w") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(2):
+            archive.writestr("a.npy", content.getvalue())
+    with pytest.raises(WeightsError, match="tensor a occurs twice"):
+        vitlab.load(tmp_path / "m.npz")
+
+
+def test_more_tensors_than_any_model_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = {str(number): torch.zeros(1) for number in range(5)}
+    save_file(tensors, tmp_path / "m.safetensors")
+    torch.save(tensors, tmp_path / "m.pth")
+    for module in (sharded, source_module):
+        monkeypatch.setattr(module, "MOST", 4)
+    with pytest.raises(WeightsError, match="has 5 tensors: more than any supported model"):
+        vitlab.load(tmp_path / "m.safetensors")
+    with pytest.raises(WeightsError, match="has 5 tensors; the limit is 4"):
+        vitlab.load(tmp_path / "m.pth")
+
+
+def test_a_delta_with_a_tensor_of_no_model() -> None:
+    change = vitlab.delta(tiny(), tiny())
+    change.tensors["more"] = torch.zeros(1)
+    with pytest.raises(WeightsError, match="the delta's tensor 'more' is not part of ViT"):
+        change.apply(tiny())

@@ -227,3 +227,9 @@ def test_a_delta_with_a_tensor_of_no_model() -> None:
     change.tensors["more"] = torch.zeros(1)
     with pytest.raises(WeightsError, match="the delta's tensor 'more' is not part of ViT"):
         change.apply(tiny())
+
+
+def test_a_delta_of_another_version_is_named_as_one(tmp_path: Path) -> None:
+    save_file({"x": torch.zeros(1)}, tmp_path / "d.safetensors", metadata={"vitlab-delta-2": "{}"})
+    with pytest.raises(WeightsError, match="damaged delta: its header has the entries 'vitlab-del"):
+        vitlab.load(tmp_path / "d.safetensors")

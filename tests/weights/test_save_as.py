@@ -189,3 +189,16 @@ def test_a_tensor_that_a_format_requires_is_named(choices: dict[str, Any], tmp_p
     with pytest.raises(WeightsError, match="google cannot represent ViT-Ti1/8 without"):
         vitlab.save(model, tmp_path / "m", to="google")
     assert not list(tmp_path.iterdir())
+
+
+def test_what_reading_back_finds_out(tmp_path: Path) -> None:
+    """Scales that a format has no tensor for, and a bias that CLIP's projection does not have."""
+    scaled = vitlab.create("ViT-Ti1/8", 5, 32, gelu="tanh", layer_scale=0.1)
+    with pytest.raises(WeightsError, match=r"google cannot represent layer_scale=0.1 in this"):
+        vitlab.save(scaled, tmp_path / "m", to="google")
+    clip = a_model(*TRANSFORMERS["CLIP"])
+    with torch.no_grad():
+        clip.head.classify.bias += 1
+    with pytest.raises(WeightsError, match=r"cannot represent the values of head.classify.bias"):
+        vitlab.save(clip, tmp_path / "m", to="transformers")
+    assert not list(tmp_path.iterdir())

@@ -16,7 +16,6 @@ from vitlab.options import (
     below,
     check_known,
     check_names,
-    described,
     hints,
     option,
     options_of,
@@ -24,6 +23,7 @@ from vitlab.options import (
     when,
     when_any,
 )
+from vitlab.values import described
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,8 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, get_args
 
 import vitlab
-from vitlab.options import Option, Options, described, hints, options_of
+from vitlab.options import Option, Options, hints, options_of
+from vitlab.values import described
 
 HEAD = "| option | default | values | meaning |\n| --- | --- | --- | --- |"
 

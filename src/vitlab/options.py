@@ -16,15 +16,13 @@ these lines, so they refuse the same things in the same words.
 """
 
 import difflib
-import math
-import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
-from numbers import Integral, Real
-from typing import Any, Literal, Self, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Self, cast, get_type_hints
 
 from vitlab.errors import OptionError
+from vitlab.values import MismatchError, conform, described, either, numbers, shown
 
 MOST = 60  # names that a message lists
 
@@ -77,14 +75,14 @@ def when(name: str, *values: object) -> Only:
     """Where another option of the group has one of these values, or is not 0 if none is given."""
     if not values:
         return Only(f"with {name}", lambda options: bool(getattr(options, name)))
-    words = f"with {name}={_either(map(str, values))}"
+    words = f"with {name}={either(map(str, values))}"
     return Only(words, lambda options: getattr(options, name) in values)
 
 
 def when_any(*names: str) -> Only:
     """Where at least one of these options of the group is on."""
     return Only(
-        f"with {_either(names)}", lambda options: any(getattr(options, name) for name in names)
+        f"with {either(names)}", lambda options: any(getattr(options, name) for name in names)
     )
 
 
@@ -154,7 +152,7 @@ class Options:
         about = options_of(type(self)).get(name)
         if about and about.only and not about.only.holds(self):
             value = getattr(self, name)
-            raise OptionError(f"{name}={_shown(value)} applies only {about.only.words}")
+            raise OptionError(f"{name}={shown(value)} applies only {about.only.words}")
 
     def changed(self, **given: Any) -> Self:
         """Return a copy with some options replaced, those of nested groups by their own names.
@@ -306,105 +304,18 @@ def checked(kind: type[Options], name: str, value: object, hint: Any = None) -> 
     hint = hints(kind)[name] if hint is None else hint
     limits = " and ".join(bound.words for bound in about.bounds)
     try:
-        result = _conform(value, hint)
-    except _MismatchError:
+        result = conform(value, hint)
+    except MismatchError:
         kind_words = described(hint)
         wanted = kind_words + (", " if " or " in kind_words else " ") * bool(limits) + limits
-        raise OptionError(f"{name} must be {wanted}, not {_shown(value)}") from None
+        raise OptionError(f"{name} must be {wanted}, not {shown(value)}") from None
     if about.choices and result is not None:
         words = list(about.choices())
         if result not in words:
-            raise OptionError(f"{name} must be one of {', '.join(words)}, not {_shown(value)}")
-    if not all(bound.holds(number) for number in _numbers(result) for bound in about.bounds):
-        raise OptionError(f"{name} must be {limits}, not {_shown(value)}")
+            raise OptionError(f"{name} must be one of {', '.join(words)}, not {shown(value)}")
+    if not all(bound.holds(number) for number in numbers(result) for bound in about.bounds):
+        raise OptionError(f"{name} must be {limits}, not {shown(value)}")
     return result
-
-
-class _MismatchError(Exception):
-    """A value does not fit a type."""
-
-
-def _conform(value: Any, hint: Any) -> Any:
-    """Convert a value to a type: whole numbers to int, lists to tuples."""
-    origin, parts = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return _first_fitting(value, parts)
-    if origin is Literal:
-        if any(type(value) is type(each) and value == each for each in parts):
-            return value
-    elif hint is Any:
-        return value
-    elif hint is bool:
-        if isinstance(value, bool):
-            return value
-    elif hint is int:
-        if isinstance(value, Integral) and not isinstance(value, bool):
-            return int(value)
-    elif hint is float:
-        if isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value):
-            return float(value)
-    elif origin is tuple:
-        many = isinstance(value, list | tuple)
-        if many or parts[-1] is Ellipsis:  # a single value is a list of one
-            return _conform_tuple(value if many else (value,), parts)
-    elif isinstance(value, hint):
-        return value
-    raise _MismatchError
-
-
-def _first_fitting(value: Any, types_: tuple[Any, ...]) -> Any:
-    for each in types_:
-        try:
-            return _conform(value, each)
-        except _MismatchError:
-            continue
-    raise _MismatchError
-
-
-def _conform_tuple(value: list[Any] | tuple[Any, ...], parts: tuple[Any, ...]) -> tuple[Any, ...]:
-    if parts[-1] is Ellipsis:
-        parts = parts[:1] * len(value)
-    if len(parts) != len(value):
-        raise _MismatchError
-    return tuple(_conform(each, part) for each, part in zip(value, parts, strict=True))
-
-
-def described(hint: Any) -> str:
-    """Describe a type: `a whole number`, `one of sgd, adamw`, `two numbers`."""
-    origin, parts = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return _either(dict.fromkeys(described(each) for each in parts))
-    if origin is Literal:
-        return str(parts[0]) if len(parts) == 1 else f"one of {', '.join(map(str, parts))}"
-    if origin is tuple:
-        each = described(parts[0]).removeprefix("a ")
-        if parts[-1] is Ellipsis:
-            return f"a list of {each}s" if each != "text" else "a list of words"
-        return f"{ {2: 'two', 3: 'three'}.get(len(parts), len(parts)) } {each}s"
-    names = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
-    return names.get(hint, "None" if hint is types.NoneType else f"a {hint.__name__}")
-
-
-def _numbers(value: object) -> Iterator[float]:
-    """Yield the numbers in a value, to compare with the bounds."""
-    if isinstance(value, tuple):
-        for each in value:
-            yield from _numbers(each)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield value
-
-
-def _either(words: Iterable[str]) -> str:
-    """`a, b or c`."""
-    *first, last = words
-    return f"{', '.join(first)} or {last}" if first else last
-
-
-def _shown(value: object) -> str:
-    """Format a value for a message: short, on one line."""
-    value = tuple(value) if isinstance(value, list) else value
-    text = str(value) if isinstance(value, str) and value.isidentifier() else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _plain(value: Any) -> Any:

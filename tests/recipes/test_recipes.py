@@ -193,6 +193,14 @@ def test_the_first_runs_are_read_with_the_fields_they_had(tmp_path: Path) -> Non
             {"optimizer": "schedule-free", "schedule": "constant"},
             "schedule-free averages the weights itself: set ema=0",
         ),
+        (
+            {"optimizer": "schedule-free", "schedule": "constant", "cooldown": 2},
+            "schedule-free replaces the schedule: set schedule=constant and cooldown=0",
+        ),
+        (
+            {"optimizer": "schedule-free", "schedule": "constant", "ema": 0, "betas": (0, 0.9)},
+            "schedule-free needs betas[0] above 0, such as 0.9",
+        ),
         ({"steps": -1}, "steps must be at least 0, not -1"),
         ({"timescale": 0}, "timescale must be above 0"),
     ],

@@ -29,6 +29,8 @@ def test_every_option_has_a_row_with_its_default_and_its_meaning() -> None:
         for name, about in options_of(kind).items():
             assert f"| `{name}` |" in page, (kind, name)
             assert about.help, (kind, name)
+    assert page.count("| `interpolation` |") == 1, "a field stands where it is declared"
+    assert "| `resume` | `False` |" in page
     (row,) = [line for line in page.splitlines() if line.startswith("| `momentum` ")]
     assert row == (
         "| `momentum` | `0.9` | a number, at least 0 and below 1 "
@@ -55,7 +57,7 @@ def house(tmp_path: Path) -> Path:
         "__init__.py": "from vitlab.train.run import run",
         "errors.py": "import os",
         "data/__init__.py": "",
-        "data/read.py": "from vitlab.errors import Error",
+        "data/read.py": "from vitlab import __version__\nfrom vitlab.errors import Error",
         "train/__init__.py": "",
         "train/run.py": "import vitlab.data.read\nfrom vitlab.train import stop",
         "train/stop.py": "def stop():\n    from vitlab import errors",

@@ -59,6 +59,7 @@ class References(html.parser.HTMLParser):
         super().__init__()
         self.found: list[str] = []
         self.ids: list[str] = []
+        self.labels: list[str] = []
         self.scripts = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -66,6 +67,8 @@ class References(html.parser.HTMLParser):
         for key, value in attrs:
             if key in ("src", "href", "xlink:href", "action", "srcset") and value:
                 self.found.append(value)
+            if key == "aria-labelledby" and value:
+                self.labels.append(value)
             if key == "id" and value:
                 self.ids.append(value)
 
@@ -113,6 +116,8 @@ def test_one_file_that_needs_nothing_else(tmp_path: Path, case: str) -> None:
     assert "url(http" not in text
     inside = {each[1:] for each in references.found if each.startswith("#")}
     assert inside <= set(references.ids)
+    assert references.labels  # every section has its heading's name
+    assert set(references.labels) <= set(references.ids)
     assert len(references.ids) == len(set(references.ids))
     assert NASTY not in text
     assert "<script>alert" not in text

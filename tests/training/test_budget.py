@@ -142,3 +142,11 @@ def test_a_real_budget_is_about_kept(tmp_path: Path) -> None:
     assert found is not None
     assert found.state["spent"] < 8  # a busy machine is no failure; the figures are in the docs
     assert RunFolder(run.folder).decisions.plan[0][1] > 10
+
+
+def test_checkpoints_take_their_share_of_the_pace() -> None:
+    pace = Pace(step=0.5, evaluation=10.0, every=20, last=7.0)
+    rare = pace.with_saves(2.0, every=60.0)
+    assert (rare.step, rare.last) == (pytest.approx(0.5 + 2.0 * 0.5 / 60), 9.0)
+    assert pace.with_saves(2.0, every=0.0).step == 2.5  # one after each step, never more
+    assert (rare.evaluation, rare.every) == (10.0, 20)

@@ -1,0 +1,50 @@
+"""What a recipe and a run's decisions come to in steps."""
+
+import pytest
+
+import vitlab
+from vitlab.optim.schedule import learning_rate
+from vitlab.recipes.decisions import Decisions
+from vitlab.training.plan import plan_for
+
+
+def test_a_long_run_logs_some_steps_and_its_last() -> None:
+    recipe = vitlab.recipe("small", steps=1101, batch=10, test_every=2.0)
+    plan = plan_for(recipe, Decisions(), images=1000, step=0)
+    assert (plan.total, plan.epoch, plan.journal_every) == (1101, 100.0, 2)
+    assert [step for step in range(1096, 1102) if plan.logs(step)] == [1096, 1098, 1100, 1101]
+    assert sorted(plan.evaluations) == [200, 400, 600, 800, 1000, 1101]
+
+
+def test_the_plan_in_force_decides_the_length_and_the_rate() -> None:
+    recipe = vitlab.recipe("small", epochs=10, batch=100, budget="90s", seed=3)
+    decisions = Decisions(plan=((0, 80), (40, 60)))
+    for step, total in ((39, 80), (40, 60)):
+        plan = plan_for(recipe, decisions, images=1000, step=step)
+        assert plan.total == total
+        assert max(plan.evaluations) == total
+        rate = learning_rate(50, total, 10.0, recipe.optimizer.lr, plan.recipe.schedule)
+        assert plan.learning_rate(50) == rate
+    assert plan.seed(1) != plan.seed(2)
+    assert plan.seed(1) != plan_for(recipe.changed(seed=4), decisions, 1000, 40).seed(1)
+
+
+def test_warm_up_and_cooldown_keep_their_share_of_the_run() -> None:
+    choices = {"schedule": "rsqrt", "warmup": 2.0, "cooldown": 3.0, "batch": 10}
+    recipe = vitlab.recipe("small", epochs=20, **choices)
+    shorter = Decisions(micro_batch=5, plan=((0, 500),)).applied_to(recipe, images=1000)
+    assert (shorter.epochs, shorter.steps, shorter.micro_batch) == (5.0, 0, 5)
+    assert (shorter.schedule.warmup, shorter.schedule.cooldown) == (0.5, 0.75)
+    recipe = vitlab.recipe("small", steps=2000, warmup_steps=200, batch=10)
+    shorter = Decisions(plan=((0, 500),)).applied_to(recipe, images=1000)
+    assert (shorter.epochs, shorter.steps, shorter.schedule.warmup_steps) == (5.0, 0, 50)
+    assert Decisions().applied_to(recipe, images=1000) == recipe
+
+
+def test_decisions_hold_from_their_step_on() -> None:
+    decisions = Decisions(plan=((0, 100), (60, 90), (70, 80)))
+    assert [decisions.total_steps(step) for step in (0, 59, 60, 69, 70, 79)] == [
+        100, 100, 90, 90, 80, 80,
+    ]  # fmt: skip
+    with pytest.raises(StopIteration):
+        Decisions().total_steps(0)

@@ -1,0 +1,183 @@
+"""The house: imports point downwards, no cycles, no crowded rooms, one name for one file."""
+
+import ast
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+SOURCE = REPOSITORY / "src" / "vitlab"
+
+# Lowest first. A file imports from its own layer or a lower one.
+LAYERS = (
+    ("errors", "units"),
+    ("options", "files", "device", "progress"),
+    ("images",),
+    ("models",),
+    ("data", "weights"),
+    ("recipes", "objectives", "optim"),
+    ("runs",),
+    ("distributed",),
+    ("evaluation", "measure", "inspect"),
+    ("report",),
+    ("training",),
+    ("studies",),
+    ("__init__",),  # the public names
+    ("commands",),
+    ("cli", "__main__"),
+)
+FLOOR = {room: number for number, layer in enumerate(LAYERS) for room in layer}
+
+
+def module_of(file: Path, root: Path) -> str:
+    """`models.vit` for src/vitlab/models/vit.py, `models` for a folder's __init__."""
+    parts = file.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+def imported(tree: ast.AST, modules: set[str]) -> Iterator[str]:
+    """The modules of ours that a file imports, inside functions and for type checkers too."""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [each.name for each in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "relative imports are not followed"
+            names = [f"{node.module}.{each.name}" for each in node.names]
+        for name in names:
+            root, *rest = name.split(".")
+            if root != "vitlab":
+                continue
+            while rest and ".".join(rest) not in modules:
+                rest.pop()
+            yield ".".join(rest) or "__init__"
+
+
+def imports(root: Path) -> dict[str, set[str]]:
+    """Each module of a tree, and the modules it imports."""
+    files = {module_of(file, root): file for file in sorted(root.rglob("*.py"))}
+    return {
+        name: set(imported(ast.parse(file.read_text(encoding="utf-8")), set(files))) - {name}
+        for name, file in files.items()
+    }
+
+
+def cycle(graph: dict[str, set[str]]) -> list[str]:
+    """Modules that import each other in a ring, empty if there are none."""
+    done: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return []
+        for other in sorted(graph.get(name, ())):
+            if found := visit(other, [*path, name]):
+                return found
+        done.add(name)
+        return []
+
+    return next((found for name in sorted(graph) if (found := visit(name, []))), [])
+
+
+def upward(graph: dict[str, set[str]]) -> list[str]:
+    """Imports from a lower layer to a higher one, or to a room that no layer names."""
+    return [
+        f"{name} -> {other}"
+        for name, others in sorted(graph.items())
+        for other in sorted(others)
+        if FLOOR[other.split(".")[0]] > FLOOR[name.split(".")[0]]
+    ]
+
+
+GRAPH = imports(SOURCE)
+
+
+def test_every_room_has_its_layer() -> None:
+    assert {name.split(".")[0] for name in GRAPH} == set(FLOOR)
+
+
+def test_no_import_points_upward() -> None:
+    assert upward(GRAPH) == []
+
+
+def test_no_import_cycle() -> None:
+    assert cycle(GRAPH) == []
+
+
+def test_no_room_is_crowded() -> None:
+    rooms = Counter(file.parent for file in SOURCE.rglob("*.py") if file.name != "__init__.py")
+    crowded = {room.name: count for room, count in rooms.items() if count > 12}
+    assert crowded == {}
+
+
+def test_no_two_files_share_a_name() -> None:
+    places = defaultdict(list)
+    for file in SOURCE.rglob("*.py"):
+        places[file.name].append(str(file.relative_to(SOURCE)))
+    del places["__init__.py"]
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_files_and_functions_stay_short() -> None:
+    """About 300 lines a file and 40 lines a function, with a little room for tables."""
+    long_files = {
+        str(file.relative_to(SOURCE)): count
+        for file in SOURCE.rglob("*.py")
+        if (count := len(file.read_text(encoding="utf-8").splitlines())) > 330
+    }
+    long_functions = {
+        f"{file.relative_to(SOURCE)}:{node.name}": node.end_lineno - node.lineno + 1
+        for file in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno + 1 > 50
+    }
+    assert (long_files, long_functions) == ({}, {})
+
+
+BRITISH = re.compile(
+    r"\b\w*(optimis|normalis|initialis|recognis|minimis|maximis|randomis|synchronis|standardis"
+    r"|quantis|summaris|colour|flavour|neighbour|behaviour|licence|artefact|catalogue)\w*",
+    re.IGNORECASE,
+)
+
+
+@pytest.mark.parametrize("folder", ["src", "docs", "examples", "benchmarks"])
+def test_spelling_is_american(folder: str) -> None:
+    found = {
+        f"{file.relative_to(REPOSITORY)}: {match[0]}"
+        for file in (REPOSITORY / folder).rglob("*")
+        if file.suffix in (".py", ".md", ".jinja") and "log.md" not in file.name
+        for match in BRITISH.finditer(file.read_text(encoding="utf-8"))
+    }
+    assert found - ALLOWED == set()
+
+
+# Names of things that others spell so, and the tables that read files of before the renaming.
+ALLOWED: set[str] = set()
+
+
+def test_these_tests_can_fail(tmp_path: Path) -> None:
+    """A tree with a cycle through a function and an import that points upward."""
+    (tmp_path / "models").mkdir()
+    (tmp_path / "cli.py").write_text("from vitlab.models import vit\n")
+    (tmp_path / "models" / "vit.py").write_text(
+        "def f():\n    from vitlab.models.head import Head\n"
+    )
+    (tmp_path / "models" / "head.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import vitlab.models.vit\n"
+        "from vitlab.cli import main\n"
+    )
+    graph = imports(tmp_path)
+    assert graph == {
+        "cli": {"models.vit"},
+        "models.vit": {"models.head"},
+        "models.head": {"cli", "models.vit"},
+    }
+    assert cycle(graph)[0] == cycle(graph)[-1]
+    assert upward(graph) == ["models.head -> cli"]

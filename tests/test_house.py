@@ -13,7 +13,7 @@ SOURCE = REPOSITORY / "src" / "vitlab"
 
 # Lowest first. A file imports from its own layer or a lower one.
 LAYERS = (
-    ("errors", "units"),
+    ("errors", "units", "values"),
     ("options", "files", "device", "progress"),
     ("images",),
     ("models",),
@@ -26,7 +26,7 @@ LAYERS = (
     ("training",),
     ("studies",),
     ("__init__",),  # the public names
-    ("parsing", "tables"),
+    ("parsing", "terminal"),
     ("commands",),
     ("cli", "__main__"),
 )
@@ -110,7 +110,8 @@ def test_no_import_cycle() -> None:
 
 
 def test_no_room_is_crowded() -> None:
-    rooms = Counter(file.parent for file in SOURCE.rglob("*.py") if file.name != "__init__.py")
+    files = (file for file in SOURCE.rglob("*.py") if not file.stem.startswith("__"))
+    rooms = Counter(file.parent for file in files)
     crowded = {room.name: count for room, count in rooms.items() if count > 12}
     assert crowded == {}
 
@@ -123,22 +124,27 @@ def test_no_two_files_share_a_name() -> None:
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
+def body_lines(function: ast.FunctionDef) -> int:
+    """Lines of a function without its docstring."""
+    lines = (function.end_lineno or function.lineno) - function.lineno + 1
+    return lines - len((ast.get_docstring(function, clean=False) or "").splitlines())
+
+
 def test_files_and_functions_stay_short() -> None:
-    """About 300 lines a file and 40 lines a function, with a little room for tables."""
-    long_files = {
-        str(file.relative_to(SOURCE)): count
+    """Few files have more than 300 lines (records and lists of options), none more than 400."""
+    lengths = {
+        str(file.relative_to(SOURCE)): len(file.read_text(encoding="utf-8").splitlines())
         for file in SOURCE.rglob("*.py")
-        if (count := len(file.read_text(encoding="utf-8").splitlines())) > 330
     }
     long_functions = {
-        f"{file.relative_to(SOURCE)}:{node.name}": node.end_lineno - node.lineno + 1
+        f"{file.relative_to(SOURCE)}:{node.name}"
         for file in SOURCE.rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.end_lineno is not None
-        and node.end_lineno - node.lineno + 1 > 50
+        if isinstance(node, ast.FunctionDef) and body_lines(node) > 40
     }
-    assert (long_files, long_functions) == ({}, {})
+    assert long_functions == set()
+    assert max(lengths.values()) <= 400
+    assert sum(length > 300 for length in lengths.values()) <= 6
 
 
 BRITISH = re.compile(

@@ -45,6 +45,7 @@ class Toy(Options):
     maybe: int | None = option(None, "perhaps", at_least(3))
     warm: float = option(0.0, "warm-up")
     shape: float = option(1.0, "of the warm-up", only=when("warm"))
+    extra: float = option(0.0, "on top of the warm-up", only=when("warm"))
     both: float = option(1.0, "of either", only=when_any("warm", "flag"))
     stem: str = option("linear", "part", choices=lambda: ("linear", "conv"))
     inner: Inner = Inner()
@@ -113,6 +114,9 @@ def test_an_option_that_does_nothing_is_told_even_at_its_default() -> None:
     with pytest.raises(OptionError, match=r"^shape=1.0 applies only with warm$"):
         Toy().check_applies("shape")
     Toy(warm=1).check_applies("shape")
+    Toy(extra=0).check_applies("extra")  # off: nothing that could be without effect
+    with pytest.raises(OptionError, match=r"^extra=0.5 applies only with warm$"):
+        Toy(extra=0.5)
     Toy().check_applies("rate")
 
 

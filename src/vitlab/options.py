@@ -144,14 +144,15 @@ class Options:
                 self.check_applies(each.name)
 
     def check_applies(self, name: str) -> None:
-        """Refuse an option that has no effect with the others as they are.
+        """Refuse an option that has no effect with the others as they are, unless it is off.
 
         Raises:
             OptionError: it has no effect; the message says what it applies with.
         """
-        about = options_of(type(self)).get(name)
-        if about and about.only and not about.only.holds(self):
-            value = getattr(self, name)
+        about, value = options_of(type(self)).get(name), getattr(self, name)
+        default = {each.name: each.default for each in fields(cast(Any, self))}[name]
+        off = not value and value == default
+        if about and about.only and not off and not about.only.holds(self):
             raise OptionError(f"{name}={shown(value)} applies only {about.only.words}")
 
     def changed(self, **given: Any) -> Self:

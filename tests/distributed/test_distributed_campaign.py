@@ -25,7 +25,7 @@ from distributed.test_distributed import (
 )
 from steps import each_step
 from vitlab.data.loading.batches import Batch
-from vitlab.data.loading.order import batch_indices
+from vitlab.data.loading.order import batch_samples
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
 from vitlab.training.saving.state import State
@@ -86,7 +86,7 @@ def test_thirty_stops_with_other_worlds_between(tmp_path: Path) -> None:
     run(folder, **LONG)
     for step in range(STEPS):
         if step in seen:  # all processes lived to note it
-            want = [i for _, i in batch_indices(0, step, IMAGES, 250)]
+            want = [i for _, i, _ in batch_samples(0, step, IMAGES, 250)]
             assert sorted(seen[step]) == sorted(want)
     run(tmp_path / "alone", **LONG)
     ours, theirs = curve(folder), curve(tmp_path / "alone")

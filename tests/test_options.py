@@ -23,7 +23,7 @@ from vitlab.options import (
     when,
     when_any,
 )
-from vitlab.values import described
+from vitlab.values import described, shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,3 +244,10 @@ def test_many_known_names_are_not_listed() -> None:
     with pytest.raises(OptionError, match="choose from name0, name1"):
         check_known(["zzz"], [f"name{number}" for number in range(60)])
     check_known(["name3"], ["name3"])
+
+
+def test_long_values_are_cut_in_messages() -> None:
+    """Up to 60 characters are shown whole, longer ones end in dots."""
+    assert shown("x" * 60) == "x" * 60
+    assert shown("x" * 61) == "x" * 57 + "..."
+    assert shown("two words") == "'two words'"

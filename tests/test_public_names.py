@@ -32,7 +32,9 @@ def test_what_is_loaded_lazily_is_what_editors_see() -> None:
     assert lazy == shown
 
 
-@pytest.mark.parametrize("name", ["load", "train", "evaluate", "recipe", "save", "delta"])
+@pytest.mark.parametrize(
+    "name", ["create", "load", "train", "evaluate", "recipe", "save", "delta", "fuse"]
+)
 def test_public_functions_return_what_they_are_typed_as(name: str) -> None:
     function = getattr(vitlab, name)
     hints = get_type_hints(function)

@@ -142,3 +142,15 @@ def test_any_shape_survives_its_name_and_its_file(
 def test_a_field_of_a_newer_version_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown option 'color'"):
         ViTConfig.from_dict({"color": 3})
+
+
+def test_sizes_are_those_of_the_releases() -> None:
+    """Heads are as wide as in the papers: 64, but 72, 80, 88 and 104 from So400m on; MLPs too."""
+    for size, (width, _, heads, mlp) in SIZES.items():
+        assert width // heads == {"So400m": 72, "H": 80, "g": 88, "G": 104}.get(size, 64)
+        odd = {"So400m": 4304, "g": 6144, "G": 8192}
+        assert mlp == odd.get(size, 4 * width)
+    depths = {size: depth for size, (_, depth, _, _) in SIZES.items()}
+    assert depths == dict.fromkeys(("Ti", "S", "M", "B"), 12) | {
+        "L": 24, "So400m": 27, "H": 32, "g": 40, "G": 48,
+    }  # fmt: skip

@@ -77,6 +77,22 @@ def test_only_the_rectangles_of_some_images_change() -> None:
     assert torch.equal(erase(pixels.clone(), draws, 0.0), pixels)
 
 
+def test_each_image_has_its_own_noise() -> None:
+    """The same rectangle in two images, from the same draws but the last two."""
+    draws = uniform(1).repeat(2, axis=0)
+    draws[:, 0], draws[1, -2:] = 0, (0.25, 0.75)
+    first, second = erase(torch.zeros(2, 1, 20, 24), draws, 1.0)
+    assert torch.equal(first != 0, second != 0)
+    assert not torch.equal(first, second)
+
+
+def test_noise_is_finite_and_as_often_above_as_below_zero() -> None:
+    """A million numbers meet the outermost of the 65,536 values about sixteen times each."""
+    noise = normal(torch.arange(4), 2**18)
+    assert noise.isfinite().all()
+    assert noise.min() == -noise.max()
+
+
 def test_an_image_no_rectangle_fits_stays_as_it_is() -> None:
     pixels = torch.zeros(50, 1, 1, 1)
     assert not erase(pixels.clone(), uniform(50), 1.0).any()

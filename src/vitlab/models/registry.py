@@ -10,7 +10,7 @@ import pkgutil
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from vitlab.options import Only
 
@@ -19,15 +19,33 @@ FOLDERS = {"stem": "vitlab.models.stems", "positions": "vitlab.models.positions"
 KINDS: dict[str, "dict[str, type[Part]]"] = {field: {} for field in FOLDERS}
 
 
-class Part(Protocol):
-    """What a configuration asks of a stem or a position scheme."""
+class Part:
+    """What a stem and a position scheme have in common: what a configuration asks of them.
 
+    Attributes:
+        field: the configuration's field that names it
+        name: the value of that field; a subclass that has one is registered
+        uses: those options of the configuration that have an effect here
+        undecayed: own parameters that weight decay leaves alone, beside norms and biases
+    """
+
+    field: ClassVar[str]
     name: ClassVar[str]
-    uses: ClassVar[tuple[str, ...]]
+    uses: ClassVar[tuple[str, ...]] = ()
+    undecayed: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "name" in vars(cls):
+            register(cls.field, cls)
 
     @staticmethod
     def check(config: Any) -> None:
-        """Refuse a configuration that this part does not fit."""
+        """Refuse a configuration that this part does not fit.
+
+        Raises:
+            OptionError: the message says what would work.
+        """
 
 
 def register(field: str, kind: type[Part]) -> None:

@@ -118,7 +118,7 @@ def shards(places: Sequence[str], title: str, classes: Sequence[str] | None = No
 
 
 def _class_names(place: str) -> list[str] | None:
-    """Return the lines of `classes.txt` beside a shard; None if there is no such file."""
+    """Return the lines of `classes.txt` beside a shard; None if it does not exist."""
     beside = f"{place.rpartition('/')[0] or ('.' if not place.startswith('/') else '')}/{CLASSES}"
     try:
         if is_url(place):

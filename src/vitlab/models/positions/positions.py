@@ -12,43 +12,25 @@ from torch.nn import functional as F
 
 from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig
-from vitlab.models.registry import kinds, register
+from vitlab.models.registry import Part, kinds
 
 
-class Positions(nn.Module):
+class Positions(Part, nn.Module):
     """Positions of one table, for all blocks or for one; by default they do nothing.
 
     A subclass with a `name` is that value of `ViTConfig.positions`. It overrides where it acts:
     `start` once before the encoder, `place` before a block, `relate` within a block's attention.
 
     Attributes:
-        name: the value of the configuration's field
-        uses: those options of positions that have an effect here
-        undecayed: own parameters that weight decay leaves alone
         takes_extra: whether further tokens can join those of the image
     """
 
-    name: ClassVar[str]
-    uses: ClassVar[tuple[str, ...]] = ()
-    undecayed: ClassVar[tuple[str, ...]] = ()
+    field = "positions"
     takes_extra: ClassVar[bool] = True
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "name" in vars(cls):
-            register("positions", cls)
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.config = config
-
-    @staticmethod
-    def check(config: ViTConfig) -> None:
-        """Refuse a configuration that this scheme does not fit.
-
-        Raises:
-            OptionError: the message says what would work.
-        """
 
     @staticmethod
     def tables(config: ViTConfig) -> int:

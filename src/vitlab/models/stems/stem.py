@@ -1,7 +1,6 @@
 """What a stem is: images to patch tokens, (B, channels, H, W) -> (B, patches, width)."""
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -9,43 +8,23 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from vitlab.models.config import ViTConfig
 from vitlab.models.layers import counted_macs, reset_dense
-from vitlab.models.registry import kinds, register
+from vitlab.models.registry import Part, kinds
 
 
-class Stem(nn.Module):
+class Stem(Part, nn.Module):
     """Images to patch tokens in raster order: (B, channels, H, W) -> (B, patches, width).
 
     A subclass with a `name` is that value of `ViTConfig.stem`. Beside `forward`, it knows how its
     weights start, what it refuses, and whatever else of the methods below differs for it. One with
     buffers that are computed, not stored, has a `refresh` that fills them in place; one that can
     fold layers for inference, a `fuse`.
-
-    Attributes:
-        name: the value of the configuration's field
-        uses: those options of stems that have an effect here
-        undecayed: own parameters that weight decay leaves alone, beside norms and biases
     """
 
-    name: ClassVar[str]
-    uses: ClassVar[tuple[str, ...]] = ()
-    undecayed: ClassVar[tuple[str, ...]] = ()
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "name" in vars(cls):
-            register("stem", cls)
+    field = "stem"
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.config = config
-
-    @staticmethod
-    def check(config: ViTConfig) -> None:
-        """Refuse a configuration that this stem does not fit.
-
-        Raises:
-            OptionError: the message says what would work.
-        """
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw every weight."""

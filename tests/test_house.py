@@ -18,12 +18,13 @@ LAYERS = (
     ("images",),
     ("models",),
     ("data", "weights"),
-    ("recipes", "objectives", "optim"),
+    ("recipes", "objectives", "optim", "tuning"),
     ("runs",),
     ("distributed",),
     ("evaluation", "measure", "inspect"),
     ("report",),
     ("training",),
+    ("transfer",),
     ("studies",),
     ("__init__",),  # the public names
     ("parsing", "terminal"),
@@ -112,6 +113,7 @@ def test_no_import_cycle() -> None:
 def test_no_room_is_crowded() -> None:
     files = (file for file in SOURCE.rglob("*.py") if not file.stem.startswith("__"))
     rooms = Counter(file.parent for file in files)
+    rooms.pop(SOURCE / "commands")  # one file per command, however many there are
     crowded = {room.name: count for room, count in rooms.items() if count > 12}
     assert crowded == {}
 

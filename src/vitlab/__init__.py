@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vitlab.recipes.recipe import Recipe as Recipe
     from vitlab.training.run import Run as Run
     from vitlab.training.run import train as train
+    from vitlab.transfer.finetuning import finetune as finetune
     from vitlab.weights.deltas import Delta as Delta
     from vitlab.weights.deltas import delta as delta
     from vitlab.weights.load import load as load
@@ -44,6 +45,7 @@ _HOMES = {
     "delta": "vitlab.weights.deltas",
     "errors": "",
     "evaluate": "vitlab.evaluation.evaluation",
+    "finetune": "vitlab.transfer.finetuning",
     "inspect": "",
     "load": "vitlab.weights.load",
     "measure": "",

@@ -96,6 +96,7 @@ class Option:
         only: when it has an effect (None: always)
         choices: returns the allowed words, if they are not in the type
         positional: given on the command line by position, without its name
+        flag: its name on the command line, if Python reserves that word
     """
 
     help: str
@@ -103,6 +104,7 @@ class Option:
     only: Only | None = None
     choices: Callable[[], Iterable[str]] | None = None
     positional: bool = False
+    flag: str = ""
 
 
 def option(
@@ -112,6 +114,7 @@ def option(
     only: Only | None = None,
     choices: Callable[[], Iterable[str]] | None = None,
     positional: bool = False,
+    flag: str = "",
 ) -> Any:
     """Declare a field of an `Options` class: its default, its help and its rules.
 
@@ -122,8 +125,9 @@ def option(
         only: when it has an effect, as `when("optimizer", "sgd")`; else it must keep its default
         choices: returns the allowed words, if the type cannot list them
         positional: given on the command line by position, without its name
+        flag: its name on the command line, if Python reserves that word
     """
-    about = {"option": Option(help, bounds, only, choices, positional)}
+    about = {"option": Option(help, bounds, only, choices, positional, flag)}
     return field(metadata=about) if default is MISSING else field(default=default, metadata=about)
 
 

@@ -37,6 +37,11 @@ class Leaf:
     default: object
 
     @property
+    def word(self) -> str:
+        """Its name on the command line, with underscores."""
+        return self.about.flag or self.name
+
+    @property
     def is_flag(self) -> bool:
         """Whether it is given as `--name` or `--no-name`."""
         return set(_kinds(self.hint)) <= {bool, types.NoneType}
@@ -58,18 +63,18 @@ def parse(start: Start, words: Sequence[str], prog: str) -> dict[str, Any]:
     Raises:
         OptionError: an unknown option, one without its value, or a superfluous word.
     """
-    leaves = {leaf.name: leaf for leaf in all_leaves(start)}
+    leaves = {leaf.word: leaf for leaf in all_leaves(start)}
     typed = list(_names(words))
-    negated = {f"no_{name}" for name, leaf in leaves.items() if leaf.is_flag}
+    negated = {f"no_{word}" for word, leaf in leaves.items() if leaf.is_flag}
     check_known(set(typed) - negated, leaves)
     parsed = _run_tyro(_flat_class(list(leaves.values())), words, prog)
     given: dict[str, Any] = {}
-    for name, leaf in leaves.items():
-        value = getattr(parsed, name)
+    for word, leaf in leaves.items():
+        value = getattr(parsed, leaf.name)
         if leaf.is_flag:
-            given |= {name: value} if {name, f"no_{name}"} & set(typed) else {}
+            given |= {leaf.name: value} if {word, f"no_{word}"} & set(typed) else {}
         elif value is not UNSET:
-            given[name] = from_words(value, leaf.hint)
+            given[leaf.name] = from_words(value, leaf.hint)
     return given
 
 
@@ -244,7 +249,8 @@ def _field(leaf: Leaf, optional: bool = False) -> tuple[str, Any, Any]:
     only = f"; only {leaf.about.only.words}" if leaf.about.only else ""
     default = "" if leaf.default in (None, "", ()) else f"(default: {_shown(leaf.default)})"
     default = "(required)" if leaf.is_required else default
-    about = tyro.conf.arg(help=leaf.about.help + only, help_behavior_hint=default)
+    flag = leaf.about.flag or None
+    about = tyro.conf.arg(name=flag, help=leaf.about.help + only, help_behavior_hint=default)
     if leaf.is_flag:
         return leaf.name, Annotated[bool, about], field(default=bool(leaf.default))
     nargs, metavar = _shape(leaf)
@@ -305,7 +311,7 @@ def _shown(value: object) -> str:
 def _spelled(leaf: Leaf) -> str:
     """Format an option as it is written on the command line."""
     shown = _shape(leaf)[1]
-    return shown if leaf.about.positional else f"--{leaf.name.replace('_', '-')} {shown}"
+    return shown if leaf.about.positional else f"--{leaf.word.replace('_', '-')} {shown}"
 
 
 def _names(words: Sequence[str]) -> Iterator[str]:

@@ -4,6 +4,7 @@
     metrics.jsonl   the journal: one JSON object per line
     checkpoints/    step-000000123/ and so on (training/saving/checkpoint.py)
     model/          the trained model, as `vitlab.save` writes it
+    delta.safetensors  what a run that trained only some weights changed (`vitlab.Delta`)
     report.html     the report
     .lock           held by the process that trains
 
@@ -47,6 +48,7 @@ class RunFolder:
     Attributes:
         checkpoints: folder of the checkpoints
         model: folder of the trained model
+        delta: file of what changed, if the run trained only some of the weights
         report: the report's file
         journal: the lines of metrics.jsonl
     """
@@ -55,6 +57,7 @@ class RunFolder:
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoints"
         self.model = self.path / MODEL_FOLDER
+        self.delta = self.path / "delta.safetensors"
         self.report = self.path / "report.html"
         self.journal = Journal(self.path / "metrics.jsonl", silent)
         self._file, self._lock = self.path / "run.toml", self.path / ".lock"
@@ -70,7 +73,9 @@ class RunFolder:
         """Whether the folder is missing or empty."""
         return is_empty(self.path, besides=self._lock.name)
 
-    def start(self, recipe: Recipe, host: Host, command: str, fingerprint: str) -> None:
+    def start(
+        self, recipe: Recipe, host: Host, command: str, fingerprint: str, base: str = ""
+    ) -> None:
         """Write `run.toml`.
 
         Args:
@@ -78,6 +83,7 @@ class RunFolder:
             host: where and how
             command: what the user typed, for the report
             fingerprint: of the data, so that changed data is noticed on resuming
+            base: fingerprint of the weights that the run starts from; empty for random ones
 
         Raises:
             DiskError: the file cannot be written.
@@ -86,6 +92,7 @@ class RunFolder:
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "command": command,
             "fingerprint": fingerprint,
+            **({"base": base} if base else {}),
         }
         about = {"run": run, "versions": versions(), "host": host.as_table()}
         self._write(about | recipe.as_tables())
@@ -120,6 +127,11 @@ class RunFolder:
     def fingerprint(self) -> str:
         """The fingerprint of the data that the run was started with."""
         return str(self.tables.get("run", {}).get("fingerprint", ""))
+
+    @property
+    def base(self) -> str:
+        """The fingerprint of the weights that the run started from; empty for random ones."""
+        return str(self.tables.get("run", {}).get("base", ""))
 
     @property
     def decisions(self) -> Decisions:

@@ -108,7 +108,8 @@ def test_the_table_of_recipes_is_true() -> None:
         row = [old if new == "the same" else new for old, new in pairs]
         recipe, (*_, length, batch, optimizer, rates, schedule) = RECIPES[name](), row
         assert batch == str(recipe.batch), name
-        assert str(round(recipe.epochs)) in length, name
+        shown_length = f"{recipe.steps:,} steps" if recipe.steps else str(round(recipe.epochs))
+        assert shown_length in length, name
         assert recipe.optimizer.optimizer in optimizer.lower(), name
         assert float(rates.split(", ")[-1]) == recipe.optimizer.weight_decay, name
         low, high = min(numbers := rates_of(rates)), max(numbers)

@@ -427,7 +427,6 @@ def test_layer_decay_by_beits_rule() -> None:
     ("model", "choices", "says"),
     [
         ("BiT-R(1-1)x1", {"optimizer": "muon"}, "muon finds nothing to update in this model"),
-        ("BiT-R(1-1)x1", {"layer_decay": 0.7}, "layer_decay needs a model of blocks"),
     ],
 )
 def test_what_cannot_be(model: str, choices: dict[str, Any], says: str) -> None:

@@ -71,6 +71,7 @@ def from_file(folder: Path, model: str, leaf: Leaf, value: Any) -> Recipe:
             name
             for name in (
                 "data",
+                "start",
                 "model",
                 "augment",
                 "objective",
@@ -110,7 +111,7 @@ def test_four_faces_refuse_the_same_in_the_same_words(case: str, tmp_path: Path)
         if leaf.is_flag:
             continue  # --flag and --no-flag cannot be wrong
         line = ["x", "--recipe", "small", "--model", model]
-        line += [f"--{leaf.name.replace('_', '-')}", *typed(value)]
+        line += [f"--{leaf.word.replace('_', '-')}", *typed(value)]
         assert refused(lambda line=line: build(parse(Train, line, "vitlab train"))) == words
 
 

@@ -17,6 +17,7 @@ PAPERS = [
     "vit-jft",
     "vit-imagenet21k",
     "vit-imagenet",
+    "vit-finetune",
     "plain-vit",
     "three-things",
     "three-things-400",
@@ -161,7 +162,8 @@ def test_the_command_line_chooses_the_row_of_its_model() -> None:
 def test_every_field_can_be_overridden(name: str) -> None:
     recipe = vitlab.recipe(name, "x", lr=0.5, optimizer="sgd", epochs=3, image_size=224, batch=7)
     assert (recipe.optimizer.lr, recipe.optimizer.optimizer) == (0.5, "sgd")
-    assert (recipe.epochs, recipe.batch, recipe.model.image_size) == (3, 7, 224)
+    assert (recipe.epochs, recipe.steps, recipe.batch) == (3, 0, 7)
+    assert recipe.model.image_size == 224
 
 
 def test_the_first_runs_are_read_with_the_fields_they_had(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs import RunFolder, folder_of
 from vitlab.terminal import print_figures
 
-SUMMARY = "Train a model from scratch, test it and write a report."
+SUMMARY = "Train a model, test it and write a report."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,11 +23,16 @@ class Train(Options):
     command: str = ""
 
 
-def build(given: dict[str, Any]) -> Train:
-    """Return options that start from the named recipe, or from the run to continue."""
+def build(given: dict[str, Any], otherwise: str = "") -> Train:
+    """Return options that start from a recipe, or from the run to continue.
+
+    Args:
+        given: options by name
+        otherwise: the recipe if none is named; empty for the default of the data
+    """
     out = given.get("out")
     if not (given.get("resume") and out and RunFolder(out).started):
-        start, rest = start_from(given)
+        start, rest = start_from(given, otherwise)
         options = Train(recipe=start).changed(**rest)
         out = out or folder_of(options.recipe)
         if not (options.resume and RunFolder(out).started):

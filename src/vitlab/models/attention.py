@@ -1,7 +1,7 @@
 """Multi-head self-attention, and the one place that decides how it is computed."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ class Attention(nn.Module):
 
     With an axis, tokens attend along their own row or column of the grid only (D.6).
     """
+
+    role: ClassVar[str] = "attention"
 
     def __init__(self, config: ViTConfig, axis: Axis = None) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """The encoder's block: residual branches of attention, then of MLPs."""
 
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +66,8 @@ class MLP(nn.Module):
 
     As SwiGLU (Shazeer, 2020) the first is twice as wide, and one half gates the other.
     """
+
+    role: ClassVar[str] = "ffn"
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()

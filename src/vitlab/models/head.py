@@ -71,6 +71,7 @@ class AttentionPool(nn.Module):
     """
 
     undecayed: ClassVar[tuple[str, ...]] = ("queries",)
+    role: ClassVar[str] = "attention"
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()

@@ -32,6 +32,7 @@ class Model(nn.Module):
         provenance: data, recipe, … of the weights; saved with them
         source: what they were loaded from
         head_names: prefixes of the tensors of the classifier and of the layers before it alone
+        role: of a module inside, what fine-tuning calls its parameters: "attention" or "ffn"
     """
 
     config: ModelConfig
@@ -104,7 +105,7 @@ class Model(nn.Module):
         return 0
 
     def layer_of(self, name: str) -> int:
-        """Return how deep a parameter sits, from 0 to `layers`."""
+        """Return how deep a parameter or module sits, from 0 to `layers`."""
         return self.layers
 
     def refresh(self, device: torch.device | str) -> None:

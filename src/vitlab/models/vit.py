@@ -190,12 +190,12 @@ class VisionTransformer(Model):
         return len(self.blocks) + 1
 
     def layer_of(self, name: str) -> int:
-        """Return how deep a parameter sits, by BEiT's rule.
+        """Return how deep a parameter or module sits, by BEiT's rule.
 
-        Stem, class token, registers and positions are layer 0, block i is i + 1, everything after
-        the blocks is `layers`.
+        Everything before the blocks is layer 0, block i is i + 1, everything after the blocks is
+        `layers`.
         """
         first, *rest = name.split(".")
         if first == "blocks":
-            return int(rest[0]) + 1
-        return 0 if first in ("stem", "token", "registers", "positions") else self.layers
+            return int(rest[0]) + 1 if rest else self.layers
+        return self.layers if first in ("", "norm", "head") else 0

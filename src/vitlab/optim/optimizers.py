@@ -69,7 +69,7 @@ def groups(model: nn.Module, weights: Weights, how: Optimization) -> list[dict[s
     for name, weight in weights.items():
         if how.layer_decay < 1:
             if not isinstance(model, Model) or not model.layers:
-                raise OptionError("layer_decay needs a model of blocks: set layer_decay=1")
+                raise OptionError("layer_decay needs a model of layers: set layer_decay=1")
             scale = how.layer_decay ** (model.layers - model.layer_of(name))
         found.setdefault((scale, name in kernels), []).append(weight)
     return [

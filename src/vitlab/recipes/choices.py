@@ -1,10 +1,41 @@
-"""The parts of a recipe that say what is minimized and how; data and model have their own files."""
+"""The parts of a recipe that say where it starts, what is minimized and how.
+
+Data and model have their own files.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from vitlab.optim import table as optimizers
 from vitlab.options import Only, Options, above, at_least, at_most, below, option, when
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start(Options):
+    """The weights that a run starts from, and which of them it trains."""
+
+    weights: str = option(
+        "",
+        "weights to start from: a run folder, a saved model, a weights file, or user/name on the "
+        "Hugging Face Hub (empty: random ones)",
+        flag="from",
+    )
+    tune: Literal["all", "attention", "ffn", "head", "norms", "lora"] = option(
+        "all",
+        "what to train of them, always with the classifier: everything; attention (Three things, "
+        "section 4) or the FFNs, each with the positions; only the classifier (head); the norms; "
+        "or low-rank matrices beside dense layers (LoRA)",
+    )
+    lora_rank: int = option(8, "rank of LoRA's matrices", at_least(1), only=when("tune", "lora"))
+    lora_alpha: float = option(
+        16.0,
+        "LoRA's product is multiplied by this, divided by the rank",
+        above(0),
+        only=when("tune", "lora"),
+    )
+    lora_targets: Literal["attention", "ffn", "all"] = option(
+        "attention", "the dense layers that get LoRA's matrices", only=when("tune", "lora")
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The model of a recipe: its name, and the fields that are chosen otherwise."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, make_dataclass, replace
+from dataclasses import dataclass, field, fields, make_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig, config_of, kind_of
@@ -9,6 +9,7 @@ from vitlab.models.names import shape_of
 from vitlab.options import Options, applies, check_known, checked, hints, option, options_of
 
 FROM_DATA = ("labels",)  # fields of a configuration that nobody chooses
+OF_TRAINING = ("drop_path", "drop_path_ramp", "dropout")  # fields without effect on trained weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +24,9 @@ class ModelPart(Options):
     CONFIG: ClassVar[type[ModelConfig]] = ModelConfig
 
     model: str = option(
-        "ViT-Ti/16", "a model by its name in the papers; `vitlab models` lists some"
+        "ViT-Ti/16",
+        "a model by its name in the papers; `vitlab models` lists some (empty: that of the weights "
+        "to start from)",
     )
 
     if TYPE_CHECKING:
@@ -38,8 +41,10 @@ class ModelPart(Options):
             OptionError: an unknown name or an invalid value.
         """
         object.__setattr__(self, "model", checked(type(self), "model", self.model))
-        shape_of(self.model)  # refuses an unknown name
-        config = kind_of(self.model)
+        config = self.CONFIG
+        if self.model:
+            shape_of(self.model)  # refuses an unknown name
+            config = kind_of(self.model)
         if config is not self.CONFIG:
             raise TypeError(f"use model_part({self.model!r}, ...)")
         for name in self.chosen():
@@ -97,6 +102,8 @@ class ModelPart(Options):
         defaults = {each.name: each.default for each in fields(self.CONFIG)}
         asked = type(self)(**{"model": self.model} | given).chosen()
         mine = self.chosen() | asked
+        if not self.model:  # what applies is known once the weights are read
+            return type(self)(**{"model": ""} | mine)
         values = defaults | shape_of(self.model) | mine
         for name in set(mine) - set(given):
             if not applies(self.CONFIG, name, values):
@@ -106,11 +113,6 @@ class ModelPart(Options):
         for name in asked:
             config.check_applies(name)
         return result
-
-    def resolved(self, config: ModelConfig) -> "ModelPart":
-        """Return the part with every field of a configuration."""
-        names = [name for name in hints(type(self)) if name != "model"]
-        return replace(self, **{name: getattr(config, name) for name in names})
 
 
 def _part(name: str, config: type[ModelConfig]) -> type[ModelPart]:
@@ -134,8 +136,19 @@ ResNetPart = _part("ResNetPart", ResNetConfig)
 PARTS: dict[type[ModelConfig], type[ModelPart]] = {ViTConfig: ViTPart, ResNetConfig: ResNetPart}
 
 
+def part_of(config: ModelConfig, name: str = "") -> ModelPart:
+    """Return the part with every field of a configuration."""
+    kind = PARTS[type(config)]
+    names = [each for each in hints(kind) if each != "model"]
+    return kind(model=name or config.name, **{each: getattr(config, each) for each in names})
+
+
 def model_part(model: str = "ViT-Ti/16", **fields: Any) -> ModelPart:
     """Return a model by its name, with some fields chosen.
+
+    Args:
+        model: the papers' notation; empty for the model of the weights that a run starts from
+        fields: of its configuration
 
     Raises:
         OptionError: an unknown name or field, or an invalid value.

@@ -1,16 +1,21 @@
 """The recipes by name; each is a function from a model's name to a `Recipe`."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from vitlab.data.settings import Augment, Data
 from vitlab.options import check_known
-from vitlab.recipes.choices import Average, Objective, Optimization, Schedule
-from vitlab.recipes.model_part import model_part
+from vitlab.recipes.choices import Average, Objective, Optimization, Schedule, Start
+from vitlab.recipes.model_part import OF_TRAINING, model_part
 from vitlab.recipes.papers import PAPERS
 from vitlab.recipes.recipe import Recipe
 
 DIGITS = "ViT(width=96,depth=6,heads=3,mlp=384)/4"
+# ViT-S/16 by Steiner et al., How to train your ViT?, 2021, Apache-2.0: small enough for a CPU, and
+# trained on the 21,000 classes of ImageNet-21k, then on ImageNet, so that it transfers widely.
+BACKBONE = "timm/vit_small_patch16_224.augreg_in21k_ft_in1k"
+FROM_WEIGHTS = ("finetune", "vit-finetune")  # recipes that do not start from random weights
 
 
 def digits(model: str = DIGITS) -> Recipe:
@@ -47,6 +52,27 @@ def small(model: str = "ViT-Ti/16") -> Recipe:
         average=Average(ema=0.999),
         epochs=100,
         batch=128,
+    )
+
+
+def finetune(model: str = "") -> Recipe:
+    """A few hundred to 50,000 photographs, from trained weights, ViT-S/16 of Google's unless named.
+
+    AdamW with layer-wise decay (BEiT), a cosine after a short warm-up, crops and flips, stochastic
+    depth and an average of the weights. Without `--from` it starts from
+    timm/vit_small_patch16_224.augreg_in21k_ft_in1k (Apache-2.0) on the Hugging Face Hub.
+    """
+    return Recipe(
+        recipe="finetune",
+        start=Start(weights=BACKBONE),
+        model=model_part(model, drop_path=0.1),
+        augment=Augment(area=0.35, flip=True),
+        objective=Objective(label_smoothing=0.1),
+        optimizer=Optimization(lr=5e-4, weight_decay=0.05, layer_decay=0.75),
+        schedule=Schedule(warmup=3),
+        average=Average(ema=0.99),
+        epochs=30,
+        batch=32,
     )
 
 
@@ -108,7 +134,7 @@ def cifar10_gpu(model: str = "ViT-S/4") -> Recipe:
 
 RECIPES: dict[str, Callable[..., Recipe]] = {
     each.__name__.replace("_", "-"): each
-    for each in (digits, small, cifar10, cifar10_cpu, cifar10_gpu, *PAPERS)
+    for each in (digits, small, finetune, cifar10, cifar10_cpu, cifar10_gpu, *PAPERS)
 }
 
 
@@ -126,8 +152,22 @@ def recipe(name: str, data: str = "", **choices: Any) -> Recipe:
     """
     check_known([name], RECIPES, "recipe")
     given = choices | ({"data": data} if data else {})
+    if given.get("weights") and not given.get("model"):
+        given.pop("model", None)
+        return of_weights(RECIPES[name]()).changed(**given)
     model = (given.pop("model"),) if "model" in given else ()
     return RECIPES[name](*model).changed(**given)
+
+
+def of_weights(recipe: Recipe) -> Recipe:
+    """Return a recipe whose model is that of the weights it starts from; dropping units stays."""
+    kept = {key: value for key, value in recipe.model.chosen().items() if key in OF_TRAINING}
+    return replace(recipe, model=model_part("", **kept))
+
+
+def default_weights(name: str) -> str:
+    """Return the weights that a recipe starts from if none are named; empty if it has none."""
+    return RECIPES[name]().start.weights if name in FROM_WEIGHTS else ""
 
 
 def default_recipe(data: str) -> str:
@@ -135,15 +175,17 @@ def default_recipe(data: str) -> str:
     return "digits" if data == "digits" else "small"
 
 
-def start_from(choices: dict[str, Any]) -> tuple[Recipe, dict[str, Any]]:
+def start_from(choices: dict[str, Any], otherwise: str = "") -> tuple[Recipe, dict[str, Any]]:
     """Return the recipe that choices start from, and the remaining choices.
 
-    The recipe is the named one, or the default for the data, made for the named model.
+    Args:
+        choices: options by name; the recipe is made for the model or the weights among them
+        otherwise: the recipe if the choices name none; empty for the default of the data
 
     Raises:
         OptionError: an unknown recipe or model.
     """
-    name = choices.get("recipe", default_recipe(choices.get("data", "")))
-    model = {"model": choices["model"]} if "model" in choices else {}
+    name = choices.get("recipe", otherwise or default_recipe(choices.get("data", "")))
+    taken = {key: choices[key] for key in ("model", "weights") if key in choices}
     rest = {key: value for key, value in choices.items() if key not in ("recipe", "model")}
-    return recipe(name, **model), rest
+    return recipe(name, **taken), rest

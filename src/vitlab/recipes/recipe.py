@@ -21,7 +21,7 @@ from vitlab.options import (
     option,
     when,
 )
-from vitlab.recipes.choices import Average, Objective, Optimization, Schedule
+from vitlab.recipes.choices import Average, Objective, Optimization, Schedule, Start
 from vitlab.recipes.model_part import ModelPart, ViTPart, model_part
 from vitlab.units import seconds
 
@@ -77,6 +77,7 @@ class Recipe(Options):
         at_least(0),
     )
     data: Data = Data()
+    start: Start = Start()
     model: ModelPart = ViTPart()
     augment: Augment = Augment()
     objective: Objective = Objective()
@@ -108,12 +109,16 @@ class Recipe(Options):
         """Return the recipe with some options replaced, each by its own name in whatever part.
 
         Options that were chosen before and no longer apply return to their defaults; naming a model
-        drops all fields that were chosen for the previous one.
+        drops all fields that were chosen for the previous one, and naming a number of epochs (or of
+        warm-up epochs) replaces the recipe's number of steps.
 
         Raises:
             OptionError: an unknown option, an invalid value, or an option without effect.
         """
         recipe = replace(self, model=model_part(given.pop("model"))) if "model" in given else self
+        for epochs, steps in (("epochs", "steps"), ("warmup", "warmup_steps")):
+            if epochs in given and steps not in given:
+                given[steps] = 0
         return super(Recipe, recipe).changed(**given)
 
     def lasting(self, epochs: float) -> Self:
@@ -143,12 +148,20 @@ class Recipe(Options):
         values: dict[str, Any] = {}
         for name, kind in hints(cls).items():
             if isinstance(kind, type) and issubclass(kind, Options):
-                check_known([name], tables, "table")
-                table = tables[name]
+                table = _table(tables, name)
                 values[name] = model_part(**table) if kind is ModelPart else kind.from_dict(table)
         recipe = cls.from_dict(tables.get("recipe", {}) | values)
-        recipe.model.check()
+        if recipe.model.model:
+            recipe.model.check()
         return recipe
+
+
+def _table(tables: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a part's table; runs of the first versions started from random weights, unwritten."""
+    if name == "start" and name not in tables:
+        return {}
+    check_known([name], tables, "table")
+    return dict(tables[name])
 
 
 @dataclass(frozen=True, kw_only=True)

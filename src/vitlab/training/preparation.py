@@ -14,14 +14,19 @@ from vitlab.distributed.world import World
 from vitlab.errors import OptionError, RunError
 from vitlab.models.config import ModelConfig
 from vitlab.models.create import build
+from vitlab.models.model import Model
 from vitlab.objectives.objective import objective_of
 from vitlab.optim import optimizers
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.table import OPTIMIZERS
+from vitlab.recipes.model_part import part_of
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs import RunFolder
 from vitlab.training import tracking
 from vitlab.training.saving.state import State
+from vitlab.training.starting import config_from, made_from, starting_model
+from vitlab.tuning.free import freeze, train_mode
+from vitlab.weights.identity import fingerprint as fingerprint_of
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,8 @@ class Task:
         config: the model's whole configuration
         fingerprint: of the data
         started: whether the folder already contains this run (as the first process sees it)
+        base: the model that the run starts from, which stays as it is; None for random weights
+        base_fingerprint: of that model; empty for random weights
     """
 
     recipe: Recipe
@@ -45,6 +52,8 @@ class Task:
     config: ModelConfig
     fingerprint: str
     started: bool
+    base: Model | None = None
+    base_fingerprint: str = ""
 
     @property
     def images(self) -> int:
@@ -53,10 +62,26 @@ class Task:
         return sum(len(part) for part in parts if part is not None)
 
 
-def prepare(recipe: Recipe, host: Host, folder: RunFolder, resume: bool, world: World) -> Task:
+def prepare(
+    recipe: Recipe,
+    host: Host,
+    folder: RunFolder,
+    resume: bool,
+    world: World,
+    start: Model | None = None,
+) -> Task:
     """Work out what a run needs, and refuse what cannot be.
 
+    Args:
+        recipe: as the user asked for it
+        host: where and how
+        folder: the run's folder
+        resume: whether it may contain this run
+        world: this process among those of the run
+        start: a model to start from, in place of `recipe.start.weights`
+
     Raises:
+        WeightsError: the weights to start from cannot be loaded.
         RunError: the folder is in the way, or its run was started otherwise.
         OptionError: options that do not go together, or do not fit the data or the processes.
         DataError: the data cannot be used.
@@ -67,7 +92,9 @@ def prepare(recipe: Recipe, host: Host, folder: RunFolder, resume: bool, world: 
     splits = open_data(recipe.data.data, recipe.data.test_fraction)
     if recipe.patience:
         splits = with_validation(splits)
-    config = resolve(recipe, splits)
+    base = starting_model(recipe, start)
+    config, remarks = resolve(recipe, splits, base)
+    splits = replace(splits, notes=[*splits.notes, *remarks])
     objective_of(recipe.objective).check(splits.train.labels)
     if host.track != "no":
         tracking.find(host.track)
@@ -75,24 +102,34 @@ def prepare(recipe: Recipe, host: Host, folder: RunFolder, resume: bool, world: 
         raise OptionError(
             "checkpoint_activations applies only to Vision Transformers: leave it out"
         )
-    recipe = replace(recipe, model=recipe.model.resolved(config))
+    recipe = replace(recipe, model=part_of(config, recipe.model.model))
+    if start is not None:
+        recipe = replace(recipe, start=replace(recipe.start, weights=start.source))
     mark = fingerprint(splits.whole or splits.train)
+    origin = fingerprint_of(base) if base is not None else ""
     if started:
-        check_same(folder, recipe, mark)
+        check_same(folder, recipe, mark, origin)
     elif resume:
         world.say(f"no run in {folder.path} yet: starting it")
-    return Task(recipe, host, folder, splits, config, mark, started)
+    return Task(recipe, host, folder, splits, config, mark, started, base, origin)
 
 
 def first_state(task: Task, device: torch.device, world: World) -> State:
     """Return the state of a run before its first step.
 
     Raises:
-        OptionError: the model cannot be trained by the optimizer.
+        OptionError: the model cannot be trained by the optimizer, or not this way; a field does
+            not fit the weights that it starts from.
     """
     recipe = task.recipe
     generator = torch.Generator().manual_seed(recipe.seed)
-    model = build(task.config, generator).to(device)
+    if task.base is None:
+        model = build(task.config, generator)
+    else:
+        model = made_from(task.base, task.config, recipe.start)
+    freeze(model, recipe.start.tune)
+    train_mode(model)
+    model.to(device)
     model.provenance = provenance(task)
     if world.size > 1:
         synchronize(model)
@@ -154,33 +191,42 @@ def check_world(recipe: Recipe, host: Host, world: World) -> None:
         raise OptionError("--shard does not support --patience: leave one of them out")
 
 
-def resolve(recipe: Recipe, splits: Splits) -> ModelConfig:
-    """Return the whole model configuration; size, channels and classes come from the data.
+def resolve(
+    recipe: Recipe, splits: Splits, base: Model | None = None
+) -> tuple[ModelConfig, list[str]]:
+    """Return the whole model configuration, and remarks for the user.
+
+    Classes come from the data; size and channels too, unless there are weights to start from.
 
     Raises:
-        OptionError: the recipe and the data do not go together.
+        OptionError: the recipe, the data and the weights do not go together.
     """
-    size, channels = input_shape(splits.train)
     classes, given = len(splits.classes), recipe.model.classes
     if given not in (None, classes):
         raise OptionError(
             f"classes={given}, but {recipe.data.data} has {classes} classes: leave it out"
         )
-    config = recipe.model.config(
-        image_size=size, channels=channels, classes=classes, labels=splits.classes
-    )
+    remarks: list[str] = []
+    if base is None:
+        size, channels = input_shape(splits.train)
+        config = recipe.model.config(
+            image_size=size, channels=channels, classes=classes, labels=splits.classes
+        )
+    else:
+        config, remarks = config_from(base.config, recipe.model, splits.classes)
     if config.answers > 1:
         raise OptionError(
             f"queries={config.answers} gives that many outputs per image: classification needs 1"
         )
-    return config
+    return config, remarks
 
 
-def check_same(folder: RunFolder, recipe: Recipe, mark: str) -> None:
-    """Refuse to continue a run with another recipe, or on other data.
+def check_same(folder: RunFolder, recipe: Recipe, mark: str, origin: str = "") -> None:
+    """Refuse to continue a run with another recipe, on other data, or from other weights.
 
     Raises:
-        RunError: an option has another value than in the run; the data has changed.
+        RunError: an option has another value than in the run; the data or the weights that the run
+            started from have changed.
     """
     old, new = folder.recipe.as_tables(), recipe.as_tables()
     for part in old:
@@ -191,6 +237,11 @@ def check_same(folder: RunFolder, recipe: Recipe, mark: str) -> None:
                     f"{folder.path} was started with {key}={before}, not {now}: leave the option "
                     "out, or choose another --out"
                 )
+    if folder.base != origin:
+        raise RunError(
+            f"{recipe.start.weights or 'the model to start from'} has changed since {folder.path} "
+            "was started: choose another --out"
+        )
     if folder.fingerprint != mark:
         raise RunError(
             f"{recipe.data.data} has changed since {folder.path} was started: choose another --out"
@@ -208,4 +259,18 @@ def provenance(task: Task) -> dict[str, Any]:
         "seed": recipe.seed,
         "multi_label": splits.train.labels.several,
         "epochs": recipe.steps * recipe.batch / len(splits.train) or recipe.epochs,
+    } | _origin(task)
+
+
+def _origin(task: Task) -> dict[str, Any]:
+    """Return what a saved model says about the weights that its training started from."""
+    if task.base is None:
+        return {}
+    theirs, start = task.base.provenance, task.recipe.start
+    license = theirs.get("license", theirs.get("source_license"))
+    return {
+        "base": start.weights or task.base.config.name,
+        "base_fingerprint": task.base_fingerprint,
+        "tune": start.tune,
+        **({"source_license": license} if license else {}),
     }

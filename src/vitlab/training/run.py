@@ -30,6 +30,7 @@ from vitlab.training.step.recompute import recomputed
 from vitlab.training.step.trainer import Trainer
 from vitlab.training.stop import Stop
 from vitlab.training.tracking import Tracker
+from vitlab.weights.deltas import delta
 from vitlab.weights.load import load
 from vitlab.weights.save import save
 
@@ -55,6 +56,7 @@ def train(
     recipe: Recipe,
     out: str | Path | None = None,
     *,
+    start: Model | None = None,
     resume: bool = False,
     host: Host | None = None,
     command: str = "",
@@ -66,6 +68,7 @@ def train(
     Args:
         recipe: what to learn, from `vitlab.recipe`
         out: the run's folder; None for a name in `runs/` made of data, recipe and seed
+        start: a model to start from, in place of `recipe.start.weights`; it stays as it is
         resume: continue the run in that folder, to the same bits on a CPU; start it if there is
             none
         host: device, workers, checkpoints
@@ -81,7 +84,7 @@ def train(
         out = out or folder_of(recipe)
         folder = RunFolder(out, silent=not world.first)
         with world.agreed():
-            task = prepare(recipe, host, folder, resume or world.restarted, world)
+            task = prepare(recipe, host, folder, resume or world.restarted, world, start)
         if result := world.broadcast(folder.result() if task.started else None):
             world.say(f"the run in {folder.path} is already finished")
             return Run(folder.path, result, load(folder.model), world.rank)
@@ -91,7 +94,8 @@ def train(
             if world.first:
                 stack.enter_context(folder.locked())
                 if not task.started:
-                    folder.start(task.recipe, host, command, task.fingerprint)
+                    marks = task.fingerprint, task.base_fingerprint
+                    folder.start(task.recipe, host, command, *marks)
         with world.agreed():
             _check_visible(folder)
         return _conclude(task, _train(task, state, world), world)
@@ -164,6 +168,13 @@ def _announce(task: Task, session: Session) -> None:
     lines.append(f"{images}; {planned} on {place}")
     if warmup_steps(plan.epoch, plan.recipe.schedule) >= plan.total:
         lines.append("the warm-up is as long as the run: the learning rate never reaches its peak")
+    if task.base is not None:
+        free = sum(w.numel() for w in session.state.model.parameters() if w.requires_grad)
+        start = task.recipe.start
+        lines.append(
+            f"starting from {start.weights or 'the given model'} (fingerprint "
+            f"{task.base_fingerprint[:12]}); tune={start.tune} trains {free / 1e6:.2f} M parameters"
+        )
     lines += splits.notes
     if session.state.step:
         lines.append(f"continuing after step {session.state.step:,}")
@@ -177,6 +188,8 @@ def _conclude(task: Task, session: Session, world: World) -> Run:
     with world.agreed():
         if world.first:
             save(model, task.folder.model)
+            if task.base is not None and task.recipe.start.tune != "all":
+                delta(model, task.base).save(task.folder.delta)
     predictions = session.predict(task.splits.test, model)
     metrics: dict[str, Any] = {}
     with world.agreed():

@@ -1,5 +1,7 @@
 """The axial ResNet: a BiT ResNet whose 3x3 convolutions are attention along lines."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -38,6 +40,8 @@ class LineAttention(nn.Module):
         length: of a line, along the axis
         axis: of (B, width, H, W): 2 attends along the height, 3 along the width
     """
+
+    role: ClassVar[str] = "attention"
 
     def __init__(self, width: int, heads: int, length: int, axis: int) -> None:
         super().__init__()

@@ -66,6 +66,23 @@ class ResNet(Model):
         self.check_images(images)
         return self.body(images).flatten(2).transpose(1, 2)
 
+    @property
+    def layers(self) -> int:
+        """Number of the last layer, for layer-wise learning rates: everything after the units."""
+        return sum(self.config.stages) + 1
+
+    def layer_of(self, name: str) -> int:
+        """Return how deep a parameter or module sits: the root is 0, the units count from 1."""
+        inside, part, *places = [*name.split("."), ""]
+        if inside != "body" or part in ("", "norm"):
+            return self.layers
+        if part == "root":
+            return 0
+        stage, unit = [*(int(place) for place in places if place.isdecimal()), -1, -1][:2]
+        if unit < 0:  # a whole stage: as its last unit
+            return sum(self.config.stages[: stage + 1]) if stage >= 0 else self.layers
+        return sum(self.config.stages[:stage]) + unit + 1
+
     def parts(self) -> Sequence[Part]:
         """Count body and head."""
         config = self.config

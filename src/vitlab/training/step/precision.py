@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vitlab import device as devices
+from vitlab.tuning.free import train_mode
 
 
 class Bfloat16Copy:
@@ -84,7 +85,7 @@ class Engine:
         """Prepare for a batch: training mode, and the weights as the last step left them."""
         for model in {self.model, self.plain}:
             if not model.training:  # the walk over all modules is not free
-                model.train()
+                train_mode(model)
         if self.copy is not None:
             self.copy.refresh()
 

@@ -1,0 +1,153 @@
+"""The weights that a run starts from, and the model that it makes of them."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+from torch import Tensor
+
+from vitlab.errors import HubError, OptionError, WeightsError
+from vitlab.models.config import ModelConfig, ViTConfig, config_of
+from vitlab.models.create import assemble, resized, with_new_head
+from vitlab.models.model import Model
+from vitlab.options import check_known
+from vitlab.recipes.choices import Start
+from vitlab.recipes.model_part import OF_TRAINING, ModelPart
+from vitlab.recipes.named import FROM_WEIGHTS, default_weights
+from vitlab.recipes.recipe import Recipe
+from vitlab.weights.assembly import empty, whole_state
+from vitlab.weights.load import load
+
+# What the data decides, or the new classifier; the weights need not be read for it.
+FROM_RUN = ("image_size", "classes", "labels", "zero_head", "head_bias", "pre_logits")
+
+
+def starting_model(recipe: Recipe, given: Model | None) -> Model | None:
+    """Return the model that a run starts from, as it was saved; None for random weights.
+
+    Args:
+        recipe: names the weights
+        given: a model in hand, in place of weights
+
+    Raises:
+        OptionError: weights and a model; neither, where the recipe needs one of them.
+        WeightsError: the weights cannot be loaded.
+        HubError: the Hub does not have them, or cannot be reached.
+    """
+    weights, name = recipe.start.weights, recipe.recipe
+    if given is not None:
+        if weights and weights not in (given.source, default_weights(name)):
+            raise OptionError(
+                f"weights={weights} and a model to start from exclude each other: pass one of them"
+            )
+        return given
+    if weights:
+        return _loaded(recipe)
+    if name in FROM_WEIGHTS or not recipe.model.model:
+        raise OptionError(f"{name} starts from trained weights: name them with --from (weights=)")
+    if recipe.start.tune != "all":
+        raise OptionError(
+            f"tune={recipe.start.tune} needs trained weights: name them with --from (weights=)"
+        )
+    return None
+
+
+def _loaded(recipe: Recipe) -> Model:
+    """Load weights as they are; where their file does not tell enough, with the chosen fields."""
+    weights, part = recipe.start.weights, recipe.model
+    hints = {key: value for key, value in part.chosen().items() if key not in FROM_RUN}
+    try:
+        try:
+            return load(weights)
+        except WeightsError:
+            if not hints and not part.model:
+                raise
+            return load(weights, name=part.model, **hints)
+    except HubError as error:
+        if weights != default_weights(recipe.recipe):
+            raise
+        raise HubError(
+            f"{error}; pass --from WEIGHTS to start from a model on this machine"
+        ) from error
+
+
+def config_from(
+    base: ModelConfig, part: ModelPart, labels: tuple[str, ...]
+) -> tuple[ModelConfig, list[str]]:
+    """Return the configuration of a model that starts from another, and remarks for the user.
+
+    Everything comes from the weights, but for the classes and the fields that were chosen.
+
+    Args:
+        base: of the weights
+        part: the model of the recipe, with the chosen fields
+        labels: the classes of the data
+
+    Raises:
+        OptionError: another model than that of the weights, or fields that do not go with it.
+    """
+    if part.model and config_of(part.model).name != base.name:
+        raise OptionError(
+            f'the weights are of {base.name}, not {part.model}: leave --model out (model="")'
+        )
+    known = {each.name for each in fields(base)}
+    chosen = {key: value for key, value in part.chosen().items() if key not in ("classes",)}
+    skipped = [key for key in chosen if key not in known and key in OF_TRAINING]
+    chosen = {key: value for key, value in chosen.items() if key not in skipped}
+    check_known(chosen, known, f"{base.name} option")
+    if isinstance(base, ViTConfig) and chosen.get("pool", base.pool) != base.pool:
+        # the tokens are those of the weights, whatever the new pool needs
+        chosen.setdefault("class_token", base.has_token)
+    if same_classes(base, labels):
+        return replace(base, **chosen), _remarks(base, skipped)
+    new = replace(base.with_classes(len(labels)), labels=labels)
+    chosen.pop("pre_logits", None)
+    return replace(new, **chosen), _remarks(base, skipped)
+
+
+def same_classes(base: ModelConfig, labels: tuple[str, ...]) -> bool:
+    """Return whether a model already tells these classes apart, in this order."""
+    return base.labels == labels
+
+
+def _remarks(base: ModelConfig, skipped: list[str]) -> list[str]:
+    if not skipped:
+        return []
+    return [f"{base.name} has no {' or '.join(skipped)}: left out"]
+
+
+def made_from(base: Model, config: ModelConfig, start: Start) -> Model:
+    """Return a model of a configuration with the weights of another, which stays as it is.
+
+    The classifier is new and zero (ViT paper, section 3.2) unless the classes are the same;
+    positions are resized as the family does.
+
+    Raises:
+        OptionError: a field of the configuration does not fit the weights, or the model is limited
+            to one image size.
+    """
+    theirs = base.config
+    tensors = {name: weight.to("cpu", copy=True) for name, weight in whole_state(base).items()}
+    if not same_classes(theirs, config.labels):
+        tensors = with_new_head(tensors, config)
+    sized = replace(theirs, image_size=config.image_size)
+    tensors = resized(tensors, theirs, sized)
+    _check_fit(tensors, config, theirs, start)
+    model = assemble(config, tensors)
+    model.source = base.source
+    return model
+
+
+def _check_fit(
+    tensors: dict[str, Tensor], config: ModelConfig, base: ModelConfig, start: Start
+) -> None:
+    """Refuse a configuration that needs other tensors than the weights have."""
+    want = empty(config)
+    if {n: t.shape for n, t in tensors.items()} == {n: t.shape for n, t in want.items()}:
+        return
+    mine: dict[str, Any] = vars(config)
+    names = [name for name, value in vars(base).items() if value != mine[name]]
+    given = [f"{name}={mine[name]}" for name in names if name not in (*FROM_RUN, *OF_TRAINING)]
+    raise OptionError(
+        f"{' and '.join(given)} does not fit the weights {start.weights or base.name}: leave the "
+        "option out"
+    )

@@ -1,0 +1,45 @@
+"""`vitlab.finetune`: new data, trained weights."""
+
+from pathlib import Path
+from typing import Any
+
+from vitlab.models.model import Model
+from vitlab.recipes.named import recipe as named
+from vitlab.recipes.recipe import Host
+from vitlab.training.run import Run, train
+from vitlab.tuning.free import Tune
+
+
+def finetune(
+    data: str,
+    weights: str | Path | Model | None = None,
+    out: str | Path | None = None,
+    tune: Tune = "all",
+    *,
+    recipe: str = "finetune",
+    resume: bool = False,
+    host: Host | None = None,
+    **fields: Any,
+) -> Run:
+    """Fine-tune trained weights on some data, test the model and write a report.
+
+    The same as `vitlab.train(vitlab.recipe(recipe, data, weights=weights, tune=tune, **fields))`.
+
+    Args:
+        data: as for training
+        weights: anything that `vitlab.load` takes, or a model in hand; None for those that the
+            recipe names
+        out: the run's folder; None for a name in `runs/` made of data, recipe and seed
+        tune: what to train: all, attention, ffn, head, norms or lora; always with the classifier
+        recipe: the recipe to start from
+        resume: continue the run in that folder; start it if there is none
+        host: device, workers, checkpoints
+        fields: any option of the recipe or its model: `lr=1e-3`, `image_size=384`
+
+    Raises:
+        UserError: as `vitlab.train`.
+    """
+    start = weights if isinstance(weights, Model) else None
+    named_weights = {} if weights is None or start is not None else {"weights": str(weights)}
+    options = named(recipe, data, tune=tune, **named_weights, **fields)
+    return train(options, out, start=start, resume=resume, host=host)

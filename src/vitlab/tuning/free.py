@@ -1,0 +1,89 @@
+"""Which parameters each way of fine-tuning trains, and what the others leave undone."""
+
+from typing import Literal
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from vitlab.errors import OptionError
+from vitlab.models.model import Model
+
+Tune = Literal["all", "attention", "ffn", "head", "norms", "lora"]
+NORMS = (nn.LayerNorm, nn.GroupNorm, _BatchNorm)
+
+
+def free_names(model: Model, tune: Tune) -> set[str]:
+    """Return the names of the parameters that are trained; the classifier is always among them.
+
+    `attention` is that of Three things, section 4, as its code has it: queries, keys, values and
+    projection of every block, with their biases and norms, and the positions. `ffn` is the same
+    for the MLPs. Norms before them, LayerScale, stem, class token and registers stay as they are.
+    `norms` takes the scale and shift of every norm. `lora` leaves all but the classifier; its own
+    matrices come with it (`tuning.lora`).
+
+    Raises:
+        OptionError: the model has no such parameters.
+    """
+    names = {name for name, _ in model.named_parameters()}
+    if tune == "all":
+        return names
+    chosen = {name for name in names if name.startswith(model.head_names[0])}
+    match tune:
+        case "attention" | "ffn":
+            own = {name for name, role in _roles(model).items() if role == tune}
+            chosen |= {name for name in names if name.startswith("positions.")}
+        case "norms":
+            own = _inside(model, NORMS)
+        case _:
+            return chosen
+    if not own:
+        raise OptionError(f"{model.config.name} has no {tune} to train: set tune=all or tune=head")
+    return chosen | own
+
+
+def freeze(model: Model, tune: Tune) -> None:
+    """Let only the parameters of `free_names` take gradients.
+
+    Raises:
+        OptionError: the model has no such parameters.
+    """
+    free = free_names(model, tune)
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(name in free)
+
+
+def train_mode(model: nn.Module) -> None:
+    """Put a model into training mode, but for the parts in which nothing is learned.
+
+    Those are in evaluation mode: batch norms with frozen weights, whose statistics stay, and
+    everything below the lowest trained parameter, where neither dropout nor stochastic depth
+    would have a gradient to act on.
+    """
+    model.train()
+    free = [name for name, weight in model.named_parameters() if weight.requires_grad]
+    if not isinstance(model, Model) or len(free) == sum(1 for _ in model.parameters()):
+        return
+    lowest = min(map(model.layer_of, free), default=0)
+    for name, module in model.named_modules():
+        frozen = not any(weight.requires_grad for weight in module.parameters())
+        if frozen and (isinstance(module, _BatchNorm) or model.layer_of(name) < lowest):
+            module.eval()
+
+
+def _roles(model: Model) -> dict[str, str]:
+    """Return the role of every parameter outside the stem: that of the innermost part with one."""
+    roles: dict[str, str] = {}
+    for place, module in model.named_modules():  # the outer ones first
+        if (role := getattr(module, "role", None)) and not place.startswith("stem."):
+            roles |= {f"{place}.{name}": role for name, _ in module.named_parameters()}
+    return roles
+
+
+def _inside(model: Model, kinds: tuple[type[nn.Module], ...]) -> set[str]:
+    """Return the names of the parameters of all modules of some kinds."""
+    return {
+        f"{place}.{name}"
+        for place, module in model.named_modules()
+        if isinstance(module, kinds)
+        for name, _ in module.named_parameters(recurse=False)
+    }

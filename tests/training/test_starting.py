@@ -1,0 +1,255 @@
+"""Runs that start from weights: what comes from them, what is trained, how they resume."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import vitlab
+from conftest import call, photo_folder
+from oracles.peers import timm
+from steps import asked_to_stop
+from vitlab.errors import HubError, OptionError, RunError, WeightsError
+from vitlab.models.model import Model
+from vitlab.recipes.named import BACKBONE
+from vitlab.recipes.recipe import Host
+from vitlab.training.stop import Interrupted
+from vitlab.tuning.free import free_names
+from vitlab.weights.identity import fingerprint
+
+SHAPE = "ViT(width=16,depth=2,heads=2,mlp=32)/4"
+QUICK: dict[str, Any] = {"steps": 3, "batch": 16, "ema": 0.5, "lr": 1e-2}
+HOST = Host(workers=0)
+MODES = ("all", "attention", "ffn", "head", "norms")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved model of another task and size, with every kind of weight."""
+    generator = torch.Generator().manual_seed(1)
+    model = vitlab.create(
+        SHAPE, 7, 24, generator=generator, layer_scale=0.1, registers=1, gelu="tanh",
+        mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4), crop=0.9, stem_norm="batch",
+    )  # fmt: skip
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.2, generator=generator)
+    return vitlab.save(model, tmp_path_factory.mktemp("base") / "model")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("data") / "photos"
+    return str(photo_folder(folder, {"blue": 16, "green": 16, "red": 16}))
+
+
+def bits(model: Model) -> dict[str, bytes]:
+    return {name: t.detach().numpy().tobytes() for name, t in model.state_dict().items()}
+
+
+@pytest.fixture(scope="module")
+def runs(base: Path, data: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, vitlab.Run]:
+    """One run per mode."""
+    folder = tmp_path_factory.mktemp("runs")
+    return {
+        tune: vitlab.finetune(data, base, folder / tune, tune=tune, host=HOST, **QUICK)
+        for tune in MODES
+    }
+
+
+@pytest.mark.parametrize("tune", MODES)
+def test_only_the_named_parameters_change(
+    tune: str, base: Path, runs: dict[str, vitlab.Run]
+) -> None:
+    before, model = bits(vitlab.load(base, classes=3)), runs[tune].model
+    changed = {name for name, value in bits(model).items() if value != before[name]}
+    batch_norm = {name for name in before if "running" in name or "num_batches" in name}
+    assert batch_norm
+    assert changed == free_names(model, tune) | (batch_norm if tune in ("all", "norms") else set())
+
+
+@pytest.mark.parametrize("tune", MODES)
+def test_the_model_is_whole_and_a_delta_lies_beside_it(
+    tune: str, base: Path, runs: dict[str, vitlab.Run]
+) -> None:
+    run = runs[tune]
+    assert bits(vitlab.load(run.folder)) == bits(run.model)
+    file = run.folder / "delta.safetensors"
+    assert file.exists() == (tune != "all")
+    if tune != "all":
+        delta = vitlab.load(file)
+        assert bits(delta) == bits(run.model)
+        assert delta.provenance["tune"] == tune
+        assert delta.provenance["base_fingerprint"] == fingerprint(vitlab.load(base))
+
+
+def test_everything_but_the_classes_comes_from_the_weights(
+    base: Path, runs: dict[str, vitlab.Run]
+) -> None:
+    config, theirs = runs["all"].model.config, vitlab.load(base).config
+    assert (config.classes, config.labels) == (3, ("blue", "green", "red"))
+    own = ("classes", "labels", "zero_head", "drop_path")
+    assert {k: v for k, v in vars(config).items() if k not in own} == {
+        k: v for k, v in vars(theirs).items() if k not in own
+    }
+
+
+@pytest.mark.parametrize("tune", MODES)
+def test_resumed_anywhere_the_bits_are_the_same(
+    tune: str, base: Path, data: str, runs: dict[str, vitlab.Run], tmp_path: Path
+) -> None:
+    recipe = vitlab.recipe("finetune", data, weights=str(base), tune=tune, **QUICK)
+    with asked_to_stop(1), pytest.raises(Interrupted):
+        vitlab.train(recipe, tmp_path, host=HOST)
+    run = vitlab.train(recipe, tmp_path, resume=True, host=HOST)
+    assert bits(run.model) == bits(runs[tune].model)
+    first = (runs[tune].folder / "run.toml").read_text()
+    assert f'base = "{fingerprint(vitlab.load(base))}"' in first
+
+
+def test_the_command_is_the_same_as_python(
+    base: Path, data: str, runs: dict[str, vitlab.Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--steps", "3", "--batch", "16", "--ema", "0.5", "--lr", "0.01", "--workers", "0"]
+    words += ["--from", str(base), "--tune", "ffn"]
+    code, _, err = call(capsys, "finetune", data, *words, "--out", "one")
+    assert code == 0
+    assert f"starting from {base} (fingerprint " in err
+    assert "); tune=ffn trains 0.00 M parameters" in err
+    assert bits(vitlab.load("one")) == bits(runs["ffn"].model)
+    assert call(capsys, "train", data, "--recipe", "finetune", *words, "--out", "two")[0] == 0
+    assert bits(vitlab.load("two")) == bits(runs["ffn"].model)
+    assert call(capsys, "finetune", "--out", "two", "--resume")[0] == 0
+    code, _, err = call(capsys, "finetune", data, "--out", "two", "--resume", "--lr", "0.1")
+    assert code == 2
+    assert "two was started with lr=0.01, not 0.1" in err
+
+
+def test_a_model_in_hand_starts_the_same_run_and_stays_as_it_is(
+    base: Path, data: str, runs: dict[str, vitlab.Run], tmp_path: Path
+) -> None:
+    model = vitlab.load(base)
+    before = bits(model)
+    run = vitlab.finetune(data, model, tmp_path / "a", tune="ffn", host=HOST, **QUICK)
+    assert bits(run.model) == bits(runs["ffn"].model)
+    assert bits(model) == before
+    recipe = vitlab.recipe("small", data, steps=1, batch=16)
+    with pytest.raises(OptionError, match="not ViT-Ti/16: leave --model out"):
+        vitlab.train(recipe, tmp_path / "b", start=model, host=HOST)
+    recipe = vitlab.recipe("small", data, model="", steps=1, batch=16)
+    assert vitlab.train(recipe, tmp_path / "b", start=model, host=HOST).model.config.classes == 3
+    with pytest.raises(OptionError, match="exclude each other"):
+        other = vitlab.recipe("finetune", data, weights="elsewhere")
+        vitlab.train(other, tmp_path / "c", start=model, host=HOST)
+    assert not (tmp_path / "c").exists()
+
+
+def test_other_weights_are_refused_on_resuming(base: Path, data: str, tmp_path: Path) -> None:
+    mine = vitlab.save(vitlab.load(base), tmp_path / "mine")
+    recipe = vitlab.recipe("finetune", data, weights=str(mine), **QUICK)
+    with asked_to_stop(1), pytest.raises(Interrupted):
+        vitlab.train(recipe, tmp_path / "run", host=HOST)
+    model = vitlab.load(mine)
+    with torch.no_grad():
+        next(model.parameters()).mul_(2)
+    vitlab.save(model, mine)
+    with pytest.raises(RunError, match=r"mine has changed since .*run was started: choose another"):
+        vitlab.train(recipe, tmp_path / "run", resume=True, host=HOST)
+
+
+def test_the_same_classes_keep_their_classifier(base: Path, data: str, tmp_path: Path) -> None:
+    first = vitlab.finetune(data, base, tmp_path / "a", host=HOST, **QUICK).model
+    vitlab.save(first, tmp_path / "model")
+    again = vitlab.finetune(
+        data,
+        tmp_path / "model",
+        tmp_path / "b",
+        tune="norms",
+        host=HOST,
+        steps=1,
+        batch=16,
+        lr=1e-9,
+    ).model
+    assert bool(again.state_dict()["head.classify.weight"].any())
+    assert torch.allclose(
+        again.state_dict()["head.classify.weight"], first.state_dict()["head.classify.weight"]
+    )
+
+
+def test_positions_are_resized_as_the_family_does(base: Path, data: str, tmp_path: Path) -> None:
+    run = vitlab.finetune(
+        data, base, tmp_path, tune="head", image_size=32, host=HOST, steps=1, batch=16
+    )
+    want: Tensor = vitlab.load(base, image_size=32).state_dict()["positions.0.table"]
+    assert torch.equal(run.model.state_dict()["positions.0.table"], want)
+
+
+def test_any_field_can_be_overridden(base: Path, data: str, tmp_path: Path) -> None:
+    choices = {"gelu": "exact", "pool": "mean", "drop_path": 0.2, "crop": 0.5, "mean": (0, 0, 0)}
+    run = vitlab.finetune(data, base, tmp_path, host=HOST, steps=1, batch=16, **choices)
+    assert {name: getattr(run.model.config, name) for name in choices} == choices
+
+
+def test_resnets_too(data: str, tmp_path: Path) -> None:
+    model = vitlab.create("BiT-R(1-1)x1", 5, 32, generator=torch.Generator().manual_seed(0))
+    vitlab.save(model, tmp_path / "resnet")
+    run = vitlab.finetune(data, tmp_path / "resnet", tmp_path / "run", host=HOST, **QUICK)
+    assert run.model.config.name == "BiT-R(1-1)x1"
+    assert run.model.config.classes == 3
+
+
+def test_weights_of_timm_and_transformers(data: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    peer = timm().create_model("vit_tiny_patch16_224", depth=1, img_size=32, num_classes=9)
+    torch.save(peer.state_dict(), tmp_path / "timm.pth")
+    run = vitlab.finetune(
+        data, tmp_path / "timm.pth", tmp_path / "a", tune="head", host=HOST, steps=1, batch=16
+    )
+    qkv = peer.state_dict()["blocks.0.attn.qkv.weight"]
+    assert torch.equal(run.model.state_dict()["blocks.0.attention.0.body.qkv.weight"], qkv)
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        image_size=16, patch_size=4,
+    )  # fmt: skip
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path / "hf")
+    run = vitlab.finetune(data, tmp_path / "hf", tmp_path / "b", host=HOST, steps=1, batch=16)
+    assert run.model.config.image_size == 16
+    assert np.isfinite(run.metrics["nll"])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--recipe", "vit-finetune"], "vit-finetune starts from trained weights: name them with"),
+        (["--tune", "head"], "tune=head needs trained weights: name them with --from"),
+        (["--from", "nowhere"], "no such file or folder: nowhere"),
+        (["--from", "BASE", "--image-size", "25"], "image_size=25 is not a multiple of patch=4: "),
+        (["--from", "BASE", "--width", "32"], "width=32 does not fit the weights"),
+        (["--from", "BASE", "--model", "ViT-S/16"], "not ViT-S/16: leave --model out"),
+        (["--from", "BASE", "--widen", "2"], "unknown option 'widen': did you mean width?"),
+        (["--from", "BASE", "--classes", "9"], "classes=9, but DATA has 3 classes: leave it out"),
+    ],
+)
+def test_wrong_input_is_one_line_and_leaves_no_folder(
+    words: list[str], says: str, base: Path, data: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(base) if word == "BASE" else word for word in words]
+    code, out, err = call(capsys, "train", data, *words, "--out", "run")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert says.replace("DATA", data) in err
+    assert not Path("run").exists()
+
+
+def test_the_default_backbone_offline(data: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = call(capsys, "finetune", data, "--out", "run")
+    assert (code, err.count("\n")) == (2, 1)
+    assert BACKBONE in err
+    assert err.rstrip().endswith("pass --from WEIGHTS to start from a model on this machine")
+    assert BACKBONE in " ".join(call(capsys, "finetune", "--help")[1].split())
+    with pytest.raises(HubError):
+        vitlab.finetune(data)
+    with pytest.raises(WeightsError):
+        vitlab.finetune(data, "nowhere")

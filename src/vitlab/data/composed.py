@@ -1,0 +1,162 @@
+"""Sources made of other sources: several in a row, one with other labels or changed pixels."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
+from vitlab.data.decode.stored import PixelImage, StoredImage
+from vitlab.data.labels import Labels
+from vitlab.data.sources.protocol import Source
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The images of several sources, one after the other; all have the same classes."""
+
+    parts: tuple[Source, ...]
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether all parts are pixels in memory."""
+        return all(part.in_memory for part in self.parts)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """As each part."""
+        return self.parts[0].classes
+
+    @cached_property
+    def labels(self) -> Labels:
+        """The labels of all images."""
+        first = self.parts[0].labels
+        return type(first)(np.concatenate([part.labels.values for part in self.parts]))
+
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        return np.cumsum([len(part) for part in self.parts], dtype=np.int64)
+
+    def _find(self, index: int) -> tuple[Source, int]:
+        """Return the part that has an image, and the image's number there."""
+        place = int(np.searchsorted(self._ends, index, side="right"))
+        return self.parts[place], index - (int(self._ends[place - 1]) if place else 0)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def image(self, index: int) -> StoredImage:
+        """Return the image that its part has."""
+        part, number = self._find(index)
+        return part.image(number)
+
+    def name(self, index: int) -> str:
+        """Return the name that its part has for it."""
+        part, number = self._find(index)
+        return part.name(number)
+
+
+@dataclass(frozen=True)
+class Relabeled:
+    """The images of another source under other labels."""
+
+    whole: Source
+    labels: Labels
+    classes: tuple[str, ...]
+
+    @property
+    def in_memory(self) -> bool:
+        """As the whole source."""
+        return self.whole.in_memory
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    def image(self, index: int) -> StoredImage:
+        """As the whole source."""
+        return self.whole.image(index)
+
+    def name(self, index: int) -> str:
+        """As the whole source."""
+        return self.whole.name(index)
+
+
+@dataclass(frozen=True)
+class Altered:
+    """A source whose images pass through a function once they are decoded.
+
+    Attributes:
+        whole: the source
+        change: takes and returns pixels (rows, columns, channels); a function of a module, so that
+            worker processes can receive it
+    """
+
+    whole: Source
+    change: Callable[[Pixels], Pixels]
+
+    @property
+    def in_memory(self) -> bool:
+        """As the whole source."""
+        return self.whole.in_memory
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """As the whole source."""
+        return self.whole.classes
+
+    @property
+    def labels(self) -> Labels:
+        """As the whole source."""
+        return self.whole.labels
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    def image(self, index: int) -> "AlteredImage":
+        """Return the image, to be changed when it is decoded."""
+        return AlteredImage(self.whole.image(index), self.change)
+
+    def name(self, index: int) -> str:
+        """As the whole source."""
+        return self.whole.name(index)
+
+
+@dataclass(frozen=True)
+class AlteredImage:
+    """A stored image, and what happens to its pixels before a box is cut from them."""
+
+    stored: StoredImage
+    change: Callable[[Pixels], Pixels]
+
+    @property
+    def name(self) -> str:
+        """As the stored image."""
+        return self.stored.name
+
+    def shape(self) -> tuple[int, int, int]:
+        """Return rows, columns and channels after the change."""
+        empty = np.broadcast_to(np.uint8(0), self.stored.shape())
+        rows, columns, channels = self.change(empty).shape
+        return rows, columns, channels
+
+    def decode(self, channels: int) -> Pixels:
+        """Return the whole image, changed."""
+        return self.change(self.stored.decode(channels))
+
+    def decode_box(
+        self, channels: int, choose: ChooseBox, at_least: tuple[float, float], *, cut: bool = False
+    ) -> tuple[Pixels, Box]:
+        """Return the whole changed image, and the box within it."""
+        pixels = self.decode(channels)
+        return pixels, choose(*pixels.shape[:2])
+
+    def content(self) -> bytes:
+        """Return the stored bytes."""
+        return self.stored.content()
+
+    def compact(self, side: int, quality: int) -> tuple[bytes, str]:
+        """Return a PNG of the changed pixels."""
+        pixels = self.decode(self.stored.shape()[2])
+        return PixelImage(pixels, self.name).compact(side, quality)

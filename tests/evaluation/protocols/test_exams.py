@@ -1,0 +1,254 @@
+"""ImageNet's relatives, each on a handful of images whose figures are worked out by hand."""
+
+import json
+import os
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from evaluation.protocols.rigged import Rigged, gray
+from vitlab.errors import DataError, ImageError, OptionError
+from vitlab.evaluation.protocols.exams import EXAMS, trimmed
+from vitlab.evaluation.protocols.grading import examine
+from vitlab.evaluation.protocols.wordnet import imagenet, objectnet, outputs_of
+
+WNIDS = imagenet()
+
+
+def place(wnid: str) -> int:
+    return WNIDS.index(wnid)
+
+
+def info(name: str) -> list[str]:
+    return (files("timm.data") / "_info" / name).read_text().split()
+
+
+def test_the_lists_of_classes_are_those_of_timm() -> None:
+    assert list(WNIDS) == info("imagenet_synsets.txt") == sorted(WNIDS)
+    assert list(imagenet("a")) == info("imagenet_a_synsets.txt")
+    assert list(imagenet("r")) == info("imagenet_r_synsets.txt")
+
+
+def test_objectnet_shares_113_folders_and_125_classes() -> None:
+    known = objectnet()
+    wnids = [wnid for own in known.values() for wnid in own]
+    assert (len(known), len(wnids), len(set(wnids))) == (113, 125, 125)
+    assert set(wnids) <= set(WNIDS)
+    # the analog and the digital clock, 409 and 530
+    assert [place(wnid) for wnid in known["alarm_clock"]] == [409, 530]
+
+
+def test_imagenet_counts_the_class_of_the_folder(tmp_path: Path) -> None:
+    model = Rigged(1000)
+    model.answer(10, 7)
+    model.answer(20, 3, 1, 2, 4, 7)  # fifth
+    model.answer(30, 3, 1, 2, 4, 5, 7)  # sixth
+    for level in (10, 20, 30):
+        gray(tmp_path / "val" / WNIDS[7] / f"{level}.png", level)
+    gray(tmp_path / "val" / WNIDS[8] / "other.png", 10)
+    result = examine(model, str(tmp_path), "imagenet", workers=0)
+    assert (result["accuracy"], result["top5"], result["images"]) == (0.25, 0.5, 4)
+    assert (result["left_out"], result["competing"]) == (0, 1000)
+    assert result["notes"] == [
+        f"{model.config.name} does not name its classes by WordNet ids: taken in ImageNet's order",
+        f"{tmp_path} has images of 2 of the 1,000 classes",
+        "4 images; ImageNet has 50,000",
+    ]
+
+
+def test_outputs_follow_the_names_of_a_model_wherever_they_are(tmp_path: Path) -> None:
+    names = ["cat", *reversed(WNIDS)]
+    model = Rigged(1001, names)
+    model.answer(10, names.index(WNIDS[7]))
+    model.answer(20, 0, names.index(WNIDS[8]))  # "cat" does not compete
+    gray(tmp_path / WNIDS[7] / "a.png", 10)
+    gray(tmp_path / WNIDS[8] / "b.png", 20)
+    result = examine(model, str(tmp_path), "imagenet", workers=0)
+    assert result["accuracy"] == 1.0
+    assert result["nll"] == pytest.approx(np.log(1 + 999 * np.exp(-20)) / 2 + np.log(
+        1 + 999 * np.exp(-19)) / 2)  # fmt: skip
+    assert model.config.classes == 1001
+    assert model.training
+
+
+@pytest.mark.parametrize(
+    ("labels", "count", "message"),
+    [
+        ((), 21_843, "m has 21,843 classes that are not named by WordNet ids, so it is unknown "
+         "which are ImageNet's: name them so, or use 1,000 in ImageNet's order"),
+        (WNIDS[:900], 900, "m lacks 100 of the 1,000 classes that compete, such as n04562935: "
+         "all of them are needed"),
+    ],
+)  # fmt: skip
+def test_models_of_other_classes_are_refused(
+    labels: tuple[str, ...], count: int, message: str
+) -> None:
+    with pytest.raises(OptionError) as error:
+        outputs_of(labels, count, WNIDS, "m")
+    assert str(error.value) == message
+
+
+def test_real_counts_any_of_the_labels_as_timm_does(tmp_path: Path) -> None:
+    from timm.data.real_labels import RealLabelsImagenet
+
+    generator = np.random.default_rng(0)
+    answers = [generator.choice(1000, size=number % 4, replace=False) for number in range(20)]
+    file = tmp_path / "real.json"
+    file.write_text(json.dumps([own.tolist() for own in answers]))
+    model = Rigged(1000)
+    with torch.no_grad():
+        model.table.normal_(generator=torch.Generator().manual_seed(1))
+        for number in range(0, 20, 3):  # so that some are right
+            model.table[number, answers[number]] += 2.5
+    names = [f"ILSVRC2012_val_{number + 1:08d}.JPEG" for number in range(20)]
+    for number, name in enumerate(names):  # in folders whose order is not that of the numbers
+        gray(tmp_path / "images" / WNIDS[-number] / name, number)
+    oracle = RealLabelsImagenet(names, str(file))
+    oracle.add_result(model.table[:20].detach())
+    result = examine(model, str(tmp_path / "images"), "real", real_labels=str(file), workers=0)
+    assert result["accuracy"] == pytest.approx(oracle.get_accuracy(1) / 100)
+    assert result["top5"] == pytest.approx(oracle.get_accuracy(5) / 100)
+    assert 0 < result["accuracy"] < result["top5"] < 1
+    assert (result["images"], result["left_out"]) == (15, 5)
+
+
+def test_real_refuses_what_is_not_its_own(tmp_path: Path) -> None:
+    images, file = tmp_path / "images", tmp_path / "real.json"
+    gray(images / "ILSVRC2012_val_00000003.JPEG", 1)
+    model = Rigged(1000)
+
+    def message(labels: str = str(file)) -> str:
+        with pytest.raises(DataError) as error:
+            examine(model, str(images), "real", real_labels=labels, workers=0)
+        return str(error.value)
+
+    assert message("") == (
+        "ReaL needs its labels: pass --real-labels real.json, a file of "
+        "google-research/reassessed-imagenet"
+    )
+    assert message() == f"cannot read {file}: [Errno 2] No such file or directory: '{file}'"
+    for text in ("{}", "[[1], 2]", "[[1000]]", "[[true]]"):
+        file.write_text(text)
+        assert message() == f"{file} is not a list of lists of numbers from 0 to 999"
+    file.write_text("[[1], [2]]")
+    name = images / "ILSVRC2012_val_00000003.JPEG"
+    assert message().startswith(f"{name} is not one of the 2 images that have ReaL labels")
+    file.write_text("[[1], [2], []]")
+    assert message() == f"no image of {images} has a label in {file}"
+    with pytest.raises(OptionError, match="real_labels applies only with protocol=real, not a"):
+        examine(model, str(images), "a", real_labels="real.json")
+
+
+def v2(root: Path, levels: dict[int, int]) -> Path:
+    for number, level in levels.items():
+        gray(root / str(number) / "x.jpeg", level)
+    return root
+
+
+def test_v2_folders_are_numbers_and_not_in_their_order_as_words(tmp_path: Path) -> None:
+    model = Rigged(1000)
+    for number in (0, 2, 10, 100):
+        model.answer(number, number)
+    root = v2(tmp_path / "imagenetv2", {0: 0, 2: 2, 10: 10, 100: 100, 999: 2})
+    result = examine(model, str(root), "v2", workers=0)
+    assert (result["accuracy"], result["images"]) == (0.8, 5)  # class 999 is taken for a 2
+    (root / "1000").mkdir()
+    gray(root / "1000" / "x.png", 1)
+    with pytest.raises(DataError) as error:
+        examine(model, str(root), "v2", workers=0)
+    assert str(error.value) == f"{root / '1000'} is not named by a class number from 0 to 999"
+
+
+def test_v2_variants_are_evaluated_one_by_one(tmp_path: Path) -> None:
+    model = Rigged(1000)
+    model.answer(5, 5)
+    v2(tmp_path / "imagenetv2-top-images-format-val", {5: 5})
+    v2(tmp_path / "imagenetv2-threshold0.7-format-val", {5: 5, 6: 5, 7: 5})
+    v2(tmp_path / "imagenetv2-matched-frequency-format-val", {5: 5, 6: 5})
+    result = examine(model, str(tmp_path), "v2", workers=0)
+    found = {name: each["accuracy"] for name, each in result["variants"].items()}
+    assert found == {"matched-frequency": 0.5, "threshold-0.7": 1 / 3, "top-images": 1.0}
+    assert (result["accuracy"], result["images"]) == (0.5, 2)
+    with pytest.raises(DataError, match="contains neither the folders 0 … 999 of ImageNet-V2"):
+        EXAMS["v2"](str(tmp_path / "imagenetv2-top-images-format-val" / "5"))
+
+
+def test_objectnet_counts_any_class_of_the_folder_and_leaves_out_the_rest(tmp_path: Path) -> None:
+    images = tmp_path / "objectnet-1.0" / "images"
+    model = Rigged(1000)
+    banana = place(objectnet()["banana"][0])
+    model.answer(10, 530)  # the digital clock
+    model.answer(20, 0, banana)  # a tench, which ObjectNet does not have; second, a banana
+    model.answer(30, 409)
+    for folder, level in (("alarm_clock", 10), ("banana", 20), ("banana", 30), ("air_freshener", 1),
+                          ("zipper", 2)):  # fmt: skip
+        gray(images / folder / f"{level}.png", level, side=8)
+    result = examine(model, str(tmp_path), "objectnet", workers=0)
+    assert (result["accuracy"], result["top5"]) == (1 / 3, 2 / 3)
+    assert (result["images"], result["left_out"], result["competing"]) == (3, 2, 1000)
+    assert result["notes"][-1] == "3 images; ObjectNet has 18,574"
+    shared = examine(model, str(images), "objectnet", outputs="shared", workers=0)
+    assert (shared["accuracy"], shared["top5"], shared["competing"]) == (2 / 3, 2 / 3, 125)
+    with pytest.raises(DataError, match="has no folder of ObjectNet's, such as alarm_clock"):
+        EXAMS["objectnet"](str(gray(tmp_path / "else" / "cat" / "x.png", 1).parent.parent))
+
+
+def test_objectnets_border_has_no_influence(tmp_path: Path) -> None:
+    red = np.zeros((12, 16, 3), np.uint8)
+    red[..., 0] = 255
+    red[2:-2, 2:-2] = 77
+    file = tmp_path / "banana" / "x.png"
+    file.parent.mkdir()
+    Image.fromarray(red).save(file)
+    source = EXAMS["objectnet"](str(tmp_path))[""].source
+    image = source.image(0)
+    assert image.shape() == (8, 12, 3)
+    assert (image.decode(3) == 77).all()
+    pixels, box = image.decode_box(3, lambda rows, columns: (0, 0, columns, rows), (4, 4))
+    assert (pixels.shape, box) == ((8, 12, 3), (0, 0, 12, 8))
+    assert trimmed(red).shape == (8, 12, 3)
+    assert image.content() == file.read_bytes()
+    assert image.compact(8, 90)[1] == "png"
+    with pytest.raises(ImageError, match="an image of 4x9 pixels is nothing but border"):
+        trimmed(np.zeros((4, 9, 3), np.uint8))
+
+
+@pytest.mark.parametrize(("protocol", "mark"), [("a", "a"), ("r", "r")])
+def test_in_a_and_r_only_their_classes_compete(tmp_path: Path, protocol: str, mark: str) -> None:
+    own = imagenet(mark)
+    outside = next(number for number, wnid in enumerate(WNIDS) if wnid not in own)
+    model = Rigged(1000)
+    model.answer(10, outside, place(own[3]))
+    model.answer(20, place(own[4]), place(own[3]))
+    gray(tmp_path / own[3] / "a.png", 10)
+    gray(tmp_path / own[3] / "b.png", 20)
+    (tmp_path / "README.txt").write_text("as in the archive")
+    result = examine(model, str(tmp_path), protocol, workers=0)
+    assert (result["accuracy"], result["top5"], result["competing"]) == (0.5, 1.0, 200)
+    every = examine(model, str(tmp_path), protocol, outputs="all", workers=0)
+    assert (every["accuracy"], every["top5"], every["competing"]) == (0.0, 1.0, 1000)
+    gray(tmp_path / WNIDS[outside] / "c.png", 1)
+    with pytest.raises(DataError, match=f"'{WNIDS[outside]}', which is not one of the 200 of"):
+        examine(model, str(tmp_path), protocol, workers=0)
+
+
+def test_sketch_and_data_in_tables(tmp_path: Path) -> None:
+    import datasets
+
+    names = datasets.ClassLabel(names=[f"class {number}" for number in range(1000)])
+    model = Rigged(1000)
+    model.answer(9, 999)
+    paths = [str(gray(tmp_path / f"{level}.png", level)) for level in (9, 9, 8, 8)]
+    table = datasets.Dataset.from_dict(
+        {"image": paths, "label": [999] * 4},
+        features=datasets.Features({"image": datasets.Image(), "label": names}),
+    )
+    table.to_parquet(str(tmp_path / "test.parquet"))
+    result = examine(model, str(tmp_path / "test.parquet"), "sketch", workers=0)
+    assert (result["accuracy"], result["images"]) == (0.5, 4)
+    assert any("taken in ImageNet's order" in note for note in result["notes"])
+    assert os.environ["HF_DATASETS_OFFLINE"] == "1"

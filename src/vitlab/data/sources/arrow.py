@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ from vitlab.data.sources.remote import expand, is_url
 from vitlab.data.sources.splits import NAMES, Request, Splits, by_split, join
 from vitlab.errors import DataError, ImageError
 
+SAVED = "dataset_dict.json"  # in what `DatasetDict.save_to_disk` writes
 _LABEL_COLUMNS = ("label", "labels", "class", "target", "fine_label")
 
 
@@ -58,23 +59,54 @@ class Table:
 
 def open_parquet(request: Request) -> Splits | None:
     """Open a Parquet file, a folder or a glob of them; None for other data."""
-    data, path = request.data, request.path
+    groups = _parquet_files(request.data)
+    return _tables(_load_parquet(groups, request.data), request) if groups else None
+
+
+def _parquet_files(data: str) -> dict[str, list[str]]:
+    """Return the Parquet files that data names, by split."""
+    path = Path(data).expanduser()
     if path.is_dir():
         files = sorted(path.glob("*.parquet"))
     elif data.endswith(".parquet") and not is_url(data):
         files = [path] if path.is_file() else [Path(each) for each in expand(str(path))]
     else:
         files = []
-    if not files:
-        return None
-    groups = by_split([(file.stem, str(file)) for file in files])
+    return by_split([(file.stem, str(file)) for file in files]) if files else {}
 
+
+def _load_parquet(groups: dict[str, list[str]], data: str) -> Any:
     def load() -> Any:
         import datasets
 
         return datasets.load_dataset("parquet", data_files=groups)
 
-    return _tables(_quietly(load, f"cannot read {data}"), request)
+    return _quietly(load, f"cannot read {data}")
+
+
+def load_tables(data: str) -> Any:
+    """Return the tables of a folder of Parquet files, one saved by `datasets`, or a hub data set.
+
+    Returns:
+        A `datasets.DatasetDict`.
+
+    Raises:
+        DataError: there are none, or they cannot be read.
+    """
+    path = Path(data).expanduser()
+    if (path / SAVED).is_file():
+
+        def load() -> Any:
+            import datasets
+
+            return datasets.load_from_disk(path)
+
+        return _quietly(load, f"cannot read {data}")
+    if groups := _parquet_files(data):
+        return _load_parquet(groups, data)
+    if path.exists():
+        raise DataError(f"{data} contains no tables: Parquet files, or what datasets saves to disk")
+    return _load_hub(data)
 
 
 def open_hub(request: Request) -> Splits | None:
@@ -88,7 +120,10 @@ def open_hub(request: Request) -> Splits | None:
     name = request.data
     if request.path.exists() or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
         return None
+    return _tables(_load_hub(name), request)
 
+
+def _load_hub(name: str) -> Any:
     def load() -> Any:
         import datasets
         import huggingface_hub
@@ -102,7 +137,7 @@ def open_hub(request: Request) -> Splits | None:
         return datasets.load_dataset(name, download_config=local)
 
     failed = f"no such folder: {name}; nor could it be loaded as a data set of the Hugging Face Hub"
-    return _tables(_quietly(load, failed), request)
+    return _quietly(load, failed)
 
 
 def _tables(loaded: Any, request: Request) -> Splits:
@@ -144,16 +179,25 @@ def table(rows: Any, title: str, classes: Sequence[str] | None = None) -> Table:
     Raises:
         DataError: no image column, no label column, or labels that fit no class.
     """
+    found = unlabeled(rows, title, ())
+    labels, order = _labels(rows, _label_column(rows.features, title), title, classes)
+    return replace(found, labels=labels, classes=order)
+
+
+def unlabeled(rows: Any, title: str, classes: tuple[str, ...]) -> Table:
+    """Return a source of a `datasets.Dataset` whose labels are not in a column.
+
+    Raises:
+        DataError: no image column.
+    """
     import datasets
 
-    features = rows.features
-    image = next((key for key, kind in features.items() if _is_image(kind)), None)
+    image = next((key for key, kind in rows.features.items() if _is_image(kind)), None)
     if image is None:
-        raise DataError(f"{title} has no image column; its columns are {', '.join(features)}")
-    label = _label_column(features, title)
-    labels, order = _labels(rows, label, title, classes)
+        raise DataError(f"{title} has no image column; its columns are {', '.join(rows.features)}")
     encoded = rows.cast_column(image, datasets.Image(decode=False)).with_format("arrow")
-    return Table(encoded, image, labels, order, title)
+    blank = SingleLabels.blank(len(rows), len(classes))
+    return Table(encoded, image, blank, classes, title)
 
 
 def _is_image(kind: Any) -> bool:

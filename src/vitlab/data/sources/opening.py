@@ -8,10 +8,12 @@ from vitlab.data.sources.folders import open_folder
 from vitlab.data.sources.lists import open_list
 from vitlab.data.sources.splits import Request, Splits
 from vitlab.data.sources.tar_shards import open_shards
+from vitlab.data.vtab.layouts import open_vtab
 from vitlab.errors import DataError
 
 OPENERS: tuple[Callable[[Request], Splits | None], ...] = (
     open_digits,
+    open_vtab,
     open_parquet,
     open_shards,
     open_folder,
@@ -27,8 +29,8 @@ def open_data(data: str, test_fraction: float = 0.2, classes: tuple[str, ...] = 
     Args:
         data: `digits`, a folder of class folders, a folder with train/ and val/ or test/, a Parquet
             file or a folder of them, WebDataset shards (a `.tar` file or URL, a glob, a brace range
-            such as `photos-{000..031}.tar`, or a folder of them), a `.csv` or `.jsonl` list, or a
-            Hugging Face data set `user/name`
+            such as `photos-{000..031}.tar`, or a folder of them), a `.csv` or `.jsonl` list, a
+            Hugging Face data set `user/name`, or a task of VTAB-1k, `vtab:ROOT/TASK`
         test_fraction: share of each class to hold out where the data comes unsplit
         classes: the class index to map labels to by name; none for the data's own
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from vitlab.errors import UserError as UserError
     from vitlab.evaluation.classification import classify as classify
     from vitlab.evaluation.evaluation import evaluate as evaluate
+    from vitlab.evaluation.probes.ridge import fewshot as fewshot
     from vitlab.models.config import ResNetConfig as ResNetConfig
     from vitlab.models.config import ViTConfig as ViTConfig
     from vitlab.models.create import create as create
@@ -45,6 +46,7 @@ _HOMES = {
     "delta": "vitlab.weights.deltas",
     "errors": "",
     "evaluate": "vitlab.evaluation.evaluation",
+    "fewshot": "vitlab.evaluation.probes.ridge",
     "finetune": "vitlab.transfer.finetuning",
     "inspect": "",
     "load": "vitlab.weights.load",

@@ -71,6 +71,33 @@ class Model(nn.Module):
         """Compute tokens, or a map in raster order: (B, channels, H, W) -> (B, N, width)."""
         raise NotImplementedError
 
+    def intermediates(self, images: Tensor, layers: Sequence[int]) -> list[Tensor]:
+        """Return what leaves chosen layers: layer 0 is what enters the first block or stage.
+
+        Args:
+            images: normalized, (B, channels, H, W)
+            layers: numbers from 0 to that of the last block or stage; nothing above the highest
+                is computed
+
+        Returns:
+            For each layer, in the order asked for: tokens (B, prefix + patches, width) before the
+            final norm, or the map (B, features, rows, columns) of a ResNet.
+
+        Raises:
+            OptionError: a layer that the model does not have.
+        """
+        raise NotImplementedError
+
+    def check_layers(self, layers: Sequence[int], last: int) -> None:
+        """Refuse layers that are not between 0 and the last one.
+
+        Raises:
+            OptionError: it names the layers that there are.
+        """
+        for layer in layers:
+            if not 0 <= layer <= last:
+                raise OptionError(f"layer {layer} of {self.config.name}: choose from 0 to {last}")
+
     def attention_maps(self, images: Tensor) -> list[Tensor]:
         """Return each layer's attention, (B, heads, N, N).
 

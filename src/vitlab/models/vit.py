@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 from typing import ClassVar
 
 import torch
@@ -101,6 +102,23 @@ class VisionTransformer(Model):
         for block, positions in zip(self.blocks, self._positions(), strict=True):
             tokens = block(positions.place(tokens), positions.relate)
         return self.norm(tokens)
+
+    def intermediates(self, images: Tensor, layers: Sequence[int]) -> list[Tensor]:
+        """Return the tokens that leave chosen blocks, (B, prefix + patches, width) each.
+
+        Layer 0 is the input of the first block; layer N leaves block N, before the final norm. An
+        axial block counts as two, for its rows and its columns. No block above the highest layer
+        is computed.
+
+        Raises:
+            OptionError: a layer that the model does not have, or images of another shape.
+        """
+        self.check_layers(layers, len(self.blocks))
+        tokens = [self._embed(images)]
+        chosen = zip(self.blocks, self._positions(), strict=True)
+        for block, positions in islice(chosen, max(layers, default=0)):
+            tokens.append(block(positions.place(tokens[-1]), positions.relate))
+        return [tokens[layer] for layer in layers]
 
     def attention_maps(self, images: Tensor) -> list[Tensor]:
         """Return every layer's attention: (B, branches * heads, tokens, tokens).

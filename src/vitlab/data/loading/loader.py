@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -23,12 +24,14 @@ def training_loader(
     return _loader(batches, range(start, stop), workers)
 
 
-def evaluation_loader(batches: EvaluationBatches, workers: int) -> "DataLoader[Batch]":
-    """Return all batches once, in order."""
-    return _loader(batches, range(len(batches)), workers)
+def evaluation_loader(
+    batches: EvaluationBatches, workers: int, only: Sequence[int] | None = None
+) -> "DataLoader[Batch]":
+    """Return all batches once, in order; or only those with certain numbers."""
+    return _loader(batches, range(len(batches)) if only is None else only, workers)
 
 
-def _loader(batches: Dataset[Batch], order: range, workers: int) -> "DataLoader[Batch]":
+def _loader(batches: Dataset[Batch], order: Sequence[int], workers: int) -> "DataLoader[Batch]":
     return DataLoader(
         batches,
         batch_size=None,  # the data set gives whole batches

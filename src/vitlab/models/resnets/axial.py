@@ -132,6 +132,10 @@ class AxialBody(nn.Module):
             if isinstance(part, LineAttention):
                 part.reset_parameters(generator)
 
+    def enter(self, images: Tensor) -> Tensor:
+        """Compute the input of the first stage."""
+        return self.root(images)
+
     def forward(self, images: Tensor) -> Tensor:
         """Compute the map of features."""
-        return self.stages(self.root(images))
+        return self.stages(self.enter(images))

@@ -223,9 +223,13 @@ class HybridBody(nn.Module):
         """Draw weights as the official code does: see `reset_convolutions`."""
         reset_convolutions(self, generator)
 
+    def enter(self, images: Tensor) -> Tensor:
+        """Compute the input of the first stage."""
+        return self.root(images)
+
     def forward(self, images: Tensor) -> Tensor:
         """Compute the map of features."""
-        return self.stages(self.root(images))
+        return self.stages(self.enter(images))
 
 
 class BiTBody(nn.Module):
@@ -254,12 +258,15 @@ class BiTBody(nn.Module):
         """Draw weights as the official code does: see `reset_convolutions`."""
         reset_convolutions(self, generator)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Compute the map of features."""
+    def enter(self, images: Tensor) -> Tensor:
+        """Compute the input of the first stage."""
         features = self.root(images)
         # Pad the maximum with zeros, not -inf: they count, since nothing was rectified yet
-        features = F.max_pool2d(F.pad(features, (1, 1, 1, 1)), 3, 2)
-        return F.relu(self.norm(self.stages(features)))
+        return F.max_pool2d(F.pad(features, (1, 1, 1, 1)), 3, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Compute the map of features."""
+        return F.relu(self.norm(self.stages(self.enter(images))))
 
 
 def reset_convolutions(body: nn.Module, generator: torch.Generator | None = None) -> None:

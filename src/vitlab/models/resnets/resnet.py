@@ -1,6 +1,7 @@
 """The ResNets of the ViT paper as models of their own: BiT-R50x1 and its like, Axial-ResNet-50."""
 
 from collections.abc import Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -82,6 +83,21 @@ class ResNet(Model):
         if unit < 0:  # a whole stage: as its last unit
             return sum(self.config.stages[: stage + 1]) if stage >= 0 else self.layers
         return sum(self.config.stages[:stage]) + unit + 1
+
+    def intermediates(self, images: Tensor, layers: Sequence[int]) -> list[Tensor]:
+        """Return the maps that leave chosen stages, (B, features, rows, columns) each.
+
+        Layer 0 is the input of the first stage; layer N leaves stage N, before the final norm.
+
+        Raises:
+            OptionError: a layer that the model does not have, or images of another shape.
+        """
+        self.check_layers(layers, len(self.body.stages))
+        self.check_images(images)
+        maps = [self.body.enter(images)]
+        for stage in islice(self.body.stages, max(layers, default=0)):
+            maps.append(stage(maps[-1]))
+        return [maps[layer] for layer in layers]
 
     def parts(self) -> Sequence[Part]:
         """Count body and head."""

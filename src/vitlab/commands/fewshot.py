@@ -1,0 +1,109 @@
+"""`vitlab fewshot`."""
+
+from dataclasses import MISSING, dataclass
+from typing import Any, Literal
+
+from vitlab.commands import DEVICE, PRECISION, WEIGHTS, WORKERS
+from vitlab.evaluation.probes.wanted import Pooled
+from vitlab.options import Options, above, at_least, at_most, option
+from vitlab.terminal import print_table
+from vitlab.units import percent
+
+SUMMARY = "Measure features: few shots, nearest neighbors, a linear probe."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fewshot(Options):
+    """A model, data, which probes, and where to compute."""
+
+    weights: str = option(MISSING, WEIGHTS, positional=True)
+    data: str = option(
+        MISSING,
+        "labeled images, any DATA of `vitlab train`: learns from the training split, is measured "
+        "on the test split",
+        positional=True,
+    )
+    shots: tuple[int, ...] = option((1, 5, 10, 25), "training images per class", at_least(1))
+    seeds: int = option(3, "times the shots are drawn: seeds 0, 1, …", at_least(1))
+    l2: float = option(1024.0, "penalty of the closed-form few-shot fit", above(0))
+    neighbors: tuple[int, ...] = option(
+        (10, 20), "neighbors that vote in k-NN (0: leave it out)", at_least(0)
+    )
+    logistic: bool = option(
+        True, "fit a logistic regression to all training images, its penalty chosen on a fifth"
+    )
+    taken: Pooled = Pooled()
+    image_size: int | None = option(
+        None, "input size in pixels (None: the model's own)", at_least(1)
+    )
+    fit: Literal["crop", "squash"] | None = option(
+        None,
+        "how other aspect ratios are fitted; big_vision's few-shot evaluation is squash with "
+        "--crop 0.875 (None: the model's own)",
+    )
+    crop: float | None = option(
+        None,
+        "share of each side that is kept around the center (None: the model's own)",
+        above(0),
+        at_most(1),
+    )
+    cache: str = option(
+        "auto",
+        "folder in which features are kept for the next time, or no (auto: vitlab/features in the "
+        "user's cache folder, at most 20 GB)",
+    )
+    device: str = option("auto", DEVICE)
+    precision: Literal["fp32", "bf16"] = option("fp32", PRECISION)
+    workers: int | None = option(None, WORKERS, at_least(0))
+
+
+def run(options: Fewshot) -> dict[str, Any]:
+    """Measure; of several processes only the first one has a result to print."""
+    from pathlib import Path
+
+    import vitlab
+    from vitlab.evaluation.probes.feature_cache import default_cache
+    from vitlab.evaluation.probes.probing import Probing, probe
+    from vitlab.progress import say
+
+    own = {"fit": options.fit, "crop": options.crop}
+    chosen: dict[str, Any] = {name: value for name, value in own.items() if value is not None}
+    model = vitlab.load(options.weights, image_size=options.image_size, **chosen)
+    cache = default_cache() if options.cache == "auto" else Path(options.cache).expanduser()
+    probing = Probing(
+        shots=tuple(sorted(set(options.shots))),
+        seeds=options.seeds,
+        l2=options.l2,
+        neighbors=tuple(sorted({k for k in options.neighbors if k})),
+        logistic=options.logistic,
+        taken=options.taken,
+        cache=None if options.cache == "no" else cache,
+        device=options.device,
+        precision=options.precision,
+        workers=options.workers,
+    )
+    result = probe(model, options.data, probing)
+    for note in result.get("notes", ()):
+        say(note)
+    return result
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print the accuracy of each probe."""
+    rows = [
+        (
+            f"{shots} shot{'s' * (shots != '1')}",
+            f"{percent(each['accuracy'])} ± {percent(each['std'])}",
+            ", ".join(percent(one) for one in each["seeds"]),
+        )
+        for shots, each in result["fewshot"].items()
+    ]
+    rows += [
+        (f"{k} neighbors", percent(each["accuracy"]), f"all {result['train_images']:,} images")
+        for k, each in result.get("knn", {}).items()
+    ]
+    if "logistic" in result:
+        own = result["logistic"]
+        note = f"all {result['train_images']:,} images, l2 {own['l2']:g}"
+        rows.append(("logistic regression", percent(own["accuracy"]), note))
+    print_table(("probe", "accuracy", "seeds, or learned from"), rows)

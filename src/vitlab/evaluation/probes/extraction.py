@@ -1,0 +1,130 @@
+"""The features of a source's images, part by part, so that any number of them needs little memory.
+
+A part is a fixed stretch of the source. Several processes compute different parts, a part that was
+kept is not computed again, and each comes out the same whoever computes it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitlab.data.augment.augment import normalize
+from vitlab.data.loading.batches import Batch, EvaluationBatches
+from vitlab.data.loading.loader import choose_workers, evaluation_loader
+from vitlab.data.loading.workers import deaths_explained
+from vitlab.data.sources.protocol import Source
+from vitlab.device import autocast
+from vitlab.evaluation.borrowing import borrowed
+from vitlab.evaluation.predictions import BATCH, PIXELS
+from vitlab.evaluation.probes.taking import shape_taken, take
+from vitlab.evaluation.probes.wanted import Pooled, Taken
+from vitlab.models.model import Model
+
+ROWS = 2048  # most images of a part
+BYTES = 2**25  # of a part's features, unless one batch has more
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The features of one part.
+
+    Attributes:
+        number: of the part
+        values: float32 (n, width) or (n, tokens, width)
+        indices: int64 (n,), numbers of the images in the source; damaged ones are missing
+        bad: message about each damaged image, by its number
+    """
+
+    number: int
+    values: NDArray[np.float32]
+    indices: NDArray[np.int64]
+    bad: dict[int, str]
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """What is computed, of which images, and how.
+
+    Attributes:
+        model: any; its device, and the mode of each of its modules, are the same afterwards
+        source: the images
+        taken: what of the model
+        device: where to compute
+        precision: fp32, or bf16 autocast
+        workers: processes that decode; None to choose
+        sharing: processes of the run on this machine, which share its cores
+    """
+
+    model: Model
+    source: Source
+    taken: Pooled | Taken
+    device: torch.device
+    precision: str = "fp32"
+    workers: int | None = None
+    sharing: int = 1
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one image's features."""
+        return shape_taken(self.model, self.taken)
+
+    @cached_property
+    def batch(self) -> int:
+        """Images per forward pass."""
+        return max(1, min(BATCH, PIXELS // int(np.prod(self.model.config.size))))
+
+    @cached_property
+    def rows(self) -> int:
+        """Images per part: whole batches."""
+        fit = min(ROWS, BYTES // (4 * int(np.prod(self.shape))))
+        return self.batch * max(1, fit // self.batch)
+
+    @property
+    def parts(self) -> int:
+        """Number of parts."""
+        return -(-len(self.source) // self.rows)
+
+    def pieces(
+        self, numbers: Sequence[int], progress: Callable[[int], None] = lambda images: None
+    ) -> Iterator[Piece]:
+        """Yield some of the parts, in the order given.
+
+        Args:
+            numbers: of the parts
+            progress: called after every batch with the number of images processed
+
+        Raises:
+            DataError: a worker process died.
+        """
+        each, count, done = self.rows // self.batch, -(-len(self.source) // self.batch), 0
+        own = {number: range(number * each, min((number + 1) * each, count)) for number in numbers}
+        batches = EvaluationBatches(self.source, self.model.config, self.batch)
+        workers = choose_workers(self.source, self.workers, self.sharing)
+        with borrowed(self.model, self.device), deaths_explained():
+            loader = iter(
+                evaluation_loader(batches, workers, [k for part in own.values() for k in part])
+            )
+            for number, part in own.items():
+                values, indices = [np.empty((0, *self.shape), np.float32)], []
+                bad: dict[int, str] = {}
+                for _ in part:
+                    batch = next(loader)
+                    if len(batch):
+                        values.append(self._computed(batch))
+                    indices += batch.indices.tolist()
+                    bad |= dict(batch.bad)
+                    done += len(batch) + len(batch.bad)
+                    progress(done)
+                yield Piece(number, np.concatenate(values), np.array(indices, np.int64), bad)
+
+    @torch.inference_mode()
+    def _computed(self, batch: Batch) -> NDArray[np.float32]:
+        """Return the features of a batch."""
+        spec = self.model.config
+        images = normalize(batch.to(self.device).images, spec.mean, spec.std)
+        with autocast(self.device, self.precision):
+            return take(self.model, images, self.taken).float().cpu().numpy()

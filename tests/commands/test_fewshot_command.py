@@ -1,0 +1,128 @@
+"""`vitlab fewshot`: the normal path, and what is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vitlab
+from conftest import call, photo_folder
+from vitlab.data.sources.opening import open_data
+from vitlab.evaluation.probes.feature_cache import default_cache
+
+QUIET = ("--workers", "0", "--json")
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> str:
+    made = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", classes=3, image_size=8)
+    return str(vitlab.save(made, tmp_path / "weights"))
+
+
+def test_the_figures_are_those_of_the_parts(
+    capsys: pytest.CaptureFixture[str], digits_run: Path
+) -> None:
+    words = ("fewshot", str(digits_run), "digits", "--shots", "5", "2", "--seeds", "2")
+    code, out, err = call(capsys, *words, *QUIET)
+    found = json.loads(out)
+    assert code == 0
+    assert f"features are kept in {default_cache()}" in err
+    assert list(found["fewshot"]) == ["2", "5"]
+    assert set(found["knn"]) == {"10", "20"}
+    assert found["images"] == 359
+    assert found["train_images"] == 1438
+    model, splits = vitlab.load(digits_run), open_data("digits")
+    x, test = (features(model, source) for source in (splits.train, splits.test))
+    y, truth = splits.train.labels.values, splits.test.labels.values
+    for shots in (2, 5):
+        each = []
+        for seed in range(2):
+            draw = np.random.default_rng(seed)
+            order = [draw.permutation(np.flatnonzero(y == label))[:shots] for label in range(10)]
+            rows = np.concatenate(order)
+            each.append((vitlab.fewshot(x[rows], y[rows], test) == truth).mean())
+        own = found["fewshot"][str(shots)]
+        assert own["seeds"] == pytest.approx(each, abs=2 / 359)
+        assert own["accuracy"] == pytest.approx(np.mean(own["seeds"]))
+        assert own["std"] == pytest.approx(np.std(own["seeds"], ddof=1))
+    assert found["logistic"]["accuracy"] > found["fewshot"]["5"]["accuracy"]
+    code, again, _ = call(capsys, *words, *QUIET)
+    old, new = (json.loads(text) | {"seconds": 0} for text in (out, again))
+    assert old == new, "from the cache"
+
+
+def features(model: vitlab.VisionTransformer, source: object) -> np.ndarray:
+    import torch
+
+    pixels = np.stack([source.image(index).decode(1) for index in range(len(source))])
+    images = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
+    with torch.inference_mode():
+        return model.features((images - model.config.mean[0]) / model.config.std[0]).numpy()
+
+
+def test_the_table_and_the_probes_that_are_left_out(
+    capsys: pytest.CaptureFixture[str], weights: str, photos: Path
+) -> None:
+    words = ("fewshot", weights, str(photos), "--shots", "1", "--workers", "0", "--cache", "no")
+    code, out, err = call(capsys, *words)
+    assert code == 0
+    for text in ("1 shot ", "10 neighbors", "logistic regression", "all 48 images"):
+        assert text in out
+    assert "kept in" not in err
+    assert not default_cache().exists()
+    code, out, _ = call(capsys, *words, "--neighbors", "0", "--no-logistic", "--json")
+    assert not {"knn", "logistic"} & set(json.loads(out))
+
+
+def test_images_can_be_prepared_as_big_vision_does(
+    capsys: pytest.CaptureFixture[str], weights: str, photos: Path
+) -> None:
+    base = ("fewshot", weights, str(photos), "--shots", "1", *QUIET)
+    more = ("--fit", "squash", "--crop", "0.875", "--image-size", "16")
+    seen = []
+    for words in (base, (*base, *more), (*base, "--what", "mean", "--layer", "0")):
+        assert call(capsys, *words)[0] == 0
+        seen.append(len([each for each in default_cache().iterdir() if each.is_dir()]))
+    assert seen == [2, 4, 6], "other features each time"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--shots", "17"], "class 'blue' has 16 training images, too few for 17 shots: choose at"),
+        (["--shots", "0"], "shots must be at least 1, not (0,)"),
+        (["--seeds", "0"], "seeds must be at least 1"),
+        (["--l2", "0"], "l2 must be above 0"),
+        (["--layer", "1"], "layer=1 applies only with what=mean"),
+        (["--what", "mean", "--layer", "2"], "layer 2 of ViT(width=16,depth=1,heads=2,mlp=32)/4"),
+        (["--what", "patches"], "what must be one of features, mean, not patches"),
+    ],
+)
+def test_one_line_for_what_cannot_be(
+    capsys: pytest.CaptureFixture[str],
+    weights: str,
+    photos: Path,
+    words: list[str],
+    message: str,
+) -> None:
+    given = ("fewshot", weights, str(photos), "--workers", "0")
+    shots = () if "--shots" in words else ("--shots", "1")
+    code, out, err = call(capsys, *given, *shots, *words)
+    assert (code, out, len(err.splitlines())) == (2, "", 1), err
+    assert message in err
+    if "17" in words:  # the advice works
+        assert call(capsys, *given, "--shots", "16")[0] == 0
+
+
+def test_several_labels_and_unknown_data_are_refused(
+    capsys: pytest.CaptureFixture[str], weights: str, tmp_path: Path
+) -> None:
+    folder = photo_folder(tmp_path / "photos", {"a": 6})
+    lines = [f'{{"path": "a/{n:03d}.png", "labels": ["x", "{"yz"[n % 2]}"]}}' for n in range(6)]
+    (folder / "list.jsonl").write_text("\n".join(lines))
+    code, _, err = call(capsys, "fewshot", weights, str(folder / "list.jsonl"), "--shots", "1")
+    assert code == 2
+    assert "has several labels per image: a probe needs one class per image" in err
+    code, _, err = call(capsys, "fewshot", weights, str(tmp_path / "none"))
+    assert (code, len(err.splitlines())) == (2, 1)

@@ -1,0 +1,116 @@
+"""What is taken of a model: against the model's own parts, and transformers' hidden states."""
+
+import numpy as np
+import pytest
+import torch
+
+import vitlab
+from oracles import peers
+from vitlab.errors import OptionError
+from vitlab.evaluation.probes.taking import shape_taken, take
+from vitlab.evaluation.probes.wanted import Pooled, Taken
+
+SHAPES = [
+    ("ViT(width=16,depth=3,heads=2,mlp=32)/4", {"registers": 2}),
+    ("ViT(width=16,depth=3,heads=2,mlp=32)/4", {"pool": "mean", "positions": "rope"}),
+    ("ViT(width=16,depth=2,heads=2,mlp=32)/4", {"attention": "axial", "pool": "mean"}),
+    ("ViT(width=16,depth=2,heads=2,mlp=32)/4", {"pool": "attention", "queries": 3}),
+    ("BiT", {"stages": (1, 1)}),
+    ("BiT", {"stages": (1,), "attention": "axial"}),
+]
+
+
+def model(name: str, **choices: object) -> vitlab.VisionTransformer:
+    torch.manual_seed(0)
+    if name == "BiT":
+        made = vitlab.ResNet(vitlab.ResNetConfig(classes=0, image_size=16, **choices))
+    else:
+        made = vitlab.create(name, classes=0, image_size=16, **choices)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.normal_(0, 0.2)
+    return made.eval()
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    return torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(("name", "choices"), SHAPES)
+@pytest.mark.parametrize("what", ["features", "mean", "patches", "tokens"])
+def test_each_kind_has_the_shape_that_is_announced(
+    name: str, choices: dict[str, object], what: str, images: torch.Tensor
+) -> None:
+    made = model(name, **choices)
+    config = made.config
+    with torch.inference_mode():
+        values = take(made, images, Taken(what=what))
+        tokens = made.encode(images)
+    assert values.shape[1:] == shape_taken(made, Taken(what=what))
+    prefix = getattr(config, "prefix", 0)
+    expected = {
+        "features": made.features(images).flatten(1),
+        "mean": tokens[:, prefix:].mean(1),
+        "patches": tokens[:, prefix:],
+        "tokens": tokens,
+    }
+    torch.testing.assert_close(values, expected[what])
+    assert tokens.shape[1] - prefix == np.prod(config.grid)
+
+
+@pytest.mark.parametrize(("name", "choices"), SHAPES)
+def test_layers_lead_from_the_input_of_the_blocks_to_their_output(
+    name: str, choices: dict[str, object], images: torch.Tensor
+) -> None:
+    made = model(name, **choices)
+    last = len(made.blocks) if hasattr(made, "blocks") else len(made.body.stages)
+    body = getattr(made, "body", None)
+    if body is None:
+        norm = made.norm
+    else:
+        norm = (
+            (lambda maps: body.norm(maps).relu()) if hasattr(body, "norm") else torch.nn.Identity()
+        )
+    with torch.inference_mode():
+        tokens = norm(made.intermediates(images, [last])[0])
+        if tokens.ndim == 4:
+            tokens = tokens.flatten(2).transpose(1, 2)
+        torch.testing.assert_close(tokens, made.encode(images))
+        several = made.intermediates(images, [last, 0, last])
+        assert torch.equal(several[0], several[2])
+        assert not torch.equal(several[0].flatten()[:99], several[1].flatten()[:99])
+        shape = shape_taken(made, Pooled(what="mean", layer=0))
+        assert take(made, images, Pooled(what="mean", layer=0)).shape == (5, *shape)
+    with pytest.raises(OptionError, match=rf"layer {last + 1} of .*: choose from 0 to {last}"):
+        take(made, images, Taken(what="tokens", layer=last + 1))
+
+
+def test_blocks_above_the_layer_are_not_computed(images: torch.Tensor) -> None:
+    made = model(SHAPES[0][0])
+    made.blocks[2].register_forward_hook(lambda *_: 1 / 0)
+    take(made, images, Taken(what="tokens", layer=2))
+    with pytest.raises(ZeroDivisionError):
+        take(made, images, Taken(what="tokens", layer=3))
+
+
+def test_layers_are_the_hidden_states_of_transformers(images: torch.Tensor, tmp_path) -> None:
+    library = peers.transformers()
+    torch.manual_seed(0)
+    config = library.ViTConfig(
+        hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32,
+        image_size=16, patch_size=4,
+    )  # fmt: skip
+    other = library.ViTModel(config).eval()
+    other.save_pretrained(tmp_path)
+    made = vitlab.load(tmp_path)
+    with torch.inference_mode():
+        theirs = other(images, output_hidden_states=True).hidden_states
+        for ours, state in zip(made.intermediates(images, [0, 1, 2]), theirs[:3], strict=True):
+            torch.testing.assert_close(ours, state, atol=1e-5, rtol=1e-5)
+
+
+def test_a_layer_needs_tokens() -> None:
+    for kind in (Pooled, Taken):
+        with pytest.raises(OptionError, match="layer=3 applies only with what=mean"):
+            kind(layer=3)

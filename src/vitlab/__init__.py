@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vitlab.training.run import Run as Run
     from vitlab.training.run import train as train
     from vitlab.transfer.finetuning import finetune as finetune
+    from vitlab.transfer.multitask import MultiTask as MultiTask
     from vitlab.weights.deltas import Delta as Delta
     from vitlab.weights.deltas import delta as delta
     from vitlab.weights.load import load as load
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Delta": "vitlab.weights.deltas",
     "Host": "vitlab.recipes.recipe",
+    "MultiTask": "vitlab.transfer.multitask",
     "Recipe": "vitlab.recipes.recipe",
     "Run": "vitlab.training.run",
     "UserError": "vitlab.errors",

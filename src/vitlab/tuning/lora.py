@@ -16,10 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.errors import OptionError, PackageError
-from vitlab.models.attention import Attention
-from vitlab.models.block import MLP
 from vitlab.models.create import assemble
-from vitlab.models.head import AttentionPool
 from vitlab.models.model import Model
 from vitlab.optim.sliced import full
 
@@ -78,9 +75,8 @@ def dense_layers(model: Model, targets: Targets) -> list[str]:
     """
     names = []
     for place, module in model.named_modules():
-        attention = isinstance(module, Attention | AttentionPool) and targets != "ffn"
-        ffn = isinstance(module, MLP) and targets != "attention"
-        if (attention or ffn) and not place.startswith("stem."):
+        role = getattr(module, "role", None)
+        if role and targets in (role, "all") and not place.startswith("stem."):
             layers = module.named_children()
             names += [f"{place}.{n}" for n, layer in layers if isinstance(layer, nn.Linear)]
     return names

@@ -15,7 +15,7 @@ from vitlab.models.config import ResNetConfig, ViTConfig
 from vitlab.models.model import Model
 from vitlab.options import check_known, options_of
 from vitlab.weights.assembly import fitted, whole_state
-from vitlab.weights.deltas import check_base, merged
+from vitlab.weights.deltas import Delta, check_base, merged
 from vitlab.weights.formats.catalog import FORMATS, supported
 from vitlab.weights.formats.room import Hints, Reading
 from vitlab.weights.hub import PREFIXES, describe, fetch, is_hub_name
@@ -67,6 +67,20 @@ def load(
         model.provenance |= {"source": str(source)} | (describe(path) if on_hub else {})
     model.source = str(source)
     return model
+
+
+def load_delta(file: str | Path) -> Delta | None:
+    """Return a delta as it was saved, without its base; None for a model of any other format.
+
+    Raises:
+        WeightsError: no model there, or a damaged file.
+    """
+    path, _ = place_of(file)
+    source, reading = recognize(path, Hints())
+    if reading.base is None:
+        return None
+    tensors = collect(reading, source)
+    return Delta(reading.config, tensors, reading.base, dict(reading.provenance or {}))
 
 
 def recognize(path: Path, hints: Hints) -> tuple[Source, Reading]:

@@ -1,0 +1,247 @@
+"""Many fine-tuned models at the memory of one and a little more each, run as one.
+
+The use that Three things, section 4, has in mind for attention-only fine-tuning: the tasks share
+the FFNs, two thirds of the weights, so that a batch of several tasks' images needs them once.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitlab.errors import OptionError, WeightsError
+from vitlab.models.config import ModelConfig
+from vitlab.models.create import MODEL_OF, build
+from vitlab.models.layers import classifier
+from vitlab.models.model import Model
+from vitlab.options import check_known
+from vitlab.transfer.lockstep import together, variant
+from vitlab.weights.assembly import whole_state
+from vitlab.weights.deltas import Delta, delta, merged
+from vitlab.weights.identity import Base
+from vitlab.weights.load import load, load_delta
+
+Change = Delta | Model | str | Path
+# Fields that say nothing about how a model in evaluation mode computes its features.
+NEUTRAL = frozenset(
+    {
+        "classes", "labels", "zero_head", "head_bias", "mean", "std", "interpolation", "crop",
+        "fit", "resampling", "drop_path", "drop_path_ramp", "dropout",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One task's model.
+
+    Attributes:
+        config: its whole configuration
+        structure: equal for models whose features one pass can compute
+        trunk: the modules and tensors that all tasks of this structure share
+        body: the trunk with the task's own tensors
+        classify: its classifier
+        changed: names of the task's own tensors
+    """
+
+    config: ModelConfig
+    structure: tuple[Any, ...]
+    trunk: Model
+    body: nn.Module
+    classify: nn.Module
+    changed: tuple[str, ...]
+
+
+class MultiTask:
+    """One base and what each task changed, for batches of any mixture of tasks.
+
+    A layer that no task of a batch changed is one product over all rows; a layer with weights of a
+    task's own runs by task. Tasks of another input size or structure than the others' pass through
+    the layers by themselves. Memory is that of the base and the deltas: nothing is copied.
+
+    Calls, `add` and `remove` may come from several threads; a batch that is under way keeps the
+    tasks that it began with.
+
+    Args:
+        base: the model that the tasks were fine-tuned from, or where to load it from; its tensors
+            are used as they are, on their device, and must not be changed afterwards
+        deltas: by the task's name: a `Delta`, a file of one, or a model fine-tuned from the base
+
+    Raises:
+        WeightsError: a delta of another base; the message names both.
+        OptionError: the name of a task is empty.
+    """
+
+    def __init__(
+        self, base: Model | str | Path, deltas: Mapping[str, Change] | None = None
+    ) -> None:
+        self.base = load(base) if isinstance(base, str | Path) else base
+        self._tensors = {name: t.detach() for name, t in whole_state(self.base).items()}
+        self._identity = Base.of(self.base)
+        self._changing = threading.Lock()
+        self._tasks: dict[str, Task] = {}
+        for name, change in (deltas or {}).items():
+            self.add(name, change)
+
+    @property
+    def tasks(self) -> dict[str, ModelConfig]:
+        """The names of the tasks, each with its model's configuration (classes, mean, std, …)."""
+        return {name: task.config for name, task in self._tasks.items()}
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all tensors; those that are shared count once."""
+        parts = [each for task in self._tasks.values() for each in (task.body, task.classify)]
+        held = [*self._tensors.values(), *(t for part in parts for t in _tensors_of(part))]
+        places = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
+        return sum(places.values())
+
+    def add(self, name: str, change: Change) -> None:
+        """Add a task; it can be used as soon as this returns.
+
+        Args:
+            name: new
+            change: a `Delta`, a file of one, or a model fine-tuned from the base
+
+        Raises:
+            OptionError: there is such a task.
+            WeightsError: the delta is another base's, or damaged.
+        """
+        found = self._delta_of(change)
+        if found.base.fingerprint != self._identity.fingerprint:
+            raise WeightsError(
+                f"task {name!r} has the wrong base: its delta was made from {found.base}, not from "
+                f"{self._identity}"
+            )
+        with self._changing:
+            if name in self._tasks:
+                raise OptionError(f"there is a task {name!r} already: remove it first")
+            self._tasks = self._tasks | {name: self._task(found)}
+
+    def remove(self, name: str) -> None:
+        """Remove a task, and free what it alone used once no batch needs it.
+
+        Raises:
+            OptionError: there is no such task.
+        """
+        with self._changing:
+            check_known([name], self._tasks, "task")
+            self._tasks = {key: task for key, task in self._tasks.items() if key != name}
+
+    @torch.inference_mode()
+    def __call__(self, images: Tensor | Sequence[Tensor], tasks: Sequence[str]) -> list[Tensor]:
+        """Compute class scores of images of several tasks.
+
+        Args:
+            images: normalized as each one's task wants it, on the base's device:
+                (B, channels, H, W), or a list of (channels, H, W), whose sizes may differ
+            tasks: the name of each image's task
+
+        Returns:
+            A tensor (classes,) per image, in the order of the images; (queries, classes) for a
+            model with several queries.
+
+        Raises:
+            OptionError: an unknown task, or images that do not fit; the message says what would.
+        """
+        known = self._tasks  # replaced by `add` and `remove`, never changed
+        if len(images) != len(tasks):
+            raise OptionError(f"{len(images)} images need as many tasks, not {len(tasks)}")
+        check_known(tasks, known, "task")
+        for number, name in enumerate(tasks):
+            _check_image(images[number], name, known[name].config)
+        scores: dict[int, Tensor] = {}
+        for names in _passes(known, set(tasks)):
+            places = [[i for i, each in enumerate(tasks) if each == name] for name in names]
+            scores |= _scores([known[name] for name in names], places, images)
+        return [scores[number] for number in range(len(tasks))]
+
+    def _delta_of(self, change: Change) -> Delta:
+        if isinstance(change, Delta):
+            return change
+        if not isinstance(change, Model):
+            if (found := load_delta(change)) is not None:
+                return found
+            change = load(change)
+        return delta(change, self.base)
+
+    def _task(self, found: Delta) -> Task:
+        """Return the task of a delta, with its tensors on the base's device."""
+        config, device = found.config, next(iter(self._tensors.values())).device
+        changed = {name: tensor.to(device) for name, tensor in found.tensors.items()}
+        tensors = merged(config, changed, self._tensors)
+        head = MODEL_OF[type(config)].head_names[0]
+        structure = _structure(config, tensors)
+        like = (task.trunk for task in self._tasks.values() if task.structure == structure)
+        trunk = next(like, None) or _trunk(config, self._tensors)
+        own = {name: tensor for name, tensor in changed.items() if not name.startswith(head)}
+        last = {n.removeprefix(head): t for n, t in tensors.items() if n.startswith(head)}
+        body, classify = variant(trunk, own), trunk.get_submodule(head[:-1])
+        if config.classes != trunk.config.classes or own.keys() != changed.keys():
+            with torch.device("meta"):
+                classify = classifier(config).eval()
+            classify = variant(classify, last)
+        return Task(config, structure, trunk, body, classify, tuple(sorted(changed)))
+
+
+def _structure(config: ModelConfig, tensors: Mapping[str, Tensor]) -> tuple[Any, ...]:
+    """Return what two models must have in common for one pass over the rows of both."""
+    values = {k: v for k, v in vars(config).items() if k not in NEUTRAL}
+    if "layer_scale" in values:  # its initial value
+        values["layer_scale"] = bool(values["layer_scale"])
+    types = {str(tensor.dtype) for tensor in tensors.values()}
+    return type(config), *sorted(values.items()), *sorted(types)
+
+
+def _trunk(config: ModelConfig, tensors: Mapping[str, Tensor]) -> Model:
+    """Return a model of the base's tensors; those that do not fit it are left without memory.
+
+    A task of this structure has its own for them, since a delta holds whatever is not the base's.
+    """
+    with torch.device("meta"):
+        trunk = build(config)
+    shapes = {name: tensor.shape for name, tensor in trunk.state_dict().items()}
+    fitting = {name: t for name, t in tensors.items() if shapes.get(name) == t.shape}
+    trunk.load_state_dict(fitting, strict=False, assign=True)
+    trunk.refresh(next(iter(tensors.values())).device)
+    return trunk.requires_grad_(False).eval()
+
+
+def _check_image(image: Tensor, name: str, config: ModelConfig) -> None:
+    want = (config.channels, *config.size)
+    if image.shape != want:
+        raise OptionError(f"an image of task {name!r} must be {want}, not {tuple(image.shape)}")
+
+
+def _passes(known: Mapping[str, Task], names: Iterable[str]) -> list[list[str]]:
+    """Group tasks by structure; those that changed the same layers stand beside each other."""
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for name in sorted(names, key=lambda name: (known[name].changed, name)):
+        groups.setdefault(known[name].structure, []).append(name)
+    return list(groups.values())
+
+
+def _scores(
+    tasks: list[Task], places: list[list[int]], images: Tensor | Sequence[Tensor]
+) -> dict[int, Tensor]:
+    """Return the scores of the images of some tasks of one structure, by the images' numbers."""
+    rows = [len(numbers) for numbers in places]
+    order = [number for numbers in places for number in numbers]
+    batch = images[order] if isinstance(images, Tensor) else torch.stack([images[i] for i in order])
+    features = together([task.body for task in tasks], rows).features(batch)
+    parts = list(zip([task.classify for task in tasks], features.split(rows), strict=True))
+    scores: list[Tensor] = []
+    for _, same in groupby(parts, lambda part: id(part[0])):
+        classifiers, seen = zip(*same, strict=True)
+        scores += classifiers[0](torch.cat(seen))
+    return dict(zip(order, scores, strict=True))
+
+
+def _tensors_of(module: nn.Module) -> Iterable[Tensor]:
+    """Yield the parameters and buffers of a module that have memory."""
+    return (t for t in (*module.parameters(), *module.buffers()) if not t.is_meta)

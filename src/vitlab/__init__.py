@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from vitlab.errors import UserError as UserError
     from vitlab.evaluation.classification import classify as classify
     from vitlab.evaluation.evaluation import evaluate as evaluate
+    from vitlab.evaluation.probes.embedding import embed as embed
     from vitlab.evaluation.probes.ridge import fewshot as fewshot
     from vitlab.models.config import ResNetConfig as ResNetConfig
     from vitlab.models.config import ViTConfig as ViTConfig
@@ -46,6 +47,7 @@ _HOMES = {
     "ResNet": "vitlab.models.resnets.resnet",
     "ResNetConfig": "vitlab.models.config",
     "delta": "vitlab.weights.deltas",
+    "embed": "vitlab.evaluation.probes.embedding",
     "errors": "",
     "evaluate": "vitlab.evaluation.evaluation",
     "fewshot": "vitlab.evaluation.probes.ridge",

@@ -1,0 +1,56 @@
+"""`vitlab embed`."""
+
+from dataclasses import MISSING, dataclass
+from typing import Any, Literal
+
+from vitlab.commands import DEVICE, PRECISION, WEIGHTS, WORKERS
+from vitlab.evaluation.probes.wanted import Taken
+from vitlab.options import Options, at_least, option
+from vitlab.terminal import print_figures
+
+SUMMARY = "Write the features of images into a Parquet file."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embed(Options):
+    """A model, images, what to take, and where to compute."""
+
+    weights: str = option(MISSING, WEIGHTS, positional=True)
+    data: str = option(
+        MISSING,
+        "any DATA of `vitlab train`, all of its splits; or images without labels: a folder of "
+        "files, or a glob pattern",
+        positional=True,
+    )
+    out: str = option(
+        MISSING, "a new Parquet file with the columns path, label, split and features"
+    )
+    taken: Taken = Taken()
+    device: str = option("auto", DEVICE)
+    precision: Literal["fp32", "bf16"] = option("fp32", PRECISION)
+    workers: int | None = option(None, WORKERS, at_least(0))
+
+
+def run(options: Embed) -> dict[str, Any]:
+    """Embed; of several processes only the first one has a result to print."""
+    import vitlab
+    from vitlab.progress import say
+
+    figures = vitlab.embed(
+        vitlab.load(options.weights),
+        options.data,
+        options.out,
+        what=options.taken.what,
+        layer=options.taken.layer,
+        device=options.device,
+        precision=options.precision,
+        workers=options.workers,
+    )
+    for note in figures.get("notes", ()):
+        say(note)
+    return figures
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print what was written."""
+    print_figures(result | {"shape": " x ".join(map(str, result["shape"]))})

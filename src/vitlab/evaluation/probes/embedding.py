@@ -1,0 +1,220 @@
+"""`vitlab.embed`: the features of any number of images, in one Parquet file."""
+
+import json
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from vitlab.data.decode.headers import SUFFIXES
+from vitlab.data.labels import SingleLabels
+from vitlab.data.sources.filenames import Names
+from vitlab.data.sources.folders import Files
+from vitlab.data.sources.opening import open_data
+from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.splits import fingerprint as mark_of
+from vitlab.distributed.launch import joined
+from vitlab.distributed.world import World
+from vitlab.errors import DataError, DiskError
+from vitlab.evaluation.classification import find_images
+from vitlab.evaluation.probes.embedding_table import Layout, merge, sound_parts, write_part
+from vitlab.evaluation.probes.extraction import Extraction
+from vitlab.evaluation.probes.wanted import Taken
+from vitlab.files import explained, write_text
+from vitlab.models.model import Model
+from vitlab.progress import Meter
+from vitlab.weights.identity import fingerprint
+
+PLAN = "plan.json"
+UNLABELED = "all"  # the split of images without labels
+
+
+def embed(
+    model: Model,
+    data: str,
+    out: str | Path,
+    *,
+    what: Literal["features", "mean", "patches", "tokens"] = "features",
+    layer: int | None = None,
+    device: str = "auto",
+    precision: Literal["fp32", "bf16"] = "fp32",
+    workers: int | None = None,
+    timeout: float = 600.0,
+) -> dict[str, Any]:
+    """Write the features of all images of DATA into a Parquet file.
+
+    Its columns are `path` (what the data calls the image), `label` (the name of its class, a list
+    of names if images have several, null without labels), `split` and `features` (float32, lists
+    of fixed length: of `width` numbers, or of `tokens` lists of them). A row group holds at most
+    2,048 images and is all that is in memory; each is written into a hidden folder beside the
+    file, so that the same command goes on where a killed one stopped. Under torchrun, the
+    processes share the row groups, whose order in the file is that of the data.
+
+    Args:
+        model: from `vitlab.load` or a run; its device and mode are the same afterwards
+        data: as for training, all splits; or images without labels: a folder that holds nothing
+            else, an image file, or a glob pattern of them
+        out: the file, which must not exist yet
+        what: features: what the classifier sees; mean: the mean of the patch tokens; patches: each
+            patch token, row by row; tokens: class token and registers too
+        layer: the block (of a ResNet: stage) whose output is taken, 0 for the input of the first
+            one; None for the last one, after the final norm
+        device: auto, cpu, cuda or cuda:N
+        precision: fp32, or bf16 autocast
+        workers: processes that decode; None to choose
+        timeout: seconds that a process of torchrun waits for the others
+
+    Returns:
+        In the first process: out, images, damaged, shape (of one image's features), model, bytes,
+        seconds, images_per_second and notes; nothing in the others. Damaged images are left out;
+        `notes` and the file's metadata (`vitlab.damaged`) name them.
+
+    Raises:
+        OptionError: a layer of what the classifier sees, or one that the model does not have.
+        DataError: no such data, no usable image, or an unfinished file of something else.
+        DiskError: the file exists, or cannot be written.
+    """
+    begin, out, taken = time.monotonic(), Path(out), Taken(what=what, layer=layer)
+    with joined(device, timeout) as (world, place):
+        with world.agreed():
+            if out.exists():
+                raise DiskError(f"{out} already exists: choose another --out")
+            work = _Work.of(
+                {
+                    name: Extraction(
+                        model, source, taken, place, precision, workers, world.local_size
+                    )
+                    for name, source in sources_of(data).items()
+                },
+                out,
+            )
+            if world.first:
+                work.prepare()
+        images = work.run(world)
+        if not world.first:
+            return {}
+        figures = work.merged_into(out)
+    seconds = time.monotonic() - begin
+    return figures | {"seconds": seconds, "images_per_second": images / seconds}
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The parts of a file, and where they are kept until it is complete."""
+
+    splits: dict[str, Extraction]
+    layout: Layout
+    drafts: Path
+
+    @classmethod
+    def of(cls, splits: dict[str, Extraction], out: Path) -> "_Work":
+        """Work out what the file will look like."""
+        first = next(iter(splits.values()))
+        about = {
+            "model": first.model.config.name,
+            "weights": fingerprint(first.model),
+            "data": {name: mark_of(each.source) for name, each in splits.items()},
+            **first.taken.as_dict(),
+            "precision": first.precision,
+            "rows": first.rows,
+        }
+        several = first.source.labels.several
+        return cls(splits, Layout(first.shape, several, about), out.with_name(f".{out.name}.parts"))
+
+    @property
+    def names(self) -> list[str]:
+        """The name of each part, in order."""
+        return [
+            f"{split}-{number:06d}"
+            for split, extraction in self.splits.items()
+            for number in range(extraction.parts)
+        ]
+
+    def prepare(self) -> None:
+        """Create the folder of the parts, or check that its parts belong to this file."""
+        plan, text = self.drafts / PLAN, json.dumps(self.layout.about, indent=1)
+        with explained(self.drafts):
+            self.drafts.mkdir(parents=True, exist_ok=True)
+        if not plan.exists():
+            write_text(plan, text)
+        if plan.read_text(encoding="utf-8") != text:
+            raise DataError(
+                f"{self.drafts} holds the parts of an unfinished file of other weights, data or "
+                "options: delete that folder, or choose another --out"
+            )
+
+    def run(self, world: World) -> int:
+        """Compute the missing parts, all processes together; return the number of images."""
+        there = sound_parts(self.drafts) if world.first else {}
+        todo = world.broadcast([n for n, name in enumerate(self.names) if name not in there])
+        try:
+            with world.agreed():
+                if not (self.drafts / PLAN).is_file():
+                    raise DiskError(
+                        f"process {world.rank} cannot see {self.drafts}: choose an --out on "
+                        "storage shared by all machines"
+                    )
+                images = self._compute(set(todo[world.rank :: world.size]), world)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("stopped; run the same command again to continue") from None
+        return world.sums(images)[0]
+
+    def _compute(self, own: set[int], world: World) -> int:
+        """Write some parts; return their number of images."""
+        first = done = 0
+        images = sum(len(each.source) for each in self.splits.values())
+        total = images * len(own) // len(self.names)
+        with Meter(total, title="embedding", shown=world.first) as meter:
+            for split, extraction in self.splits.items():
+                before = done
+                numbers = [n for n in range(extraction.parts) if first + n in own]
+
+                def progress(images: int, before: int = before) -> None:
+                    meter.show(before + images, "images")
+
+                for piece in extraction.pieces(numbers, progress):
+                    table = self.layout.table(piece, extraction.source, split)
+                    write_part(self.drafts, self.names[first + piece.number], table)
+                    done += len(piece.indices) + len(piece.bad)
+                first += extraction.parts
+        return done
+
+    def merged_into(self, out: Path) -> dict[str, Any]:
+        """Put the parts together; return what the file holds."""
+        there = sound_parts(self.drafts)
+        if lost := [name for name in self.names if name not in there]:
+            raise DiskError(f"{self.drafts} has lost {lost[0]}: run the same command again")
+        rows, bad = merge([there[name] for name in self.names], self.layout, out)
+        shutil.rmtree(self.drafts, ignore_errors=True)
+        return {
+            "out": str(out),
+            "images": rows,
+            "damaged": len(bad),
+            "shape": list(self.layout.shape),
+            "model": self.layout.about["model"],
+            "bytes": out.stat().st_size,
+            "notes": [f"skipped: {message}" for message in bad],
+        }
+
+
+def sources_of(data: str) -> dict[str, Source]:
+    """Return the splits of DATA by name; images without labels are one split, `all`.
+
+    Raises:
+        DataError: as `open_data`, or no images.
+    """
+    path = Path(data).expanduser()
+    flat = path.is_dir() and _is_flat(path)
+    if flat or (not path.is_dir() and path.suffix.lower() in SUFFIXES):
+        paths = find_images([data])
+        return {UNLABELED: Files(Path(), Names.of(paths), SingleLabels.blank(len(paths), 0), ())}
+    return open_data(data).parts
+
+
+def _is_flat(folder: Path) -> bool:
+    """Return whether a folder holds image files, and no folders or tables of them."""
+    inside = [each for each in folder.iterdir() if not each.name.startswith(".")]
+    kinds = {each.suffix.lower() for each in inside if each.is_file()}
+    folders = any(each.is_dir() for each in inside)
+    return not folders and bool(kinds & SUFFIXES) and not kinds & {".parquet", ".tar"}

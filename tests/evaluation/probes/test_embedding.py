@@ -1,0 +1,299 @@
+"""`vitlab.embed`: every image once, with its own features, whatever happened on the way."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+import torch
+from pyarrow import parquet
+
+import vitlab
+from conftest import call, photo, photo_folder
+from distributed.ranks import on_ranks
+from vitlab.data.augment.augment import normalize
+from vitlab.data.loading.batches import center, load_image
+from vitlab.data.sources.opening import open_data
+from vitlab.errors import DataError, DiskError, OptionError
+from vitlab.evaluation.probes import extraction
+from vitlab.evaluation.probes.extraction import Extraction
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of 16 images."""
+    monkeypatch.setattr(extraction, "BATCH", 8)
+    monkeypatch.setattr(extraction, "ROWS", 16)
+
+
+@pytest.fixture
+def model() -> vitlab.VisionTransformer:
+    torch.manual_seed(0)
+    made = vitlab.create("ViT(width=16,depth=2,heads=2,mlp=32)/4", classes=3, image_size=8)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.normal_(0, 0.3)
+    return made.eval()
+
+
+def embedded(model: vitlab.VisionTransformer, data: Path, out: Path, **how: object) -> dict:
+    return vitlab.embed(model, str(data), out, workers=0, **how)
+
+
+def rows(file: Path) -> dict[str, list]:
+    return parquet.read_table(file, page_checksum_verification=True).to_pydict()
+
+
+def pixels(model: vitlab.VisionTransformer, files: list[str]) -> torch.Tensor:
+    """Each file decoded by itself."""
+    from vitlab.data.labels import SingleLabels
+    from vitlab.data.sources.folders import Files
+
+    source, spec = Files(Path(), files, SingleLabels.blank(len(files), 1), ("x",)), model.config
+    each = [load_image(source, number, spec, center(spec)) for number in range(len(files))]
+    return normalize(torch.from_numpy(np.stack(each)), spec.mean, spec.std)
+
+
+def test_each_row_has_its_path_label_split_and_features(
+    model: vitlab.VisionTransformer, photos: Path, tmp_path: Path
+) -> None:
+    found = embedded(model, photos, tmp_path / "x.parquet")
+    table = rows(tmp_path / "x.parquet")
+    splits = open_data(str(photos))
+    for split, source in splits.parts.items():
+        own = [place for place, name in enumerate(table["split"]) if name == split]
+        assert [table["path"][place] for place in own] == [
+            source.name(n) for n in range(len(source))
+        ]
+    assert sorted(table["path"]) == sorted(str(each) for each in photos.rglob("*.png"))
+    assert table["label"] == [Path(path).parent.name for path in table["path"]]
+    with torch.inference_mode():
+        expected = model.features(pixels(model, table["path"]))
+    np.testing.assert_allclose(np.array(table["features"]), expected, atol=1e-5)
+    file = parquet.ParquetFile(tmp_path / "x.parquet")
+    assert file.schema_arrow.field("features").type == pyarrow.list_(pyarrow.float32(), 16)
+    assert [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)] == [16] * 3 + [
+        12
+    ]
+    assert found["images"] == 60
+    assert found["shape"] == [16]
+    assert [each.name for each in tmp_path.iterdir() if "x.parquet" in each.name] == ["x.parquet"]
+
+
+@pytest.mark.parametrize(("what", "layer"), [("patches", None), ("tokens", 1), ("mean", 0)])
+def test_tokens_and_layers(
+    model: vitlab.VisionTransformer, photos: Path, tmp_path: Path, what: str, layer: int | None
+) -> None:
+    found = embedded(model, photos, tmp_path / "x.parquet", what=what, layer=layer)
+    table = rows(tmp_path / "x.parquet")
+    images = pixels(model, table["path"])
+    with torch.inference_mode():
+        tokens = model.encode(images) if layer is None else model.intermediates(images, [layer])[0]
+    expected = {"patches": tokens[:, 1:], "tokens": tokens, "mean": tokens[:, 1:].mean(1)}[what]
+    np.testing.assert_allclose(np.array(table["features"]), expected, atol=1e-5)
+    assert found["shape"] == list(expected.shape[1:])
+
+
+def test_damaged_images_are_listed_and_the_rest_is_there(
+    model: vitlab.VisionTransformer, photos: Path, tmp_path: Path
+) -> None:
+    (photos / "blue" / "003.png").write_bytes(b"no image")
+    found = embedded(model, photos, tmp_path / "x.parquet")
+    (note,) = found["notes"]
+    assert "blue/003.png: not a JPEG" in note
+    assert (found["images"], found["damaged"]) == (59, 1)
+    assert len(rows(tmp_path / "x.parquet")["path"]) == 59
+    said = parquet.read_metadata(tmp_path / "x.parquet").metadata[b"vitlab.damaged"]
+    assert json.loads(said) == [note.removeprefix("skipped: ")]
+    for file in photos.rglob("*.png"):
+        file.write_bytes(b"")
+    with pytest.raises(DataError, match="the file is empty"):
+        embedded(model, photos, tmp_path / "none.parquet")
+    assert not (tmp_path / "none.parquet").exists()
+
+
+def test_images_without_labels(model: vitlab.VisionTransformer, tmp_path: Path) -> None:
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for number in range(5):
+        photo(number).save(flat / f"{number}.png")
+    (flat / os.fsdecode(b"\xff.png")).write_bytes((flat / "0.png").read_bytes())
+    embedded(model, flat, tmp_path / "a.parquet")
+    table = rows(tmp_path / "a.parquet")
+    assert table["label"] == [None] * 6
+    assert table["split"] == ["all"] * 6
+    assert table["path"][0].endswith("/0.png")
+    assert table["path"][5].endswith(r"/\udcff.png")
+    embedded(model, flat / "[12].png", tmp_path / "b.parquet")
+    assert len(rows(tmp_path / "b.parquet")["path"]) == 2
+
+
+def test_several_labels_per_image(model: vitlab.VisionTransformer, tmp_path: Path) -> None:
+    folder = photo_folder(tmp_path / "photos", {"a": 6})
+    each = [["x"], ["x", "y"], [], ["y"], ["x"], ["y"]]
+    lines = [
+        json.dumps({"path": f"a/{number:03d}.png", "labels": names})
+        for number, names in enumerate(each)
+    ]
+    (folder / "list.jsonl").write_text("\n".join(lines))
+    embedded(model, folder / "list.jsonl", tmp_path / "x.parquet")
+    table = rows(tmp_path / "x.parquet")
+    assert {
+        Path(p).stem: names for p, names in zip(table["path"], table["label"], strict=True)
+    } == {f"{number:03d}": names for number, names in enumerate(each)}
+
+
+def stopped(model: vitlab.VisionTransformer, photos: Path, out: Path, after: int) -> None:
+    """Embed until some parts are written."""
+    written = 0
+    real = Extraction.pieces
+
+    def pieces(self, numbers, progress=lambda images: None):
+        nonlocal written
+        for piece in real(self, numbers, progress):
+            if written == after:
+                raise KeyboardInterrupt
+            written += 1
+            yield piece
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Extraction, "pieces", pieces)
+        with pytest.raises(KeyboardInterrupt, match="run the same command again to continue"):
+            embedded(model, photos, out)
+
+
+def test_stopped_it_goes_on_where_it_was(
+    model: vitlab.VisionTransformer, photos: Path, tmp_path: Path
+) -> None:
+    embedded(model, photos, tmp_path / "whole.parquet")
+    out = tmp_path / "x.parquet"
+    stopped(model, photos, out, 2)
+    parts = tmp_path / ".x.parquet.parts"
+    first, second = sorted(parts.glob("*.parquet"))
+    assert not out.exists()
+    before = first.stat().st_mtime_ns
+    second.write_bytes(second.read_bytes()[:-9])  # cut short
+    stopped(model, photos, out, 2)
+    assert first.stat().st_mtime_ns == before
+    embedded(model, photos, out)
+    assert rows(out) == rows(tmp_path / "whole.parquet")
+    assert not parts.exists()
+
+
+@pytest.mark.parametrize("place", [10, 1500, -200, -6])
+def test_a_damaged_part_is_noticed_and_computed_again(
+    model: vitlab.VisionTransformer, photos: Path, tmp_path: Path, place: int
+) -> None:
+    out = tmp_path / "x.parquet"
+    embedded(model, photos, tmp_path / "whole.parquet")
+    stopped(model, photos, out, 3)
+    victim = sorted((tmp_path / ".x.parquet.parts").glob("*.parquet"))[1]
+    content = bytearray(victim.read_bytes())
+    content[place] ^= 1
+    victim.write_bytes(content)
+    embedded(model, photos, out)
+    assert rows(out) == rows(tmp_path / "whole.parquet")
+
+
+def test_other_weights_data_or_options_do_not_continue(
+    model: vitlab.VisionTransformer, photos: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "x.parquet"
+    stopped(model, photos, out, 1)
+    words = r"\.x\.parquet\.parts holds the parts of an unfinished file of other weights, data or"
+    with pytest.raises(DataError, match=words):
+        embedded(model, photos, out, what="mean")
+    with torch.no_grad():
+        model.token.add_(1)
+    with pytest.raises(DataError, match=words):
+        embedded(model, photos, out)
+    shutil.rmtree(tmp_path / ".x.parquet.parts")  # as the message says
+    embedded(model, photos, out)
+    with pytest.raises(DiskError, match="already exists: choose another --out"):
+        embedded(model, photos, out)
+    with pytest.raises(OptionError, match="layer=1 applies only with what=mean, patches or tokens"):
+        embedded(model, photos, tmp_path / "y.parquet", layer=1)
+
+
+def together(model: vitlab.VisionTransformer, photos: Path, out: Path) -> dict:
+    """One process of several."""
+    found = embedded(model, photos, out, device="cpu")
+    return {key: found[key] for key in ("images", "damaged")} if found else {}
+
+
+def test_several_processes_write_the_same_file(
+    model: vitlab.VisionTransformer, photos: Path, tmp_path: Path
+) -> None:
+    (photos / "red" / "005.png").write_bytes(b"x")
+    embedded(model, photos, tmp_path / "alone.parquet")
+    work = partial(together, model, photos, tmp_path / "x.parquet")
+    said = on_ranks(3, work, tmp_path / "ranks")
+    assert [each.get("value", each) for each in said] == [{"images": 59, "damaged": 1}, {}, {}]
+    assert rows(tmp_path / "x.parquet") == rows(tmp_path / "alone.parquet")
+    said = on_ranks(2, work, tmp_path / "again")
+    assert [(each["kind"], each["quiet"]) for each in said] == [
+        ("DiskError", False),
+        ("DiskError", True),
+    ]
+
+
+def test_killed_it_goes_on(tmp_path: Path, model: vitlab.VisionTransformer, photos: Path) -> None:
+    """A process of its own, killed as soon as it has written some parts."""
+    vitlab.save(model, tmp_path / "weights")
+    out, parts = tmp_path / "x.parquet", tmp_path / ".x.parquet.parts"
+    take = extraction.take
+
+    def work() -> None:
+        extraction.take = lambda *given: time.sleep(0.05) or take(*given)
+        vitlab.embed(model, str(photos), out, workers=1)
+
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    while process.is_alive() and len(list(parts.glob("train-*.parquet"))) < 2:
+        time.sleep(0.005)
+    process.kill()
+    process.join()
+    kept = {each: each.stat().st_mtime_ns for each in parts.glob("train-*.parquet")}
+    assert 2 <= len(kept) < 4
+    assert not out.exists()
+    computed: list[int] = []
+    real = Extraction.pieces
+
+    def pieces(self, numbers, progress=lambda images: None):
+        computed.extend(numbers)
+        return real(self, numbers, progress)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Extraction, "pieces", pieces)
+        embedded(vitlab.load(tmp_path / "weights"), photos, out)
+    assert len(computed) == 4 - len(kept)
+    embedded(model, photos, tmp_path / "whole.parquet")
+    assert rows(out) == rows(tmp_path / "whole.parquet")
+
+
+def test_the_command(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    photos: Path,
+    model: vitlab.VisionTransformer,
+) -> None:
+    weights = str(vitlab.save(model, tmp_path / "weights"))
+    (photos / "red" / "005.png").write_bytes(b"x")
+    base = ("embed", weights, str(photos), "--workers", "0", "--out")
+    code, out, err = call(capsys, *base, str(tmp_path / "a.parquet"), "--json")
+    found = json.loads(out)
+    assert (code, found["images"], found["shape"]) == (0, 59, [16])
+    assert "red/005.png" in err
+    more = ("--what", "tokens", "--layer", "2")
+    code, out, _ = call(capsys, *base, str(tmp_path / "b.parquet"), *more)
+    assert code == 0
+    assert "5 x 16" in out
+    for words in (base[:-1], (*base, str(tmp_path / "a.parquet")), (*base, "/proc/no/x.parquet")):
+        code, out, err = call(capsys, *words)
+        assert (code, out, len(err.splitlines())) == (2, "", 1), err

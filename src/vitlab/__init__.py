@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from vitlab.training.run import Run as Run
     from vitlab.training.run import train as train
     from vitlab.transfer.finetuning import finetune as finetune
+    from vitlab.transfer.folds import cross_validate as cross_validate
+    from vitlab.transfer.mixing import soup as soup
     from vitlab.transfer.multitask import MultiTask as MultiTask
+    from vitlab.transfer.sweep import sweep as sweep
     from vitlab.weights.deltas import Delta as Delta
     from vitlab.weights.deltas import delta as delta
     from vitlab.weights.load import load as load
@@ -46,6 +49,7 @@ _HOMES = {
     "fuse": "vitlab.models.fuse",
     "ResNet": "vitlab.models.resnets.resnet",
     "ResNetConfig": "vitlab.models.config",
+    "cross_validate": "vitlab.transfer.folds",
     "delta": "vitlab.weights.deltas",
     "embed": "vitlab.evaluation.probes.embedding",
     "errors": "",
@@ -58,6 +62,8 @@ _HOMES = {
     "push": "vitlab.weights.publish",
     "recipe": "vitlab.recipes.named",
     "save": "vitlab.weights.save",
+    "soup": "vitlab.transfer.mixing",
+    "sweep": "vitlab.transfer.sweep",
     "train": "vitlab.training.run",
 }
 __all__ = sorted(_HOMES)

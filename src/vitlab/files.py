@@ -14,6 +14,8 @@ from safetensors import SafetensorError
 from vitlab.errors import DiskError
 
 MODEL_FOLDER = "model"  # of a run: RunFolder writes it, vitlab.load finds it
+SWEEP_FOLDER = "sweep"  # of a run: the runs that chose its learning rate
+CAMPAIGN_FILE = "campaign.json"  # of several runs: what they are and have come to
 
 
 def write_text(file: Path, text: str) -> None:
@@ -128,8 +130,8 @@ def _umask() -> int:
     return mask
 
 
-def is_empty(folder: Path, besides: str = "") -> bool:
-    """Return whether a folder is missing, or empty but for a file named `besides`."""
+def is_empty(folder: Path, *besides: str) -> bool:
+    """Return whether a folder is missing, or empty but for what is named in `besides`."""
     if not folder.is_dir():
         return not folder.exists()
-    return all(each.name == besides for each in folder.iterdir())
+    return all(each.name in besides for each in folder.iterdir())

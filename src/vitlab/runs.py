@@ -6,6 +6,7 @@
     model/          the trained model, as `vitlab.save` writes it
     delta.safetensors  what a run that trained only some weights changed (`vitlab.Delta`)
     report.html     the report
+    sweep/          the runs that chose the learning rate (transfer/campaign_folder.py)
     .lock           held by the process that trains
 
 Files of the code before the first release, which spelled some names the British way, are read too:
@@ -30,7 +31,7 @@ from typing import Any
 import tomli_w
 
 from vitlab.errors import OptionError, RunError
-from vitlab.files import MODEL_FOLDER, explained, is_empty, write_text
+from vitlab.files import CAMPAIGN_FILE, MODEL_FOLDER, SWEEP_FOLDER, explained, is_empty, write_text
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host, Recipe
 
@@ -70,8 +71,8 @@ class RunFolder:
 
     @property
     def free(self) -> bool:
-        """Whether the folder is missing or empty."""
-        return is_empty(self.path, besides=self._lock.name)
+        """Whether the folder is missing or empty, but for a sweep before the run."""
+        return is_empty(self.path, self._lock.name, SWEEP_FOLDER)
 
     def start(
         self, recipe: Recipe, host: Host, command: str, fingerprint: str, base: str = ""
@@ -157,6 +158,14 @@ class RunFolder:
             if line["kind"] == "result":
                 return {key: line[key] for key in line if key != "kind"} | self.places
         return None
+
+    def sweep(self) -> dict[str, Any] | None:
+        """Return the result of the sweep that chose the learning rate; None if there was none."""
+        file = self.path / SWEEP_FOLDER / CAMPAIGN_FILE
+        if not file.is_file():
+            return None
+        found: dict[str, Any] | None = json.loads(file.read_text(encoding="utf-8"))["result"]
+        return found
 
     @property
     def places(self) -> dict[str, str]:

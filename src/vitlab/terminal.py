@@ -11,6 +11,15 @@ def print_figures(figures: dict[str, Any]) -> None:
     print_table(("figure", "value"), readable(figures))
 
 
+def print_rows(rows: Sequence[dict[str, Any]]) -> None:
+    """Print the figures of several runs, one line per run."""
+    if not rows:
+        return
+    texts = [dict(readable(row)) for row in rows]
+    head = tuple(dict.fromkeys(name for text in texts for name in text))
+    print_table(head, [tuple(text.get(name, "") for name in head) for text in texts])
+
+
 def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     """Print rows under their head."""
     from rich import box

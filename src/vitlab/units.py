@@ -73,8 +73,10 @@ def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
                 rows.append((key, f"{value:.4f}"))
             case "images_per_second":
                 rows.append(("images/s", f"{value:,.0f}"))
-            case "notes":
+            case "notes" | "sweep" | "runs" | "mean" | "std":
                 pass
+            case _ if isinstance(value, bool):
+                rows.append((key, "yes" if value else "no"))
             case _:
                 rows.append((key, f"{value:,}" if isinstance(value, int) else str(value)))
     return rows

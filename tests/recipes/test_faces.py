@@ -27,7 +27,12 @@ LEAVES = {
     if kind == "vit" or leaf.name in owners(model_part(model))
 }
 HOST = {leaf.name: leaf for leaf in leaves_of(Host())}
-TEXT = {"recipe": "smal", "model": "ViT-Q/4", "budget": "soon"}  # text that is not any text
+TEXT = {
+    "recipe": "smal",
+    "model": "ViT-Q/4",
+    "budget": "soon",
+    "fold": "6/5",
+}  # text that is not any text
 
 
 def values(leaf: Leaf) -> list[Any]:

@@ -36,9 +36,9 @@ def test_every_optimizer_from_the_same_start(tmp_path: Path) -> None:
 
 def test_a_grid_is_decided_by_the_training_loss_and_what_diverges_is_told(tmp_path: Path) -> None:
     recipe = vitlab.recipe("digits", **TINY | {"clip": 0.0, "warmup": 0.0})
-    result = study(recipe, tmp_path, Host(), only=("sgd",), grid=(0.1, 1e30))
+    result = study(recipe, tmp_path / "a", Host(), only=("sgd",), lr_grid=(0.1, 1e30))
     assert result["rows"][0]["lr"] == pytest.approx(0.1 * 25 * 2e-3)
-    result = study(recipe, tmp_path / "b", Host(), only=("sgd",), grid=(1e30,))
+    result = study(recipe, tmp_path / "b", Host(), only=("sgd",), lr_grid=(1e30,))
     assert result["rows"][0]["note"] == "diverged"
     assert "diverged" in table(result)[0]
 
@@ -69,6 +69,8 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     for more, says in (
         (["--only", "x"], "unknown row 'x': choose from sgd"),
         (["--lr-grid", "0"], "lr_grid must be above 0, not (0,)"),
+        (["--betas", "0.9", "0.9"], "the study optimizers chooses betas itself: leave it out"),
+        (["--lr-low", "1e-3"], "lr_low=0.001 applies only with name=lr"),
     ):
         with pytest.raises(SystemExit) as stop:
             main(["study", "optimizers", *more])

@@ -1,13 +1,15 @@
 """`vitlab train`."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from vitlab.options import Options, option
 from vitlab.recipes.named import start_from
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs import RunFolder, folder_of
-from vitlab.terminal import print_figures
+from vitlab.terminal import print_figures, print_rows
+from vitlab.transfer.series import Series, recorded, run_series
 
 SUMMARY = "Train a model, test it and write a report."
 
@@ -18,6 +20,7 @@ class Train(Options):
 
     out: str | None = option(None, "folder of the run (default: runs/DATA-RECIPE-SEED)")
     resume: bool = option(False, "continue the run in that folder")
+    series: Series = Series()
     recipe: Recipe = Recipe()
     host: Host = Host()
     command: str = ""
@@ -31,29 +34,37 @@ def build(given: dict[str, Any], otherwise: str = "") -> Train:
         otherwise: the recipe if none is named; empty for the default of the data
     """
     out = given.get("out")
-    if not (given.get("resume") and out and RunFolder(out).started):
+    if not (given.get("resume") and out and _to_continue(out)):
         start, rest = start_from(given, otherwise)
         options = Train(recipe=start).changed(**rest)
         out = out or folder_of(options.recipe)
-        if not (options.resume and RunFolder(out).started):
+        if not options.resume:
             return options
-    return Train(recipe=RunFolder(out).recipe).changed(**given)
+    begun = _to_continue(out)
+    return begun.changed(**given) if begun else options
+
+
+def _to_continue(out: str | Path) -> Train | None:
+    """Return the options of the run, or the several runs, in a folder, if there are any."""
+    if several := recorded(out):
+        return Train(recipe=several[0], series=several[1])
+    return Train(recipe=RunFolder(out).recipe) if RunFolder(out).started else None
 
 
 def run(options: Train) -> dict[str, Any]:
     """Train; of several processes only the first one has a result to print."""
-    import vitlab
-
-    finished = vitlab.train(
+    return run_series(
         options.recipe,
         options.out,
+        options.series,
         resume=options.resume,
         host=options.host,
         command=options.command,
     )
-    return finished.metrics if finished.rank == 0 else {}
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print the test figures."""
+    """Print the test figures; of several runs their table, too."""
+    campaign = result.get("sweep", result)
+    print_rows(campaign.get("runs", []))
     print_figures(result)

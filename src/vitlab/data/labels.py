@@ -73,6 +73,17 @@ class SingleLabels:
             chosen.append(own[: min(round(fraction * len(own)), len(own) - 1)])
         return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, np.int64)
 
+    def parts(self, count: int, generator: np.random.Generator) -> NDArray[np.int64]:
+        """Deal the images out to parts at random; parts differ by at most one image of a class.
+
+        Their sizes differ by at most one image in all, too.
+
+        Returns:
+            The part of each image, from 0; int64 (n,).
+        """
+        order = np.lexsort((generator.permutation(len(self)), self.values))
+        return _dealt(order, count)
+
     @staticmethod
     def share(fraction: float) -> str:
         """Describe what `held_out` chooses."""
@@ -133,6 +144,14 @@ class MultiLabels:
         count = min(round(fraction * len(self)), len(self) - 1)
         return np.sort(generator.permutation(len(self))[:count])
 
+    def parts(self, count: int, generator: np.random.Generator) -> NDArray[np.int64]:
+        """Deal the images out to parts at random, whatever their classes.
+
+        Returns:
+            The part of each image, from 0; int64 (n,).
+        """
+        return _dealt(generator.permutation(len(self)), count)
+
     @staticmethod
     def share(fraction: float) -> str:
         """Describe what `held_out` chooses."""
@@ -140,6 +159,13 @@ class MultiLabels:
 
 
 Labels = SingleLabels | MultiLabels
+
+
+def _dealt(order: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Deal images out, in this order, to `count` parts in turn; return the part of each."""
+    dealt = np.empty(len(order), np.int64)
+    dealt[order] = np.arange(len(order)) % count
+    return dealt
 
 
 def index_labels(

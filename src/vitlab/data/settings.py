@@ -1,5 +1,6 @@
 """The options of a recipe that concern its data and how training images are augmented."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,6 +35,40 @@ class Data(Options):
         above(0),
         below(1),
     )
+    dev_share: float = option(
+        0.0,
+        "share of each class of the training images to test on in place of the test images, as a "
+        "sweep does (0: none)",
+        at_least(0),
+        below(1),
+    )
+    fold: str = option(
+        "",
+        "part to test on in k-fold cross-validation, as 2/5: the second of five parts of the "
+        "training images, or of all images where the data comes unsplit (empty: off)",
+    )
+
+    def __post_init__(self) -> None:
+        """Check every field, and that at most one of them says what to test on."""
+        super().__post_init__()
+        part_of(self.fold)
+        if self.fold and self.dev_share:
+            raise OptionError("fold and dev_share exclude each other: set one of them")
+
+
+def part_of(fold: str) -> tuple[int, int]:
+    """Return the number of a part, from 1, and how many there are; (0, 0) for an empty text.
+
+    Raises:
+        OptionError: not a part, as 2/5.
+    """
+    if not fold:
+        return 0, 0
+    found = re.fullmatch(r"(\d{1,4})/(\d{1,4})", fold)
+    part, parts = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= part <= parts or parts < 2:
+        raise OptionError(f"fold must be a part of at least two, such as 2/5, not {fold!r}")
+    return part, parts
 
 
 @dataclass(frozen=True, kw_only=True)

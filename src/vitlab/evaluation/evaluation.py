@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 from vitlab import device as devices
+from vitlab.data.partition import fold_of
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.splits import fingerprint, hold_out
@@ -78,7 +79,8 @@ def _choose(model: Model, data: str, split: Split) -> tuple[str, Source]:
         if split == "all" or (split == "auto" and not trained_on):
             return "all", whole
         if trained_on:  # exactly what training held out
-            splits = hold_out(whole, share)
+            fold = model.provenance.get("fold", "")
+            splits = fold_of(splits, fold) if fold else hold_out(whole, share)
     elif split == "all":
         raise DataError(f"{data} comes in splits: choose train, validation or test")
     name = "test" if split == "auto" else split

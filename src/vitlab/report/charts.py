@@ -1,70 +1,29 @@
 """The drawings of a report: plots as inline SVG, pictures as PNG data URIs.
 
-Plots have no colors of their own: they are drawn in placeholder colors that become CSS variables,
-so that one drawing serves the light page, the dark page and the printer. Names of classes and files
-never pass through here; the template writes (and escapes) them.
+Names of classes and files never pass through here; the template writes (and escapes) them.
 """
 
 import base64
-import html
 import io
-import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 from PIL import Image
 
 from vitlab.evaluation.metrics import Bin
+from vitlab.report.drawing import BLUE, INK, MUTED, STYLE, WARM, finite, new_figure, svg
 from vitlab.report.facts import Picture, Point
 
-# placeholder color -> CSS variable
-INK, MUTED, LINE, BLUE, WARM = "#010101", "#020202", "#030303", "#040404", "#050505"
-_VARIABLES = {INK: "ink", MUTED: "muted", LINE: "line", BLUE: "blue", WARM: "warm"}
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",  # text stays text, in the page's font
-    "svg.hashsalt": "vitlab",
-    "text.parse_math": False,
-    "font.size": 11,
-    "text.color": INK,
-    "axes.edgecolor": LINE,
-    "axes.labelcolor": MUTED,
-    "axes.titlecolor": INK,
-    "axes.titlesize": 12,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": LINE,
-    "grid.linewidth": 0.8,
-    "xtick.color": LINE,
-    "ytick.color": LINE,
-    "xtick.labelcolor": MUTED,
-    "ytick.labelcolor": MUTED,
-    "legend.frameon": False,
-    "legend.handlelength": 1.8,
-}
 _PERCENT = PercentFormatter(xmax=1, decimals=None)
 _PLAIN = FuncFormatter(lambda value, _: f"{value:.4g}")
 _MOST_POINTS = 400  # per line: more cannot be distinguished on the page
-_LARGEST = 1e30  # a larger loss is practically infinite, and would overflow the axes
 _SIDE = 224  # pixels of the longer side of a picture
 _SMALL = 112  # a smaller picture is enlarged by whole pixels
-
-
-def finite(values: Sequence[float]) -> NDArray[np.float64]:
-    """Return the values as float64 (n,), NaN where one cannot be drawn."""
-    array = np.asarray(values, dtype=np.float64)
-    return np.where(np.abs(array) < _LARGEST, array, np.nan)
 
 
 def undrawn(points: Sequence[Point]) -> int:
@@ -93,8 +52,8 @@ def _panel(
 ) -> Markup | None:
     """Draw one quantity against epochs."""
     ends = []
-    with mpl.rc_context(_STYLE):
-        figure = _figure(width, 280)
+    with mpl.rc_context(STYLE):
+        figure = new_figure(width, 280)
         axes = figure.subplots()
         for label, points, color, mark in (
             ("training", training, BLUE, ""),
@@ -115,7 +74,7 @@ def _panel(
             axes.set_ylim(max(axes.get_ylim()[0], -0.03), min(axes.get_ylim()[1], 1.03))
         if name != "rate":
             axes.legend(loc="best")
-        return _svg(figure, name, f"{title} against epochs: {', '.join(ends)}.")
+        return svg(figure, name, f"{title} against epochs: {', '.join(ends)}.")
 
 
 def _line(
@@ -160,8 +119,8 @@ def reliability(bins: Sequence[Bin], ece: str) -> Markup:
     filled = [item for item in bins if item.count]
     centers = [(item.low + item.high) / 2 for item in filled]
     widths = [(item.high - item.low) * 0.92 for item in filled]
-    with mpl.rc_context(_STYLE):
-        figure = _figure(420, 440)
+    with mpl.rc_context(STYLE):
+        figure = new_figure(420, 440)
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3.2, 1))
         above.set_title(title)
         above.bar(centers, [item.accuracy for item in filled], widths, color=BLUE, label="accuracy")
@@ -191,13 +150,13 @@ def reliability(bins: Sequence[Bin], ece: str) -> Markup:
                 )  # fmt: skip
         above.yaxis.set_major_formatter(_PERCENT)
         below.xaxis.set_major_formatter(_PERCENT)
-        return _svg(figure, "reliability", f"Reliability diagram. {title}.")
+        return svg(figure, "reliability", f"Reliability diagram. {title}.")
 
 
 def spread(accuracies: Sequence[float]) -> Markup:
     """Draw a histogram of the classes' accuracies, for data with too many classes for bars."""
-    with mpl.rc_context(_STYLE):
-        figure = _figure(420, 280)
+    with mpl.rc_context(STYLE):
+        figure = new_figure(420, 280)
         axes = figure.subplots()
         axes.hist(accuracies, np.linspace(0, 1, 21).tolist(), rwidth=0.92, color=BLUE)
         axes.set_title("Classes by accuracy")
@@ -208,7 +167,7 @@ def spread(accuracies: Sequence[float]) -> Markup:
         label = (
             f"Histogram of the accuracy of {len(accuracies)} classes; the median is {median:.1%}."
         )
-        return _svg(figure, "spread", label)
+        return svg(figure, "spread", label)
 
 
 def picture(image: Picture) -> str:
@@ -257,31 +216,3 @@ def _thousands(count: float, _: object = None) -> str:
         if count >= size:
             return f"{count / size:.3g}"[:4].rstrip(".") + unit
     return f"{count:.0f}"
-
-
-def _figure(width: int, height: int) -> Figure:
-    """Return a figure whose units are the page's pixels (72 points and 72 pixels per inch)."""
-    figure = Figure(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
-    figure.patch.set_visible(False)
-    return figure
-
-
-def _svg(figure: Figure, name: str, label: str) -> Markup:
-    """Return the figure as an inline `<svg>` with the page's colors and unique ids."""
-    for axes in figure.axes:
-        axes.patch.set_visible(False)
-        axes.tick_params(length=0)
-    buffer = io.StringIO()
-    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    figure.savefig(buffer, format="svg", metadata=nothing)
-    text = buffer.getvalue()
-    body = text[text.index(">", text.index("<svg")) + 1 :]
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", body)
-    for color, variable in _VARIABLES.items():
-        body = body.replace(color, f"var(--{variable})")
-    width, height = (round(side * 72) for side in figure.get_size_inches())
-    return Markup(
-        f'<svg class="plot" style="--w:{width}px" viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="{html.escape(label)}">{body}'
-    )

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from vitlab.evaluation.metrics import Bin
 from vitlab.models.model import Part
+from vitlab.report.table_page import Table
 
 
 @dataclass(frozen=True)
@@ -61,3 +62,4 @@ class Facts:
     recipe: dict[str, dict[str, Any]]  # section -> field -> value, as in run.toml
     versions: dict[str, str]
     notes: list[str] = field(default_factory=list)  # skipped files, missing classes, …
+    sweep: Table | None = None  # the runs that chose the learning rate

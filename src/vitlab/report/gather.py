@@ -17,6 +17,7 @@ from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.report.facts import Facts, Judged, Picture, Point
 from vitlab.report.page import write
+from vitlab.report.table_page import Table
 from vitlab.runs import RunFolder
 
 MISTAKES, EXAMPLES = 24, 8
@@ -63,6 +64,7 @@ def write_report(
         recipe={key: tables[key] for key in tables if key not in ("run", "versions")},
         versions=tables["versions"],
         notes=notes,
+        sweep=Table(**sweep["table"]) if (sweep := folder.sweep()) else None,
     )
     return write(folder.report, facts)
 

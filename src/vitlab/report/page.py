@@ -1,6 +1,5 @@
 """From facts to one self-contained HTML file: no network, no scripts, no other files."""
 
-import importlib.resources
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from vitlab.evaluation.metrics import Bin
-from vitlab.files import staged_file
 from vitlab.models.model import Part
 from vitlab.report.facts import Facts
+from vitlab.report.table_page import save_page, templates
 from vitlab.units import duration, percent, si, storage
 
 MATRIX = 40  # most classes that get a confusion matrix and a bar each
@@ -27,27 +26,19 @@ def write(file: Path, facts: Facts) -> Path:
     Raises:
         DiskError: the file cannot be written.
     """
-    content = _render(facts).encode("utf-8", "backslashreplace")  # file names need not be Unicode
-    with staged_file(file) as draft:
-        draft.write_bytes(content)
-    return file
+    return save_page(file, _render(facts))
 
 
 def _render(facts: Facts) -> str:
     """Return the page as text; the drawing and template libraries are imported here."""
-    import jinja2
-
     from vitlab.report import charts as figures
 
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = templates()
     environment.filters |= {"percent": percent, "si": si, "setting": setting}
-    template = importlib.resources.files("vitlab.report").joinpath("page.html.jinja")
     bars, untested = _class_bars(facts)
     many = len(facts.classes) > MATRIX
     ece = percent(_ece(facts))
-    return environment.from_string(template.read_text("utf-8")).render(
+    return environment.get_template("page.html.jinja").render(
         facts=facts,
         summary=_summary(facts),
         cards=_cards(facts),

@@ -8,15 +8,16 @@ from typing import Any
 
 import torch
 
-from vitlab.errors import DivergedError
 from vitlab.optim.moments import size
 from vitlab.optim.optimizers import build
 from vitlab.options import check_known
-from vitlab.progress import say
 from vitlab.recipes.choices import Optimization
 from vitlab.recipes.recipe import Host, Recipe
+from vitlab.report.table_page import Table, TablePage, write_tables
 from vitlab.runs import RunFolder, default_folder
-from vitlab.training.run import Run, train
+from vitlab.training.run import Run
+from vitlab.transfer.campaign_folder import CampaignFolder
+from vitlab.transfer.trials import Outcome, Trial, begin
 from vitlab.units import percent
 
 UPDATES = 20  # timed; twice the steps between two roots of Shampoo
@@ -66,7 +67,8 @@ def study(
     out: str | Path | None = None,
     host: Host | None = None,
     only: tuple[str, ...] = (),
-    grid: tuple[float, ...] = (1.0,),
+    lr_grid: tuple[float, ...] = (1.0,),
+    command: str = "",
 ) -> dict[str, Any]:
     """Train with each optimizer in turn; what is already finished is not trained again.
 
@@ -75,8 +77,9 @@ def study(
         out: folder that gets one run folder per training (None: `runs/study-optimizers-DATA`)
         host: where to train
         only: names of rows in `ENTRIES` (empty: all)
-        grid: factors of each learning rate to try; the lowest training loss at the end decides,
+        lr_grid: factors of each learning rate to try; the lowest training loss at the end decides,
             so that the test images have no influence
+        command: what the user typed
 
     Returns:
         The JSON of `vitlab study optimizers`, one row per optimizer.
@@ -86,34 +89,57 @@ def study(
         UserError: anything that `train` raises, except that a run diverged.
     """
     check_known(only, ENTRIES, "row")
-    out = Path(out or default_folder("study-optimizers", recipe.data.data))
-    rows = []
-    for name in only or tuple(ENTRIES):
-        tried = [_one(recipe, name, factor, out, host or Host()) for factor in sorted(set(grid))]
-        rows.append(min(tried, key=lambda row: (row["train_loss"] is None, row["train_loss"])))
-    return {
+    folder = CampaignFolder(out or default_folder("study-optimizers", recipe.data.data))
+    campaign = begin(
+        "study", folder, {"study": "optimizers"}, recipe, resume=True, host=host, command=command
+    )
+    names = only or tuple(ENTRIES)
+    tried = [(name, factor) for name in names for factor in sorted(set(lr_grid))]
+    outcomes = campaign.outcomes([_trial(recipe, name, factor) for name, factor in tried])
+    found = [_row(name, each) for (name, _), each in zip(tried, outcomes, strict=True)]
+    rows = [min((row for row in found if row["optimizer"] == name), key=_loss) for name in names]
+    result = {
         "study": "optimizers",
         "data": recipe.data.data,
         "epochs": recipe.epochs,
         "seed": recipe.seed,
         "rows": rows,
     }
+    if campaign.first:
+        folder.finish(result)
+        page = Table("Optimizers", HEAD, table(result))
+        lead = f"The same model and batches; seed {recipe.seed}."
+        title = f"Optimizers on {recipe.data.data}"
+        write_tables(folder.report, TablePage(title, lead, [page], command=command))
+    return result
 
 
-def _one(recipe: Recipe, name: str, factor: float, out: Path, host: Host) -> dict[str, Any]:
-    """Train with one optimizer and one learning rate; return the row."""
+def _trial(recipe: Recipe, name: str, factor: float) -> Trial:
+    """Return the run of one optimizer with one learning rate."""
     entry = ENTRIES[name]
     lr = recipe.optimizer.lr * entry.lr * factor
     mine = recipe.changed(lr=lr, **entry.choices)
-    row: dict[str, Any] = {"optimizer": name, "lr": lr, "accuracy": None, "nll": None}
+    return Trial(f"{name}-{factor:g}", mine, f"{name} with lr {lr:g}")
+
+
+def _row(name: str, outcome: Outcome) -> dict[str, Any]:
+    """Return a row in JSON."""
+    entry, recipe = ENTRIES[name], outcome.trial.recipe
+    row: dict[str, Any] = {
+        "optimizer": name,
+        "lr": recipe.optimizer.lr,
+        "accuracy": None,
+        "nll": None,
+    }
     row |= {"train_loss": None, "claimed": entry.floats, "article": entry.claim}
-    folder = out / f"{name}-{factor:g}"
-    say(f"{name} with lr {lr:g}")
-    try:
-        run = train(mine, folder, resume=True, host=host)
-    except DivergedError:
+    if outcome.run is None:
         return row | {"note": "diverged"}
-    return row | _figures(run, mine) | {"run": str(folder)}
+    return row | _figures(outcome.run, recipe) | {"run": str(outcome.folder.path)}
+
+
+def _loss(row: dict[str, Any]) -> tuple[bool, float]:
+    """Return what decides between learning rates: the training loss, a divergence being last."""
+    return row["train_loss"] is None, row["train_loss"] or 0.0
 
 
 def _figures(run: Run, recipe: Recipe) -> dict[str, Any]:

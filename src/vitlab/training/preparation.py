@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from vitlab.data.loading.shape import input_shape
+from vitlab.data.partition import partitioned
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.splits import Splits, fingerprint, with_validation
 from vitlab.distributed.parallel import shard
@@ -89,7 +90,7 @@ def prepare(
     """
     started = world.first and may_use(folder, resume)
     check_world(recipe, host, world)
-    splits = open_data(recipe.data.data, recipe.data.test_fraction)
+    splits = partitioned(open_data(recipe.data.data, recipe.data.test_fraction), recipe.data)
     if recipe.patience:
         splits = with_validation(splits)
     base = starting_model(recipe, start)
@@ -251,15 +252,20 @@ def check_same(folder: RunFolder, recipe: Recipe, mark: str, origin: str = "") -
 def provenance(task: Task) -> dict[str, Any]:
     """Return what a saved model says about its training."""
     recipe, splits = task.recipe, task.splits
-    return {
-        "data": recipe.data.data,
-        "fingerprint": task.fingerprint,
-        "held_out": recipe.data.test_fraction if splits.whole is not None else 0.0,
-        "recipe": recipe.recipe,
-        "seed": recipe.seed,
-        "multi_label": splits.train.labels.several,
-        "epochs": recipe.steps * recipe.batch / len(splits.train) or recipe.epochs,
-    } | _origin(task)
+    fold = {"fold": recipe.data.fold} if recipe.data.fold else {}
+    return (
+        fold
+        | {
+            "data": recipe.data.data,
+            "fingerprint": task.fingerprint,
+            "held_out": recipe.data.test_fraction if splits.whole is not None else 0.0,
+            "recipe": recipe.recipe,
+            "seed": recipe.seed,
+            "multi_label": splits.train.labels.several,
+            "epochs": recipe.steps * recipe.batch / len(splits.train) or recipe.epochs,
+        }
+        | _origin(task)
+    )
 
 
 def _origin(task: Task) -> dict[str, Any]:

@@ -1,0 +1,57 @@
+"""`vitlab soup`."""
+
+from dataclasses import MISSING, dataclass
+from typing import Any, Literal
+
+from vitlab.commands import DEVICE, WEIGHTS, WORKERS
+from vitlab.options import Options, at_least, option
+from vitlab.terminal import print_rows
+
+SUMMARY = "Average the weights of several fine-tuned models into one."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Soup(Options):
+    """The models, how to choose among them, and the folder of the new one."""
+
+    weights: tuple[str, ...] = option(
+        MISSING, f"two or more models of one configuration: {WEIGHTS}", positional=True
+    )
+    out: str = option(MISSING, "the new folder")
+    greedy: str = option(
+        "",
+        "labeled images to choose on: the best model first, then each that does not lower the "
+        "accuracy (empty: average all)",
+    )
+    split: Literal["auto", "train", "validation", "test", "all"] = option(
+        "auto",
+        "which of those images; auto: the validation split if there is one, else as in "
+        "`vitlab evaluate`",
+    )
+    device: str = option("auto", DEVICE)
+    workers: int | None = option(None, WORKERS, at_least(0))
+
+
+def run(options: Soup) -> dict[str, Any]:
+    """Average and save."""
+    import vitlab
+    from vitlab.weights.identity import fingerprint
+
+    model = vitlab.soup(
+        options.weights,
+        options.greedy or None,
+        split=options.split,
+        device=options.device,
+        workers=options.workers,
+    )
+    folder = vitlab.save(model, options.out)
+    about = {"model": model.config.name, "folder": str(folder), "fingerprint": fingerprint(model)}
+    return about | model.provenance["soup"]
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print the ingredients, then the folder."""
+    print_rows(
+        [{**each, "fingerprint": each["fingerprint"][:12]} for each in result["ingredients"]]
+    )
+    print(f"{result['folder']}: {result['model']}, {result['kind']} soup")

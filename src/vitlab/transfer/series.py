@@ -1,0 +1,95 @@
+"""The options of `vitlab train` and `vitlab finetune` that ask for several runs in place of one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitlab.errors import OptionError
+from vitlab.options import Only, Options, above, at_least, at_most, below, option
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.transfer.campaign_folder import CampaignFolder, sweep_of
+
+_SWEEPING = Only("with sweep", lambda options: options.sweep is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series(Options):
+    """Several runs in place of one: a sweep of learning rates, or a cross-validation."""
+
+    sweep: tuple[float, ...] | None = option(
+        None,
+        "learning rates to try on a held-out part of the training images, the best of them being "
+        "used on all of these (no numbers: the ViT paper's for the data with sgd, those around "
+        "the recipe's own with adamw)",
+        above(0),
+    )
+    sweep_layer_decay: tuple[float, ...] = option(
+        (),
+        "layer decays to try with each learning rate",
+        above(0),
+        at_most(1),
+        only=_SWEEPING,
+    )
+    sweep_share: float | None = option(
+        None,
+        "share of each class of the training images that a sweep holds out (None: 1% of ImageNet, "
+        "2% of CIFAR, 10% of others)",
+        above(0),
+        below(1),
+        only=_SWEEPING,
+    )
+    folds: int = option(
+        0, "parts of a cross-validation: one run per part, tested on it (0: off)", at_least(0)
+    )
+
+    def __post_init__(self) -> None:
+        """Check every option, and that they go together."""
+        super().__post_init__()
+        if self.folds == 1:
+            raise OptionError("folds must be 0 or at least 2, not 1")
+        if self.folds and self.sweep is not None:
+            raise OptionError("folds and sweep exclude each other: set one of them")
+
+
+def recorded(out: str | Path | None) -> tuple[Recipe, Series] | None:
+    """Return the recipe and the options of the campaign in a run's folder, if there is one.
+
+    Raises:
+        RunError: its file is damaged.
+    """
+    for folder in (sweep_of(out), CampaignFolder(out)) if out else ():
+        if folder.started:
+            return folder.recipe, Series.from_dict(folder.record["settings"])
+    return None
+
+
+def run_series(
+    recipe: Recipe,
+    out: str | None,
+    series: Series,
+    *,
+    resume: bool,
+    host: Host,
+    command: str,
+) -> dict[str, Any]:
+    """Run what the options ask for; return its figures, empty in all processes but the first."""
+    from vitlab.training.run import train  # the command line reads the options without PyTorch
+    from vitlab.transfer.folds import cross_validate
+    from vitlab.transfer.sweep import sweep
+
+    if series.folds:
+        return cross_validate(recipe, out, series.folds, resume=resume, host=host, command=command)
+    if series.sweep is not None:
+        run = sweep(
+            recipe,
+            out,
+            series.sweep or None,
+            layer_decays=series.sweep_layer_decay,
+            share=series.sweep_share,
+            resume=resume,
+            host=host,
+            command=command,
+        )
+    else:
+        run = train(recipe, out, resume=resume, host=host, command=command)
+    return run.metrics if run.rank == 0 else {}

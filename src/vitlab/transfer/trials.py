@@ -1,0 +1,141 @@
+"""Several runs, one after the other, in the folder of their campaign."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vitlab.distributed.launch import joined
+from vitlab.errors import DivergedError, UserError
+from vitlab.models.model import Model
+from vitlab.progress import say
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.runs import RunFolder
+from vitlab.training.run import Run, train
+from vitlab.transfer.campaign_folder import CampaignFolder
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a campaign.
+
+    Attributes:
+        name: of its folder
+        recipe: what it learns; it can be repeated by hand
+        title: what the progress line calls it
+    """
+
+    name: str
+    recipe: Recipe
+    title: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a trial: a finished run, or the message about its divergence."""
+
+    trial: Trial
+    folder: RunFolder
+    run: Run | None
+    diverged: str = ""
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """Runs with one purpose in one folder.
+
+    Attributes:
+        kind: what it is, in one word
+        folder: gets a run folder per trial
+        host: where to train
+        command: what the user typed
+        first: whether this process writes and reports, of those that torchrun started
+    """
+
+    kind: str
+    folder: CampaignFolder
+    host: Host
+    command: str
+    first: bool
+
+    def outcomes(self, trials: Sequence[Trial], start: Model | None = None) -> Iterator[Outcome]:
+        """Train, yielding each outcome; finished runs are not repeated, begun ones go on.
+
+        Args:
+            trials: in their order
+            start: a model to start from, in place of the recipes' weights
+
+        Raises:
+            UserError: as `vitlab.train`, except that a run diverged.
+            KeyboardInterrupt: a stop was asked for; the state is saved.
+        """
+        known = dict(self.folder.record["diverged"]) if self.folder.started else {}
+        for number, trial in enumerate(trials, 1):
+            folder = self.folder.run(trial.name)
+            self.say(f"run {number} of {len(trials)}: {trial.title}")
+            message = known.get(trial.name, "")
+            run = None
+            if not message:
+                try:
+                    run = self.train(trial.recipe, folder, start)
+                except DivergedError as error:
+                    message = str(error)
+                    if self.first:
+                        self.folder.note_divergence(trial.name, message)
+                except UserError:
+                    if self.first and number == 1 and not folder.started:
+                        self.folder.withdraw()
+                    raise
+            if message:
+                self.say(f"{trial.title} diverged: {message}")
+            yield Outcome(trial, folder, run, message)
+
+    def train(self, recipe: Recipe, folder: RunFolder, start: Model | None = None) -> Run:
+        """Train one run, or continue it."""
+        return train(
+            recipe,
+            folder.path,
+            start=start,
+            resume=folder.started,
+            host=self.host,
+            command=self.command,
+        )
+
+    def say(self, text: str) -> None:
+        """Print a message for the user, once for all processes."""
+        if self.first:
+            say(text)
+
+
+def begin(
+    kind: str,
+    folder: CampaignFolder,
+    settings: dict[str, Any],
+    recipe: Recipe,
+    *,
+    resume: bool,
+    host: Host | None = None,
+    command: str = "",
+) -> Campaign:
+    """Start or continue a campaign.
+
+    Args:
+        kind: what it is, in one word
+        folder: its place
+        settings: what may not change when it is continued, as JSON values
+        recipe: that it varies, which may not change either
+        resume: continue the campaign in the folder; start it if there is none
+        host: where to train
+        command: what the user typed
+
+    Raises:
+        RunError: the folder is in the way, or its campaign was started otherwise.
+        DiskError: it cannot be written to.
+    """
+    host = host or Host()
+    with joined(host.device, host.timeout) as (world, _):
+        with world.agreed():
+            if world.first:
+                if resume and not folder.started:
+                    say(f"no {kind} in {folder.path} yet: starting it")
+                folder.begin(kind, settings, recipe, resume or world.restarted, command)
+        return Campaign(kind, folder, host, command, world.first)

@@ -1,0 +1,130 @@
+"""What a run is tested on in place of the test images: a share of the training set, or a fold."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.model_selection import StratifiedKFold
+
+import vitlab
+from conftest import TINY, photo_folder
+from vitlab.data.labels import MultiLabels, SingleLabels
+from vitlab.data.partition import fold_of, partitioned
+from vitlab.data.settings import Data
+from vitlab.data.sources.opening import open_data
+from vitlab.data.sources.protocol import Source, counts
+from vitlab.errors import DataError, OptionError
+from vitlab.recipes.recipe import Host
+
+UNEVEN = {"blue": 23, "green": 12, "red": 5}
+
+
+@pytest.fixture
+def uneven(tmp_path: Path) -> Path:
+    """Classes of three sizes, not split."""
+    return photo_folder(tmp_path / "uneven", UNEVEN, 4, 4)
+
+
+def names(source: Source) -> set[str]:
+    return {source.name(index) for index in range(len(source))}
+
+
+@pytest.mark.parametrize("parts", [2, 3, 5, 7])
+def test_parts_are_as_even_as_those_of_scikit_learn(parts: int) -> None:
+    values = np.repeat(np.arange(4), [61, 23, 12, 8])
+    dealt = SingleLabels(values).parts(parts, np.random.default_rng(0))
+    peer = np.empty_like(values)
+    folds = StratifiedKFold(parts, shuffle=True, random_state=0).split(values, values)
+    for part, (_, test) in enumerate(folds):
+        peer[test] = part
+    for own in (dealt, peer):
+        table = np.array([np.bincount(own[values == label], minlength=parts) for label in range(4)])
+        assert np.ptp(table, axis=1).max() <= 1
+    assert np.ptp(np.bincount(dealt, minlength=parts)) <= 1
+    assert not np.array_equal(dealt, SingleLabels(values).parts(parts, np.random.default_rng(1)))
+    assert (np.diff(dealt[values == 0]) % parts != 1).any()  # at random, not in turn
+
+
+def test_several_labels_are_dealt_out_evenly() -> None:
+    labels = MultiLabels(np.ones((11, 2), np.uint8))
+    dealt = labels.parts(3, np.random.default_rng(0))
+    assert sorted(np.bincount(dealt)) == [3, 4, 4]
+
+
+def test_folds_of_unsplit_data_are_all_images_each_once(uneven: Path) -> None:
+    whole = open_data(str(uneven))
+    folds = [partitioned(whole, Data(data=str(uneven), fold=f"{n}/5")) for n in range(1, 6)]
+    tests = [names(fold.test) for fold in folds]
+    assert set().union(*tests) == names(whole.whole)
+    assert sum(map(len, tests)) == len(whole.whole) == 40
+    for fold, test in zip(folds, tests, strict=True):
+        assert names(fold.train) == names(whole.whole) - test
+        assert counts(fold.test)["red"] == 1
+        assert fold.classes == whole.classes
+    assert folds[1].notes == ["fold 2 of 5: tested on 8 of 40 images, trained on the others"]
+    assert names(fold_of(open_data(str(uneven)), "2/5").test) == tests[1]  # always the same
+
+
+def test_folds_of_split_data_leave_the_test_images_alone(tmp_path: Path) -> None:
+    photo_folder(tmp_path / "train", {"a": 6, "b": 6}, 4, 4)
+    photo_folder(tmp_path / "test", {"a": 2, "b": 2}, 4, 4)
+    splits = open_data(str(tmp_path))
+    fold = fold_of(splits, "1/3")
+    assert (len(fold.train), len(fold.test)) == (8, 4)
+    assert names(fold.train) | names(fold.test) == names(splits.train)
+
+
+def test_a_share_of_the_training_images_takes_the_place_of_the_test_images(uneven: Path) -> None:
+    splits = open_data(str(uneven))
+    dev = partitioned(splits, Data(data=str(uneven), dev_share=0.25))
+    assert counts(dev.test) == {"blue": 4, "green": 2, "red": 1}  # of 18, 10 and 4
+    assert names(dev.train) | names(dev.test) == names(splits.train)
+    assert not names(dev.test) & names(splits.test)
+    assert "7 images; the test images play no part" in dev.notes[-1]
+    validated = replace(splits, validation=splits.test)
+    assert partitioned(validated, Data(dev_share=0.25)).validation is splits.test
+    assert partitioned(splits, Data()) is splits
+
+
+def test_a_class_of_one_image_is_named(tmp_path: Path) -> None:
+    photo_folder(tmp_path, {"a": 5, "b": 1}, 4, 4)
+    notes = [fold_of(open_data(str(tmp_path)), f"{n}/2").notes for n in (1, 2)]
+    remark = "class 'b': its only image is in the test fold"
+    assert [remark in each for each in notes].count(True) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fold": "6/5"}, "fold must be a part of at least two, such as 2/5, not '6/5'"),
+        ({"fold": "0/5"}, "such as 2/5, not '0/5'"),
+        ({"fold": "1/1"}, "such as 2/5, not '1/1'"),
+        ({"fold": "2"}, "such as 2/5, not '2'"),
+        ({"fold": "1/2", "dev_share": 0.1}, "fold and dev_share exclude each other"),
+        ({"dev_share": 1.0}, "dev_share must be at least 0 and below 1, not 1.0"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(OptionError, match=message.replace("(", r"\(")):
+        Data(**options)
+
+
+def test_too_few_images_are_refused(uneven: Path) -> None:
+    splits = open_data(str(uneven))
+    with pytest.raises(DataError, match="40 images cannot be dealt out to 41 folds"):
+        fold_of(splits, "1/41")
+    with pytest.raises(DataError, match=r"1.0% of each class is less than one image: choose a lar"):
+        partitioned(splits, Data(data="x", dev_share=0.01))
+
+
+def test_a_fold_is_an_ordinary_run_and_is_evaluated_on_its_own_images(
+    tmp_path: Path, uneven: Path
+) -> None:
+    recipe = vitlab.recipe("small", str(uneven), **TINY | {"steps": 1, "batch": 8}, fold="2/5")
+    run = vitlab.train(recipe, tmp_path / "run", host=Host(workers=0))
+    assert run.metrics["images"] == 8
+    again = vitlab.evaluate(run.model, str(uneven))
+    assert (again["images"], again["nll"]) == (8, pytest.approx(run.metrics["nll"]))
+    with pytest.raises(vitlab.UserError, match="was started with fold=2/5, not 3/5"):
+        vitlab.train(recipe.changed(fold="3/5"), tmp_path / "run", resume=True)

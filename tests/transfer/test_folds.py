@@ -1,0 +1,127 @@
+"""Cross-validation: each image predicted once, by a model that did not learn from it."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, log_loss
+
+import vitlab
+from conftest import call, photo_folder
+from steps import asked_to_stop
+from vitlab.errors import DivergedError, OptionError, RunError
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.training.stop import Interrupted
+
+TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/8", "steps": 2, "batch": 8}
+HOST = Host(workers=0)
+
+
+@pytest.fixture(scope="session")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes of twelve and nine pictures, not split."""
+    return photo_folder(tmp_path_factory.mktemp("few") / "photos", {"blue": 12, "red": 9}, 16, 16)
+
+
+def recipe(few: Path, **more: object) -> Recipe:
+    return vitlab.recipe("small", str(few), **TINY | {"warmup": 0.0} | more)
+
+
+def read(file: object) -> list[dict[str, str]]:
+    with Path(str(file)).open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+@pytest.fixture(scope="session")
+def folded(tmp_path_factory: pytest.TempPathFactory, few: Path) -> dict[str, object]:
+    """A finished cross-validation with three folds."""
+    return vitlab.cross_validate(recipe(few), tmp_path_factory.mktemp("cv") / "run", 3, host=HOST)
+
+
+def test_out_of_fold_predictions_are_of_every_image_once(
+    folded: dict[str, object], few: Path
+) -> None:
+    rows = read(folded["predictions"])
+    assert sorted(row["image"] for row in rows) == sorted(map(str, few.rglob("*.png")))
+    assert all(Path(row["image"]).parent.name == row["label"] for row in rows)
+    assert [sum(row["fold"] == f"{n}/3" for row in rows) for n in (1, 2, 3)] == [7, 7, 7]
+    chances = np.array([[float(row["p(blue)"]), float(row["p(red)"])] for row in rows])
+    assert chances.sum(1) == pytest.approx(1, abs=1e-5)
+    truth = [row["label"] for row in rows]
+    assert [row["predicted"] for row in rows] == [["blue", "red"][n] for n in chances.argmax(1)]
+    assert folded["accuracy"] == accuracy_score(truth, [row["predicted"] for row in rows])
+    assert folded["nll"] == pytest.approx(log_loss(truth, chances, labels=["blue", "red"]), 1e-5)
+    assert folded["images"] == 21
+    one = next(row for row in rows if row["fold"] == "2/3")  # by the model of that fold
+    answer = vitlab.classify(vitlab.load(f"{folded['run']}/fold-2-of-3"), [one["image"]])[0]
+    assert dict(answer.classes)["red"] == pytest.approx(float(one["p(red)"]), abs=1e-5)
+
+
+def test_mean_and_deviation_are_those_of_the_folds(folded: dict[str, object]) -> None:
+    for key in ("accuracy", "nll"):
+        values = [row[key] for row in folded["runs"]]
+        assert folded["mean"][key] == pytest.approx(sum(values) / 3)
+        spread = (sum((each - sum(values) / 3) ** 2 for each in values) / 2) ** 0.5
+        assert folded["std"][key] == pytest.approx(spread)
+    page = Path(folded["report"]).read_text()
+    assert "standard deviation" in page
+    assert "3/3" in page
+
+
+def test_a_finished_one_is_told_again_and_another_one_refused(
+    folded: dict[str, object], few: Path, tmp_path: Path
+) -> None:
+    folder = Path(str(folded["run"]))
+    assert vitlab.cross_validate(recipe(few), folder, 3, resume=True, host=HOST) == folded
+    with pytest.raises(RunError, match="was started with folds=3, not 4: leave the option out"):
+        vitlab.cross_validate(recipe(few), folder, 4, resume=True)
+    with pytest.raises(RunError, match="already contains a cross-validation: pass --resume"):
+        vitlab.cross_validate(recipe(few), folder, 3)
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "campaign.json").write_text("{}")
+    with pytest.raises(RunError, match="is damaged or from another version"):
+        vitlab.cross_validate(recipe(few), copy, 3, resume=True)
+
+
+def test_stopped_it_goes_on_from_the_command_line(
+    few: Path, tmp_path: Path, folded: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(Interrupted, match="pass --resume to continue"), asked_to_stop(3):
+        vitlab.cross_validate(recipe(few), out, 3, host=HOST)
+    code, text, err = call(capsys, "train", "--out", str(out), "--resume", "--json")
+    assert code == 0, err
+    found = json.loads(text)
+    assert found["nll"] == folded["nll"]
+    assert Path(found["predictions"]).read_bytes() == Path(folded["predictions"]).read_bytes()
+    code, text, _ = call(capsys, "train", "--out", str(out), "--resume")
+    assert (code, "fold" in text) == (0, True)
+
+
+def test_a_diverged_fold_ends_it(few: Path, tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match=r"fold 1/2 diverged: .* try a lower --lr .* another"):
+        wild = recipe(few, lr=1e30, clip=0.0, steps=4)
+        vitlab.cross_validate(wild, tmp_path / "run", 2, host=HOST)
+    with pytest.raises(OptionError, match="folds must be at least 2, not 1"):
+        vitlab.cross_validate(recipe(few), tmp_path / "b", 1)
+    with pytest.raises(OptionError, match="leave fold and dev_share out"):
+        vitlab.cross_validate(recipe(few, fold="1/2"), tmp_path / "b")
+
+
+def test_several_labels_per_image(tmp_path: Path, few: Path) -> None:
+    files = sorted(few.rglob("*.png"))
+    lines = [{"path": str(f), "labels": [f.parent.name, "any"]} for f in files]
+    lines[0]["labels"] = []
+    table = tmp_path / "list.jsonl"
+    table.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    many = vitlab.recipe("small", str(table), **TINY, loss="sigmoid", warmup=0.0)
+    result = vitlab.cross_validate(many, tmp_path / "run", 2, host=HOST)
+    rows = read(result["predictions"])
+    labels = {row["image"]: row["label"] for row in rows}
+    assert labels[str(files[0])] == ""
+    assert labels[str(files[-1])] == "any;red"
+    assert 0 <= result["map"] <= 1
+    assert set(result["mean"]) == {"map", "micro_f1", "macro_f1", "bce"}

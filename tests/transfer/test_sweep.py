@@ -1,0 +1,247 @@
+"""Sweeps: the grid, the choice, the last run; interrupted, resumed, refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import vitlab
+from conftest import call
+from steps import asked_to_stop
+from vitlab.errors import OptionError, RunError
+from vitlab.files import sha256
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.runs import RunFolder
+from vitlab.training.stop import Interrupted
+from vitlab.transfer.grids import PaperData, default_grid, paper_data
+from vitlab.transfer.sweep import best_of
+
+TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "epochs": 1, "batch": 256}
+FLAGS = [f"--{key}={value}" for key, value in TINY.items()] + ["--workers", "0"]
+HOST = Host(workers=0)
+
+
+def recipe(**more: object) -> Recipe:
+    return vitlab.recipe("digits", **TINY | {"clip": 0.0, "warmup": 0.0} | more)
+
+
+def weights(run: Path) -> str:
+    return sha256(run / "model" / "model.safetensors")
+
+
+@pytest.fixture(scope="session")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
+    """A finished sweep over two rates, one of which diverges."""
+    out = tmp_path_factory.mktemp("sweep") / "run"
+    return vitlab.sweep(recipe(), out, [1e30, 0.003], share=0.2, host=HOST, command="typed words")
+
+
+def test_the_best_rate_is_trained_on_all_images_and_the_table_is_kept(swept: vitlab.Run) -> None:
+    table = swept.metrics["sweep"]
+    assert (table["chosen"], table["share"]) == ({"lr": 0.003}, 0.2)
+    assert [(row["lr"], row["diverged"]) for row in table["runs"]] == [(0.003, False), (1e30, True)]
+    final = RunFolder(swept.folder)
+    assert (final.recipe.optimizer.lr, final.recipe.data.dev_share) == (0.003, 0.0)
+    trial = RunFolder(table["runs"][0]["run"])
+    assert trial.path == swept.folder / "sweep" / "lr-0.003"
+    assert trial.recipe.data.dev_share == 0.2
+    assert table["runs"][0]["images"] == 287  # a fifth of each class of 1,438
+    assert table["runs"][0]["accuracy"] == trial.result()["accuracy"]
+    assert swept.metrics["images"] == 359
+    assert json.loads((swept.folder / "sweep" / "campaign.json").read_text())["result"]["best"] == 0
+    for page in (swept.folder / "report.html", swept.folder / "sweep" / "report.html"):
+        text = page.read_text()
+        assert 'class="chosen"' in text
+        assert "diverged" in text
+        assert "typed words" in text
+    assert vitlab.load(swept.folder).config.name == swept.model.config.name
+
+
+def test_a_run_of_a_sweep_can_be_repeated_by_hand(swept: vitlab.Run, tmp_path: Path) -> None:
+    by_hand = recipe(lr=0.003, dev_share=0.2)
+    vitlab.train(by_hand, tmp_path / "run", host=HOST)
+    assert weights(tmp_path / "run") == weights(swept.folder / "sweep" / "lr-0.003")
+
+
+def test_a_finished_sweep_is_told_again(
+    swept: vitlab.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(swept.folder, tmp_path / "copy")
+    before = {file: file.stat().st_mtime_ns for file in copy.rglob("model.safetensors")}
+    again = vitlab.sweep(recipe(), copy, [1e30, 0.003], share=0.2, resume=True, host=HOST)
+    assert again.metrics["sweep"]["chosen"] == {"lr": 0.003}
+    assert again.metrics["nll"] == swept.metrics["nll"]
+    assert {file: file.stat().st_mtime_ns for file in copy.rglob("model.safetensors")} == before
+    assert "lr 1e+30 diverged" in capsys.readouterr().err
+    for more, words in (
+        ({"grid": [0.003]}, "was started with sweep=[0.003, 1e+30], not [0.003]: leave the option"),
+        ({"share": 0.3}, "was started with sweep_share=0.2, not 0.3"),
+        ({"resume": False}, "already contains a sweep: pass --resume to continue it"),
+    ):
+        given = {"grid": [1e30, 0.003], "share": 0.2, "resume": True} | more
+        with pytest.raises(RunError) as caught:
+            vitlab.sweep(recipe(), copy, **given)
+        assert words in str(caught.value)
+    with pytest.raises(RunError, match=r"was started with epochs=1\.0, not 2\.0"):
+        vitlab.sweep(recipe(epochs=2), copy, [1e30, 0.003], share=0.2, resume=True)
+
+
+def test_stopped_anywhere_it_goes_on_and_repeats_nothing(swept: vitlab.Run, tmp_path: Path) -> None:
+    stops = 0
+    for steps in (2, 7, 99):  # within the first run, and within the last
+        try:
+            with asked_to_stop(steps):
+                run = vitlab.sweep(
+                    recipe(), tmp_path, [0.003, 1e30], share=0.2, resume=True, host=HOST
+                )
+        except Interrupted as stop:
+            stops += 1
+            assert "pass --resume to continue" in str(stop)
+    assert stops == 2
+    for name in (".", "sweep/lr-0.003"):
+        assert weights(tmp_path / name) == weights(swept.folder / name)
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        steps = [json.loads(line)["step"] for line in lines if '"train"' in line]
+        assert steps == sorted(set(steps))
+    assert run.metrics["sweep"]["chosen"] == {"lr": 0.003}
+
+
+def test_all_diverged_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "digits", *FLAGS, "--clip", "0", "--warmup", "0", "--sweep-share", "0.2"]
+    code, out, err = call(capsys, *words, "--out", str(tmp_path / "a"), "--sweep", "1e29", "1e30")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1] == (
+        "vitlab train: all 2 runs of the sweep diverged: try lower rates, such as --sweep 3.3e+27 "
+        "1e+28, and another --out"
+    )
+
+
+def test_ties_go_to_the_lower_rate() -> None:
+    assert best_of([{"accuracy": 0.5}, {"accuracy": 0.7}, {"accuracy": 0.7}]) == 1
+    assert best_of([{"map": 0.2}, {}, {"map": 0.3}]) == 2
+    assert best_of([{}, {}]) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "classes", "share", "rates"),
+    [
+        ("uoft-cs/cifar10", 10, 0.02, (0.001, 0.003, 0.01, 0.03)),
+        ("data/CIFAR-100/", 100, 0.02, (0.001, 0.003, 0.01, 0.03)),
+        ("timm/oxford-iiit-pet", 37, 0.1, (0.001, 0.003, 0.01, 0.03)),
+        ("oxford_flowers102", 102, 0.1, (0.001, 0.003, 0.01, 0.03)),
+        ("ILSVRC/imagenet-1k", 1000, 0.01, (0.003, 0.01, 0.03, 0.06)),
+    ],
+)
+def test_the_papers_grids(data: str, classes: int, share: float, rates: tuple[float, ...]) -> None:
+    known = paper_data(data, classes)
+    assert known is not None
+    assert known.share == share
+    sgd = vitlab.recipe("small", data, optimizer="sgd")
+    assert [point["lr"] for point in default_grid(sgd, known)] == list(rates)
+
+
+@pytest.mark.parametrize(
+    ("data", "classes"),
+    [("cifar10", 100), ("cifar100", 10), ("imagenette", 10), ("imagenet", 100), ("my-pets", 37)],
+)
+def test_other_data_is_not_taken_for_the_papers(data: str, classes: int) -> None:
+    assert paper_data(data, classes) is None
+
+
+def test_grids_around_a_recipe_with_adamw() -> None:
+    plain = default_grid(vitlab.recipe("small", "x", lr=1e-3), None)
+    assert plain == [{"lr": 0.0003}, {"lr": 0.001}, {"lr": 0.003}]
+    both = default_grid(vitlab.recipe("small", "x", lr=5e-4, layer_decay=0.75), PaperData("", 1, 1))
+    assert {point["layer_decay"] for point in both} == {0.65, 0.75, 0.85}  # BEiT's
+    assert len(both) == 9
+    assert both[0] == {"lr": 0.00015, "layer_decay": 0.65}
+    steep = default_grid(vitlab.recipe("small", "x", layer_decay=0.2), None)
+    assert min(point["layer_decay"] for point in steep) > 0
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda r: vitlab.sweep(r, grid=[]), "the grid is empty: name learning rates, such as --s"),
+        (
+            lambda r: vitlab.sweep(r, grid=[0.1, 0.1]),
+            "the grid contains lr=0.1 twice: name it once",
+        ),
+        (lambda r: vitlab.sweep(r, grid=[0.1, -1]), "lr must be above 0, not -1"),
+        (
+            lambda r: vitlab.sweep(r, grid=[0.1], layer_decays=[2]),
+            "layer_decay must be above 0 and",
+        ),
+        (lambda r: vitlab.sweep(r, share=1.5), "sweep_share must be above 0 and below 1, not 1.5"),
+        (lambda r: vitlab.sweep(r.changed(fold="1/2")), "a sweep holds images out by itself"),
+        (
+            lambda r: vitlab.sweep(r.changed(optimizer="sgd")),
+            "the ViT paper has no grid for digits: name the rates, such as --sweep 0.001 0.003",
+        ),
+        (
+            lambda r: vitlab.sweep(r.changed(optimizer="muon")),
+            "there is no default grid for optimizer=muon: name the rates, such as --sweep 0.00067",
+        ),
+    ],
+)
+def test_what_cannot_be_swept_is_refused_before_anything_is_written(
+    call: object, words: str, tmp_path: Path
+) -> None:
+    here = Path.cwd()
+    with pytest.raises(OptionError) as caught:
+        call(recipe())
+    assert words in str(caught.value)
+    assert list(here.iterdir()) == []
+
+
+def test_a_refusal_of_the_first_run_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="classes=3, but digits has 10 classes"):
+        vitlab.sweep(recipe(classes=3), tmp_path / "run", [0.1], host=HOST)
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("mine")
+    with pytest.raises(RunError, match="exists and contains no run"):
+        vitlab.sweep(recipe(), tmp_path / "mine", [0.1])
+
+
+def test_a_run_without_a_sweep_is_kept(digits_run: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="already contains a run without a sweep"):
+        vitlab.sweep(recipe(), digits_run, [0.1], resume=True)
+
+
+def test_the_command_line_goes_on_with_nothing_but_the_folder(
+    swept: vitlab.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(swept.folder, tmp_path / "copy")
+    shutil.rmtree(copy / "sweep" / "lr-0.003")
+    code, out, err = call(capsys, "train", "--out", str(copy), "--resume", "--json")
+    assert code == 0, err
+    figures = json.loads(out)
+    assert figures["sweep"]["chosen"] == {"lr": 0.003}
+    assert figures["nll"] == swept.metrics["nll"]
+    assert "run 1 of 2: lr 0.003" in err
+    code, out, err = call(capsys, "train", "--out", str(copy), "--resume")
+    assert "diverged" in out
+    assert (code, "accuracy" in out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--sweep-share", "0.1"], "sweep_share=0.1 applies only with sweep"),
+        (["--sweep", "0.1", "--folds", "3"], "folds and sweep exclude each other: set one of them"),
+        (["--folds", "1"], "folds must be 0 or at least 2, not 1"),
+        (["--sweep", "0"], "sweep must be above 0, not 0"),
+        (["--sweep", "0.1", "0.1"], "the grid contains lr=0.1 twice: name it once"),
+        (["--sweep", "--optimizer", "sgd"], "the ViT paper has no grid for digits"),
+    ],
+)
+def test_refusals_of_the_command_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = call(capsys, "train", "digits", *words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.splitlines()) == 1
+    assert list(Path.cwd().iterdir()) == []

@@ -1,35 +1,17 @@
 """Where VTAB's tasks may lie, and which of their images are taken."""
 
 from dataclasses import replace
-from io import BytesIO
 from pathlib import Path
 
 import datasets
 import numpy as np
 import pytest
-from PIL import Image
 
+from data.vtab.fakes import listed, png
 from vitlab.data.sources.opening import open_data
 from vitlab.data.vtab.layouts import available, open_task
 from vitlab.data.vtab.tasks import BY_NAME, VtabTask
 from vitlab.errors import DataError
-
-
-def png(level: int) -> bytes:
-    stream = BytesIO()
-    Image.fromarray(np.full((4, 4), level, np.uint8)).save(stream, "PNG")
-    return stream.getvalue()
-
-
-def listed(folder: Path, classes: int = 10, test: int = 30) -> Path:
-    """Lists of 800, 200 and some images, which name the same two files again and again."""
-    (folder / "images").mkdir(parents=True)
-    for level in (0, 1):
-        (folder / "images" / f"{level} .png").write_bytes(png(level))
-    for name, count in (("train800.txt", 800), ("val200.txt", 200), ("test.txt", test)):
-        lines = [f"images/{number % 2} .png {number % classes}" for number in range(count)]
-        (folder / name).write_text("\n".join(lines) + "\n")
-    return folder
 
 
 def table(labels: list[int], **columns: list) -> datasets.Dataset:
@@ -54,7 +36,7 @@ def test_lists_in_the_usual_layout(tmp_path: Path) -> None:
     assert [level(splits.train, number) for number in (0, 1, 801)] == [0, 1, 1]
     search = open_data(f"vtab-search:{tmp_path}/svhn")
     assert (len(search.train), len(search.test)) == (800, 200)
-    assert search.classes == tuple("0123456789")
+    assert search.classes[3] == "svhn 3"
 
 
 def test_lists_are_checked(tmp_path: Path) -> None:
@@ -186,7 +168,7 @@ def test_what_cannot_be_found_is_said(tmp_path: Path) -> None:
 
 def test_the_classes_of_a_model_must_be_the_tasks(tmp_path: Path) -> None:
     listed(tmp_path / "svhn")
-    known = tuple("0123456789")
+    known = tuple(f"svhn {number}" for number in range(10))
     assert open_data(f"vtab:{tmp_path}/svhn", classes=known).classes == known
     with pytest.raises(DataError, match=r"the classes of .*svhn are not the model's"):
         open_data(f"vtab:{tmp_path}/svhn", classes=("cat", "dog"))

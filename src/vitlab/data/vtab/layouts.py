@@ -223,4 +223,5 @@ def _part(part: str, rows: dict[str, Any], task: VtabTask, place: str) -> Source
 
 
 def _numbered(task: VtabTask) -> tuple[str, ...]:
-    return tuple(map(str, range(task.classes)))
+    """Name the classes; with the task's name, so that no other model's classifier is taken over."""
+    return tuple(f"{task.name} {number}" for number in range(task.classes))

@@ -1,0 +1,49 @@
+"""`vitlab vtab`."""
+
+from dataclasses import MISSING, dataclass
+from typing import Any
+
+from vitlab.commands import WEIGHTS
+from vitlab.options import Options, option
+from vitlab.recipes.recipe import Host
+from vitlab.terminal import print_table
+from vitlab.transfer.vtab.setting import Setting
+
+SUMMARY = "Fine-tune on the 19 tasks of VTAB-1k, beside the ViT paper's figures."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vtab(Options):
+    """The weights, the tasks, how each is learned, and where."""
+
+    weights: str = option(MISSING, WEIGHTS, positional=True)
+    data: str = option(MISSING, "folder with a sub-folder per task, such as cifar100")
+    out: str | None = option(None, "folder of the runs (default: runs/vtab-WEIGHTS-SEED)")
+    tasks: tuple[str, ...] = option((), "tasks to learn (default: all that there is data for)")
+    setting: Setting = Setting()
+    host: Host = Host()
+    command: str = ""
+
+
+def run(options: Vtab) -> dict[str, Any]:
+    """Learn every task; what is finished is not repeated."""
+    from vitlab.transfer.vtab.benchmark import vtab
+
+    return vtab(
+        options.weights,
+        options.data,
+        options.out,
+        tasks=options.tasks,
+        setting=options.setting,
+        host=options.host,
+        command=options.command,
+    )
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print the table, and what its means leave out."""
+    from vitlab.transfer.vtab.scores import HEAD, remark, table
+
+    print_table(HEAD, table(result))
+    if text := remark(result):
+        print(text)

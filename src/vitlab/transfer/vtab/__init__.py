@@ -1,0 +1,1 @@
+"""VTAB-1k: fine-tune on 19 small data sets, one after the other."""

@@ -1,0 +1,183 @@
+"""`vitlab.vtab`: fine-tune weights on each task of VTAB-1k (ViT paper, section 4.1 and Figure 2).
+
+One setting for all tasks: 2,500 steps of SGD in batches of 512 at 384 pixels, learning rate 0.01
+(paper, Table 4), momentum 0.9, a cosine after 200 steps of warm-up, a zero classifier (scenic's
+configuration). The 800 and 200 training images are learned from together. How the paper cropped
+is not published: see `Setting.augment`.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vitlab.data.vtab.layouts import SEARCH, WHOLE, available, open_task
+from vitlab.data.vtab.tasks import BY_NAME, TASKS, VtabTask
+from vitlab.distributed.launch import joined
+from vitlab.errors import DataError, DivergedError
+from vitlab.files import write_text
+from vitlab.options import check_known
+from vitlab.progress import say
+from vitlab.recipes.named import recipe as named
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.runs import default_folder
+from vitlab.training.run import Run, train
+from vitlab.transfer.vtab.scores import summary
+from vitlab.transfer.vtab.setting import GRID, STEPS, WARMUP, Setting
+
+IMAGES = 1000  # to learn from
+KEPT = (384 / 448) ** 2  # of an image's area, by a crop of 384 from 448 pixels
+
+
+def vtab(
+    weights: str,
+    root: str | Path,
+    out: str | Path | None = None,
+    *,
+    tasks: Sequence[str] = (),
+    setting: Setting | None = None,
+    host: Host | None = None,
+    command: str = "",
+) -> dict[str, Any]:
+    """Fine-tune on each task that there is data for, one run after the other.
+
+    Finished runs are not repeated, begun ones go on, if called with the same arguments again.
+
+    Args:
+        weights: anything that `vitlab.load` takes
+        root: the folder of the tasks' data (see `vitlab.data.vtab.layouts`)
+        out: folder that gets one run folder per task; None for a name in `runs/`
+        tasks: names of tasks; none for all that there is data for
+        setting: how each task is learned
+        host: device, workers, checkpoints
+        command: what the user typed, for the reports
+
+    Returns:
+        accuracy (the mean over all 19 tasks; None if some are missing or diverged), done, of,
+        mean_of_done, groups (the same for each), tasks (a row each), missing (names of the tasks
+        without data) and the setting. In every process but the first of those that torchrun
+        started, it is empty.
+
+    Raises:
+        DataError: no data for any task, or for one that is named; data that is not VTAB-1k's.
+        OptionError: an unknown task.
+        UserError: anything that `vitlab.train` raises, except that a run diverged.
+    """
+    setting, host, root = setting or Setting(), host or Host(), Path(root).expanduser()
+    chosen, missing = choose(root, tasks)
+    out = Path(out or default_folder("vtab", weights, setting.seed))
+    with joined(host.device, host.timeout) as (world, _):
+        first = world.first
+    if first and missing:
+        say(f"no data for {len(missing)} of {len(TASKS)} tasks: {', '.join(missing)}")
+    rows = []
+    for number, task in enumerate(chosen, 1):
+        if first:
+            say(f"task {number} of {len(chosen)}: {task.name}")
+        rows.append(_row(task, weights, root, out, setting, host, command))
+    if not first:
+        return {}
+    known = {row["task"]: row["accuracy"] for row in rows if row["accuracy"] is not None}
+    result = summary(known) | {
+        "benchmark": "vtab-1k",
+        "weights": weights,
+        "data": str(root),
+        "tasks": rows,
+        "missing": missing,
+        "setting": setting.as_dict(),
+        "run": str(out),
+    }
+    write_text(out / "vtab.json", json.dumps(result, indent=1) + "\n")
+    return result
+
+
+def choose(root: Path, names: Sequence[str]) -> tuple[list[VtabTask], list[str]]:
+    """Return the tasks to learn, once their data is checked, and the names of those without data.
+
+    Raises:
+        DataError: no data for any task, or for one that is named; data that is not VTAB-1k's.
+        OptionError: an unknown task.
+    """
+    check_known(names, BY_NAME, "task")
+    found = available(root)
+    missing = [task.name for task in TASKS if task.name not in found]
+    if lost := [name for name in missing if name in names]:
+        raise DataError(f"{root} has no folder {lost[0]}: add it, or leave the task out")
+    chosen = [task for task in TASKS if task.name in (names or found) and task.name in found]
+    if not chosen:
+        raise DataError(
+            f"{root} has no folder of any VTAB task, such as {TASKS[0].name} or {TASKS[1].name}"
+        )
+    for task in chosen:
+        open_task(root, task)
+    return chosen, missing
+
+
+def _row(
+    task: VtabTask,
+    weights: str,
+    root: Path,
+    out: Path,
+    setting: Setting,
+    host: Host,
+    command: str,
+) -> dict[str, Any]:
+    """Learn one task; return its row of the table."""
+    place = root / task.name
+    row: dict[str, Any] = {"task": task.name, "group": task.group, "accuracy": None, "images": 0}
+
+    def learn(folder: Path, prefix: str, lr: float) -> Run | None:
+        recipe = recipe_of(task, weights, f"{prefix}{place}", setting, lr)
+        try:
+            return train(recipe, folder, resume=folder.exists(), host=host, command=command)
+        except DivergedError as error:
+            row["note"] = str(error)
+            return None
+
+    lr = setting.lr
+    if setting.sweep is not None:
+        grid = sorted(set(setting.sweep or GRID))
+        tried = [(rate, learn(out / "sweep" / f"{task.name}-{rate:g}", SEARCH, rate))
+                 for rate in grid]  # fmt: skip
+        row["sweep"] = [
+            {"lr": rate, "accuracy": run.metrics["accuracy"] if run else None}
+            for rate, run in tried
+        ]
+        lr = best_rate(row["sweep"])
+    folder = out / task.name
+    run = learn(folder, WHOLE, lr)
+    figures = run.metrics if run else {}
+    kept = {key: figures[key] for key in ("accuracy", "images", "seconds") if key in figures}
+    return row | {"lr": lr, "run": str(folder)} | kept
+
+
+def best_rate(tried: Sequence[dict[str, Any]]) -> float:
+    """Return the learning rate of the highest validation accuracy, ties to the lowest."""
+    known = [each for each in tried if each["accuracy"] is not None]
+    return float(
+        max(known or tried[:1], key=lambda each: (each["accuracy"] or 0, -each["lr"]))["lr"]
+    )
+
+
+def recipe_of(task: VtabTask, weights: str, data: str, setting: Setting, lr: float) -> Recipe:
+    """Return what one run learns."""
+    crop = setting.augment == "bit" and task.crop
+    return named(
+        "vit-finetune",
+        data,
+        weights=weights,
+        tune=setting.tune,
+        image_size=setting.image_size,
+        fit="squash",
+        crop=1.0,
+        **({"area": KEPT, "aspect": 1.0} if crop else {"area": 1.0}),
+        flip=setting.augment == "bit" and task.flip,
+        lr=lr,
+        steps=setting.steps,
+        warmup_steps=round(setting.steps * WARMUP / STEPS),
+        batch=setting.batch,
+        micro_batch=setting.micro_batch,
+        precision=setting.precision,
+        seed=setting.seed,
+        test_every=max(1.0, setting.steps * setting.batch / IMAGES),  # at the end only
+    )

@@ -9,7 +9,7 @@ from vitlab.recipes.recipe import Host
 from vitlab.terminal import print_table
 from vitlab.transfer.vtab.setting import Setting
 
-SUMMARY = "Fine-tune on the 19 tasks of VTAB-1k, beside the ViT paper's figures."
+SUMMARY = "Fine-tune on VTAB-1k's 19 tasks, beside the ViT paper's figures."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,3 +112,15 @@ def test_the_rows_of_a_table() -> None:
         ("images", "1,438"),
         ("model", "ViT-B/16"),
     ]
+
+
+def test_intervals_stand_behind_their_figures() -> None:
+    figures = {"accuracy": 0.9886, "macro_f1": 0.5, "nll": 0.12345, "map": None, "images": 300}
+    intervals = {"accuracy": [0.9806, 1.0], "nll": [0.1, 0.2]}
+    rows = readable({**figures, "intervals": intervals, "classes": [{"class": "a"}]})
+    assert rows == [
+        ("accuracy", "98.9% (98.1 to 100.0)"),
+        ("macro F1", "50.0%"),
+        ("nll", "0.1235 (0.1000 to 0.2000)"),
+        ("images", "300"),
+    ]

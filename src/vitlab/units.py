@@ -2,10 +2,21 @@
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from vitlab.errors import OptionError
 
+# shares by their JSON key, and their names in a table
+SHARES = {
+    "accuracy": "accuracy",
+    "top5": "top5",
+    "ece": "ece",
+    "balanced_accuracy": "balanced accuracy",
+    "map": "map",
+    "micro_f1": "micro F1",
+    "macro_f1": "macro F1",
+}
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -53,12 +64,19 @@ def duration(seconds: float) -> str:
 
 
 def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the figures of a run or an evaluation as rows of a table: name and value."""
+    """Return the figures of a run or an evaluation as rows of a table: name and value.
+
+    A figure with an interval is followed by it: `98.9% (98.1 to 99.4)`. Lists and tables are left
+    out.
+    """
     rows: list[tuple[str, str]] = []
+    ranges = figures.get("intervals", {})
     for key, value in figures.items():
         match key:
-            case "accuracy" | "top5" | "ece" | "map" | "micro_f1" | "macro_f1":
-                rows.append((key, percent(value)))
+            case _ if value is None or isinstance(value, dict | list):
+                pass
+            case _ if key in SHARES:
+                rows.append((SHARES[key], percent(value) + between(ranges.get(key), 100, 1)))
             case "params" | "macs":
                 rows.append((key, si(value, 2)))
             case "bytes":
@@ -70,16 +88,22 @@ def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
             case "seconds":
                 rows.append(("time", duration(value)))
             case "nll" | "bce":
-                rows.append((key, f"{value:.4f}"))
+                rows.append((key, f"{value:.4f}" + between(ranges.get(key), 1, 4)))
             case "images_per_second":
                 rows.append(("images/s", f"{value:,.0f}"))
-            case "notes" | "sweep" | "runs" | "mean" | "std":
-                pass
             case _ if isinstance(value, bool):
                 rows.append((key, "yes" if value else "no"))
             case _:
                 rows.append((key, f"{value:,}" if isinstance(value, int) else str(value)))
     return rows
+
+
+def between(interval: Sequence[float] | None, factor: float = 100, decimals: int = 1) -> str:
+    """Format an interval to stand behind its figure, ` (98.1 to 99.4)`; None gives nothing."""
+    if interval is None:
+        return ""
+    low, high = (f"{factor * end:.{decimals}f}" for end in interval)
+    return f" ({low} to {high})"
 
 
 def seconds(budget: str) -> float:

@@ -64,3 +64,39 @@ def test_predictions_are_those_of_evaluation(digits_run: Path, tmp_path: Path) -
     row = predict(model, test, device=choose("cpu")).probabilities[5]
     for name, probability in answer.classes:
         assert probability == pytest.approx(row[int(name)], abs=1e-6)
+
+
+def test_evaluate_shows_intervals_classes_and_pairs(
+    capsys: pytest.CaptureFixture[str], digits_run: Path
+) -> None:
+    code, out, _ = call(capsys, "evaluate", str(digits_run), "digits", "--json")
+    result = json.loads(out)
+    assert code == 0
+    low, high = result["intervals"]["accuracy"]
+    assert low < result["accuracy"] < high
+    assert [each["class"] for each in result["classes"]] == list("0123456789")
+    assert sum(each["images"] for each in result["classes"]) == 359
+    wrong = round((1 - result["accuracy"]) * 359)
+    assert result["confused"][0]["images"] <= wrong
+    code, out, _ = call(capsys, "evaluate", str(digits_run), "digits")
+    assert f"{result['accuracy']:.1%} ({100 * low:.1f} to {100 * high:.1f})" in out
+    assert "precision" in out
+    assert "predicted as" in out
+    code, out, _ = call(capsys, "train", "digits", "--out", str(digits_run), "--resume", "--json")
+    assert json.loads(out)["intervals"] == result["intervals"]
+
+
+def test_of_many_classes_the_worst_are_shown(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    names = [f"[b]{number:02d}" for number in range(12)]  # not markup
+    photo_folder(tmp_path / "photos", dict.fromkeys(names, 3), 8, 8)
+    made = vitlab.create(
+        "ViT(width=16,depth=1,heads=2,mlp=32)/4", classes=12, image_size=8, labels=tuple(names)
+    )
+    vitlab.save(made, tmp_path / "model")
+    code, out, err = call(capsys, "evaluate", str(tmp_path / "model"), str(tmp_path / "photos"))
+    assert not err
+    assert code == 0
+    assert "the 10 classes with the lowest F1, of 12" in out
+    assert "[b]02" in out

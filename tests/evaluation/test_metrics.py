@@ -75,7 +75,8 @@ def test_bins_are_open_below_and_closed_above() -> None:
 def test_certainty_and_ties() -> None:
     sure = np.eye(3)[[0, 1, 2]]
     assert figures(sure, SingleLabels(np.array([0, 1, 2]))) == {
-        "accuracy": 1.0, "top5": 1.0, "nll": 0.0, "ece": 0.0, "images": 3,
+        "accuracy": 1.0, "top5": 1.0, "nll": 0.0, "ece": 0.0, "balanced_accuracy": 1.0,
+        "macro_f1": 1.0, "images": 3,
     }  # fmt: skip
     assert np.isfinite(nll(sure, np.array([1, 1, 2])))
     level = np.full((4, 4), 0.25)  # a tie goes to the lower class, as argmax has it
@@ -108,7 +109,7 @@ def test_classes_without_images_do_not_count_for_map() -> None:
     labels = np.array([[1, 0], [0, 0], [1, 0]], np.uint8)
     probabilities = np.array([[0.9, 0.9], [0.4, 0.1], [0.2, 0.6]])
     assert figures(probabilities, MultiLabels(labels))["map"] == pytest.approx((1 + 2 / 3) / 2)
-    assert np.isnan(figures(probabilities, MultiLabels(0 * labels))["map"])
+    assert figures(probabilities, MultiLabels(0 * labels))["map"] is None
 
 
 def test_one_label_an_image_has_the_usual_curve() -> None:

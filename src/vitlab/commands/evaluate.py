@@ -5,8 +5,12 @@ from typing import Any, Literal
 
 from vitlab.commands import DEVICE, PRECISION, WEIGHTS, WORKERS
 from vitlab.options import Options, at_least, option
-from vitlab.terminal import print_figures
+from vitlab.terminal import print_figures, print_table
+from vitlab.units import percent
 
+ROWS = 10  # classes in the table
+PAIRS = 5  # most confused pairs below it
+FIGURES = ("precision", "recall", "f1")
 SUMMARY = "Measure accuracy and calibration on labeled images."
 
 
@@ -45,5 +49,19 @@ def run(options: Evaluate) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print the figures."""
+    """Print the figures, those of the worst classes, and the most confused pairs."""
     print_figures(result)
+    seen = [each for each in result["classes"] if each["images"]]
+    worst = sorted(seen, key=lambda each: each["f1"])[:ROWS]
+    rows = [
+        (each["class"], *(percent(each[key]) for key in FIGURES), f"{each['images']:,}")
+        for each in worst
+    ]
+    if len(worst) < len(result["classes"]):
+        print(f"the {len(worst)} classes with the lowest F1, of {len(result['classes']):,}")
+    print_table(("class", "precision", "recall", "F1", "images"), rows)
+    pairs = [
+        (each["true"], each["predicted"], f"{each['images']:,}") for each in result["confused"]
+    ]
+    if pairs:
+        print_table(("true class", "predicted as", "images"), pairs[:PAIRS])

@@ -8,7 +8,8 @@ from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.splits import fingerprint, hold_out
 from vitlab.errors import DataError
-from vitlab.evaluation.metrics import figures
+from vitlab.evaluation.intervals import with_intervals
+from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import check_classifier, predict
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
@@ -52,7 +53,8 @@ def evaluate(
     name, source = _choose(model, data, split)
     done = predict(model, source, device=where, precision=precision, workers=workers)
     price = cost(model)
-    return figures(done.probabilities, done.labels) | {
+    results = (done.probabilities, done.labels)
+    return with_intervals(*results) | {
         "damaged": len(done.bad),
         "split": name,
         "model": model.config.name,
@@ -61,6 +63,8 @@ def evaluate(
         "images_per_second": len(done.labels) / done.seconds,
         "peak_memory": devices.peak_memory(where),
         "seconds": done.seconds,
+        "classes": [each.as_dict() for each in class_figures(*results, source.classes)],
+        "confused": [each.as_dict() for each in confused_pairs(*results, source.classes)],
         "notes": [*done.bad.values()],
     }
 

@@ -33,25 +33,28 @@ class Bin:
     accuracy: float
 
 
-def figures(probabilities: Probabilities, labels: Labels) -> dict[str, float]:
+def figures(probabilities: Probabilities, labels: Labels) -> dict[str, float | None]:
     """Return the metrics of predictions, and `images`, their number.
 
-    Single labels: `accuracy`, `top5`, `nll` and `ece`. Several labels per image: `map`, `micro_f1`,
-    `macro_f1` and `bce`.
+    Single labels: `accuracy`, `top5`, `nll`, `ece`, `balanced_accuracy` and `macro_f1`. Several
+    labels per image: `map` (None where no image has a label), `micro_f1`, `macro_f1` and `bce`.
     """
     match labels:
         case SingleLabels(truth):
+            recall, macro = balanced(probabilities, truth)
             return {
                 "accuracy": top(probabilities, truth, 1),
                 "top5": top(probabilities, truth, 5),
                 "nll": nll(probabilities, truth),
                 "ece": ece(probabilities, truth),
+                "balanced_accuracy": recall,
+                "macro_f1": macro,
                 "images": len(truth),
             }
         case MultiLabels(table):
             micro, macro = f1(probabilities, table)
             return {
-                "map": mean_average_precision(probabilities, table),
+                "map": mean_average_precision(probabilities, table) if table.any() else None,
                 "micro_f1": micro,
                 "macro_f1": macro,
                 "bce": bce(probabilities, table),
@@ -110,24 +113,51 @@ def f1(probabilities: Probabilities, labels: Truth) -> tuple[float, float]:
     return float(2 * both.sum() / max(sizes.sum(), 1)), float(macro.mean())
 
 
+def balanced(probabilities: Probabilities, labels: Truth) -> tuple[float, float]:
+    """Return the means of recall (balanced accuracy) and F1 over the classes that images have."""
+    guess, classes = probabilities.argmax(1), probabilities.shape[1]
+    columns = (labels[guess == labels], guess, labels)
+    right, guessed, images = (np.bincount(each, minlength=classes) for each in columns)
+    there = images > 0
+    f1_each = 2 * right[there] / (guessed + images)[there]
+    return float((right[there] / images[there]).mean()), float(f1_each.mean())
+
+
 def bce(probabilities: Probabilities, labels: Truth) -> float:
     """Return the mean binary cross-entropy over images and classes, in nats."""
-    own = np.where(labels.astype(bool), probabilities, 1 - probabilities)
-    return float(-np.log(np.maximum(own, np.finfo(np.float64).tiny)).mean())
+    return float(losses(probabilities, labels).mean())
 
 
 def top(probabilities: Probabilities, labels: Truth, k: int) -> float:
     """Return the share of images whose class is among the k likeliest (ties: the lower first)."""
+    return float((ranks(probabilities, labels) < k).mean())
+
+
+def ranks(probabilities: Probabilities, labels: Truth) -> NDArray[np.int64]:
+    """Count, for each image, the classes that come before the true one: int64 (n,)."""
     own = np.take_along_axis(probabilities, labels[:, None], axis=1)
     before = np.arange(probabilities.shape[1])[None] < labels[:, None]
     ahead = (probabilities > own) | ((probabilities == own) & before)
-    return float((ahead.sum(axis=1) < k).mean())
+    return ahead.sum(axis=1)
 
 
 def nll(probabilities: Probabilities, labels: Truth) -> float:
     """Return the mean negative log-likelihood of the true classes, in nats."""
-    own = np.take_along_axis(probabilities, labels[:, None], axis=1)
-    return float(-np.log(np.maximum(own, np.finfo(np.float64).tiny)).mean())
+    return float(losses(probabilities, labels).mean())
+
+
+def losses(probabilities: Probabilities, labels: Truth) -> NDArray[np.float64]:
+    """Return the loss of each image in nats, (n,).
+
+    It is the negative log-likelihood of the true class; where images have several labels, the mean
+    binary cross-entropy over the classes.
+    """
+    if labels.ndim == 1:
+        own = np.take_along_axis(probabilities, labels[:, None], axis=1)
+    else:
+        own = np.where(labels.astype(bool), probabilities, 1 - probabilities)
+    each: NDArray[np.float64] = -np.log(np.maximum(own, np.finfo(np.float64).tiny)).mean(1)
+    return each
 
 
 def ece(probabilities: Probabilities, labels: Truth) -> float:
@@ -145,8 +175,7 @@ def bins(probabilities: Probabilities, labels: Truth, count: int = BINS) -> list
     """Return the reliability diagram: images by their confidence, in bins of equal width."""
     confidence = probabilities.max(axis=1)
     right = probabilities.argmax(axis=1) == labels
-    edges = np.linspace(0, 1, count + 1)
-    place = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, count - 1)
+    edges, place = np.linspace(0, 1, count + 1), bin_of(confidence, count)
     result = []
     for number in range(count):
         inside = place == number
@@ -161,6 +190,12 @@ def bins(probabilities: Probabilities, labels: Truth, count: int = BINS) -> list
             )
         )
     return result
+
+
+def bin_of(confidence: NDArray[np.float64], count: int = BINS) -> NDArray[np.int64]:
+    """Return the number of the bin that each confidence is in; a bin has its upper edge."""
+    edges = np.linspace(0, 1, count + 1)
+    return np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, count - 1)
 
 
 def confusion(probabilities: Probabilities, labels: Truth) -> NDArray[np.int64]:

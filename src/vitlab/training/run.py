@@ -14,7 +14,7 @@ from vitlab.distributed.launch import joined
 from vitlab.distributed.parallel import unsharded
 from vitlab.distributed.world import World
 from vitlab.errors import RunError
-from vitlab.evaluation.metrics import figures
+from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.predictions import Predictions
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
@@ -205,7 +205,7 @@ def _result(task: Task, session: Session, model: Model, predictions: Predictions
     from vitlab.report.gather import write_report  # draws with matplotlib, slow to import
 
     tally, price = session.state.tally, cost(model)
-    metrics = figures(predictions.probabilities, predictions.labels) | {
+    metrics = with_intervals(predictions.probabilities, predictions.labels) | {
         "model": model.config.name,
         "params": price.params,
         "macs": price.macs,

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from vitlab import inspect as inspect
     from vitlab import measure as measure
     from vitlab.errors import UserError as UserError
+    from vitlab.evaluation.calibration import calibrate as calibrate
     from vitlab.evaluation.classification import classify as classify
     from vitlab.evaluation.evaluation import evaluate as evaluate
     from vitlab.evaluation.probes.embedding import embed as embed
@@ -44,6 +45,7 @@ _HOMES = {
     "UserError": "vitlab.errors",
     "ViTConfig": "vitlab.models.config",
     "VisionTransformer": "vitlab.models.vit",
+    "calibrate": "vitlab.evaluation.calibration",
     "classify": "vitlab.evaluation.classification",
     "create": "vitlab.models.create",
     "fuse": "vitlab.models.fuse",

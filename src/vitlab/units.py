@@ -77,6 +77,8 @@ def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
                 pass
             case _ if key in SHARES:
                 rows.append((SHARES[key], percent(value) + between(ranges.get(key), 100, 1)))
+            case "temperature":
+                rows += [(key, f"{value:.4g}")] * (value != 1)
             case "params" | "macs":
                 rows.append((key, si(value, 2)))
             case "bytes":

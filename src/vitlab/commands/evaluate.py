@@ -3,10 +3,10 @@
 from dataclasses import MISSING, dataclass
 from typing import Any, Literal
 
-from vitlab.commands import DEVICE, PRECISION, WEIGHTS, WORKERS
-from vitlab.options import Options, at_least, option
+from vitlab.commands import CROPS, DEVICE, FLIPS, OUT, PRECISION, REPLACE, WEIGHTS, WORKERS
+from vitlab.options import Options, at_least, option, when
 from vitlab.terminal import print_figures, print_table
-from vitlab.units import percent
+from vitlab.units import percent, readable
 
 ROWS = 10  # classes in the table
 PAIRS = 5  # most confused pairs below it
@@ -25,6 +25,15 @@ class Evaluate(Options):
         "auto: the test split if there is one; of data without splits, what training held out if "
         "the model was trained on it, else every image",
     )
+    calibrate: bool = option(
+        False,
+        "fit a temperature to the validation split and keep it with the weights",
+        only=when("split", "auto", "test"),
+    )
+    flips: bool = option(False, FLIPS, only=when("crops", 1, 5))
+    crops: Literal[1, 5, 10] = option(1, CROPS)
+    out: str | None = option(None, OUT)
+    replace: bool = option(False, REPLACE, only=when("out"))
     device: str = option("auto", DEVICE)
     precision: Literal["fp32", "bf16"] = option("fp32", PRECISION)
     workers: int | None = option(None, WORKERS, at_least(0))
@@ -33,24 +42,39 @@ class Evaluate(Options):
 def run(options: Evaluate) -> dict[str, Any]:
     """Evaluate; images that are skipped are reported on stderr."""
     import vitlab
-    from vitlab.progress import say
+    from vitlab.evaluation.evaluation import How, evaluation
+    from vitlab.evaluation.predictions import Views
+    from vitlab.evaluation.rows import check_file
+    from vitlab.progress import Meter, say
+    from vitlab.weights.save import own_folder, save_provenance
 
-    figures = vitlab.evaluate(
-        vitlab.load(options.weights),
-        options.data,
-        split=options.split,
-        device=options.device,
-        precision=options.precision,
-        workers=options.workers,
-    )
-    for note in figures["notes"]:
+    into = check_file(options.out, replace=options.replace) if options.out else None
+    folder = own_folder(options.weights) if options.calibrate else None
+    model = vitlab.load(options.weights)
+    views = Views(options.flips, options.crops)
+    with Meter(0, title="evaluating") as meter:
+        done = evaluation(
+            model,
+            options.data,
+            How(options.device, options.precision, options.workers, views),
+            split=options.split,
+            calibrate=options.calibrate,
+            into=into,
+            progress=lambda images, total: meter.show(images, "images", total),
+        )
+    for note in done.figures["notes"]:
         say(f"skipped: {note}")
-    return figures
+    if folder is not None:
+        save_provenance(model, folder)
+        done.figures["calibration"]["saved"] = str(folder)
+    return done.figures
 
 
 def show(result: dict[str, Any]) -> None:
     """Print the figures, those of the worst classes, and the most confused pairs."""
     print_figures(result)
+    if "calibration" in result:
+        _show_calibration(result["calibration"])
     seen = [each for each in result["classes"] if each["images"]]
     worst = sorted(seen, key=lambda each: each["f1"])[:ROWS]
     rows = [
@@ -65,3 +89,15 @@ def show(result: dict[str, Any]) -> None:
     ]
     if pairs:
         print_table(("true class", "predicted as", "images"), pairs[:PAIRS])
+
+
+def _show_calibration(found: dict[str, Any]) -> None:
+    """Print what calibrating changed, and where the temperature is."""
+    names = [name for name in found["before"] if name != "intervals"]
+    print(f"temperature {found['temperature']:.4g}, fitted to {found['images']:,} images")
+    rows = []
+    for when_ in ("before", "after"):
+        shown = dict(readable(found[when_]))
+        rows.append((when_, *(shown[name] for name in names)))
+    print_table(("", *names), rows)
+    print(f"kept in {found['saved']}")

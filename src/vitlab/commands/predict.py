@@ -1,10 +1,11 @@
 """`vitlab predict`."""
 
 from dataclasses import MISSING, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
-from vitlab.commands import DEVICE, WEIGHTS
-from vitlab.options import Options, at_least, option
+from vitlab.commands import CROPS, DEVICE, FLIPS, OUT, REPLACE, WEIGHTS
+from vitlab.options import Options, at_least, option, when
 
 SUMMARY = "Print the most likely classes of images."
 
@@ -18,6 +19,10 @@ class Predict(Options):
         MISSING, "image files, folders or glob patterns", positional=True
     )
     top: int = option(5, "number of classes to print", at_least(1))
+    flips: bool = option(False, FLIPS, only=when("crops", 1, 5))
+    crops: Literal[1, 5, 10] = option(1, CROPS)
+    out: str | None = option(None, OUT)
+    replace: bool = option(False, REPLACE, only=when("out"))
     device: str = option("auto", DEVICE)
     workers: int = option(0, "processes that decode images", at_least(0))
 
@@ -25,19 +30,56 @@ class Predict(Options):
 def run(options: Predict) -> dict[str, Any]:
     """Classify; images that cannot be decoded are reported on stderr."""
     import vitlab
+    from vitlab.evaluation.rows import check_file
     from vitlab.progress import say
 
+    file = check_file(options.out, replace=options.replace) if options.out else None
     model = vitlab.load(options.weights)
+    result = {"model": model.config.name, "temperature": model.temperature}
+    if file is not None:
+        return result | _into(file, model, options)
     answers = vitlab.classify(
-        model, options.images, top=options.top, device=options.device, workers=options.workers
+        model,
+        options.images,
+        top=options.top,
+        device=options.device,
+        workers=options.workers,
+        flips=options.flips,
+        crops=options.crops,
     )
     for answer in (each for each in answers if each.error):
         say(f"skipped: {answer.error}")
-    return {"model": model.config.name, "predictions": [each.as_dict() for each in answers]}
+    return result | {"predictions": [each.as_dict() for each in answers]}
+
+
+def _into(file: Path, model: Any, options: Predict) -> dict[str, Any]:
+    """Write the rows."""
+    from vitlab.evaluation.classification import classify_into
+    from vitlab.evaluation.predictions import Views
+    from vitlab.progress import Meter, say
+
+    with Meter(0, title="predicting") as meter:
+        counts = classify_into(
+            file,
+            model,
+            options.images,
+            top=options.top,
+            device=options.device,
+            workers=options.workers,
+            views=Views(options.flips, options.crops),
+            warn=lambda message: say(f"skipped: {message}"),
+            progress=lambda done, total: meter.show(done, "images", total),
+        )
+    return {**counts, "file": str(file)}
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print a line per image."""
-    for each in (line for line in result["predictions"] if "top" in line):
+    """Print a line per image, or where they are."""
+    if "file" in result:
+        damaged = f", {result['damaged']:,} damaged" if result["damaged"] else ""
+        print(f"{result['file']}: {result['images']:,} images{damaged}")
+    for each in (line for line in result.get("predictions", ()) if "top" in line):
         best = "  ".join(f"{item['class']} {item['probability']:.1%}" for item in each["top"])
         print(f"{each['image']}  {best}")
+    if result["temperature"] != 1:
+        print(f"probabilities are calibrated: temperature {result['temperature']:.4g}")

@@ -1,10 +1,10 @@
 """The likeliest classes of single images."""
 
 import glob
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,7 +13,14 @@ from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.sources.filenames import Names
 from vitlab.data.sources.folders import Files, image_files
 from vitlab.errors import DataError
-from vitlab.evaluation.predictions import predict
+from vitlab.evaluation.predictions import (
+    Part,
+    Views,
+    check_classifier,
+    predict,
+    predict_each,
+)
+from vitlab.evaluation.rows import rows_to
 from vitlab.models.model import Model
 
 
@@ -40,6 +47,8 @@ def classify(
     top: int = 5,
     device: str = "auto",
     workers: int | None = 0,
+    flips: bool = False,
+    crops: Literal[1, 5, 10] = 1,
 ) -> list[Answer]:
     """Return the likeliest classes of image files.
 
@@ -49,23 +58,93 @@ def classify(
         top: number of classes per image
         device: auto, cpu, cuda or cuda:N
         workers: processes that decode; None to choose
+        flips: average the probabilities over each image and its mirror image
+        crops: average them over 5 crops, the corners and the center, or over 10: these and their
+            mirror images
 
     Raises:
         DataError: no such image, or not one that can be decoded.
         OptionError: the model has no classifier.
     """
-    paths = find_images(images)
-    config = model.config
-    classes = config.labels or tuple(str(number) for number in range(config.classes))
-    kind = MultiLabels if model.provenance.get("multi_label", False) else SingleLabels
-    source = Files(Path(), Names.of(paths), kind.blank(len(paths), len(classes)), classes)
-    predictions = predict(model, source, device=devices.choose(device), workers=workers)
+    source = unlabeled(model, images)
+    paths, classes = source.paths, source.classes
+    predictions = predict(
+        model,
+        source,
+        device=devices.choose(device),
+        workers=workers,
+        views=Views(flips, crops),
+    )
     answers = {index: Answer(paths[index], error=text) for index, text in predictions.bad.items()}
     for index, row in zip(predictions.indices.tolist(), predictions.probabilities, strict=True):
         best = np.argsort(-row, kind="stable")[:top]
         named = tuple((classes[number], float(row[number])) for number in best)
         answers[index] = Answer(paths[index], named)
     return [answers[index] for index in range(len(paths))]
+
+
+def classify_into(
+    file: Path,
+    model: Model,
+    images: Sequence[str],
+    *,
+    top: int = 5,
+    device: str = "auto",
+    workers: int | None = 0,
+    views: Views | None = None,
+    warn: Callable[[str], None] = lambda message: None,
+    progress: Callable[[int, int], None] = lambda images, total: None,
+) -> dict[str, int]:
+    """Write a row per image file into a CSV or Parquet file; a batch at a time is in memory.
+
+    Args:
+        file: that `check_file` accepted
+        model: from `vitlab.load` or a run
+        images: files, folders (all images below them) and glob patterns
+        top: classes per row, of a model with many
+        device: auto, cpu, cuda or cuda:N
+        workers: processes that decode; None to choose
+        views: of each image
+        warn: called with a message about each image that cannot be decoded
+        progress: called after every batch with the number of images processed, and of all
+
+    Returns:
+        `images` and `damaged`, how many have a prediction and how many an error.
+
+    Raises:
+        DataError: no such image.
+        OptionError: the model has no classifier.
+        DiskError: the file cannot be written.
+    """
+    source = unlabeled(model, images)
+    counts = {"images": 0, "damaged": 0}
+    with rows_to(file, source, truth=False, top=top) as use:
+
+        def take(part: Part) -> None:
+            use(part)
+            for _, message in part.bad:
+                warn(message)
+            counts["images"] += len(part.indices)
+            counts["damaged"] += len(part.bad)
+            progress(sum(counts.values()), len(source))
+
+        where = devices.choose(device)
+        predict_each(model, source, take, device=where, workers=workers, views=views)
+    return counts
+
+
+def unlabeled(model: Model, images: Sequence[str]) -> Files:
+    """Return image files as a source, with labels of the model's kind that say nothing.
+
+    Raises:
+        DataError: no such image.
+        OptionError: the model has no classifier.
+    """
+    check_classifier(model)
+    paths, config = Names.of(find_images(images)), model.config
+    classes = config.labels or tuple(str(number) for number in range(config.classes))
+    kind = MultiLabels if model.provenance.get("multi_label", False) else SingleLabels
+    return Files(Path(), paths, kind.blank(len(paths), len(classes)), classes)
 
 
 def find_images(patterns: Sequence[str]) -> list[str]:

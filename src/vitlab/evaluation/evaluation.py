@@ -1,20 +1,47 @@
 """Metrics of a model on a data set."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from vitlab import device as devices
-from vitlab.data.partition import fold_of
-from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source
-from vitlab.data.sources.splits import fingerprint, hold_out
-from vitlab.errors import DataError
+from vitlab.errors import OptionError
+from vitlab.evaluation import calibration
+from vitlab.evaluation.choosing import Split, choose
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.per_class import class_figures, confused_pairs
-from vitlab.evaluation.predictions import check_classifier, predict
+from vitlab.evaluation.predictions import Predictions, Views, check_classifier, predict
+from vitlab.evaluation.rows import check_file, rows_to
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 
-Split = Literal["auto", "train", "validation", "test", "all"]
+
+@dataclass(frozen=True)
+class How:
+    """How predictions are computed.
+
+    Attributes:
+        device: auto, cpu, cuda or cuda:N
+        precision: fp32, or bf16 autocast
+        workers: processes that decode; None to choose
+        views: of each image
+    """
+
+    device: str = "auto"
+    precision: Literal["fp32", "bf16"] = "fp32"
+    workers: int | None = None
+    views: Views = Views()
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A model on the images of a source: its predictions, and the figures made of them."""
+
+    source: Source
+    predictions: Predictions
+    figures: dict[str, Any]
 
 
 def evaluate(
@@ -25,6 +52,11 @@ def evaluate(
     device: str = "auto",
     precision: Literal["fp32", "bf16"] = "fp32",
     workers: int | None = None,
+    calibrate: bool = False,
+    flips: bool = False,
+    crops: Literal[1, 5, 10] = 1,
+    out: str | Path | None = None,
+    replace: bool = False,
 ) -> dict[str, Any]:
     """Measure a model on labeled images: the same figures as `vitlab evaluate --json`.
 
@@ -38,56 +70,115 @@ def evaluate(
         device: auto, cpu, cuda or cuda:N
         precision: fp32, or bf16 autocast
         workers: processes that decode; None to choose
+        calibrate: fit the temperature on the validation split first, as `vitlab.calibrate` does
+        flips: average the probabilities over each image and its mirror image
+        crops: average them over 5 crops, the corners and the center, or over 10: these and their
+            mirror images
+        out: a new .csv or .parquet file for a row per image
+        replace: an older file of that name
 
     Returns:
-        accuracy and top5 (fractions), nll (nats) and ece, or for several labels per image map,
-        micro_f1, macro_f1 and bce; images, damaged, split, model, params, macs,
-        images_per_second, peak_memory (bytes), seconds, notes.
+        accuracy and top5 (fractions), nll (nats), ece, balanced_accuracy and macro_f1, or for
+        several labels per image map, micro_f1, macro_f1 and bce; intervals, the 95% confidence
+        interval of each; images, damaged, split, model, params, macs, images_per_second,
+        peak_memory (bytes), seconds, temperature, classes (precision, recall, F1 and images of
+        each), confused (the most confused pairs), notes; calibration (NLL and ECE before and
+        after), if asked for, and file.
 
     Raises:
-        DataError: no such data or split, or classes that the model does not have.
-        OptionError: the model has no classifier.
+        DataError: no such data or split, classes that the model does not have, or no validation
+            split to calibrate on.
+        OptionError: the model has no classifier; options that do not go together.
+        DiskError: the file cannot be written.
     """
-    where = devices.choose(device)
+    how = How(device, precision, workers, Views(flips, crops))
+    into = None if out is None else check_file(out, replace=replace)
+    return evaluation(model, data, how, split=split, calibrate=calibrate, into=into).figures
+
+
+def evaluation(
+    model: Model,
+    data: str,
+    how: How,
+    *,
+    split: Split = "auto",
+    calibrate: bool = False,
+    into: Path | None = None,
+    progress: Callable[[int, int], None] = lambda images, total: None,
+) -> Evaluation:
+    """Evaluate as `evaluate` does, and return the predictions too.
+
+    Args:
+        model: as `evaluate`
+        data: as `evaluate`
+        how: to compute
+        split: as `evaluate`
+        calibrate: as `evaluate`
+        into: a file that `check_file` accepted
+        progress: called after every batch with the number of images processed, and of all
+    """
     check_classifier(model)
-    name, source = _choose(model, data, split)
-    done = predict(model, source, device=where, precision=precision, workers=workers)
-    price = cost(model)
-    results = (done.probabilities, done.labels)
+    if calibrate:
+        check_calibration(split, how.views)
+    name, source = choose(model, data, split)
+    where = devices.choose(how.device)
+    found = _fitted(model, data, how) if calibrate else None
+    with rows_to(into, source, truth=True) as use:
+        done = predict(
+            model,
+            source,
+            device=where,
+            precision=how.precision,
+            workers=how.workers,
+            views=how.views,
+            logits=calibrate,
+            use=use,
+            progress=lambda images: progress(images, len(source)),
+        )
+    figures = _figures(model, source, done)
+    figures |= {"split": name, "peak_memory": devices.peak_memory(where)}
+    if found is not None:
+        figures["calibration"] = calibration.before_and_after(model, found, done)
+    if into is not None:
+        figures["file"] = str(into)
+    return Evaluation(source, done, figures)
+
+
+def _fitted(model: Model, data: str, how: How) -> calibration.Calibration:
+    return calibration.calibrate(
+        model, data, device=how.device, precision=how.precision, workers=how.workers
+    )
+
+
+def _figures(model: Model, source: Source, done: Predictions) -> dict[str, Any]:
+    price, results = cost(model), (done.probabilities, done.labels)
     return with_intervals(*results) | {
         "damaged": len(done.bad),
-        "split": name,
         "model": model.config.name,
         "params": price.params,
         "macs": price.macs,
         "images_per_second": len(done.labels) / done.seconds,
-        "peak_memory": devices.peak_memory(where),
         "seconds": done.seconds,
+        "temperature": model.temperature,
         "classes": [each.as_dict() for each in class_figures(*results, source.classes)],
         "confused": [each.as_dict() for each in confused_pairs(*results, source.classes)],
         "notes": [*done.bad.values()],
     }
 
 
-def _choose(model: Model, data: str, split: Split) -> tuple[str, Source]:
-    """Return the name of the split to evaluate on, and its images."""
-    splits = open_data(data, classes=model.config.labels)
-    if len(splits.classes) != model.config.classes:
-        raise DataError(
-            f"{data} has {len(splits.classes)} classes, but the model has {model.config.classes}"
+def check_calibration(split: Split, views: Views) -> None:
+    """Refuse to calibrate on what is evaluated, or otherwise than the model is used.
+
+    Raises:
+        OptionError: the message says what would work.
+    """
+    if split not in ("auto", "test"):
+        raise OptionError(
+            f"calibrating and evaluating on split={split} would judge a model by images that it "
+            "has seen: choose split=test"
         )
-    whole = splits.whole
-    if whole is not None:
-        share = model.provenance.get("held_out", 0.0)
-        trained_on = share and fingerprint(whole) == model.provenance.get("fingerprint")
-        if split == "all" or (split == "auto" and not trained_on):
-            return "all", whole
-        if trained_on:  # exactly what training held out
-            fold = model.provenance.get("fold", "")
-            splits = fold_of(splits, fold) if fold else hold_out(whole, share)
-    elif split == "all":
-        raise DataError(f"{data} comes in splits: choose train, validation or test")
-    name = "test" if split == "auto" else split
-    if name not in splits.parts:
-        raise DataError(f"{data} has no {name} split; choose from {', '.join(splits.parts)}")
-    return name, splits.parts[name]
+    if views.count > 1:
+        raise OptionError(
+            "a temperature is fitted to one view of each image: calibrate without flips and crops "
+            "first, then evaluate with them"
+        )

@@ -33,7 +33,7 @@ class Bin:
     accuracy: float
 
 
-def figures(probabilities: Probabilities, labels: Labels) -> dict[str, float | None]:
+def figures(probabilities: Probabilities, labels: Labels) -> dict[str, Any]:
     """Return the metrics of predictions, and `images`, their number.
 
     Single labels: `accuracy`, `top5`, `nll`, `ece`, `balanced_accuracy` and `macro_f1`. Several

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -23,6 +24,53 @@ PIXELS = 256 * 96 * 96
 
 
 @dataclass(frozen=True)
+class Views:
+    """Which views of an image its probabilities are averaged over (test-time augmentation).
+
+    Attributes:
+        flips: each view and its mirror image
+        crops: 1, what the model was made for; 5, the four corners and the center (Krizhevsky et
+            al., 2012); 10, these and their mirror images
+    """
+
+    flips: bool = False
+    crops: Literal[1, 5, 10] = 1
+
+    @property
+    def boxes(self) -> Literal[1, 5]:
+        """How many parts of the image there are."""
+        return 1 if self.crops == 1 else 5
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether each part is seen twice."""
+        return self.flips or self.crops == 10
+
+    @property
+    def count(self) -> int:
+        """How many views there are."""
+        return self.boxes * (1 + self.mirrored)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Predictions for one batch of a source.
+
+    Attributes:
+        indices: int64 (b,), numbers of the images in the source
+        logits: float64 (b, classes), without the model's temperature; (0, classes) if several
+            views are averaged
+        probabilities: float64 (b, classes)
+        bad: number and message of each damaged image
+    """
+
+    indices: NDArray[np.int64]
+    logits: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
+    bad: list[tuple[int, str]]
+
+
+@dataclass(frozen=True)
 class Predictions:
     """A model's probabilities for a source's images, without the damaged ones.
 
@@ -32,6 +80,7 @@ class Predictions:
         indices: int64 (n,), their numbers in the source
         bad: message about each damaged image, by its number
         seconds: time spent, loading included
+        logits: float64 (n, classes) if they were asked for
     """
 
     probabilities: NDArray[np.float64]
@@ -39,6 +88,7 @@ class Predictions:
     indices: NDArray[np.int64]
     bad: dict[int, str]
     seconds: float
+    logits: NDArray[np.float64] | None = None
 
 
 def check_classifier(model: Model) -> None:
@@ -61,12 +111,15 @@ def predict(
     device: torch.device,
     precision: str = "fp32",
     workers: int | None = None,
+    views: Views | None = None,
+    logits: bool = False,
+    use: Callable[[Part], None] = lambda part: None,
     progress: Callable[[int], None] = lambda images: None,
 ) -> Predictions:
     """Run a model over every image of a source, in order.
 
     Where the images have several labels each, every class has its own probability (sigmoid), else
-    those of all classes sum to one (softmax).
+    those of all classes sum to one (softmax). The logits are divided by the model's temperature.
 
     Args:
         model: any; its device, and the mode of each of its modules, are the same afterwards
@@ -74,6 +127,9 @@ def predict(
         device: where to compute
         precision: fp32, or bf16 autocast
         workers: processes that decode; None to choose
+        views: of each image, to average over; None for the one that the model was made for
+        logits: return these too
+        use: called with every batch
         progress: called after every batch with the number of images processed
 
     Raises:
@@ -82,7 +138,15 @@ def predict(
     """
     check_classifier(model)
     done = predict_any(
-        model, source, device=device, precision=precision, workers=workers, progress=progress
+        model,
+        source,
+        device=device,
+        precision=precision,
+        workers=workers,
+        views=views,
+        logits=logits,
+        use=use,
+        progress=progress,
     )
     if not len(done.labels):
         raise DataError(next(iter(done.bad.values()), "there are no images"))
@@ -96,27 +160,80 @@ def predict_any(
     device: torch.device,
     precision: str = "fp32",
     workers: int | None = None,
+    views: Views | None = None,
+    logits: bool = False,
+    use: Callable[[Part], None] = lambda part: None,
     progress: Callable[[int], None] = lambda images: None,
 ) -> Predictions:
     """Run a model as `predict` does, and accept a source without a single usable image."""
-    spec, labels = model.config, source.labels
-    batch = max(1, min(BATCH, PIXELS // int(np.prod(spec.size))))
-    batches = EvaluationBatches(source, spec, batch)
-    rows: list[torch.Tensor] = [torch.empty(0, spec.classes, dtype=torch.float64)]
-    indices: list[torch.Tensor] = [torch.empty(0, dtype=torch.int64)]
+    none = np.empty((0, model.config.classes))
+    rows, scores, indices = [none], [none], [np.empty(0, np.int64)]
     bad: dict[int, str] = {}
     done, start = 0, time.perf_counter()
+
+    def keep(part: Part) -> None:
+        nonlocal done
+        rows.append(part.probabilities)
+        scores.extend([part.logits] if logits else [])
+        indices.append(part.indices)
+        bad.update(part.bad)
+        use(part)
+        done += len(part.indices) + len(part.bad)
+        progress(done)
+
+    predict_each(
+        model, source, keep, device=device, precision=precision, workers=workers, views=views
+    )
+    chosen, seconds = np.concatenate(indices), time.perf_counter() - start
+    return Predictions(
+        np.concatenate(rows),
+        source.labels.take(chosen),
+        chosen,
+        bad,
+        seconds,
+        np.concatenate(scores) if logits else None,
+    )
+
+
+def predict_each(
+    model: Model,
+    source: Source,
+    use: Callable[[Part], None],
+    *,
+    device: torch.device,
+    precision: str = "fp32",
+    workers: int | None = None,
+    views: Views | None = None,
+) -> None:
+    """Run a model as `predict` does, and give away each batch of predictions: nothing is kept.
+
+    Args:
+        model: any
+        source: images; of their labels the kind matters alone
+        use: called with the predictions of every batch, in order
+        device: where to compute
+        precision: fp32, or bf16 autocast
+        workers: processes that decode; None to choose
+        views: of each image, to average over; None for the one that the model was made for
+    """
+    spec, views = model.config, views or Views()
+    batch = max(1, min(BATCH, PIXELS // int(np.prod(spec.size))) // views.boxes)
+    batches = EvaluationBatches(source, spec, batch, views.boxes)
     with borrowed(model, device), torch.inference_mode():
         for each in evaluation_loader(batches, choose_workers(source, workers)):
-            bad |= dict(each.bad)
+            scores = torch.empty(0, spec.classes, dtype=torch.float64)
+            chances = scores
             if len(each):
                 images = normalize(each.to(device).images, spec.mean, spec.std)
                 with autocast(device, precision):
-                    logits = model(images).double()
-                rows.append(labels.probabilities(logits).cpu())
-                indices.append(each.indices)
-            done += len(each) + len(each.bad)
-            progress(done)
-    chosen = torch.cat(indices).numpy()
-    seconds = time.perf_counter() - start
-    return Predictions(torch.cat(rows).numpy(), labels.take(chosen), chosen, bad, seconds)
+                    scores = model(images).double()
+                chances = source.labels.probabilities(scores / model.temperature)
+                if views.mirrored:
+                    with autocast(device, precision):
+                        mirrored = model(images.flip(-1)).double()
+                    chances = chances + source.labels.probabilities(mirrored / model.temperature)
+                if views.count > 1:
+                    chances = chances.unflatten(0, (-1, views.boxes)).sum(1) / views.count
+                    scores = scores[:0]
+            numbers = each.indices.numpy()
+            use(Part(numbers, scores.cpu().numpy(), chances.cpu().numpy(), each.bad))

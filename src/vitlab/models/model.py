@@ -1,5 +1,6 @@
 """What every model has, whatever its body: images in; features, scores and its cost out."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -7,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from vitlab.errors import OptionError
+from vitlab.errors import OptionError, WeightsError
 from vitlab.models.config import ModelConfig
 
 
@@ -130,6 +131,25 @@ class Model(nn.Module):
     def layers(self) -> int:
         """Number of the last layer, for layer-wise learning rates; 0 for a model without blocks."""
         return 0
+
+    @property
+    def temperature(self) -> float:
+        """What logits are divided by before they become probabilities; 1 unless calibrated.
+
+        The logits themselves stay as they are. It is part of the provenance, so that every saved
+        form of ours has it. Source: Guo et al., On Calibration of Modern Neural Networks, 2017.
+
+        Raises:
+            WeightsError: the provenance has something else in its place.
+        """
+        value = self.provenance.get("temperature", 1.0)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 < value < math.inf:
+            raise WeightsError(
+                f"the temperature saved with {self.source or 'the model'} is {value!r}, not a "
+                "number above 0: calibrate it again"
+            )
+        return float(value)
 
     def layer_of(self, name: str) -> int:
         """Return how deep a parameter or module sits, from 0 to `layers`."""

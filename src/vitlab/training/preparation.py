@@ -8,7 +8,7 @@ import torch
 from vitlab.data.loading.shape import input_shape
 from vitlab.data.partition import partitioned
 from vitlab.data.sources.opening import open_data
-from vitlab.data.sources.splits import Splits, fingerprint, with_validation
+from vitlab.data.sources.splits import VALIDATION_SHARE, Splits, fingerprint, with_validation
 from vitlab.distributed.parallel import shard
 from vitlab.distributed.sync_norm import synchronize
 from vitlab.distributed.world import World
@@ -259,6 +259,7 @@ def provenance(task: Task) -> dict[str, Any]:
             "data": recipe.data.data,
             "fingerprint": task.fingerprint,
             "held_out": recipe.data.test_fraction if splits.whole is not None else 0.0,
+            "validation": VALIDATION_SHARE if recipe.patience else 0.0,
             "recipe": recipe.recipe,
             "seed": recipe.seed,
             "multi_label": splits.train.labels.several,

@@ -95,6 +95,8 @@ def _facts(model: Model) -> list[tuple[str, str]]:
         ("resized", f"{config.interpolation}; the central {config.crop:.4g} of each side is used"),
         ("normalized", f"(x - mean) / std of x in [0, 1]; {_numbers(config)}"),
     ]
+    if model.temperature != 1:
+        facts.append(("temperature", f"{model.temperature:.4g}, which divides the class scores"))
     if isinstance(config, ResNetConfig):
         facts.append(("units per stage", ", ".join(map(str, config.stages))))
     if classifies(model):

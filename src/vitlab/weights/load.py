@@ -24,6 +24,7 @@ from vitlab.weights.matching import collect
 from vitlab.weights.sharded import CONFIG
 from vitlab.weights.source import Source, open_source, readable
 
+OF_HEAD = ("temperature", "calibration")  # in a provenance
 DEEPEST = 8  # a delta's base may be a delta
 
 
@@ -65,6 +66,8 @@ def load(
     model.provenance = dict(reading.provenance or {})
     if on_hub or reading.provenance is None:
         model.provenance |= {"source": str(source)} | (describe(path) if on_hub else {})
+    if classes is not None:  # the new classifier is not calibrated
+        model.provenance = {k: v for k, v in model.provenance.items() if k not in OF_HEAD}
     model.source = str(source)
     return model
 

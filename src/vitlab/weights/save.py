@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -11,14 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitlab.errors import WeightsError
-from vitlab.files import is_empty, staged_folder
+from vitlab.errors import DiskError, WeightsError
+from vitlab.files import is_empty, staged_folder, write_text
 from vitlab.models.model import Model
 from vitlab.weights.assembly import whole_state
 from vitlab.weights.formats.catalog import format_named
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.room import Hints, cannot
-from vitlab.weights.load import recognize
+from vitlab.weights.hub import is_hub_name
+from vitlab.weights.load import place_of, recognize
 from vitlab.weights.matching import collect
 from vitlab.weights.sharded import CONFIG, LIMIT, write_tensors
 
@@ -68,11 +70,57 @@ def save(model: Model, folder: str | Path, shard_bytes: int = LIMIT, to: str = "
         else:
             write_tensors(draft, tensors, shard_bytes)
         for name, content in writing.files.items():
-            text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-            (draft / name).write_text(text, encoding="utf-8")
+            (draft / name).write_text(_as_text(content), encoding="utf-8")
         if not chosen.lossless:
             _compare(model, draft, to)
     return folder
+
+
+def own_folder(source: str | Path) -> Path:
+    """Return the folder of a run's model, or of a saved one, whose provenance can be changed.
+
+    Raises:
+        WeightsError: it is something else; the message says how to save such a folder.
+        DiskError: the folder cannot be written to.
+    """
+    on_hub = is_hub_name(source)
+    path = Path(source) if on_hub else place_of(source)[0]
+    if on_hub or not _is_ours(path):
+        raise WeightsError(
+            f"{source} is neither a run nor a folder saved by vitlab, so that a temperature cannot "
+            f"be kept with it: run vitlab export {source} --to vitlab --out FOLDER, then use FOLDER"
+        )
+    if not os.access(path, os.W_OK):
+        raise DiskError(f"cannot write {path}: permission denied; copy the folder first")
+    return path
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether a path is a folder that `save` wrote in our own format."""
+    try:
+        content = json.loads((path / CONFIG).read_text("utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and str(content.get("format")).startswith("vitlab-")
+
+
+def save_provenance(model: Model, folder: Path) -> None:
+    """Write a model's provenance into the folder that it was loaded from; the weights stay.
+
+    Args:
+        model: loaded from the folder
+        folder: from `own_folder`
+
+    Raises:
+        DiskError: the folder cannot be written to; what was in it is intact.
+    """
+    file = folder / CONFIG
+    content = json.loads(file.read_text("utf-8")) | {"provenance": model.provenance}
+    write_text(file, _as_text(content))
+
+
+def _as_text(content: object) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def written_tensors(entries: Sequence[Entry], state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -101,6 +149,8 @@ def _compare(model: Model, draft: Path, to: str) -> None:
     for name, tensor in read.items():
         if not torch.equal(tensor, state[name].cpu().to(tensor.dtype)):
             raise cannot(to, f"the values of {name} in this model")
+    if model.temperature != 1:
+        lost.append(f"temperature={model.temperature:.4g}")
     if lost:
         message = f"{to} cannot represent {', '.join(lost)}: left out"
         logging.getLogger("vitlab").warning(message)

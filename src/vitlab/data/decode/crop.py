@@ -86,6 +86,34 @@ def center_box(rows: int, columns: int, out_rows: int, out_columns: int, crop: f
     return _centered(rows, columns, out_rows, out_columns, crop)
 
 
+def five_boxes(
+    rows: int, columns: int, out_rows: int, out_columns: int, crop: float, *, squash: bool = False
+) -> tuple[Box, ...]:
+    """Return the four corners and the center, each as large as the center crop of that share.
+
+    At a share of 0.875 of a square output it is "resize to 256, take five crops of 224"
+    (Krizhevsky et al., 2012). The corners are those of the whole image, whatever its shape.
+
+    Args:
+        rows: Height of the image.
+        columns: Width of the image.
+        out_rows: Height of the output.
+        out_columns: Width of the output.
+        crop: Share of each side, in (0, 1].
+        squash: Whether boxes have the image's aspect ratio, not the output's.
+
+    Returns:
+        Upper left, upper right, lower left, lower right, center.
+    """
+    if squash:
+        out_rows, out_columns = rows, columns
+    center = center_box(rows, columns, out_rows, out_columns, crop)
+    left, top, right, bottom = center
+    wide, high = right - left, bottom - top
+    corners = [(x, y) for y in (0.0, rows - high) for x in (0.0, columns - wide)]
+    return *((x, y, x + wide, y + high) for x, y in corners), center
+
+
 def whole_box(rows: int, columns: int, crop: float) -> Box:
     """Return the whole image, or the centered share `crop` in (0, 1] of each side."""
     return _centered(rows, columns, rows, columns, crop)

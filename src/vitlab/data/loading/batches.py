@@ -21,13 +21,15 @@ from vitlab.data.sources.protocol import Source
 from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
 
+CORNERS = 0.875  # of each side: 224 of 256 pixels (Krizhevsky et al., 2012)
+
 
 @dataclass(frozen=True)
 class Batch:
     """Images that go through the model together, without those that cannot be decoded.
 
     Attributes:
-        images: uint8 (B, H, W, C)
+        images: uint8 (B, H, W, C); five for each image if its corners are evaluated too
         labels: int64 (B,); float32 (B, classes), 0 or 1, where images have several
         draws: float32 (B, `draws_needed`), random numbers for `augment`; (B, 0) in evaluation
         indices: int64 (B,), which images of the source these are
@@ -118,11 +120,19 @@ class TrainingBatches(Dataset[Batch]):
 
 @dataclass(frozen=True)
 class EvaluationBatches(Dataset[Batch]):
-    """The images of a source in their own order, each cropped at its center."""
+    """The images of a source in their own order, each cropped at its center.
+
+    Attributes:
+        source: the images
+        spec: size, channels, interpolation and crop
+        batch: images per batch
+        crops: 1, or 5 for corners and center, one after the other
+    """
 
     source: Source
     spec: ImageSpec
     batch: int
+    crops: int = 1
 
     def __len__(self) -> int:
         return -(-len(self.source) // self.batch)
@@ -132,7 +142,7 @@ class EvaluationBatches(Dataset[Batch]):
         indices = range(k * self.batch, min((k + 1) * self.batch, len(self.source)))
         boxes = [center(self.spec)] * len(indices)
         randoms = np.empty((len(indices), 0), np.float32)
-        return _stack(self.source, list(indices), self.spec, boxes, randoms)
+        return _stack(self.source, list(indices), self.spec, boxes, randoms, crops=self.crops)
 
 
 def center(spec: ImageSpec) -> ChooseBox:
@@ -168,6 +178,36 @@ def load_image(
     return resize(pixels, box, rows, columns, spec.interpolation)
 
 
+def load_crops(source: Source, index: int, spec: ImageSpec) -> Pixels:
+    """Decode an image once, and return its corners and center: uint8 (5, H, W, channels).
+
+    Each has `CORNERS` of the image's sides, or the share that the model's own crop has if that is
+    less.
+
+    Raises:
+        ImageError: it cannot be decoded.
+    """
+    rows, columns = spec.size
+    image = source.image(index)
+    share = min(spec.crop, CORNERS)
+    shape = image.shape()[:2]
+    boxes = crop.five_boxes(*shape, rows, columns, share, squash=spec.fit == "squash")
+    least = (2 * rows, 2 * columns)
+    pixels, first = image.decode_box(spec.channels, lambda high, wide: boxes[0], least)
+    scale = (first[2] - first[0]) / (boxes[0][2] - boxes[0][0])  # below 1 for a reduced JPEG
+    limits = (pixels.shape[1], pixels.shape[0]) * 2
+    moved = [
+        tuple(
+            min(max(start + (edge - from_) * scale, 0.0), limit)
+            for start, edge, from_, limit in zip(first, box, boxes[0], limits, strict=True)
+        )
+        for box in boxes
+    ]
+    return np.stack(
+        [crop.crop_resize(pixels, box, rows, columns, spec.interpolation) for box in moved]
+    )
+
+
 def _stack(
     source: Source,
     indices: list[int],
@@ -176,12 +216,16 @@ def _stack(
     randoms: NDArray[np.float32],
     *,
     quick: bool = False,
+    crops: int = 1,
 ) -> Batch:
     """Return a batch of the images that can be decoded, and messages about the others."""
     images, places, bad = [], [], []
     for place, (index, box) in enumerate(zip(indices, boxes, strict=True)):
         try:
-            images.append(load_image(source, index, spec, box, quick=quick))
+            if crops == 1:
+                images.append(load_image(source, index, spec, box, quick=quick))
+            else:
+                images.extend(load_crops(source, index, spec))
             places.append(place)
         except ImageError as error:
             bad.append((index, str(error)))

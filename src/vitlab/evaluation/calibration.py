@@ -1,0 +1,199 @@
+"""Temperature scaling: confidence that means what it says.
+
+One number divides all logits of a model before they become probabilities. It is fitted on the
+validation split, by its negative log-likelihood, and changes neither the logits nor which class is
+the likeliest. Source: Guo et al., On Calibration of Modern Neural Networks, 2017, section 4.2.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitlab import device as devices
+from vitlab.data.labels import Labels, MultiLabels, SingleLabels
+from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.splits import Splits, fingerprint, with_validation
+from vitlab.errors import DataError
+from vitlab.evaluation.choosing import open_for
+from vitlab.evaluation.intervals import with_intervals
+from vitlab.evaluation.predictions import Predictions, check_classifier, predict
+from vitlab.models.model import Model
+
+Floats = NDArray[np.float64]
+BLOCK = 2_000_000  # logits whose softmax is in memory at once
+SHOWN = ("nll", "ece", "bce")  # the figures that a temperature changes
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A temperature, and what it was fitted on.
+
+    Attributes:
+        temperature: divides the logits; above 1 for a model that was too confident
+        data: as for training; its validation split was used
+        images: how many there are in it
+    """
+
+    temperature: float
+    data: str
+    images: int
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """What is saved with the weights."""
+        about = {"data": self.data, "images": self.images}
+        return {"temperature": self.temperature, "calibration": about}
+
+
+def calibrate(
+    model: Model,
+    data: str,
+    *,
+    device: str = "auto",
+    precision: Literal["fp32", "bf16"] = "fp32",
+    workers: int | None = None,
+) -> Calibration:
+    """Fit a model's temperature on the validation split of a data set, and keep it in the model.
+
+    `vitlab.evaluate`, `vitlab.classify` and the commands divide its logits by it from then on, and
+    `vitlab.save` and `Delta.save` store it. `model(images)` returns the same logits as before.
+
+    Args:
+        model: from `vitlab.load` or a run; its `provenance` gets `temperature` and `calibration`
+        data: as for training
+        device: auto, cpu, cuda or cuda:N
+        precision: fp32, or bf16 autocast
+        workers: processes that decode; None to choose
+
+    Returns:
+        The temperature, and what it was fitted on.
+
+    Raises:
+        DataError: there is no validation split, or no temperature fits it best.
+        OptionError: the model has no classifier.
+    """
+    check_classifier(model)
+    source = validation_of(model, data)
+    where = devices.choose(device)
+    done = predict(model, source, device=where, precision=precision, workers=workers, logits=True)
+    assert done.logits is not None
+    found = Calibration(fitted_temperature(done.logits, done.labels), data, len(done.labels))
+    model.provenance = model.provenance | found.provenance
+    return found
+
+
+def validation_of(model: Model, data: str) -> Source:
+    """Return the validation images of a data set, which are never those of its test split.
+
+    They are its validation split, or what the model's training held out to decide when to stop.
+
+    Raises:
+        DataError: there are none.
+    """
+    splits = open_for(model, data)
+    found = splits.validation or _held_out(model, splits)
+    if found is None:
+        raise DataError(
+            f"{data} has no validation split to calibrate on, and the test images must stay "
+            "unseen: add one beside train and test (a folder or files named val), or train with "
+            "--patience, which holds one out"
+        )
+    return found
+
+
+def _held_out(model: Model, splits: Splits) -> Source | None:
+    """Return what the model's training held out of the training images, if this is its data."""
+    if not model.provenance.get("validation"):
+        return None
+    inner = with_validation(splits)
+    same = fingerprint(inner.whole or inner.train) == model.provenance.get("fingerprint")
+    return inner.validation if same else None
+
+
+def fitted_temperature(logits: Floats, labels: Labels) -> float:
+    """Return the temperature of the least negative log-likelihood.
+
+    Where images have several labels, that is the mean binary cross-entropy. It is convex in
+    1 / temperature; Newton's method finds the minimum, within a bracket that every step narrows.
+
+    Args:
+        logits: (n, classes)
+        labels: of the same n images
+
+    Raises:
+        DataError: there is no minimum, because the model makes no mistake on these images, or is no
+            better than guessing.
+    """
+    match labels:
+        case SingleLabels(truth):
+            scores, own = logits, truth
+        case MultiLabels(table):  # each decision is one between two classes
+            scores = np.stack([np.zeros(logits.size), logits.reshape(-1)], 1)
+            own = table.reshape(-1).astype(np.int64)
+    scores = scores - scores.max(1, keepdims=True)
+    mine = np.take_along_axis(scores, own[:, None], axis=1)[:, 0]
+    if not mine.any():
+        raise DataError(
+            f"the model makes no mistake on the {len(logits):,} validation images, so that no "
+            "temperature fits best: use more of them, or leave it uncalibrated"
+        )
+    if _slope(scores, mine, 0.0)[0] >= 0:
+        raise DataError(
+            f"on the {len(logits):,} validation images the model is no better than guessing, so "
+            "that no temperature fits: check that their labels are those of the model"
+        )
+    return 1 / _root(scores, mine)
+
+
+def _root(scores: Floats, mine: Floats) -> float:
+    """Return the factor on the logits at which the slope of the loss is zero."""
+    low, high = 0.0, 1.0
+    while _slope(scores, mine, high)[0] < 0:
+        low, high = high, 2 * high
+    factor = high
+    for _ in range(100):
+        slope, curvature = _slope(scores, mine, factor)
+        low, high = (factor, high) if slope < 0 else (low, factor)
+        step = factor - slope / curvature if curvature > 0 else low
+        new = step if low < step < high else (low + high) / 2
+        if abs(new - factor) <= 1e-12 * factor:
+            break
+        factor = new
+    return factor
+
+
+def _slope(scores: Floats, mine: Floats, factor: float) -> tuple[float, float]:
+    """Return the first and second derivative of the summed loss with respect to the factor."""
+    slope = curvature = 0.0
+    for rows in np.array_split(np.arange(len(scores)), -(-scores.size // BLOCK)):
+        part = scores[rows[0] : rows[-1] + 1]
+        chances = np.exp(factor * part)
+        chances /= chances.sum(1, keepdims=True)
+        mean = (chances * part).sum(1)
+        slope += float((mean - mine[rows[0] : rows[-1] + 1]).sum())
+        curvature += float(((chances * part**2).sum(1) - mean**2).sum())
+    return slope, curvature
+
+
+def before_and_after(model: Model, found: Calibration, done: Predictions) -> dict[str, Any]:
+    """Return what a calibration changed, as `vitlab.evaluate` reports it.
+
+    Args:
+        model: whose temperature it is
+        found: from `calibrate`
+        done: predictions for other images, with their logits
+    """
+    assert done.logits is not None
+    raw = done.labels.probabilities(torch.from_numpy(done.logits)).numpy()
+    points = {}
+    for key, probabilities in (("before", raw), ("after", done.probabilities)):
+        each = with_intervals(probabilities, done.labels)
+        ranges = each["intervals"]
+        shown = [name for name in SHOWN if name in each]
+        points[key] = {name: each[name] for name in shown} | {
+            "intervals": {name: ranges[name] for name in shown}
+        }
+    return {"temperature": model.temperature, "images": found.images} | points

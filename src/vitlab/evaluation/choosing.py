@@ -1,0 +1,60 @@
+"""Which images a model is evaluated on."""
+
+from typing import Literal
+
+from vitlab.data.partition import fold_of
+from vitlab.data.sources.opening import open_data
+from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.splits import Splits, fingerprint, hold_out
+from vitlab.errors import DataError
+from vitlab.models.model import Model
+
+Split = Literal["auto", "train", "validation", "test", "all"]
+
+
+def choose(model: Model, data: str, split: Split) -> tuple[str, Source]:
+    """Return the name of the split to evaluate on, and its images.
+
+    Raises:
+        DataError: no such data or split, or classes that the model does not have.
+    """
+    splits = open_for(model, data)
+    whole = splits.whole
+    if whole is not None and (
+        split == "all" or (split == "auto" and not was_trained_on(model, whole))
+    ):
+        return "all", whole
+    if split == "all":
+        raise DataError(f"{data} comes in splits: choose train, validation or test")
+    name = "test" if split == "auto" else split
+    if name not in splits.parts:
+        raise DataError(f"{data} has no {name} split; choose from {', '.join(splits.parts)}")
+    return name, splits.parts[name]
+
+
+def open_for(model: Model, data: str) -> Splits:
+    """Return the splits of a data set, the labels mapped to the model's classes by name.
+
+    Of unsplit data that the model was trained on, the test split is exactly what training held out.
+
+    Raises:
+        DataError: no such data, or classes that the model does not have.
+    """
+    splits = open_data(data, classes=model.config.labels)
+    if len(splits.classes) != model.config.classes:
+        raise DataError(
+            f"{data} has {len(splits.classes)} classes, but the model has {model.config.classes}"
+        )
+    if splits.whole is not None and was_trained_on(model, splits.whole):
+        fold = model.provenance.get("fold", "")
+        if fold:
+            return fold_of(splits, fold)
+        return hold_out(splits.whole, model.provenance["held_out"])
+    return splits
+
+
+def was_trained_on(model: Model, whole: Source) -> bool:
+    """Return whether a model's training held a part of exactly these images out."""
+    if not model.provenance.get("held_out", 0.0):
+        return False
+    return fingerprint(whole) == model.provenance.get("fingerprint")

@@ -1,0 +1,207 @@
+"""A row per image in a CSV or Parquet file, written while a model predicts.
+
+| column | content |
+| --- | --- |
+| image | the file's path, or the source's name for the image |
+| label | the true class (of an evaluation) |
+| predicted | the likeliest class |
+| confidence | its probability |
+| error | why the image could not be used; the columns around it are then empty |
+| p_CLASS | the probability of each class, if there are at most 100 |
+| class_1, p_1, … | else the likeliest classes and their probabilities, best first |
+
+Where images have several labels, `label` and `predicted` are lists (in CSV, as JSON writes them),
+those above a probability of 0.5 being predicted; `confidence` is that of the likeliest class.
+"""
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitlab.data.sources.protocol import Source
+from vitlab.errors import DiskError, OptionError
+from vitlab.evaluation.predictions import Part
+from vitlab.files import staged_file
+
+WIDE = 100  # most classes that get a column each
+GROUP = 10_000  # rows of a Parquet row group
+ENDINGS = (".csv", ".parquet")
+
+Columns = dict[str, list[Any]]
+Use = Callable[[Part], None]
+
+
+def check_file(file: str | Path, *, replace: bool) -> Path:
+    """Return the path of a file that rows can be written to.
+
+    Raises:
+        OptionError: it ends neither in .csv nor in .parquet, or it exists and may not be replaced.
+        DiskError: it is a folder.
+    """
+    path = Path(file).expanduser()
+    if path.suffix.lower() not in ENDINGS:
+        raise OptionError(f"out must end in .csv or .parquet, not {path.name!r}")
+    if path.is_dir():
+        raise DiskError(f"cannot write {path}: it is a folder")
+    if path.exists() and not replace:
+        raise OptionError(f"{path} already exists: pass --replace, or choose another --out")
+    return path
+
+
+@contextmanager
+def rows_to(file: Path | None, source: Source, *, truth: bool, top: int = 5) -> Iterator[Use]:
+    """Yield what writes the rows of each batch; the file appears when the block succeeds.
+
+    Args:
+        file: ends in .csv or .parquet; None to write nothing
+        source: the images
+        truth: whether its labels are the true ones
+        top: classes per row, of more classes than `WIDE`
+    """
+    if file is None:
+        yield lambda part: None
+        return
+    layout = Layout(source, truth, top)
+    write = _parquet if file.suffix.lower() == ".parquet" else _csv
+    with staged_file(file) as draft, write(draft, layout) as use:
+        yield lambda part: use(layout.columns(part))
+
+
+class Layout:
+    """Which columns there are, and their content for a batch.
+
+    Args:
+        source: the images
+        truth: whether its labels are the true ones
+        top: classes per row, of more classes than `WIDE`
+    """
+
+    def __init__(self, source: Source, truth: bool, top: int) -> None:
+        self.source, self.truth = source, truth
+        self.several = source.labels.several
+        self.classes = source.classes
+        self.top = min(top, len(self.classes)) if len(self.classes) > WIDE else 0
+        unique = len(set(self.classes)) == len(self.classes)
+        self.chances = [
+            f"p_{name}" if unique else f"p_{number}_{name}"
+            for number, name in enumerate(() if self.top else self.classes)
+        ]
+
+    @property
+    def names(self) -> list[str]:
+        """The columns, in order."""
+        best = [f"{what}_{place + 1}" for place in range(self.top) for what in ("class", "p")]
+        truth = ["label"] if self.truth else []
+        return ["image", *truth, "predicted", "confidence", "error", *self.chances, *best]
+
+    @property
+    def numbers(self) -> set[str]:
+        """The columns of probabilities."""
+        return {"confidence", *self.chances, *(f"p_{place + 1}" for place in range(self.top))}
+
+    @property
+    def lists(self) -> set[str]:
+        """The columns of lists."""
+        return {"label", "predicted"} if self.several else set()
+
+    def columns(self, part: Part) -> Columns:
+        """Return the rows of a batch, column by column, in the source's order."""
+        indices = [*part.indices.tolist(), *(index for index, _ in part.bad)]
+        order = np.argsort(indices, kind="stable").tolist()
+        usable = len(part.indices)
+        table: Columns = {name: [] for name in self.names}
+        for place in order:
+            index = indices[place]
+            row: dict[str, Any] = {"image": self.source.name(index)}
+            if self.truth:
+                row["label"] = self._named(self.source.labels.classes_of(index))
+            if place < usable:
+                row |= self._answer(part.probabilities[place])
+            else:
+                row["error"] = part.bad[place - usable][1]
+            for name, values in table.items():
+                values.append(row.get(name))
+        return table
+
+    def _answer(self, chances: Sequence[float]) -> dict[str, Any]:
+        row = np.asarray(chances)
+        best = np.argsort(-row, kind="stable")
+        predicted = (np.flatnonzero(row > 0.5) if self.several else best[:1]).tolist()
+        answer = {"predicted": self._named(predicted), "confidence": float(row[best[0]])}
+        for place, number in enumerate(best[: self.top].tolist()):
+            answer |= {f"class_{place + 1}": self.classes[number], f"p_{place + 1}": row[number]}
+        return answer | dict(zip(self.chances, row.tolist(), strict=bool(self.chances)))
+
+    def _named(self, numbers: Sequence[int]) -> str | list[str]:
+        names = [self.classes[int(number)] for number in numbers]
+        return names if self.several else names[0]
+
+
+@contextmanager
+def _csv(draft: Path, layout: Layout) -> Iterator[Callable[[Columns], None]]:
+    """Write CSV in UTF-8; bytes of file names that are none stay as they are."""
+    with draft.open("w", encoding="utf-8", errors="surrogateescape", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(layout.names)
+
+        def use(columns: Columns) -> None:
+            writer.writerows(
+                [_cell(value) for value in row] for row in zip(*columns.values(), strict=True)
+            )
+
+        yield use
+
+
+def _cell(value: object) -> object:
+    """Seven digits of a number, JSON of a list."""
+    if isinstance(value, float):
+        return f"{value:.7g}"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
+
+
+@contextmanager
+def _parquet(draft: Path, layout: Layout) -> Iterator[Callable[[Columns], None]]:
+    """Write Parquet in row groups of about `GROUP`; probabilities are float32."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    kinds = {
+        name: pa.float32()
+        if name in layout.numbers
+        else pa.list_(pa.string())
+        if name in layout.lists
+        else pa.string()
+        for name in layout.names
+    }
+    schema = pa.schema([(_text(name), kind) for name, kind in kinds.items()])
+    waiting: Columns = {name: [] for name in layout.names}
+
+    def flush(writer: Any) -> None:
+        arrays = [pa.array(_text(waiting[name]), kind) for name, kind in kinds.items()]
+        writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+        for values in waiting.values():
+            values.clear()
+
+    with parquet.ParquetWriter(draft, schema) as writer:
+
+        def use(columns: Columns) -> None:
+            for name, values in columns.items():
+                waiting[name] += values
+            if len(waiting["image"]) >= GROUP:
+                flush(writer)
+
+        yield use
+        if waiting["image"]:
+            flush(writer)
+
+
+def _text(value: Any) -> Any:
+    """Spell out, as Python does, the bytes of names that are not UTF-8, which Parquet requires."""
+    if isinstance(value, list):
+        return [_text(each) for each in value]
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value

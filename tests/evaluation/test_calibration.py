@@ -1,0 +1,263 @@
+"""Temperature scaling: fitted as scikit-learn does, on validation images alone, kept and used."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from sklearn.linear_model import LogisticRegression
+
+import vitlab
+from conftest import call, photo, photo_folder
+from vitlab.data.labels import MultiLabels, SingleLabels
+from vitlab.data.sources.opening import open_data
+from vitlab.errors import DataError, DiskError, OptionError, WeightsError
+from vitlab.evaluation.calibration import fitted_temperature, validation_of
+from vitlab.evaluation.metrics import nll
+from vitlab.evaluation.predictions import predict
+from vitlab.weights.save import own_folder
+
+CLASSES = ("blue", "green", "red")
+
+
+def some(classes: int, images: int = 400) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    generator = np.random.default_rng(classes)
+    labels = generator.integers(0, classes, images)
+    logits = generator.normal(size=(images, classes)) + 1.5 * np.eye(classes)[labels]
+    return 4 * logits + generator.normal(size=(images, 1)), labels  # much too confident
+
+
+def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    chances = np.exp(logits - logits.max(1, keepdims=True))
+    return chances / chances.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("scale", [0.01, 1, 50])
+@pytest.mark.parametrize("classes", [2, 10])
+def test_the_temperature_of_the_least_loss_by_scipy(classes: int, scale: float) -> None:
+    logits, labels = some(classes)
+    logits = scale * logits
+    want = minimize_scalar(
+        lambda log: nll(softmax(logits / np.exp(log)), labels), bounds=(-8, 8), method="bounded",
+        options={"xatol": 1e-10},
+    )  # fmt: skip
+    ours = fitted_temperature(logits, SingleLabels(labels))
+    assert ours == pytest.approx(np.exp(want.x), rel=1e-5)
+    assert nll(softmax(logits / ours), labels) <= want.fun + 1e-12
+
+
+def test_two_classes_as_scikit_learn() -> None:
+    """A logistic regression on the difference of the logits has the inverse as its one weight."""
+    logits, labels = some(2)
+    difference = logits[:, 1:] - logits[:, :1]
+    fitted = LogisticRegression(C=1e12, fit_intercept=False, tol=1e-10).fit(difference, labels)
+    ours = fitted_temperature(logits, SingleLabels(labels))
+    assert 1 / ours == pytest.approx(fitted.coef_[0, 0], rel=1e-5)
+
+
+def test_several_labels_as_scikit_learn() -> None:
+    generator = np.random.default_rng(0)
+    table = (generator.random((150, 4)) < 0.3).astype(np.uint8)
+    logits = 3 * (generator.normal(size=(150, 4)) + 2 * table - 1)
+    fitted = LogisticRegression(C=1e12, fit_intercept=False, tol=1e-10)
+    fitted.fit(logits.reshape(-1, 1), table.reshape(-1))
+    ours = fitted_temperature(logits, MultiLabels(table))
+    assert 1 / ours == pytest.approx(fitted.coef_[0, 0], rel=1e-5)
+
+
+def test_blocks_do_not_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, labels = some(10)
+    whole = fitted_temperature(logits, SingleLabels(labels))
+    monkeypatch.setattr("vitlab.evaluation.calibration.BLOCK", 70)
+    assert fitted_temperature(logits, SingleLabels(labels)) == pytest.approx(whole, rel=1e-9)
+
+
+def test_where_no_temperature_fits() -> None:
+    labels = SingleLabels(np.arange(12) % 3)
+    with pytest.raises(DataError, match="no mistake on the 12 validation images"):
+        fitted_temperature(np.eye(3)[labels.values], labels)
+    with pytest.raises(DataError, match="no better than guessing"):
+        fitted_temperature(-np.eye(3)[labels.values], labels)
+    with pytest.raises(DataError, match="no mistake"):  # all classes alike: the first is right
+        fitted_temperature(np.zeros((4, 3)), SingleLabels(np.zeros(4, np.int64)))
+
+
+@pytest.fixture
+def model() -> vitlab.VisionTransformer:
+    """A classifier that looks at the tint of a picture, far too sure of itself."""
+    made = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", image_size=16, labels=CLASSES,
+                         classes=3)  # fmt: skip
+    assert isinstance(made, vitlab.VisionTransformer)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.normal_(0, 0.4, generator=generator)
+        made.head.classify.weight *= 6
+        made.head.classify.bias *= 6
+    return made.eval()
+
+
+@pytest.fixture
+def data(tmp_path: Path, model: vitlab.VisionTransformer) -> str:
+    """Splits whose labels are the model's own answers, but for one in four."""
+    order = iter(range(10_000))
+    for split, count in (("train", 6), ("val", 60), ("test", 60)):
+        for name in CLASSES:
+            (tmp_path / "data" / split / name).mkdir(parents=True)
+        for number in range(count):
+            file = tmp_path / "x.png"
+            photo(next(order), 16, 16, number % 3).save(file)
+            best = [each for each, _ in vitlab.classify(model, [str(file)])[0].classes]
+            name = CLASSES[number % 3] if number % 4 == 0 or split == "train" else best[0]
+            file.rename(tmp_path / "data" / split / name / f"{number:03d}.png")
+    return str(tmp_path / "data")
+
+
+def test_calibrated_probabilities_are_used_everywhere(
+    model: vitlab.VisionTransformer, data: str, tmp_path: Path
+) -> None:
+    splits = open_data(data)
+    assert splits.validation is not None
+    images = torch.rand(2, 3, 16, 16)
+    before, logits = vitlab.evaluate(model, data, workers=0), model(images)
+    found = vitlab.calibrate(model, data, workers=0)
+    raw = predict(model, splits.validation, device=torch.device("cpu"), workers=0, logits=True)
+    assert raw.logits is not None
+    assert found.temperature == fitted_temperature(raw.logits, raw.labels) == model.temperature > 1
+    assert (found.data, found.images) == (data, 60)
+    assert torch.equal(model(images), logits)
+    after = vitlab.evaluate(model, data, workers=0)
+    assert (before["temperature"], after["temperature"]) == (1.0, found.temperature)
+    assert after["accuracy"] == before["accuracy"]
+    assert after["nll"] < before["nll"]
+    assert after["ece"] < before["ece"]
+    file = str(next(Path(data).rglob("test/*/000.png")))
+    answer = vitlab.classify(model, [file])[0].classes
+    row = next(i for i in range(60) if splits.test.name(i) == file)
+    tested = predict(model, splits.test, device=torch.device("cpu"), workers=0, logits=True)
+    assert tested.logits is not None
+    want = softmax(tested.logits[row : row + 1] / found.temperature)[0]
+    for name, chance in answer:
+        assert chance == pytest.approx(want[CLASSES.index(name)])
+
+
+def test_evaluate_calibrates_first(model: vitlab.VisionTransformer, data: str) -> None:
+    plain = vitlab.evaluate(model, data, workers=0)
+    result = vitlab.evaluate(model, data, workers=0, calibrate=True)
+    about = result["calibration"]
+    assert about["temperature"] == result["temperature"] == model.temperature != 1
+    assert about["images"] == 60
+    for name in ("nll", "ece"):
+        assert about["before"][name] == pytest.approx(plain[name])
+        assert about["before"]["intervals"][name] == pytest.approx(plain["intervals"][name])
+        assert about["after"][name] == result[name] < plain[name]
+        assert about["after"]["intervals"][name] == result["intervals"][name]
+    again = vitlab.evaluate(model, data, workers=0, calibrate=True)
+    assert again["calibration"] == about  # it starts from the logits, whatever was kept
+
+
+def test_what_is_saved_is_calibrated(
+    model: vitlab.VisionTransformer, data: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    base = tmp_path / "base"
+    vitlab.save(model, base)
+    vitlab.calibrate(model, data, workers=0)
+    again = vitlab.load(vitlab.save(model, tmp_path / "saved"))
+    assert again.temperature == model.temperature
+    assert again.provenance["calibration"] == {"data": data, "images": 60}
+    with torch.no_grad():
+        model.head.classify.bias += 1
+    file = vitlab.delta(model, vitlab.load(base)).save(tmp_path / "delta.safetensors")
+    assert vitlab.load(file).temperature == model.temperature
+    assert vitlab.load(base).temperature == 1
+    assert vitlab.fuse(again).temperature == model.temperature
+    assert vitlab.load(tmp_path / "saved", classes=3).temperature == 1  # a new head
+    assert vitlab.load(tmp_path / "saved", image_size=32).temperature == model.temperature
+    vitlab.save(again, tmp_path / "timm", to="timm")
+    assert f"temperature={model.temperature:.4g}: left out" in caplog.text
+
+
+@pytest.mark.parametrize("value", [0, -1.5, float("nan"), float("inf"), "warm", True, [2]])
+def test_a_saved_temperature_is_not_trusted(model: vitlab.VisionTransformer, value: object) -> None:
+    model.provenance["temperature"] = value
+    with pytest.raises(WeightsError, match="not a number above 0: calibrate it again"):
+        assert model.temperature
+
+
+def test_only_validation_images_are_fitted(
+    model: vitlab.VisionTransformer, tmp_path: Path, data: str
+) -> None:
+    for split in ("train", "test"):
+        photo_folder(tmp_path / "two" / split, dict.fromkeys(CLASSES, 10), 16, 16)
+    with pytest.raises(DataError, match=r"has no validation split to calibrate on.*--patience"):
+        vitlab.evaluate(model, str(tmp_path / "two"), calibrate=True)
+    assert model.temperature == 1
+    photo_folder(tmp_path / "two" / "val", dict.fromkeys(CLASSES, 5), 16, 16)  # the advice
+    assert len(validation_of(model, str(tmp_path / "two"))) == 15
+    for split in ("validation", "train", "all"):
+        with pytest.raises(OptionError, match="choose split=test"):
+            vitlab.evaluate(model, data, calibrate=True, split=split)
+    with pytest.raises(OptionError, match="calibrate without flips and crops first"):
+        vitlab.evaluate(model, data, calibrate=True, flips=True)
+
+
+def test_what_training_held_out_to_stop_is_validation_data(tmp_path: Path) -> None:
+    """The other advice: `--patience` holds images out, which calibrating finds again."""
+    choices = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "epochs": 2, "batch": 256}
+    run = vitlab.train(vitlab.recipe("digits", patience=1, **choices), tmp_path / "run")
+    held_out = validation_of(run.model, "digits")
+    assert len(held_out) == 143
+    test = open_data("digits").test
+    tested = {test.image(i).content() for i in range(len(test))}
+    assert not tested & {held_out.image(i).content() for i in range(len(held_out))}
+    other = vitlab.load(tmp_path / "run")
+    other.provenance["fingerprint"] = "of other data"
+    with pytest.raises(DataError, match="no validation split"):
+        validation_of(other, "digits")
+
+
+def test_the_command_keeps_it_with_the_weights(
+    capsys: pytest.CaptureFixture[str], model: vitlab.VisionTransformer, data: str, tmp_path: Path
+) -> None:
+    folder = vitlab.save(model, tmp_path / "saved")
+    weights = (folder / "model.safetensors").read_bytes()
+    code, out, err = call(capsys, "evaluate", str(folder), data, "--calibrate", "--json")
+    assert code == 0, err
+    result = json.loads(out)["calibration"]
+    assert result["saved"] == str(folder)
+    assert vitlab.load(folder).temperature == result["temperature"]
+    assert (folder / "model.safetensors").read_bytes() == weights
+    assert {each.name for each in folder.iterdir()} == {"config.json", "model.safetensors"}
+    code, out, _ = call(capsys, "evaluate", str(folder), data, "--calibrate")
+    assert "fitted to 60 images" in out
+    assert f"kept in {folder}" in out
+    code, out, _ = call(capsys, "evaluate", str(folder), data)
+    assert f"{result['temperature']:.4g}" in out
+    picture = str(next(Path(data).rglob("*.png")))
+    code, out, _ = call(capsys, "predict", str(folder), picture)
+    assert f"probabilities are calibrated: temperature {result['temperature']:.4g}" in out
+
+
+def test_weights_that_cannot_keep_it(
+    capsys: pytest.CaptureFixture[str], model: vitlab.VisionTransformer, data: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    theirs = vitlab.save(model, tmp_path / "timm", to="timm")
+    code, _, err = call(capsys, "evaluate", str(theirs), data, "--calibrate")
+    assert code == 2
+    advice = f"run vitlab export {theirs} --to vitlab --out FOLDER, then use FOLDER"
+    assert advice in err
+    assert err.count("\n") == 1
+    new = str(tmp_path / "new")
+    assert call(capsys, "export", str(theirs), "--to", "vitlab", "--out", new)[0] == 0
+    assert own_folder(new) == Path(new)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(DiskError, match="permission denied"):
+        own_folder(new)
+    with pytest.raises(WeightsError, match="no such file or folder"):
+        own_folder(tmp_path / "nothing")
+    with pytest.raises(WeightsError, match="me/pets is neither a run nor a folder saved by vitlab"):
+        own_folder("me/pets")  # nothing is fetched

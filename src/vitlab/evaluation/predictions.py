@@ -36,6 +36,15 @@ class Views:
     flips: bool = False
     crops: Literal[1, 5, 10] = 1
 
+    def __post_init__(self) -> None:
+        """Check the number of crops.
+
+        Raises:
+            OptionError: it is another one.
+        """
+        if self.crops not in (1, 5, 10):
+            raise OptionError(f"crops must be 1, 5 or 10, not {self.crops!r}")
+
     @property
     def boxes(self) -> Literal[1, 5]:
         """How many parts of the image there are."""

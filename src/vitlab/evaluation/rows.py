@@ -3,19 +3,19 @@
 | column | content |
 | --- | --- |
 | image | the file's path, or the source's name for the image |
-| label | the true class (of an evaluation) |
+| label, labels | the true class or classes (of an evaluation) |
 | predicted | the likeliest class |
 | confidence | its probability |
 | error | why the image could not be used; the columns around it are then empty |
-| p_CLASS | the probability of each class, if there are at most 100 |
+| p(CLASS) | the probability of each class, if there are at most 100 |
 | class_1, p_1, … | else the likeliest classes and their probabilities, best first |
 
-Where images have several labels, `label` and `predicted` are lists (in CSV, as JSON writes them),
-those above a probability of 0.5 being predicted; `confidence` is that of the likeliest class.
+Where images have several labels, `labels` and `predicted` are lists (in CSV with `|` between the
+names, as in lists of images), and classes with a probability above 0.5 are predicted; `confidence`
+is that of the likeliest class.
 """
 
 import csv
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from vitlab.data.sources.lists import SEPARATOR
 from vitlab.data.sources.protocol import Source
 from vitlab.errors import DiskError, OptionError
 from vitlab.evaluation.predictions import Part
@@ -83,12 +84,12 @@ class Layout:
 
     def __init__(self, source: Source, truth: bool, top: int) -> None:
         self.source, self.truth = source, truth
-        self.several = source.labels.several
+        self.several, self.column = source.labels.several, source.labels.column
         self.classes = source.classes
         self.top = min(top, len(self.classes)) if len(self.classes) > WIDE else 0
         unique = len(set(self.classes)) == len(self.classes)
         self.chances = [
-            f"p_{name}" if unique else f"p_{number}_{name}"
+            f"p({name})" if unique else f"p({number}: {name})"
             for number, name in enumerate(() if self.top else self.classes)
         ]
 
@@ -96,7 +97,7 @@ class Layout:
     def names(self) -> list[str]:
         """The columns, in order."""
         best = [f"{what}_{place + 1}" for place in range(self.top) for what in ("class", "p")]
-        truth = ["label"] if self.truth else []
+        truth = [self.column] if self.truth else []
         return ["image", *truth, "predicted", "confidence", "error", *self.chances, *best]
 
     @property
@@ -107,7 +108,7 @@ class Layout:
     @property
     def lists(self) -> set[str]:
         """The columns of lists."""
-        return {"label", "predicted"} if self.several else set()
+        return {self.column, "predicted"} if self.several else set()
 
     def columns(self, part: Part) -> Columns:
         """Return the rows of a batch, column by column, in the source's order."""
@@ -119,7 +120,7 @@ class Layout:
             index = indices[place]
             row: dict[str, Any] = {"image": self.source.name(index)}
             if self.truth:
-                row["label"] = self._named(self.source.labels.classes_of(index))
+                row[self.column] = self._named(self.source.labels.classes_of(index))
             if place < usable:
                 row |= self._answer(part.probabilities[place])
             else:
@@ -158,10 +159,10 @@ def _csv(draft: Path, layout: Layout) -> Iterator[Callable[[Columns], None]]:
 
 
 def _cell(value: object) -> object:
-    """Seven digits of a number, JSON of a list."""
+    """Seven digits of a number; names with the separator of lists of images between them."""
     if isinstance(value, float):
         return f"{value:.7g}"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
+    return SEPARATOR.join(value) if isinstance(value, list) else value
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import matplotlib as mpl
 from markupsafe import Markup
+from matplotlib.ticker import FuncFormatter
 
 from vitlab.report.drawing import BLUE, INK, MUTED, STYLE, WARM, new_figure, svg
 
@@ -16,6 +17,8 @@ def loss_by_rate(
     steepest: float | None,
 ) -> Markup:
     """Draw the loss of each step, and its moving average, against the learning rate.
+
+    What is far above the first loss is cut off.
 
     Args:
         rates: of the steps, rising
@@ -34,10 +37,12 @@ def loss_by_rate(
             if rate is not None:
                 label = f"{name}: {rate:.2g}"
                 axes.axvline(rate, color=color, linestyle=dash, linewidth=1.4, label=label)
-        # one exploding step must not hide the valley
-        low, high = min(smoothed), max(smoothed)
-        axes.set_ylim(low - 0.1 * (high - low), high + 0.15 * (high - low) or None)
+        # the blown-up end must not flatten the valley
+        low, first = min(smoothed), smoothed[0]
+        room = max(first - low, 0.05 * abs(first))
+        axes.set_ylim(low - 0.5 * room, first + room)
         axes.set(xscale="log", xlabel="learning rate", ylabel="loss")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}"))
         axes.legend(loc="best")
         words = "" if suggestion is None else f"; {suggestion:.2g} is suggested"
         return svg(figure, "rates", f"Loss against a rising learning rate{words}.")

@@ -60,7 +60,8 @@ def described(hint: Any) -> str:
     """Describe a type: `a whole number`, `one of sgd, adamw`, `two numbers`."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return either(dict.fromkeys(described(each) for each in parts))
+        kinds = [each for each in parts if not (each is int and float in parts)]
+        return either(dict.fromkeys(described(each) for each in kinds))
     if origin is Literal:
         return str(parts[0]) if len(parts) == 1 else f"one of {', '.join(map(str, parts))}"
     if origin is tuple:

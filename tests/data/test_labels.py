@@ -101,3 +101,33 @@ def test_the_first_unknown_class_is_named() -> None:
     ):
         check_classes({"z", "a", "m"}, ["a", "b"], "here")
     check_classes(["a"], ("a", "b"), "here")
+
+
+def test_every_beginning_of_the_nested_order_has_its_share_of_each_class() -> None:
+    labels = SingleLabels(np.random.default_rng(1).permutation(np.repeat([0, 1, 3], [600, 90, 7])))
+    order, least = labels.nested(np.random.default_rng(0))
+    assert least == 3
+    assert sorted(order) == list(range(697))
+    assert sorted(labels.take(order[:3]).values) == [0, 1, 3]
+    for count in (10, 50, 350, 697):
+        found = labels.take(order[:count]).counts(4)
+        for have, all_ in zip(found, labels.counts(4), strict=True):
+            assert abs(have - count * all_ / 697) <= 1.5
+    again, _ = labels.nested(np.random.default_rng(0))
+    assert np.array_equal(again, order)
+    assert not np.array_equal(labels.nested(np.random.default_rng(1))[0], order)
+    inside = order[labels.values[order] == 0]
+    assert not np.array_equal(inside, np.sort(inside))  # no image before others for its number
+
+
+def test_several_labels_are_drawn_after_an_image_of_each_class() -> None:
+    table = np.zeros((300, 4), np.uint8)
+    table[:, 0] = 1
+    table[7, 1] = table[200, 1] = table[13, 3] = 1  # and nothing has class 2
+    labels = MultiLabels(table)
+    order, least = labels.nested(np.random.default_rng(0))
+    assert sorted(order) == list(range(300))
+    assert least in (2, 3)
+    assert labels.take(order[:least]).values.any(0).tolist() == [True, True, False, True]
+    assert not labels.take(order[: least - 1]).values.any(0).all()
+    assert not np.array_equal(order[least:], np.sort(order[least:]))

@@ -84,6 +84,21 @@ class SingleLabels:
         order = np.lexsort((generator.permutation(len(self)), self.values))
         return _dealt(order, count)
 
+    def nested(self, generator: np.random.Generator) -> tuple[NDArray[np.int64], int]:
+        """Put the images into a random order whose every beginning has its share of each class.
+
+        Returns:
+            The indices in that order, and how many of the first ones show every class once.
+        """
+        order = generator.permutation(len(self))
+        values = self.values[order]
+        sizes = np.bincount(values)
+        by_class = np.argsort(values, kind="stable")
+        rank = np.empty(len(self), np.int64)  # among the images of the class
+        rank[by_class] = np.arange(len(self)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        place = np.where(rank == 0, 0, (rank + 0.5) / sizes[values])
+        return order[np.argsort(place, kind="stable")], int((sizes > 0).sum())
+
     @staticmethod
     def share(fraction: float) -> str:
         """Describe what `held_out` chooses."""
@@ -151,6 +166,18 @@ class MultiLabels:
             The part of each image, from 0; int64 (n,).
         """
         return _dealt(generator.permutation(len(self)), count)
+
+    def nested(self, generator: np.random.Generator) -> tuple[NDArray[np.int64], int]:
+        """Put the images into a random order that begins with an image of each class.
+
+        Returns:
+            The indices in that order, and how many of the first ones show every class.
+        """
+        order = generator.permutation(len(self))
+        table = self.values[order]
+        front = np.unique(table.argmax(0)[table.any(0)])  # the first image of each class
+        places = np.concatenate([front, np.setdiff1d(np.arange(len(self)), front)])
+        return order[places], len(front)
 
     @staticmethod
     def share(fraction: float) -> str:

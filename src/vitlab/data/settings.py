@@ -6,6 +6,7 @@ from typing import Literal
 
 from vitlab.errors import OptionError
 from vitlab.options import (
+    Bound,
     Only,
     Options,
     above,
@@ -46,6 +47,14 @@ class Data(Options):
         "",
         "part to test on in k-fold cross-validation, as 2/5: the second of five parts of the "
         "training images, or of all images where the data comes unsplit (empty: off)",
+    )
+
+    train_images: int | float = option(
+        0,
+        "train on so many of the training images, or on this share of them (0.1 or 10%), the same "
+        "share of each class; always the same images, and those of a smaller number are among them "
+        "(0: all)",
+        Bound("at least 0, whole from 1 on", lambda n: bool(n >= 0 and (n < 1 or n == int(n)))),
     )
 
     def __post_init__(self) -> None:

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -12,8 +14,10 @@ from vitlab.data.labels import Labels
 from vitlab.data.loading.batches import Batch
 from vitlab.errors import OptionError
 
+TINY = 1e-6  # below it a power of a distance has no slope: that of a root would be infinite
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Classify:
     """Cross-entropy of class scores: of one label per image, a mixture of two, or any number.
 
@@ -23,11 +27,20 @@ class Classify:
             Wightman et al., 2021); `sigmoid`, the same summed over classes (ViT paper, as released)
         threshold: with a sigmoid, targets above it become 1 and all others 0; 0 makes each class
             that was mixed in a full target, as A2 does (None: soft targets)
+        weights: how much images count, from `class_weights`: (classes,), each image as its class
+            does, and a mixture as its classes do by their shares; (2, classes), for several labels
+            per image, the weights of "no" and of "yes" (None: all alike)
+        gamma: each class's share of the loss is multiplied by |target - probability|^gamma (None:
+            by 1). For full targets this is the focal loss (Lin et al., 2017, eq. 4, without
+            alpha); for smoothed and mixed ones its extension by Li et al. (Generalized Focal Loss,
+            2020, eq. 4), which is least where the probabilities are the targets
     """
 
     label_smoothing: float = 0.0
     kind: Literal["softmax", "bce", "sigmoid"] = "softmax"
     threshold: float | None = None
+    weights: NDArray[np.float32] | None = None
+    gamma: float | None = None
 
     def check(self, labels: Labels) -> None:
         """See that such labels can be learned with this loss.
@@ -58,17 +71,50 @@ class Classify:
             correct = best == labels
         else:
             correct = labels.gather(1, best[:, None])[:, 0] == labels.amax(-1)
-        if self.kind == "softmax":
-            loss = F.cross_entropy(scores.float(), labels, label_smoothing=self.label_smoothing)
-        else:
-            loss = self._sigmoid(scores.float(), labels)
-        return loss, {"correct": correct.sum()}
+        return self._mean(scores.float(), labels), {"correct": correct.sum()}
 
-    def _sigmoid(self, scores: Tensor, labels: Tensor) -> Tensor:
-        targets, smooth = dense(labels, scores.shape[-1]), self.label_smoothing
-        if self.threshold is not None:
-            targets = (targets > self.threshold).float()
-        if smooth:
-            targets = targets * (1 - smooth) + smooth / targets.shape[-1]
-        mean = F.binary_cross_entropy_with_logits(scores, targets)
-        return mean if self.kind == "bce" else mean * scores.shape[-1]
+    def _mean(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss of scores (B, classes).
+
+        It is divided by the number of images, not by their weight, so that the losses of the passes
+        and the processes that share a batch add up to the batch's.
+        """
+        plain = self.weights is None and self.gamma is None
+        if plain and self.kind == "softmax":
+            return F.cross_entropy(scores, labels, label_smoothing=self.label_smoothing)
+        classes = scores.shape[-1]
+        shares = dense(labels, classes)
+        targets = self._targets(shares)
+        if plain:
+            mean = F.binary_cross_entropy_with_logits(scores, targets)
+        else:
+            table = self._table(scores, targets)
+            if self.weights is not None:
+                table = table * self._counted(shares, self.weights)
+            mean = table.sum(-1).mean() / classes
+        return mean if self.kind == "bce" else mean * classes
+
+    def _targets(self, shares: Tensor) -> Tensor:
+        """Return what each class should score, (B, classes)."""
+        smooth = self.label_smoothing
+        targets = shares if self.threshold is None else (shares > self.threshold).float()
+        return targets * (1 - smooth) + smooth / targets.shape[-1] if smooth else targets
+
+    def _table(self, scores: Tensor, targets: Tensor) -> Tensor:
+        """Return each class's share of the loss of each image, (B, classes)."""
+        if self.kind == "softmax":
+            chances, table = scores.softmax(-1), -targets * scores.log_softmax(-1)
+        else:
+            chances = scores.sigmoid()
+            table = F.binary_cross_entropy_with_logits(scores, targets, reduction="none")
+        if self.gamma is not None:
+            table = table * (targets - chances).abs().clamp_min(TINY) ** self.gamma
+        return table
+
+    @staticmethod
+    def _counted(shares: Tensor, weights: NDArray[np.float32]) -> Tensor:
+        """Return how much each image counts, (B, 1), or each class of it, (B, classes)."""
+        own = torch.from_numpy(weights).to(shares.device, non_blocking=True)
+        if own.ndim == 1:
+            return (shares @ own)[:, None]
+        return (1 - shares) * own[0] + shares * own[1]

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from vitlab.data.labels import Labels
 from vitlab.data.loading.batches import Batch
+from vitlab.objectives.balance import class_weights
 from vitlab.objectives.classify import Classify
 from vitlab.recipes import choices
 
@@ -37,6 +38,20 @@ class Objective(Protocol):
         """
 
 
-def objective_of(options: choices.Objective) -> Objective:
-    """Return the objective that a recipe asks for."""
-    return Classify(options.label_smoothing, options.loss, options.bce_threshold)
+def objective_of(
+    options: choices.Objective, labels: Labels | None = None, classes: int = 0
+) -> Objective:
+    """Return the objective that a recipe asks for.
+
+    Args:
+        options: what is minimized, `balance=auto` being decided
+        labels: of the training images, which `balance=weights` counts
+        classes: their number
+    """
+    weights = gamma = None
+    if options.balance == "weights" and labels is not None:
+        weights = class_weights(labels, classes, options.weight_beta)
+    elif options.balance == "focal":
+        gamma = options.focal_gamma
+    smoothing, loss, threshold = options.label_smoothing, options.loss, options.bce_threshold
+    return Classify(smoothing, loss, threshold, weights, gamma)

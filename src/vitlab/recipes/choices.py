@@ -62,6 +62,26 @@ class Objective(Options):
         below(1),
         only=Only("without bce_threshold", lambda options: options.bce_threshold is None),
     )
+    balance: Literal["none", "auto", "weights", "sampling", "focal"] = option(
+        "none",
+        "for uneven classes: weights: images of a rare class count more; sampling: every class is "
+        "drawn equally often; focal: what is already right counts less; auto: weights if the "
+        "largest class has at least 10 times the images of the smallest, else none",
+    )
+    weight_beta: float = option(
+        1.0,
+        "beta of the effective number of images that weights are inverse to (Cui et al., 2019); 1: "
+        "their number itself; 0.9999 or 0.999: weights that differ less",
+        at_least(0),
+        at_most(1),
+        only=when("balance", "weights"),
+    )
+    focal_gamma: float = option(
+        2.0,
+        "exponent by which focal loss fades out what is already right (Lin et al., 2017)",
+        above(0),
+        only=when("balance", "focal"),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,7 @@ def small(model: str = "ViT-Ti/16") -> Recipe:
         recipe="small",
         model=model_part(model),
         augment=Augment(area=0.25, flip=True),
-        objective=Objective(label_smoothing=0.1),
+        objective=Objective(label_smoothing=0.1, balance="auto"),
         optimizer=Optimization(lr=1e-3, weight_decay=0.05),
         schedule=Schedule(warmup=5),
         average=Average(ema=0.999),

@@ -168,6 +168,8 @@ def _cards(facts: Facts) -> list[Card]:
     right = ""
     if images is not None and accuracy is not None and math.isfinite(accuracy):
         right = f"{accuracy * images:,.0f} of {images:,.0f} images"
+        if (usual := _number(facts, "majority")) is not None:
+            right += f"; the most frequent class alone: {percent(usual)}"
     chance = f"nats; uniform guessing gives {math.log(count):.2f}" if count > 1 else "nats"
     time = "Training time" if facts.training else "Time"
     rows = (

@@ -16,7 +16,7 @@ from vitlab.errors import OptionError, RunError
 from vitlab.models.config import ModelConfig
 from vitlab.models.create import build
 from vitlab.models.model import Model
-from vitlab.objectives.objective import objective_of
+from vitlab.objectives.objective import Objective, objective_of
 from vitlab.optim import optimizers
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.table import OPTIMIZERS
@@ -25,6 +25,7 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs import RunFolder
 from vitlab.training import tracking
 from vitlab.training.saving.state import State
+from vitlab.training.settling import settled
 from vitlab.training.starting import config_from, made_from, starting_model
 from vitlab.tuning.free import freeze, train_mode
 from vitlab.weights.identity import fingerprint as fingerprint_of
@@ -55,6 +56,12 @@ class Task:
     started: bool
     base: Model | None = None
     base_fingerprint: str = ""
+
+    @property
+    def objective(self) -> Objective:
+        """What is minimized."""
+        labels, classes = self.splits.train.labels, len(self.splits.classes)
+        return objective_of(self.recipe.objective, labels, classes)
 
     @property
     def images(self) -> int:
@@ -93,6 +100,8 @@ def prepare(
     splits = partitioned(open_data(recipe.data.data, recipe.data.test_fraction), recipe.data)
     if recipe.patience:
         splits = with_validation(splits)
+    mark = fingerprint(splits.whole or splits.train)
+    recipe, splits = settled(recipe, splits, folder.recipe if started else None)
     base = starting_model(recipe, start)
     config, remarks = resolve(recipe, splits, base)
     splits = replace(splits, notes=[*splits.notes, *remarks])
@@ -106,7 +115,6 @@ def prepare(
     recipe = replace(recipe, model=part_of(config, recipe.model.model))
     if start is not None:
         recipe = replace(recipe, start=replace(recipe.start, weights=start.source))
-    mark = fingerprint(splits.whole or splits.train)
     origin = fingerprint_of(base) if base is not None else ""
     if started:
         check_same(folder, recipe, mark, origin)
@@ -252,9 +260,12 @@ def check_same(folder: RunFolder, recipe: Recipe, mark: str, origin: str = "") -
 def provenance(task: Task) -> dict[str, Any]:
     """Return what a saved model says about its training."""
     recipe, splits = task.recipe, task.splits
-    fold = {"fold": recipe.data.fold} if recipe.data.fold else {}
+    options = recipe.data
+    chosen: dict[str, Any] = {"fold": options.fold} if options.fold else {}
+    if options.train_images:
+        chosen["train_images"] = len(splits.train)
     return (
-        fold
+        chosen
         | {
             "data": recipe.data.data,
             "fingerprint": task.fingerprint,

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from vitlab import device as devices
+from vitlab.data.classes import class_lines, most_frequent
 from vitlab.data.loading.cache import cached
 from vitlab.distributed.launch import joined
 from vitlab.distributed.parallel import unsharded
@@ -123,7 +124,7 @@ def _train(task: Task, state: State, world: World) -> Session:
     device = next(model.parameters()).device
     if host.compile == "auto":
         compiled = device.type == "cuda"
-    trainer = Trainer(model, recipe, world, compiled)
+    trainer = Trainer(model, recipe, world, compiled, task.objective)
     with (
         Stop(patient=world.size > 1) as stop,
         closing(Tracker(host.track if world.first else "no", folder, state.step)) as tracker,
@@ -175,7 +176,7 @@ def _announce(task: Task, session: Session) -> None:
             f"starting from {start.weights or 'the given model'} (fingerprint "
             f"{task.base_fingerprint[:12]}); tune={start.tune} trains {free / 1e6:.2f} M parameters"
         )
-    lines += splits.notes
+    lines += [*class_lines(splits), *splits.notes]
     if session.state.step:
         lines.append(f"continuing after step {session.state.step:,}")
     for line in lines:
@@ -214,6 +215,8 @@ def _result(task: Task, session: Session, model: Model, predictions: Predictions
         "seconds": tally.seconds,
         "damaged": len(tally.bad),
     }
+    if (usual := most_frequent(task.splits)) is not None:
+        metrics["majority"] = usual[1]
     metrics |= task.folder.places
     notes = [*task.splits.notes, *(f"skipped: {message}" for message in tally.bad)]
     write_report(task.folder, model, task.splits.test, predictions, metrics, notes)

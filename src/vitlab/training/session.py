@@ -8,6 +8,7 @@ from typing import Any
 
 from vitlab.data.loading.batches import Batch, TrainingBatches
 from vitlab.data.loading.loader import choose_workers, training_loader
+from vitlab.data.loading.order import Groups
 from vitlab.data.loading.workers import WorkerDiedError, deaths_explained, deaths_reported_late
 from vitlab.data.sources.protocol import Source
 from vitlab.distributed.parallel import unsharded
@@ -126,6 +127,9 @@ class Session:
             WorkerDiedError: a data-loading worker died.
         """
         recipe, tally, world = self.recipe, self.state.tally, self.world
+        groups = None
+        if recipe.objective.balance == "sampling":
+            groups = Groups.of(self.source.labels.values)
         batches = TrainingBatches(
             self.source,
             self.state.model.config,
@@ -134,6 +138,7 @@ class Session:
             recipe.batch,
             world.rank,
             world.size,
+            groups,
         )
         workers = choose_workers(self.source, self.host.workers, world.local_size)
         loader = iter(training_loader(batches, self.state.step, stop, workers))

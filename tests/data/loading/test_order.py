@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitlab.data.loading.order import batch_samples, draws, epoch_order, steps
+from vitlab.data.loading.order import (
+    Groups,
+    balanced_order,
+    batch_samples,
+    draws,
+    epoch_order,
+    steps,
+)
 
 
 @given(
@@ -86,3 +93,47 @@ def test_lengths() -> None:
     assert steps(1, 100, 10) == 10
     assert steps(0.25, 100, 10) == 3
     assert steps(3, 7, 100) == 1
+
+
+sizes = st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(lambda each: sum(each) > 0)
+
+
+@given(sizes, st.integers(1, 40), st.integers(0, 2**62))
+def test_every_class_is_drawn_equally_often(sizes: list[int], batch: int, seed: int) -> None:
+    classes = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    images, groups = len(classes), Groups.of(classes)
+    total = steps(3, images, batch)
+    stream = [s for k in range(total) for s in batch_samples(seed, k, images, batch, 1, groups)]
+    stream = stream[: 3 * images]
+    assert len(set(stream)) == len(stream)  # no image is drawn twice with the same random numbers
+    present = [number for number, size in enumerate(sizes) if size]
+    for epoch in range(3):
+        own = Counter(classes[i] for _, i, _ in stream[epoch * images : (epoch + 1) * images])
+        assert max(own[c] for c in present) - min(own[c] for c in present) <= 1
+    for number in present:
+        drawn = Counter(index for _, index, _ in stream if classes[index] == number)
+        members = np.flatnonzero(classes == number)
+        assert max(drawn[i] for i in members) - min(drawn[i] for i in members) <= 1
+    rounds = Counter(index for _, index, _ in stream)
+    assert set(stream) == {(each, i, 0) for i, count in rounds.items() for each in range(count)}
+
+
+def test_equal_draws_depend_on_nothing_that_was_drawn_before() -> None:
+    classes = np.repeat([0, 1, 2], [30, 5, 1])
+    late = batch_samples(5, 40, 36, 8, 1, Groups.of(classes))
+    balanced_order.cache_clear()
+    assert late == batch_samples(5, 40, 36, 8, 1, Groups.of(classes))
+    assert late != batch_samples(6, 40, 36, 8, 1, Groups.of(classes))
+    orders = [balanced_order(5, epoch, 36, Groups.of(classes))[:, 1] for epoch in (0, 1)]
+    assert not np.array_equal(*orders)
+    turns = classes[orders[0]]
+    assert not np.array_equal(turns, np.tile([0, 1, 2], 12))  # the order of an epoch is random
+
+
+def test_copies_of_equally_drawn_images() -> None:
+    """An epoch has a third of the draws, equal among the classes, and three copies of each."""
+    classes = np.repeat([0, 1], [50, 10])
+    samples = batch_samples(1, 0, 60, 60, 3, Groups.of(classes))
+    assert Counter(classes[index] for _, index, _ in samples) == {0: 30, 1: 30}
+    assert set(Counter((times, index) for times, index, _ in samples).values()) == {3}
+    assert [copy for _, _, copy in samples] == [0] * 20 + [1] * 20 + [2] * 20

@@ -1,5 +1,6 @@
 """Splits: held out, found, recognized."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -12,13 +13,15 @@ from vitlab.data.sources.arrays import Arrays
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Subset, counts
 from vitlab.data.sources.splits import (
+    Splits,
     by_split,
     fingerprint,
     hold_out,
     split_of,
+    with_train_images,
     with_validation,
 )
-from vitlab.errors import DataError
+from vitlab.errors import DataError, OptionError
 
 
 def test_held_out_is_stratified_fixed_and_apart() -> None:
@@ -108,3 +111,52 @@ def test_the_images_held_out_never_change() -> None:
     labels = SingleLabels(np.arange(40) % 2)
     splits = hold_out(Arrays(np.zeros((40, 1, 1, 1), np.uint8), labels, ("a", "b")), 0.2)
     assert splits.test.indices.tolist() == [4, 8, 9, 12, 15, 23, 33, 38]
+
+
+UNEVEN = SingleLabels(np.random.default_rng(0).permutation(np.repeat([0, 1, 2], [200, 40, 10])))
+
+
+def uneven() -> Splits:
+    """250 images in three classes, a fifth of each held out: 200 to train on."""
+    return hold_out(Arrays(np.zeros((250, 2, 2, 1), np.uint8), UNEVEN, ("a", "b", "c")), 0.2)
+
+
+def test_smaller_amounts_of_training_images_are_within_larger_ones() -> None:
+    splits, before = uneven(), set()
+    for amount, count in ((3, 3), (0.1, 20), (50, 50), (0.5, 100), (199, 199), (200, 200)):
+        less = with_train_images(splits, amount)
+        assert len(less.train) == count
+        assert (less.test, less.validation, less.whole) == (splits.test, None, splits.whole)
+        assert less.notes[:-1] == splits.notes
+        assert less.notes[-1] == f"trained on {count} of 200 training images (always the same)"
+        chosen = set(less.train.indices.tolist())
+        assert chosen > before
+        before = chosen
+    assert with_train_images(splits, 0.5).train.labels.counts(3) == [80, 16, 4]
+    assert with_train_images(splits, 3).train.labels.counts(3) == [1, 1, 1]
+    all_ = with_train_images(splits, 200).train
+    assert all_.indices.tolist() == list(range(200))  # the very same data
+    assert with_train_images(splits, 0) is splits
+
+
+def test_the_training_images_chosen_never_change() -> None:
+    """A figure for 10 images, published years ago, can be measured again."""
+    chosen = with_train_images(uneven(), 10).train
+    assert chosen.indices.tolist() == [6, 65, 71, 90, 92, 105, 153, 159, 165, 168]
+
+
+@pytest.mark.parametrize(
+    ("amount", "message"),
+    [
+        (201, "there are only 200 training images: choose a --train-images of at most 200, not "),
+        (2, "2 training images cannot show every class: choose a --train-images of at least 3"),
+        (0.001, "0 training images cannot show every class: choose a --train-images of at least 3"),
+    ],
+)
+def test_too_many_training_images_or_too_few(amount: float, message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        with_train_images(uneven(), amount)
+    assert str(caught.value).startswith(message)
+    advice = re.search(r"(?:most|least) (\d+)", str(caught.value))
+    assert advice is not None
+    assert len(with_train_images(uneven(), int(advice[1])).train) == int(advice[1])

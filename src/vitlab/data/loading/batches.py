@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from vitlab.data.augment.policy import draws_needed
 from vitlab.data.decode import crop
 from vitlab.data.decode.pixels import ChooseBox, Pixels
-from vitlab.data.loading.order import batch_samples, draws, slice_of
+from vitlab.data.loading.order import Groups, batch_samples, draws, slice_of
 from vitlab.data.settings import Augment
 from vitlab.data.sources.protocol import Source
 from vitlab.errors import ImageError
@@ -81,6 +81,8 @@ class TrainingBatches(Dataset[Batch]):
         batch: images per batch
         rank: of this process
         processes: that share each batch
+        groups: the images of each class, to draw every class equally often; None: every image once
+            per epoch
     """
 
     source: Source
@@ -90,10 +92,13 @@ class TrainingBatches(Dataset[Batch]):
     batch: int
     rank: int = 0
     processes: int = 1
+    groups: Groups | None = None
 
     def __getitem__(self, k: int) -> Batch:
         """Return batch k of the endless stream."""
-        samples = batch_samples(self.seed, k, len(self.source), self.batch, self.augment.repeats)
+        samples = batch_samples(
+            self.seed, k, len(self.source), self.batch, self.augment.repeats, self.groups
+        )
         own = slice_of(len(samples), self.rank, self.processes)
         samples = samples[own.start : own.stop]
         count = crop.DRAWS + draws_needed(self.augment)

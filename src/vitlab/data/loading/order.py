@@ -2,14 +2,19 @@
 
 The images of all epochs, each epoch in its own order, form one endless stream; batch k is its k-th
 stretch of `batch` images. It does not depend on where a run stopped, how many processes load the
-images or how many devices share a batch, and every image occurs once per epoch.
+images or how many devices share a batch. Every image occurs once per epoch, unless classes are
+drawn equally often (`Groups`).
 """
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+BALANCED = 2**40  # separates the orders within classes from those of epochs
 
 
 def batch_places(k: int, images: int, batch: int) -> list[tuple[int, int]]:
@@ -17,10 +22,35 @@ def batch_places(k: int, images: int, batch: int) -> list[tuple[int, int]]:
     return [divmod(position, images) for position in range(k * batch, (k + 1) * batch)]
 
 
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """The images of each class, to draw every class equally often.
+
+    Attributes:
+        members: indices of the images of each class that has any, int64 (n,) each
+    """
+
+    members: tuple[NDArray[np.int64], ...]
+
+    @classmethod
+    def of(cls, classes: NDArray[np.integer[Any]]) -> Self:
+        """Group images, given the class of each, (n,)."""
+        order = np.argsort(classes, kind="stable")
+        _, starts = np.unique(classes[order], return_index=True)
+        return cls(tuple(np.split(order, starts[1:])))
+
+
 def batch_samples(
-    seed: int, k: int, images: int, batch: int, repeats: int = 1
+    seed: int,
+    k: int,
+    images: int,
+    batch: int,
+    repeats: int = 1,
+    groups: Groups | None = None,
 ) -> list[tuple[int, int, int]]:
-    """Return (epoch, index of the image, number of its copy) of each sample of batch k.
+    """Return (times drawn before, index of the image, number of its copy) of batch k's samples.
+
+    Without `groups`, an image has been drawn before as often as there were epochs before.
 
     Repeated augmentation (Hoffer et al., 2020; the sampler of DeiT): each image occurs `repeats`
     times in a row in the endless stream, so an epoch of `images` samples covers the first part of
@@ -30,7 +60,11 @@ def batch_samples(
     samples = []
     for epoch, place in batch_places(k, images, batch):
         which, copy = divmod(place, repeats)
-        samples.append((epoch, int(epoch_order(seed, epoch, images)[which]), copy))
+        if groups is None:
+            samples.append((epoch, int(epoch_order(seed, epoch, images)[which]), copy))
+        else:
+            drawn = balanced_order(seed, epoch, -(-images // repeats), groups)[which]
+            samples.append((int(drawn[0]), int(drawn[1]), copy))
     return sorted(samples, key=lambda sample: sample[2])  # stable: else in the stream's order
 
 
@@ -46,6 +80,31 @@ def slice_of(count: int, rank: int, size: int) -> range:
 def epoch_order(seed: int, epoch: int, images: int) -> NDArray[np.int64]:
     """Return the order of an epoch: a permutation of the images drawn from (seed, epoch)."""
     return np.random.default_rng((seed, epoch)).permutation(images)
+
+
+@lru_cache(maxsize=2)
+def balanced_order(seed: int, epoch: int, count: int, groups: Groups) -> NDArray[np.int64]:
+    """Return (times drawn before, index) of the `count` images of an epoch: (count, 2).
+
+    The classes take turns in one endless row of turns, of which an epoch takes the next `count`, in
+    an order drawn from (seed, epoch): in no epoch do two classes differ by more than one image.
+    Each class goes through all of its images, in an order drawn from (seed, class, round), before
+    it begins its next round, so that its images too differ by at most one. Nothing depends on what
+    was drawn before.
+    """
+    classes = len(groups.members)
+    turns = epoch * count + np.random.default_rng((seed, epoch)).permutation(count)
+    chosen = np.empty((count, 2), np.int64)
+    by_class = np.argsort(turns % classes, kind="stable")
+    ends = np.cumsum(np.bincount(turns % classes, minlength=classes))
+    for number, members in enumerate(groups.members):
+        own = by_class[ends[number - 1] if number else 0 : ends[number]]
+        rounds, places = np.divmod(turns[own] // classes, len(members))
+        for each in np.unique(rounds):
+            now = rounds == each
+            order = np.random.default_rng((seed, BALANCED, number, each)).permutation(members)
+            chosen[own[now], 0], chosen[own[now], 1] = each, order[places[now]]
+    return chosen
 
 
 def draws(seed: int, epoch: int, index: int, count: int, copy: int = 0) -> NDArray[np.float32]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from vitlab.data.sources.protocol import Source, Subset, counts
-from vitlab.errors import DataError
+from vitlab.errors import DataError, OptionError
 
 NAMES = {
     "train": ("train", "training"),
@@ -125,6 +125,40 @@ def with_validation(splits: Splits) -> Splits:
         f"when to stop (always the same): {len(inner.test):,} images"
     )
     return replace(splits, train=inner.train, validation=inner.test, notes=[*splits.notes, note])
+
+
+def with_train_images(splits: Splits, amount: float) -> Splits:
+    """Return the same splits with fewer training images, the same share of each class.
+
+    The choice belongs to the data: it is the same in every run, and contains that of any smaller
+    amount. It contains an image of each class; of images with several labels, the rest are drawn
+    whatever their labels. Validation and test images stay as they are.
+
+    Args:
+        splits: all there is
+        amount: number of images, or a share below 1; 0 for all
+
+    Raises:
+        OptionError: more images than there are, or fewer than show every class.
+    """
+    if not amount:
+        return splits
+    source, whole = splits.train, len(splits.train)
+    count = round(amount * whole) if amount < 1 else int(amount)
+    if count > whole:
+        raise OptionError(
+            f"there are only {whole:,} training images: choose a --train-images of at most "
+            f"{whole}, not {count}"
+        )
+    order, least = source.labels.nested(np.random.default_rng(SPLIT_SEED))
+    if count < least:
+        raise OptionError(
+            f"{count:,} training images cannot show every class: choose a --train-images of at "
+            f"least {least}"
+        )
+    note = f"trained on {count:,} of {whole:,} training images (always the same)"
+    train = Subset(source, np.sort(order[:count]))
+    return replace(splits, train=train, notes=[*splits.notes, note])
 
 
 def fingerprint(source: Source) -> str:

@@ -14,7 +14,7 @@ from vitlab.distributed.parallel import is_sharded, one_pass, replicated
 from vitlab.distributed.shares import passes
 from vitlab.distributed.world import ALONE, World
 from vitlab.models.model import Model
-from vitlab.objectives.objective import objective_of
+from vitlab.objectives.objective import Objective, objective_of
 from vitlab.optim.optimizers import set_rate
 from vitlab.optim.sam import statistics_kept, uphill
 from vitlab.optim.sliced import full
@@ -33,6 +33,7 @@ class Trainer:
         recipe: augmentation, objective, precision, clipping, SAM, batch size
         world: this process among those that share every batch
         compiled: whether forward and backward pass are compiled
+        objective: what is minimized; None for the recipe's, if it needs no counts of the classes
 
     Attributes:
         micro_batch: images per pass (0: the whole batch)
@@ -41,11 +42,16 @@ class Trainer:
     """
 
     def __init__(
-        self, model: Model, recipe: Recipe, world: World = ALONE, compiled: bool = False
+        self,
+        model: Model,
+        recipe: Recipe,
+        world: World = ALONE,
+        compiled: bool = False,
+        objective: Objective | None = None,
     ) -> None:
         self.model, self.recipe, self.world = model, recipe, world
         self.device = next(model.parameters()).device
-        self.objective = objective_of(recipe.objective)
+        self.objective = objective or objective_of(recipe.objective)
         self.engine = Engine(
             model, recipe.precision, compiled, lambda network: replicated(network, world)
         )

@@ -1,0 +1,91 @@
+"""What is done about uneven classes: when it is decided, and by what weights."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.data.labels import Labels
+from vitlab.errors import OptionError
+from vitlab.recipes.choices import Objective
+
+UNEVEN = 10.0
+"""Largest over smallest class from which `balance=auto` weighs: the mildest imbalance of the
+long-tailed CIFAR sets of Cui et al. (2019). Below it a run stays what it is without the option."""
+
+
+def imbalance(counts: Sequence[int]) -> float:
+    """Return how many times the smallest class, of those with images, goes into the largest."""
+    some = [count for count in counts if count]
+    return max(some) / min(some)
+
+
+def decided(options: Objective, labels: Labels, classes: int) -> tuple[Objective, list[str]]:
+    """Decide what `balance=auto` leaves to the data, and say so in one line if classes are uneven.
+
+    Args:
+        options: of the recipe
+        labels: of the training images
+        classes: their number
+
+    Returns:
+        The options without `auto`, and lines for the user.
+
+    Raises:
+        OptionError: sampling by class where images have several.
+    """
+    if labels.several:
+        if options.balance == "sampling":
+            raise OptionError(
+                "balance=sampling draws images by their class, but these have several: use "
+                "--balance weights or --balance focal"
+            )
+        return _chosen(options, "none"), []  # the yes and no of a class are uneven by nature
+    ratio = imbalance(labels.counts(classes))
+    if ratio < UNEVEN:
+        return _chosen(options, "none"), []
+    found = f"the largest class has {ratio:,.0f} times the images of the smallest"
+    if options.balance == "auto":
+        line = f"{found}: images are weighted by their class (--balance weights)"
+        return _chosen(options, "weights"), [line]
+    if options.balance == "none":
+        return options, [f"{found}: --balance weights, sampling or focal would make up for it"]
+    return options, []
+
+
+def class_weights(labels: Labels, classes: int, beta: float = 1.0) -> NDArray[np.float32]:
+    """Return how much an image counts for its class.
+
+    The weight is inverse to the number n of images of the class or, with beta below 1, to their
+    effective number (1 - beta^n) / (1 - beta) (Cui et al., 2019, eq. 2). The mean weight of the
+    training images is 1, so that learning rates keep their meaning; with beta 1, the weights are
+    those that scikit-learn calls balanced: images / (classes * n).
+
+    Args:
+        labels: of the training images
+        classes: their number
+        beta: in [0, 1]; 0 weighs all images alike
+
+    Returns:
+        One class per image: (classes,), 0 for a class without images. Several: (2, classes), the
+        weights of "no" and of "yes", each class being a question of its own.
+    """
+    yes = np.array(labels.counts(classes), np.float64)
+    if labels.several:
+        table = np.stack([len(labels) - yes, yes])
+        return np.stack([_inverse(each, beta) for each in table.T], axis=1).astype(np.float32)
+    return _inverse(yes, beta).astype(np.float32)
+
+
+def _inverse(counts: NDArray[np.float64], beta: float) -> NDArray[np.float64]:
+    """Return weights of groups of so many images, whose mean over all images is 1."""
+    effective = counts if beta == 1 else -np.expm1(counts * np.log(beta)) if beta else counts > 0
+    weights = np.divide(1.0, effective, out=np.zeros_like(counts), where=counts > 0)
+    return weights * (counts.sum() / (weights * counts).sum())
+
+
+def _chosen(options: Objective, balance: Literal["none", "weights"]) -> Objective:
+    """Return the options with `auto` replaced."""
+    return replace(options, balance=balance) if options.balance == "auto" else options

@@ -1,0 +1,167 @@
+"""Runs on uneven classes, and on some of the training images."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+import vitlab
+from conftest import TINY, call, photo_folder
+from steps import asked_to_stop
+from vitlab.data.loading.batches import TrainingBatches
+from vitlab.data.loading.loader import training_loader
+from vitlab.data.loading.order import Groups
+from vitlab.data.settings import Augment
+from vitlab.data.sources.opening import open_data
+from vitlab.errors import OptionError
+from vitlab.files import sha256
+from vitlab.recipes.recipe import Host
+from vitlab.training.stop import Interrupted
+
+QUICK = TINY | {"epochs": 2, "batch": 16, "image_size": 16}
+HOST = Host(workers=0)
+
+
+@pytest.fixture
+def uneven(tmp_path: Path) -> Path:
+    """Three classes of 50, 10 and 5 pictures, of which 40, 8 and 4 are to train on."""
+    return photo_folder(tmp_path / "photos", {"blue": 50, "green": 10, "red": 5})
+
+
+def weights(run: vitlab.Run) -> str:
+    return sha256(run.folder / "model" / "model.safetensors")
+
+
+def table(run: Path, name: str) -> dict[str, object]:
+    return dict(tomllib.loads((run / "run.toml").read_text())[name])
+
+
+def test_every_process_and_worker_gets_its_share_of_the_same_balanced_batches(uneven: Path) -> None:
+    source = open_data(str(uneven)).train
+    config = vitlab.create("ViT-Ti/4", image_size=16, classes=3).config
+    groups = Groups.of(source.labels.values)
+
+    def batches(rank: int = 0, size: int = 1) -> TrainingBatches:
+        return TrainingBatches(source, config, Augment(area=0.5), 3, 12, rank, size, groups)
+
+    whole = [batches()[k] for k in range(6)]
+    for size in (2, 4):
+        for k, want in enumerate(whole):
+            parts = [batches(rank, size)[k] for rank in range(size)]
+            for name in ("images", "labels", "draws", "indices"):
+                got = torch.cat([getattr(part, name) for part in parts])
+                assert torch.equal(got, getattr(want, name))
+    for workers in (1, 2):
+        for got, want in zip(training_loader(batches(), 2, 6, workers), whole[2:], strict=True):
+            assert torch.equal(got.images, want.images)
+            assert torch.equal(got.draws, want.draws)
+    labels = torch.cat([each.labels for each in whole])[:52]  # an epoch
+    assert sorted(labels.bincount().tolist()) == [17, 17, 18]
+
+
+@pytest.mark.parametrize("balance", ["weights", "sampling", "focal"])
+def test_stopped_and_resumed_the_bits_are_the_same(
+    uneven: Path, tmp_path: Path, balance: str
+) -> None:
+    recipe = vitlab.recipe("small", str(uneven), balance=balance, mixup=0.2, **QUICK)
+    whole = vitlab.train(recipe, tmp_path / "whole", host=HOST)
+    with asked_to_stop(3), pytest.raises(Interrupted):
+        vitlab.train(recipe, tmp_path / "run", host=HOST)
+    run = vitlab.train(recipe, tmp_path / "run", resume=True, host=Host(workers=1))
+    assert weights(run) == weights(whole)
+    none = vitlab.recipe("small", str(uneven), balance="none", mixup=0.2, **QUICK)
+    assert weights(vitlab.train(none, tmp_path / "none", host=HOST)) != weights(whole)
+
+
+def test_very_uneven_classes_are_weighted_and_a_line_says_so(
+    uneven: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", str(uneven), "--out", str(tmp_path / "run"), "--workers", "0"]
+    words += [f"--{key.replace('_', '-')}={value}" for key, value in QUICK.items()]
+    status, _, err = call(capsys, *words)
+    assert status == 0
+    assert "training images per class: blue 40, green 8, red 4" in err
+    assert "always answering 'blue' would be right for 76.9% of the test images" in err
+    line = "the largest class has 10 times the images of the smallest: images are weighted by their"
+    assert err.count(line) == 1
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert line in report
+    assert "the most frequent class alone: 76.9%" in report
+    assert table(tmp_path / "run", "objective")["balance"] == "weights"
+    named = vitlab.recipe("small", str(uneven), balance="weights", **QUICK)
+    same = vitlab.train(named, tmp_path / "named", host=HOST)
+    assert weights(same) == sha256(tmp_path / "run" / "model" / "model.safetensors")
+
+
+def test_a_run_that_goes_on_keeps_what_was_decided(uneven: Path, tmp_path: Path) -> None:
+    """Also one of the time before there was anything to decide."""
+    auto = vitlab.recipe("small", str(uneven), **QUICK)
+    none = vitlab.recipe("small", str(uneven), balance="none", **QUICK)
+    assert auto.objective.balance == "auto"
+    whole = vitlab.train(none, tmp_path / "whole", host=HOST)
+    with asked_to_stop(3), pytest.raises(Interrupted):
+        vitlab.train(none, tmp_path / "run", host=HOST)
+    file = tmp_path / "run" / "run.toml"
+    old = "".join(
+        line
+        for line in file.read_text().splitlines(keepends=True)
+        if not line.startswith(("balance", "weight_beta", "focal_gamma", "train_images"))
+    )
+    assert len(old) < len(file.read_text())
+    file.write_text(old)
+    run = vitlab.train(auto, tmp_path / "run", resume=True, host=HOST)
+    assert weights(run) == weights(whole)
+
+
+def test_even_classes_are_left_alone(photos: Path, tmp_path: Path) -> None:
+    run = vitlab.train(vitlab.recipe("small", str(photos), **QUICK), tmp_path / "a", host=HOST)
+    assert table(run.folder, "objective")["balance"] == "none"
+    none = vitlab.recipe("small", str(photos), balance="none", **QUICK)
+    assert weights(vitlab.train(none, tmp_path / "b", host=HOST)) == weights(run)
+
+
+# Some of the training images
+
+
+def test_a_share_of_the_training_images(uneven: Path, tmp_path: Path) -> None:
+    recipe = vitlab.recipe("small", str(uneven), train_images=0.5, **QUICK)
+    run = vitlab.train(recipe, tmp_path / "run", host=HOST)
+    assert table(run.folder, "data")["train_images"] == 26
+    assert run.model.provenance["train_images"] == 26
+    assert "trained on 26 of 52 training images" in (run.folder / "report.html").read_text()
+    counted = vitlab.recipe("small", str(uneven), train_images=26, **QUICK)
+    same = vitlab.train(counted, tmp_path / "same", host=HOST)
+    assert weights(same) == weights(run)
+    with asked_to_stop(2), pytest.raises(Interrupted):
+        vitlab.train(recipe, tmp_path / "stopped", host=HOST)
+    again = vitlab.train(counted, tmp_path / "stopped", resume=True, host=HOST)
+    assert weights(again) == weights(run)
+    with pytest.raises(ValueError, match="was started with train_images=26, not 0"):
+        whole = vitlab.recipe("small", str(uneven), **QUICK)
+        vitlab.train(whole, tmp_path / "run", resume=True, host=HOST)
+
+
+def test_evaluation_uses_exactly_what_training_held_out(uneven: Path, tmp_path: Path) -> None:
+    for name, more in (("less", {}), ("patient", {"patience": 5})):
+        recipe = vitlab.recipe("small", str(uneven), train_images=20, **QUICK | more)
+        run = vitlab.train(recipe, tmp_path / name, host=HOST)
+        figures = vitlab.evaluate(vitlab.load(run.folder), str(uneven))
+        assert figures["images"] == run.metrics["images"] == 13
+        assert figures["accuracy"] == run.metrics["accuracy"]
+        assert figures["nll"] == pytest.approx(run.metrics["nll"])
+        assert figures["split"] == "test"
+        held = "to decide when to stop (always the same): 5 images"  # as without train_images
+        assert (held in (run.folder / "report.html").read_text()) == (name == "patient")
+
+
+def test_wrong_amounts_leave_no_folder(uneven: Path, tmp_path: Path) -> None:
+    for amount, message in ((53, "there are only 52 training images"), (2, "cannot show every")):
+        recipe = vitlab.recipe("small", str(uneven), train_images=amount, **QUICK)
+        with pytest.raises(OptionError, match=message) as caught:
+            vitlab.train(recipe, tmp_path / "run", host=HOST)
+        assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+    for wrong in (2.5, -1, "many"):
+        with pytest.raises(OptionError, match="train_images must be"):
+            vitlab.recipe("small", str(uneven), train_images=wrong)

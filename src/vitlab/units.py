@@ -16,6 +16,7 @@ SHARES = {
     "map": "map",
     "micro_f1": "micro F1",
     "macro_f1": "macro F1",
+    "majority": "largest class alone",
 }
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 

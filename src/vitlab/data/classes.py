@@ -5,7 +5,8 @@ import numpy as np
 from vitlab.data.sources.protocol import counts
 from vitlab.data.sources.splits import Splits
 
-FEW = 12  # classes that are listed
+FEW = 12  # classes that are listed with their counts
+SHOWN = 3  # classes that are listed as missing
 
 
 def class_lines(splits: Splits) -> list[str]:
@@ -26,6 +27,25 @@ def class_lines(splits: Splits) -> list[str]:
     if (usual := most_frequent(splits)) is not None:
         name, share = usual
         lines.append(f"always answering {name!r} would be right for {share:.1%} of the test images")
+    return lines
+
+
+def missing_lines(splits: Splits) -> list[str]:
+    """Return a line for each split that lacks classes; which training lacks is said only there."""
+    words, lines, said = {"train": "training"}, [], set[str]()
+    for part, source in splits.parts.items():
+        missing = [name for name, count in counts(source).items() if not count]
+        lacking = [name for name in missing if name not in said]
+        if part == "train":
+            said.update(missing)
+        if not lacking:
+            continue
+        if len(lacking) > SHOWN:
+            which = f"{len(lacking):,} classes: {', '.join(lacking[:SHOWN])}, …"
+        else:
+            *first, last = lacking
+            which = f"the classes {', '.join(first)} and {last}" if first else f"the class {last}"
+        lines.append(f"the {words.get(part, part)} images have none of {which}")
     return lines
 
 

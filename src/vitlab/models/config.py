@@ -276,11 +276,9 @@ class ViTConfig(ModelConfig):
                 f"{' or '.join(map(str, near))} would"
             )
         if any(side % self.patch for side in self.size):
-            fits = [sorted({max(1, n // self.patch), n // self.patch + 1}) for n in self.size]
-            sizes = [" or ".join(str(k * self.patch) for k in side) for side in fits]
-            fit = sizes[0] if sizes[0] == sizes[1] else f"({sizes[0]}, {sizes[1]})"
             raise OptionError(
-                f"image_size={self.image_size} is not a multiple of patch={self.patch}: try {fit}"
+                f"image_size={self.image_size} is not a multiple of patch={self.patch}: try "
+                f"{nearest_sizes(self.size, self.patch)}"
             )
 
     def _check_pool(self) -> None:
@@ -333,7 +331,8 @@ class ResNetConfig(ModelConfig):
         if self.attention == "axial" and any(side % stride for side in self.size):
             raise OptionError(
                 f"image_size={self.image_size} is not a multiple of {stride}, which an Axial "
-                f"ResNet of {len(self.stages)} stages needs"
+                f"ResNet of {len(self.stages)} stages needs: try "
+                f"{nearest_sizes(self.size, stride)}"
             )
 
     @property
@@ -352,6 +351,18 @@ class ResNetConfig(ModelConfig):
         rows, columns = self.size
         stride = map_stride(self.stages)
         return -(-rows // stride), -(-columns // stride)
+
+
+def nearest_sizes(size: tuple[int, int], step: int) -> str:
+    """Describe the multiples of `step` next to an image size: `224 or 240`, a pair if not square.
+
+    Args:
+        size: rows and columns
+        step: pixels
+    """
+    near = [sorted({max(1, side // step), side // step + 1}) for side in size]
+    words = [" or ".join(str(count * step) for count in side) for side in near]
+    return words[0] if words[0] == words[1] else f"({words[0]}, {words[1]})"
 
 
 def map_stride(stages: tuple[int, ...]) -> int:

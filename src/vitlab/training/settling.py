@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from vitlab.data.classes import missing_lines
 from vitlab.data.sources.splits import Splits, with_train_images
 from vitlab.objectives.balance import decided
 from vitlab.recipes.recipe import Recipe
@@ -29,5 +30,5 @@ def settled(recipe: Recipe, splits: Splits, before: Recipe | None) -> tuple[Reci
     if before is not None and objective.balance == "auto":
         objective = replace(objective, balance=before.objective.balance)
     objective, notes = decided(objective, splits.train.labels, len(splits.classes))
-    splits = replace(splits, notes=[*splits.notes, *notes])
+    splits = replace(splits, notes=[*splits.notes, *missing_lines(splits), *notes])
     return replace(recipe, data=data, objective=objective), splits

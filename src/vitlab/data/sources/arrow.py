@@ -228,6 +228,7 @@ def _labels(
     if isinstance(kind, datasets.List) and isinstance(kind.feature, datasets.ClassLabel):
         own = [tuple(map(str, each or ())) for each in rows.select_columns([column])[:][column]]
         return index_labels(own, title, classes, kind.feature.names)
+    check_labeled(rows, column, title)
     values = rows.select_columns([column]).with_format("numpy")[:][column]
     if isinstance(kind, datasets.ClassLabel):
         names = list(kind.names)
@@ -242,6 +243,21 @@ def _labels(
     if classes is None:
         return labels, tuple(names)
     return SingleLabels(_by_name(labels.values, names, classes, title)), tuple(classes)
+
+
+def check_labeled(rows: Any, column: str, title: str) -> None:
+    """Refuse rows without a label.
+
+    Raises:
+        DataError: the first such row.
+    """
+    cells = rows.select_columns([column]).with_format("arrow")[:][column]
+    without = np.flatnonzero(cells.is_null(nan_is_null=True).to_numpy())
+    if len(without):
+        raise DataError(
+            f"{title}: row {without[0]} has no label ({len(without):,} of {len(rows):,} rows): "
+            "remove such rows, or label them"
+        )
 
 
 def _by_name(

@@ -96,8 +96,7 @@ def class_folders(root: Path, classes: Sequence[str] | None = None) -> tuple[Fil
     names = Names.of(str(path.relative_to(root)) for own in found.values() for path in own)
     files = Files(root, names, SingleLabels(np.array(labels, np.int64)), order)
     notes = [f"skipped class folder {root / name}: no images" for name in images.keys() - found]
-    missing = [f"{root} has no images of class {name!r}" for name in order if name not in found]
-    return files, sorted(notes) + missing
+    return files, sorted(notes)
 
 
 def image_files(folder: Path) -> list[Path]:

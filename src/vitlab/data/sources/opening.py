@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 
+from vitlab.data.labels import check_classes
 from vitlab.data.sources.arrays import open_digits
 from vitlab.data.sources.arrow import open_hub, open_parquet
 from vitlab.data.sources.folders import open_folder
 from vitlab.data.sources.lists import open_list
+from vitlab.data.sources.protocol import counts
 from vitlab.data.sources.splits import Request, Splits
 from vitlab.data.sources.tar_shards import open_shards
 from vitlab.data.vtab.layouts import open_vtab
@@ -50,6 +52,20 @@ def open_data(data: str, test_fraction: float = 0.2, classes: tuple[str, ...] = 
         raise DataError(f"no such file or folder: {data}")
     if not classes and len(splits.classes) < 2:
         raise DataError(f"{data} has only one class ({splits.classes[0]!r}); at least 2 are needed")
+    if not classes and splits.whole is None:
+        check_trained(splits, data)
     if not len(splits.train) or not len(splits.test):
         raise DataError(f"{data} has too few images to hold some out for testing")
     return splits
+
+
+def check_trained(splits: Splits, data: str) -> None:
+    """Refuse classes that are known by name, but of which only another split has images.
+
+    Raises:
+        DataError: the first such class.
+    """
+    learned = [name for name, count in counts(splits.train).items() if count]
+    for part, source in splits.parts.items():
+        found = [name for name, count in counts(source).items() if count]
+        check_classes(found, learned, f"{data} {part}")

@@ -1,0 +1,73 @@
+"""A resolution that the patch does not divide, through every face, and the advice followed."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import vitlab
+from conftest import QUICK, call, photo_folder
+from vitlab.errors import OptionError
+from vitlab.recipes.model_part import model_part
+from vitlab.recipes.recipe import Host
+
+ADVICE = re.compile(r"^image_size=.+ is not a multiple of [^:]*?(\d+)[^:]*: try (.+)$")
+NARROW = "ViT(width=16,depth=1,heads=2,mlp=32)"
+
+
+def advised(message: str) -> list[tuple[int, int]]:
+    """The sizes that a message recommends: `16 or 20`, or `(16 or 20, 28 or 32)`."""
+    found = ADVICE.match(message)
+    assert found is not None, message
+    sides = [[int(side) for side in re.findall(r"\d+", part)] for part in found[2].split(",")]
+    assert all(side % int(found[1]) == 0 for each in sides for side in each)
+    return list(zip(sides[0], sides[-1], strict=True))
+
+
+FACES: dict[str, Callable[[int | tuple[int, int]], object]] = {
+    "create": lambda size: vitlab.create(f"{NARROW}/16", classes=3, image_size=size),
+    "recipe": lambda size: vitlab.recipe("small", "x", model=f"{NARROW}/16", image_size=size),
+    "changed": lambda size: vitlab.recipe("small", "x").changed(image_size=size),
+    "part": lambda size: model_part(f"{NARROW}/16", image_size=size).check(),
+    "axial": lambda size: vitlab.create("Axial-ResNet-50", classes=3, image_size=size),
+    "patch first": lambda size: vitlab.recipe("small", "x", patch=16, image_size=size),
+}
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("size", [225, 9, (32, 40), (17, 16)])
+def test_python(face: str, size: int | tuple[int, int]) -> None:
+    with pytest.raises(OptionError) as caught:
+        FACES[face](size)
+    for better in advised(str(caught.value)):
+        FACES[face](better)
+
+
+def test_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    commands = {
+        "measure": ["measure", f"{NARROW}/4", "--image-size"],
+        "train": ["train", "digits", "--out", str(out), *QUICK, "--image-size"],
+    }
+    for name, words in commands.items():
+        status, stdout, err = call(capsys, *words, "18")
+        assert (status, stdout) == (2, "")
+        last = err.splitlines()[-1]
+        assert last.startswith(f"vitlab {name}: ")
+        assert not out.exists()
+        better = advised(last.removeprefix(f"vitlab {name}: "))
+        assert better == [(16, 16), (20, 20)]
+        assert call(capsys, *words, "16")[0] == 0
+
+
+def test_a_size_that_comes_from_the_images(tmp_path: Path) -> None:
+    data = photo_folder(tmp_path / "photos", {"blue": 5, "red": 5}, 30, 18)
+    how = {"model": f"{NARROW}/4", "epochs": 1, "batch": 8}
+    with pytest.raises(OptionError) as caught:
+        vitlab.train(vitlab.recipe("small", str(data), **how), tmp_path / "run")
+    assert str(caught.value).startswith("image_size=(30, 18)")
+    assert not (tmp_path / "run").exists()
+    for number, size in enumerate(advised(str(caught.value))):
+        recipe = vitlab.recipe("small", str(data), image_size=size, **how)
+        vitlab.train(recipe, tmp_path / str(number), host=Host(workers=0))

@@ -67,7 +67,7 @@ def finetune(model: str = "") -> Recipe:
         start=Start(weights=BACKBONE),
         model=model_part(model, drop_path=0.1),
         augment=Augment(area=0.35, flip=True),
-        objective=Objective(label_smoothing=0.1),
+        objective=Objective(label_smoothing=0.1, balance="auto"),
         optimizer=Optimization(lr=5e-4, weight_decay=0.05, layer_decay=0.75),
         schedule=Schedule(warmup=3),
         average=Average(ema=0.99),

@@ -48,7 +48,6 @@ class Data(Options):
         "part to test on in k-fold cross-validation, as 2/5: the second of five parts of the "
         "training images, or of all images where the data comes unsplit (empty: off)",
     )
-
     train_images: int | float = option(
         0,
         "train on so many of the training images, or on this share of them (0.1 or 10%), the same "

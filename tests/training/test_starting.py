@@ -23,7 +23,7 @@ from vitlab.weights.identity import fingerprint
 SHAPE = "ViT(width=16,depth=2,heads=2,mlp=32)/4"
 QUICK: dict[str, Any] = {"steps": 3, "batch": 16, "ema": 0.5, "lr": 1e-2}
 HOST = Host(workers=0)
-MODES = ("all", "attention", "ffn", "head", "norms")
+MODES = ("all", "attention", "ffn", "head", "norms", "lora")
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,11 @@ def test_only_the_named_parameters_change(
     changed = {name for name, value in bits(model).items() if value != before[name]}
     batch_norm = {name for name in before if "running" in name or "num_batches" in name}
     assert batch_norm
-    assert changed == free_names(model, tune) | (batch_norm if tune in ("all", "norms") else set())
+    free = free_names(model, tune)
+    free |= batch_norm if tune in ("all", "norms") else set()
+    if tune == "lora":  # its products are in the matrices
+        free |= {n for n in before if n.endswith(("qkv.weight", "project.weight"))}
+    assert changed == free
 
 
 @pytest.mark.parametrize("tune", MODES)

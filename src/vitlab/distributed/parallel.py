@@ -11,6 +11,7 @@ from vitlab.distributed.world import World
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
 from vitlab.optim.sliced import full
+from vitlab.tuning.lora import is_injected, merged
 
 
 def shard(model: Model, world: World) -> None:
@@ -63,8 +64,13 @@ def one_pass(network: nn.Module, *, last: bool, counts: bool) -> Iterator[None]:
         yield
 
 
-def unsharded(model: Model) -> Model:
-    """Return the whole model in every process; a model that is not sharded is returned itself."""
+def plain(model: Model) -> Model:
+    """Return the whole model in every process, with LoRA's products in its weights.
+
+    A model that is neither sharded nor has such products is returned itself.
+    """
+    if is_injected(model):
+        return merged(model).requires_grad_(False)
     if not is_sharded(model):
         return model
     copy = assemble(model.config, {name: full(w) for name, w in model.state_dict().items()})

@@ -27,7 +27,7 @@ from vitlab.training import tracking
 from vitlab.training.saving.state import State
 from vitlab.training.settling import settled
 from vitlab.training.starting import config_from, made_from, starting_model
-from vitlab.tuning.free import freeze, train_mode
+from vitlab.tuning.begin import begin_tuning
 from vitlab.weights.identity import fingerprint as fingerprint_of
 
 
@@ -136,8 +136,7 @@ def first_state(task: Task, device: torch.device, world: World) -> State:
         model = build(task.config, generator)
     else:
         model = made_from(task.base, task.config, recipe.start)
-    freeze(model, recipe.start.tune)
-    train_mode(model)
+    begin_tuning(model, recipe.start, generator)
     model.to(device)
     model.provenance = provenance(task)
     if world.size > 1:

@@ -12,7 +12,7 @@ from vitlab import device as devices
 from vitlab.data.classes import class_lines, most_frequent
 from vitlab.data.loading.cache import cached
 from vitlab.distributed.launch import joined
-from vitlab.distributed.parallel import unsharded
+from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import World
 from vitlab.errors import RunError
 from vitlab.evaluation.intervals import with_intervals
@@ -185,7 +185,7 @@ def _announce(task: Task, session: Session) -> None:
 
 def _conclude(task: Task, session: Session, world: World) -> Run:
     """Save the model, test it, write the report, and finish the journal."""
-    model = unsharded(session.state.evaluated).eval()
+    model = plain(session.state.evaluated).eval()
     with world.agreed():
         if world.first:
             save(model, task.folder.model)

@@ -11,7 +11,7 @@ from vitlab.data.loading.loader import choose_workers, training_loader
 from vitlab.data.loading.order import Groups
 from vitlab.data.loading.workers import WorkerDiedError, deaths_explained, deaths_reported_late
 from vitlab.data.sources.protocol import Source
-from vitlab.distributed.parallel import unsharded
+from vitlab.distributed.parallel import plain
 from vitlab.distributed.shares import counted
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, DivergedError, RunError
@@ -288,7 +288,7 @@ class Session:
             with deaths_explained():
                 predictions = predict_together(
                     self.world,
-                    model or unsharded(self.state.evaluated),
+                    model or plain(self.state.evaluated),
                     source,
                     device=self.trainer.device,
                     precision=self.recipe.precision,

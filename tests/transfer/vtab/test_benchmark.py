@@ -70,6 +70,9 @@ def test_every_task_gets_its_run_and_none_is_repeated(weights: str, tmp_path: Pa
     mean = sum(row["accuracy"] for row in result["tasks"]) / 2
     assert result["mean_of_done"] == pytest.approx(mean)
     assert json.loads((out / "vtab.json").read_text()) == result
+    html = (out / "report.html").read_text()
+    assert "2 of 8 structured" not in html
+    assert all(text in html for text in ("1 of 8 structured", "No data: caltech101", "2 of 19"))
     folder = RunFolder(out / "svhn")
     assert folder.recipe.data.data == f"vtab:{root}/svhn"
     before = folder.journal.file.stat().st_mtime_ns
@@ -112,15 +115,22 @@ def test_the_highest_accuracy_is_chosen_and_ties_go_to_the_lower_rate() -> None:
 def test_a_run_that_diverges_does_not_count(
     weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def train(*args: Any, **more: Any) -> None:
-        raise DivergedError("diverged at step 1")
+    def train(recipe: vitlab.Recipe, folder: Path, **more: Any) -> vitlab.Run:
+        if recipe.optimizer.lr > 0.1 or folder.name == "svhn":
+            raise DivergedError("diverged at step 1")
+        assert folder.name.startswith("svhn-")
+        metrics = {"accuracy": 0.5, "images": 200, "seconds": 1.0}
+        return vitlab.Run(folder, metrics, None)  # type: ignore[arg-type]
 
     monkeypatch.setattr(benchmark, "train", train)
     listed(tmp_path / "svhn")
     (tmp_path / "out").mkdir()
-    result = vtab(weights, tmp_path, tmp_path / "out", setting=QUICK, host=HOST)
-    assert result["tasks"][0]["note"] == "diverged at step 1"
-    assert (result["tasks"][0]["accuracy"], result["done"]) == (None, 0)
+    setting = QUICK.changed(sweep=(0.01, 1.0))
+    result = vtab(weights, tmp_path, tmp_path / "out", setting=setting, host=HOST)
+    row = result["tasks"][0]
+    assert [each["accuracy"] for each in row["sweep"]] == [0.5, None]
+    assert (row["accuracy"], row["note"], row["lr"]) == (None, "diverged at step 1", 0.01)
+    assert result["done"] == 0
     assert ("SVHN", "0.01", "diverged", "88.9%", "87.4%", "80.9%") in table(result)
 
 

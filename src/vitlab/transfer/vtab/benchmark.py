@@ -8,6 +8,7 @@ is not published: see `Setting.augment`.
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from vitlab.options import check_known
 from vitlab.progress import say
 from vitlab.recipes.named import recipe as named
 from vitlab.recipes.recipe import Host, Recipe
+from vitlab.report.table_page import write_tables
 from vitlab.runs import default_folder
-from vitlab.training.run import Run, train
-from vitlab.transfer.vtab.scores import summary
+from vitlab.training.run import train
+from vitlab.transfer.vtab.scores import page, summary
 from vitlab.transfer.vtab.setting import GRID, STEPS, WARMUP, Setting
 
 IMAGES = 1000  # to learn from
@@ -70,11 +72,11 @@ def vtab(
         first = world.first
     if first and missing:
         say(f"no data for {len(missing)} of {len(TASKS)} tasks: {', '.join(missing)}")
-    rows = []
+    bench, rows = _Bench(weights, root, out, setting, host, command), []
     for number, task in enumerate(chosen, 1):
         if first:
             say(f"task {number} of {len(chosen)}: {task.name}")
-        rows.append(_row(task, weights, root, out, setting, host, command))
+        rows.append(bench.row(task))
     if not first:
         return {}
     known = {row["task"]: row["accuracy"] for row in rows if row["accuracy"] is not None}
@@ -86,7 +88,9 @@ def vtab(
         "missing": missing,
         "setting": setting.as_dict(),
         "run": str(out),
+        "report": str(out / "report.html"),
     }
+    write_tables(out / "report.html", page(result, command))
     write_text(out / "vtab.json", json.dumps(result, indent=1) + "\n")
     return result
 
@@ -113,42 +117,40 @@ def choose(root: Path, names: Sequence[str]) -> tuple[list[VtabTask], list[str]]
     return chosen, missing
 
 
-def _row(
-    task: VtabTask,
-    weights: str,
-    root: Path,
-    out: Path,
-    setting: Setting,
-    host: Host,
-    command: str,
-) -> dict[str, Any]:
-    """Learn one task; return its row of the table."""
-    place = root / task.name
-    row: dict[str, Any] = {"task": task.name, "group": task.group, "accuracy": None, "images": 0}
+@dataclass(frozen=True)
+class _Bench:
+    """Where the weights, the data and the runs are, and how each task is learned."""
 
-    def learn(folder: Path, prefix: str, lr: float) -> Run | None:
-        recipe = recipe_of(task, weights, f"{prefix}{place}", setting, lr)
+    weights: str
+    root: Path
+    out: Path
+    setting: Setting
+    host: Host
+    command: str
+
+    def row(self, task: VtabTask) -> dict[str, Any]:
+        """Learn one task; return its row of the table."""
+        row: dict[str, Any] = {"task": task.name, "group": task.group, "lr": self.setting.lr}
+        if self.setting.sweep is not None:
+            row["sweep"] = [
+                self.learn(task, SEARCH, rate, self.out / "sweep" / f"{task.name}-{rate:g}")
+                for rate in sorted(set(self.setting.sweep or GRID))
+            ]
+            row["lr"] = best_rate(row["sweep"])
+        return row | self.learn(task, WHOLE, row["lr"], self.out / task.name)
+
+    def learn(self, task: VtabTask, part: str, lr: float, folder: Path) -> dict[str, Any]:
+        """Train one run, or continue it; return its figures, accuracy None if it diverged."""
+        recipe = recipe_of(task, self.weights, f"{part}{self.root / task.name}", self.setting, lr)
+        found: dict[str, Any] = {"lr": lr, "accuracy": None, "run": str(folder)}
         try:
-            return train(recipe, folder, resume=folder.exists(), host=host, command=command)
+            done = train(
+                recipe, folder, resume=folder.exists(), host=self.host, command=self.command
+            )
         except DivergedError as error:
-            row["note"] = str(error)
-            return None
-
-    lr = setting.lr
-    if setting.sweep is not None:
-        grid = sorted(set(setting.sweep or GRID))
-        tried = [(rate, learn(out / "sweep" / f"{task.name}-{rate:g}", SEARCH, rate))
-                 for rate in grid]  # fmt: skip
-        row["sweep"] = [
-            {"lr": rate, "accuracy": run.metrics["accuracy"] if run else None}
-            for rate, run in tried
-        ]
-        lr = best_rate(row["sweep"])
-    folder = out / task.name
-    run = learn(folder, WHOLE, lr)
-    figures = run.metrics if run else {}
-    kept = {key: figures[key] for key in ("accuracy", "images", "seconds") if key in figures}
-    return row | {"lr": lr, "run": str(folder)} | kept
+            return found | {"note": str(error)}
+        keys = ("accuracy", "images", "seconds")
+        return found | {key: done.metrics[key] for key in keys}
 
 
 def best_rate(tried: Sequence[dict[str, Any]]) -> float:

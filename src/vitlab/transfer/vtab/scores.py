@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vitlab.data.vtab.tasks import GROUPS, TASKS
+from vitlab.report.table_page import Table, TablePage
 from vitlab.units import percent
 
 # ViT paper, Table 9: its models and their pre-training, in percent, in the order of TASKS
@@ -105,6 +106,24 @@ def _line(title: str, mean: dict[str, Any], theirs: Sequence[str]) -> tuple[str,
     known = mean["mean_of_done"]
     few = "" if known is None else f"({percent(known)})"
     return (f"{mean['done']} of {mean['of']} {title}", "", few, *theirs)
+
+
+def page(result: dict[str, Any], command: str) -> TablePage:
+    """Return the page of a result: the groups as in Figure 2, and every task."""
+    lines = table(result)
+    titles = {task.title for task in TASKS}
+    few = result["accuracy"] is None
+    lead = remark(result) if few else f"Mean of all 19 tasks: {percent(result['accuracy'])}."
+    groups = [(line[0], *line[2:]) for line in lines if line[0] not in titles]
+    about = ", ".join(f"{key} {value}" for key, value in result["setting"].items())
+    missing = [f"No data: {', '.join(result['missing'])}."] if result["missing"] else []
+    return TablePage(
+        f"VTAB-1k from {result['weights']}",
+        lead,
+        [Table("Groups", (HEAD[0], *HEAD[2:]), groups), Table("Tasks", HEAD, lines)],
+        notes=[*missing, "The other columns: ViT paper, Table 9.", f"Setting: {about}."],
+        command=command,
+    )
 
 
 def remark(result: dict[str, Any]) -> str:

@@ -5,12 +5,13 @@ from typing import Any, Literal
 
 from vitlab.commands import CROPS, DEVICE, FLIPS, OUT, PRECISION, REPLACE, WEIGHTS, WORKERS
 from vitlab.options import Options, at_least, option, when
-from vitlab.terminal import print_figures, print_table
+from vitlab.terminal import print_figures, print_rows, print_table
 from vitlab.units import percent, readable
 
 ROWS = 10  # classes in the table
 PAIRS = 5  # most confused pairs below it
 FIGURES = ("precision", "recall", "f1")
+OF_VARIANT = ("accuracy", "top5", "nll", "images")
 SUMMARY = "Measure accuracy and calibration on labeled images."
 
 
@@ -34,13 +35,63 @@ class Evaluate(Options):
     crops: Literal[1, 5, 10] = option(1, CROPS)
     out: str | None = option(None, OUT)
     replace: bool = option(False, REPLACE, only=when("out"))
+    protocol: Literal["imagenet", "real", "v2", "objectnet", "a", "r", "sketch"] | None = option(
+        None,
+        "the rules of ImageNet or one of its relatives, for a model of its classes (real: ReaL; "
+        "v2: ImageNet-V2; a, r, sketch: ImageNet-A, -R and -Sketch)",
+    )
+    real_labels: str = option("", "ReaL's file real.json", only=when("protocol", "real"))
+    outputs: Literal["auto", "all", "shared"] = option(
+        "auto",
+        "which outputs compete: all 1,000; shared, those of the classes in the data set; auto, as "
+        "its authors have it",
+        only=when("protocol"),
+    )
     device: str = option("auto", DEVICE)
     precision: Literal["fp32", "bf16"] = option("fp32", PRECISION)
     workers: int | None = option(None, WORKERS, at_least(0))
 
+    def __post_init__(self) -> None:
+        """Check every option, and that none is given that a protocol decides."""
+        super().__post_init__()
+        if self.protocol is not None:
+            from vitlab.evaluation.protocols.grading import check_alone
+
+            check_alone(split=self.split, calibrate=self.calibrate, out=self.out)
+
 
 def run(options: Evaluate) -> dict[str, Any]:
     """Evaluate; images that are skipped are reported on stderr."""
+    return _examined(options) if options.protocol else _evaluated(options)
+
+
+def _examined(options: Evaluate) -> dict[str, Any]:
+    """Evaluate by a protocol; its remarks go to stderr."""
+    import vitlab
+    from vitlab.evaluation.predictions import Views
+    from vitlab.evaluation.protocols.grading import examine
+    from vitlab.progress import Meter, say
+
+    assert options.protocol
+    with Meter(0, title="evaluating") as meter:
+        result = examine(
+            vitlab.load(options.weights),
+            options.data,
+            options.protocol,
+            real_labels=options.real_labels,
+            outputs=options.outputs,
+            device=options.device,
+            precision=options.precision,
+            workers=options.workers,
+            views=Views(options.flips, options.crops),
+            progress=lambda images, total: meter.show(images, "images", total),
+        )
+    for note in result["notes"]:
+        say(note)
+    return result
+
+
+def _evaluated(options: Evaluate) -> dict[str, Any]:
     import vitlab
     from vitlab.evaluation.evaluation import How, evaluation
     from vitlab.evaluation.predictions import Views
@@ -72,7 +123,16 @@ def run(options: Evaluate) -> dict[str, Any]:
 
 def show(result: dict[str, Any]) -> None:
     """Print the figures, those of the worst classes, and the most confused pairs."""
-    print_figures(result)
+    print_figures({key: value for key, value in result.items() if key != "variants"})
+    if "protocol" in result:
+        several: dict[str, dict[str, Any]] = result.get("variants", {})
+        print_rows(
+            [
+                {"variant": name} | {key: each[key] for key in OF_VARIANT}
+                for name, each in several.items()
+            ]
+        )
+        return
     if "calibration" in result:
         _show_calibration(result["calibration"])
     seen = [each for each in result["classes"] if each["images"]]

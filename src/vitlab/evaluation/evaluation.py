@@ -13,6 +13,7 @@ from vitlab.evaluation.choosing import Split, choose
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import Predictions, Views, check_classifier, predict
+from vitlab.evaluation.protocols.grading import Outputs, Protocol, check_alone, examine
 from vitlab.evaluation.rows import check_file, rows_to
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
@@ -57,6 +58,9 @@ def evaluate(
     crops: Literal[1, 5, 10] = 1,
     out: str | Path | None = None,
     replace: bool = False,
+    protocol: Protocol | None = None,
+    real_labels: str = "",
+    outputs: Outputs = "auto",
 ) -> dict[str, Any]:
     """Measure a model on labeled images: the same figures as `vitlab evaluate --json`.
 
@@ -76,6 +80,9 @@ def evaluate(
             mirror images
         out: a new .csv or .parquet file for a row per image
         replace: an older file of that name
+        protocol: evaluate by the rules of ImageNet or one of its relatives instead (`examine`)
+        real_labels: the file real.json, for the protocol `real`
+        outputs: which outputs compete under a protocol: all, shared, or as its authors have it
 
     Returns:
         accuracy and top5 (fractions), nll (nats), ece, balanced_accuracy and macro_f1, or for
@@ -92,6 +99,21 @@ def evaluate(
         DiskError: the file cannot be written.
     """
     how = How(device, precision, workers, Views(flips, crops))
+    if protocol is not None:
+        check_alone(split=split, calibrate=calibrate, out=out)
+        return examine(
+            model,
+            data,
+            protocol,
+            real_labels=real_labels,
+            outputs=outputs,
+            device=device,
+            precision=precision,
+            workers=workers,
+            views=how.views,
+        )
+    if real_labels or outputs != "auto":
+        raise OptionError("real_labels and outputs apply only with a protocol: leave them out")
     into = None if out is None else check_file(out, replace=replace)
     return evaluation(model, data, how, split=split, calibrate=calibrate, into=into).figures
 

@@ -10,6 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
+import vitlab
+from conftest import call
 from evaluation.protocols.rigged import Rigged, gray
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation.protocols.exams import EXAMS, trimmed
@@ -252,3 +254,53 @@ def test_sketch_and_data_in_tables(tmp_path: Path) -> None:
     assert (result["accuracy"], result["images"]) == (0.5, 4)
     assert any("taken in ImageNet's order" in note for note in result["notes"])
     assert os.environ["HF_DATASETS_OFFLINE"] == "1"
+
+
+def test_evaluate_takes_a_protocol_and_nothing_that_contradicts_it(tmp_path: Path) -> None:
+    model = Rigged(1000)
+    model.answer(10, 7)
+    gray(tmp_path / WNIDS[7] / "a.png", 10)
+    gray(tmp_path / WNIDS[8] / "b.png", 10)
+    result = vitlab.evaluate(model, str(tmp_path), protocol="imagenet", workers=0)
+    assert (result["accuracy"], result["balanced_accuracy"]) == (0.5, 0.5)
+    assert result["intervals"]["accuracy"][0] < 0.5 < result["intervals"]["accuracy"][1]
+    flipped = vitlab.evaluate(model, str(tmp_path), protocol="imagenet", flips=True, workers=0)
+    assert flipped["accuracy"] == 0.5
+    for given in ({"split": "test"}, {"calibrate": True}, {"out": "rows.csv"}):
+        with pytest.raises(OptionError, match=f"{next(iter(given))} applies only without protocol"):
+            vitlab.evaluate(model, str(tmp_path), protocol="imagenet", **given)
+    for given in ({"real_labels": "real.json"}, {"outputs": "all"}):
+        with pytest.raises(OptionError, match="apply only with a protocol"):
+            vitlab.evaluate(model, str(tmp_path), **given)
+
+
+def test_figures_per_class_are_left_out_where_an_image_has_several(tmp_path: Path) -> None:
+    model = Rigged(1000)
+    gray(tmp_path / "alarm_clock" / "a.png", 10, side=8)
+    result = examine(model, str(tmp_path), "objectnet", workers=0)
+    assert not {"balanced_accuracy", "macro_f1"} & {*result, *result["intervals"]}
+    assert {"accuracy", "top5", "nll", "ece"} <= {*result["intervals"]}
+
+
+def test_the_command_prints_the_figures_and_each_variant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape = "ViT(width=8,depth=1,heads=1,mlp=8)/4"
+    vitlab.save(vitlab.create(shape, classes=1000, image_size=4), tmp_path / "model")
+    data = tmp_path / "data"
+    v2(data / "imagenetv2-top-images-format-val", {5: 5})
+    v2(data / "imagenetv2-threshold0.7-format-val", {5: 5, 6: 5})
+    words = ["evaluate", str(tmp_path / "model"), str(data), "--protocol", "v2", "--workers", "0"]
+    status, out, err = call(capsys, *words, "--device", "cpu")
+    assert status == 0
+    assert all(word in out for word in ("accuracy", "competing", "threshold-0.7", "top-images"))
+    assert "2 images; ImageNet-V2 has 10,000" in err
+    status, out, _ = call(capsys, *words, "--device", "cpu", "--json")
+    assert json.loads(out)["variants"]["top-images"]["images"] == 1
+    status, _, err = call(capsys, *words, "--split", "test")
+    assert (status, err) == (
+        2,
+        "vitlab evaluate: split applies only without protocol: leave one of them out\n",
+    )
+    status, _, err = call(capsys, *words, "--real-labels", "x.json")
+    assert (status, "applies only with protocol=real" in err) == (2, True)

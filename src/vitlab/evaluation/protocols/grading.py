@@ -1,16 +1,17 @@
 """A model's figures under one of the protocols."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from vitlab import device as devices
 from vitlab.data.labels import SingleLabels
 from vitlab.errors import OptionError
-from vitlab.evaluation.metrics import Probabilities, figures
-from vitlab.evaluation.predictions import Predictions, check_classifier, predict
+from vitlab.evaluation.intervals import with_intervals
+from vitlab.evaluation.metrics import Probabilities
+from vitlab.evaluation.predictions import Predictions, Views, check_classifier, predict
 from vitlab.evaluation.protocols.exams import EXAMS, Exam, reassessed
 from vitlab.evaluation.protocols.wordnet import SelectedOutputs, imagenet, outputs_of
 from vitlab.models.cost import cost
@@ -19,6 +20,7 @@ from vitlab.models.model import Model
 Protocol = Literal["imagenet", "real", "v2", "objectnet", "a", "r", "sketch"]
 Outputs = Literal["auto", "all", "shared"]
 ROWS = 4096  # images graded at once
+PER_CLASS = ("balanced_accuracy", "macro_f1")
 
 
 def examine(
@@ -31,6 +33,8 @@ def examine(
     device: str = "auto",
     precision: Literal["fp32", "bf16"] = "fp32",
     workers: int | None = None,
+    views: Views | None = None,
+    progress: Callable[[int, int], None] = lambda images, total: None,
 ) -> dict[str, Any]:
     """Measure a model of ImageNet's classes by a protocol: the JSON of `vitlab evaluate`.
 
@@ -48,11 +52,13 @@ def examine(
         device: auto, cpu, cuda or cuda:N
         precision: fp32, or bf16 autocast
         workers: processes that decode; None to choose
+        views: of each image, to average over
+        progress: called after every batch with the number of images processed, and of all
 
     Returns:
-        The keys of `vitlab.evaluate`, and protocol, left_out (images that do not count) and
-        competing (outputs). ImageNet-V2's folder of several variants gives the figures of
-        matched-frequency, or of the first variant there, and `variants`, those of each.
+        The figures of `vitlab.evaluate` with their intervals, and protocol, left_out (images that
+        do not count) and competing (outputs). ImageNet-V2's folder of several variants gives the
+        figures of matched-frequency, or of the first variant there, and `variants`, those of each.
 
     Raises:
         DataError: the data set is not as its authors publish it.
@@ -63,10 +69,21 @@ def examine(
     if real_labels and protocol != "real":
         raise OptionError(f"real_labels applies only with protocol=real, not {protocol}")
     exams = reassessed(data, real_labels) if protocol == "real" else EXAMS[protocol](data)
-    every = {
-        name: _figures(model, exam, outputs, where, precision, workers)
-        for name, exam in exams.items()
-    }
+    every: dict[str, dict[str, Any]] = {}
+    for name, exam in exams.items():
+        classes, total = competing(exam, outputs), len(exam.source)
+        chosen, note = selected(model, classes)
+        done = predict(
+            chosen,
+            exam.source,
+            device=where,
+            precision=precision,
+            workers=workers,
+            views=views,
+            progress=_of(total, progress),
+        )
+        every[name] = _figures(done, exam, classes)
+        every[name]["notes"] = [*([note] if note else []), *exam.notes, *done.bad.values()]
     price, first = cost(model), next(iter(every.values()))
     about = {
         "protocol": protocol,
@@ -74,31 +91,49 @@ def examine(
         "params": price.params,
         "macs": price.macs,
         "peak_memory": devices.peak_memory(where),
+        "temperature": model.temperature,
     }
     return first | about | ({"variants": every} if len(every) > 1 else {})
 
 
-def _figures(
-    model: Model,
-    exam: Exam,
-    outputs: Outputs,
-    device: torch.device,
-    precision: str,
-    workers: int | None,
-) -> dict[str, Any]:
-    """Return the figures of one set of images."""
-    classes, config = competing(exam, outputs), model.config
-    wanted = [imagenet()[number] for number in classes]
+def _of(total: int, progress: Callable[[int, int], None]) -> Callable[[int], None]:
+    return lambda images: progress(images, total)
+
+
+def check_alone(**given: object) -> None:
+    """Refuse options of `evaluate` that have no effect under a protocol.
+
+    Raises:
+        OptionError: the first that is on, or not `auto`.
+    """
+    if named := [name for name, value in given.items() if value and value != "auto"]:
+        raise OptionError(f"{named[0]} applies only without protocol: leave one of them out")
+
+
+def selected(model: Model, classes: NDArray[np.int64]) -> tuple[Model, str]:
+    """Return a model of which only the outputs of some classes compete, and a remark.
+
+    Raises:
+        OptionError: the model's outputs are not ImageNet's.
+    """
+    wanted, config = [imagenet()[number] for number in classes], model.config
     columns, note = outputs_of(config.labels, config.classes, wanted, config.name)
-    chosen = SelectedOutputs(model, columns)
-    done = predict(chosen, exam.source, device=device, precision=precision, workers=workers)
-    return figures(done.probabilities, truth(done, exam, classes)) | {
+    return SelectedOutputs(model, columns), note
+
+
+def _figures(done: Predictions, exam: Exam, classes: NDArray[np.int64]) -> dict[str, Any]:
+    """Return the figures of one set of images; those per class only where each has one class."""
+    found = with_intervals(done.probabilities, truth(done, exam, classes))
+    if exam.accepted.sum(axis=1).max() > 1:
+        for name in PER_CLASS:
+            found.pop(name, None)
+            found["intervals"].pop(name, None)
+    return found | {
         "left_out": exam.left_out,
         "damaged": len(done.bad),
         "competing": len(classes),
         "seconds": done.seconds,
         "images_per_second": len(done.labels) / done.seconds,
-        "notes": [*([note] if note else []), *exam.notes, *done.bad.values()],
     }
 
 

@@ -1,6 +1,7 @@
 """A model's figures under one of the protocols."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -69,21 +70,11 @@ def examine(
     if real_labels and protocol != "real":
         raise OptionError(f"real_labels applies only with protocol=real, not {protocol}")
     exams = reassessed(data, real_labels) if protocol == "real" else EXAMS[protocol](data)
-    every: dict[str, dict[str, Any]] = {}
-    for name, exam in exams.items():
-        classes, total = competing(exam, outputs), len(exam.source)
-        chosen, note = selected(model, classes)
-        done = predict(
-            chosen,
-            exam.source,
-            device=where,
-            precision=precision,
-            workers=workers,
-            views=views,
-            progress=_of(total, progress),
-        )
-        every[name] = _figures(done, exam, classes)
-        every[name]["notes"] = [*([note] if note else []), *exam.notes, *done.bad.values()]
+    run = partial(predict, device=where, precision=precision, workers=workers, views=views)
+    every = {
+        name: _figures(model, exam, competing(exam, outputs), run, progress)
+        for name, exam in exams.items()
+    }
     price, first = cost(model), next(iter(every.values()))
     about = {
         "protocol": protocol,
@@ -94,10 +85,6 @@ def examine(
         "temperature": model.temperature,
     }
     return first | about | ({"variants": every} if len(every) > 1 else {})
-
-
-def _of(total: int, progress: Callable[[int, int], None]) -> Callable[[int], None]:
-    return lambda images: progress(images, total)
 
 
 def check_alone(**given: object) -> None:
@@ -121,8 +108,17 @@ def selected(model: Model, classes: NDArray[np.int64]) -> tuple[Model, str]:
     return SelectedOutputs(model, columns), note
 
 
-def _figures(done: Predictions, exam: Exam, classes: NDArray[np.int64]) -> dict[str, Any]:
+def _figures(
+    model: Model,
+    exam: Exam,
+    classes: NDArray[np.int64],
+    run: Callable[..., Predictions],
+    progress: Callable[[int, int], None],
+) -> dict[str, Any]:
     """Return the figures of one set of images; those per class only where each has one class."""
+    chosen, note = selected(model, classes)
+    total = len(exam.source)
+    done = run(chosen, exam.source, progress=lambda images: progress(images, total))
     found = with_intervals(done.probabilities, truth(done, exam, classes))
     if exam.accepted.sum(axis=1).max() > 1:
         for name in PER_CLASS:
@@ -134,6 +130,7 @@ def _figures(done: Predictions, exam: Exam, classes: NDArray[np.int64]) -> dict[
         "competing": len(classes),
         "seconds": done.seconds,
         "images_per_second": len(done.labels) / done.seconds,
+        "notes": [*([note] if note else []), *exam.notes, *done.bad.values()],
     }
 
 

@@ -375,6 +375,17 @@ def test_a_card_says_what_it_is() -> None:
     assert "f" * 64 not in text
 
 
+def test_a_card_of_a_fine_tuned_model_names_its_base() -> None:
+    model = tiny()
+    model.provenance |= {"base": "runs/base", "tune": "attention", "base_fingerprint": "f" * 64}
+    text = card(model, "me/mine")
+    assert "| started from | runs/base |" in text
+    assert "| trained parameters | attention |" in text
+    assert "base_model" not in text  # a folder, not a name on the Hub
+    model.provenance |= {"base": "timm/vit_tiny", "base_commit": "0" * 40}
+    assert "base_model: timm/vit_tiny" in card(model, "me/mine")
+
+
 def test_a_card_of_unknown_origin() -> None:
     model = tiny(zero_head=True)
     text = card(model, NAME)

@@ -289,5 +289,6 @@ def _origin(task: Task) -> dict[str, Any]:
         "base": start.weights or task.base.config.name,
         "base_fingerprint": task.base_fingerprint,
         "tune": start.tune,
+        **({"base_commit": theirs["commit"]} if theirs.get("commit") else {}),
         **({"source_license": license} if license else {}),
     }

@@ -132,9 +132,7 @@ def made_from(base: Model, config: ModelConfig, start: Start) -> Model:
     sized = replace(theirs, image_size=config.image_size)
     tensors = resized(tensors, theirs, sized)
     _check_fit(tensors, config, theirs, start)
-    model = assemble(config, tensors)
-    model.source = base.source
-    return model
+    return assemble(config, tensors)
 
 
 def _check_fit(

@@ -29,8 +29,8 @@ def card(model: Model, name: str) -> str:
     """Return a model card: YAML front matter for the Hub, then Markdown.
 
     Args:
-        model: its provenance may contain data, recipe, epochs, seed, source, commit, license,
-            source_license, metrics
+        model: its provenance may contain data, recipe, epochs, seed, source, commit, base,
+            base_commit, tune, license, source_license, metrics
         name: `user/name`, for the usage snippet
     """
     parts = [
@@ -64,6 +64,8 @@ def _front(model: Model) -> str:
     named = str(license).lower() in LICENSES.split()
     metrics = about.get("metrics")
     source = about.get("source") if about.get("commit") else None
+    if about.get("base_commit"):  # else it may be a folder that only looks like a name on the Hub
+        source = about.get("base")
     data = about.get("data")
     return ModelCardData(
         library_name="vitlab",
@@ -131,11 +133,12 @@ def _results(about: dict[str, Any]) -> list[tuple[str, str]]:
 def _training(about: dict[str, Any]) -> list[tuple[str, str]]:
     """Where the weights come from; of a path on somebody's disk only the last name."""
     rows = [
-        (key, _text(_short(about[key]) if key in ("data", "source") else about[key]))
-        for key in ("source", "commit", "data", "recipe", "epochs", "seed")
+        (key, _text(_short(about[key]) if key in ("data", "source", "base") else about[key]))
+        for key in ("source", "commit", "base", "tune", "data", "recipe", "epochs", "seed")
         if about.get(key) not in (None, "")
     ]
-    return [(key if key != "source" else "started from", value) for key, value in rows]
+    words = {"source": "started from", "base": "started from", "tune": "trained parameters"}
+    return [(words.get(key, key), value) for key, value in rows]
 
 
 def _license_text(about: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ class Embed(Options):
     out: str = option(
         MISSING, "a new Parquet file with the columns path, label, split and features"
     )
-    taken: Taken = Taken()
+    features: Taken = Taken()
     device: str = option("auto", DEVICE)
     precision: Literal["fp32", "bf16"] = option("fp32", PRECISION)
     workers: int | None = option(None, WORKERS, at_least(0))
@@ -40,8 +40,8 @@ def run(options: Embed) -> dict[str, Any]:
         vitlab.load(options.weights),
         options.data,
         options.out,
-        what=options.taken.what,
-        layer=options.taken.layer,
+        what=options.features.what,
+        layer=options.features.layer,
         device=options.device,
         precision=options.precision,
         workers=options.workers,

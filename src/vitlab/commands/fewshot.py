@@ -32,7 +32,7 @@ class Fewshot(Options):
     logistic: bool = option(
         True, "fit a logistic regression to all training images, its penalty chosen on a fifth"
     )
-    taken: Pooled = Pooled()
+    features: Pooled = Pooled()
     image_size: int | None = option(
         None, "input size in pixels (None: the model's own)", at_least(1)
     )
@@ -76,7 +76,7 @@ def run(options: Fewshot) -> dict[str, Any]:
         l2=options.l2,
         neighbors=tuple(sorted({k for k in options.neighbors if k})),
         logistic=options.logistic,
-        taken=options.taken,
+        taken=options.features,
         cache=None if options.cache == "no" else cache,
         device=options.device,
         precision=options.precision,

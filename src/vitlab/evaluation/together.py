@@ -42,11 +42,11 @@ def predict_together(
     if not sum(lengths):
         raise world.shared(DataError(next(iter(bad.values()), "there are no images")))
     columns = (mine.probabilities, own[mine.indices])
-    rows, places = (_collected(world, torch.from_numpy(each), lengths).numpy() for each in columns)
+    rows, places = (collected(world, torch.from_numpy(each), lengths).numpy() for each in columns)
     return Predictions(rows, source.labels.take(places), places, bad, mine.seconds)
 
 
-def _collected(world: World, rows: Tensor, lengths: list[int]) -> Tensor:
+def collected(world: World, rows: Tensor, lengths: list[int]) -> Tensor:
     """Return the rows of all processes, one after the other, in the first; none in the others."""
     if not world.first:
         dist.send(rows.contiguous(), 0)

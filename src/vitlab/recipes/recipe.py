@@ -192,6 +192,11 @@ class Host(Options):
     track: Literal["no", "tensorboard", "wandb", "trackio"] = option(
         "no", "send the lines of metrics.jsonl to TensorBoard, Weights & Biases or trackio too"
     )
+    probe: str = option(
+        "",
+        "labeled images, any DATA, on which the 10-shot accuracy of the features is measured at "
+        "each test; it is printed and drawn in the report",
+    )
     shard: bool = option(
         False,
         "split weights, gradients and moments over torchrun's processes (FSDP), for models that "

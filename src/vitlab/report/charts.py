@@ -22,6 +22,7 @@ from vitlab.report.facts import Picture, Point
 _PERCENT = PercentFormatter(xmax=1, decimals=None)
 _PLAIN = FuncFormatter(lambda value, _: f"{value:.4g}")
 _MOST_POINTS = 400  # per line: more cannot be distinguished on the page
+SHARES = ("accuracy", "probe")  # panels in percent
 _SIDE = 224  # pixels of the longer side of a picture
 _SMALL = 112  # a smaller picture is enlarged by whole pixels
 
@@ -32,11 +33,13 @@ def undrawn(points: Sequence[Point]) -> int:
 
 
 def curves(training: Sequence[Point], testing: Sequence[Point]) -> list[Markup]:
-    """Draw loss, accuracy and learning rate against epochs; panels without values are left out."""
+    """Draw loss, accuracy, probe and learning rate against epochs, each if it has values."""
+    probed = [point for point in testing if point.probe is not None]
     rates = [point for point in training if point.lr is not None]
     panels = [
         _panel("loss", "Loss", 410, training, testing, lambda point: point.loss),
         _panel("accuracy", "Accuracy", 410, training, testing, lambda point: point.accuracy),
+        _panel("probe", "10-shot accuracy", 410, (), probed, lambda point: point.probe or 0.0),
         _panel("rate", "Learning rate", 230, rates, (), lambda point: point.lr or 0.0),
     ]
     return [panel for panel in panels if panel is not None]
@@ -69,8 +72,8 @@ def _panel(
         axes.set_xlabel("epoch")
         axes.xaxis.set_major_locator(MaxNLocator(6 if width > 300 else 4))
         axes.xaxis.set_major_formatter(_PLAIN)
-        axes.yaxis.set_major_formatter(_PERCENT if name == "accuracy" else _PLAIN)
-        if name == "accuracy":
+        axes.yaxis.set_major_formatter(_PERCENT if name in SHARES else _PLAIN)
+        if name in SHARES:
             axes.set_ylim(max(axes.get_ylim()[0], -0.03), min(axes.get_ylim()[1], 1.03))
         if name != "rate":
             axes.legend(loc="best")

@@ -42,6 +42,7 @@ class Point:
     loss: float
     accuracy: float
     lr: float | None = None
+    probe: float | None = None  # 10-shot accuracy on the data of --probe
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def write_report(
 
 
 def _points(journal: list[dict[str, Any]], kind: str) -> list[Point]:
-    fields = ("step", "epoch", "loss", "accuracy", "lr")
+    fields = ("step", "epoch", "loss", "accuracy", "lr", "probe")
     chosen = [line for line in journal if line["kind"] == kind]
     return [Point(**{key: line[key] for key in fields if key in line}) for line in chosen]
 

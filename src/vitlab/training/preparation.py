@@ -13,6 +13,7 @@ from vitlab.distributed.parallel import shard
 from vitlab.distributed.sync_norm import synchronize
 from vitlab.distributed.world import World
 from vitlab.errors import OptionError, RunError
+from vitlab.evaluation.probes.watching import Probe
 from vitlab.models.config import ModelConfig
 from vitlab.models.create import build
 from vitlab.models.model import Model
@@ -45,6 +46,7 @@ class Task:
         started: whether the folder already contains this run (as the first process sees it)
         base: the model that the run starts from, which stays as it is; None for random weights
         base_fingerprint: of that model; empty for random weights
+        probe: what else is measured at each evaluation
     """
 
     recipe: Recipe
@@ -56,6 +58,7 @@ class Task:
     started: bool
     base: Model | None = None
     base_fingerprint: str = ""
+    probe: Probe | None = None
 
     @property
     def objective(self) -> Objective:
@@ -120,7 +123,8 @@ def prepare(
         check_same(folder, recipe, mark, origin)
     elif resume:
         world.say(f"no run in {folder.path} yet: starting it")
-    return Task(recipe, host, folder, splits, config, mark, started, base, origin)
+    probe = Probe.of(host.probe, config.channels) if host.probe else None
+    return Task(recipe, host, folder, splits, config, mark, started, base, origin, probe)
 
 
 def first_state(task: Task, device: torch.device, world: World) -> State:

@@ -65,6 +65,8 @@ def measure_pace(session: Session, batches: Iterator[Batch]) -> Pace:
     step = seconds_per_step(trainer, state, batches, budget, session.stop)
     begin = time.monotonic()
     session.predict(session.held_out)
+    if session.probe is not None:
+        session.measured(session.probe)
     evaluation = time.monotonic() - begin
     return Pace(step, evaluation, session.recipe.test_every * session.plan.epoch, evaluation)
 

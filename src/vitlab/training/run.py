@@ -144,6 +144,7 @@ def _train(task: Task, state: State, world: World) -> Session:
             world=world,
             stop=stop,
             tracker=tracker,
+            probe=task.probe,
         )
         _announce(task, session)
         rehearsal.rehearse(session)

@@ -1,8 +1,8 @@
 """One session of a run: from its start, or its newest checkpoint, to its end or a stop."""
 
 import time
-from collections.abc import Generator
-from contextlib import closing
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from vitlab.distributed.world import World
 from vitlab.errors import DataError, DivergedError, RunError
 from vitlab.evaluation.metrics import curve_point
 from vitlab.evaluation.predictions import Predictions
+from vitlab.evaluation.probes.watching import Probe
 from vitlab.evaluation.together import predict_together
 from vitlab.models.model import Model
 from vitlab.progress import Meter
@@ -51,6 +52,8 @@ class Session:
         world: this process among those that share every batch
         stop: whether a stop was asked for
         tracker: gets every line of the journal
+        probe: what else is measured at each evaluation
+        told: messages about the probe's damaged images
     """
 
     recipe: Recipe
@@ -65,6 +68,8 @@ class Session:
     world: World
     stop: Stop
     tracker: Tracker
+    probe: Probe | None = None
+    told: list[str] = field(default_factory=list)
     decisions: Decisions = field(init=False)
     plan: Plan = field(init=False)
     pacer: Pacer = field(init=False)
@@ -195,12 +200,27 @@ class Session:
         point: dict[str, float] = {}
         if self.world.first:
             point = curve_point(predictions.probabilities, predictions.labels)
+        point |= self.watch()
         self.write({"kind": "test", **self.position, **point})
         if recipe.patience:
             point = self.world.broadcast(point)
             accuracy = point.get("accuracy", point.get("map", 0.0))
             state.best.compare(state.step, accuracy, point["loss"], state.evaluated)
         self.pacer.evaluated(time.monotonic() - start)
+
+    def watch(self) -> dict[str, float]:
+        """Measure the probe, if there is one, and tell the user."""
+        if self.probe is None:
+            return {}
+        accuracy, bad = self.measured(self.probe)
+        for message in bad:
+            if message not in self.told:
+                self.told.append(message)
+                self.world.say(f"skipped by the probe: {message}")
+        self.world.say(
+            f"10-shot accuracy on {self.probe.title} after step {self.state.step:,}: {accuracy:.1%}"
+        )
+        return {"probe": accuracy}
 
     def save_or_stop(self) -> None:
         """Save a checkpoint if one is due or a stop is asked for, and stop; all processes agree."""
@@ -284,22 +304,42 @@ class Session:
 
         With several processes, only the first gets the probabilities.
         """
+        with self.no_worker_dead(), deaths_explained():
+            predictions = predict_together(
+                self.world,
+                model or plain(self.state.evaluated),
+                source,
+                device=self.trainer.device,
+                precision=self.recipe.precision,
+                workers=choose_workers(source, self.host.workers, self.world.local_size),
+            )
+        self.note_damage(list(predictions.bad.items()))
+        return predictions
+
+    def measured(self, probe: Probe) -> tuple[float, list[str]]:
+        """Return the probe's accuracy of the evaluated weights, and messages about its damage."""
+        with self.no_worker_dead():
+            return probe.measure(
+                plain(self.state.evaluated),
+                self.world,
+                device=self.trainer.device,
+                precision=self.recipe.precision,
+                workers=self.host.workers,
+            )
+
+    @contextmanager
+    def no_worker_dead(self) -> Iterator[None]:
+        """End the run if a worker process dies in an evaluation.
+
+        Raises:
+            RunError: one died.
+        """
         try:
-            with deaths_explained():
-                predictions = predict_together(
-                    self.world,
-                    model or plain(self.state.evaluated),
-                    source,
-                    device=self.trainer.device,
-                    precision=self.recipe.precision,
-                    workers=choose_workers(source, self.host.workers, self.world.local_size),
-                )
+            yield
         except WorkerDiedError as error:  # before anything is written down: nothing to save
             raise RunError(
                 f"{error}; pass --resume to continue from the last checkpoint"
             ) from error
-        self.note_damage(list(predictions.bad.items()))
-        return predictions
 
     def save(self) -> None:
         """Save a checkpoint, everything so far being counted and the journal on the disk."""

@@ -1,0 +1,133 @@
+"""`--probe`: the few-shot accuracy of a model while it is being trained."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitlab.data.loading.cache import cached
+from vitlab.data.loading.order import slice_of
+from vitlab.data.sources.opening import open_data
+from vitlab.data.sources.protocol import Source, Subset
+from vitlab.distributed.world import World
+from vitlab.errors import DataError
+from vitlab.evaluation.probes.extraction import Extraction
+from vitlab.evaluation.probes.probing import classes_of
+from vitlab.evaluation.probes.ridge import SEEDS, check_shots, fewshot, sample_shots
+from vitlab.evaluation.probes.wanted import Pooled
+from vitlab.evaluation.together import collected
+from vitlab.models.model import Model
+
+SHOTS = 10
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The images of a probe: what `vitlab fewshot --shots 10` measures, and nothing else.
+
+    Attributes:
+        title: the data as the user wrote it
+        learn: the training images that any of the seeds draws
+        draws: for each seed, the images in `learn` that it draws, (10 * classes,)
+        test: the test images
+    """
+
+    title: str
+    learn: Source
+    draws: tuple[NDArray[np.int64], ...]
+    test: Source
+
+    @classmethod
+    def of(cls, data: str, channels: int) -> Self:
+        """Open the data and draw the images.
+
+        Args:
+            data: any DATA of `vitlab train`
+            channels: of the model's images
+
+        Raises:
+            DataError: no such data, several labels per image, or a class with too few images.
+        """
+        splits = open_data(data)
+        labels = classes_of(splits.train, data)
+        try:
+            check_shots(labels, splits.classes, SHOTS)
+        except DataError:
+            counts = np.bincount(labels, minlength=len(splits.classes))
+            few = int(counts.argmin())
+            raise DataError(
+                f"the probe needs {SHOTS} training images per class, but {data} has "
+                f"{counts[few]} of class {splits.classes[few]!r}: add images, or use other data "
+                "for --probe"
+            ) from None
+        drawn = [
+            sample_shots(labels, splits.classes, [SHOTS], seed)[SHOTS] for seed in range(SEEDS)
+        ]
+        every = np.unique(np.concatenate(drawn))
+        return cls(
+            data,
+            cached(Subset(splits.train, every), channels),
+            tuple(np.searchsorted(every, own) for own in drawn),
+            cached(splits.test, channels),
+        )
+
+    def measure(
+        self,
+        model: Model,
+        world: World,
+        *,
+        device: torch.device,
+        precision: str,
+        workers: int | None,
+    ) -> tuple[float, list[str]]:
+        """Return the mean accuracy over the seeds, and messages about damaged images.
+
+        All processes compute features; the first one has the accuracy, the others get NaN, as it
+        does if not one test image can be decoded.
+
+        Args:
+            model: the same in all processes; it stays as it is
+            world: the processes
+            device: where to compute
+            precision: fp32, or bf16 autocast
+            workers: processes that decode; None to choose
+        """
+        how = (Pooled(), device, precision, workers, world.local_size)
+        learn, place, bad = _features(world, model, self.learn, how)
+        test, truth, also_bad = _features(world, model, self.test, how)
+        labels, answers = (
+            classes_of(source, self.title)[rows]
+            for source, rows in ((self.learn, place), (self.test, truth))
+        )
+        if not world.first or not len(test):
+            return float("nan"), [*bad, *also_bad]
+        each = []
+        for draw in self.draws:
+            rows = np.flatnonzero(np.isin(place, draw))
+            each.append((fewshot(learn[rows], labels[rows], test) == answers).mean())
+        return float(np.mean(each)), [*bad, *also_bad]
+
+
+def _features(
+    world: World,
+    model: Model,
+    source: Source,
+    how: tuple[Pooled, torch.device, str, int | None, int],
+) -> tuple[NDArray[np.float32], NDArray[np.int64], list[str]]:
+    """Return the features, and the images they are of, in the first process; and the damage."""
+    own = np.array(slice_of(len(source), world.rank, world.size), np.int64)
+    extraction = Extraction(model, Subset(source, own), *how)
+    pieces = list(extraction.pieces(range(extraction.parts)))
+    empty = np.empty((0, *extraction.shape), np.float32)
+    values = np.concatenate([empty, *(piece.values for piece in pieces)])
+    rows = own[np.concatenate([np.empty(0, np.int64), *(piece.indices for piece in pieces)])]
+    bad = [text for piece in pieces for text in piece.bad.values()]
+    gathered = world.gather([len(rows), bad])
+    if world.size > 1:
+        lengths = [int(length) for length, _ in gathered]
+        values, rows = (
+            collected(world, torch.from_numpy(each), lengths).numpy() for each in (values, rows)
+        )
+    return values, rows, [str(text) for _, each in gathered for text in each]

@@ -1,0 +1,151 @@
+"""`--probe`: it watches a run, and the run does not notice."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import vitlab
+from conftest import TINY, call, photo_folder
+from distributed.ranks import on_ranks
+from steps import asked_to_stop
+from vitlab.distributed.world import ALONE
+from vitlab.errors import DataError
+from vitlab.evaluation.probes.probing import Probing, probe
+from vitlab.evaluation.probes.watching import Probe
+from vitlab.files import sha256
+from vitlab.recipes.recipe import Host
+from vitlab.runs import RunFolder
+from vitlab.training.stop import Interrupted
+
+QUICK = TINY | {"epochs": 2, "batch": 256, "dropout": 0.1, "drop_path": 0.1, "micro_batch": 100}
+
+
+def weights(run: Path) -> str:
+    return sha256(run / "model" / "model.safetensors")
+
+
+def curve(run: Path) -> list[float | None]:
+    lines = RunFolder(run).journal.read()
+    return [line.get("probe") for line in lines if line["kind"] == "test"]
+
+
+def train(folder: Path, data: str = "digits", workers: int = 0, **how: object) -> Path:
+    host = Host(probe=data, workers=workers, **{k: how.pop(k) for k in ("shard",) if k in how})
+    recipe = vitlab.recipe("digits", **QUICK | {"test_every": 1} | how)
+    return vitlab.train(recipe, folder, resume=True, host=host).folder
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(tmp_path_factory.mktemp("watched") / "run")
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run without a probe."""
+    return train(tmp_path_factory.mktemp("plain") / "run", data="")
+
+
+def test_the_bits_are_those_of_a_run_without_it(watched: Path, plain: Path) -> None:
+    assert weights(watched) == weights(plain)
+    ours, theirs = (RunFolder(each).journal.read()[:-1] for each in (watched, plain))
+    timed = ("images_per_second", "seconds", "probe")
+    for a, b in zip(ours, theirs, strict=True):
+        assert {k: v for k, v in a.items() if k not in timed} == {
+            k: v for k, v in b.items() if k not in timed
+        }
+    assert curve(plain) == [None] * 2
+
+
+def test_the_figure_is_that_of_the_fewshot_command(watched: Path) -> None:
+    found = probe(
+        vitlab.load(watched), "digits", Probing(shots=(10,), neighbors=(), logistic=False)
+    )
+    values = curve(watched)
+    assert len(values) == 2
+    assert values[-1] == pytest.approx(found["fewshot"]["10"]["accuracy"], abs=1.5 / 359)
+    assert len(set(values)) == 2, "it follows the weights"
+
+
+def test_the_report_has_its_curve(watched: Path, plain: Path) -> None:
+    page = (watched / "report.html").read_text()
+    last = f"{curve(watched)[-1]:.4g}"
+    assert f"10-shot accuracy against epochs: test ends at {last}." in page
+    assert "10-shot accuracy" not in (plain / "report.html").read_text()
+
+
+def test_resumed_it_goes_on_and_may_be_left_out_or_added(watched: Path, tmp_path: Path) -> None:
+    for steps, data in ((2, "digits"), (6, "")):
+        with asked_to_stop(steps), pytest.raises(Interrupted):
+            train(tmp_path / "run", data)
+    train(tmp_path / "run", workers=1)
+    assert weights(tmp_path / "run") == weights(watched)
+    first, last = curve(watched)
+    assert curve(tmp_path / "run") == [None, last]
+    assert first is not None
+
+
+@pytest.mark.parametrize("shard", [False, True])
+def test_several_processes_measure_the_same(watched: Path, tmp_path: Path, shard: bool) -> None:
+    def work() -> list[float | None]:
+        return curve(
+            train(tmp_path / "run", shard=shard, dropout=0.0, drop_path=0.0, micro_batch=0)
+        )
+
+    said = on_ranks(2, work, tmp_path / "ranks")
+    alone = curve(train(tmp_path / "alone", dropout=0.0, drop_path=0.0, micro_batch=0))
+    for each in said:
+        assert each.get("value") == pytest.approx(alone, abs=2 / 359), each.get("trace")
+
+
+def test_other_data_is_prepared_for_the_model_and_damage_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = photo_folder(tmp_path / "photos", {"blue": 30, "red": 13})
+    (photos / "blue" / "029.png").write_bytes(b"x")
+    for file in sorted((photos / "red").iterdir())[:2]:
+        file.write_bytes(b"x")
+    run = train(tmp_path / "run", str(photos))
+    assert all(0.3 < value <= 1 for value in curve(run))
+    err = capsys.readouterr().err
+    told = [line for line in err.splitlines() if line.startswith("skipped by the probe")]
+    assert len(told) == len(set(told)) >= 2
+    assert err.count("10-shot accuracy on") == 2
+    assert f"10-shot accuracy on {photos} after step 12: " in err
+    assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["damaged"] == 0
+
+
+def test_a_class_with_too_few_images_is_refused_before_anything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = photo_folder(tmp_path / "photos", {"blue": 20, "red": 11})
+    words = ("train", "digits", "--out", str(tmp_path / "run"), "--probe", str(photos))
+    code, out, err = call(capsys, *words)
+    assert (code, out) == (2, "")
+    assert err == (
+        f"vitlab train: the probe needs 10 training images per class, but {photos} has 9 of class "
+        "'red': add images, or use other data for --probe\n"
+    )
+    assert not (tmp_path / "run").exists()
+    photo_folder(tmp_path / "more", {"red": 20})
+    for file in (tmp_path / "more" / "red").iterdir():
+        file.rename(photos / "red" / f"more-{file.name}")
+    assert Probe.of(str(photos), 3).title == str(photos)  # as the message says
+    with pytest.raises(DataError, match="no such file or folder: nowhere"):
+        train(tmp_path / "other", "nowhere")
+
+
+def test_without_a_readable_image_there_is_no_number(tmp_path: Path) -> None:
+    photos = photo_folder(tmp_path / "photos", {"blue": 20, "red": 20})
+    for file in photos.rglob("*.png"):
+        file.write_bytes(b"x")
+    model = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", image_size=8)
+    own = Probe.of(str(photos), 3)
+    accuracy, bad = own.measure(
+        model, ALONE, device=torch.device("cpu"), precision="fp32", workers=0
+    )
+    assert np.isnan(accuracy)
+    assert len(bad) == len(own.learn) + len(own.test)

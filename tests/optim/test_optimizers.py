@@ -423,6 +423,29 @@ def test_layer_decay_by_beits_rule() -> None:
     assert scales == {g["lr_scale"] for g in optimizer.param_groups}
 
 
+def test_layer_decay_in_a_resnet_counts_its_units() -> None:
+    model = vitlab.create("BiT-R(2-1)x1", 5, 32)
+    depth = {
+        "body.root.weight": 0,
+        "body.stages.0.0.conv1.weight": 1,
+        "body.stages.0.1.norm2.bias": 2,
+        "body.stages.1.0.shortcut.weight": 3,
+        "body.norm.weight": 4,
+        "classify.bias": 4,
+    }
+    assert {name: model.layer_of(name) for name in depth} == depth
+    assert set(depth) <= dict(model.named_parameters()).keys()
+    assert model.layers == 4
+    optimizer = build(model, Optimization(layer_decay=0.5))
+    assert {g["lr_scale"] for g in optimizer.param_groups} == {1, 0.5, 0.25, 0.125, 0.0625}
+
+
+def test_layer_decay_takes_a_norm_before_the_blocks_for_their_input() -> None:
+    model = vitlab.create("ViT-Ti3/8", 5, 16, pre_norm=True)
+    assert model.layer_of("pre_norm.weight") == 0
+    assert model.layer_of("norm.weight") == model.layers
+
+
 @pytest.mark.parametrize(
     ("model", "choices", "says"),
     [

@@ -1,0 +1,50 @@
+"""Fine-tuning with several processes: what one process learns, whole or in shards."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import vitlab
+from distributed.ranks import on_ranks
+from vitlab.recipes.recipe import Host
+
+CHOICES: dict[str, Any] = {"steps": 4, "batch": 20, "lr": 3e-3, "ema": 0.5, "drop_path": 0.0}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    generator = torch.Generator().manual_seed(1)
+    model = vitlab.create(
+        "ViT(width=16,depth=2,heads=2,mlp=32)/4", 7, 8, channels=1, stem_norm="batch",
+        mean=0.5, std=0.5, generator=generator,
+    )  # fmt: skip
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.2, generator=generator)
+    return vitlab.save(model, tmp_path_factory.mktemp("base") / "model")
+
+
+def tune(folder: Path, base: Path, mode: str, shard: bool = False) -> float:
+    host = Host(workers=0, shard=shard)
+    return vitlab.finetune("digits", base, folder, mode, host=host, **CHOICES).metrics["nll"]
+
+
+@pytest.mark.parametrize("shard", [False, True], ids=["whole", "sharded"])
+@pytest.mark.parametrize("mode", ["attention", "head", "lora"])
+def test_two_processes_learn_what_one_does(
+    base: Path, tmp_path: Path, mode: str, shard: bool
+) -> None:
+    alone = tmp_path / "alone"
+    tune(alone, base, mode)
+    said = on_ranks(2, partial(tune, tmp_path / "two", base, mode, shard), tmp_path)
+    for each in said:
+        assert "value" in each, each.get("trace", each)
+    one, two = (vitlab.load(folder).state_dict() for folder in (alone, tmp_path / "two"))
+    frozen = vitlab.load(base).state_dict()
+    for name, tensor in two.items():
+        torch.testing.assert_close(tensor, one[name], rtol=0, atol=5e-4)
+        kept = tensor.shape == frozen[name].shape and torch.equal(one[name], frozen[name])
+        assert not kept or torch.equal(tensor, frozen[name]), name
+    assert (tmp_path / "two" / "delta.safetensors").is_file()

@@ -66,7 +66,7 @@ def _loaded(recipe: Recipe) -> Model:
         if weights != default_weights(recipe.recipe):
             raise
         raise HubError(
-            f"{error}; pass --from WEIGHTS to start from a model on this machine"
+            f"{error.__cause__ or error}; pass --from WEIGHTS to start from a model on this machine"
         ) from error
 
 

@@ -120,8 +120,9 @@ def test_several_labels_per_image(tmp_path: Path, few: Path) -> None:
     many = vitlab.recipe("small", str(table), **TINY, loss="sigmoid", warmup=0.0)
     result = vitlab.cross_validate(many, tmp_path / "run", 2, host=HOST)
     rows = read(result["predictions"])
-    labels = {row["image"]: row["label"] for row in rows}
+    labels = {row["image"]: row["labels"] for row in rows}
     assert labels[str(files[0])] == ""
-    assert labels[str(files[-1])] == "any;red"
+    assert labels[str(files[-1])] == "any|red"
     assert 0 <= result["map"] <= 1
     assert set(result["mean"]) == {"map", "micro_f1", "macro_f1", "bce"}
+    assert result["intervals"].keys() >= {"map", "bce"}

@@ -68,9 +68,16 @@ def rows_to(file: Path | None, source: Source, *, truth: bool, top: int = 5) -> 
         yield lambda part: None
         return
     layout = Layout(source, truth, top)
+    with table_to(file, layout) as use:
+        yield lambda part: use(layout.columns(part))
+
+
+@contextmanager
+def table_to(file: Path, layout: "Layout") -> Iterator[Callable[[Columns], None]]:
+    """Yield what writes rows of a layout; the file appears when the block succeeds."""
     write = _parquet if file.suffix.lower() == ".parquet" else _csv
     with staged_file(file) as draft, write(draft, layout) as use:
-        yield lambda part: use(layout.columns(part))
+        yield use
 
 
 class Layout:
@@ -80,10 +87,13 @@ class Layout:
         source: the images
         truth: whether its labels are the true ones
         top: classes per row, of more classes than `WIDE`
+        more: further columns, and what stands in each row of them
     """
 
-    def __init__(self, source: Source, truth: bool, top: int) -> None:
-        self.source, self.truth = source, truth
+    def __init__(
+        self, source: Source, truth: bool, top: int = 5, more: dict[str, str] | None = None
+    ) -> None:
+        self.source, self.truth, self.more = source, truth, more or {}
         self.several, self.column = source.labels.several, source.labels.column
         self.classes = source.classes
         self.top = min(top, len(self.classes)) if len(self.classes) > WIDE else 0
@@ -98,7 +108,16 @@ class Layout:
         """The columns, in order."""
         best = [f"{what}_{place + 1}" for place in range(self.top) for what in ("class", "p")]
         truth = [self.column] if self.truth else []
-        return ["image", *truth, "predicted", "confidence", "error", *self.chances, *best]
+        return [
+            "image",
+            *truth,
+            *self.more,
+            "predicted",
+            "confidence",
+            "error",
+            *self.chances,
+            *best,
+        ]
 
     @property
     def numbers(self) -> set[str]:
@@ -118,7 +137,7 @@ class Layout:
         table: Columns = {name: [] for name in self.names}
         for place in order:
             index = indices[place]
-            row: dict[str, Any] = {"image": self.source.name(index)}
+            row: dict[str, Any] = {"image": self.source.name(index)} | self.more
             if self.truth:
                 row[self.column] = self._named(self.source.labels.classes_of(index))
             if place < usable:

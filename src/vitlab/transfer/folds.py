@@ -1,7 +1,5 @@
 """`vitlab.cross_validate`: every image is predicted by a model that did not learn from it."""
 
-import csv
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,9 @@ from vitlab.data.partition import partitioned
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source
 from vitlab.errors import DivergedError, OptionError
-from vitlab.evaluation.metrics import figures
-from vitlab.evaluation.predictions import Predictions, predict
-from vitlab.files import staged_file
+from vitlab.evaluation.intervals import with_intervals
+from vitlab.evaluation.predictions import predict
+from vitlab.evaluation.rows import Layout, table_to
 from vitlab.models.model import Model
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage, write_tables
@@ -31,12 +29,13 @@ FIGURES = {  # of single labels and of several, as tables call them
     "top5": "top-5",
     "nll": "NLL",
     "ece": "ECE",
+    "balanced_accuracy": "balanced accuracy",
     "map": "mAP",
     "micro_f1": "F1",
     "macro_f1": "F1 per class",
     "bce": "cross-entropy",
 }
-SHARES = ("accuracy", "top5", "ece", "map", "micro_f1", "macro_f1")
+SHARES = ("accuracy", "top5", "ece", "balanced_accuracy", "map", "micro_f1", "macro_f1")
 
 
 def cross_validate(
@@ -121,7 +120,7 @@ def _conclude(
     campaign: Campaign, trials: list[Trial], rows: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Return the figures of all folds together, and write down predictions, result and page."""
-    names = [key for key in FIGURES if key in rows[0]]
+    names = [key for key in FIGURES if all(row.get(key) is not None for row in rows)]
     values = {name: [row[name] for row in rows] for name in names}
     file = campaign.folder.path / PREDICTIONS
     result = write_predictions(file, campaign, trials) | {
@@ -138,49 +137,41 @@ def _conclude(
     return result
 
 
-def write_predictions(file: Path, campaign: Campaign, trials: list[Trial]) -> dict[str, float]:
+def write_predictions(file: Path, campaign: Campaign, trials: list[Trial]) -> dict[str, Any]:
     """Write a row per image, predicted by the model of its fold; return the figures of all.
 
-    Columns: image, label, fold, predicted, and `p(CLASS)` for each class. Several labels of an
-    image are joined by semicolons; predicted are then those of a probability above 0.5.
+    The columns are those of `vitlab evaluate --out` (evaluation/rows.py), and `fold`.
 
     Raises:
         DiskError: the file cannot be written.
     """
-    found: list[Predictions] = []
-    with staged_file(file) as draft, draft.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        for trial in trials:
-            source, done = _predicted(campaign, trial)
-            if not found:
-                chances = (f"p({name})" for name in source.classes)
-                writer.writerow(["image", "label", "fold", "predicted", *chances])
-            writer.writerows(_lines(source, done, trial.recipe.data.fold))
+    sources = [_images(trial) for trial in trials]
+    layouts = [
+        Layout(source, truth=True, more={"fold": trial.recipe.data.fold})
+        for source, trial in zip(sources, trials, strict=True)
+    ]
+    host, found = campaign.host, []
+    with table_to(file, layouts[0]) as write:
+        for trial, layout in zip(trials, layouts, strict=True):
+            done = predict(
+                load(campaign.folder.run(trial.name).path),
+                layout.source,
+                device=devices.choose(host.device),
+                precision=trial.recipe.precision,
+                workers=host.workers,
+                use=lambda part, layout=layout: write(layout.columns(part)),  # type: ignore[misc]
+            )
             found.append(done)
     rows = np.concatenate([each.probabilities for each in found])
     truth = np.concatenate([each.labels.values for each in found])
-    labels = MultiLabels(truth) if found[0].labels.several else SingleLabels(truth)
-    return figures(rows, labels)
+    several = found[0].labels.several
+    return with_intervals(rows, MultiLabels(truth) if several else SingleLabels(truth))
 
 
-def _predicted(campaign: Campaign, trial: Trial) -> tuple[Source, Predictions]:
-    """Return the images of a fold, and what its model makes of them."""
-    options, host = trial.recipe.data, campaign.host
-    source = partitioned(open_data(options.data, options.test_fraction), options).test
-    model = load(campaign.folder.run(trial.name).path)
-    where, precision = devices.choose(host.device), trial.recipe.precision
-    return source, predict(model, source, device=where, precision=precision, workers=host.workers)
-
-
-def _lines(source: Source, done: Predictions, fold: str) -> Iterator[list[Any]]:
-    """Yield a row for each image that could be decoded."""
-    classes, several = source.classes, done.labels.several
-    for place, index in enumerate(done.indices.tolist()):
-        chances = done.probabilities[place]
-        chosen = np.flatnonzero(chances > 0.5) if several else [chances.argmax()]
-        truth = done.labels.classes_of(place)
-        label, predicted = (";".join(classes[int(n)] for n in each) for each in (truth, chosen))
-        yield [source.name(index), label, fold, predicted, *(f"{chance:.6g}" for chance in chances)]
+def _images(trial: Trial) -> Source:
+    """Return the images that a fold is tested on."""
+    options = trial.recipe.data
+    return partitioned(open_data(options.data, options.test_fraction), options).test
 
 
 def _page(campaign: Campaign, recipe: Recipe, result: dict[str, Any]) -> TablePage:

@@ -87,6 +87,25 @@ def test_a_share_of_the_training_images_takes_the_place_of_the_test_images(uneve
     assert partitioned(splits, Data()) is splits
 
 
+def test_what_is_held_out_is_among_the_images_that_may_be_learned_from(
+    uneven: Path, tmp_path: Path
+) -> None:
+    """Else a sweep would learn its rate from labels that the last run does not have."""
+    few = partitioned(open_data(str(uneven)), Data(data=str(uneven), train_images=16))
+    assert len(few.train) == 32  # without a held-out share, that is done later
+    dev = partitioned(open_data(str(uneven)), Data(train_images=16, dev_share=0.25))
+    assert (len(dev.train), len(dev.test)) == (13, 3)
+    quick = TINY | {"steps": 1, "batch": 8, "train_images": 16}
+    run = vitlab.train(
+        vitlab.recipe("small", str(uneven), **quick), tmp_path / "run", host=Host(workers=0)
+    )
+    again = vitlab.recipe("small", str(uneven), **quick, dev_share=0.25)
+    part = vitlab.train(again, tmp_path / "part", host=Host(workers=0))
+    assert (run.metrics["images"], part.metrics["images"]) == (8, 3)
+    lines = (tmp_path / "part" / "run.toml").read_text().splitlines()
+    assert "train_images = 16" in lines
+
+
 def test_a_class_of_one_image_is_named(tmp_path: Path) -> None:
     photo_folder(tmp_path, {"a": 5, "b": 1}, 4, 4)
     notes = [fold_of(open_data(str(tmp_path)), f"{n}/2").notes for n in (1, 2)]

@@ -6,7 +6,7 @@ import numpy as np
 
 from vitlab.data.settings import Data, part_of
 from vitlab.data.sources.protocol import Source, Subset, counts
-from vitlab.data.sources.splits import SPLIT_SEED, Splits, hold_out
+from vitlab.data.sources.splits import SPLIT_SEED, Splits, hold_out, with_train_images
 from vitlab.errors import DataError
 
 
@@ -18,11 +18,13 @@ def partitioned(splits: Splits, options: Data) -> Splits:
 
     Raises:
         DataError: too few images for that.
+        OptionError: more training images than there are, or too few.
     """
     if options.fold:
         return fold_of(splits, options.fold)
     if not options.dev_share:
         return splits
+    splits = with_train_images(splits, options.train_images)  # what is held out is among them
     inner = hold_out(splits.train, options.dev_share)
     if not len(inner.test):
         raise DataError(

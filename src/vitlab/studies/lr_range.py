@@ -14,20 +14,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitlab.data.loading.batches import Batch, TrainingBatches
+from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.cache import cached
 from vitlab.data.loading.loader import choose_workers, training_loader
+from vitlab.data.loading.workers import deaths_explained, deaths_reported_late
 from vitlab.distributed.launch import joined
 from vitlab.distributed.shares import counted
 from vitlab.distributed.world import World
-from vitlab.errors import DivergedError, OptionError, RunError
+from vitlab.errors import DataError, DivergedError, OptionError, RunError
 from vitlab.files import is_empty, write_text
 from vitlab.progress import Meter
 from vitlab.recipes.choices import Average, Schedule
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import TablePage, write_tables
 from vitlab.runs import RunFolder, default_folder
-from vitlab.training.plan import step_seed
+from vitlab.training.plan import batches_of, step_seed
 from vitlab.training.preparation import Task, first_state, prepare
 from vitlab.training.step.trainer import Trainer
 from vitlab.training.stop import Stop
@@ -121,7 +122,8 @@ def study(
             nowhere = RunFolder(folder / "run", silent=True)
             task = prepare(plain, host, nowhere, resume=False, world=world)
         world.say(f"{task.config.name}: {lr_steps} steps from lr {lr_low:g} to {lr_high:g}")
-        reading = measured(task, world, device, rates)
+        with deaths_reported_late(), deaths_explained():
+            reading = measured(task, world, device, rates)
         if not world.first:
             return {}
         return _written(folder, _result(task, reading, command))
@@ -132,6 +134,7 @@ def measured(task: Task, world: World, device: torch.device, rates: Sequence[flo
 
     Raises:
         DivergedError: the loss or gradient of the untrained model is not finite.
+        DataError: every image is damaged.
         KeyboardInterrupt: a stop was asked for.
     """
     recipe, reading, mean, best = task.recipe, Reading([], [], []), 0.0, math.inf
@@ -142,7 +145,7 @@ def measured(task: Task, world: World, device: torch.device, rates: Sequence[flo
         Meter(len(rates), title="range test", shown=world.first) as meter,
     ):
         state = first_state(task, device, world)
-        trainer = Trainer(state.model, recipe, world)
+        trainer = Trainer(state.model, recipe, world, objective=task.objective)
         for step, batch in enumerate(_batches(task, world, len(rates))):
             figures = trainer.step(state, batch, rates[step], step_seed(recipe.seed, step))
             if world.any(stop.asked)[0]:
@@ -165,15 +168,15 @@ def measured(task: Task, world: World, device: torch.device, rates: Sequence[flo
             meter.show(step + 1, f"lr {rates[step]:.1e}  loss {loss:.3f}")
             if step >= FEWEST and reading.smoothed[-1] > BLOWN_UP * best:
                 break
+    if not reading.losses:
+        raise DataError(f"no image of {recipe.data.data} could be decoded")
     return reading
 
 
 def _batches(task: Task, world: World, steps: int) -> Iterator[Batch]:
     """Yield the first batches of the recipe, this process's share of each."""
     recipe, source = task.recipe, cached(task.splits.train, task.config.channels)
-    batches = TrainingBatches(
-        source, task.config, recipe.augment, recipe.seed, recipe.batch, world.rank, world.size
-    )
+    batches = batches_of(recipe, source, task.config, world)
     workers = choose_workers(source, task.host.workers, world.local_size)
     for batch in training_loader(batches, 0, steps, workers):
         yield counted(batch, world)

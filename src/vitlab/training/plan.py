@@ -5,7 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitlab.data.loading.order import steps
+from vitlab.data.loading.batches import TrainingBatches
+from vitlab.data.loading.order import Groups, steps
+from vitlab.data.sources.protocol import Source
+from vitlab.distributed.world import World
+from vitlab.images import ImageSpec
 from vitlab.optim.schedule import learning_rate
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Recipe
@@ -60,6 +64,28 @@ def plan_for(recipe: Recipe, decisions: Decisions, images: int, step: int) -> Pl
     total = decisions.total_steps(step) if decisions.plan else longest
     evaluations = evaluation_steps(total, recipe.test_every * epoch)
     return Plan(recipe, epoch, total, max(1, longest // LINES), frozenset(evaluations))
+
+
+def batches_of(recipe: Recipe, source: Source, spec: ImageSpec, world: World) -> TrainingBatches:
+    """Return the batches that a recipe learns from, this process's share of each.
+
+    Args:
+        recipe: augmentation, seed, batch size, and whether classes are drawn equally often
+        source: training images
+        spec: what the model takes
+        world: this process among those that share every batch
+    """
+    balanced = recipe.objective.balance == "sampling"
+    return TrainingBatches(
+        source,
+        spec,
+        recipe.augment,
+        recipe.seed,
+        recipe.batch,
+        world.rank,
+        world.size,
+        Groups.of(np.asarray(source.labels.values)) if balanced else None,
+    )
 
 
 def step_seed(seed: int, step: int) -> int:

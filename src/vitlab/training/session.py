@@ -6,9 +6,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from vitlab.data.loading.batches import Batch, TrainingBatches
+from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.loader import choose_workers, training_loader
-from vitlab.data.loading.order import Groups
 from vitlab.data.loading.workers import WorkerDiedError, deaths_explained, deaths_reported_late
 from vitlab.data.sources.protocol import Source
 from vitlab.distributed.parallel import plain
@@ -25,7 +24,7 @@ from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs import RunFolder
 from vitlab.training.budget import Pacer
-from vitlab.training.plan import Plan, plan_for
+from vitlab.training.plan import Plan, batches_of, plan_for
 from vitlab.training.saving.saver import Saver
 from vitlab.training.saving.state import State
 from vitlab.training.step.guard import Figures
@@ -131,20 +130,8 @@ class Session:
         Raises:
             WorkerDiedError: a data-loading worker died.
         """
-        recipe, tally, world = self.recipe, self.state.tally, self.world
-        groups = None
-        if recipe.objective.balance == "sampling":
-            groups = Groups.of(self.source.labels.values)
-        batches = TrainingBatches(
-            self.source,
-            self.state.model.config,
-            recipe.augment,
-            recipe.seed,
-            recipe.batch,
-            world.rank,
-            world.size,
-            groups,
-        )
+        tally, world = self.state.tally, self.world
+        batches = batches_of(self.recipe, self.source, self.state.model.config, world)
         workers = choose_workers(self.source, self.host.workers, world.local_size)
         loader = iter(training_loader(batches, self.state.step, stop, workers))
         with deaths_reported_late():

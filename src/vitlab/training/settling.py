@@ -23,9 +23,9 @@ def settled(recipe: Recipe, splits: Splits, before: Recipe | None) -> tuple[Reci
         OptionError: more training images than there are, or too few; sampling by class where
             images have several.
     """
-    splits = with_train_images(splits, recipe.data.train_images)
     data, objective = recipe.data, recipe.objective
-    if data.train_images:
+    if data.train_images and not data.dev_share:  # else `partitioned` has chosen them
+        splits = with_train_images(splits, data.train_images)
         data = replace(data, train_images=len(splits.train))
     if before is not None and objective.balance == "auto":
         objective = replace(objective, balance=before.objective.balance)

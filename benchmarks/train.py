@@ -199,14 +199,24 @@ def memory_here(name: str, spec: str, precision: str, args: argparse.Namespace) 
     assert warm is not None
     warm()
     del warm
-    gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts from here
-    base = _kib("VmRSS")
+    base = memory_from_here()
     step = form(name, spec, precision, args)
     assert step is not None
     for _ in range(3):
         step()
-    print(json.dumps({"bytes": 1024 * (_kib("VmHWM") - base)}))
+    print(json.dumps({"bytes": peak_since(base)}))
+
+
+def memory_from_here() -> int:
+    """Return this process's memory, in KiB, and count its peak from now on (Linux)."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")
+    return _kib("VmRSS")
+
+
+def peak_since(base: int) -> int:
+    """Return by how many bytes this process grew at most."""
+    return 1024 * (_kib("VmHWM") - base)
 
 
 def _kib(key: str) -> int:

@@ -42,6 +42,29 @@ def test_a_step_of_each_library_begins_with_the_same_loss(training: Any) -> None
         assert loss[name][1] < loss[name][0], name
 
 
+def test_modes_of_tuning_take_the_same_steps_in_each_library(training: Any) -> None:
+    """The same loss before and after a step, and the same shares of memory."""
+    tune = importlib.import_module("tune")
+    args = argparse.Namespace(device="cpu", precision="fp32")
+    modes = ("all", "attention", "ffn", "lora")
+    forms = {
+        (name, mode): tune.Form(name, mode, "Ti2/16:64:2", args)
+        for name in tune.LIBRARIES
+        for mode in modes
+    }
+    losses = {key: (form.step(), form.step()) for key, form in forms.items()}
+    kept = {key: form.kept() for key, form in forms.items()}
+    for name in ("timm", "transformers"):
+        for mode in modes:
+            same = 1 if mode == "lora" else 2  # LoRA's first matrices are drawn
+            wanted = pytest.approx(losses["ours", mode][:same], abs=1e-4)
+            assert losses[name, mode][:same] == wanted, (name, mode)
+            assert kept["ours", mode] <= 1.01 * kept[name, mode], (name, mode)
+    assert 0.6 < kept["ours", "attention"] / kept["ours", "all"] < 0.75
+    states = {mode: forms["ours", mode].states() for mode in modes}
+    assert states["lora"] < states["attention"] < states["ffn"] < states["all"]
+
+
 def test_rounds_are_interleaved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
     measuring = importlib.import_module("measuring")

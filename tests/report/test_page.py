@@ -180,3 +180,14 @@ def test_chromium_shows_it_without_complaint(tmp_path: Path, case: str) -> None:
         found = re.search(r"<title>width (\d+) of (\d+)</title>", done.stdout)
         assert found, done.stdout[:200]
         assert found[1] == found[2]  # nothing sticks out; a scroll bar may take some of the width
+
+
+def test_a_fine_tuned_model_says_where_it_started(tmp_path: Path) -> None:
+    facts = some()
+    for start, words in (
+        ({"weights": "google/vit", "tune": "attention"}, "from google/vit (tune=attention)"),
+        ({"weights": "a & b", "tune": "all"}, "parameters, fine-tuned from a &amp; b; trained in"),
+    ):
+        page = tmp_path / "report.html"
+        write(page, replace(facts, recipe=facts.recipe | {"start": start}))
+        assert words in page.read_text()

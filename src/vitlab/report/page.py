@@ -155,10 +155,21 @@ def _summary(facts: Facts) -> str:
         parts.append(f"its confidence is off by {percent(ece)} on average")
     model = facts.figures.get("model")
     if model:
-        parts.append(f"{model}" + (f" with {si(params)} parameters" if params else ""))
+        parts.append(
+            f"{model}" + (f" with {si(params)} parameters" if params else "") + _start(facts)
+        )
     if seconds is not None and facts.training:
         parts.append(f"trained in {duration(seconds)}")
     return "; ".join(parts) + "." if parts else ""
+
+
+def _start(facts: Facts) -> str:
+    """Return the weights that a run started from, and what it trained of them."""
+    start = facts.recipe.get("start", {})
+    if not start.get("weights"):
+        return ""
+    tune = start.get("tune", "all")
+    return f", fine-tuned from {start['weights']}" + (f" (tune={tune})" if tune != "all" else "")
 
 
 def _cards(facts: Facts) -> list[Card]:

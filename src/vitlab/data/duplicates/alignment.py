@@ -1,0 +1,205 @@
+"""A close look at two thumbnails: lay one upon the other, and measure how well they agree.
+
+Shift and scale in both directions are refined by Gauss-Newton steps on the brightness (Lucas and
+Kanade, 1981), from blurred to sharp. Agreement is the correlation of details: what a wide blur
+removes from the overlap, so that light, contrast and large forms shared by many pictures count for
+nothing. Other colors lower it.
+
+How much agreement a copy can lose depends on the picture: a rich texture loses much of it when its
+pixels are resampled or compressed, a drawn digit next to nothing, and two different digits may well
+agree better than two copies of a meadow. So what is missing is measured in units of what a picture
+loses by two further blurs. Measured on 1,600 pictures of CIFAR-10 and sign-digits and 15 kinds of
+copies, 99.5% of the copies miss less than 1.2 units at 32 pixels and 0.4 at 100, while no two
+different hands in sign-digits are nearer than 0.78.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitlab.data.duplicates.descriptors import CENTER, parts
+
+FLAT = 2.0  # levels: pictures with fewer details (root mean square) cannot be recognized by them
+_POINTS = 24  # that the overlap is sampled at, in each direction
+_FEW = 12  # of a first glance
+PROMISING = 0.75  # agreement at first glance from which a pair is looked at again; 99.8% of copies
+_BLURS = (2, 2, 2, 1, 1, 1)  # before each refining step of the second look
+_WIDE = 8  # blurs that remove all details
+_LARGEST_STEP = 0.05
+_SCALES = (0.8, 1.25)
+_SHIFTS = (-0.25, 0.25)
+_COLOR_FREE = 5.0  # levels of color difference that compression may cause
+_COLOR_COST = 250.0  # levels of further difference that cost all agreement
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where n test images lie on their training images: x' = left + wide * x, y' = top + high * y.
+
+    x and y are shares of the training image, x' and y' of the test image; tensors of shape (n,).
+    """
+
+    left: Tensor
+    wide: Tensor
+    top: Tensor
+    high: Tensor
+
+    @staticmethod
+    def of(views: Tensor) -> "Placement":
+        """Return the placements that views stand for: twice a part of `parts()`, plus 1 if mirrored."""
+        left, top, right, bottom = torch.tensor(parts())[views // 2].unbind(1)
+        mirrored = views % 2 == 1
+        left, right = torch.where(mirrored, 1 - right, left), torch.where(mirrored, 1 - left, right)
+        wide, high = (right - left) / CENTER, (bottom - top) / CENTER
+        return Placement(left - wide * (1 - CENTER) / 2, wide, top - high * (1 - CENTER) / 2, high)
+
+    def overlap(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return left, right, top and bottom of the overlap in the training image."""
+        edges = [
+            ((edge - shift) / scale).clamp(0, 1)
+            for shift, scale in ((self.left, self.wide), (self.top, self.high))
+            for edge in (0, 1)
+        ]
+        return edges[0], edges[1], edges[2], edges[3]
+
+    def moved(self, step: Tensor) -> "Placement":
+        """Return the placement after a step (n, 4): shift and scale around the middle, both ways."""
+        across, wider, down, higher = step.clamp(-_LARGEST_STEP, _LARGEST_STEP).unbind(1)
+        return Placement(
+            (self.left + across - wider / 2).clamp(*_SHIFTS),
+            (self.wide + wider).clamp(*_SCALES),
+            (self.top + down - higher / 2).clamp(*_SHIFTS),
+            (self.high + higher).clamp(*_SCALES),
+        )
+
+
+def agreement(
+    train: Tensor, test: Tensor, colors: tuple[Tensor, Tensor], views: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return how well pairs of pictures agree, and what is missing in units of what blurring costs.
+
+    Args:
+        train: brightness of the training images, uint8 (n, 32, 32)
+        test: brightness of the test images
+        colors: Cb and Cr of both, uint8 (n, 2, 8, 8)
+        views: how the test images lie on the training images at first, int64 (n,)
+
+    Returns:
+        From 0 to 1 for the same, float32 (n,); from 0 for the same, float32 (n,)
+    """
+    a, b, place = _opened(train, test, views)
+    for blurs in _BLURS:
+        place = refined(blurred(a, blurs), blurred(b, blurs), place, _POINTS)
+    first, second = _sampled(a, b, place, _POINTS)
+    details = [_details(blurred(each, 2)) for each in (first, second)]
+    softer = [_details(blurred(each, 4)) for each in (first, second)]
+    costs = [1 - _cosine(*each) for each in zip(details, softer, strict=True)]
+    mirrored = (views % 2 == 1)[:, None, None, None]
+    tints = colors[0].float(), torch.where(mirrored, colors[1].flip(3), colors[1]).float()
+    differences = [
+        torch.subtract(*_sampled(tints[0][:, each], tints[1][:, each], place, _FEW))
+        for each in (0, 1)
+    ]
+    apart = torch.stack(differences).square().mean((0, 2, 3)).sqrt()
+    score = _cosine(*details) - (apart - _COLOR_FREE).clamp_min(0) / _COLOR_COST
+    return score.clamp(0, 1), (1 - score) / torch.maximum(*costs).clamp_min(1e-4)
+
+
+def glance(train: Tensor, test: Tensor, views: Tensor) -> Tensor:
+    """Return a rough agreement, at a tenth of the cost; arguments as `agreement`, (n,)."""
+    a, b, place = _opened(train, test, views)
+    a, b = blurred(a, 2), blurred(b, 2)
+    place = refined(a, b, place, _FEW)
+    pairs = _sampled(_details(a), _details(b), place, _FEW)
+    return _cosine(*(each - each.mean((1, 2), keepdim=True) for each in pairs))
+
+
+def _opened(train: Tensor, test: Tensor, views: Tensor) -> tuple[Tensor, Tensor, Placement]:
+    """Return both pictures as floats, the second mirrored where its view is, and the placement."""
+    mirrored = (views % 2 == 1)[:, None, None]
+    return train.float(), torch.where(mirrored, test.flip(2), test).float(), Placement.of(views)
+
+
+def refined(a: Tensor, b: Tensor, place: Placement, points: int) -> Placement:
+    """Return the placement of pictures b on pictures a, float32 (n, 32, 32), after one step."""
+    first, second = map(_standard, _sampled(a, b, place, points))
+    left, right, top, bottom = place.overlap()
+    x, y = _points(left, right, points), _points(top, bottom, points)
+    down, across = torch.gradient(second, dim=(1, 2))
+    across = across * (points / (place.wide * (right - left)))[:, None, None]
+    down = down * (points / (place.high * (bottom - top)))[:, None, None]
+    slopes = torch.stack(
+        [across, across * (x[:, None, :] - 0.5), down, down * (y[:, :, None] - 0.5)], 1
+    ).flatten(2)
+    slopes = slopes - slopes.mean(2, keepdim=True)
+    square = slopes @ slopes.transpose(1, 2)
+    damping = 1e-2 * square.diagonal(dim1=1, dim2=2) + 1e-8
+    wanted = slopes @ (first - second).flatten(1)[..., None]
+    step = torch.linalg.solve(square + torch.diag_embed(damping), wanted)
+    return place.moved(step[..., 0])
+
+
+def richness(luma: Tensor) -> Tensor:
+    """Return the root mean square of the details of pictures, in levels; uint8 (n, 32, 32)."""
+    return _details(blurred(luma.float(), 2)).square().mean((1, 2)).sqrt()
+
+
+def blurred(pictures: Tensor, times: int) -> Tensor:
+    """Return pictures (n, S, S) after so many binomial blurs of 3x3 points."""
+    blur = _blur(pictures.shape[-1], times)
+    return blur @ pictures @ blur.T
+
+
+@cache
+def _blur(side: int, times: int) -> Tensor:
+    """Return the matrix that blurs along one direction; edges repeat themselves."""
+    once = np.eye(side) / 2 + (np.eye(side, k=1) + np.eye(side, k=-1)) / 4
+    once[0, 0] = once[-1, -1] = 0.75
+    return torch.from_numpy(np.linalg.matrix_power(once, times)).float()
+
+
+def _details(pictures: Tensor) -> Tensor:
+    """Return what a wide blur removes from pictures, with mean 0."""
+    details = pictures - blurred(pictures, _WIDE)
+    return details - details.mean((1, 2), keepdim=True)
+
+
+def _cosine(a: Tensor, b: Tensor) -> Tensor:
+    """Return the correlation of details (n, H, W); less where there are nearly none."""
+    least = FLAT * a.shape[-1]
+    lengths = [each.flatten(1).norm(dim=1).clamp_min(least) for each in (a, b)]
+    return (a * b).sum((1, 2)) / (lengths[0] * lengths[1])
+
+
+def _standard(pictures: Tensor) -> Tensor:
+    """Return pictures of mean 0 and length 1."""
+    centered = pictures - pictures.mean((1, 2), keepdim=True)
+    return centered / centered.flatten(1).norm(dim=1).clamp_min(1e-3)[:, None, None]
+
+
+def _sampled(a: Tensor, b: Tensor, place: Placement, points: int) -> tuple[Tensor, Tensor]:
+    """Return the overlap of pictures (n, S, S) at `points` points of each in both directions."""
+    left, right, top, bottom = place.overlap()
+    x, y = _points(left, right, points), _points(top, bottom, points)
+    across = place.left[:, None] + place.wide[:, None] * x
+    down = place.top[:, None] + place.high[:, None] * y
+    return _at(a, x, y), _at(b, across, down)
+
+
+def _points(low: Tensor, high: Tensor, points: int) -> Tensor:
+    """Return evenly spaced points between two edges, (n, points)."""
+    return low[:, None] + (torch.arange(points) + 0.5) / points * (high - low)[:, None]
+
+
+def _at(pictures: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Interpolate pictures (n, S, S) linearly at the crossings of x and y, shares (n, points)."""
+    side = pictures.shape[-1]
+
+    def weights(shares: Tensor) -> Tensor:
+        places = (shares * side - 0.5).clamp(0, side - 1)
+        return (1 - (places[..., None] - torch.arange(side)).abs()).clamp_min(0)
+
+    return weights(y) @ pictures @ weights(x).transpose(1, 2)

@@ -1,0 +1,145 @@
+"""Near-duplicates: from two sets of signatures to the pairs that show the same picture.
+
+Nobody has published the detector with which the papers cleaned their training sets (BiT, appendix C;
+ViT, section 4.1). This one was chosen and measured here: docs/duplicates.md.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitlab.data.duplicates.alignment import FLAT, PROMISING, agreement, glance, richness
+from vitlab.data.duplicates.neighbors import Candidates, Cells
+from vitlab.data.duplicates.signatures import Signatures
+
+_ALLOWED = 43.0  # units that a pair may miss, times the shorter side in pixels: 1.34 at 32 pixels
+_LEAST, _MOST = 0.5, 3.0  # units that a pair may always miss, and at most
+_SMALL = 12  # pixels: of smaller pictures only the same size, or larger copies, are recognized
+_BATCH = 2048
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Pairs of near-duplicates, by test image, best first.
+
+    Attributes:
+        train: numbers of training images, int64 (m,)
+        test: numbers of test images, int64 (m,)
+        scores: agreement of their details, float64 (m,); 1 for the same bytes
+        exact: whether the stored bytes are the same, bool (m,)
+        flat: images of either set that are too empty to be recognized, and are left out
+    """
+
+    train: NDArray[np.int64]
+    test: NDArray[np.int64]
+    scores: NDArray[np.float64]
+    exact: NDArray[np.bool_]
+    flat: tuple[int, int] = (0, 0)
+
+    def __len__(self) -> int:
+        return len(self.train)
+
+    def tuples(self) -> list[tuple[int, int, float]]:
+        """Return (train, test, score) of each pair."""
+        return list(zip(self.train.tolist(), self.test.tolist(), self.scores.tolist(), strict=True))
+
+
+def find(
+    train: Signatures,
+    test: Signatures | None = None,
+    progress: Callable[[int], None] = lambda images: None,
+) -> Pairs:
+    """Return the near-duplicates of test images among training images.
+
+    A picture is found again after resizing (to half its size at least), re-compression, a crop of
+    90% of its sides at any place, mirroring, and these together. Images with next to no details,
+    such as blank pages, are left out: each would match all others.
+
+    Args:
+        train: signatures of the training images
+        test: signatures of the test images; None for pairs within the first set, each once
+        progress: called with the number of test images looked up
+    """
+    within = test is None
+    test = train if test is None else test
+    known, asked = _recognizable(train), _recognizable(test)
+    parts = [_same_bytes(train, test, known, asked)]
+    if len(known) and len(asked):
+        for done, candidates in Cells(train.luma, known).candidates(test.luma, asked):
+            parts.append(_confirmed(train, test, candidates, within))
+            progress(done)
+    i, j, scores, exact = (np.concatenate(each) for each in zip(*parts, strict=True))
+    kept = i < j if within else np.ones(len(i), bool)
+    order = np.lexsort((i, -scores, ~exact, j))
+    order = order[kept[order]]
+    i, j, scores, exact = i[order], j[order], scores[order], exact[order]
+    _, first = np.unique(np.stack([i, j]), axis=1, return_index=True)
+    once = np.sort(first)
+    flat = tuple(len(each) - len(each.damaged) - len(rows) for each, rows in ((train, known), (test, asked)))
+    return Pairs(i[once], j[once], scores[once], exact[once], flat)
+
+
+def same_bytes(train: Signatures, test: Signatures) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the pairs whose stored bytes are the same, blank ones too."""
+    everything = np.arange(len(train)), np.arange(len(test))
+    return _same_bytes(train, test, *everything)[:2]
+
+
+_Found = tuple[
+    NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]
+]
+
+
+def _recognizable(images: Signatures) -> NDArray[np.int64]:
+    """Return the images that are neither damaged nor flat."""
+    rich = [
+        richness(torch.from_numpy(np.asarray(images.luma[at : at + _BATCH])))
+        for at in range(0, len(images), _BATCH)
+    ]
+    return np.flatnonzero((torch.cat([torch.zeros(0), *rich]) >= FLAT).numpy() & (images.sides > 0))
+
+
+def _same_bytes(
+    train: Signatures, test: Signatures, known: NDArray[np.int64], asked: NDArray[np.int64]
+) -> _Found:
+    """Return the pairs of equal checksums among some images."""
+    order = known[np.argsort(train.keys[known], kind="stable")]
+    keys = train.keys[order]
+    first = np.searchsorted(keys, test.keys[asked], "left")
+    count = np.searchsorted(keys, test.keys[asked], "right") - first
+    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    i = order[np.repeat(first, count) + within]
+    return i, np.repeat(asked, count), np.ones(len(i)), np.ones(len(i), bool)
+
+
+def _confirmed(train: Signatures, test: Signatures, found: Candidates, within: bool) -> _Found:
+    """Return the candidates that stand up to a close look."""
+    rows = np.flatnonzero(found.train < found.test) if within else np.arange(len(found.train))
+    i, j, views = found.train[rows], found.test[rows], torch.from_numpy(found.views[rows])
+    scores, missing = np.zeros(len(i)), np.full(len(i), np.inf)
+    sides = np.minimum(train.sides[i], test.sides[j]).astype(np.float64)
+    allowed = np.where(sides < _SMALL, _LEAST, np.clip(_ALLOWED / sides.clip(1), _LEAST, _MOST))
+    for guess in range(views.shape[1]):
+        left = np.flatnonzero((missing > allowed) & (views[:, guess] >= 0).numpy())
+        for at in range(0, len(left), _BATCH):
+            each = left[at : at + _BATCH]
+            luma = _tensor(train.luma, i[each]), _tensor(test.luma, j[each])
+            again = (glance(*luma, views[each, guess]) > PROMISING).numpy()
+            each = each[again]
+            score, lost = agreement(
+                luma[0][again],
+                luma[1][again],
+                (_tensor(train.chroma, i[each]), _tensor(test.chroma, j[each])),
+                views[each, guess],
+            )
+            scores[each], missing[each] = score.numpy(), lost.numpy()
+    good = missing <= allowed
+    return i[good], j[good], scores[good], np.zeros(int(good.sum()), bool)
+
+
+def _tensor(thumbnails: NDArray[np.uint8], rows: NDArray[np.int64]) -> Tensor:
+    return torch.from_numpy(np.asarray(thumbnails[rows]))

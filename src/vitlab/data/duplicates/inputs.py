@@ -1,0 +1,75 @@
+"""The images that a user names for comparing: DATA, a source, or a list of files; labels or not."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+from vitlab.data.decode.headers import SUFFIXES
+from vitlab.data.labels import SingleLabels
+from vitlab.data.sources.filenames import Names
+from vitlab.data.sources.folders import Files, image_files
+from vitlab.data.sources.opening import open_data
+from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.splits import Splits
+from vitlab.errors import DataError
+
+Images = str | Path | Source | Sequence[str | Path]
+"""DATA as for training, a folder of images without classes, one file, a source, or files."""
+
+
+def images_of(images: Images, split: str) -> Source:
+    """Return the images to compare, in the order that the indices of pairs count.
+
+    Of data that comes in splits it is the one named, or its training images if that is missing; of
+    any other data it is everything.
+
+    Args:
+        images: what the user named
+        split: `train` or `test`
+
+    Raises:
+        DataError: no such data, or no images in it.
+    """
+    opened = opened_data(images)
+    if not isinstance(opened, Splits):
+        return opened
+    if opened.whole is not None:
+        return opened.whole
+    return opened.test if split == "test" else opened.train
+
+
+def opened_data(images: Images) -> Splits | Source:
+    """Return the splits of labeled data, or the images of anything else.
+
+    Raises:
+        DataError: no such data, or no images in it.
+    """
+    if hasattr(images, "image"):
+        return cast(Source, images)
+    if not isinstance(images, str | Path):
+        return files(list(cast(Sequence[str | Path], images)))
+    path = Path(images).expanduser()
+    if path.is_file() and path.suffix.lower() in SUFFIXES:
+        return files([path])
+    try:
+        return open_data(str(images))
+    except DataError:
+        if not path.is_dir() or not (found := image_files(path)):
+            raise
+        return files(found)
+
+
+def files(paths: Sequence[str | Path]) -> Files:
+    """Return image files as a source without classes.
+
+    Raises:
+        DataError: no files are given, or one of them is missing.
+    """
+    if not paths:
+        raise DataError("no images given: name DATA, a folder, or at least one file")
+    for path in paths:
+        if not isinstance(path, str | Path):
+            raise DataError(f"images must be named by paths, not {type(path).__name__}")
+        if not Path(path).is_file():
+            raise DataError(f"no such file: {path}")
+    return Files(Path(), Names.of(map(str, paths)), SingleLabels.blank(len(paths), 0), ())

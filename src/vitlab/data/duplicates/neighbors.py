@@ -1,0 +1,136 @@
+"""Pairs worth a closer look: nearly all are found among the few cells nearest to each query.
+
+Comparing every test image with every training image costs their product. Instead the training
+images are sorted into cells by k-means, and a query looks only into its nearest ones. Measured on
+3,000 altered copies among 50,000 CIFAR-10 images, that missed none, at 2% of the work.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitlab.data.duplicates.descriptors import describe, mirror, parts
+
+NEAR = 0.83  # cosine of descriptions from which a pair is looked at closely
+_PROBES = 16  # cells that each query looks into
+_BLOCK = 1024  # test images at a time
+_PER_CELL = 64  # training images per cell that k-means learns from
+_ROUNDS = 8
+_ROWS = 65_536  # thumbnails described at a time
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Pairs that may be copies, with the two best guesses of how they lie upon each other.
+
+    Attributes:
+        train: numbers of training images, int64 (m,)
+        test: numbers of test images, int64 (m,)
+        views: the part of the test image, times two, plus 1 if mirrored; int64 (m, 2), -1 for none
+    """
+
+    train: NDArray[np.int64]
+    test: NDArray[np.int64]
+    views: NDArray[np.int64]
+
+
+class Cells:
+    """Training images sorted into cells of similar descriptions.
+
+    Args:
+        luma: their thumbnails, uint8 (n, 32, 32)
+        rows: which of them to sort in, int64
+    """
+
+    def __init__(self, luma: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
+        pieces = [describe(luma[rows[at : at + _ROWS]]) for at in range(0, len(rows), _ROWS)]
+        vectors = torch.cat(pieces)
+        self.centers = _k_means(vectors, max(1, round(2 * math.sqrt(len(rows)))))
+        cells = _nearest(vectors, self.centers, 1)[:, 0]
+        order = torch.argsort(cells, stable=True)
+        self.vectors, self.rows = vectors[order], rows[order.numpy()]
+        count = torch.bincount(cells, minlength=len(self.centers))
+        self.ends = torch.cumsum(count, 0).tolist()
+
+    def candidates(
+        self, luma: NDArray[np.uint8], rows: NDArray[np.int64]
+    ) -> Iterator[tuple[int, Candidates]]:
+        """Yield the number of test images looked up so far, and the pairs found among the latest.
+
+        Args:
+            luma: thumbnails of the test images, uint8 (m, 32, 32)
+            rows: which of them to look up
+        """
+        for at in range(0, len(rows), _BLOCK):
+            block = rows[at : at + _BLOCK]
+            views = [describe(luma[block], part) for part in range(len(parts()))]
+            queries = torch.stack([view * sign for view in views for sign in (1.0, mirror())])
+            test, view, train, near = self._search(queries)
+            yield at + len(block), _best_views(self.rows[train], block[test], view, near)
+
+    def _search(self, queries: Tensor) -> tuple[NDArray[np.int64], ...]:
+        """Compare queries (V, B, 42) with the members of their nearest cells.
+
+        Returns:
+            Place in the block, view, place among the sorted training images, and cosine of each hit.
+        """
+        views, images, width = queries.shape
+        flat = queries.reshape(-1, width)
+        cells = _nearest(flat, self.centers, min(_PROBES, len(self.centers))).flatten()
+        asked = torch.argsort(cells, stable=True)
+        owners = asked // min(_PROBES, len(self.centers))
+        stops = torch.cumsum(torch.bincount(cells, minlength=len(self.centers)), 0).tolist()
+        hits: list[tuple[Tensor, Tensor, Tensor]] = []
+        for cell in range(len(self.centers)):
+            first, last = (stops[cell - 1] if cell else 0), stops[cell]
+            start, end = (self.ends[cell - 1] if cell else 0), self.ends[cell]
+            if first == last or start == end:
+                continue
+            mine = owners[first:last]
+            cosines = flat[mine] @ self.vectors[start:end].T
+            query, member = torch.nonzero(cosines > NEAR, as_tuple=True)
+            hits.append((mine[query], member + start, cosines[query, member]))
+        empty = (torch.zeros(0, dtype=torch.int64),) * 2 + (torch.zeros(0),)
+        query, train, near = (torch.cat(each) for each in zip(empty, *hits, strict=True))
+        return (query % images).numpy(), (query // images).numpy(), train.numpy(), near.numpy()
+
+
+def _best_views(
+    train: NDArray[np.int64],
+    test: NDArray[np.int64],
+    view: NDArray[np.int64],
+    near: NDArray[np.float32],
+) -> Candidates:
+    """Return each pair once, with the two views of the highest cosine."""
+    order = np.lexsort((-near, train, test))
+    train, test, view = train[order], test[order], view[order]
+    first = np.ones(len(order), bool)
+    first[1:] = (train[1:] != train[:-1]) | (test[1:] != test[:-1])
+    places = np.flatnonzero(first)
+    second = np.where(np.append(first[1:], True)[places], -1, np.append(view[1:], -1)[places])
+    return Candidates(train[places], test[places], np.stack([view[places], second], 1))
+
+
+def _nearest(vectors: Tensor, centers: Tensor, count: int) -> Tensor:
+    """Return the `count` nearest centers of each vector, (n, count)."""
+    blocks = (vectors[at : at + _ROWS] @ centers.T for at in range(0, len(vectors), _ROWS))
+    return torch.cat([block.topk(count, dim=1, sorted=False).indices for block in blocks])
+
+
+def _k_means(vectors: Tensor, cells: int) -> Tensor:
+    """Return unit vectors in the middle of so many cells; the same ones every time."""
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.randperm(len(vectors), generator=generator)[: cells * _PER_CELL]
+    sample = vectors[chosen]
+    centers = sample[:cells].clone()
+    for _ in range(_ROUNDS):
+        nearest = _nearest(sample, centers, 1)[:, 0]
+        sums = torch.zeros_like(centers).index_add_(0, nearest, sample)
+        lengths = sums.norm(dim=1, keepdim=True)
+        centers = torch.where(lengths > 0, sums / lengths.clamp_min(1e-6), centers)
+    return centers

@@ -1,0 +1,157 @@
+"""What is kept of an image to recognize it again: a thumbnail of 1.2 kB and a checksum.
+
+The thumbnail is the whole image squeezed into a square, so that copies of another size or shape have
+the same one. A set that needs more than `IN_MEMORY` bytes lies in a temporary file instead.
+"""
+
+import hashlib
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+from vitlab.data.decode.crop import crop_resize
+from vitlab.data.loading.loader import choose_workers, leave_signals_to_parent
+from vitlab.data.loading.workers import deaths_explained
+from vitlab.data.sources.protocol import Source
+from vitlab.errors import ImageError
+
+SIDE = 32  # of the brightness thumbnail
+COLOR_SIDE = 8  # of the two color thumbnails
+DIGEST = 16  # bytes
+IN_MEMORY = 512 * 1024**2
+_CHUNK = 64  # images that a worker processes at a time
+_LARGEST = 255
+
+
+@dataclass(frozen=True, eq=False)
+class Signatures:
+    """The thumbnails and checksums of n images.
+
+    Attributes:
+        luma: brightness, uint8 (n, 32, 32)
+        chroma: Cb and Cr, uint8 (n, 2, 8, 8)
+        sides: the shorter side of each image in pixels, at most 255, uint8 (n,); 0 if damaged
+        digests: of the stored bytes, uint8 (n, 16)
+        damaged: messages about the images that cannot be decoded, by index
+    """
+
+    luma: NDArray[np.uint8]
+    chroma: NDArray[np.uint8]
+    sides: NDArray[np.uint8]
+    digests: NDArray[np.uint8]
+    damaged: dict[int, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.luma)
+
+    @cached_property
+    def keys(self) -> NDArray[np.void]:
+        """The checksums as values that can be compared and sorted, (n,)."""
+        return np.ascontiguousarray(self.digests).view(f"V{DIGEST}")[:, 0]
+
+    @staticmethod
+    def blank(images: int) -> "Signatures":
+        """Return room for the signatures of so many images, in memory or in a temporary file."""
+        shapes = ((SIDE, SIDE), (2, COLOR_SIDE, COLOR_SIDE), (), (DIGEST,))
+        size = sum(int(np.prod(shape)) for shape in shapes) * images
+
+        def room(shape: tuple[int, ...]) -> NDArray[np.uint8]:
+            if size <= IN_MEMORY:
+                return np.zeros((images, *shape), np.uint8)
+            with tempfile.TemporaryFile(prefix="vitlab-") as file:  # freed with the array
+                return np.memmap(file, np.uint8, "w+", shape=(images, *shape))
+
+        return Signatures(*map(room, shapes))
+
+
+def signatures(
+    source: Source,
+    *,
+    workers: int | None = None,
+    progress: Callable[[int], None] = lambda images: None,
+) -> Signatures:
+    """Decode every image of a source once, at a reduced scale where possible.
+
+    Args:
+        source: the images
+        workers: processes that decode; None to choose
+        progress: called now and then with the number of images done
+
+    Raises:
+        WorkerDiedError: a process that decodes images died.
+    """
+    found = Signatures.blank(len(source))
+    chunks = _Chunks(source)
+    processes = min(choose_workers(source, workers), len(chunks))
+    loader = DataLoader(
+        chunks,
+        batch_size=None,
+        num_workers=processes,
+        collate_fn=lambda chunk: chunk,
+        worker_init_fn=leave_signals_to_parent if processes else None,
+        generator=torch.Generator(),  # PyTorch's own generator would be advanced by its use
+    )
+    done = 0
+    with deaths_explained():
+        for luma, chroma, sides, digests, bad in loader:
+            part = slice(done, done + len(luma))
+            found.luma[part], found.chroma[part] = luma, chroma
+            found.sides[part], found.digests[part] = sides, digests
+            found.damaged.update(bad)
+            done += len(luma)
+            progress(done)
+    return found
+
+
+def thumbnail(source: Source, index: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8], int, bytes]:
+    """Return one image's brightness (32, 32), colors (2, 8, 8), shorter side and checksum.
+
+    Raises:
+        ImageError: it cannot be decoded.
+    """
+    image = source.image(index)
+    pixels, box = image.decode_box(3, lambda rows, columns: (0, 0, columns, rows), (64, 64))
+    small = Image.fromarray(crop_resize(pixels, box, SIDE, SIDE, "bicubic")).convert("YCbCr")
+    planes = np.asarray(small).transpose(2, 0, 1)
+    colors = planes[1:].reshape(2, COLOR_SIDE, SIDE // COLOR_SIDE, COLOR_SIDE, -1).mean((2, 4))
+    side = min(*pixels.shape[:2], _LARGEST)
+    return planes[0], np.rint(colors).astype(np.uint8), side, digest(image.content())
+
+
+def digest(content: bytes) -> bytes:
+    """Return the checksum by which equal files are recognized."""
+    return hashlib.blake2b(content, digest_size=DIGEST).digest()
+
+
+_Chunk = tuple[
+    NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8], dict[int, str]
+]
+
+
+@dataclass(frozen=True)
+class _Chunks(Dataset[_Chunk]):
+    source: Source
+
+    def __len__(self) -> int:
+        return -(-len(self.source) // _CHUNK)
+
+    def __getitem__(self, k: int) -> _Chunk:
+        indices = range(k * _CHUNK, min((k + 1) * _CHUNK, len(self.source)))
+        part = Signatures.blank(len(indices))
+        for row, index in enumerate(indices):
+            try:
+                luma, chroma, side, key = thumbnail(self.source, index)
+            except ImageError as error:
+                part.damaged[index] = str(error)
+                key = digest(f"damaged {index}".encode())
+            else:
+                part.luma[row], part.chroma[row], part.sides[row] = luma, chroma, side
+            part.digests[row] = np.frombuffer(key, np.uint8)
+        return part.luma, part.chroma, part.sides, part.digests, part.damaged

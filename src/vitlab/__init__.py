@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from vitlab import errors as errors
     from vitlab import inspect as inspect
     from vitlab import measure as measure
+    from vitlab.data.duplicates.comparing import duplicates as duplicates
     from vitlab.errors import UserError as UserError
     from vitlab.evaluation.calibration import calibrate as calibrate
     from vitlab.evaluation.classification import classify as classify
@@ -54,6 +55,7 @@ _HOMES = {
     "cross_validate": "vitlab.transfer.folds",
     "delta": "vitlab.weights.deltas",
     "embed": "vitlab.evaluation.probes.embedding",
+    "duplicates": "vitlab.data.duplicates.comparing",
     "errors": "",
     "evaluate": "vitlab.evaluation.evaluation",
     "fewshot": "vitlab.evaluation.probes.ridge",

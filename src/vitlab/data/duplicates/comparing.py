@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from vitlab.data.duplicates.finding import Pairs, find
 from vitlab.data.duplicates.inputs import Images, images_of, opened_data
-from vitlab.data.duplicates.signatures import Signatures, signatures
+from vitlab.data.duplicates.signatures import signatures
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.splits import Splits
 
@@ -97,13 +97,13 @@ def compare(
         progress: called now and then with the number of images decoded
     """
     start = time.monotonic()
-    sources = [train] if test is None else [train, test]
-    signed: list[Signatures] = []
-    for source in sources:
-        before = sum(map(len, signed))
-        signed.append(
-            signatures(source, workers=workers, progress=lambda done, n=before: progress(n + done))
-        )
+    signed = [signatures(train, workers=workers, progress=progress)]
+    if test is not None:
+
+        def onward(images: int) -> None:
+            progress(len(train) + images)
+
+        signed.append(signatures(test, workers=workers, progress=onward))
     pairs = find(signed[0], None if test is None else signed[1])
     bad = [message for each in signed for message in each.damaged.values()]
     return Comparison(train, test or train, pairs, bad, time.monotonic() - start)

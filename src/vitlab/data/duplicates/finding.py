@@ -79,7 +79,7 @@ def find(
     i, j, scores, exact = i[order], j[order], scores[order], exact[order]
     _, first = np.unique(np.stack([i, j]), axis=1, return_index=True)
     once = np.sort(first)
-    flat = tuple(len(each) - len(each.damaged) - len(rows) for each, rows in ((train, known), (test, asked)))
+    flat = (_flat(train, known), _flat(test, asked))
     return Pairs(i[once], j[once], scores[once], exact[once], flat)
 
 
@@ -89,9 +89,11 @@ def same_bytes(train: Signatures, test: Signatures) -> tuple[NDArray[np.int64], 
     return _same_bytes(train, test, *everything)[:2]
 
 
-_Found = tuple[
-    NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]
-]
+_Found = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]
+
+
+def _flat(images: Signatures, recognizable: NDArray[np.int64]) -> int:
+    return len(images) - len(images.damaged) - len(recognizable)
 
 
 def _recognizable(images: Signatures) -> NDArray[np.int64]:

@@ -47,7 +47,7 @@ def opened_data(images: Images) -> Splits | Source:
     if hasattr(images, "image"):
         return cast(Source, images)
     if not isinstance(images, str | Path):
-        return files(list(cast(Sequence[str | Path], images)))
+        return files(list(images))
     path = Path(images).expanduser()
     if path.is_file() and path.suffix.lower() in SUFFIXES:
         return files([path])

@@ -73,14 +73,16 @@ class Cells:
             test, view, train, near = self._search(queries)
             yield at + len(block), _best_views(self.rows[train], block[test], view, near)
 
-    def _search(self, queries: Tensor) -> tuple[NDArray[np.int64], ...]:
+    def _search(
+        self, queries: Tensor
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
         """Compare queries (V, B, 42) with the members of their nearest cells.
 
         Returns:
             Place in the block, view, place among the sorted training images, and cosine of each hit.
         """
-        views, images, width = queries.shape
-        flat = queries.reshape(-1, width)
+        images = queries.shape[1]
+        flat = queries.flatten(0, 1)
         cells = _nearest(flat, self.centers, min(_PROBES, len(self.centers))).flatten()
         asked = torch.argsort(cells, stable=True)
         owners = asked // min(_PROBES, len(self.centers))

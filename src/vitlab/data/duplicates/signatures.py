@@ -1,7 +1,7 @@
 """What is kept of an image to recognize it again: a thumbnail of 1.2 kB and a checksum.
 
-The thumbnail is the whole image squeezed into a square, so that copies of another size or shape have
-the same one. A set that needs more than `IN_MEMORY` bytes lies in a temporary file instead.
+The thumbnail is the whole image squeezed into a square, so that copies of another size or shape
+have the same one. A set that needs more than `IN_MEMORY` bytes lies in a temporary file instead.
 """
 
 import hashlib
@@ -59,8 +59,7 @@ class Signatures:
     @staticmethod
     def blank(images: int) -> "Signatures":
         """Return room for the signatures of so many images, in memory or in a temporary file."""
-        shapes = ((SIDE, SIDE), (2, COLOR_SIDE, COLOR_SIDE), (), (DIGEST,))
-        size = sum(int(np.prod(shape)) for shape in shapes) * images
+        size = (SIDE**2 + 2 * COLOR_SIDE**2 + 1 + DIGEST) * images
 
         def room(shape: tuple[int, ...]) -> NDArray[np.uint8]:
             if size <= IN_MEMORY:
@@ -68,7 +67,8 @@ class Signatures:
             with tempfile.TemporaryFile(prefix="vitlab-") as file:  # freed with the array
                 return np.memmap(file, np.uint8, "w+", shape=(images, *shape))
 
-        return Signatures(*map(room, shapes))
+        colors = (2, COLOR_SIDE, COLOR_SIDE)
+        return Signatures(room((SIDE, SIDE)), room(colors), room(()), room((DIGEST,)))
 
 
 def signatures(
@@ -110,7 +110,9 @@ def signatures(
     return found
 
 
-def thumbnail(source: Source, index: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8], int, bytes]:
+def thumbnail(
+    source: Source, index: int
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8], int, bytes]:
     """Return one image's brightness (32, 32), colors (2, 8, 8), shorter side and checksum.
 
     Raises:

@@ -1,0 +1,103 @@
+"""`vitlab duplicates`."""
+
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import Any
+
+from vitlab.commands import WORKERS
+from vitlab.options import Options, at_least, option
+from vitlab.terminal import print_table
+from vitlab.units import duration
+
+SUMMARY = "Find near-duplicate images across two data sets."
+_LINES = 20  # pairs in the table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Duplicates(Options):
+    """Two sets of images, or one, and the page to write; `command` is what the user typed."""
+
+    train: str = option(
+        MISSING,
+        "any DATA of `vitlab train`, or a folder of images; its training images if it has splits",
+        positional=True,
+    )
+    test: str = option(
+        "",
+        "the same; its test images if it has splits (empty: compare the splits of TRAIN, or look "
+        "for pairs within it)",
+        positional=True,
+    )
+    out: str | None = option(None, "write a page of the pairs: FILE.html")
+    workers: int | None = option(None, WORKERS, at_least(0))
+    command: str = ""
+
+
+def run(options: Duplicates) -> dict[str, Any]:
+    """Compare; images that cannot be decoded are reported on stderr."""
+    from vitlab.data.duplicates.comparing import compare, sets
+    from vitlab.errors import OptionError
+    from vitlab.progress import Meter, say
+    from vitlab.report.pairs_page import notes, summary, write_pairs
+
+    if options.out and (Path(options.out).suffix.lower() != ".html" or Path(options.out).is_dir()):
+        raise OptionError(f"out must be a file name that ends in .html, not {options.out!r}")
+    train, test = sets(options.train, options.test or None)
+    images = len(train) + (0 if test is None else len(test))
+    with Meter(images, title="reading") as meter:
+        done = compare(
+            train,
+            test,
+            workers=options.workers,
+            progress=lambda count: meter.show(count, "images"),
+        )
+    for note in notes(done):
+        say(note)
+    pairs = done.pairs
+    result: dict[str, Any] = {
+        "summary": summary(done),
+        "images": done.images,
+        "test_images": len({*pairs.test.tolist()}),
+        "damaged": len(done.damaged),
+        "flat": sum(pairs.flat[: 1 if done.within else 2]),
+        "seconds": done.seconds,
+        "images_per_second": done.images / done.seconds,
+        "pairs": [
+            {
+                "train": i,
+                "test": j,
+                "score": score,
+                "exact": bool(exact),
+                "train_name": done.train.name(i),
+                "test_name": done.test.name(j),
+            }
+            for (i, j, score), exact in zip(pairs.tuples(), pairs.exact, strict=True)
+        ],
+    }
+    if options.out:
+        title = f"{options.train} and {options.test}" if options.test else options.train
+        page = write_pairs(Path(options.out), done, title, options.command)
+        result["report"] = str(page)
+    return result
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print the first pairs, then what was found."""
+    pairs = result["pairs"]
+    if pairs:
+        rows = [
+            (
+                "same bytes" if each["exact"] else f"{each['score']:.3f}",
+                each["train_name"],
+                each["test_name"],
+            )
+            for each in pairs[:_LINES]
+        ]
+        print_table(("score", "training image", "test image"), rows)
+    if len(pairs) > _LINES:
+        print(
+            f"{len(pairs) - _LINES:,} more pairs: --json lists them all, --out FILE.html shows them"
+        )
+    print(f"{result['summary']} {duration(result['seconds'])}.")
+    if "report" in result:
+        print(result["report"])

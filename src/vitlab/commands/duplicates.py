@@ -2,12 +2,15 @@
 
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitlab.commands import WORKERS
 from vitlab.options import Options, at_least, option
 from vitlab.terminal import print_table
 from vitlab.units import duration
+
+if TYPE_CHECKING:
+    from vitlab.data.duplicates.comparing import Comparison
 
 SUMMARY = "Find near-duplicate images across two data sets."
 _LINES = 20  # pairs in the table
@@ -38,7 +41,7 @@ def run(options: Duplicates) -> dict[str, Any]:
     from vitlab.data.duplicates.comparing import compare, sets
     from vitlab.errors import OptionError
     from vitlab.progress import Meter, say
-    from vitlab.report.pairs_page import notes, summary, write_pairs
+    from vitlab.report.pairs_page import notes, write_pairs
 
     if options.out and (Path(options.out).suffix.lower() != ".html" or Path(options.out).is_dir()):
         raise OptionError(f"out must be a file name that ends in .html, not {options.out!r}")
@@ -53,8 +56,20 @@ def run(options: Duplicates) -> dict[str, Any]:
         )
     for note in notes(done):
         say(note)
+    result = _figures(done)
+    if options.out:
+        title = f"{options.train} and {options.test}" if options.test else options.train
+        result["report"] = str(write_pairs(Path(options.out), done, title, options.command))
+    return result
+
+
+def _figures(done: "Comparison") -> dict[str, Any]:
+    """Return what was found, as the JSON object has it."""
+    from vitlab.report.pairs_page import summary
+
     pairs = done.pairs
-    result: dict[str, Any] = {
+    rows = zip(pairs.tuples(), pairs.exact.tolist(), strict=True)
+    return {
         "summary": summary(done),
         "images": done.images,
         "test_images": len({*pairs.test.tolist()}),
@@ -67,18 +82,13 @@ def run(options: Duplicates) -> dict[str, Any]:
                 "train": i,
                 "test": j,
                 "score": score,
-                "exact": bool(exact),
+                "exact": exact,
                 "train_name": done.train.name(i),
                 "test_name": done.test.name(j),
             }
-            for (i, j, score), exact in zip(pairs.tuples(), pairs.exact, strict=True)
+            for (i, j, score), exact in rows
         ],
     }
-    if options.out:
-        title = f"{options.train} and {options.test}" if options.test else options.train
-        page = write_pairs(Path(options.out), done, title, options.command)
-        result["report"] = str(page)
-    return result
 
 
 def show(result: dict[str, Any]) -> None:

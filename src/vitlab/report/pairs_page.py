@@ -77,8 +77,8 @@ def summary(compared: Comparison) -> str:
     if compared.within:
         images = np.union1d(pairs.test, pairs.train).size
         return (
-            f"{len(pairs):,} pairs of near-duplicates among {train:,} images; {images:,} images are "
-            "in a pair."
+            f"{len(pairs):,} pairs of near-duplicates among {train:,} images; {images:,} images "
+            "are in a pair."
         )
     found, originals = np.unique(pairs.test).size, np.unique(pairs.train).size
     of = f"{found:,} of" if found else "None of"

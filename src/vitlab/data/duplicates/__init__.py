@@ -1,1 +1,1 @@
-"""Near-duplicate images: the same picture again, resized, re-compressed, cropped a little, or flipped."""
+"""Near-duplicates: the same picture resized, re-compressed, cropped a little, or mirrored."""

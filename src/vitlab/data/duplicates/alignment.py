@@ -25,7 +25,7 @@ from vitlab.data.duplicates.descriptors import CENTER, parts
 FLAT = 2.0  # levels: pictures with fewer details (root mean square) cannot be recognized by them
 _POINTS = 24  # that the overlap is sampled at, in each direction
 _FEW = 12  # of a first glance
-PROMISING = 0.75  # agreement at first glance from which a pair is looked at again; 99.8% of copies
+PROMISING = 0.65  # agreement at first glance from which a pair is looked at again
 _BLURS = (2, 2, 2, 1, 1, 1)  # before each refining step of the second look
 _WIDE = 8  # blurs that remove all details
 _LARGEST_STEP = 0.05
@@ -49,7 +49,7 @@ class Placement:
 
     @staticmethod
     def of(views: Tensor) -> "Placement":
-        """Return the placements that views stand for: twice a part of `parts()`, plus 1 if mirrored."""
+        """Return the placements of views: twice a part of `parts()`, plus 1 if mirrored."""
         left, top, right, bottom = torch.tensor(parts())[views // 2].unbind(1)
         mirrored = views % 2 == 1
         left, right = torch.where(mirrored, 1 - right, left), torch.where(mirrored, 1 - left, right)
@@ -66,7 +66,7 @@ class Placement:
         return edges[0], edges[1], edges[2], edges[3]
 
     def moved(self, step: Tensor) -> "Placement":
-        """Return the placement after a step (n, 4): shift and scale around the middle, both ways."""
+        """Return the placement after a step (n, 4): shift and scale about the middle, both ways."""
         across, wider, down, higher = step.clamp(-_LARGEST_STEP, _LARGEST_STEP).unbind(1)
         return Placement(
             (self.left + across - wider / 2).clamp(*_SHIFTS),
@@ -79,7 +79,7 @@ class Placement:
 def agreement(
     train: Tensor, test: Tensor, colors: tuple[Tensor, Tensor], views: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return how well pairs of pictures agree, and what is missing in units of what blurring costs.
+    """Return how well pictures agree, and what is missing in units of what blurring costs.
 
     Args:
         train: brightness of the training images, uint8 (n, 32, 32)

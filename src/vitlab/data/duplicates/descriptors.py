@@ -3,7 +3,7 @@
 A training image is described by its central 80%, once. Where those lie in a test image depends on
 which of the two was cropped: they are its central 80% if neither was, at most 89% somewhere in it
 if the test image is a crop of 90% of the other, and 72% if the training image is the crop. The test
-image is described by 19 such parts, as it is and mirrored, so that one of the 38 descriptions is
+image is described by 26 such parts, as it is and mirrored, so that one of the 52 descriptions is
 near the training image's if they are copies.
 """
 
@@ -20,22 +20,21 @@ Part = tuple[float, float, float, float]
 """Left, top, right and bottom edge as shares of the image."""
 
 CENTER = 0.8  # share of each side that describes a training image
-_STEPS = (-1.0, 0.0, 1.0)
-_SIZES = ((0.8, 0.0), (0.8 / 0.9, 0.5 * (1 - 0.8 / 0.9)), (0.8 * 0.9, 0.09))  # size, largest shift
+# size, largest shift either way, and number of places in each direction
+_SIZES = ((0.8, 0.0, 1), (0.8 / 0.9, 0.5 * (1 - 0.8 / 0.9), 3), (0.8 * 0.9, 0.09, 4))
 _FREQUENCIES = 8  # of the cosine transform in each direction; their sum is at most this
 _POINTS = 32  # that a part is sampled at, in each direction
 
 
 def parts() -> list[Part]:
-    """Return the 19 parts of a test image that may be the center of a training image."""
-    found = {
-        (m + dx * most, m + dy * most, 1 - m + dx * most, 1 - m + dy * most): None
-        for size, most in _SIZES
+    """Return the 26 parts of a test image that may be the center of a training image."""
+    return [
+        (m + across, m + down, 1 - m + across, 1 - m + down)
+        for size, most, places in _SIZES
         for m in [(1 - size) / 2]
-        for dx in _STEPS
-        for dy in _STEPS
-    }
-    return list(found)
+        for down in np.linspace(-most, most, places).tolist()
+        for across in np.linspace(-most, most, places).tolist()
+    ]
 
 
 def describe(luma: NDArray[np.uint8] | Tensor, part: int | None = None) -> Tensor:
@@ -63,7 +62,7 @@ def describe(luma: NDArray[np.uint8] | Tensor, part: int | None = None) -> Tenso
 @cache
 def mirror() -> Tensor:
     """Return the signs that turn a description into that of the mirrored part, (42,)."""
-    down, across = _frequencies()
+    across = _frequencies()[1]
     return torch.from_numpy(np.where(across % 2, -1.0, 1.0)).float()
 
 

@@ -1,7 +1,7 @@
 """Near-duplicates: from two sets of signatures to the pairs that show the same picture.
 
-Nobody has published the detector with which the papers cleaned their training sets (BiT, appendix C;
-ViT, section 4.1). This one was chosen and measured here: docs/duplicates.md.
+Nobody has published the detector with which the papers cleaned their training sets (BiT, appendix
+C; ViT, section 4.1). This one was chosen and measured here: docs/duplicates.md.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.data.duplicates.alignment import FLAT, PROMISING, agreement, glance, richness
-from vitlab.data.duplicates.neighbors import Candidates, Cells
+from vitlab.data.duplicates.cells import Candidates, Cells
 from vitlab.data.duplicates.signatures import Signatures
 
 _ALLOWED = 43.0  # units that a pair may miss, times the shorter side in pixels: 1.34 at 32 pixels

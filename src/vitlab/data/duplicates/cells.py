@@ -79,7 +79,7 @@ class Cells:
         """Compare queries (V, B, 42) with the members of their nearest cells.
 
         Returns:
-            Place in the block, view, place among the sorted training images, and cosine of each hit.
+            Place in the block, view, place among the sorted training images and cosine of each.
         """
         images = queries.shape[1]
         flat = queries.flatten(0, 1)

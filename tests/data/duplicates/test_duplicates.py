@@ -1,0 +1,277 @@
+"""Near-duplicates: altered copies are found, other pictures are not."""
+
+import os
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw
+
+import vitlab
+from vitlab.data.decode.stored import PixelImage
+from vitlab.data.duplicates import signatures as signing
+from vitlab.data.duplicates.cells import Cells
+from vitlab.data.duplicates.comparing import compare
+from vitlab.data.duplicates.descriptors import describe, mirror, parts
+from vitlab.data.duplicates.finding import find, same_bytes
+from vitlab.data.duplicates.inputs import files
+from vitlab.data.duplicates.signatures import signatures
+from vitlab.data.labels import Labels, SingleLabels
+from vitlab.data.sources.arrays import Arrays, digits
+from vitlab.errors import DataError
+
+Picture = Image.Image
+Alter = Callable[[Picture], Picture]
+
+
+class Pictures:
+    """Pictures of any size as a source."""
+
+    in_memory = True
+    classes: tuple[str, ...] = ()
+
+    def __init__(self, pictures: list[Picture]) -> None:
+        self.pictures = pictures
+
+    @property
+    def labels(self) -> Labels:
+        return SingleLabels.blank(len(self), 0)
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def image(self, index: int) -> PixelImage:
+        return PixelImage(np.asarray(self.pictures[index]), self.name(index))
+
+    def name(self, index: int) -> str:
+        return f"picture {index}"
+
+
+def scene(seed: int, side: int = 48) -> Picture:
+    """A picture of its own: a rough background and a few objects."""
+    rng = np.random.default_rng(seed)
+    noise = np.zeros((side, side, 3))
+    for cells in (3, 6, 12):
+        coarse = rng.integers(0, 256, (cells, cells, 3), np.uint8)
+        noise += np.asarray(Image.fromarray(coarse).resize((side, side), Image.Resampling.BICUBIC))
+    picture = Image.fromarray((noise / 3).astype(np.uint8))
+    draw = ImageDraw.Draw(picture)
+    for _ in range(6):
+        x, y, w, h = rng.integers(0, side, 4)
+        draw.ellipse((x, y, x + w // 2, y + h // 2), fill=tuple(rng.integers(0, 256, 3).tolist()))
+    return picture
+
+
+def encoded(kind: str, quality: int) -> Alter:
+    def alter(picture: Picture) -> Picture:
+        stream = BytesIO()
+        picture.save(stream, kind, quality=quality)
+        return Image.open(BytesIO(stream.getvalue())).convert("RGB")
+
+    return alter
+
+
+def resized(factor: float) -> Alter:
+    return lambda picture: picture.resize(
+        (round(picture.width * factor), round(picture.height * factor)), Image.Resampling.BICUBIC
+    )
+
+
+def cropped(x: float, y: float, share: float = 0.9) -> Alter:
+    def alter(picture: Picture) -> Picture:
+        w, h = round(picture.width * share), round(picture.height * share)
+        left, top = round(x * (picture.width - w)), round(y * (picture.height - h))
+        part = picture.crop((left, top, left + w, top + h))
+        return part.resize(picture.size, Image.Resampling.BICUBIC)
+
+    return alter
+
+
+def flipped(picture: Picture) -> Picture:
+    return picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+
+
+def together(*steps: Alter) -> Alter:
+    def alter(picture: Picture) -> Picture:
+        for step in steps:
+            picture = step(picture)
+        return picture
+
+    return alter
+
+
+ALTERED: dict[str, Alter] = {
+    "the same": lambda picture: picture,
+    "half": resized(0.5),
+    "double": resized(2),
+    "jpeg": encoded("JPEG", 50),
+    "webp": encoded("WEBP", 50),
+    "flipped": flipped,
+    "corner": cropped(0, 0),
+    "center": cropped(0.5, 0.5),
+    "edge": cropped(1, 0.4),
+    "all": together(flipped, cropped(0.3, 0.8), resized(0.75), encoded("JPEG", 70)),
+}
+SCENES = [scene(seed) for seed in range(120)]
+
+
+@pytest.mark.parametrize("kind", ALTERED)
+def test_altered_copies_are_found_and_nothing_else(kind: str) -> None:
+    originals, copies = Pictures(SCENES), Pictures([ALTERED[kind](each) for each in SCENES[:60]])
+    for first, second in ((originals, copies), (copies, originals)):  # whichever was altered
+        pairs = vitlab.duplicates(first, second)
+        assert all(i == j and 0.85 < score <= 1 for i, j, score in pairs)
+        assert len(pairs) >= 59  # the campaign below measures the recall on photographs
+
+
+def test_pairs_within_a_set_come_once() -> None:
+    mixed = Pictures([*SCENES[:20], *(flipped(each) for each in SCENES[:20]), SCENES[3]])
+    pairs = vitlab.duplicates(mixed)
+    expected = {(i, i + 20) for i in range(20)} | {(3, 40), (23, 40)}
+    assert sorted((i, j) for i, j, _ in pairs) == sorted(expected)
+    assert [score for i, j, score in pairs if (i, j) == (3, 40)] == [1.0]
+
+
+def test_similar_pictures_are_not_copies() -> None:
+    """Handwritten digits of one class agree in their large forms."""
+    few = digits()
+    chosen = Arrays(few.images[:250], SingleLabels(few.labels.values[:250]), few.classes)
+    assert vitlab.duplicates(chosen) == []
+
+
+def test_a_picture_with_another_object_is_another_picture() -> None:
+    changed = []
+    for each in SCENES[:30]:
+        copy = each.copy()
+        ImageDraw.Draw(copy).ellipse((14, 14, 30, 30), fill="white", outline="black")
+        changed.append(copy)
+    assert vitlab.duplicates(Pictures(SCENES[:30]), Pictures(changed)) == []
+
+
+def test_blank_pictures_match_nothing() -> None:
+    blank = [Image.new("RGB", (40, 40), color) for color in ("white", "white", "black", "gray")]
+    pairs = compare(Pictures([*blank, SCENES[0]]), Pictures([*blank, SCENES[0]])).pairs
+    assert pairs.tuples() == [(4, 4, 1.0)]
+    assert pairs.flat == (4, 4)
+    a, b = (signatures(Pictures(blank)) for _ in range(2))
+    assert len(same_bytes(a, b)[0]) == 4 + 2  # the two white ones, crosswise
+
+
+def test_the_same_signatures_whatever_the_workers_and_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [tmp_path / f"{n}.png" for n in range(150)]
+    for n, path in enumerate(paths):
+        SCENES[n % len(SCENES)].save(path)
+    alone = signatures(files(paths), workers=0)
+    state = torch.get_rng_state()
+    monkeypatch.setattr(signing, "IN_MEMORY", 0)
+    several = signatures(files(paths), workers=2)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert isinstance(several.luma, np.memmap)
+    for name in ("luma", "chroma", "sides", "digests"):
+        assert (getattr(alone, name) == getattr(several, name)).all()
+    assert [(i, j) for i, j, _ in find(several).tuples()] == [(n, n + 120) for n in range(30)]
+
+
+def test_damaged_images_are_listed(tmp_path: Path) -> None:
+    SCENES[0].save(tmp_path / "a.png")
+    (tmp_path / "b.png").write_bytes(b"no image")
+    (tmp_path / "c.png").write_bytes(b"no image")
+    compared = compare(files([tmp_path / "a.png", tmp_path / "b.png"]), files([tmp_path / "c.png"]))
+    assert len(compared.pairs) == 0
+    assert len(compared.damaged) == 2
+    assert "b.png" in compared.damaged[0]
+
+
+def test_lists_folders_and_data(tmp_path: Path) -> None:
+    for folder, kind in (("a", "png"), ("b", "webp")):
+        (tmp_path / folder / "deep").mkdir(parents=True)
+        for n in range(6):
+            SCENES[n].save(tmp_path / folder / "deep" / f"{n}.{kind}", quality=60)
+    expected = [(n, n) for n in range(6)]
+    for first, second in (
+        (tmp_path / "a", str(tmp_path / "b")),
+        (sorted((tmp_path / "a").rglob("*.png")), tmp_path / "b"),
+        (str(tmp_path / "a"), [str(each) for each in sorted((tmp_path / "b").rglob("*.webp"))]),
+    ):
+        assert [(i, j) for i, j, _ in vitlab.duplicates(first, second)] == expected
+    one = tmp_path / "b" / "deep" / "4.webp"
+    assert [(i, j) for i, j, _ in vitlab.duplicates(tmp_path / "a", str(one))] == [(4, 0)]
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        ([], "no images given"),
+        (["missing.png"], "no such file: missing.png"),
+        ([3], "images must be named by paths, not int"),
+        ("missing-folder", "no such file or folder: missing-folder"),
+    ],
+)
+def test_what_cannot_be_compared(images: list[str] | str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        vitlab.duplicates(images)
+
+
+def test_cells_miss_next_to_nothing() -> None:
+    """Against every training image compared with every view of every test image."""
+    pictures = [scene(seed, 32) for seed in range(1500)]
+    originals = signatures(Pictures(pictures))
+    copies = signatures(Pictures([ALTERED["all"](each) for each in pictures[:200]]))
+    everything = np.arange(1500), np.arange(200)
+    found: set[tuple[int, int]] = set()
+    for _, each in Cells(originals.luma, everything[0]).candidates(copies.luma, everything[1]):
+        found |= set(zip(each.train.tolist(), each.test.tolist(), strict=True))
+    known = describe(originals.luma)
+    views = [describe(copies.luma, part) for part in range(len(parts()))]
+    nearest = torch.stack(
+        [view * sign @ known.T for view in views for sign in (torch.ones(1), mirror())]
+    ).amax(0)
+    expected = {(int(i), int(j)) for j, i in torch.nonzero(nearest > 0.83)}
+    assert found <= expected
+    assert len(found) >= 0.99 * len(expected)
+    assert {(n, n) for n in range(200)} <= found
+
+
+def test_a_mirrored_description_is_that_of_the_mirrored_picture() -> None:
+    luma = signatures(Pictures(SCENES[:10])).luma
+    other = luma[:, :, ::-1].copy()
+    places = parts()
+    for number, (left, top, right, bottom) in enumerate(places):
+        opposite = min(
+            range(len(places)),
+            key=lambda n: np.abs(np.subtract(places[n], (1 - right, top, 1 - left, bottom))).sum(),
+        )
+        mine, theirs = describe(luma, number) * mirror(), describe(other, opposite)
+        assert torch.allclose(mine, theirs, atol=1e-4)
+
+
+CIFAR = os.environ.get("VITLAB_CIFAR10", "")
+
+
+@pytest.mark.campaign
+@pytest.mark.skipif(not CIFAR, reason="VITLAB_CIFAR10 names no Parquet file")
+@pytest.mark.parametrize("kind", ALTERED)
+def test_recall_on_cifar10(kind: str) -> None:
+    """2,000 images and altered copies; `VITLAB_CIFAR10=test.parquet pytest -m campaign …`.
+
+    A pair of two images is right where the originals are a pair already: CIFAR-10 has some.
+    """
+    import datasets
+
+    rows = datasets.load_dataset("parquet", data_files=CIFAR)["train"].select(range(2000))
+    column = next(name for name in rows.features if name in ("image", "img"))
+    originals = [each.convert("RGB") for each in rows[column]]
+    known = {
+        pair for i, j, _ in vitlab.duplicates(Pictures(originals)) for pair in ((i, j), (j, i))
+    }
+    found = vitlab.duplicates(
+        Pictures(originals), Pictures([ALTERED[kind](each) for each in originals])
+    )
+    assert sum(i == j for i, j, _ in found) >= 0.99 * len(originals)
+    others = {(i, j) for i, j, _ in found if i != j}
+    assert len(others - known) <= 2, others - known  # near-duplicates that one alteration reveals

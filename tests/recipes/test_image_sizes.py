@@ -44,18 +44,22 @@ def test_python(face: str, size: int | tuple[int, int]) -> None:
         FACES[face](better)
 
 
-def test_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_command_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, digits_run: Path
+) -> None:
     out = tmp_path / "run"
     commands = {
         "measure": ["measure", f"{NARROW}/4", "--image-size"],
         "train": ["train", "digits", "--out", str(out), *QUICK, "--image-size"],
+        "finetune": ["finetune", "digits", "--from", str(digits_run), "--out", str(tmp_path / "f")],
     }
+    commands["finetune"] += [*QUICK[2:], "--image-size"]
     for name, words in commands.items():
         status, stdout, err = call(capsys, *words, "18")
         assert (status, stdout) == (2, "")
         last = err.splitlines()[-1]
         assert last.startswith(f"vitlab {name}: ")
-        assert not out.exists()
+        assert not (out if name != "finetune" else tmp_path / "f").exists()
         better = advised(last.removeprefix(f"vitlab {name}: "))
         assert better == [(16, 16), (20, 20)]
         assert call(capsys, *words, "16")[0] == 0

@@ -149,8 +149,11 @@ def test_the_training_images_chosen_never_change() -> None:
     ("amount", "message"),
     [
         (201, "there are only 200 training images: choose a --train-images of at most 200, not "),
-        (2, "2 training images cannot show every class: choose a --train-images of at least 3"),
-        (0.001, "0 training images cannot show every class: choose a --train-images of at least 3"),
+        (2, "train_images comes to 2, too few to show every class: choose a --train"),
+        (
+            0.001,
+            "train_images comes to 0, too few to show every class: choose a --train",
+        ),
     ],
 )
 def test_too_many_training_images_or_too_few(amount: float, message: str) -> None:

@@ -153,8 +153,8 @@ def with_train_images(splits: Splits, amount: float) -> Splits:
     order, least = source.labels.nested(np.random.default_rng(SPLIT_SEED))
     if count < least:
         raise OptionError(
-            f"{count:,} training images cannot show every class: choose a --train-images of at "
-            f"least {least}"
+            f"train_images comes to {count:,}, too few to show every class: choose a "
+            f"--train-images of at least {least}"
         )
     note = f"trained on {count:,} of {whole:,} training images (always the same)"
     train = Subset(source, np.sort(order[:count]))

@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vitlab.data.labels import SingleLabels
 from vitlab.evaluation.metrics import Bin, bins, confusion
+from vitlab.evaluation.per_class import ClassFigures, class_figures, confused_pairs
 from vitlab.models.model import Part
 from vitlab.report.facts import Facts, Judged, Picture, Point
 from vitlab.report.page import write
@@ -49,7 +51,20 @@ def some(classes: int = 10, images: int = 300, channels: int = 3) -> Facts:
         recipe={"recipe": {"epochs": 60}, "optimizer": {"lr": 1e-3, "betas": [0.9, 0.999]}},
         versions={"torch": "2.13.0"},
         notes=["skipped: a.png is damaged"],
+        per_class=class_figures(probabilities, SingleLabels(labels), names),
+        confused=confused_pairs(probabilities, SingleLabels(labels), names),
     )  # fmt: skip
+
+
+def calibrated() -> Facts:
+    """Facts of a run that was calibrated after training."""
+    facts = some()
+    ranges = {"nll": [0.1, 0.3], "ece": [0.01, 0.04]}
+    before = {"nll": 0.25, "ece": 0.1234, "intervals": ranges}
+    after = {"nll": 0.2, "ece": 0.02, "intervals": ranges}
+    about = {"temperature": 1.5678, "images": 120, "before": before, "after": after}
+    figures = facts.figures | {"calibration": about, "intervals": {"accuracy": [0.8123, 0.9345]}}
+    return replace(facts, figures=figures, uncalibrated=facts.reliability)
 
 
 class References(html.parser.HTMLParser):
@@ -102,7 +117,10 @@ EDGES = {
     "no points": replace(some(), training=[], testing=[]),
     "not finite": replace(some(), training=[Point(1, 1, math.nan, 0), Point(2, 2, math.inf, 0)]),
     "few figures": replace(some(), figures={"accuracy": 0.5, "top5": None}),
-    "an empty class": replace(some(3), confusion=np.array([[5, 1, 0], [0, 0, 0], [2, 0, 3]])),
+    "an empty class": replace(some(3), per_class=[
+        ClassFigures("full", 0.5, 0.25, 1 / 3, 8), ClassFigures("empty", None, None, None, 0),
+    ]),
+    "calibrated": calibrated(),
     "empty bins": replace(some(), reliability=[Bin(0, 0.5, 0, 0, 0), Bin(0.5, 1.0, 9, 0.9, 0.8)]),
 }  # fmt: skip
 
@@ -134,6 +152,27 @@ def test_figures_are_told(tmp_path: Path) -> None:
         "runs/my run", "skipped: a.png is damaged", "betas", "2.13.0",
     ):  # fmt: skip
         assert words in text.replace("&#39;", "'"), words
+
+
+def test_intervals_classes_and_pairs_are_told(tmp_path: Path) -> None:
+    facts = calibrated()
+    text, _ = read(write(tmp_path / "report.html", facts))
+    worst = min(facts.per_class, key=lambda each: each.f1 or 0)
+    assert worst.precision is not None
+    for words in (
+        "81.2 to 93.5", "95% confidence interval", f"{worst.precision:.1%}", "1.568",
+        "120 validation images", "0.2500 (0.1000 to 0.3000)", "12.3% (1.0 to 4.0)",
+        "Before: ECE 12.3%", "After: ECE 2.0%",
+        f"<bdi>{facts.confused[0].true}</bdi></th><td><bdi>{facts.confused[0].predicted}</bdi>",
+    ):  # fmt: skip
+        assert words in text, words
+    assert text.index(worst.name + '</bdi></th><td class="n">') > 0
+    plain, _ = read(write(tmp_path / "plain.html", EDGES["an empty class"]))
+    assert "1 of 3 classes has no test image" in plain
+    assert "95% confidence interval" not in plain
+    assert "temperature" not in plain
+    two, _ = read(write(tmp_path / "two.html", EDGES["two classes"]))
+    assert "Most confused pairs" not in two  # they are the matrix
 
 
 def test_the_same_facts_give_the_same_bytes(tmp_path: Path) -> None:

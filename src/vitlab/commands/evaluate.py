@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from vitlab.commands import CROPS, DEVICE, FLIPS, OUT, PRECISION, REPLACE, WEIGHTS, WORKERS
 from vitlab.options import Options, at_least, option, when
+from vitlab.runs import RunFolder
 from vitlab.terminal import print_figures, print_rows, print_table
 from vitlab.units import percent, readable
 
@@ -118,6 +119,11 @@ def _evaluated(options: Evaluate) -> dict[str, Any]:
     if folder is not None:
         save_provenance(model, folder)
         done.figures["calibration"]["saved"] = str(folder)
+        if (run := RunFolder(options.weights)).started:
+            from vitlab.report.gather import write_calibrated  # draws, slow to import
+
+            if (report := write_calibrated(run, model, done)) is not None:
+                done.figures["report"] = str(report)
     return done.figures
 
 

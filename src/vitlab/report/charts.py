@@ -116,9 +116,15 @@ def _thinned(
     return means[0], means[1]
 
 
-def reliability(bins: Sequence[Bin], ece: str) -> Markup:
-    """Draw accuracy against confidence, and below it the number of images in each bin."""
-    title = f"Calibration: ECE {ece}"
+def reliability(bins: Sequence[Bin], ece: str, when: str = "") -> Markup:
+    """Draw accuracy against confidence, and below it the number of images in each bin.
+
+    Args:
+        bins: from `vitlab.evaluation.metrics.bins`
+        ece: expected calibration error, as text
+        when: "before" or "after" calibrating; empty where nothing was calibrated
+    """
+    title = f"{when.capitalize() or 'Calibration'}: ECE {ece}"
     filled = [item for item in bins if item.count]
     centers = [(item.low + item.high) / 2 for item in filled]
     widths = [(item.high - item.low) * 0.92 for item in filled]
@@ -153,23 +159,21 @@ def reliability(bins: Sequence[Bin], ece: str) -> Markup:
                 )  # fmt: skip
         above.yaxis.set_major_formatter(_PERCENT)
         below.xaxis.set_major_formatter(_PERCENT)
-        return svg(figure, "reliability", f"Reliability diagram. {title}.")
+        return svg(figure, f"reliability{when}", f"Reliability diagram. {title}.")
 
 
-def spread(accuracies: Sequence[float]) -> Markup:
-    """Draw a histogram of the classes' accuracies, for data with too many classes for bars."""
+def spread(recalls: Sequence[float]) -> Markup:
+    """Draw a histogram of the classes' recalls, for data with too many classes for one table."""
     with mpl.rc_context(STYLE):
         figure = new_figure(420, 280)
         axes = figure.subplots()
-        axes.hist(accuracies, np.linspace(0, 1, 21).tolist(), rwidth=0.92, color=BLUE)
-        axes.set_title("Classes by accuracy")
-        axes.set(xlim=(0, 1), xlabel="accuracy of the class", ylabel="classes")
+        axes.hist(recalls, np.linspace(0, 1, 21).tolist(), rwidth=0.92, color=BLUE)
+        axes.set_title("Classes by recall")
+        axes.set(xlim=(0, 1), xlabel="recall of the class", ylabel="classes")
         axes.xaxis.set_major_formatter(_PERCENT)
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-        median = float(np.median(accuracies))
-        label = (
-            f"Histogram of the accuracy of {len(accuracies)} classes; the median is {median:.1%}."
-        )
+        median = float(np.median(recalls))
+        label = f"Histogram of the recall of {len(recalls)} classes; the median is {median:.1%}."
         return svg(figure, "spread", label)
 
 

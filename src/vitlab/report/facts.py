@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.evaluation.metrics import Bin
+from vitlab.evaluation.per_class import ClassFigures, Confusion
 from vitlab.models.model import Part
 from vitlab.report.table_page import Table
 
@@ -63,4 +64,7 @@ class Facts:
     recipe: dict[str, dict[str, Any]]  # section -> field -> value, as in run.toml
     versions: dict[str, str]
     notes: list[str] = field(default_factory=list)  # skipped files, missing classes, …
+    per_class: list[ClassFigures] = field(default_factory=list)  # in the order of the classes
+    confused: list[Confusion] = field(default_factory=list)  # most frequent first
+    uncalibrated: list[Bin] = field(default_factory=list)  # reliability before calibration
     sweep: Table | None = None  # the runs that chose the learning rate

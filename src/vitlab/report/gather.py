@@ -10,7 +10,10 @@ import torch
 from vitlab.data.augment.augment import normalize
 from vitlab.data.loading.batches import center, load_image
 from vitlab.data.sources.protocol import Source
-from vitlab.evaluation.metrics import bins, confusion
+from vitlab.evaluation.calibration import SHOWN
+from vitlab.evaluation.evaluation import Evaluation
+from vitlab.evaluation.metrics import Bin, bins, confusion
+from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import Predictions
 from vitlab.inspect.rollout import rollout
 from vitlab.models.cost import cost
@@ -46,7 +49,7 @@ def write_report(
     """
     tables, journal = folder.tables, folder.journal.read()
     several = predictions.labels.several  # then no class is mistaken for another
-    count = len(source.classes)
+    count, results = len(source.classes), (predictions.probabilities, predictions.labels)
     facts = Facts(
         title=f"{model.config.name} on {tables['data']['data']}",
         command=tables["run"]["command"],
@@ -64,9 +67,40 @@ def write_report(
         recipe={key: tables[key] for key in tables if key not in ("run", "versions")},
         versions=tables["versions"],
         notes=notes,
+        per_class=class_figures(*results, source.classes),
+        confused=confused_pairs(*results, source.classes),
+        uncalibrated=_uncalibrated(predictions),
         sweep=Table(**sweep["table"]) if (sweep := folder.sweep()) else None,
     )
     return write(folder.report, facts)
+
+
+def write_calibrated(folder: RunFolder, model: Model, evaluation: Evaluation) -> Path | None:
+    """Write a run's report again, with what calibrating its model has changed.
+
+    Args:
+        folder: the run's
+        model: its model, calibrated
+        evaluation: of the calibrated model
+
+    Returns:
+        The report's file; None if these are not the images that the run was tested on.
+    """
+    old, new = folder.result(), evaluation.figures
+    same = ("accuracy", "map", "images")
+    if old is None or any(old.get(key) != new.get(key) for key in same):
+        return None
+    figures = old | {key: new[key] for key in (*SHOWN, "intervals", "calibration") if key in new}
+    results, notes = evaluation.predictions, old.get("notes", [])
+    return write_report(folder, model, evaluation.source, results, figures, notes)
+
+
+def _uncalibrated(predictions: Predictions) -> list[Bin]:
+    """Return the reliability without the temperature, if the logits are at hand."""
+    if predictions.logits is None or predictions.labels.several:
+        return []
+    raw = predictions.labels.probabilities(torch.from_numpy(predictions.logits)).numpy()
+    return bins(raw, predictions.labels.values)
 
 
 def _points(journal: list[dict[str, Any]], kind: str) -> list[Point]:

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from vitlab.evaluation.metrics import Bin
+from vitlab.evaluation.per_class import worst_first
 from vitlab.models.model import Part
 from vitlab.report.facts import Facts
 from vitlab.report.table_page import save_page, templates
-from vitlab.units import duration, percent, si, storage
+from vitlab.units import between, duration, percent, readable, si, storage
 
 MATRIX = 40  # most classes that get a confusion matrix and a bar each
 NUMBERS = 20  # most classes whose matrix shows numbers
-WORST = 20  # pairs and classes listed if there are too many to list all
+WORST = 20  # pairs listed at most, and classes if there are too many to list all
 
 
 def write(file: Path, facts: Facts) -> Path:
@@ -35,7 +36,7 @@ def _render(facts: Facts) -> str:
 
     environment = templates()
     environment.filters |= {"percent": percent, "si": si, "setting": setting}
-    bars, untested = _class_bars(facts)
+    worst = worst_first(facts.per_class)
     many = len(facts.classes) > MATRIX
     ece = percent(_ece(facts))
     return environment.get_template("page.html.jinja").render(
@@ -47,13 +48,18 @@ def _render(facts: Facts) -> str:
         matrix=_matrix(facts),
         numbered=len(facts.classes) <= NUMBERS,
         upright=any(len(name) > 3 for name in facts.classes),
-        pairs=_pairs(facts) if len(facts.classes) > NUMBERS else [],
-        bars=bars[:WORST] if many else bars,
-        untested=untested,
-        spread=figures.spread([bar.share for bar in bars]) if many and bars else "",
+        pairs=facts.confused[:WORST] if len(facts.classes) > 2 else [],
+        worst=worst[:WORST] if many else worst,
+        untested=[each.name for each in facts.per_class if not each.images],
+        spread=figures.spread([each.recall or 0.0 for each in worst]) if many and worst else "",
         verdict=(verdict := _verdict(facts.reliability)),
-        reliability=figures.reliability(facts.reliability, ece) if verdict else "",
+        reliability=[
+            figures.reliability(each, percent(value), when)
+            for each, value, when in _diagrams(facts)
+            if verdict
+        ],
         ece=ece,
+        calibration=_calibration(facts),
         mistakes=[(item, figures.picture(item.picture)) for item in facts.mistakes],
         flawless=_images(facts) > 0 and _images(facts) == int(np.trace(facts.confusion)),
         attention=[
@@ -85,11 +91,12 @@ def setting(choice: Any) -> str:
 
 @dataclass(frozen=True)
 class Card:
-    """One key figure: its label, its value, and a note on how to read it."""
+    """One key figure: its label, its value, its 95% interval, and a note on how to read it."""
 
     label: str
     value: str
     note: str = ""
+    range: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,26 +105,6 @@ class Cell:
 
     count: int
     shade: int
-    share: float
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Images of one class that were mistaken for another."""
-
-    truth: str
-    guess: str
-    count: int
-    share: float
-
-
-@dataclass(frozen=True)
-class Bar:
-    """The images of one class that were classified correctly."""
-
-    name: str
-    right: int
-    count: int
     share: float
 
 
@@ -189,6 +176,7 @@ def _cards(facts: Facts) -> list[Card]:
         ("map", "mAP", percent, "mean average precision over the classes"),
         ("micro_f1", "F1", percent, "all decisions at a threshold of 0.5 (micro)"),
         ("macro_f1", "F1 per class", percent, "mean over the classes (macro)"),
+        ("balanced_accuracy", "Balanced accuracy", percent, "mean recall of the classes"),
         ("nll", "NLL", lambda number: f"{number:.3f}", chance),
         ("ece", "ECE", percent, "mean gap between confidence and accuracy"),
         ("params", "Parameters", si, ""),
@@ -198,10 +186,16 @@ def _cards(facts: Facts) -> list[Card]:
         ("seconds", time, duration, ""),
     )
     return [
-        Card(label, form(number), note)
+        Card(label, form(number), note, _range(facts, key))
         for key, label, form, note in rows
         if (number := _number(facts, key)) is not None and (key != "top5" or count > 5)
     ]
+
+
+def _range(facts: Facts, key: str) -> str:
+    """Return the interval of a figure, `98.1 to 99.4`; nothing if it has none."""
+    scale = (1, 3) if key in ("nll", "bce") else (100, 1)
+    return between(facts.figures.get("intervals", {}).get(key), *scale).strip(" ()")
 
 
 def _matrix(facts: Facts) -> list[tuple[str, int, list[Cell]]]:
@@ -222,31 +216,25 @@ def _matrix(facts: Facts) -> list[tuple[str, int, list[Cell]]]:
     return rows
 
 
-def _pairs(facts: Facts) -> list[Pair]:
-    """Return the most frequent mistakes, most frequent first."""
-    wrong = facts.confusion.copy()
-    np.fill_diagonal(wrong, 0)
-    order = np.argsort(-wrong, axis=None, kind="stable")[:WORST]
-    totals = facts.confusion.sum(axis=1)
+def _diagrams(facts: Facts) -> list[tuple[list[Bin], float, str]]:
+    """Return the reliability diagrams, each with its ECE: one, or before and after calibrating."""
+    before = facts.figures.get("calibration", {}).get("before", {})
+    if not facts.uncalibrated:
+        return [(facts.reliability, _ece(facts), "")]
     return [
-        Pair(
-            facts.classes[truth],
-            facts.classes[guess],
-            int(wrong[truth, guess]),
-            float(wrong[truth, guess] / totals[truth]),
-        )
-        for truth, guess in zip(*np.unravel_index(order, wrong.shape), strict=True)
-        if wrong[truth, guess]
+        (facts.uncalibrated, before["ece"], "before"),
+        (facts.reliability, _ece(facts), "after"),
     ]
 
 
-def _class_bars(facts: Facts) -> tuple[list[Bar], list[str]]:
-    """Return the tested classes, worst first, and the names of the untested ones."""
-    rows = zip(facts.classes, np.diag(facts.confusion), facts.confusion.sum(axis=1), strict=True)
-    counts = [(name, int(right), int(count)) for name, right, count in rows]
-    bars = [Bar(name, right, count, right / count) for name, right, count in counts if count]
-    untested = [name for name, _, count in counts if not count]
-    return sorted(bars, key=lambda bar: bar.share), untested
+def _calibration(facts: Facts) -> list[tuple[str, list[str], list[str]]]:
+    """Return what calibrating changed: when, the figures, and their names; twice, or not at all."""
+    found = facts.figures.get("calibration", {})
+    rows = []
+    for when in ("before", "after"):
+        if each := dict(readable(found.get(when, {}))):
+            rows.append((when, list(each.values()), list(each)))
+    return rows
 
 
 def _ece(facts: Facts) -> float:

@@ -218,7 +218,7 @@ def _result(task: Task, session: Session, model: Model, predictions: Predictions
     }
     if (usual := most_frequent(task.splits)) is not None:
         metrics["majority"] = usual[1]
-    metrics |= task.folder.places
     notes = [*task.splits.notes, *(f"skipped: {message}" for message in tally.bad)]
+    metrics |= task.folder.places | {"notes": notes}
     write_report(task.folder, model, task.splits.test, predictions, metrics, notes)
     return metrics

@@ -204,7 +204,9 @@ def test_only_validation_images_are_fitted(
         vitlab.evaluate(model, data, calibrate=True, flips=True)
 
 
-def test_what_training_held_out_to_stop_is_validation_data(tmp_path: Path) -> None:
+def test_what_training_held_out_to_stop_is_validation_data(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """The other advice: `--patience` holds images out, which calibrating finds again."""
     choices = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "epochs": 2, "batch": 256}
     run = vitlab.train(vitlab.recipe("digits", patience=1, **choices), tmp_path / "run")
@@ -213,6 +215,18 @@ def test_what_training_held_out_to_stop_is_validation_data(tmp_path: Path) -> No
     test = open_data("digits").test
     tested = {test.image(i).content() for i in range(len(test))}
     assert not tested & {held_out.image(i).content() for i in range(len(held_out))}
+    plain = (tmp_path / "run" / "report.html").read_text()
+    code, out, _ = call(capsys, "evaluate", str(run.folder), "digits", "--calibrate", "--json")
+    result = json.loads(out)
+    assert code == 0
+    assert result["report"] == str(run.folder / "report.html")
+    report = (run.folder / "report.html").read_text()
+    assert "143 validation images" in report
+    assert "143 validation images" not in plain
+    for note in run.metrics["notes"]:  # what training had to say stays in it
+        assert note in plain
+        assert note in report
+    assert vitlab.load(run.folder).temperature == result["temperature"] != 1
     other = vitlab.load(tmp_path / "run")
     other.provenance["fingerprint"] = "of other data"
     with pytest.raises(DataError, match="no validation split"):

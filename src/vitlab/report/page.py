@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from vitlab.evaluation.metrics import Bin
-from vitlab.evaluation.per_class import worst_first
+from vitlab.evaluation.per_class import Confusion, worst_first
 from vitlab.models.model import Part
 from vitlab.report.facts import Facts
 from vitlab.report.table_page import save_page, templates
@@ -48,7 +48,7 @@ def _render(facts: Facts) -> str:
         matrix=_matrix(facts),
         numbered=len(facts.classes) <= NUMBERS,
         upright=any(len(name) > 3 for name in facts.classes),
-        pairs=facts.confused[:WORST] if len(facts.classes) > 2 else [],
+        pairs=_pairs(facts),
         worst=worst[:WORST] if many else worst,
         untested=[each.name for each in facts.per_class if not each.images],
         spread=figures.spread([each.recall or 0.0 for each in worst]) if many and worst else "",
@@ -235,6 +235,12 @@ def _calibration(facts: Facts) -> list[tuple[str, list[str], list[str]]]:
         if each := dict(readable(found.get(when, {}))):
             rows.append((when, list(each.values()), list(each)))
     return rows
+
+
+def _pairs(facts: Facts) -> list[Confusion]:
+    """Return the most confused pairs: fewer where the matrix shows them, none of two classes."""
+    few = len(facts.classes) <= NUMBERS
+    return facts.confused[: 5 if few else WORST] if len(facts.classes) > 2 else []
 
 
 def _ece(facts: Facts) -> float:

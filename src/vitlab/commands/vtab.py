@@ -19,6 +19,7 @@ class Vtab(Options):
     weights: str = option(MISSING, WEIGHTS, positional=True)
     data: str = option(MISSING, "folder with a sub-folder per task, such as cifar100")
     out: str | None = option(None, "folder of the runs (default: runs/vtab-WEIGHTS-SEED)")
+    resume: bool = option(False, "continue the runs in that folder; none is repeated")
     tasks: tuple[str, ...] = option((), "tasks to learn (default: all that there is data for)")
     setting: Setting = Setting()
     host: Host = Host()
@@ -35,6 +36,7 @@ def run(options: Vtab) -> dict[str, Any]:
         options.out,
         tasks=options.tasks,
         setting=options.setting,
+        resume=options.resume,
         host=options.host,
         command=options.command,
     )

@@ -77,13 +77,15 @@ def test_every_task_gets_its_run_and_none_is_repeated(weights: str, tmp_path: Pa
     assert folder.recipe.data.data == f"vtab:{root}/svhn"
     before = folder.journal.file.stat().st_mtime_ns
     (out / "dmlab" / "metrics.jsonl").unlink()  # as if it had been stopped
-    again = vtab(weights, root, out, setting=QUICK, host=HOST)
+    with pytest.raises(RunError, match=r"out is not empty: pass --resume to continue the runs"):
+        vtab(weights, root, out, setting=QUICK, host=HOST)
+    again = vtab(weights, root, out, setting=QUICK, resume=True, host=HOST)
     assert folder.journal.file.stat().st_mtime_ns == before
     assert [row["accuracy"] for row in again["tasks"]] == [
         row["accuracy"] for row in result["tasks"]
     ]
     with pytest.raises(RunError, match="was started with seed=0, not 1"):
-        vtab(weights, root, out, setting=QUICK.changed(seed=1), host=HOST)
+        vtab(weights, root, out, setting=QUICK.changed(seed=1), resume=True, host=HOST)
 
 
 def test_a_sweep_chooses_on_the_validation_images(weights: str, tmp_path: Path) -> None:
@@ -199,7 +201,7 @@ def test_the_command_prints_the_table_or_json(
     assert "no data for 18 of 19 tasks: caltech101, cifar100" in err
     assert "1 of 7 natural" in out
     assert "not to be compared with the paper's" in out
-    status, out, err = call(capsys, *words, "--workers", "0", "--json")
+    status, out, err = call(capsys, *words, "--workers", "0", "--json", "--resume")
     assert json.loads(out)["tasks"][0]["task"] == "svhn"
     assert "is already finished" in err
     status, _, err = call(capsys, "vtab", weights)

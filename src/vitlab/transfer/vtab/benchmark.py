@@ -15,8 +15,8 @@ from typing import Any
 from vitlab.data.vtab.layouts import SEARCH, WHOLE, available, open_task
 from vitlab.data.vtab.tasks import BY_NAME, TASKS, VtabTask
 from vitlab.distributed.launch import joined
-from vitlab.errors import DataError, DivergedError
-from vitlab.files import write_text
+from vitlab.errors import DataError, DivergedError, RunError
+from vitlab.files import is_empty, write_text
 from vitlab.options import check_known
 from vitlab.progress import say
 from vitlab.recipes.named import recipe as named
@@ -38,12 +38,11 @@ def vtab(
     *,
     tasks: Sequence[str] = (),
     setting: Setting | None = None,
+    resume: bool = False,
     host: Host | None = None,
     command: str = "",
 ) -> dict[str, Any]:
     """Fine-tune on each task that there is data for, one run after the other.
-
-    Finished runs are not repeated, begun ones go on, if called with the same arguments again.
 
     Args:
         weights: anything that `vitlab.load` takes
@@ -51,6 +50,7 @@ def vtab(
         out: folder that gets one run folder per task; None for a name in `runs/`
         tasks: names of tasks; none for all that there is data for
         setting: how each task is learned
+        resume: continue in that folder, repeating no finished run; start if there is none
         host: device, workers, checkpoints
         command: what the user typed, for the reports
 
@@ -63,6 +63,7 @@ def vtab(
     Raises:
         DataError: no data for any task, or for one that is named; data that is not VTAB-1k's.
         OptionError: an unknown task.
+        RunError: the folder is in the way, or its runs were started otherwise.
         UserError: anything that `vitlab.train` raises, except that a run diverged.
     """
     setting, host, root = setting or Setting(), host or Host(), Path(root).expanduser()
@@ -70,6 +71,9 @@ def vtab(
     out = Path(out or default_folder("vtab", weights, setting.seed))
     with joined(host.device, host.timeout) as (world, _):
         first = world.first
+        with world.agreed():
+            if first and not (resume or world.restarted):
+                _check_free(out)
     if first and missing:
         say(f"no data for {len(missing)} of {len(TASKS)} tasks: {', '.join(missing)}")
     bench, rows = _Bench(weights, root, out, setting, host, command), []
@@ -93,6 +97,14 @@ def vtab(
     write_tables(out / "report.html", page(result, command))
     write_text(out / "vtab.json", json.dumps(result, indent=1) + "\n")
     return result
+
+
+def _check_free(folder: Path) -> None:
+    if not is_empty(folder):
+        raise RunError(
+            f"{folder} is not empty: pass --resume to continue the runs in it, or choose another "
+            "--out"
+        )
 
 
 def choose(root: Path, names: Sequence[str]) -> tuple[list[VtabTask], list[str]]:

@@ -83,19 +83,24 @@ def vtab(
         rows.append(bench.row(task))
     if not first:
         return {}
+    return _concluded(bench, rows, missing)
+
+
+def _concluded(bench: "_Bench", rows: list[dict[str, Any]], missing: list[str]) -> dict[str, Any]:
+    """Return the result, once it is written down as a page and as JSON."""
     known = {row["task"]: row["accuracy"] for row in rows if row["accuracy"] is not None}
     result = summary(known) | {
         "benchmark": "vtab-1k",
-        "weights": weights,
-        "data": str(root),
+        "weights": bench.weights,
+        "data": str(bench.root),
         "tasks": rows,
         "missing": missing,
-        "setting": setting.as_dict(),
-        "run": str(out),
-        "report": str(out / "report.html"),
+        "setting": bench.setting.as_dict(),
+        "run": str(bench.out),
+        "report": str(bench.out / "report.html"),
     }
-    write_tables(out / "report.html", page(result, command))
-    write_text(out / "vtab.json", json.dumps(result, indent=1) + "\n")
+    write_tables(bench.out / "report.html", page(result, bench.command))
+    write_text(bench.out / "vtab.json", json.dumps(result, indent=1) + "\n")
     return result
 
 

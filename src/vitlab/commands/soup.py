@@ -51,7 +51,11 @@ def run(options: Soup) -> dict[str, Any]:
 
 def show(result: dict[str, Any]) -> None:
     """Print the ingredients, then the folder."""
-    print_rows(
-        [{**each, "fingerprint": each["fingerprint"][:12]} for each in result["ingredients"]]
-    )
+    from vitlab.units import percent
+
+    rows = [each | {"fingerprint": each["fingerprint"][:12]} for each in result["ingredients"]]
+    for row in rows:
+        if "with_it" in row:
+            row["with_it"] = percent(row["with_it"])
+    print_rows(rows)
     print(f"{result['folder']}: {result['model']}, {result['kind']} soup")

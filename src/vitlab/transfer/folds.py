@@ -188,7 +188,7 @@ def _page(campaign: Campaign, recipe: Recipe, result: dict[str, Any]) -> TablePa
     mean, std = result["mean"], result["std"]
     first = names[0]
     lead = (
-        f"{FIGURES[first]} {percent(mean[first])} ± {percent(std[first])} (mean and standard "
+        f"{FIGURES[first][:1].upper()}{FIGURES[first][1:]} {percent(mean[first])} ± {percent(std[first])} (mean and standard "
         f"deviation of {result['folds']} folds, {result['images']:,} images)."
     )
     notes = [f"A row per image with its probabilities: {PREDICTIONS}, beside this page."]

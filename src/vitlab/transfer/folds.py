@@ -186,10 +186,10 @@ def _page(campaign: Campaign, recipe: Recipe, result: dict[str, Any]) -> TablePa
         "Folds", head, rows, note="Each model was tested on images it did not learn from."
     )
     mean, std = result["mean"], result["std"]
-    first = names[0]
+    first, title = names[0], FIGURES[names[0]]
     lead = (
-        f"{FIGURES[first][:1].upper()}{FIGURES[first][1:]} {percent(mean[first])} ± {percent(std[first])} (mean and standard "
-        f"deviation of {result['folds']} folds, {result['images']:,} images)."
+        f"{title[:1].upper()}{title[1:]} {percent(mean[first])} ± {percent(std[first])}: mean and "
+        f"standard deviation of {result['folds']} folds, {result['images']:,} images."
     )
     notes = [f"A row per image with its probabilities: {PREDICTIONS}, beside this page."]
     title = f"Cross-validation on {recipe.data.data}"

@@ -2,6 +2,7 @@
 
     run.toml        the recipe with every field, what started the run, and what the run decided
     metrics.jsonl   the journal: one JSON object per line
+    duplicates.json test images among the training images, and which images were left out
     checkpoints/    step-000000123/ and so on (training/saving/checkpoint.py)
     model/          the trained model, as `vitlab.save` writes it
     delta.safetensors  what a run that trained only some weights changed (`vitlab.Delta`)
@@ -37,6 +38,9 @@ from vitlab.recipes.recipe import Host, Recipe
 
 # old name -> new name, of tables and fields in run.toml and of keys in checkpoints
 RENAMED = {"optimiser": "optimizer", "tally": "sums"}
+
+
+DUPLICATES = "duplicates.json"
 
 
 class RunFolder:
@@ -151,6 +155,31 @@ class RunFolder:
         if decisions.micro_batch is not None:
             table["micro_batch"] = decisions.micro_batch
         self._write(self.tables | {"decided": table})
+
+    @property
+    def duplicates(self) -> dict[str, Any] | None:
+        """What was found of test images among the training images; None if nothing is kept.
+
+        Raises:
+            RunError: the file is damaged.
+        """
+        file = self.path / DUPLICATES
+        if not file.is_file():
+            return None
+        try:
+            found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RunError(f"{file} is damaged ({error}): choose another --out") from error
+        return found
+
+    def keep_duplicates(self, found: dict[str, Any] | None) -> None:
+        """Keep what was found, so that a resumed run learns from the same images.
+
+        Raises:
+            DiskError: the file cannot be written.
+        """
+        if found is not None:
+            write_text(self.path / DUPLICATES, json.dumps(found))
 
     def result(self) -> dict[str, Any] | None:
         """Return the figures of a finished run (the keys of the command's JSON), else None."""

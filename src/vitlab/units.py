@@ -10,6 +10,7 @@ from vitlab.errors import OptionError
 # shares by their JSON key, and their names in a table
 SHARES = {
     "accuracy": "accuracy",
+    "accuracy_without": "accuracy without these",
     "top5": "top5",
     "ece": "ece",
     "balanced_accuracy": "balanced accuracy",

@@ -43,6 +43,11 @@ class Data(Options):
         at_least(0),
         below(1),
     )
+    drop_duplicates: bool = option(
+        False,
+        "leave near-duplicates of test and validation images out of training (ViT paper, section "
+        "4.1)",
+    )
     fold: str = option(
         "",
         "part to test on in k-fold cross-validation, as 2/5: the second of five parts of the "

@@ -172,6 +172,11 @@ class Host(Options):
     workers: int | None = option(
         None, "processes that decode images (None: chosen for the data and machine)", at_least(0)
     )
+    check_duplicates: Literal["auto", "yes", "no"] = option(
+        "auto",
+        "look for near-duplicates of test images among the training images (auto: if it takes "
+        "under a minute)",
+    )
     checkpoint_every: float = option(60.0, "seconds between two checkpoints", at_least(0))
     max_bad: float = option(
         0.01,

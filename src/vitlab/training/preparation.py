@@ -47,6 +47,7 @@ class Task:
         base: the model that the run starts from, which stays as it is; None for random weights
         base_fingerprint: of that model; empty for random weights
         probe: what else is measured at each evaluation
+        leaks: what was found of test images among the training images (training/leaks.py)
     """
 
     recipe: Recipe
@@ -59,6 +60,7 @@ class Task:
     base: Model | None = None
     base_fingerprint: str = ""
     probe: Probe | None = None
+    leaks: dict[str, Any] | None = None
 
     @property
     def objective(self) -> Objective:

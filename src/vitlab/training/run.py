@@ -2,10 +2,11 @@
 
 import platform
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from vitlab import device as devices
@@ -16,6 +17,7 @@ from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import World
 from vitlab.errors import RunError
 from vitlab.evaluation.intervals import with_intervals
+from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.predictions import Predictions
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
@@ -23,6 +25,7 @@ from vitlab.optim.schedule import warmup_steps
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs import RunFolder, folder_of
 from vitlab.training import rehearsal
+from vitlab.training.leaks import applied, find_leaks
 from vitlab.training.preparation import Task, first_state, prepare
 from vitlab.training.saving.saver import Saver
 from vitlab.training.saving.state import State
@@ -90,6 +93,10 @@ def train(
             world.say(f"the run in {folder.path} is already finished")
             return Run(folder.path, result, load(folder.model), world.rank)
         with world.agreed():
+            leaks = _leaks(task) if world.first else None
+        leaks = world.broadcast(leaks)
+        task = replace(task, splits=applied(task.splits, leaks), leaks=leaks)
+        with world.agreed():
             state = first_state(task, device, world)
         with world.agreed():
             if world.first:
@@ -97,9 +104,18 @@ def train(
                 if not task.started:
                     marks = task.fingerprint, task.base_fingerprint
                     folder.start(task.recipe, host, command, *marks)
+                    folder.keep_duplicates(leaks)
         with world.agreed():
             _check_visible(folder)
         return _conclude(task, _train(task, state, world), world)
+
+
+def _leaks(task: Task) -> dict[str, Any] | None:
+    """Return what is known of test images among the training images: found now, or kept."""
+    kept = task.folder.duplicates if task.started else None
+    if kept is not None or (task.started and not task.recipe.data.drop_duplicates):
+        return kept
+    return find_leaks(task.recipe, task.host, task.splits)
 
 
 def _check_visible(folder: RunFolder) -> None:
@@ -218,7 +234,21 @@ def _result(task: Task, session: Session, model: Model, predictions: Predictions
     }
     if (usual := most_frequent(task.splits)) is not None:
         metrics["majority"] = usual[1]
+    metrics |= _without_leaks(task, predictions)
     notes = [*task.splits.notes, *(f"skipped: {message}" for message in tally.bad)]
     metrics |= task.folder.places | {"notes": notes}
     write_report(task.folder, model, task.splits.test, predictions, metrics, notes)
     return metrics
+
+
+def _without_leaks(task: Task, predictions: Predictions) -> dict[str, Any]:
+    """Return how many test images were learned from, and the accuracy on all others."""
+    leaks = task.leaks or {}
+    if not leaks.get("test") or leaks["dropped"]:
+        return {}
+    others = np.flatnonzero(~np.isin(predictions.indices, leaks["test"]))
+    result: dict[str, Any] = {"trained_on": len(predictions.indices) - len(others)}
+    if len(others) and not predictions.labels.several:
+        rest = figures(predictions.probabilities[others], predictions.labels.take(others))
+        result["accuracy_without"] = rest["accuracy"]
+    return result

@@ -18,7 +18,7 @@ from vitlab.data.duplicates.signatures import Signatures
 
 _ALLOWED = 43.0  # units that a pair may miss, times the shorter side in pixels: 1.34 at 32 pixels
 _LEAST, _MOST = 0.5, 3.0  # units that a pair may always miss, and at most
-_SMALL = 12  # pixels: of smaller pictures only the same size, or larger copies, are recognized
+SMALL = 12  # pixels: of smaller pictures only exact copies are recognized
 _BATCH = 2048
 
 
@@ -57,7 +57,8 @@ def find(
 
     A picture is found again after resizing (to half its size at least), re-compression, a crop of
     90% of its sides at any place, mirroring, and these together. Images with next to no details,
-    such as blank pages, are left out: each would match all others.
+    such as blank pages, are left out: each would match all others. Of images whose shorter side is
+    below 12 pixels only exact copies are found.
 
     Args:
         train: signatures of the training images
@@ -68,6 +69,8 @@ def find(
     test = train if test is None else test
     known, asked = _recognizable(train), _recognizable(test)
     parts = [_same_bytes(train, test, known, asked)]
+    flat = (_flat(train, known), _flat(test, asked))
+    known, asked = known[train.sides[known] >= SMALL], asked[test.sides[asked] >= SMALL]
     if len(known) and len(asked):
         for done, candidates in Cells(train.luma, known).candidates(test.luma, asked):
             parts.append(_confirmed(train, test, candidates, within))
@@ -79,7 +82,6 @@ def find(
     i, j, scores, exact = i[order], j[order], scores[order], exact[order]
     _, first = np.unique(np.stack([i, j]), axis=1, return_index=True)
     once = np.sort(first)
-    flat = (_flat(train, known), _flat(test, asked))
     return Pairs(i[once], j[once], scores[once], exact[once], flat)
 
 
@@ -124,7 +126,7 @@ def _confirmed(train: Signatures, test: Signatures, found: Candidates, within: b
     i, j, views = found.train[rows], found.test[rows], torch.from_numpy(found.views[rows])
     scores, missing = np.zeros(len(i)), np.full(len(i), np.inf)
     sides = np.minimum(train.sides[i], test.sides[j]).astype(np.float64)
-    allowed = np.where(sides < _SMALL, _LEAST, np.clip(_ALLOWED / sides.clip(1), _LEAST, _MOST))
+    allowed = np.clip(_ALLOWED / sides, _LEAST, _MOST)
     for guess in range(views.shape[1]):
         left = np.flatnonzero((missing > allowed) & (views[:, guess] >= 0).numpy())
         for at in range(0, len(left), _BATCH):

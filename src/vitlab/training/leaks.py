@@ -1,0 +1,224 @@
+"""Test images among the training images: found before the first step, reported or left out.
+
+The figures of a run mean little if the model has learned from the images it is tested on. The same
+files in both splits are found always, equal bytes if all images can be read within a minute, and
+near-duplicates if all can be decoded and compared within a minute, or if the user asks for them.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from vitlab.data.duplicates.finding import SMALL, find
+from vitlab.data.duplicates.signatures import digest, signatures
+from vitlab.data.sources.protocol import Source, Subset
+from vitlab.data.sources.splits import Splits
+from vitlab.errors import DataError, ImageError
+from vitlab.progress import Meter
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.units import duration
+
+LIMIT = 60.0  # seconds that a check may take unless it is asked for
+_SEARCH = 5e-4  # seconds per image that comparing takes (docs/duplicates.md)
+_SAMPLE = 16  # images of each split that the time is estimated from
+_FEW = 5.0  # seconds of decoding below which no worker processes are started
+
+
+@dataclass(frozen=True)
+class Leaks:
+    """What was found, by the numbers of the images in their splits.
+
+    Attributes:
+        kind: `near`, `bytes` or `files`: by what images were compared
+        train: training images that show a test or validation image
+        test: the test images among those
+        validation: the validation images among those
+        exact: how many of the test images have the same bytes, or are the same file
+        dropped: whether the training images are left out
+        seconds: that the full check would have taken; 0 if it was not left out
+    """
+
+    kind: str
+    train: tuple[int, ...] = ()
+    test: tuple[int, ...] = ()
+    validation: tuple[int, ...] = ()
+    exact: int = 0
+    dropped: bool = False
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields, as JSON has them."""
+        return asdict(self)
+
+
+Pairs = tuple[list[int], list[int], int]
+"""Training images, images of another split that they show, and how many of those are exact."""
+
+
+def find_leaks(recipe: Recipe, host: Host, splits: Splits) -> dict[str, Any] | None:
+    """Compare test and validation images with the training images, as far as time allows.
+
+    Args:
+        recipe: with `drop_duplicates` all images are compared, however long it takes
+        host: `check_duplicates`, and how many processes decode
+        splits: as the run uses them
+
+    Returns:
+        `Leaks` as a dictionary; None if the user wants no check.
+
+    Raises:
+        DataError: test images are training files, or all are copies of training images, and are
+            not to be left out; or nothing is left to learn from.
+    """
+    drop = recipe.data.drop_duplicates
+    if host.check_duplicates == "no" and not drop:
+        return None
+    train, rest = splits.train, [splits.test, splits.validation]
+    found = _of("files", [_same(_files, train, each) for each in rest])
+    _refuse(found, splits, drop)
+    always = drop or host.check_duplicates == "yes"
+    decoding, reading, tiny = _estimated([train, *filter(None, rest)])
+    workers = (os.cpu_count() or 1 if host.workers is None else host.workers) * (decoding > _FEW)
+    needed = decoding / max(workers, 1) + _SEARCH * (len(train) + sum(map(len, filter(None, rest))))
+    if not tiny and (always or (needed < LIMIT and not recipe.data.dev_share)):
+        found = _of("near", _near(train, rest, workers))
+    elif always or reading < LIMIT:
+        found = _of("bytes", [_same(_bytes, train, each) for each in rest])
+    _refuse(found, splits, drop)
+    left_out = 0.0 if found.kind == "near" or tiny or recipe.data.dev_share else needed
+    return replace(found, dropped=drop, seconds=left_out).as_dict()
+
+
+def applied(splits: Splits, found: dict[str, Any] | None) -> Splits:
+    """Return splits without the training images to leave out, and with what was found as notes.
+
+    Args:
+        splits: as they were compared
+        found: what `find_leaks` returned, now or when the run was started
+    """
+    if found is None:
+        return splits
+    leaks, train = Leaks(**found), splits.train
+    if leaks.dropped and leaks.train:
+        kept = np.setdiff1d(np.arange(len(train)), np.array(leaks.train, np.int64))
+        train = Subset(train, kept)
+    return replace(splits, train=train, notes=[*splits.notes, *_remarks(splits, leaks)])
+
+
+def _remarks(splits: Splits, leaks: Leaks) -> list[str]:
+    """Return what the user should know, a line each."""
+    kind = {"near": "near-duplicates", "bytes": "exact copies", "files": "the same files"}
+    lines = []
+    named = (("test", splits.test, leaks.test), ("validation", splits.validation, leaks.validation))
+    for name, source, indices in named:
+        if source is not None and indices:
+            lines.append(
+                f"{len(indices):,} of the {len(source):,} {name} images are among the training "
+                f"images, as {kind[leaks.kind]}"
+            )
+    if leaks.dropped:
+        lines.append(
+            f"left out of training: {len(leaks.train):,} of {len(splits.train):,} training images, "
+            "which show test or validation images"
+        )
+    elif leaks.test:
+        lines[0] += (
+            ": figures on them are too good; vitlab duplicates shows them, --drop-duplicates "
+            "leaves them out of training"
+        )
+    elif leaks.kind == "near":
+        lines.append("no test image is a near-duplicate of a training image")
+    if leaks.seconds:
+        lines.append(
+            "not checked for near-duplicates of test images among the training images, which would "
+            f"take {duration(leaks.seconds)}: run vitlab duplicates, or pass --check-duplicates yes"
+        )
+    return lines
+
+
+def _refuse(found: Leaks, splits: Splits, drop: bool) -> None:
+    """Refuse a test split that is part of the training images, and an empty training split."""
+    if drop:
+        if len(found.train) == len(splits.train):
+            raise DataError(
+                "every training image is a copy of a test or validation image: nothing is left to "
+                "learn from"
+            )
+    elif found.test and (found.kind == "files" or found.exact == len(splits.test)):
+        kind = "training files too" if found.kind == "files" else "copies of training images"
+        raise DataError(
+            f"{found.exact:,} of the {len(splits.test):,} test images are {kind}, such as "
+            f"{splits.test.name(found.test[0])}: take them out of one split, or pass "
+            "--drop-duplicates to leave them out of training"
+        )
+
+
+def _of(kind: str, pairs: list[Pairs]) -> Leaks:
+    """Return what pairs with the test images, and pairs with the validation images, amount to."""
+    train = sorted({index for each in pairs for index in each[0]})
+    test, validation = (tuple(sorted(set(each[1]))) for each in pairs)
+    return Leaks(kind, tuple(train), test, validation, pairs[0][2])
+
+
+def _same(key: Callable[[Source, int], object], train: Source, other: Source | None) -> Pairs:
+    """Return the images whose keys are equal; None equals nothing."""
+    if other is None:
+        return [], [], 0
+    asked: dict[object, list[int]] = {}
+    for index in range(len(other)):
+        asked.setdefault(key(other, index), []).append(index)
+    asked.pop(None, None)
+    pairs = [(i, asked[found]) for i in range(len(train)) if (found := key(train, i)) in asked]
+    test = {j for _, each in pairs for j in each}
+    return [i for i, _ in pairs], sorted(test), len(test)
+
+
+def _files(source: Source, index: int) -> str | None:
+    """Return the name of an image that lies in a file."""
+    return None if source.in_memory else os.path.normpath(source.name(index))
+
+
+def _bytes(source: Source, index: int) -> bytes | None:
+    """Return the checksum of an image; None if it cannot be read."""
+    try:
+        return digest(source.image(index).content())
+    except ImageError:
+        return None
+
+
+def _near(train: Source, rest: list[Source | None], workers: int) -> list[Pairs]:
+    """Return the near-duplicates in each of the other splits."""
+    total = len(train) + sum(len(each) for each in rest if each is not None)
+    with Meter(total, title="looking for near-duplicates") as meter:
+        known = signatures(train, workers=workers, progress=lambda done: meter.show(done, "images"))
+        found: list[Pairs] = []
+        for each in rest:
+            if each is None:
+                found.append(([], [], 0))
+                continue
+            pairs = find(known, signatures(each, workers=workers))
+            exact = len({*pairs.test[pairs.exact].tolist()})
+            found.append((pairs.train.tolist(), pairs.test.tolist(), exact))
+    return found
+
+
+def _estimated(sources: list[Source]) -> tuple[float, float, bool]:
+    """Return the seconds that decoding and reading all images takes, and whether all are tiny."""
+    decoding = reading = 0.0
+    tiny = True
+    for source in sources:
+        chosen = np.linspace(0, len(source) - 1, num=min(_SAMPLE, len(source)), dtype=np.int64)
+        start = time.perf_counter()
+        for index in chosen.tolist():
+            _bytes(source, index)
+        middle = time.perf_counter()
+        sample = signatures(Subset(source, chosen), workers=0)
+        seconds = time.perf_counter() - middle
+        share = len(source) / max(len(chosen), 1)
+        reading, decoding = reading + share * (middle - start), decoding + share * seconds
+        tiny &= bool((sample.sides < SMALL).all())
+    return decoding, reading, tiny

@@ -1,0 +1,135 @@
+"""Test images among the training images: refused, reported, or left out."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitlab
+from vitlab.data.duplicates import signatures as signing
+from vitlab.errors import DataError
+from vitlab.recipes.recipe import Host
+from vitlab.runs import RunFolder
+from vitlab.training import leaks as leaking
+
+
+def picture(seed: int) -> Image.Image:
+    """A rough picture of its own."""
+    rng = np.random.default_rng(seed)
+    coarse = rng.integers(0, 256, (9, 9, 3), np.uint8)
+    return Image.fromarray(coarse).resize((32, 32), Image.Resampling.BICUBIC)
+
+
+def folders(root: Path, copied: int = 0, flipped: bool = True) -> Path:
+    """Ten training and six test images in two classes; some test images are altered copies."""
+    for split, count, offset in (("train", 10, 0), ("test", 6, 100)):
+        for n in range(count):
+            image = picture(n if split == "test" and n < copied else n + offset)
+            if split == "test" and n < copied and flipped:
+                image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+            file = root / split / "ab"[n % 2] / f"{n}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            image.save(file)
+    return root
+
+
+def trained(data: Path, out: Path, host: Host | None = None, **fields: Any) -> vitlab.Run:
+    recipe = vitlab.recipe(
+        "digits", data=str(data), model="ViT-Ti/16", width=16, depth=1, heads=1, steps=2, batch=4,
+        **fields,
+    )  # fmt: skip
+    return vitlab.train(recipe, out, host=host or Host(workers=0))
+
+
+def test_the_run_says_how_many_test_images_were_trained_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = trained(folders(tmp_path / "data", copied=2), tmp_path / "run")
+    assert run.metrics["trained_on"] == 2
+    assert 0 <= run.metrics["accuracy_without"] <= 1
+    line = "2 of the 6 test images are among the training images, as near-duplicates"
+    assert line in capsys.readouterr().err
+    assert line in (tmp_path / "run" / "report.html").read_text()
+    kept = json.loads((tmp_path / "run" / "duplicates.json").read_text())
+    assert kept["kind"] == "near"
+    assert len(kept["train"]) == len(kept["test"]) == 2
+
+
+def test_the_check_changes_no_bits(tmp_path: Path) -> None:
+    data = folders(tmp_path / "data", copied=2)
+    runs = [
+        trained(data, tmp_path / choice, Host(workers=0, check_duplicates=choice))
+        for choice in ("auto", "no")
+    ]
+    states = [run.model.state_dict() for run in runs]
+    assert all((states[0][name] == states[1][name]).all() for name in states[0])
+    assert "trained_on" not in runs[1].metrics
+
+
+def test_near_duplicates_are_left_out_and_stay_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = folders(tmp_path / "data", copied=3)
+    run = trained(data, tmp_path / "run", drop_duplicates=True)
+    assert "left out of training: 3 of 10 training images" in capsys.readouterr().err
+    assert "trained_on" not in run.metrics
+    folder = RunFolder(tmp_path / "run")
+    assert folder.recipe.data.drop_duplicates
+    # a run that goes on keeps to what was found
+    shutil.rmtree(folder.checkpoints)
+    lines = folder.journal.file.read_text().splitlines()
+    folder.journal.file.write_text("\n".join(lines[:1]) + "\n")
+    monkeypatch.setattr(leaking, "signatures", None)
+    again = vitlab.train(folder.recipe, folder.path, resume=True, host=Host(workers=0))
+    first, second = run.model.state_dict(), again.model.state_dict()
+    assert all((first[name] == second[name]).all() for name in first)
+
+
+def test_a_test_split_that_is_part_of_the_training_files_is_refused(tmp_path: Path) -> None:
+    data = folders(tmp_path / "data")
+    rows = [f"train/{'ab'[n % 2]}/{n}.png,{'ab'[n % 2]}" for n in range(10)]
+    listed = data / "list.csv"
+    lines = ["path,label,split", *(f"{row},train" for row in rows)]
+    listed.write_text("\n".join([*lines, *(f"./{row},test" for row in rows[:4])]))
+    with pytest.raises(DataError, match=r"4 of the 4 test images are training files too") as error:
+        trained(listed, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert "--drop-duplicates" in str(error.value)
+    trained(listed, tmp_path / "run", drop_duplicates=True)
+
+
+def test_a_test_split_of_copies_is_refused(tmp_path: Path) -> None:
+    data = folders(tmp_path / "data")
+    shutil.rmtree(data / "test")
+    shutil.copytree(data / "train", data / "test")
+    with pytest.raises(DataError, match="10 of the 10 test images are copies of training images"):
+        trained(data, tmp_path / "run")
+    with pytest.raises(DataError, match="nothing is left to learn from"):
+        trained(data, tmp_path / "run", drop_duplicates=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_check_that_takes_too_long_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = folders(tmp_path / "data", copied=2)
+    monkeypatch.setattr(leaking, "LIMIT", 0.0)
+    run = trained(data, tmp_path / "run")
+    assert "not checked for near-duplicates" in capsys.readouterr().err
+    assert "trained_on" not in run.metrics
+    asked = trained(data, tmp_path / "asked", Host(workers=0, check_duplicates="yes"))
+    assert asked.metrics["trained_on"] == 2
+
+
+def test_tiny_images_are_compared_by_their_bytes(tmp_path: Path) -> None:
+    run = vitlab.train(
+        vitlab.recipe("digits", data="digits", steps=1, batch=8), tmp_path / "run", host=Host()
+    )
+    kept = RunFolder(run.folder).duplicates
+    assert kept is not None
+    assert kept["kind"] == "bytes"
+    assert signing.DIGEST == 16

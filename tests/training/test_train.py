@@ -41,7 +41,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
 
 def test_a_run_leaves_all_it_should(whole: vitlab.Run) -> None:
     names = {each.name for each in whole.folder.iterdir()} - {".lock"}
-    assert names == {"run.toml", "metrics.jsonl", "checkpoints", "model", "report.html"}
+    assert names == {
+        "run.toml",
+        "metrics.jsonl",
+        "checkpoints",
+        "duplicates.json",
+        "model",
+        "report.html",
+    }
     lines = [json.loads(line) for line in (whole.folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["kind"] == "train"] == list(range(1, 13))
     assert [line["step"] for line in lines if line["kind"] == "test"] == [12]

@@ -18,6 +18,7 @@ from vitlab.data.duplicates.signatures import Signatures
 
 _ALLOWED = 43.0  # units that a pair may miss, times the shorter side in pixels: 1.34 at 32 pixels
 _LEAST, _MOST = 0.5, 3.0  # units that a pair may always miss, and at most
+_SURE = 0.93  # least agreement: small things on a plain sky miss few units, whatever they are
 SMALL = 12  # pixels: of smaller pictures only exact copies are recognized
 _BATCH = 2048
 
@@ -141,7 +142,7 @@ def _confirmed(train: Signatures, test: Signatures, found: Candidates, within: b
                 views[each, guess],
             )
             scores[each], missing[each] = score.numpy(), lost.numpy()
-    good = missing <= allowed
+    good = (missing <= allowed) & (scores >= _SURE)
     return i[good], j[good], scores[good], np.zeros(int(good.sum()), bool)
 
 

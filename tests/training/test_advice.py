@@ -22,7 +22,8 @@ VALUES = {  # for options that the messages name without a value
     "--batch": "64", "--budget": "90s", "--epochs": "3", "--image-size": "32", "--lr": "0.01",
     "--max-bad": "5%", "--model": "ViT-Ti/16", "--out": "run", "--patience": "3", "--rho": "0.1",
     "--steps": "5", "--timeout": "9", "--track": "wandb", "--warmup": "2", "--device": "cpu",
-    "--precision": "bf16", "--micro-batch": "auto",
+    "--precision": "bf16", "--micro-batch": "auto", "--from": "run",
+    "--probe": "digits", "--check-duplicates": "no",
 }  # fmt: skip
 FOREIGN = {"--nproc-per-node", "--porcelain", "--untracked-files", "--help"}  # torchrun's, git's
 

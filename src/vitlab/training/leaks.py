@@ -153,7 +153,8 @@ def _refuse(found: Leaks, splits: Splits, drop: bool) -> None:
         raise DataError(
             f"{found.exact:,} of the {len(splits.test):,} test images are {kind}, such as "
             f"{splits.test.name(found.test[0])}: take them out of one split, or pass "
-            "--drop-duplicates to leave them out of training"
+            "--drop-duplicates to leave them out of training, or --check-duplicates no to train "
+            "all the same"
         )
 
 

@@ -1,4 +1,4 @@
-"""Tasks of VTAB-1k made of two files."""
+"""Tasks of VTAB-1k made of two files per split."""
 
 from io import BytesIO
 from pathlib import Path
@@ -14,11 +14,12 @@ def png(level: int) -> bytes:
 
 
 def listed(folder: Path, classes: int = 10, test: int = 30) -> Path:
-    """Lists of 800, 200 and some images, which name the same two files again and again."""
+    """Lists of 800, 200 and some images, each of which names two files again and again."""
     (folder / "images").mkdir(parents=True)
-    for level in (0, 1):
+    for level in range(6):
         (folder / "images" / f"{level} .png").write_bytes(png(level))
-    for name, count in (("train800.txt", 800), ("val200.txt", 200), ("test.txt", test)):
-        lines = [f"images/{number % 2} .png {number % classes}" for number in range(count)]
+    splits = (("train800.txt", 800, 0), ("val200.txt", 200, 2), ("test.txt", test, 4))
+    for name, count, first in splits:
+        lines = [f"images/{first + number % 2} .png {number % classes}" for number in range(count)]
         (folder / name).write_text("\n".join(lines) + "\n")
     return folder

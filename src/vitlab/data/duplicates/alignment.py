@@ -8,9 +8,8 @@ nothing. Other colors lower it.
 How much agreement a copy can lose depends on the picture: a rich texture loses much of it when its
 pixels are resampled or compressed, a drawn digit next to nothing, and two different digits may well
 agree better than two copies of a meadow. So what is missing is measured in units of what a picture
-loses by two further blurs. Measured on 1,600 pictures of CIFAR-10 and sign-digits and 15 kinds of
-copies, 99.5% of the copies miss less than 1.2 units at 32 pixels and 0.4 at 100, while no two
-different hands in sign-digits are nearer than 0.78.
+loses by two further blurs. The thresholds were chosen on CIFAR-10 and on photographs of hands:
+copies of 100 pixels miss less than 0.4 units, different hands at least 0.78.
 """
 
 from dataclasses import dataclass

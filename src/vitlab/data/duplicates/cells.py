@@ -1,8 +1,8 @@
 """Pairs worth a closer look: nearly all are found among the few cells nearest to each query.
 
 Comparing every test image with every training image costs their product. Instead the training
-images are sorted into cells by k-means, and a query looks only into its nearest ones. Measured on
-3,000 altered copies among 50,000 CIFAR-10 images, that missed none, at 2% of the work.
+images are sorted into cells by k-means, and a query looks only into its nearest ones. A
+prototype with random cells missed none of 3,000 altered copies among 50,000 CIFAR-10 images.
 """
 
 import math

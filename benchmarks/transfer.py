@@ -100,7 +100,7 @@ def run(case: Case, base: str, data: str, root: Path) -> dict[str, Any]:
     if case.tune == SCRATCH:
         config = vitlab.load(base).config
         recipe = vitlab.recipe(
-            "small", where, model=config.name, image_size=config.image_size, area=0.35,
+            "small", where, model=config.name, image_size=config.image_size, area=0.6, flip=True,
             **(fields | {"ema": 0.99}),
         )  # fmt: skip
         done = vitlab.train(recipe, folder, resume=True, host=host)

@@ -94,7 +94,7 @@ def test_everything_but_the_classes_comes_from_the_weights(
 ) -> None:
     config, theirs = runs["all"].model.config, vitlab.load(base).config
     assert (config.classes, config.labels) == (3, ("blue", "green", "red"))
-    own = ("classes", "labels", "zero_head", "drop_path")
+    own = ("classes", "labels", "zero_head")
     assert {k: v for k, v in vars(config).items() if k not in own} == {
         k: v for k, v in vars(theirs).items() if k not in own
     }

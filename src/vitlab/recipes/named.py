@@ -58,15 +58,17 @@ def small(model: str = "ViT-Ti/16") -> Recipe:
 def finetune(model: str = "") -> Recipe:
     """A few hundred to 50,000 photographs, from trained weights, ViT-S/16 of Google's unless named.
 
-    AdamW with layer-wise decay (BEiT), a cosine after a short warm-up, crops and flips, stochastic
-    depth and an average of the weights. Without `--from` it starts from
-    timm/vit_small_patch16_224.augreg_in21k_ft_in1k (Apache-2.0) on the Hugging Face Hub.
+    AdamW with layer-wise decay (BEiT), a cosine after a short warm-up, mild crops, flips and an
+    average of the weights. Stronger crops, RandAugment, Mixup and stochastic depth made a small
+    model worse (docs/log.md); a large one on few images may want `--drop-path 0.1`. Without
+    `--from` it starts from timm/vit_small_patch16_224.augreg_in21k_ft_in1k (Apache-2.0) on the
+    Hugging Face Hub.
     """
     return Recipe(
         recipe="finetune",
         start=Start(weights=BACKBONE),
-        model=model_part(model, drop_path=0.1),
-        augment=Augment(area=0.35, flip=True),
+        model=model_part(model),
+        augment=Augment(area=0.6, flip=True),
         objective=Objective(label_smoothing=0.1, balance="auto"),
         optimizer=Optimization(lr=5e-4, weight_decay=0.05, layer_decay=0.75),
         schedule=Schedule(warmup=3),

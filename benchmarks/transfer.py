@@ -96,7 +96,7 @@ def run(case: Case, base: str, data: str, root: Path) -> dict[str, Any]:
     if case.optimizer == "sgd":  # as in the ViT paper's fine-tuning
         fields |= {"weight_decay": 0.0, "layer_decay": 1.0}
     folder, where = root / "runs" / case.name, data_of(case, data, root)
-    host = Host(checkpoint_every=1e6, workers=0)
+    host = Host(checkpoint_every=1e6, workers=0, check_duplicates="no")
     if case.tune == SCRATCH:
         config = vitlab.load(base).config
         recipe = vitlab.recipe(

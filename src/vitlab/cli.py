@@ -14,7 +14,7 @@ from typing import Any, NoReturn, get_type_hints
 from vitlab.errors import OptionError, UserError
 
 HELP = {"-h", "--help"}
-FIRST = ("train", "evaluate", "predict", "measure", "models", "recipes")  # in the overview
+FIRST = ("finetune", "train", "evaluate", "predict", "measure", "models", "recipes")  # overview
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -58,7 +58,8 @@ def overview() -> str:
         [
             "usage: vitlab COMMAND [OPTIONS]",
             "",
-            "The Vision Transformer workbench. To begin: vitlab train digits",
+            "The Vision Transformer workbench. To begin: vitlab finetune PHOTOS, a folder of",
+            "class folders; or, without a network, vitlab train digits",
             "",
             "commands:",
             *lines,

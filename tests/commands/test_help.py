@@ -52,7 +52,7 @@ def test_the_overview_lists_every_command_with_its_summary(
     for command in commands():
         assert f"  {command:<10}  {command_module(command).SUMMARY}" in out
     assert len(commands()) >= 13
-    assert commands()[:2] == ("train", "evaluate")
+    assert commands()[:3] == ("finetune", "train", "evaluate")
     assert max(map(len, out.splitlines())) <= 80
 
 

@@ -191,7 +191,7 @@ def _announce(task: Task, session: Session) -> None:
         start = task.recipe.start
         lines.append(
             f"starting from {start.weights or 'the given model'} (fingerprint "
-            f"{task.base_fingerprint[:12]}); tune={start.tune} trains {free / 1e6:.2f} M parameters"
+            f"{task.base_fingerprint[:12]}); tune={start.tune} trains {free:,} parameters"
         )
     lines += [*class_lines(splits), *splits.notes]
     if session.state.step:

@@ -15,6 +15,7 @@ from vitlab.errors import DataError
 from vitlab.recipes.recipe import Host
 from vitlab.runs import RunFolder
 from vitlab.training import leaks as leaking
+from vitlab.training.leaks import time_limit
 
 
 def picture(seed: int) -> Image.Image:
@@ -133,3 +134,8 @@ def test_tiny_images_are_compared_by_their_bytes(tmp_path: Path) -> None:
     assert kept is not None
     assert kept["kind"] == "bytes"
     assert signing.DIGEST == 16
+
+
+@pytest.mark.parametrize(("budget", "limit"), [("", 60), ("1h", 60), ("90s", 4.5), ("5s", 1)])
+def test_a_check_takes_little_of_a_budget(budget: str, limit: float) -> None:
+    assert time_limit(vitlab.recipe("small", "x", budget=budget)) == pytest.approx(limit)

@@ -20,9 +20,10 @@ from vitlab.data.sources.splits import Splits
 from vitlab.errors import DataError, ImageError
 from vitlab.progress import Meter
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.units import duration
+from vitlab.units import duration, seconds
 
 LIMIT = 60.0  # seconds that a check may take unless it is asked for
+SHARE = 0.05  # of a time budget
 _SEARCH = 5e-4  # seconds per image that comparing takes (docs/duplicates.md)
 _SAMPLE = 16  # images of each split that the time is estimated from
 _FEW = 5.0  # seconds of decoding below which no worker processes are started
@@ -84,13 +85,19 @@ def find_leaks(recipe: Recipe, host: Host, splits: Splits) -> dict[str, Any] | N
     decoding, reading, tiny = _estimated([train, *filter(None, rest)])
     workers = (os.cpu_count() or 1 if host.workers is None else host.workers) * (decoding > _FEW)
     needed = decoding / max(workers, 1) + _SEARCH * (len(train) + sum(map(len, filter(None, rest))))
-    if not tiny and (always or (needed < LIMIT and not recipe.data.dev_share)):
+    limit = time_limit(recipe)
+    if not tiny and (always or (needed < limit and not recipe.data.dev_share)):
         found = _of("near", _near(train, rest, workers))
-    elif always or reading < LIMIT:
+    elif always or reading < limit:
         found = _of("bytes", [_same(_bytes, train, each) for each in rest])
     _refuse(found, splits, drop)
     left_out = 0.0 if found.kind == "near" or tiny or recipe.data.dev_share else needed
     return replace(found, dropped=drop, seconds=left_out).as_dict()
+
+
+def time_limit(recipe: Recipe) -> float:
+    """Return the seconds that a check may take which nobody asked for."""
+    return min(LIMIT, max(1, SHARE * seconds(recipe.budget))) if recipe.budget else LIMIT
 
 
 def applied(splits: Splits, found: dict[str, Any] | None) -> Splits:

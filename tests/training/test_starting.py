@@ -204,6 +204,37 @@ def test_resnets_too(data: str, tmp_path: Path) -> None:
     assert run.model.config.classes == 3
 
 
+def test_what_only_transformers_drop_is_left_out_of_a_resnet_with_a_remark(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = vitlab.create("BiT-R(1-1)x1", 5, 32, generator=torch.Generator().manual_seed(0))
+    vitlab.save(model, tmp_path / "resnet")
+    words = ["--from", str(tmp_path / "resnet"), "--steps", "1", "--workers", "0"]
+    code, _, err = call(capsys, "finetune", data, *words, "--drop-path", "0.1", "--out", "a")
+    assert code == 0
+    assert "BiT-R(1-1)x1 has no drop_path: left out\n" in err
+    assert call(capsys, "finetune", data, *words, "--out", "b")[2].count("left out") == 0
+    code, _, err = call(capsys, "finetune", data, *words, "--heads", "3", "--out", "c")
+    assert (code, "unknown BiT-R(1-1)x1 option 'heads'" in err) == (2, True)
+
+
+def test_a_file_that_does_not_tell_enough_is_read_with_the_chosen_fields(
+    data: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    peer = timm().models.vision_transformer.VisionTransformer(
+        img_size=32, patch_size=16, embed_dim=48, depth=1, num_heads=4, num_classes=9
+    )
+    torch.save(peer.state_dict(), tmp_path / "own.pth")
+    with pytest.raises(WeightsError, match="heads"):
+        vitlab.finetune(data, tmp_path / "own.pth", tmp_path / "a", host=HOST, steps=1)
+    recipe = vitlab.recipe("finetune", data, weights=str(tmp_path / "own.pth"), heads=4, **QUICK)
+    with asked_to_stop(1), pytest.raises(Interrupted):
+        vitlab.train(recipe, tmp_path / "b", host=HOST)
+    run = vitlab.train(recipe, tmp_path / "b", resume=True, host=HOST)
+    assert run.model.config.heads == 4  # type: ignore[attr-defined]
+
+
 def test_weights_of_timm_and_transformers(data: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     peer = timm().create_model("vit_tiny_patch16_224", depth=1, img_size=32, num_classes=9)

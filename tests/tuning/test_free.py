@@ -132,11 +132,12 @@ def test_below_the_lowest_trained_parameter_nothing_is_dropped() -> None:
     freeze(model, "attention")  # the positions learn: the whole encoder drops
     train_mode(model)
     assert all(on for name, on in modes(model).items() if name.startswith("blocks."))
-    for name, weight in model.named_parameters():  # only the last block learns
-        weight.requires_grad_(name.startswith("blocks.1."))
+    for name, weight in model.named_parameters():  # only the last block's attention learns
+        weight.requires_grad_(name.startswith("blocks.1.attention."))
     train_mode(model)
     mode = modes(model)
     assert mode["blocks.1"]
+    assert mode["blocks.1.mlp.0.drop"]  # frozen, but a gradient passes through it
     assert mode["head"]
     assert not mode["blocks.0"]
     resnet = make("BiT-R(1-1)x1")
@@ -196,3 +197,9 @@ def test_no_backward_pass_below_the_lowest_trained_parameter() -> None:
     freeze(model, "head")
     train_mode(model)
     assert not model.features(torch.rand(2, 3, 16, 16)).requires_grad
+
+
+def test_a_module_that_is_not_a_model_simply_trains() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.Dropout()).requires_grad_(False).eval()
+    train_mode(module)
+    assert all(each.training for each in module.modules())

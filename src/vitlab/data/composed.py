@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
 from vitlab.data.decode.stored import PixelImage, StoredImage
 from vitlab.data.labels import Labels
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.protocol import Derived, Source
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Relabeled:
 
 
 @dataclass(frozen=True)
-class Altered:
+class Altered(Derived):
     """A source whose images pass through a function once they are decoded.
 
     Attributes:
@@ -93,34 +93,11 @@ class Altered:
             worker processes can receive it
     """
 
-    whole: Source
     change: Callable[[Pixels], Pixels]
-
-    @property
-    def in_memory(self) -> bool:
-        """As the whole source."""
-        return self.whole.in_memory
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """As the whole source."""
-        return self.whole.classes
-
-    @property
-    def labels(self) -> Labels:
-        """As the whole source."""
-        return self.whole.labels
-
-    def __len__(self) -> int:
-        return len(self.whole)
 
     def image(self, index: int) -> "AlteredImage":
         """Return the image, to be changed when it is decoded."""
         return AlteredImage(self.whole.image(index), self.change)
-
-    def name(self, index: int) -> str:
-        """As the whole source."""
-        return self.whole.name(index)
 
 
 @dataclass(frozen=True)

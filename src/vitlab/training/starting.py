@@ -90,29 +90,26 @@ def config_from(
             f'the weights are of {base.name}, not {part.model}: leave --model out (model="")'
         )
     known = {each.name for each in fields(base)}
-    chosen = {key: value for key, value in part.chosen().items() if key not in ("classes",)}
-    skipped = [key for key in chosen if key not in known and key in OF_TRAINING]
-    chosen = {key: value for key, value in chosen.items() if key not in skipped}
+    chosen = part.chosen()
+    chosen.pop("classes", None)
+    skipped = [key for key in OF_TRAINING if key in chosen and key not in known]
+    for key in skipped:
+        del chosen[key]
+    remarks = [f"{base.name} has no {' or '.join(skipped)}: left out"] if skipped else []
     check_known(chosen, known, f"{base.name} option")
     if isinstance(base, ViTConfig) and chosen.get("pool", base.pool) != base.pool:
         # the tokens are those of the weights, whatever the new pool needs
         chosen.setdefault("class_token", base.has_token)
     if same_classes(base, labels):
-        return replace(base, **chosen), _remarks(base, skipped)
+        return replace(base, **chosen), remarks
     new = replace(base.with_classes(len(labels)), labels=labels)
     chosen.pop("pre_logits", None)
-    return replace(new, **chosen), _remarks(base, skipped)
+    return replace(new, **chosen), remarks
 
 
 def same_classes(base: ModelConfig, labels: tuple[str, ...]) -> bool:
     """Return whether a model already tells these classes apart, in this order."""
     return base.labels == labels
-
-
-def _remarks(base: ModelConfig, skipped: list[str]) -> list[str]:
-    if not skipped:
-        return []
-    return [f"{base.name} has no {' or '.join(skipped)}: left out"]
 
 
 def made_from(base: Model, config: ModelConfig, start: Start) -> Model:

@@ -1,15 +1,13 @@
 """Small images, decoded once and cached in memory: a CPU that trains has no time to decode them."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.decode.stored import PixelImage
-from vitlab.data.labels import Labels
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.protocol import Derived, Source
 from vitlab.errors import ImageError
 
 SIDE = 64  # pixels; larger images are few and are decoded every time
@@ -17,33 +15,19 @@ MOST = 512 * 1024**2  # bytes of pixels
 
 
 @dataclass(frozen=True)
-class CachedImages:
+class CachedImages(Derived):
     """A source whose images are in memory as uint8 (n, H, W, C), with the names they had."""
 
-    whole: Source
     images: NDArray[np.uint8]
-    in_memory: ClassVar[bool] = True
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        """As the source has them."""
-        return self.whole.classes
-
-    @property
-    def labels(self) -> Labels:
-        """As the source has them."""
-        return self.whole.labels
-
-    def __len__(self) -> int:
-        return len(self.images)
+    def in_memory(self) -> bool:
+        """Always: no process is needed to decode them."""
+        return True
 
     def image(self, index: int) -> PixelImage:
         """Return the pixels of one image."""
         return PixelImage(self.images[index], self.name(index))
-
-    def name(self, index: int) -> str:
-        """Return the name that the source has for it."""
-        return self.whole.name(index)
 
 
 def cached(source: Source, channels: int) -> Source:

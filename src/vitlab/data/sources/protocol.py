@@ -37,11 +37,10 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Subset:
-    """Some images of another source, by their numbers there."""
+class Derived:
+    """What a source made from another one passes on unchanged; a subclass gives the images."""
 
     whole: Source
-    indices: NDArray[np.int64]
 
     @property
     def in_memory(self) -> bool:
@@ -52,6 +51,25 @@ class Subset:
     def classes(self) -> tuple[str, ...]:
         """As the whole source."""
         return self.whole.classes
+
+    @property
+    def labels(self) -> Labels:
+        """As the whole source."""
+        return self.whole.labels
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    def name(self, index: int) -> str:
+        """As the whole source."""
+        return self.whole.name(index)
+
+
+@dataclass(frozen=True)
+class Subset(Derived):
+    """Some images of another source, by their numbers there."""
+
+    indices: NDArray[np.int64]
 
     @cached_property
     def labels(self) -> Labels:

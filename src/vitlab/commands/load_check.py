@@ -35,9 +35,13 @@ def run(options: LoadCheck) -> dict[str, Any]:
 
 def show(result: dict[str, Any]) -> None:
     """Print format and model, the tensors, and what is left out."""
-    fields = [(key, str(value)) for key, value in result["config"].items() if key != "labels"]
-    head = [("format", result["format"]), ("model", result["model"])]
-    print_table(("what", "value"), [*head, *fields])
+    print(f"{result['model']}: {result['format']}")
+    fields = [
+        (key, str(value), result["origins"][key])
+        for key, value in result["config"].items()
+        if key != "labels"
+    ]
+    print_table(("field", "value", "from"), fields)
     rows = [
         (
             ", ".join(each["ours"]),

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.images import Size
+from vitlab.weights.formats.origins import whole
 from vitlab.weights.formats.room import Hints
-from vitlab.weights.load import place_of, recognize
+from vitlab.weights.load import place_of, recognize, remarks
 from vitlab.weights.matching import collect, reason, unused
 
 
@@ -34,15 +35,17 @@ class LoadCheck:
         format: the format that was recognized
         model: the papers' notation
         config: every field of the resulting model
+        origins: where each field comes from: option, file, tensors, name, family or assumed
         tensors: where each tensor comes from, in the model's order
         left_out: names in the file that the model does not need, and why
-        notes: what was assumed
+        notes: what was assumed, and how to settle it
     """
 
     source: str
     format: str
     model: str
     config: dict[str, Any]
+    origins: dict[str, str]
     tensors: tuple[TensorSource, ...]
     left_out: dict[str, str]
     notes: tuple[str, ...]
@@ -63,15 +66,17 @@ def load_check(
     path, _ = place_of(source)
     found, reading = recognize(path, Hints(name, choices, image_size))
     collect(reading, found)
+    origins = whole(reading.config, reading.origins)
     return LoadCheck(
         source=str(source),
         format=reading.format,
         model=reading.config.name,
         config=reading.config.as_dict(),
+        origins={name: str(origin) for name, origin in origins.items()},
         tensors=tuple(
             TensorSource(entry.ours, entry.theirs, tuple(map(found.shape, entry.theirs)))
             for entry in reading.entries
         ),
         left_out={each: reason(reading, each) for each in unused(reading, found)},
-        notes=reading.notes,
+        notes=tuple(remarks(path, reading)),
     )

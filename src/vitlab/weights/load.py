@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from vitlab.options import check_known, options_of
 from vitlab.weights.assembly import fitted, whole_state
 from vitlab.weights.deltas import Delta, check_base, merged
 from vitlab.weights.formats.catalog import FORMATS, supported
+from vitlab.weights.formats.origins import Origin, warning
 from vitlab.weights.formats.room import Hints, Reading
 from vitlab.weights.hub import PREFIXES, describe, fetch, is_hub_name
 from vitlab.weights.identity import Base, fingerprint
@@ -60,7 +62,7 @@ def load(
     """
     path, on_hub = place_of(source, revision)
     reading, tensors = _read(path, Hints(name, choices, image_size), base)
-    for note in reading.notes:
+    for note in remarks(path, reading):
         logging.getLogger("vitlab").warning(note)
     model = fitted(reading.config, tensors, classes, image_size)
     model.provenance = dict(reading.provenance or {})
@@ -98,11 +100,18 @@ def recognize(path: Path, hints: Hints) -> tuple[Source, Reading]:
     with readable(path):
         for each in FORMATS:
             if (reading := each.reads(source, hints)) is not None:
-                return source, reading
+                given = dict.fromkeys(hints.choices, Origin.OPTION)
+                return source, replace(reading, origins={**reading.origins, **given})
     names = ", ".join(sorted(source.shapes)[:3])
     raise WeightsError(
         f"{path}: unsupported weight format (tensors {names}, …); supported: {supported()}"
     )
+
+
+def remarks(path: Path, reading: Reading) -> list[str]:
+    """Return what the user should know of a file that was recognized, a line each."""
+    doubts = warning(path, reading.config, reading.origins)
+    return [*([doubts] if doubts else []), *reading.notes]
 
 
 def place_of(source: str | Path, revision: str | None = None) -> tuple[Path, bool]:

@@ -20,6 +20,7 @@ from vitlab.errors import WeightsError
 from vitlab.files import staged_file
 from vitlab.models.config import ModelConfig
 from vitlab.weights.formats.entries import Entry
+from vitlab.weights.formats.origins import Origin
 from vitlab.weights.formats.room import Hints, Reading
 from vitlab.weights.identity import Base, described, description, tensor_sha256
 from vitlab.weights.sharded import HEADER
@@ -50,7 +51,10 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise WeightsError(f"{source.path} is a damaged delta: {reason}") from error
     what = f"delta from {base.name}"
-    return Reading(what, config, entries, exact=True, provenance=provenance, base=base)
+    origins = dict.fromkeys(config.as_dict(), Origin.FILE)
+    return Reading(
+        what, config, entries, origins=origins, exact=True, provenance=provenance, base=base
+    )
 
 
 def write(

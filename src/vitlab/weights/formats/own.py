@@ -7,6 +7,7 @@ from vitlab.errors import WeightsError
 from vitlab.models.config import ModelConfig
 from vitlab.weights.assembly import empty
 from vitlab.weights.formats.entries import Entry, same
+from vitlab.weights.formats.origins import Origin
 from vitlab.weights.formats.room import Hints, Reading, Writing
 from vitlab.weights.identity import described, description
 from vitlab.weights.sharded import CONFIG
@@ -41,6 +42,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         "ViTLab",
         config,
         _entries(config),
+        origins=dict.fromkeys(config.as_dict(), Origin.FILE),
         exact=True,
         provenance=dict(provenance) if isinstance(provenance, dict) else None,
     )

@@ -8,6 +8,7 @@ from vitlab.errors import WeightsError
 from vitlab.images import Size
 from vitlab.models.config import ModelConfig
 from vitlab.weights.formats.entries import Entry
+from vitlab.weights.formats.origins import Origin
 from vitlab.weights.identity import Base
 from vitlab.weights.source import Source
 
@@ -22,11 +23,15 @@ class Hints:
         name: a model's name: the papers' (`ViT-B/16`) or timm's (`vit_base_patch16_224`)
         choices: fields of the configuration
         image_size: the size that the model will have, perhaps the one its positions are for
+        part: which of several models in one file
+        drop: names or patterns (`*`) of tensors to leave out
     """
 
     name: str = ""
     choices: dict[str, Any] = field(default_factory=dict)
     image_size: Size | None = None
+    part: str = ""
+    drop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,8 @@ class Reading:
         config: the configuration of its model
         entries: where each of the model's tensors comes from
         left_out: patterns of names that the model does not need, each with the reason
-        notes: what the file does not say and was assumed
+        origins: where fields of the configuration come from; `origins.whole` has those of all
+        notes: what else the user should know, a line each
         exact: tensors keep the type they have in the file; else they become float32
         provenance: of the weights, where the format stores it
         base: the model that tensors without an entry come from; None if every one has an entry
@@ -48,6 +54,7 @@ class Reading:
     config: ModelConfig
     entries: Sequence[Entry]
     left_out: dict[str, str] = field(default_factory=dict)
+    origins: Mapping[str, Origin] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     exact: bool = False
     provenance: dict[str, Any] | None = None

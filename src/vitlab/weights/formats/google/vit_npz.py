@@ -17,6 +17,7 @@ from vitlab.errors import WeightsError
 from vitlab.models.config import ModelConfig, ViTConfig, map_stride
 from vitlab.weights.formats.entries import Entry, computed, same, without_first_row
 from vitlab.weights.formats.google import flax
+from vitlab.weights.formats.origins import Origin
 from vitlab.weights.formats.resnet_units import hybrid_parts, units_of
 from vitlab.weights.formats.room import Hints, Reading, cannot
 from vitlab.weights.source import Shape, Source
@@ -52,7 +53,8 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     table = entries(config, numbering, place, own_row)
     wanted = [entry.renamed(lambda name: _stored(prefix, name, shapes)) for entry in table]
     others = f"(?!{re.escape(prefix)}).*" if prefix else "opt/state/.*"
-    return Reading(NAME, config, wanted, {others: "not of the image model"})
+    origins = dict.fromkeys(("heads", "image_size", "pool", "positions"), Origin.TENSORS)
+    return Reading(NAME, config, wanted, {others: "not of the image model"}, origins)
 
 
 def _stored(prefix: str, name: str, shapes: dict[str, Shape]) -> str:

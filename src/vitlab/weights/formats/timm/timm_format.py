@@ -54,7 +54,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     left_out = {re.escape(prefix) + f"({pattern})": why for pattern, why in LEFT_OUT.items()}
     left_out |= {f"(?!{re.escape(prefix)}).*": "outside the model"} if prefix else {}
     label = f"{NAME}, {facts.architecture}" if facts.architecture else f"{NAME}'s names"
-    return Reading(label, config, table, left_out, facts.notes)
+    return Reading(label, config, table, left_out, notes=facts.notes)
 
 
 def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:

@@ -1,0 +1,90 @@
+"""The choices that every model has, whatever its body."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+from vitlab.errors import OptionError
+from vitlab.images import ImageSpec
+from vitlab.options import at_least, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(ImageSpec):
+    """The choices that every model has: its images (`ImageSpec`) and its classes.
+
+    Raises:
+        OptionError: a value or combination that is not possible; the message says what would work.
+    """
+
+    kind: ClassVar[str]  # in a saved config.json
+
+    classes: int = option(1000, "outputs of the classifier (0: none, only features)", at_least(0))
+    zero_head: bool = option(False, "start the classifier at zero, as for fine-tuning")
+    head_bias: float = option(
+        0.0, "initial bias of the classifier: -10 with sigmoid losses over many classes (Google)"
+    )
+    labels: tuple[str, ...] = option((), "names of the classes in the order of the outputs")
+
+    def __post_init__(self) -> None:
+        """Check every field by itself, then together."""
+        super().__post_init__()
+        if self.labels and len(self.labels) != self.classes:
+            raise OptionError(f"labels has {len(self.labels)} names for classes={self.classes}")
+
+    @property
+    def name(self) -> str:
+        """The papers' notation for this shape, `ViT-B/16`."""
+        raise NotImplementedError
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of the last map, or of the patches."""
+        raise NotImplementedError
+
+    @property
+    def features(self) -> int:
+        """Width of the classifier's input."""
+        raise NotImplementedError
+
+    @property
+    def blocks(self) -> int:
+        """Number of encoder blocks; a ResNet has none."""
+        return 0
+
+    @property
+    def answers(self) -> int:
+        """Outputs per image: 1, or as many as attention pooling has queries."""
+        return 1
+
+    def with_classes(self, classes: int) -> Self:
+        """Return the same for a new classifier, which starts at zero (ViT paper, section 3.2).
+
+        The names of the classes stay where their number does.
+        """
+        labels = self.labels if classes == len(self.labels) else ()
+        return replace(self, classes=classes, labels=labels, zero_head=True)
+
+
+def nearest_sizes(size: tuple[int, int], step: int) -> str:
+    """Describe the multiples of `step` next to an image size: `224 or 240`, a pair if not square.
+
+    Args:
+        size: rows and columns
+        step: pixels
+    """
+    near = [sorted({max(1, side // step), side // step + 1}) for side in size]
+    words = [" or ".join(str(count * step) for count in side) for side in near]
+    return words[0] if words[0] == words[1] else f"({words[0]}, {words[1]})"
+
+
+def map_stride(stages: tuple[int, ...]) -> int:
+    """Return the pixels per side of each place of a ResNet's last map.
+
+    The root and the first stage give 4, each further stage doubles it.
+    """
+    return 2 ** (max(len(stages), 1) + 1)
+
+
+def map_features(stages: tuple[int, ...], widen: int = 1) -> int:
+    """Return the channels of a ResNet's last map: 64 after the root, then 256 and doubled."""
+    return 256 * widen * 2 ** (len(stages) - 1) if stages else 64 * widen

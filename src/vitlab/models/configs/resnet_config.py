@@ -1,0 +1,62 @@
+"""Every architectural choice of a ResNet of the ViT paper, as one frozen value."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from vitlab.errors import OptionError
+from vitlab.models.configs.model_config import ModelConfig, map_features, map_stride, nearest_sizes
+from vitlab.models.names import resnet_name
+from vitlab.options import at_least, option, when
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetConfig(ModelConfig):
+    """A ResNet of the ViT paper: BiT-R50x1 and its like, or the Axial ResNet (appendix D.6).
+
+    Raises:
+        OptionError: a value or combination that is not possible; the message says what would work.
+    """
+
+    kind: ClassVar[str] = "resnet"
+
+    stages: tuple[int, ...] = option(
+        (3, 4, 6, 3), "bottleneck units per stage of a ResNet", at_least(1)
+    )
+    widen: int = option(
+        1, "factor on every width of a BiT ResNet", at_least(1), only=when("attention", "none")
+    )
+    attention: Literal["none", "axial"] = option(
+        "none",
+        "none: BiT (GroupNorm, standardized convolutions, pre-activation); axial: attention along "
+        "rows and columns",
+    )
+
+    def __post_init__(self) -> None:
+        """Check every field by itself, then together."""
+        super().__post_init__()
+        if not self.stages:
+            raise OptionError("stages must have at least one stage, such as (3, 4, 6, 3)")
+        stride = map_stride(self.stages)
+        if self.attention == "axial" and any(side % stride for side in self.size):
+            raise OptionError(
+                f"image_size={self.image_size} is not a multiple of {stride}, which an Axial "
+                f"ResNet of {len(self.stages)} stages needs: try "
+                f"{nearest_sizes(self.size, stride)}"
+            )
+
+    @property
+    def name(self) -> str:
+        """The papers' notation for this shape, `BiT-R50x1`; `config_of` reads it."""
+        return resnet_name(self.stages, self.widen, axial=self.attention == "axial")
+
+    @property
+    def features(self) -> int:
+        """Width of the classifier's input."""
+        return map_features(self.stages, self.widen)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of the last map."""
+        rows, columns = self.size
+        stride = map_stride(self.stages)
+        return -(-rows // stride), -(-columns // stride)

@@ -1,0 +1,243 @@
+"""Every architectural choice of a Vision Transformer, as one frozen value: one line a choice."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
+
+from vitlab.errors import OptionError
+from vitlab.models.configs.model_config import ModelConfig, nearest_sizes
+from vitlab.models.names import vit_name
+from vitlab.models.registry import kinds, used_options, where_used
+from vitlab.options import above, at_least, below, option, when
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViTConfig(ModelConfig):
+    """A Vision Transformer (ViT paper, section 3.1); the defaults are ViT-B/16 as in Table 1.
+
+    Raises:
+        OptionError: a value or combination that is not possible; the message says what would work.
+    """
+
+    kind: ClassVar[str] = "vit"
+
+    width: int = option(768, "channels of every token (the papers' D)", at_least(1))
+    depth: int = option(12, "encoder blocks (L)", at_least(1))
+    heads: int = option(12, "attention heads per block; they must divide the width", at_least(1))
+    mlp: int = option(3072, "hidden units of each MLP", at_least(1))
+    branches: int = option(
+        1, "blocks of each kind that run in parallel (Three things, equation 2)", at_least(1)
+    )
+    patch: int = option(16, "side in pixels of the square that becomes a token (P)", at_least(1))
+    stem: str = option(
+        "linear",
+        "how patches become tokens: one linear map, hierarchical MLP (Three things), LeViT's "
+        "convolutions, a local transformer, or a ResNet (the hybrids)",
+        choices=lambda: used_options("stem"),
+    )
+    stem_norm: Literal["none", "batch", "layer"] = option(
+        "none", "norm in the stem", only=where_used("stem", "stem_norm")
+    )
+    stem_act: Literal["none", "gelu"] = option(
+        "none", "activation after a linear stem", only=where_used("stem", "stem_act")
+    )
+    stem_bias: bool = option(
+        True,
+        "give the stem's linear map a bias (CLIP's has none)",
+        only=where_used("stem", "stem_bias"),
+    )
+    stages: tuple[int, ...] = option(
+        (),
+        "bottleneck units per stage of a ResNet stem, (3, 4, 9) in R50+ViT-B/16",
+        at_least(1),
+        only=where_used("stem", "stages"),
+    )
+    resnet: Literal["google", "timm"] = option(
+        "google", "whose epsilons a ResNet stem has", only=where_used("stem", "resnet")
+    )
+    positions: str = option(
+        "1d",
+        "none; 1d: learned, in raster order; 2d: learned rows and columns; relative: 1-D offsets "
+        "as extra attention; bias: a learned bias per 2-D offset and head (BEiT); rope: rotary",
+        choices=lambda: used_options("positions"),
+    )
+    positions_at: Literal["stem", "every", "shared"] = option(
+        "stem",
+        "where positions act: before the encoder (stem), in every block with its own table "
+        "(every), or in every block with one table (shared); relative and bias act in every "
+        "block in any case, with its own table unless shared",
+        only=where_used("positions", "positions_at"),
+    )
+    # A fact about released weights, stated by their readers with or without learned positions.
+    resampling: Literal["bilinear", "bicubic", "antialiased"] = option(
+        "bilinear",
+        "how learned positions are resized to another image size: bilinear with aligned corners "
+        "(Google), bicubic (DeiT), or antialiased bicubic (timm)",
+    )
+    pre_norm: bool = option(False, "put a LayerNorm between positions and encoder (CLIP)")
+    class_token: bool | None = option(None, "have a class token (None: if the pool needs one)")
+    pool: Literal["token", "mean", "both", "prefix", "attention"] = option(
+        "token",
+        "what the classifier sees: the class token, the mean of the patches, both side by side, "
+        "class token and registers side by side (prefix), or attention pooling",
+    )
+    norm_at: Literal["tokens", "pooled", "none"] = option(
+        "tokens", "where the last norm is: on all tokens, or on the pooled ones (BEiT, MAE)"
+    )
+    queries: int = option(
+        1,
+        "learned queries of attention pooling; several give one output each",
+        at_least(1),
+        only=when("pool", "attention"),
+    )
+    pre_logits: int | Literal[True] = option(
+        0,
+        "units of the tanh layer before the classifier (0: no such layer; True: the width)",
+        at_least(0),
+    )
+    registers: int = option(
+        0, "extra learned tokens after the class token, without positions", at_least(0)
+    )
+    layer_scale: float = option(
+        0.0, "initial value of a learned scale on every branch (0: no scale)", at_least(0)
+    )
+    drop_path: float = option(
+        0.0, "stochastic depth: share of samples that skip a branch", at_least(0), below(1)
+    )
+    drop_path_ramp: bool = option(
+        False,
+        "grow drop_path from 0 in the first block to its value in the last",
+        only=when("drop_path"),
+    )
+    attention: Literal["global", "axial"] = option(
+        "global", "what a token attends to: all, or its row, then its column, each with an MLP"
+    )
+    dropout: float = option(
+        0.0, "rate after positions and all dense layers but q, k and v", at_least(0), below(1)
+    )
+    qkv_bias: bool = option(True, "give queries, keys and values biases")
+    bias: bool = option(True, "give the other dense layers of a block biases")
+    qk_norm: bool = option(False, "put a LayerNorm on queries and keys, over each head's channels")
+    ffn: Literal["mlp", "swiglu"] = option(
+        "mlp", "form of the MLP; the gate and value of swiglu have mlp units each"
+    )
+    # As resampling, a fact about released weights.
+    gelu: Literal["exact", "tanh", "quick"] = option(
+        "exact", "GELU: exact (erf), Google's tanh form, or CLIP's x * sigmoid(1.702 x)"
+    )
+    norm_eps: float = option(1e-6, "epsilon of every LayerNorm", above(0))
+    rope_base: float = option(
+        100.0,
+        "longest period of rotary positions, as a power base",
+        above(1),
+        only=where_used("positions", "rope_base"),
+    )
+
+    def __post_init__(self) -> None:
+        """Check every field by itself, then together."""
+        super().__post_init__()
+        if self.pre_logits is True:
+            object.__setattr__(self, "pre_logits", self.width)
+        self._check_sizes()
+        self._check_pool()
+        for field, value in (("stem", self.stem), ("positions", self.positions)):
+            kinds(field)[value].check(self)
+
+    @property
+    def name(self) -> str:
+        """The papers' notation for this shape, `ViT-B/16`; `config_of` reads it."""
+        return vit_name(
+            self.width,
+            self.depth,
+            self.heads,
+            self.mlp,
+            self.branches,
+            self.patch,
+            axial=self.attention == "axial",
+            hybrid=self.stages if self.stem == "resnet" else None,
+        )
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        rows, columns = self.size
+        return rows // self.patch, columns // self.patch
+
+    @property
+    def blocks(self) -> int:
+        """Number of encoder blocks; axial attention has two per layer."""
+        return self.depth * (2 if self.attention == "axial" else 1)
+
+    @property
+    def answers(self) -> int:
+        """Outputs per image: 1, or as many as attention pooling has queries."""
+        return self.queries
+
+    def with_classes(self, classes: int) -> Self:
+        """Return the same for a new classifier, without the tanh layer before it."""
+        return replace(super().with_classes(classes), pre_logits=0)
+
+    @property
+    def has_token(self) -> bool:
+        """Whether there is a class token."""
+        if self.class_token is None:
+            return self.pool in ("token", "both")
+        return self.class_token
+
+    @property
+    def prefix(self) -> int:
+        """Tokens before the patches: class token and registers."""
+        return int(self.has_token) + self.registers
+
+    @property
+    def tokens(self) -> int:
+        """Length of the sequence that the encoder sees."""
+        return self.prefix + math.prod(self.grid)
+
+    @property
+    def placed(self) -> int:
+        """Tokens that have a position: class token and patches, not the registers."""
+        return self.tokens - self.registers
+
+    @property
+    def pooled(self) -> int:
+        """Width of the pool's output."""
+        parts = {"both": 2, "prefix": self.prefix}.get(self.pool, 1)
+        return parts * self.width
+
+    @property
+    def features(self) -> int:
+        """Width of the classifier's input."""
+        return self.pre_logits or self.pooled
+
+    def _check_sizes(self) -> None:
+        if self.width % self.heads:
+            near = [n for n in range(1, self.width + 1) if self.width % n == 0]
+            near = sorted(sorted(near, key=lambda n: abs(n - self.heads))[:2])
+            raise OptionError(
+                f"heads={self.heads} does not divide width={self.width}: "
+                f"{' or '.join(map(str, near))} would"
+            )
+        if any(side % self.patch for side in self.size):
+            raise OptionError(
+                f"image_size={self.image_size} is not a multiple of patch={self.patch}: try "
+                f"{nearest_sizes(self.size, self.patch)}"
+            )
+
+    def _check_pool(self) -> None:
+        if self.pool in ("token", "both") and not self.has_token:
+            raise OptionError(f"pool={self.pool} needs a class token: set class_token=True")
+        if self.pool == "prefix" and not self.prefix:
+            raise OptionError(
+                "pool=prefix needs a class token or registers: set class_token=True or registers=4"
+            )
+        if self.norm_at == "pooled" and self.pool not in ("token", "mean"):
+            raise OptionError(f"norm_at=pooled needs pool=token or mean, not {self.pool}")
+        if self.attention == "axial" and self.prefix:
+            what = f"registers={self.registers}" if self.registers else "a class token"
+            if self.pool == "token" and not self.registers:
+                what = "pool=token"
+            raise OptionError(
+                f"attention=axial has no row or column for the extra tokens of {what}: "
+                "set pool=mean and registers=0"
+            )

@@ -1,0 +1,115 @@
+"""Where each field of a configuration comes from: nothing about a file is guessed in silence.
+
+Shapes and names of tensors say most of a configuration, and they are checked against the model
+tensor by tensor. What no tensor shows (`SILENT`: heads, the form of GELU, epsilon, pooling, how
+images are normalized, …) changes the outputs without an error, so a reader says where it has it
+from, and what is only assumed becomes a warning that names the option that settles it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+from vitlab.models.config import ModelConfig, ViTConfig
+
+
+class Origin(StrEnum):
+    """Where a field comes from, the most certain first.
+
+    Attributes:
+        OPTION: the user gave it
+        FILE: the file says so, or a configuration beside it
+        TENSORS: names and shapes of the tensors
+        NAME: the architecture's name, which a configuration states or the user gave
+        FAMILY: every released model of the family that the tensors are recognized as
+        ASSUMED: nothing says so; it is the usual value
+    """
+
+    OPTION = "option"
+    FILE = "file"
+    TENSORS = "tensors"
+    NAME = "name"
+    FAMILY = "family"
+    ASSUMED = "assumed"
+
+
+# Fields that change the outputs but neither the names nor the shapes of the tensors.
+SILENT = (
+    "image_size", "heads", "gelu", "norm_eps", "pool", "positions", "positions_at", "rope_base",
+    "resampling", "resnet", "stem_act", "queries", "mean", "std", "interpolation", "crop", "fit",
+)  # fmt: skip
+# Fields that no output depends on: how weights start, and what only training does.
+WITHOUT_EFFECT = (
+    "zero_head", "head_bias", "layer_scale", "drop_path", "drop_path_ramp", "dropout", "labels",
+)  # fmt: skip
+
+
+@dataclass
+class Facts:
+    """Fields as they are found, each with its origin; what is put later takes precedence.
+
+    Attributes:
+        values: fields of the configuration
+        origins: of each of them
+    """
+
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, Origin] = field(default_factory=dict)
+
+    def put(self, origin: Origin, found: Mapping[str, Any]) -> "Facts":
+        """Add fields, over those that were there before; return self."""
+        self.values |= found
+        self.origins |= dict.fromkeys(found, origin)
+        return self
+
+    def fill(self, origin: Origin, usual: Mapping[str, Any]) -> "Facts":
+        """Add those fields that are not there yet; return self."""
+        return self.put(origin, {k: v for k, v in usual.items() if k not in self.values})
+
+
+def whole(config: ModelConfig, origins: Mapping[str, Origin]) -> dict[str, Origin]:
+    """Return the origin of every field of a configuration.
+
+    A field that no reader put is one that the tensors show, or the convention of a family.
+    """
+    silent = dict.fromkeys(SILENT, Origin.FAMILY)
+    every = {each.name: silent.get(each.name, Origin.TENSORS) for each in fields(config)}
+    return every | {name: origin for name, origin in origins.items() if name in every}
+
+
+def assumed(config: ModelConfig, origins: Mapping[str, Origin]) -> dict[str, Any]:
+    """Return the fields that are only assumed although outputs depend on them, with their values.
+
+    One that has no effect in this configuration, such as the form of a gated MLP's GELU, is left
+    out.
+    """
+    doubtful = [name for name in SILENT if origins.get(name) is Origin.ASSUMED]
+    return {name: getattr(config, name) for name in doubtful if _matters(config, name)}
+
+
+def _matters(config: ModelConfig, name: str) -> bool:
+    if isinstance(config, ViTConfig):
+        if name == "gelu":
+            return config.ffn == "mlp" or config.pool == "attention"
+        if name == "pool":
+            return config.classes > 0
+    return name != "resampling"  # of another image size, for which the model says it
+
+
+def warning(path: object, config: ModelConfig, origins: Mapping[str, Origin]) -> str:
+    """Return one line about what was assumed of a file; empty if nothing was."""
+    doubts = assumed(config, origins)
+    if not doubts:
+        return ""
+    shown = ", ".join(f"{name} {_shown(value)}" for name, value in doubts.items())
+    flags = ", ".join(f"--{name.replace('_', '-')}" for name in doubts)
+    return (
+        f"{path} does not say, so these are assumed: {shown}; to settle them, give {flags}, or "
+        "--name with the model's name in timm (in Python: heads=…, name=…)"
+    )
+
+
+def _shown(value: object) -> str:
+    several: Iterable[Any] = value if isinstance(value, tuple) else (value,)
+    return " ".join(f"{each:g}" if isinstance(each, float) else str(each) for each in several)

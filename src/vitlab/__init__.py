@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from vitlab.weights.deltas import Delta as Delta
     from vitlab.weights.deltas import delta as delta
     from vitlab.weights.load import load as load
-    from vitlab.weights.publish import push as push
+    from vitlab.weights.publishing.publish import push as push
     from vitlab.weights.save import save as save
 
 # where each name comes from; "" for a module of its own
@@ -63,7 +63,7 @@ _HOMES = {
     "inspect": "",
     "load": "vitlab.weights.load",
     "measure": "",
-    "push": "vitlab.weights.publish",
+    "push": "vitlab.weights.publishing.publish",
     "recipe": "vitlab.recipes.named",
     "save": "vitlab.weights.save",
     "soup": "vitlab.transfer.mixing",

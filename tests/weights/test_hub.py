@@ -17,8 +17,8 @@ from huggingface_hub import ModelCard, constants
 import vitlab
 from oracles.hub import Hub, running_hub
 from vitlab.files import sha256
-from vitlab.weights.card import card
 from vitlab.weights.hub import describe, fetch, is_hub_name
+from vitlab.weights.publishing.card import card
 from vitlab.weights.sharded import INDEX
 
 NAME = "me/pets"

@@ -12,7 +12,6 @@ DEVICE = options_of(Host)["device"].help
 WORKERS = options_of(Host)["workers"].help
 PRECISION = "fp32, or bf16 autocast"
 WEIGHTS = "a run folder, a saved model, a weights file, or user/name on the Hugging Face Hub"
-NAME = "the model in the file, if it does not tell: ViT-B/16 or vit_base_patch16_224"
 FLIPS = "average the probabilities over each image and its mirror image"
 CROPS = (
     "average the probabilities over 5 crops (corners and center), or over 10 (these and their "

@@ -5,6 +5,7 @@ from typing import Any
 
 from vitlab.commands import WEIGHTS
 from vitlab.options import Options, option
+from vitlab.weights.stated import Stated
 
 SUMMARY = "Save only the weights that fine-tuning changed, in one file."
 
@@ -16,14 +17,16 @@ class Delta(Options):
     weights: str = option(MISSING, f"the fine-tuned model: {WEIGHTS}", positional=True)
     base: str = option(MISSING, "the model that fine-tuning started from", positional=True)
     out: str = option(MISSING, "the new file, ending in .safetensors")
+    known: Stated = Stated()
 
 
 def run(options: Delta) -> dict[str, Any]:
     """Compare and save."""
     import vitlab
 
-    base = vitlab.load(options.base)
-    delta = vitlab.delta(vitlab.load(options.weights), base)
+    known = options.known.arguments()  # of both, which are of one kind
+    base = vitlab.load(options.base, **known)
+    delta = vitlab.delta(vitlab.load(options.weights, **known), base)
     file = delta.save(options.out)
     whole = sum(tensor.nbytes for tensor in base.state_dict().values())
     return {"bytes": delta.bytes, "share": delta.bytes / whole, "file": str(file)}

@@ -7,6 +7,7 @@ from vitlab.commands import DEVICE, PRECISION, WEIGHTS, WORKERS
 from vitlab.evaluation.probes.wanted import Taken
 from vitlab.options import Options, at_least, option
 from vitlab.terminal import print_figures
+from vitlab.weights.stated import Stated
 
 SUMMARY = "Write the features of images into a Parquet file."
 
@@ -26,6 +27,7 @@ class Embed(Options):
         MISSING, "a new Parquet file with the columns path, label, split and features"
     )
     features: Taken = Taken()
+    known: Stated = Stated()
     device: str = option("auto", DEVICE)
     precision: Literal["fp32", "bf16"] = option("fp32", PRECISION)
     workers: int | None = option(None, WORKERS, at_least(0))
@@ -37,7 +39,7 @@ def run(options: Embed) -> dict[str, Any]:
     from vitlab.progress import say
 
     figures = vitlab.embed(
-        vitlab.load(options.weights),
+        vitlab.load(options.weights, **options.known.arguments()),
         options.data,
         options.out,
         what=options.features.what,

@@ -8,6 +8,7 @@ from vitlab.options import Options, at_least, option, when
 from vitlab.runs import RunFolder
 from vitlab.terminal import print_figures, print_rows, print_table
 from vitlab.units import percent, readable
+from vitlab.weights.stated import Stated
 
 ROWS = 10  # classes in the table
 PAIRS = 5  # most confused pairs below it
@@ -48,6 +49,7 @@ class Evaluate(Options):
         "its authors have it",
         only=when("protocol"),
     )
+    known: Stated = Stated()
     device: str = option("auto", DEVICE)
     precision: Literal["fp32", "bf16"] = option("fp32", PRECISION)
     workers: int | None = option(None, WORKERS, at_least(0))
@@ -76,7 +78,7 @@ def _examined(options: Evaluate) -> dict[str, Any]:
     assert options.protocol
     with Meter(0, title="evaluating") as meter:
         result = examine(
-            vitlab.load(options.weights),
+            vitlab.load(options.weights, **options.known.arguments()),
             options.data,
             options.protocol,
             real_labels=options.real_labels,
@@ -102,7 +104,7 @@ def _evaluated(options: Evaluate) -> dict[str, Any]:
 
     into = check_file(options.out, replace=options.replace) if options.out else None
     folder = own_folder(options.weights) if options.calibrate else None
-    model = vitlab.load(options.weights)
+    model = vitlab.load(options.weights, **options.known.arguments())
     views = Views(options.flips, options.crops)
     with Meter(0, title="evaluating") as meter:
         done = evaluation(

@@ -4,9 +4,10 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitlab.commands import NAME, WEIGHTS
+from vitlab.commands import WEIGHTS
 from vitlab.options import Options, option
 from vitlab.weights.formats.catalog import export_help, export_names
+from vitlab.weights.stated import Stated
 
 SUMMARY = "Write a model in another library's format."
 
@@ -18,14 +19,14 @@ class Export(Options):
     weights: str = option(MISSING, WEIGHTS, positional=True)
     to: str = option(MISSING, f"the format: {export_help()}", choices=export_names)
     out: str = option(MISSING, "the new folder")
-    name: str = option("", NAME)
+    known: Stated = Stated()
 
 
 def run(options: Export) -> dict[str, Any]:
     """Load and write."""
     import vitlab
 
-    model = vitlab.load(options.weights, name=options.name)
+    model = vitlab.load(options.weights, **options.known.arguments())
     folder = vitlab.save(model, options.out, to=options.to)
     return {"model": model.config.name, "format": options.to, "folder": str(folder)}
 

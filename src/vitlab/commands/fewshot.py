@@ -5,16 +5,20 @@ from typing import Any, Literal
 
 from vitlab.commands import DEVICE, PRECISION, WEIGHTS, WORKERS
 from vitlab.evaluation.probes.wanted import Pooled
-from vitlab.options import Options, above, at_least, at_most, option
+from vitlab.options import Options, above, at_least, option
 from vitlab.terminal import print_table
 from vitlab.units import percent
+from vitlab.weights.stated import Stated
 
 SUMMARY = "Measure features: few shots, nearest neighbors, a linear probe."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fewshot(Options):
-    """A model, data, which probes, and where to compute."""
+    """A model, data, which probes, and where to compute.
+
+    big_vision's few-shot evaluation prepares images with --fit squash --crop 0.875.
+    """
 
     weights: str = option(MISSING, WEIGHTS, positional=True)
     data: str = option(
@@ -33,20 +37,7 @@ class Fewshot(Options):
         True, "fit a logistic regression to all training images, its penalty chosen on a fifth"
     )
     features: Pooled = Pooled()
-    image_size: int | None = option(
-        None, "input size in pixels (None: the model's own)", at_least(1)
-    )
-    fit: Literal["crop", "squash"] | None = option(
-        None,
-        "how other aspect ratios are fitted; big_vision's few-shot evaluation is squash with "
-        "--crop 0.875 (None: the model's own)",
-    )
-    crop: float | None = option(
-        None,
-        "share of each side that is kept around the center (None: the model's own)",
-        above(0),
-        at_most(1),
-    )
+    known: Stated = Stated()
     cache: str = option(
         "auto",
         "folder in which features are kept for the next time, or no (auto: vitlab/features in the "
@@ -66,9 +57,7 @@ def run(options: Fewshot) -> dict[str, Any]:
     from vitlab.evaluation.probes.probing import Probing, probe
     from vitlab.progress import say
 
-    own = {"fit": options.fit, "crop": options.crop}
-    chosen: dict[str, Any] = {name: value for name, value in own.items() if value is not None}
-    model = vitlab.load(options.weights, image_size=options.image_size, **chosen)
+    model = vitlab.load(options.weights, **options.known.arguments())
     cache = default_cache() if options.cache == "auto" else Path(options.cache).expanduser()
     probing = Probing(
         shots=tuple(sorted(set(options.shots))),

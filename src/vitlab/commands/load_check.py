@@ -3,10 +3,10 @@
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from vitlab.commands import NAME, WEIGHTS
-from vitlab.images import Size
-from vitlab.options import Options, at_least, option
+from vitlab.commands import WEIGHTS
+from vitlab.options import Options, option
 from vitlab.terminal import print_table
+from vitlab.weights.stated import Stated
 
 SUMMARY = "Identify a weights file: format, model, and every tensor."
 
@@ -16,10 +16,7 @@ class LoadCheck(Options):
     """Weights, and what they may not say of themselves."""
 
     source: str = option(MISSING, WEIGHTS, positional=True)
-    name: str = option("", NAME)
-    image_size: Size | None = option(
-        None, "rows and columns in pixels, if the file does not tell", at_least(1)
-    )
+    known: Stated = Stated()
 
 
 def run(options: LoadCheck) -> dict[str, Any]:
@@ -27,7 +24,7 @@ def run(options: LoadCheck) -> dict[str, Any]:
     from vitlab.progress import say
     from vitlab.weights.check import load_check
 
-    found = load_check(options.source, name=options.name, image_size=options.image_size)
+    found = load_check(options.source, **options.known.arguments())
     for note in found.notes:
         say(f"note: {note}")
     return found.as_dict()

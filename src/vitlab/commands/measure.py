@@ -8,6 +8,7 @@ from vitlab.commands import DEVICE, PRECISION
 from vitlab.options import Options, at_least, option, when
 from vitlab.recipes.model_part import ModelPart, ViTPart, model_part
 from vitlab.terminal import print_table
+from vitlab.weights.stated import Named
 
 SUMMARY = "Count parameters and multiply-adds; time models with --speed."
 
@@ -26,6 +27,7 @@ class Measure(Options):
     batch: int = option(1, "images per forward pass", at_least(1), only=when("speed"))
     device: str = option("auto", DEVICE, only=when("speed"))
     precision: Literal["fp32", "bf16"] = option("fp32", PRECISION, only=when("speed"))
+    known: Named = Named()
     model: ModelPart = ViTPart()
 
 
@@ -49,6 +51,7 @@ def run(options: Measure) -> dict[str, Any]:
             batch=options.batch,
             device=options.device,
             precision=options.precision,
+            known=options.known.arguments(),
             **options.model.chosen(),
         )
         for name in options.models

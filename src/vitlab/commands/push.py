@@ -5,6 +5,7 @@ from typing import Any
 
 from vitlab.commands import WEIGHTS
 from vitlab.options import Options, option
+from vitlab.weights.stated import Stated
 
 SUMMARY = "Upload a model to the Hugging Face Hub, with a model card."
 
@@ -19,13 +20,14 @@ class Push(Options):
     license: str | None = option(
         None, "license of the weights, such as apache-2.0 (default: that of their source, if known)"
     )
+    known: Stated = Stated()
 
 
 def run(options: Push) -> dict[str, Any]:
     """Load and upload."""
     import vitlab
 
-    model = vitlab.load(options.weights)
+    model = vitlab.load(options.weights, **options.known.arguments())
     url = vitlab.push(model, options.repository, private=options.private, license=options.license)
     return {"model": model.config.name, "url": url}
 

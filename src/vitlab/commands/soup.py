@@ -6,6 +6,7 @@ from typing import Any, Literal
 from vitlab.commands import DEVICE, WEIGHTS, WORKERS
 from vitlab.options import Options, at_least, option
 from vitlab.terminal import print_rows
+from vitlab.weights.stated import Stated
 
 SUMMARY = "Average the weights of several fine-tuned models into one."
 
@@ -28,6 +29,7 @@ class Soup(Options):
         "which of those images; auto: the validation split if there is one, else as in "
         "`vitlab evaluate`",
     )
+    known: Stated = Stated()
     device: str = option("auto", DEVICE)
     workers: int | None = option(None, WORKERS, at_least(0))
 
@@ -37,8 +39,10 @@ def run(options: Soup) -> dict[str, Any]:
     import vitlab
     from vitlab.weights.identity import fingerprint
 
+    known = options.known.arguments()
+    models = [vitlab.load(each, **known) if known else each for each in options.weights]
     model = vitlab.soup(
-        options.weights,
+        models,
         options.greedy or None,
         split=options.split,
         device=options.device,

@@ -1,5 +1,6 @@
 """Which images a model is evaluated on."""
 
+import logging
 from typing import Literal
 
 from vitlab.data.partition import fold_of
@@ -35,6 +36,8 @@ def choose(model: Model, data: str, split: Split) -> tuple[str, Source]:
 def open_for(model: Model, data: str) -> Splits:
     """Return the splits of a data set, the labels mapped to the model's classes by name.
 
+    A model that does not name its classes has them in the order of the data; a warning says so.
+
     Of unsplit data that the model was trained on, the test split is exactly what training held out.
 
     Raises:
@@ -44,6 +47,12 @@ def open_for(model: Model, data: str) -> Splits:
     if len(splits.classes) != model.config.classes:
         raise DataError(
             f"{data} has {len(splits.classes)} classes, but the model has {model.config.classes}"
+        )
+    if not model.config.labels:
+        shown = ", ".join(f"{number} {name}" for number, name in enumerate(splits.classes[:3]))
+        logging.getLogger("vitlab").warning(
+            f"{model.source or model.config.name} does not name its classes, so those of {data} "
+            f"are matched by position ({shown}, …); --labels (labels=…) gives their names"
         )
     if splits.whole is not None and was_trained_on(model, splits.whole):
         fold = model.provenance.get("fold", "")

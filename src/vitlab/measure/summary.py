@@ -11,6 +11,7 @@ from vitlab.models.cost import cost
 from vitlab.models.create import build
 from vitlab.models.fuse import fuse
 from vitlab.weights.load import load
+from vitlab.weights.stated import FIELDS
 
 
 def measure(
@@ -21,6 +22,7 @@ def measure(
     batch: int = 1,
     device: str = "auto",
     precision: Literal["fp32", "bf16"] = "fp32",
+    known: dict[str, Any] | None = None,
     **choices: Any,
 ) -> dict[str, Any]:
     """Measure a model's cost, part by part, and its speed if asked.
@@ -32,16 +34,20 @@ def measure(
         batch: images per forward pass
         device: auto, cpu, cuda or cuda:N
         precision: fp32, or bf16 autocast
-        choices: fields of the model's configuration; of a saved model, image_size alone
+        known: of a saved model, what `vitlab.load` takes: name, part, drop
+        choices: fields of the model's configuration; of a saved model, image_size and what its
+            file may not say (heads, gelu, …)
 
     Raises:
         OptionError: an unknown name or field, or a value that is not possible.
         WeightsError: a folder without a model.
     """
     saved = Path(name).exists()
-    if saved and (others := sorted(set(choices) - {"image_size"})):
+    if saved and (others := sorted(set(choices) - {"image_size", *FIELDS})):
         raise OptionError(f"{others[0]} applies only to a model given by name, not to {name}")
-    model = load(name, **choices) if saved else None
+    if known and not saved:
+        raise OptionError(f"{min(known)} applies only to weights, and {name} names a model")
+    model = load(name, **(known or {}), **choices) if saved else None
     config: ModelConfig = model.config if model else config_of(name, **choices)
     price = cost(config)
     figures: dict[str, Any] = {

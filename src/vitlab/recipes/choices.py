@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitlab.optim import table as optimizers
-from vitlab.options import Only, Options, above, at_least, at_most, below, option, when
+from vitlab.options import (
+    Only,
+    Options,
+    above,
+    at_least,
+    at_most,
+    below,
+    option,
+    options_of,
+    when,
+)
+from vitlab.weights.stated import Named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +31,9 @@ class Start(Options):
         "Hugging Face Hub (empty: random ones)",
         flag="from",
     )
+    weights_name: str = option("", options_of(Named)["name"].help, only=when("weights"))
+    weights_part: str = option("", options_of(Named)["part"].help, only=when("weights"))
+    weights_drop: tuple[str, ...] = option((), options_of(Named)["drop"].help, only=when("weights"))
     tune: Literal["all", "attention", "ffn", "head", "norms", "lora"] = option(
         "all",
         "what to train of them, always with the classifier: everything; attention (Three things, "

@@ -16,9 +16,11 @@ from vitlab.recipes.named import FROM_WEIGHTS, default_weights
 from vitlab.recipes.recipe import Recipe
 from vitlab.weights.assembly import empty, whole_state
 from vitlab.weights.load import load
+from vitlab.weights.stated import FIELDS
 
 # What the data decides, or the new classifier; the weights need not be read for it.
 FROM_RUN = ("image_size", "classes", "labels", "zero_head", "head_bias", "pre_logits")
+OF_NEW_MODEL = ("pool", "positions")  # chosen for training, whatever the weights had
 
 
 def starting_model(recipe: Recipe, given: Model | None) -> Model | None:
@@ -52,22 +54,39 @@ def starting_model(recipe: Recipe, given: Model | None) -> Model | None:
 
 
 def _loaded(recipe: Recipe) -> Model:
-    """Load weights as they are; where their file does not tell enough, with the chosen fields."""
-    weights, part = recipe.start.weights, recipe.model
-    hints = {key: value for key, value in part.chosen().items() if key not in FROM_RUN}
+    """Load the weights that a recipe names, with what it says of them."""
     try:
-        try:
-            return load(weights)
-        except WeightsError:
-            if not hints and not part.model:
-                raise
-            return load(weights, name=part.model, **hints)
+        return _settled(recipe)
     except HubError as error:
-        if weights != default_weights(recipe.recipe):
+        if recipe.start.weights != default_weights(recipe.recipe):
             raise
         raise HubError(
             f"{error.__cause__ or error}; pass --from WEIGHTS to start from a model on this machine"
         ) from error
+
+
+def _settled(recipe: Recipe) -> Model:
+    """Load weights with the fields that a file may not say; if that is too little, with all chosen.
+
+    A field such as `pool` is the new model's rather than that of the weights, and only helps if
+    they cannot be read without it.
+    """
+    start, part = recipe.start, recipe.model
+    chosen = {key: value for key, value in part.chosen().items() if key not in FROM_RUN}
+    silent = {key: chosen[key] for key in FIELDS if key in chosen and key not in OF_NEW_MODEL}
+    named: dict[str, Any] = {"part": start.weights_part, "drop": start.weights_drop}
+    attempts = [{"name": start.weights_name} | silent]
+    if chosen or part.model:
+        attempts.append({"name": start.weights_name or part.model} | chosen)
+    if chosen:  # what does not fit the weights is refused later, with what would
+        attempts.append({"name": start.weights_name})
+    problems = []
+    for each in attempts:
+        try:
+            return load(start.weights, **named, **each)
+        except (WeightsError, OptionError) as error:
+            problems.append(error)
+    raise problems[min(1, len(problems) - 1)]
 
 
 def config_from(

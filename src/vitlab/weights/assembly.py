@@ -35,6 +35,7 @@ def fitted(
     tensors: dict[str, Tensor],
     classes: int | None = None,
     image_size: Size | None = None,
+    labels: tuple[str, ...] = (),
 ) -> Model:
     """Build a model around its tensors, with another head or image size if asked.
 
@@ -43,13 +44,15 @@ def fitted(
         tensors: by name; taken over, not copied
         classes: outputs of a new classifier, which starts at zero (ViT paper, section 3.2)
         image_size: that the positions are resized to
+        labels: names of the new classifier's classes
 
     Raises:
-        OptionError: the model works at one image size only.
+        OptionError: other numbers of names and classes; the model is limited to one image size.
     """
     new = config
     if classes is not None:
         new = config.with_classes(classes)
+        new = replace(new, labels=labels) if labels else new
         tensors = with_new_head(tensors, new)
     if image_size is not None:
         old, new = new, replace(new, image_size=image_size)

@@ -1,5 +1,6 @@
 """What a file or folder of weights contains, tensor by tensor, without building a model."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,13 @@ class LoadCheck:
 
 
 def load_check(
-    source: str | Path, *, name: str = "", image_size: Size | None = None, **choices: Any
+    source: str | Path,
+    *,
+    name: str = "",
+    image_size: Size | None = None,
+    part: str = "",
+    drop: Sequence[str] = (),
+    **choices: Any,
 ) -> LoadCheck:
     """Recognize a source and check it as `vitlab.load` does, with the same arguments.
 
@@ -64,7 +71,7 @@ def load_check(
         WeightsError: as `vitlab.load`.
     """
     path, _ = place_of(source)
-    found, reading = recognize(path, Hints(name, choices, image_size))
+    found, reading = recognize(path, Hints(name, choices, image_size, part, tuple(drop)))
     collect(reading, found)
     origins = whole(reading.config, reading.origins)
     return LoadCheck(

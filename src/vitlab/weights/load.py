@@ -1,7 +1,7 @@
 """Any released ViT as our one model, with the outputs of its original implementation."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +36,8 @@ def load(
     image_size: Size | None = None,
     *,
     name: str = "",
+    part: str = "",
+    drop: Sequence[str] = (),
     revision: str | None = None,
     base: Model | str | Path | None = None,
     **choices: Any,
@@ -50,10 +52,12 @@ def load(
             section 3.2)
         image_size: resizes the positions to this input size, as the model's family does
         name: what the file may not say: `ViT-B/16`, or timm's `vit_base_patch16_224`
+        part: which model of a file that holds several: `teacher`, `student`
+        drop: tensors to leave out, by name or pattern (`head_aux.*`)
         revision: branch, tag or commit on the Hub
         base: of a delta whose base has moved: a model, or where to load it from
         choices: any field of the configuration that the file does not say or that should
-            differ: heads, mean, std, …
+            differ: heads, mean, std, labels, …
 
     Raises:
         WeightsError: no model there, an unsupported format, or a damaged file; the message
@@ -61,10 +65,11 @@ def load(
         HubError: the Hub does not have it, or cannot be reached.
     """
     path, on_hub = place_of(source, revision)
-    reading, tensors = _read(path, Hints(name, choices, image_size), base)
+    labels = choices.pop("labels", ()) if classes is not None else ()  # of the new classifier
+    reading, tensors = _read(path, Hints(name, choices, image_size, part, tuple(drop)), base)
     for note in remarks(path, reading):
         logging.getLogger("vitlab").warning(note)
-    model = fitted(reading.config, tensors, classes, image_size)
+    model = fitted(reading.config, tensors, classes, image_size, tuple(labels))
     model.provenance = dict(reading.provenance or {})
     if on_hub or reading.provenance is None:
         model.provenance |= {"source": str(source)} | (describe(path) if on_hub else {})

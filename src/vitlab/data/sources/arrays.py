@@ -1,6 +1,6 @@
 """Images in memory, and the digits that come with the package."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
 from typing import ClassVar
 
@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.stored import PixelImage
-from vitlab.data.labels import Labels, SingleLabels
+from vitlab.data.labels import Labels, SingleLabels, index_labels
+from vitlab.data.sources.protocol import Subset
 from vitlab.data.sources.splits import Request, Splits, hold_out
 from vitlab.errors import DataError
 
@@ -65,5 +66,14 @@ def open_digits(request: Request) -> Splits | None:
     """Open `digits`, with a fixed split; None for other names."""
     if request.data != DIGITS:
         return None
-    splits = hold_out(digits(), 0.2)
-    return Splits(splits.train, splits.test, notes=splits.notes)  # as if it came with that split
+    own = digits()
+    splits = hold_out(own, 0.2)  # the same images whatever the order of the classes
+    names = [own.classes[value] for value in own.labels.targets()]
+    labels, classes = index_labels(names, DIGITS, request.classes, own.classes)
+    mapped = replace(own, labels=labels, classes=classes)
+    train, test = (
+        Subset(mapped, part.indices)
+        for part in (splits.train, splits.test)
+        if isinstance(part, Subset)
+    )
+    return Splits(train, test, notes=splits.notes)  # as if it came with that split

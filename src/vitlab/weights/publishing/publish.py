@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.models.model import Model
-from vitlab.weights.card import card
 from vitlab.weights.hub import CARD, publish, repository
+from vitlab.weights.publishing.card import card
 from vitlab.weights.save import save
 
 

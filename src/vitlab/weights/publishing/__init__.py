@@ -1,0 +1,1 @@
+"""From a model to a repository on the Hugging Face Hub, with its card."""

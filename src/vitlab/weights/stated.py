@@ -1,0 +1,94 @@
+"""What a user can say of weights whose file does not say it: the options of every command."""
+
+import json
+from dataclasses import dataclass, field, make_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vitlab.errors import OptionError
+from vitlab.images import Size
+from vitlab.models.config import ViTConfig
+from vitlab.options import Options, at_least, hints, option, options_of
+from vitlab.weights.formats.origins import SILENT
+
+LIMIT = 10_000_000  # bytes of a file of class names
+# Of `SILENT`, what decides which tensors there are, so that every reader knows it from them.
+KNOWN = ("image_size", "positions_at", "stem_act", "queries")
+FIELDS = tuple(name for name in SILENT if name not in KNOWN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named(Options):
+    """Weights whose file may not say everything: which model it is, and which tensors count."""
+
+    name: str = option(
+        "", "the model in the file, if it does not say: ViT-B/16, or timm's vit_base_patch16_224"
+    )
+    part: str = option("", "which model of a file that holds several, such as teacher or student")
+    drop: tuple[str, ...] = option(
+        (), "tensors to leave out, by name or pattern, such as 'head_aux.*'"
+    )
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `vitlab.load` that were given."""
+        given = {each: getattr(self, each) for each in hints(type(self))}
+        return {name: value for name, value in given.items() if value not in (None, "", ())}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sized(Named):
+    """See `Stated`."""
+
+    image_size: Size | None = option(
+        None,
+        "input size in pixels, to which positions are resized (default: that of the weights)",
+        at_least(1),
+    )
+    labels: tuple[str, ...] = option(
+        (),
+        "names of the classes in the order of the outputs, or one file: a name per line, or JSON",
+    )
+
+    def __post_init__(self) -> None:
+        """Check each option as the configuration does; read the names of classes from a file."""
+        super().__post_init__()
+        object.__setattr__(self, "labels", _names(self.labels))
+
+
+def _names(labels: tuple[str, ...]) -> tuple[str, ...]:
+    """The names themselves, or those in the one file that is named."""
+    if len(labels) != 1:
+        return labels
+    file = Path(labels[0])
+    if file.suffix not in (".txt", ".json") and not file.is_file():
+        raise OptionError(f"labels: no such file: {file}; give every name, or a file of names")
+    try:
+        if file.stat().st_size > LIMIT:
+            raise OptionError(f"labels: {file} is too large for names of classes")
+        text = file.read_text(encoding="utf-8")
+        found = json.loads(text) if text.lstrip()[:1] in ("[", "{") else text.rstrip().splitlines()
+    except (OSError, ValueError) as error:
+        raise OptionError(f"labels: {file} cannot be read: {error}") from None
+    if isinstance(found, dict):  # {"0": "cat"}
+        found = [found.get(str(number)) for number in range(len(found))]
+    names = [each.strip() if isinstance(each, str) else "" for each in found]
+    if not names or not all(names):
+        raise OptionError(
+            f"labels: {file} must have one name per line, a JSON list of names, or a JSON object "
+            'from "0", "1", … to names'
+        )
+    return tuple(names)
+
+
+def _optional(name: str) -> tuple[str, Any, Any]:
+    """Declare a field of the configuration that need not be given."""
+    about = replace(options_of(ViTConfig)[name], only=None)  # the model's check says when it does
+    return name, hints(ViTConfig)[name] | None, field(default=None, metadata={"option": about})
+
+
+class Stated(
+    make_dataclass(  # type: ignore[misc]
+        "_Stated", map(_optional, FIELDS), bases=(_Sized,), frozen=True, kw_only=True
+    )
+):
+    """What a file of weights may not say: options that settle it (default: as it is recognized)."""

@@ -1,0 +1,141 @@
+"""What a user says of weights whose file does not say it, in Python and on the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import vitlab
+from oracles import peers
+from vitlab.cli import main
+from vitlab.errors import OptionError
+from vitlab.options import options_of
+from vitlab.weights.formats.origins import SILENT
+from vitlab.weights.stated import KNOWN, Stated
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    out, err = capsys.readouterr()
+    return int(stop.value.code or 0), out, err
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tensors with timm's names, and nothing beside them: 6 heads and quick GELU."""
+    other = peers.timm().create_model(
+        "vit_tiny_patch16_224", depth=1, img_size=32, num_classes=10, num_heads=6
+    )
+    file = tmp_path_factory.mktemp("bare") / "model.safetensors"
+    save_file({name: torch.randn_like(t) / 5 for name, t in other.state_dict().items()}, file)
+    return file
+
+
+GIVEN = ("--heads", "6", "--gelu", "quick", "--norm-eps", "1e-5", "--mean", "0.1", "--std", "0.2")
+AS_PYTHON = {"heads": 6, "gelu": "quick", "norm_eps": 1e-5, "mean": 0.1, "std": 0.2}
+
+
+def test_every_silent_field_is_an_option() -> None:
+    names = set(options_of(Stated))
+    assert set(SILENT) - set(KNOWN) <= names
+    assert {"name", "part", "drop", "labels", "image_size"} <= names
+    assert Stated().arguments() == {}
+
+
+def test_load_check_settles_fields(capsys: pytest.CaptureFixture[str], bare: Path) -> None:
+    code, out, _ = call(capsys, "load-check", str(bare), *GIVEN, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["config"]["heads"] == 6
+    assert found["config"]["gelu"] == "quick"
+    assert {found["origins"][name] for name in AS_PYTHON} == {"option"}
+
+
+def test_commands_take_what_python_takes(
+    capsys: pytest.CaptureFixture[str], bare: Path, tmp_path: Path
+) -> None:
+    assert call(capsys, "export", str(bare), "--to", "vitlab", "--out", str(tmp_path / "own"),
+                *GIVEN)[0] == 0  # fmt: skip
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    own, python = vitlab.load(tmp_path / "own"), vitlab.load(bare, **AS_PYTHON)
+    assert own.config == python.config
+    assert torch.equal(own(images), python(images))
+    assert not torch.allclose(own(images), vitlab.load(bare)(images))
+    for command, more in (
+        ("evaluate", ("digits", "--split", "test")),
+        ("embed", ("digits", "--out", str(tmp_path / "features.parquet"))),
+    ):
+        code, _, err = call(capsys, command, str(bare), *more, *GIVEN)
+        assert code == 0, err
+        assert "assumed: heads" not in err
+
+
+def test_names_of_classes(
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    bare: Path,
+    tmp_path: Path,
+) -> None:
+    names = [str(number) for number in range(10)]
+    vitlab.evaluate(vitlab.load(bare), "digits", split="test")
+    assert "matched by position (0 0, 1 1, 2 2, …)" in caplog.text
+    caplog.clear()
+    named = vitlab.load(bare, labels=names)
+    assert named.config.labels == tuple(names)
+    turned = vitlab.load(bare, labels=names[::-1])  # other names, so other answers are right
+    figures = [vitlab.evaluate(each, "digits", split="test") for each in (named, turned)]
+    assert figures[0]["nll"] != figures[1]["nll"]
+    assert "matched by position" not in caplog.text
+    file = tmp_path / "names.txt"
+    for text in ("\n".join(names) + "\n\n", json.dumps(names), json.dumps(dict(enumerate(names)))):
+        file.write_text(text)
+        code, out, _ = call(capsys, "load-check", str(bare), "--labels", str(file), "--json")
+        assert code == 0
+        assert json.loads(out)["config"]["labels"] == names
+    new = vitlab.load(bare, classes=2, labels=["cat", "dog"])
+    assert new.config.labels == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("a\n\nb\n", "one name per line"),
+        ('["a", 3]', "one name per line"),
+        ('{"0": "a", "2": "b"}', "one name per line"),
+        ("[", "cannot be read"),
+        ("", "one name per line"),
+    ],
+)
+def test_names_that_cannot_be(text: str, part: str, tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text(text)
+    with pytest.raises(OptionError, match=part):
+        Stated(labels=(str(tmp_path / "names.txt"),))
+    with pytest.raises(OptionError, match="no such file"):
+        Stated(labels=(str(tmp_path / "nothing"),))
+
+
+def test_another_number_of_names(bare: Path) -> None:
+    with pytest.raises(OptionError, match="labels has 2 names for classes=10"):
+        vitlab.load(bare, labels=["a", "b"])
+    with pytest.raises(OptionError, match="labels has 3 names for classes=2"):
+        vitlab.load(bare, classes=2, labels=["a", "b", "c"])
+
+
+def test_an_unknown_value_is_refused(capsys: pytest.CaptureFixture[str], bare: Path) -> None:
+    code, _, err = call(capsys, "load-check", str(bare), "--gelu", "relu")
+    assert code == 2
+    assert "gelu must be one of" in err or "gelu must be" in err
+    code, _, err = call(capsys, "load-check", str(bare), "--heads", "7")
+    assert code == 2
+    assert "heads=7 does not divide width=192" in err
+
+
+def test_training_settles_what_it_starts_from(bare: Path, tmp_path: Path) -> None:
+    run = vitlab.finetune(
+        "digits", bare, tmp_path / "run", image_size=32, steps=1, batch=4, heads=6, gelu="quick"
+    )
+    assert run.model.config.heads == 6
+    assert run.model.config.gelu == "quick"

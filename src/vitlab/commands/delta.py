@@ -17,14 +17,14 @@ class Delta(Options):
     weights: str = option(MISSING, f"the fine-tuned model: {WEIGHTS}", positional=True)
     base: str = option(MISSING, "the model that fine-tuning started from", positional=True)
     out: str = option(MISSING, "the new file, ending in .safetensors")
-    known: Stated = Stated()
+    file: Stated = Stated()
 
 
 def run(options: Delta) -> dict[str, Any]:
     """Compare and save."""
     import vitlab
 
-    known = options.known.arguments()  # of both, which are of one kind
+    known = options.file.arguments()  # of both, which are of one kind
     base = vitlab.load(options.base, **known)
     delta = vitlab.delta(vitlab.load(options.weights, **known), base)
     file = delta.save(options.out)

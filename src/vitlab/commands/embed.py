@@ -27,7 +27,7 @@ class Embed(Options):
         MISSING, "a new Parquet file with the columns path, label, split and features"
     )
     features: Taken = Taken()
-    known: Stated = Stated()
+    file: Stated = Stated()
     device: str = option("auto", DEVICE)
     precision: Literal["fp32", "bf16"] = option("fp32", PRECISION)
     workers: int | None = option(None, WORKERS, at_least(0))
@@ -39,7 +39,7 @@ def run(options: Embed) -> dict[str, Any]:
     from vitlab.progress import say
 
     figures = vitlab.embed(
-        vitlab.load(options.weights, **options.known.arguments()),
+        vitlab.load(options.weights, **options.file.arguments()),
         options.data,
         options.out,
         what=options.features.what,

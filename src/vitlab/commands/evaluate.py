@@ -49,7 +49,7 @@ class Evaluate(Options):
         "its authors have it",
         only=when("protocol"),
     )
-    known: Stated = Stated()
+    file: Stated = Stated()
     device: str = option("auto", DEVICE)
     precision: Literal["fp32", "bf16"] = option("fp32", PRECISION)
     workers: int | None = option(None, WORKERS, at_least(0))
@@ -78,7 +78,7 @@ def _examined(options: Evaluate) -> dict[str, Any]:
     assert options.protocol
     with Meter(0, title="evaluating") as meter:
         result = examine(
-            vitlab.load(options.weights, **options.known.arguments()),
+            vitlab.load(options.weights, **options.file.arguments()),
             options.data,
             options.protocol,
             real_labels=options.real_labels,
@@ -104,7 +104,7 @@ def _evaluated(options: Evaluate) -> dict[str, Any]:
 
     into = check_file(options.out, replace=options.replace) if options.out else None
     folder = own_folder(options.weights) if options.calibrate else None
-    model = vitlab.load(options.weights, **options.known.arguments())
+    model = vitlab.load(options.weights, **options.file.arguments())
     views = Views(options.flips, options.crops)
     with Meter(0, title="evaluating") as meter:
         done = evaluation(

@@ -19,14 +19,14 @@ class Export(Options):
     weights: str = option(MISSING, WEIGHTS, positional=True)
     to: str = option(MISSING, f"the format: {export_help()}", choices=export_names)
     out: str = option(MISSING, "the new folder")
-    known: Stated = Stated()
+    file: Stated = Stated()
 
 
 def run(options: Export) -> dict[str, Any]:
     """Load and write."""
     import vitlab
 
-    model = vitlab.load(options.weights, **options.known.arguments())
+    model = vitlab.load(options.weights, **options.file.arguments())
     folder = vitlab.save(model, options.out, to=options.to)
     return {"model": model.config.name, "format": options.to, "folder": str(folder)}
 

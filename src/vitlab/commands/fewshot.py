@@ -37,7 +37,7 @@ class Fewshot(Options):
         True, "fit a logistic regression to all training images, its penalty chosen on a fifth"
     )
     features: Pooled = Pooled()
-    known: Stated = Stated()
+    file: Stated = Stated()
     cache: str = option(
         "auto",
         "folder in which features are kept for the next time, or no (auto: vitlab/features in the "
@@ -57,7 +57,7 @@ def run(options: Fewshot) -> dict[str, Any]:
     from vitlab.evaluation.probes.probing import Probing, probe
     from vitlab.progress import say
 
-    model = vitlab.load(options.weights, **options.known.arguments())
+    model = vitlab.load(options.weights, **options.file.arguments())
     cache = default_cache() if options.cache == "auto" else Path(options.cache).expanduser()
     probing = Probing(
         shots=tuple(sorted(set(options.shots))),

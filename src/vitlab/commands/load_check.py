@@ -16,7 +16,7 @@ class LoadCheck(Options):
     """Weights, and what they may not say of themselves."""
 
     source: str = option(MISSING, WEIGHTS, positional=True)
-    known: Stated = Stated()
+    file: Stated = Stated()
 
 
 def run(options: LoadCheck) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def run(options: LoadCheck) -> dict[str, Any]:
     from vitlab.progress import say
     from vitlab.weights.check import load_check
 
-    found = load_check(options.source, **options.known.arguments())
+    found = load_check(options.source, **options.file.arguments())
     for note in found.notes:
         say(f"note: {note}")
     return found.as_dict()

@@ -27,7 +27,7 @@ class Measure(Options):
     batch: int = option(1, "images per forward pass", at_least(1), only=when("speed"))
     device: str = option("auto", DEVICE, only=when("speed"))
     precision: Literal["fp32", "bf16"] = option("fp32", PRECISION, only=when("speed"))
-    known: Named = Named()
+    file: Named = Named()
     model: ModelPart = ViTPart()
 
 
@@ -51,7 +51,7 @@ def run(options: Measure) -> dict[str, Any]:
             batch=options.batch,
             device=options.device,
             precision=options.precision,
-            known=options.known.arguments(),
+            known=options.file.arguments(),
             **options.model.chosen(),
         )
         for name in options.models

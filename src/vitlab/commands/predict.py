@@ -24,7 +24,7 @@ class Predict(Options):
     crops: Literal[1, 5, 10] = option(1, CROPS)
     out: str | None = option(None, OUT)
     replace: bool = option(False, REPLACE, only=when("out"))
-    known: Stated = Stated()
+    file: Stated = Stated()
     device: str = option("auto", DEVICE)
     workers: int = option(0, "processes that decode images", at_least(0))
 
@@ -36,7 +36,7 @@ def run(options: Predict) -> dict[str, Any]:
     from vitlab.progress import say
 
     file = check_file(options.out, replace=options.replace) if options.out else None
-    model = vitlab.load(options.weights, **options.known.arguments())
+    model = vitlab.load(options.weights, **options.file.arguments())
     result = {"model": model.config.name, "temperature": model.temperature}
     if file is not None:
         return result | _into(file, model, options)

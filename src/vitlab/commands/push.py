@@ -20,14 +20,14 @@ class Push(Options):
     license: str | None = option(
         None, "license of the weights, such as apache-2.0 (default: that of their source, if known)"
     )
-    known: Stated = Stated()
+    file: Stated = Stated()
 
 
 def run(options: Push) -> dict[str, Any]:
     """Load and upload."""
     import vitlab
 
-    model = vitlab.load(options.weights, **options.known.arguments())
+    model = vitlab.load(options.weights, **options.file.arguments())
     url = vitlab.push(model, options.repository, private=options.private, license=options.license)
     return {"model": model.config.name, "url": url}
 

@@ -29,7 +29,7 @@ class Soup(Options):
         "which of those images; auto: the validation split if there is one, else as in "
         "`vitlab evaluate`",
     )
-    known: Stated = Stated()
+    file: Stated = Stated()
     device: str = option("auto", DEVICE)
     workers: int | None = option(None, WORKERS, at_least(0))
 
@@ -39,7 +39,7 @@ def run(options: Soup) -> dict[str, Any]:
     import vitlab
     from vitlab.weights.identity import fingerprint
 
-    known = options.known.arguments()
+    known = options.file.arguments()
     models = [vitlab.load(each, **known) if known else each for each in options.weights]
     model = vitlab.soup(
         models,

@@ -8,6 +8,7 @@ from vitlab.options import Options, option
 from vitlab.recipes.recipe import Host
 from vitlab.terminal import print_table
 from vitlab.transfer.vtab.setting import Setting
+from vitlab.weights.stated import OfNetwork
 
 SUMMARY = "Fine-tune on VTAB-1k's 19 tasks, beside the ViT paper's figures."
 
@@ -22,6 +23,7 @@ class Vtab(Options):
     resume: bool = option(False, "continue the runs in that folder; none is repeated")
     tasks: tuple[str, ...] = option((), "tasks to learn (default: all that there is data for)")
     setting: Setting = Setting()
+    file: OfNetwork = OfNetwork()
     host: Host = Host()
     command: str = ""
 
@@ -36,6 +38,7 @@ def run(options: Vtab) -> dict[str, Any]:
         options.out,
         tasks=options.tasks,
         setting=options.setting,
+        known=options.file.arguments(),
         resume=options.resume,
         host=options.host,
         command=options.command,

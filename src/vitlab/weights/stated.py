@@ -1,6 +1,7 @@
 """What a user can say of weights whose file does not say it: the options of every command."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from vitlab.weights.formats.origins import SILENT
 LIMIT = 10_000_000  # bytes of a file of class names
 # Of `SILENT`, what decides which tensors there are, so that every reader knows it from them.
 KNOWN = ("image_size", "positions_at", "stem_act", "queries")
+OF_IMAGES = ("interpolation", "crop", "fit")  # how they are prepared
 FIELDS = tuple(name for name in SILENT if name not in KNOWN)
 
 
@@ -35,9 +37,26 @@ class Named(Options):
         return {name: value for name, value in given.items() if value not in (None, "", ())}
 
 
+def _optional(name: str) -> tuple[str, Any, Any]:
+    """Declare a field of the configuration that need not be given."""
+    about = replace(options_of(ViTConfig)[name], only=None)  # the model's check says when it does
+    return name, hints(ViTConfig)[name] | None, field(default=None, metadata={"option": about})
+
+
+def _with(base: type[Options], names: Iterable[str]) -> Any:
+    """Make a class with some fields of the configuration, each of which need not be given."""
+    return make_dataclass(
+        f"_{base.__name__}", map(_optional, names), bases=(base,), frozen=True, kw_only=True
+    )
+
+
+class OfNetwork(_with(Named, (name for name in FIELDS if name not in OF_IMAGES))):  # type: ignore[misc]
+    """What a file of weights may not say of the network (default: as it is recognized)."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class _Sized(Named):
-    """See `Stated`."""
+class Stated(_with(OfNetwork, OF_IMAGES)):  # type: ignore[misc]
+    """What a file of weights may not say: options that settle it (default: as it is recognized)."""
 
     image_size: Size | None = option(
         None,
@@ -78,17 +97,3 @@ def _names(labels: tuple[str, ...]) -> tuple[str, ...]:
             'from "0", "1", … to names'
         )
     return tuple(names)
-
-
-def _optional(name: str) -> tuple[str, Any, Any]:
-    """Declare a field of the configuration that need not be given."""
-    about = replace(options_of(ViTConfig)[name], only=None)  # the model's check says when it does
-    return name, hints(ViTConfig)[name] | None, field(default=None, metadata={"option": about})
-
-
-class Stated(
-    make_dataclass(  # type: ignore[misc]
-        "_Stated", map(_optional, FIELDS), bases=(_Sized,), frozen=True, kw_only=True
-    )
-):
-    """What a file of weights may not say: options that settle it (default: as it is recognized)."""

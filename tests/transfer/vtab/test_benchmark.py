@@ -88,6 +88,18 @@ def test_every_task_gets_its_run_and_none_is_repeated(weights: str, tmp_path: Pa
         vtab(weights, root, out, setting=QUICK.changed(seed=1), resume=True, host=HOST)
 
 
+def test_what_the_weights_do_not_say_reaches_every_run(weights: str, tmp_path: Path) -> None:
+    root, out = tmp_path / "root", tmp_path / "out"
+    listed(root / "svhn", classes=2, test=20)
+    known = {"heads": 2, "mean": 0.1, "name": "ViT(width=8,depth=1,heads=2,mlp=8)/4"}
+    vtab(weights, root, out, setting=QUICK, known=known, host=HOST)
+    recipe = RunFolder(out / "svhn").recipe
+    assert recipe.start.weights_name == known["name"]
+    model = vitlab.load(out / "svhn")
+    assert (model.config.as_dict()["heads"], model.config.mean) == (2, (0.1,) * 3)
+    assert (model.config.fit, model.config.crop) == ("squash", 1.0)
+
+
 def test_a_sweep_chooses_on_the_validation_images(weights: str, tmp_path: Path) -> None:
     root, out = tmp_path / "root", tmp_path / "out"
     listed(root / "svhn", classes=2, test=20)

@@ -28,6 +28,8 @@ from vitlab.transfer.vtab.scores import page, summary
 from vitlab.transfer.vtab.setting import GRID, STEPS, WARMUP, Setting
 
 IMAGES = 1000  # to learn from
+# Arguments of `vitlab.load` that a recipe calls otherwise.
+OF_RECIPE = {"name": "weights_name", "part": "weights_part", "drop": "weights_drop"}
 KEPT = (384 / 448) ** 2  # of an image's area, by a crop of 384 from 448 pixels
 
 
@@ -38,6 +40,7 @@ def vtab(
     *,
     tasks: Sequence[str] = (),
     setting: Setting | None = None,
+    known: dict[str, Any] | None = None,
     resume: bool = False,
     host: Host | None = None,
     command: str = "",
@@ -50,6 +53,7 @@ def vtab(
         out: folder that gets one run folder per task; None for a name in `runs/`
         tasks: names of tasks; none for all that there is data for
         setting: how each task is learned
+        known: what the file of the weights may not say, as `vitlab.load` takes it: name, heads, …
         resume: continue in that folder, repeating no finished run; start if there is none
         host: device, workers, checkpoints
         command: what the user typed, for the reports
@@ -76,7 +80,7 @@ def vtab(
                 _check_free(out)
     if first and missing:
         say(f"no data for {len(missing)} of {len(TASKS)} tasks: {', '.join(missing)}")
-    bench, rows = _Bench(weights, root, out, setting, host, command), []
+    bench, rows = _Bench(weights, root, out, setting, host, command, known or {}), []
     for number, task in enumerate(chosen, 1):
         if first:
             say(f"task {number} of {len(chosen)}: {task.name}")
@@ -144,6 +148,7 @@ class _Bench:
     setting: Setting
     host: Host
     command: str
+    known: dict[str, Any]
 
     def row(self, task: VtabTask) -> dict[str, Any]:
         """Learn one task; return its row of the table."""
@@ -158,7 +163,10 @@ class _Bench:
 
     def learn(self, task: VtabTask, part: str, lr: float, folder: Path) -> dict[str, Any]:
         """Train one run, or continue it; return its figures, accuracy None if it diverged."""
-        recipe = recipe_of(task, self.weights, f"{part}{self.root / task.name}", self.setting, lr)
+        data = f"{part}{self.root / task.name}"
+        recipe = recipe_of(task, self.weights, data, self.setting, lr).changed(
+            **{OF_RECIPE.get(name, name): value for name, value in self.known.items()}
+        )
         found: dict[str, Any] = {"lr": lr, "accuracy": None, "run": str(folder)}
         try:
             done = train(

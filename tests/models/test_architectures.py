@@ -138,7 +138,8 @@ def test_parameters_and_multiply_adds_are_those_of_the_modules(
     """Against PyTorch's counter, which misses the fused kernel: with plain products."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    from vitlab.models import attention, head
+    from vitlab.models import head
+    from vitlab.models.encoder import attention
 
     def plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
         return attention.attention_weights(q, k, bias) @ v

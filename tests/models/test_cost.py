@@ -5,8 +5,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import vitlab
-from vitlab.models.attention import attention_weights
 from vitlab.models.config import config_of
+from vitlab.models.encoder.attention import attention_weights
 
 # Three things, Tables 1, 3 and 7; ViT-H/14 as timm prints it: millions of parameters, GMACs
 PRINTED: dict[str, tuple[str, dict[str, object], str, float]] = {
@@ -117,7 +117,8 @@ def test_multiply_adds_are_those_that_torch_counts(
 ) -> None:
     """With attention as plain products: the counter misses the fused kernel on a CPU."""
     monkeypatch.setattr(
-        "vitlab.models.attention.attend", lambda q, k, v, bias: attention_weights(q, k, bias) @ v
+        "vitlab.models.encoder.attention.attend",
+        lambda q, k, v, bias: attention_weights(q, k, bias) @ v,
     )
     model = vitlab.create(name, 7, **choices).eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():

@@ -375,7 +375,10 @@ def test_axial_resnets_are_of_one_size() -> None:
     assert model.encode(torch.randn(2, 3, 32, 40)).shape == (2, 8 * 10, 256)
     with pytest.raises(OptionError) as caught:
         model(torch.randn(2, 3, 40, 32))
-    assert str(caught.value) == "images must be (B, 3, 32, 40), not (2, 3, 40, 32)"
+    assert str(caught.value) == (
+        "images of 40x32 pixels do not fit Axial-ResNet-(1), whose relative positions hold for "
+        "one size only: use image_size=(32, 40)"
+    )
     with pytest.raises(OptionError, match="takes no extra tokens: use a Vision Transformer"):
         model.encode(torch.randn(2, 3, 32, 40), torch.randn(2, 3, 256))
     with pytest.raises(OptionError, match="has no attention maps: use a Vision Transformer"):

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 import vitlab
-from vitlab.models.attention import attend, attention_weights
+from vitlab.models.encoder.attention import attend, attention_weights
 
 # vision_transformer's own models_test.py and Three things, Table 1
 PARAMETERS = {
@@ -138,5 +138,5 @@ def test_compiles_without_graph_breaks() -> None:
 
 def test_images_of_the_wrong_shape_are_refused() -> None:
     model = vitlab.create("ViT-Ti/8", 5, 16)
-    with pytest.raises(ValueError, match=r"images must be \(B, 3, 16, 16\), not \(2, 3, 24, 16\)"):
-        model(torch.randn(2, 3, 24, 16))
+    with pytest.raises(ValueError, match=r"images must be \(B, 3, 16, 16\), not \(2, 1, 24, 16\)"):
+        model(torch.randn(2, 1, 24, 16))

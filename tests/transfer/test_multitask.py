@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 import vitlab
 from vitlab import MultiTask
 from vitlab.errors import OptionError, WeightsError
-from vitlab.models.block import Branch
+from vitlab.models.encoder.block import Branch
 from vitlab.transfer.lockstep import PerRow
 from vitlab.tuning.lora import inject, merged
 

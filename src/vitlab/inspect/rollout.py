@@ -35,4 +35,4 @@ def rollout(model: Model, images: Tensor) -> Tensor:
         own = weights.float().mean(dim=1)  # (B, N, N)
         flow = 0.5 * (own + torch.eye(own.shape[-1], device=own.device)) @ flow
     rows = flow[:, 0] if config.has_token else flow.mean(dim=1)
-    return rows[:, config.prefix :].unflatten(1, config.grid)
+    return rows[:, config.prefix :].unflatten(1, config.grid_of(images.shape[-2:]))

@@ -59,8 +59,7 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor]) -> Model:
     """
     with torch.device("meta"):
         model = build(config)
-    model.load_state_dict(tensors, assign=True)
-    model.refresh(next(iter(tensors.values())).device)
+    model.take(tensors)
     return model.requires_grad_().eval()
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.models.attention import Relate
-from vitlab.models.block import Block, Branch
+from vitlab.models.encoder.block import Block, Branch
+from vitlab.models.encoder.layout import Layout
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -57,14 +57,14 @@ class FusedBlock(nn.Module):
         self.mlp.expand = _inwards(block.mlp, [each.expand for each in mlp], gates)
         self.mlp.contract = _outwards(block.mlp, [each.contract for each in mlp])
 
-    def forward(self, tokens: Tensor, relate: Relate | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
         """Transform tokens: (B, N, D) -> (B, N, D)."""
-        tokens = tokens + self.attention(unit_norm(tokens, self.eps), relate)
+        tokens = tokens + self.attention(unit_norm(tokens, self.eps), layout)
         return tokens + self.mlp(unit_norm(tokens, self.eps))
 
-    def attention_weights(self, tokens: Tensor, relate: Relate | None = None) -> Tensor:
+    def attention_weights(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
         """Return each head's attention at the block's input: (B, branches * heads, N, N)."""
-        return self.attention.weights(unit_norm(tokens, self.eps), relate)
+        return self.attention.weights(unit_norm(tokens, self.eps), layout)
 
 
 class WideHeadNorms(nn.Module):

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.models.block import MLP
 from vitlab.models.config import ViTConfig
+from vitlab.models.encoder.block import MLP
 from vitlab.models.layers import classifier, dense_macs, reset_classifier, reset_dense
 
 

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from vitlab.errors import OptionError, WeightsError
+from vitlab.images import Size
 from vitlab.models.config import ModelConfig
 
 
@@ -167,13 +168,47 @@ class Model(nn.Module):
                         setattr(module, name, torch.empty_like(buffer, device=device))
                 refresh()
 
+    def resize(self, image_size: Size) -> Self:
+        """Return the same model for another input size, with its provenance.
+
+        Positions follow as the model's family does it. Whatever does not depend on the size shares
+        its memory with this model: copy one of the two (`copy.deepcopy`) to train them apart.
+
+        Args:
+            image_size: pixels, one number for a square or (rows, columns)
+
+        Raises:
+            OptionError: a size that the patch does not divide, or a model limited to one size.
+            WeightsError: a fused model: its tensors are not those of its configuration.
+        """
+        new, tensors = replace(self.config, image_size=image_size), self.state_dict()
+        with torch.device("meta"):
+            model = type(self)(new)
+            if type(self)(self.config).state_dict().keys() != tensors.keys():
+                raise WeightsError("cannot resize a fused model: resize first, then fuse")
+        if new.size != self.config.size:
+            tensors = self.resized(tensors, self.config, new)
+        free = {name: weight.requires_grad for name, weight in self.named_parameters()}
+        model.take(tensors)
+        for name, weight in model.named_parameters():
+            weight.requires_grad_(free[name])
+        model.provenance, model.source = dict(self.provenance), self.source
+        return model.train(self.training)
+
+    def take(self, tensors: dict[str, Tensor]) -> None:
+        """Use tensors, a whole state dict on one device, as one's own without a copy."""
+        self.load_state_dict(tensors, assign=True)
+        self.refresh(next(iter(tensors.values())).device)
+
     def check_images(self, images: Tensor) -> None:
-        """Refuse images of another shape than (B, channels, rows, columns).
+        """Refuse tensors that are not (B, channels, rows, columns) of a size that the model takes.
 
         Raises:
             OptionError: it names the shape that would work.
         """
-        want = (self.config.channels, *self.config.size)
-        if images.ndim != 4 or images.shape[1:] != want:
-            shape = ", ".join(map(str, want))
+        config = self.config
+        if images.ndim != 4 or images.shape[1] != config.channels:
+            shape = ", ".join(map(str, (config.channels, *config.size)))
             raise OptionError(f"images must be (B, {shape}), not {tuple(images.shape)}")
+        if (size := (images.shape[2], images.shape[3])) != config.size:
+            config.check_size(size)

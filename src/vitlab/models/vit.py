@@ -2,16 +2,16 @@
 
 import math
 from collections.abc import Sequence
-from itertools import islice
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from vitlab.errors import OptionError
-from vitlab.models.attention import Axis
-from vitlab.models.block import Block, drop_rates
 from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.encoder.attention import Axis
+from vitlab.models.encoder.block import Block, drop_rates
+from vitlab.models.encoder.layout import Layout
 from vitlab.models.head import Head
 from vitlab.models.layers import modules, params_of
 from vitlab.models.model import Model, Part
@@ -87,7 +87,7 @@ class VisionTransformer(Model):
         """Compute all tokens, after the final norm where it is on tokens.
 
         Args:
-            images: normalized, (B, channels, H, W)
+            images: normalized, (B, channels, H, W), of any size that the patch divides
             extra: a further sequence of tokens (B, M, width), which joins the patches in every
                 block, without positions, and comes out after them
 
@@ -98,9 +98,9 @@ class VisionTransformer(Model):
             OptionError: a tensor of another shape, or extra tokens where positions or axial
                 attention leave no room for them.
         """
-        tokens = self._embed(images, extra)
-        for block, positions in zip(self.blocks, self._positions(), strict=True):
-            tokens = block(positions.place(tokens), positions.relate)
+        tokens, steps = self._begin(images, extra)
+        for block, positions, layout in steps:
+            tokens = block(positions.place(tokens), layout)
         return self.norm(tokens)
 
     def intermediates(self, images: Tensor, layers: Sequence[int]) -> list[Tensor]:
@@ -114,10 +114,10 @@ class VisionTransformer(Model):
             OptionError: a layer that the model does not have, or images of another shape.
         """
         self.check_layers(layers, len(self.blocks))
-        tokens = [self._embed(images)]
-        chosen = zip(self.blocks, self._positions(), strict=True)
-        for block, positions in islice(chosen, max(layers, default=0)):
-            tokens.append(block(positions.place(tokens[-1]), positions.relate))
+        first, steps = self._begin(images)
+        tokens = [first]
+        for block, positions, layout in steps[: max(layers, default=0)]:
+            tokens.append(block(positions.place(tokens[-1]), layout))
         return [tokens[layer] for layer in layers]
 
     def attention_maps(self, images: Tensor) -> list[Tensor]:
@@ -126,23 +126,36 @@ class VisionTransformer(Model):
         Rows sum to one. The weights are those the forward pass uses, computed once more beside it.
         An axial block has two layers, for its rows and its columns.
         """
-        tokens, maps = self._embed(images), []
-        for block, positions in zip(self.blocks, self._positions(), strict=True):
+        (tokens, steps), maps = self._begin(images), []
+        for block, positions, layout in steps:
             tokens = positions.place(tokens)
-            maps.append(block.attention_weights(tokens, positions.relate))
-            tokens = block(tokens, positions.relate)
+            maps.append(block.attention_weights(tokens, layout))
+            tokens = block(tokens, layout)
         return maps
 
-    def _embed(self, images: Tensor, extra: Tensor | None = None) -> Tensor:
-        """Return the encoder's input: class token, registers, patches, extra tokens."""
+    def _begin(
+        self, images: Tensor, extra: Tensor | None = None
+    ) -> tuple[Tensor, list[tuple[Block, Positions, Layout]]]:
+        """Return the encoder's input, and each block with its positions and how its tokens lie."""
         self.check_images(images)
+        grid = self.config.grid_of(images.shape[-2:])
+        positions = [each.at(grid) for each in self.positions]
+        layouts = [Layout(grid, each.relate) for each in positions]
+        steps = [
+            (block, positions[number], layouts[number])
+            for block, number in zip(self.blocks, self._tables(), strict=True)
+        ]
+        return self._embed(images, positions[0], extra), steps
+
+    def _embed(self, images: Tensor, positions: Positions, extra: Tensor | None) -> Tensor:
+        """Return the encoder's input: class token, registers, patches, extra tokens."""
         tokens = self.stem(images)
         before = [part for part in (self.token, self.registers) if part is not None]
         after = [] if extra is None else [self._checked(extra)]
         if before or after:
             rows = [part.expand(len(tokens), -1, -1) for part in before]
             tokens = torch.cat([*rows, tokens, *after], dim=1)
-        return self.pre_norm(self.dropout(self.positions[0].start(tokens)))
+        return self.pre_norm(self.dropout(positions.start(tokens)))
 
     def _checked(self, extra: Tensor) -> Tensor:
         config = self.config
@@ -154,10 +167,10 @@ class VisionTransformer(Model):
             raise OptionError(f"extra must be (B, M, {config.width}), not {tuple(extra.shape)}")
         return extra
 
-    def _positions(self) -> list[Positions]:
-        """Return the positions of each block: its own, or those that all share."""
+    def _tables(self) -> list[int]:
+        """Return the number of the positions of each block: its own, or those that all share."""
         each = len(self.blocks) // len(self.positions)
-        return [self.positions[number // each] for number in range(len(self.blocks))]
+        return [number // each for number in range(len(self.blocks))]
 
     def parts(self) -> Sequence[Part]:
         """Count stem (with class token, registers and positions), attention, MLP, norms and head.
@@ -170,7 +183,7 @@ class VisionTransformer(Model):
         mlp = [branch for block in self.blocks for branch in block.mlp]
         attending = params_of(*(branch.body for branch in attention))
         mixing = params_of(*(branch.body for branch in mlp))
-        within = config.branches * sum(positions.macs() for positions in self._positions())
+        within = config.branches * sum(self.positions[table].macs() for table in self._tables())
         outer = [self.pre_norm, self.norm, self.head.norm]
         norms = len(attention) + len(mlp) + sum(isinstance(each, nn.LayerNorm) for each in outer)
         beside = params_of(*attention, *mlp, *outer) - attending - mixing  # with LayerScale

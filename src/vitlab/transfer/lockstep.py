@@ -8,13 +8,15 @@ modules are not the same object, and `together` needs to look nowhere else.
 import copy
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, groupby
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from vitlab.models.block import Branch
+from vitlab.models.encoder.block import Branch
+from vitlab.models.encoder.layout import Layout
 from vitlab.models.vit import VisionTransformer
 
 
@@ -139,6 +141,8 @@ class Method:
 
 def _split(value: Any, rows: list[int]) -> Sequence[Any]:
     """Return each variant's rows of an input, which may be a method of variants itself."""
+    if isinstance(value, Layout):
+        return [replace(value, relate=each) for each in _split(value.relate, rows)]
     if isinstance(value, Method):
         ends = zip(rows, accumulate(rows), strict=True)
         return [Method(value.of.part(end - count, end), value.name) for count, end in ends]
@@ -152,6 +156,8 @@ def _joined(results: list[Any], rows: list[int]) -> Any:
     """Put results one below the other; a tensor with a single row is repeated for its images."""
     if isinstance(results[0], tuple):
         return tuple(_joined(list(same), rows) for same in zip(*results, strict=True))
+    if isinstance(results[0], nn.Module):  # what a module makes of itself, as for another grid
+        return Apart(results, rows)
     if not isinstance(results[0], Tensor):
         return results[0]
     pairs = zip(results, rows, strict=True)

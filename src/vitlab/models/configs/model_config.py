@@ -41,6 +41,16 @@ class ModelConfig(ImageSpec):
         """Rows and columns of the last map, or of the patches."""
         raise NotImplementedError
 
+    def check_size(self, size: tuple[int, int]) -> None:
+        """Refuse images of a size that the model does not take.
+
+        Args:
+            size: rows and columns, in pixels
+
+        Raises:
+            OptionError: the message names the nearest sizes that it takes.
+        """
+
     @property
     def features(self) -> int:
         """Width of the classifier's input."""
@@ -63,6 +73,25 @@ class ModelConfig(ImageSpec):
         """
         labels = self.labels if classes == len(self.labels) else ()
         return replace(self, classes=classes, labels=labels, zero_head=True)
+
+
+def check_multiple(size: tuple[int, int], step: int, of: str) -> None:
+    """Refuse an image size that is not a multiple of `step` pixels.
+
+    Args:
+        size: rows and columns
+        step: pixels
+        of: the step in words, `patch=16`
+
+    Raises:
+        OptionError: the message names the nearest sizes.
+    """
+    if any(side % step for side in size):
+        rows, columns = size
+        shown = rows if rows == columns else (rows, columns)
+        raise OptionError(
+            f"image_size={shown} is not a multiple of {of}: try {nearest_sizes(size, step)}"
+        )
 
 
 def nearest_sizes(size: tuple[int, int], step: int) -> str:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from vitlab.errors import OptionError
-from vitlab.models.configs.model_config import ModelConfig, map_features, map_stride, nearest_sizes
+from vitlab.models.configs.model_config import ModelConfig, check_multiple, map_features, map_stride
 from vitlab.models.names import resnet_name
 from vitlab.options import at_least, option, when
 
@@ -36,12 +36,17 @@ class ResNetConfig(ModelConfig):
         super().__post_init__()
         if not self.stages:
             raise OptionError("stages must have at least one stage, such as (3, 4, 6, 3)")
-        stride = map_stride(self.stages)
-        if self.attention == "axial" and any(side % stride for side in self.size):
+        if self.attention == "axial":
+            stages = f"which an Axial ResNet of {len(self.stages)} stages needs"
+            stride = map_stride(self.stages)
+            check_multiple(self.size, stride, f"{stride}, {stages}")
+
+    def check_size(self, size: tuple[int, int]) -> None:
+        """Refuse another size than an Axial ResNet's own, which its relative positions fit."""
+        if self.attention == "axial":
             raise OptionError(
-                f"image_size={self.image_size} is not a multiple of {stride}, which an Axial "
-                f"ResNet of {len(self.stages)} stages needs: try "
-                f"{nearest_sizes(self.size, stride)}"
+                f"images of {size[0]}x{size[1]} pixels do not fit {self.name}, whose relative "
+                f"positions hold for one size only: use image_size={self.image_size}"
             )
 
     @property

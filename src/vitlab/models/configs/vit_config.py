@@ -1,14 +1,18 @@
 """Every architectural choice of a Vision Transformer, as one frozen value: one line a choice."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
 from vitlab.errors import OptionError
-from vitlab.models.configs.model_config import ModelConfig, nearest_sizes
+from vitlab.models.configs.model_config import ModelConfig, check_multiple
 from vitlab.models.names import vit_name
 from vitlab.models.registry import kinds, used_options, where_used
 from vitlab.options import above, at_least, below, option, when
+
+# How learned positions are resized; `vitlab.models.positions.resampling` does it.
+Resampling = Literal["bilinear", "bicubic", "antialiased", "scaled", "scaled-antialiased"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +73,11 @@ class ViTConfig(ModelConfig):
         only=where_used("positions", "positions_at"),
     )
     # A fact about released weights, stated by their readers with or without learned positions.
-    resampling: Literal["bilinear", "bicubic", "antialiased"] = option(
+    resampling: Resampling = option(
         "bilinear",
         "how learned positions are resized to another image size: bilinear with aligned corners "
-        "(Google), bicubic (DeiT), or antialiased bicubic (timm)",
+        "(Google), bicubic (DeiT), antialiased bicubic (timm), or bicubic by DINOv2's factor, "
+        "without or with antialiasing",
     )
     pre_norm: bool = option(False, "put a LayerNorm between positions and encoder (CLIP)")
     class_token: bool | None = option(None, "have a class token (None: if the pool needs one)")
@@ -160,8 +165,16 @@ class ViTConfig(ModelConfig):
     @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of patches."""
-        rows, columns = self.size
+        return self.grid_of(self.size)
+
+    def grid_of(self, size: Sequence[int]) -> tuple[int, int]:
+        """Return rows and columns of patches of an image, given its size in pixels."""
+        rows, columns = size
         return rows // self.patch, columns // self.patch
+
+    def check_size(self, size: tuple[int, int]) -> None:
+        """Refuse images of a size that the patch does not divide."""
+        check_multiple(size, self.patch, f"patch={self.patch}")
 
     @property
     def blocks(self) -> int:
@@ -218,11 +231,7 @@ class ViTConfig(ModelConfig):
                 f"heads={self.heads} does not divide width={self.width}: "
                 f"{' or '.join(map(str, near))} would"
             )
-        if any(side % self.patch for side in self.size):
-            raise OptionError(
-                f"image_size={self.image_size} is not a multiple of patch={self.patch}: try "
-                f"{nearest_sizes(self.size, self.patch)}"
-            )
+        self.check_size(self.size)
 
     def _check_pool(self) -> None:
         if self.pool in ("token", "both") and not self.has_token:

@@ -83,7 +83,7 @@ def resample_offsets(table: Tensor, old: tuple[int, int], new: tuple[int, int]) 
         return table
     extra = len(table) - (2 * old[0] - 1) * (2 * old[1] - 1)
     square = table[: len(table) - extra].double().unflatten(0, (2 * old[0] - 1, 2 * old[1] - 1))
-    down, right = (_spread(*sizes) for sizes in zip(old, new, strict=True))
+    down, right = (_spread(*sizes).to(table.device) for sizes in zip(old, new, strict=True))
     resized = torch.einsum("ai,bj,ijh->abh", down, right, square).flatten(0, 1)
     return torch.cat([resized.to(table.dtype), table[len(table) - extra :]])
 

@@ -4,7 +4,11 @@ Tokens are (B, N, D): the class token first where there is one, then the registe
 position, then the patches in raster order, then any further tokens, which have none either.
 """
 
-from typing import ClassVar
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +16,7 @@ from torch.nn import functional as F
 
 from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig
+from vitlab.models.positions.kept import Kept
 from vitlab.models.registry import Part, kinds
 
 
@@ -31,6 +36,48 @@ class Positions(Part, nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.config = config
+        self.elsewhere: Kept[Positions] = Kept()
+
+    def at(self, grid: tuple[int, int]) -> "Positions":
+        """Return these positions for another grid of patches, as `resized` makes them.
+
+        They are kept for the next images on that grid until a table changes. Where a table is
+        being trained they are made each time, so that gradients reach it.
+
+        Raises:
+            OptionError: the scheme is limited to one image size.
+        """
+        if grid == self.config.grid:
+            return self
+        return self.elsewhere.get(grid, [*self.parameters()], lambda: self._made(grid))
+
+    def _made(self, grid: tuple[int, int]) -> "Positions":
+        """Return the same scheme on another grid, around these tensors resized."""
+        config = on_grid(self.config, grid)
+        tensors: dict[str, Tensor] = dict(self.named_parameters())
+        device = next(itertools.chain(self.parameters(), self.buffers()), torch.empty(0)).device
+        with torch.device("meta"):
+            made = type(self)(config)
+        for name, tensor in self.resized(tensors, self.config, config).items():
+            module, _, leaf = name.rpartition(".")
+            owner = made.get_submodule(module)
+            delattr(owner, leaf)
+            setattr(owner, leaf, tensor)  # not a parameter: gradients pass through it
+        for name, buffer in made.named_buffers():
+            module, _, leaf = name.rpartition(".")
+            setattr(made.get_submodule(module), leaf, torch.empty_like(buffer, device=device))
+        made.refresh()
+        return made.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch between training and evaluation, and forget what was kept for other grids."""
+        self.elsewhere.clear()
+        return super().train(mode)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Change type or device of every tensor, which its version does not show."""
+        self.elsewhere.clear()
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
     @staticmethod
     def tables(config: ViTConfig) -> int:
@@ -145,6 +192,13 @@ class OwnOrShared(Inner):
     def relate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return queries and keys, (B, h, N, d), and the bias on their logits, (B, h, N, N)."""
         return q, k, self.bias(q)
+
+
+@lru_cache(maxsize=1024)
+def on_grid(config: ViTConfig, grid: tuple[int, int]) -> ViTConfig:
+    """Return the same configuration for images of so many rows and columns of patches."""
+    rows, columns = grid
+    return replace(config, image_size=(rows * config.patch, columns * config.patch))
 
 
 def scheme_of(config: ViTConfig) -> type[Positions]:

@@ -1,13 +1,14 @@
 """A transformer within every patch."""
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from vitlab.errors import OptionError
-from vitlab.models.block import Block
 from vitlab.models.config import ViTConfig
+from vitlab.models.encoder.block import Block
 from vitlab.models.layers import dense_macs, modules, reset_dense
 from vitlab.models.stems.stem import Stem
 
@@ -27,7 +28,7 @@ class LocalTransformer(Stem):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__(config)
         inner = config.width // 8
-        self.grid, self.side = config.grid, config.patch // self.WORDS
+        self.side = config.patch // self.WORDS
         self.pixels = nn.Conv2d(config.channels, inner, 7, self.side, 3)
         self.places = nn.Parameter(torch.empty(1, self.WORDS**2, inner))
         words = ViTConfig(
@@ -70,7 +71,7 @@ class LocalTransformer(Stem):
 
     def forward(self, images: Tensor) -> Tensor:
         """Cut images into patch tokens."""
-        (rows, columns), n = self.grid, self.WORDS
+        (rows, columns), n = self.config.grid_of(images.shape[-2:]), self.WORDS
         words = self.pixels(images)[..., : rows * n, : columns * n]  # (B, c, rows 4, columns 4)
         words = words.unflatten(2, (rows, n)).unflatten(4, (columns, n))
         words = words.permute(0, 2, 4, 3, 5, 1).reshape(-1, n * n, words.shape[1])
@@ -82,7 +83,7 @@ class LocalTransformer(Stem):
 
     def macs(self) -> int:
         """Count multiply-adds: the convolution over the image, the blocks in every patch."""
-        words, patches = self.WORDS**2, self.grid[0] * self.grid[1]
+        words, patches = self.WORDS**2, math.prod(self.config.grid)
         rows, columns = ((length - 1) // self.side + 1 for length in self.config.size)
         pixels = self.pixels.weight.numel() * rows * columns
         within = sum(block.macs(words) for block in self.blocks)

@@ -6,8 +6,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from vitlab.models.attention import Attention, Axis, Relate
 from vitlab.models.config import ViTConfig
+from vitlab.models.encoder.attention import Attention, Axis
+from vitlab.models.encoder.layout import Layout
 from vitlab.models.layers import dense_macs, modules
 
 
@@ -35,19 +36,19 @@ class Block(nn.Module):
         for mlp in self.mlp:
             mlp.reset_parameters(generator)
 
-    def forward(self, tokens: Tensor, relate: Relate | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
         """Transform tokens: (B, N, D) -> (B, N, D).
 
         Args:
             tokens: (B, N, D)
-            relate: how positions act within attention
+            layout: how they lie; None: as the configuration's, without positions within attention
         """
-        tokens = tokens + total([branch(tokens, relate) for branch in self.attention])
+        tokens = tokens + total([branch(tokens, layout) for branch in self.attention])
         return tokens + total([branch(tokens) for branch in self.mlp])
 
-    def attention_weights(self, tokens: Tensor, relate: Relate | None = None) -> Tensor:
+    def attention_weights(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
         """Return each head's attention at the block's input: (B, branches * heads, N, N)."""
-        weights = [each.body.weights(each.norm(tokens), relate) for each in self.attention]
+        weights = [each.body.weights(each.norm(tokens), layout) for each in self.attention]
         return torch.cat(weights, dim=1)
 
     def macs(self, tokens: int) -> int:
@@ -143,7 +144,7 @@ class Branch(nn.Module, Generic[Body]):
         if self.scale is not None:
             nn.init.constant_(self.scale, self.start)
 
-    def forward(self, tokens: Tensor, *relate: Relate | None) -> Tensor:
+    def forward(self, tokens: Tensor, *layout: Layout | None) -> Tensor:
         """Compute what to add to the tokens: (B, N, D) -> (B, N, D).
 
         Stochastic depth (Huang et al., 2016) takes a random subset of the batch, of fixed size, and
@@ -153,13 +154,13 @@ class Branch(nn.Module, Generic[Body]):
         count = len(tokens)
         drawn = max(1, round(count * (1 - self.drop_path)))
         if not self.training or drawn == count:
-            return self._added(tokens, *relate)
+            return self._added(tokens, *layout)
         chosen = torch.randperm(count, device=tokens.device)[:drawn]
-        part = self._added(tokens[chosen], *relate) * (count / drawn)
+        part = self._added(tokens[chosen], *layout) * (count / drawn)
         return torch.zeros_like(tokens, dtype=part.dtype).index_copy(0, chosen, part)
 
-    def _added(self, tokens: Tensor, *relate: Any) -> Tensor:
-        added = self.drop(self.body(self.norm(tokens), *relate))
+    def _added(self, tokens: Tensor, *layout: Any) -> Tensor:
+        added = self.drop(self.body(self.norm(tokens), *layout))
         return added if self.scale is None else added * self.scale
 
 

@@ -1,6 +1,5 @@
 """Multi-head self-attention, and the one place that decides how it is computed."""
 
-from collections.abc import Callable
 from typing import ClassVar, Literal
 
 import torch
@@ -8,12 +7,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.models.config import ViTConfig
+from vitlab.models.encoder.layout import Layout
 from vitlab.models.layers import dense_macs
 
 Axis = Literal["row", "column"] | None
-# How positions act within attention: queries and keys, each (B, h, N, d), to the same two and what
-# is added to their logits, (B, h, N, N) or None.
-Relate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
 
 
 class Attention(nn.Module):
@@ -26,7 +23,10 @@ class Attention(nn.Module):
 
     def __init__(self, config: ViTConfig, axis: Axis = None) -> None:
         super().__init__()
-        self.heads, self.axis, self.grid = config.heads, axis, config.grid
+        self.heads, self.axis = config.heads, axis
+        self.layout = Layout(
+            config.grid
+        )  # of images of the configuration's size, without positions
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)
         self.norms: nn.Module | None = HeadNorms(config) if config.qk_norm else None
         self.project = nn.Linear(config.width, config.width, bias=config.bias)
@@ -41,31 +41,33 @@ class Attention(nn.Module):
         if isinstance(self.norms, HeadNorms):
             self.norms.reset_parameters()
 
-    def forward(self, tokens: Tensor, relate: Relate | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
         """Let every token attend to all, or to its row or column: (B, N, D) -> (B, N, D)."""
-        q, k, v, bias = self._heads(tokens, relate)
+        layout = layout or self.layout
+        q, k, v, bias = self._heads(tokens, layout)
         gathered = attend(q, k, v, bias).transpose(1, 2).flatten(2)  # heads side by side
-        return self.project(unfold(gathered, self.axis, self.grid, len(tokens)))
+        return self.project(unfold(gathered, self.axis, layout.grid, len(tokens)))
 
-    def weights(self, tokens: Tensor, relate: Relate | None = None) -> Tensor:
+    def weights(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
         """Return the attention that `forward` pays: (B, N, D) -> (B, h, N, N), rows sum to 1."""
-        q, k, _, bias = self._heads(tokens, relate)
-        return spread(attention_weights(q, k, bias), self.axis, self.grid)
+        layout = layout or self.layout
+        q, k, _, bias = self._heads(tokens, layout)
+        return spread(attention_weights(q, k, bias), self.axis, layout.grid)
 
     def _heads(
-        self, tokens: Tensor, relate: Relate | None
+        self, tokens: Tensor, layout: Layout
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Return queries, keys and values, each (B, h, N, d), and the bias on the logits."""
-        qkv = self.qkv(fold(tokens, self.axis, self.grid))
+        qkv = self.qkv(fold(tokens, self.axis, layout.grid))
         q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         if self.norms is not None:
             q, k = self.norms(q, k)
-        q, k, bias = relate(q, k) if relate else (q, k, None)
+        q, k, bias = layout.relate(q, k) if layout.relate else (q, k, None)
         return q, k, v, bias
 
     def macs(self, tokens: int) -> int:
         """Count multiply-adds: projections, scores and weighted sums over a token's line."""
-        rows, columns = self.grid
+        rows, columns = self.layout.grid
         line = {"row": columns, "column": rows}.get(str(self.axis), tokens)
         inner = self.project.in_features
         return tokens * (dense_macs(self.qkv, self.project) + 2 * line * inner)

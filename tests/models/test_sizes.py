@@ -1,0 +1,196 @@
+"""One model at any image size: `resize`, and images of another size without it."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import vitlab
+from vitlab.errors import OptionError, WeightsError
+from vitlab.models.model import Model
+from vitlab.models.positions.resampling import resample
+
+TINY = "ViT(width=32,depth=2,heads=2,mlp=40)/4"
+CASES: dict[str, dict[str, Any]] = {
+    "none": {"positions": "none"},
+    "1d": {},
+    "1d, registers": {"registers": 2, "pool": "mean", "resampling": "scaled-antialiased"},
+    "1d, every": {"positions_at": "every", "resampling": "scaled"},
+    "2d": {"positions": "2d"},
+    "2d, shared": {"positions": "2d", "positions_at": "shared", "resampling": "antialiased"},
+    "rope": {"positions": "rope"},
+    "bias": {"positions": "bias"},
+    "bias, shared": {"positions": "bias", "positions_at": "shared"},
+    "axial": {"attention": "axial", "pool": "mean"},
+    "conv": {"stem": "conv"},
+    "local": {"stem": "local", "positions": "2d"},
+    "fused": {"branches": 2, "layer_scale": 0.1},
+}
+
+
+def a_model(**choices: Any) -> Model:
+    generator = torch.Generator().manual_seed(0)
+    model = vitlab.create(TINY, 5, 16, generator=generator, **choices).eval()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.2, generator=generator)
+    return model
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_another_size_is_the_resized_model(case: str) -> None:
+    model = a_model(**CASES[case])
+    other = model.resize((24, 12))
+    assert other.config.size == (24, 12)
+    assert not other.training
+    images = torch.randn(2, 3, 24, 12)
+    if case == "fused":
+        model = vitlab.fuse(model)
+    with torch.no_grad():
+        want, before = other(images), model(torch.zeros(1, 3, 16, 16))
+        for _ in range(2):  # made, then kept
+            torch.testing.assert_close(model(images), want, rtol=0, atol=1e-5)
+        assert torch.equal(model(torch.zeros(1, 3, 16, 16)), before)
+    assert model.intermediates(images, [0, 2])[1].shape == other.encode(images).shape or (
+        CASES[case].get("attention") == "axial"
+    )
+    assert model.attention_maps(images)[0].shape == other.attention_maps(images)[0].shape
+
+
+@pytest.mark.parametrize("case", ["1d", "1d, every", "2d, shared", "bias"])
+def test_gradients_at_another_size_reach_the_table(case: str) -> None:
+    model = a_model(**CASES[case])
+    images = torch.randn(2, 3, 24, 12)
+    table = next(model.positions[0].parameters())  # type: ignore[union-attr, index]
+    model(images).square().sum().backward()
+    assert table.grad is not None
+    assert table.grad.abs().sum() > 0
+    step, slope = 1e-2 * torch.randn_like(table), table.grad.clone()
+    with torch.no_grad():
+        before = model(images).double().square().sum()
+        table += 1e-2 * step
+        after = model(images).double().square().sum()
+    torch.testing.assert_close(
+        (after - before).float(), (1e-2 * step * slope).sum(), rtol=0.05, atol=1e-4
+    )
+
+
+def changed_in_place(model: Model, table: Tensor) -> None:
+    with torch.no_grad():
+        table.mul_(2)
+
+
+def stepped(model: Model, table: Tensor) -> None:
+    table.grad = torch.ones_like(table)
+    torch.optim.AdamW([table], lr=0.5).step()
+
+
+def replaced(model: Model, table: Tensor) -> None:
+    tensors = {name: 2 * tensor for name, tensor in model.state_dict().items()}
+    model.load_state_dict(tensors, assign=True)
+
+
+def converted(model: Model, table: Tensor) -> None:
+    model.bfloat16().float()
+
+
+def written_behind(model: Model, table: Tensor) -> None:
+    table.data.mul_(2)
+    model.eval()
+
+
+@pytest.mark.parametrize("change", [changed_in_place, stepped, replaced, converted, written_behind])
+def test_kept_positions_follow_the_table(change: Any) -> None:
+    model = a_model()
+    images = torch.randn(2, 3, 24, 12)
+    with torch.no_grad():
+        before = model(images)
+    change(model, next(model.positions[0].parameters()))  # type: ignore[union-attr, index]
+    with torch.no_grad():
+        assert not torch.equal(model(images), before)
+        assert torch.equal(model(images), model.resize((24, 12))(images))
+
+
+def test_positions_kept_in_inference_serve_training() -> None:
+    model = a_model(positions="rope")
+    images = torch.randn(2, 3, 24, 12)
+    with torch.inference_mode():
+        model(images)
+    model(images).sum().backward()
+
+
+def test_copies_of_a_model_that_kept_positions_are_their_own() -> None:
+    model = a_model()
+    images = torch.randn(1, 3, 24, 12)
+    with torch.no_grad():
+        want = model(images)
+        other = copy.deepcopy(model)
+        for weight in other.parameters():
+            weight.zero_()
+        assert torch.equal(model(images), want)
+        assert not other(images).any()
+
+
+def test_a_size_that_the_patch_does_not_divide_is_refused() -> None:
+    model = a_model()
+    says = r"image_size=\(18, 13\) is not a multiple of patch=4: try \(16 or 20, 12 or 16\)"
+    with pytest.raises(OptionError, match=says):
+        model(torch.randn(1, 3, 18, 13))
+    with pytest.raises(OptionError, match=says):
+        model.resize((18, 13))
+
+
+def test_relative_positions_and_axial_resnets_keep_their_size() -> None:
+    model = a_model(positions="relative")
+    with pytest.raises(OptionError, match="cannot be resized, since its 1-D offsets"):
+        model(torch.randn(1, 3, 24, 16))
+    with pytest.raises(OptionError, match="cannot be resized, since its relative positions"):
+        vitlab.create("Axial-ResNet-(1)", 5, 32).resize(64)
+
+
+@pytest.mark.parametrize("name", [TINY, "BiT-R(1)x1"])
+def test_a_resized_model_shares_what_it_can(name: str) -> None:
+    model = vitlab.create(name, 3, 32)
+    model.provenance, model.source = {"recipe": "ours"}, "somewhere"
+    for weight in model.classify.parameters() if name != TINY else model.head.parameters():  # type: ignore[union-attr]
+        weight.requires_grad_(False)
+    other = model.resize(48)
+    assert other.training
+    assert other.provenance == {"recipe": "ours"}
+    assert other.provenance is not model.provenance
+    assert other.source == "somewhere"
+    ours = dict(model.named_parameters())
+    for key, weight in other.named_parameters():
+        same = weight.data_ptr() == ours[key].data_ptr()
+        assert same == (not key.startswith("positions."))
+        assert weight.requires_grad == ours[key].requires_grad
+    assert model.config.image_size == 32
+    images = torch.randn(2, 3, 48, 48)
+    torch.testing.assert_close(other.eval()(images), model.eval()(images))
+
+
+def test_a_fused_model_is_not_resized() -> None:
+    with pytest.raises(WeightsError, match="resize first, then fuse"):
+        vitlab.fuse(a_model()).resize(24)
+
+
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize(
+    ("old", "new"), [((37, 37), (16, 16)), ((37, 37), (52, 40)), ((4, 6), (5, 3))]
+)
+def test_dinov2_scales_its_table_as_its_own_code(
+    old: tuple[int, int], new: tuple[int, int], antialias: bool
+) -> None:
+    """The steps of `interpolate_pos_encoding` in facebookresearch/dinov2, offset 0.1."""
+    table = torch.randn(1, 1 + old[0] * old[1], 8)
+    grid = table[:, 1:].reshape(1, *old, 8).permute(0, 3, 1, 2)
+    scale = tuple(float(n + 0.1) / m for n, m in zip(new, old, strict=True))
+    want = F.interpolate(grid, mode="bicubic", antialias=antialias, scale_factor=scale)
+    assert want.shape[-2:] == new
+    got = resample(table, old, new, "scaled-antialiased" if antialias else "scaled")
+    assert torch.equal(got[:, 1:], want.permute(0, 2, 3, 1).reshape(1, -1, 8))
+    assert torch.equal(got[:, :1], table[:, :1])
+    other = resample(table, old, new, "antialiased" if antialias else "bicubic")
+    assert (got - other).abs().max() > 1e-3

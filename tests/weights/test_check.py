@@ -29,7 +29,8 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_load_check_tells_all(capsys: pytest.CaptureFixture[str], file: Path) -> None:
-    code, out, err = call(capsys, "load-check", str(file), "--json")
+    named = ("load-check", str(file), "--name", "vit_tiny_patch16_224")
+    code, out, err = call(capsys, *named, "--json")
     assert (code, err) == (0, "")
     seen = json.loads(out)
     assert seen["format"] == "timm, vit_tiny_patch16_224"
@@ -41,7 +42,7 @@ def test_load_check_tells_all(capsys: pytest.CaptureFixture[str], file: Path) ->
     table = {each["ours"][0]: each for each in seen["tensors"]}
     assert table["blocks.0.attention.0.body.qkv.weight"]["theirs"] == ["blocks.0.attn.qkv.weight"]
     assert table["head.classify.bias"]["shapes"] == [[3]]
-    code, out, _ = call(capsys, "load-check", str(file))
+    code, out, _ = call(capsys, *named)
     assert code == 0
     assert "timm, vit_tiny_patch16_224" in out
     assert "mask_token" in out

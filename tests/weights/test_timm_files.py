@@ -78,7 +78,8 @@ def test_logits_features_and_tokens_are_timms(name: str, tmp_path: Path) -> None
     heads = {"heads": choices["num_heads"]} if "num_heads" in choices else {}
     size = choices["img_size"]
     asked = size if "dinov3" in name else None  # no positions in the file to tell by
-    model = vitlab.load(written(other, tmp_path / f"{name}.random{end}"), None, asked, **heads)
+    file = written(other, tmp_path / f"any{end}")
+    model = vitlab.load(file, None, asked, name=f"{name}.random", **heads)
     assert model.config.size == (size, size)
     images = torch.randn(3, 3, size, size, generator=torch.Generator().manual_seed(3))
     with torch.inference_mode():
@@ -95,7 +96,7 @@ def test_full_sizes(name: str, tmp_path: Path) -> None:
     """Twelve or twenty-seven blocks: rounding grows, so in double precision."""
     other = peers.timm().create_model(name, img_size=56 if "14" in name else 48)
     other = randomized(other)
-    model = vitlab.load(written(other, tmp_path / f"{name}.safetensors")).double()
+    model = vitlab.load(written(other, tmp_path / "any.safetensors"), name=name).double()
     images = torch.randn(1, 3, *model.config.size, dtype=torch.float64)
     with torch.inference_mode():
         close(model(images), other.double()(images), 1e-8)
@@ -115,8 +116,8 @@ RESIZED = {
 def test_positions_are_resized_as_timm_does(name: str, tmp_path: Path) -> None:
     timm, size = peers.timm(), RESIZED[name]
     other = randomized(timm.create_model(name, **SMALL | CASES[name]))
-    file = written(other, tmp_path / f"{name}.safetensors")
-    model = vitlab.load(file, image_size=size)
+    file = written(other, tmp_path / "any.safetensors")
+    model = vitlab.load(file, image_size=size, name=name)
     wide = timm.create_model(name, **SMALL | CASES[name] | {"img_size": size})
     family = sys.modules[type(other).__module__]
     wide.eval().load_state_dict(family.checkpoint_filter_fn(other.state_dict(), wide))
@@ -178,7 +179,8 @@ def test_questions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ValueError, match=r"how many heads a width of 48 has: give heads=…"):
         vitlab.load(file)
     assert vitlab.load(file, heads=2).config.heads == 2
-    assert "does not say how images are normalized" in caplog.text
+    for assumed in ("gelu exact", "norm_eps 1e-06", "mean 0.485", "crop 0.875", "--mean"):
+        assert assumed in caplog.text
     wide = timm.create_model("vit_tiny_patch16_224", depth=1, img_size=(32, 48))
     file = written(wide, tmp_path / "wide.safetensors")
     with pytest.raises(

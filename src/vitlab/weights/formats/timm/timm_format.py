@@ -11,9 +11,10 @@ from typing import Any
 from vitlab.errors import WeightsError
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.room import Hints, Reading, Writing, cannot
-from vitlab.weights.formats.timm.timm_config import NAME, written
+from vitlab.weights.formats.timm.timm_arguments import NAME, check_arguments
+from vitlab.weights.formats.timm.timm_config import written
+from vitlab.weights.formats.timm.timm_facts import known_of
 from vitlab.weights.formats.timm.timm_names import canonical, entries, names_for, names_in
-from vitlab.weights.formats.timm.timm_rules import facts_of
 from vitlab.weights.formats.timm.timm_shapes import fields_of
 from vitlab.weights.sharded import CONFIG
 from vitlab.weights.source import Source
@@ -41,9 +42,12 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     own = [name for name in source.shapes if name.startswith(prefix)]
     stored = canonical([name.removeprefix(prefix) for name in own])
     shapes = {name: source.shapes[prefix + old] for name, old in stored.items()}
-    facts = facts_of(source, hints.name, shapes)
-    fields, own_row, register_rows = fields_of(source, shapes, facts, hints)
-    config = ViTConfig(**fields)
+    theirs = {name.removeprefix(prefix): source.shapes[name] for name in own}
+    known = known_of(source, hints, theirs | shapes)
+    facts, own_row, register_rows = fields_of(source, shapes, known, hints)
+    config = ViTConfig(**facts.values)
+    rows = register_rows or (own_row and config.has_token)
+    check_arguments(source.path, known.arguments, config, rows, {*hints.choices})
     back = {name: prefix + old for name, old in stored.items()}
     table = [
         entry.renamed(lambda n: back.get(n, prefix + n))
@@ -53,8 +57,8 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         raise WeightsError(f"{source.path}: a distilled model without its first classifier")
     left_out = {re.escape(prefix) + f"({pattern})": why for pattern, why in LEFT_OUT.items()}
     left_out |= {f"(?!{re.escape(prefix)}).*": "outside the model"} if prefix else {}
-    label = f"{NAME}, {facts.architecture}" if facts.architecture else f"{NAME}'s names"
-    return Reading(label, config, table, left_out, notes=facts.notes)
+    label = f"{NAME}, {known.architecture}" if known.architecture else f"{NAME}'s names"
+    return Reading(label, config, table, left_out, facts.origins)
 
 
 def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:

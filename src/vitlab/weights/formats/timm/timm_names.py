@@ -9,7 +9,7 @@ from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.entries import Entry, halves, layer, same
 from vitlab.weights.formats.resnet_units import hybrid_parts
 from vitlab.weights.formats.room import cannot
-from vitlab.weights.formats.timm.timm_config import NAME
+from vitlab.weights.formats.timm.timm_arguments import NAME
 from vitlab.weights.formats.vit_names import Names, embedding, encoder
 from vitlab.weights.source import Shape
 

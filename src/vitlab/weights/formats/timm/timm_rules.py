@@ -1,25 +1,43 @@
-"""What timm's names imply that its files do not say: heads, GELU, epsilon, normalization, crop."""
+"""What an architecture of timm implies that its tensors do not show: heads, GELU, epsilon, images.
+
+Every rule is compared with all of timm's own Vision Transformers in tests/weights.
+"""
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from vitlab.errors import WeightsError
-from vitlab.images import IMAGENET, INCEPTION, OPENAI, Size
-from vitlab.models.config import config_of
-from vitlab.weights.formats.timm.timm_config import recorded, recorded_size
-from vitlab.weights.source import Shape, Source
+from vitlab.images import IMAGENET, INCEPTION, OPENAI
 
-ARCHITECTURE = re.compile(r"(vit_|deit|beit|eva)[a-z0-9_]+")
+# A name consists of these words, and of sizes; others are not timm's, or newer than this table.
+SIZES = (
+    "tiny|xsmall|small|medium|mediumd|wee|pwee|dwee|dpwee|little|dlittle|betwixt|base|so150m|so150m2"
+    "|large|so400m|huge|giant|giantopt|gigantic|enormous|intern300m|1b|3b|5b|7b"
+)
+WORDS = re.compile(
+    rf"vit[234]?|deit|deit3|beit|beitv2|beit3|eva|eva02|aimv2|flexivit|samvit|test|{SIZES}"
+    r"|patch\d+|reg\d|p8|r|r26|r50|s16|s32|resnet(26d|50d?)|18x2|36x1|\d{3}"
+    r"|clip|quickgelu|siglip|dinov?[23]?|lingbot|tipsv2|miil|distilled|gap|map|plus|qkvb|rope|ape"
+    r"|mixed|pe|core|lang|spatial|relpos|srelpos|cls|clsgap|rpn|xp|mci|radio|sapiens2|v[34]"
+    r"|laion2b|in21k|in21ft1k|sam"
+)
+# At least one more word, since `vit_small` is what the papers' own code calls its models.
+WHOLE_NAME = re.compile(
+    rf"(vit|deit3?|beit(v2|3)?|eva(02)?|aimv2)_(s?relpos_|pe_[a-z]+_)?({SIZES})_[a-z0-9_]+(?<!patch16)(?<!patch14)"
+    r"|flexivit_(small|base|large)|samvit_(base|large|huge)_patch16(_224)?|test_vit([234]|_relpos)?"
+)
 UNSUPPORTED = {  # families that our model cannot represent, and why
     r"eva02_.*": "rotary positions beside learned ones, and norms within attention and MLP",
     r"beit3_.*": "norms within attention and MLP",
     r".*_rope_.*": "another kind of rotary positions",
-    r".*(sapiens2|radio).*": "other norms or positions",
+    r".*_(sapiens2|radio_v\d).*": "other norms or positions",
     r".*_(rpn|xp)_.*|vit_d(little|wee|pwee).*|vit_pwee.*": "another order of norms and branches",
-    r"vit_s?relpos_.*": "positions from an MLP",
+    r".*_s?relpos(_.*)?": "positions from an MLP",
     r"vit_pe_.*": "rotary positions beside learned ones",
+    r"aimv2_.*|test_vit4": "RMS norms",
+    r"samvit_.*": "windows of attention",
     r"vit_base_mci_.*|vit_.*resnet\d+d_.*": "another stem",
+    r"test_vit3": "attention pooling over the class token and registers",
 }
 OF_IMAGENET = (
     r"^deit|^beitv2|dino|lingbot|intern300m|vit_(huge|giant)_patch\d+_gap|vit_small_patch8_224"
@@ -35,8 +53,10 @@ TANH = r"(base_patch32|giantopt_patch16|so400m_patch16)_siglip|large_patch16_sig
 RULES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (OF_IMAGENET, "", IMAGENET),
     (r"_clip_|^eva_", OF_IMAGENET, OPENAI),
-    (r"_reg\d_gap_256|medium_patch16_gap", "", {"crop": 0.95}),
-    (WHOLE, "siglip", {"crop": 1.0}),
+    (r"_reg\d_gap_256|medium_patch16_gap|flexivit|^test", "", {"crop": 0.95}),
+    (WHOLE, "siglip|eva_giant_.*_clip|patch32_clip_quickgelu|medium_patch", {"crop": 1.0}),
+    (r"so400m_patch14_siglip_gap_(384|448|896)|so150m2_.*_reg1", "", {"crop": 1.0}),
+    (r"base_patch16_clip_224|beitv2_large|^vit_medium_.*_384", "", {"crop": 0.95}),
     (r"^vit.*_clip_", "", {"norm_eps": 1e-5}),
     (r"quickgelu", "", {"gelu": "quick"}),
     (TANH, "", {"gelu": "tanh"}),
@@ -44,73 +64,45 @@ RULES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (r"lingbot", "", {"norm_eps": 1e-5, "pool": "token", "interpolation": "bilinear", "crop": 1.0}),
     (r"tipsv2|miil", "", {"mean": (0.0,) * 3, "std": (1.0,) * 3, "crop": 1.0}),
     (r"miil", "", {"crop": 0.875, "interpolation": "bilinear"}),
-    # heads that do not follow from the width
-    (r"vit_base_patch16_gap_224", "", {"heads": 16}),
-    (r"vit_giantopt_patch16_siglip", "", {"heads": 16}),
-    (r"vit_huge_plus_patch16_dinov3", "", {"heads": 20}),
-    (r"vit_7b_patch16_dinov3", "", {"heads": 32}),
 )
+# Heads by the size in a name; timm keeps them where the width is another than the size's.
+HEADS: tuple[tuple[str, int], ...] = (
+    (r"^test_vit", 3), (r"^test_vit2?$", 2), (r"_tiny_", 3), (r"_xsmall_|_d?p?wee_", 4),
+    (r"_d?little_", 5), (r"_small(_|$)", 6), (r"_mediumd?_", 8), (r"_betwixt_", 10),
+    (r"_base(_|$)", 12), (r"_so150m2_", 13), (r"_so150m_", 14),
+    (r"_large(_|$)|_so400m_|_huge_|_giant_|_giantopt_|_gigantic_|_enormous_|intern300m|_1b_", 16),
+    (r"_base_.*_plus_", 14), (r"_giant_.*(dinov2|tipsv2|lingbot|radio|sapiens2)|_3b_", 24),
+    (r"vit_base_patch16_gap_224", 16), (r"vit_small_resnet", 8), (r"aimv2_large", 8),
+    (r"aimv2_huge", 12), (r"vit_huge_plus_", 20), (r"_[57]b_", 32),
+)  # fmt: skip
+# Weights of one name differ in how images are normalized: OpenAI's, LAION's, or fine-tuned ones.
+VARY = {"vit_large_patch14_clip_224", "vit_large_patch14_clip_336"}
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What is known beside the tensors.
-
-    Attributes:
-        architecture: timm's name; empty if unknown
-        fields: of the configuration
-        image_size: that the positions are for
-        positions: of a file that stores none
-        notes: what was assumed
-    """
-
-    architecture: str
-    fields: dict[str, Any]
-    image_size: Size | None = None
-    positions: str | None = None
-    notes: tuple[str, ...] = ()
+def known(architecture: str) -> bool:
+    """Return whether a name is one of timm's architectures, as far as this table knows them."""
+    words = all(WORDS.fullmatch(word) for word in architecture.split("_"))
+    return words and bool(WHOLE_NAME.fullmatch(architecture))
 
 
-def facts_of(source: Source, name: str, shapes: dict[str, Shape]) -> Facts:
-    """Return what the user's name, config.json, the file's name or else the tensors imply.
+def check_supported(architecture: str) -> None:
+    """Refuse a family that our model cannot represent.
 
     Raises:
-        OptionError: the user's name is unknown.
-        WeightsError: a family that our model cannot represent.
+        WeightsError: it is one.
     """
-    if name and not ARCHITECTURE.match(name):
-        config = config_of(name)  # the papers' notation
-        return Facts("", _unnamed(source, shapes) | {"heads": getattr(config, "heads", 1)})
-    stored = source.config.get("architecture", "")
-    candidate = name or (stored if isinstance(stored, str) else "") or source.path.stem
-    if not ARCHITECTURE.match(candidate):
-        fields = _unnamed(source, shapes)
-        notes = () if "mean" in fields else (_assumed(source),)
-        return Facts("", INCEPTION | fields, None, _rotary(shapes), notes)
-    architecture = candidate.partition(".")[0]
     for pattern, why in UNSUPPORTED.items():
         if re.fullmatch(pattern, architecture):
             raise WeightsError(f"unsupported model {architecture}: it has {why}")
-    rotary = "rope" if re.search("dinov3|lingbot", architecture) else None
-    fields = _named(architecture) | recorded(source.config)
-    size = recorded_size(source.config) or _size_in(architecture)
-    return Facts(architecture, fields, size, rotary)
 
 
-def _rotary(shapes: dict[str, Shape]) -> str | None:
-    """Recognize DINOv3: no stored positions, but registers, a class token and LayerScale.
-
-    Its keys have no bias, or a masked one; other families without positions are damaged.
-    """
-    marks = ("cls_token", "reg_token", "norm.weight", "blocks.0.ls1.gamma")
-    bias = "blocks.0.attn.qkv.bias"
-    keyless = bias not in shapes or f"{bias}_mask" in shapes
-    return "rope" if keyless and all(mark in shapes for mark in marks) else None
-
-
-def _named(architecture: str) -> dict[str, Any]:
-    """Fields by timm's naming; the rules were checked against all of timm's own models."""
-    fields: dict[str, Any] = {"interpolation": "bicubic", "crop": 0.9, **INCEPTION}
+def implied(architecture: str) -> dict[str, Any]:
+    """Return the fields that a known architecture's name stands for."""
+    heads = [count for pattern, count in HEADS if re.search(pattern, architecture)]
+    fields: dict[str, Any] = {
+        "heads": heads[-1], "norm_eps": 1e-6, "gelu": "exact", "interpolation": "bicubic",
+        "crop": 0.9, **INCEPTION,
+    }  # fmt: skip
     for pattern, excluded, chosen in RULES:
         if re.search(pattern, architecture) and not (
             excluded and re.search(excluded, architecture)
@@ -119,37 +111,20 @@ def _named(architecture: str) -> dict[str, Any]:
     return fields
 
 
-def _unnamed(source: Source, shapes: dict[str, Shape]) -> dict[str, Any]:
-    """Fields by the tensors of each family; the papers' own files wrap them in a dictionary."""
-    names = set(shapes) | set(source.shapes)
-    bicubic = {"interpolation": "bicubic"}
-    if any(name.endswith("relative_position_bias_table") for name in names):
-        return {**bicubic, "crop": 0.9, **INCEPTION}  # BEiT
-    if "norm_pre.weight" in names:
-        return {**bicubic, "norm_eps": 1e-5, **OPENAI}  # CLIP
-    if "attn_pool.latent" in names:
-        return {**bicubic, **INCEPTION}  # SigLIP
-    if _rotary(shapes) and "pos_embed" not in names:  # DINOv3; its own files use the class token
-        pool = "token" if "storage_tokens" in names else "mean"
-        return {**bicubic, "norm_eps": 1e-5, "pool": pool, **IMAGENET}
-    scaled = "blocks.0.ls1.gamma" in names or "blocks.0.attns.0.ls.gamma" in names
-    if scaled and "mask_token" not in names:
-        return {**bicubic, "resampling": "bicubic", **IMAGENET}  # DeiT-III, Three things
-    marks = ("mask_token", "dist_token", "decoder_pos_embed")
-    if source.wrapper or scaled or any(mark in names for mark in marks):
-        return {**bicubic, "crop": 0.875, "resampling": "bicubic", **IMAGENET}  # DeiT, MAE, DINO
-    return {}
+def rotary(architecture: str) -> bool:
+    """Return whether an architecture has DINOv3's positions."""
+    return bool(re.search("dinov3|lingbot", architecture))
 
 
-def _assumed(source: Source) -> str:
-    return (
-        f"{source.path} does not say how images are normalized: assuming mean 0.5 and std 0.5, as "
-        "for AugReg; if that is wrong, give name=… as in timm, or mean=… and std=…"
-    )
+def registers_in(architecture: str) -> int | None:
+    """Return the number of registers that a name states."""
+    found = re.search(r"_reg(\d+)_", architecture)
+    return int(found[1]) if found else None
 
 
-def _size_in(architecture: str) -> int | None:
-    found = re.search(r"_(\d{3})(_|$)", architecture)
-    if "dinov3" in architecture or "lingbot" in architecture:
+def size_in(architecture: str) -> int | None:
+    """Return the image size that a name states or stands for."""
+    if rotary(architecture):
         return 256 if "dinov3" in architecture else 512
+    found = re.search(r"_(\d{3})(_|$)", architecture)
     return int(found[1]) if found else None

@@ -7,29 +7,25 @@ from typing import Any
 from vitlab.errors import WeightsError
 from vitlab.images import Size
 from vitlab.models.config import map_stride
+from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.resnet_units import units_of
 from vitlab.weights.formats.room import Hints
-from vitlab.weights.formats.timm.timm_config import NAME
+from vitlab.weights.formats.timm.timm_arguments import NAME, floored
+from vitlab.weights.formats.timm.timm_facts import Known
 from vitlab.weights.formats.timm.timm_names import first_branch
-from vitlab.weights.formats.timm.timm_rules import Facts
+from vitlab.weights.formats.timm.timm_rules import registers_in
 from vitlab.weights.source import Shape, Source
-
-# Heads by width, where they are 64 wide or every model of that width has as many.
-USUAL_HEADS = {
-    192: 3, 256: 4, 320: 5, 384: 6, 512: 8, 576: 9, 640: 10, 768: 12, 832: 13,
-    896: 14, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16,
-}  # fmt: skip
 
 
 def fields_of(
-    source: Source, shapes: dict[str, Shape], facts: Facts, hints: Hints
-) -> tuple[dict[str, Any], bool, bool]:
+    source: Source, shapes: dict[str, Shape], known: Known, hints: Hints
+) -> tuple[Facts, bool, bool]:
     """Return the fields of the configuration, and which tokens have positions of their own.
 
     Args:
         source: for messages
         shapes: by timm's names
-        facts: what is known beside the tensors
+        known: beside the tensors
         hints: of the user, which take precedence
 
     Returns:
@@ -38,25 +34,22 @@ def fields_of(
     Raises:
         WeightsError: an unsupported layout, or something that neither file nor hints say.
     """
-    fields = _encoder(source, shapes) | _ends(shapes) | _stem(source, shapes)
-    fields |= facts.fields | _pool(shapes, facts.fields)
-    named = re.search(r"_reg(\d+)_", facts.architecture)
-    if named and fields["registers"] != int(named[1]):
+    facts = Facts().put(Origin.TENSORS, _encoder(source, shapes) | _ends(shapes))
+    facts.put(Origin.TENSORS, _stem(source, shapes))
+    facts.values |= known.facts.values
+    facts.origins |= known.facts.origins
+    facts.put(Origin.TENSORS, _tokens(shapes))
+    _pool(facts, shapes, known)
+    named = registers_in(known.architecture)
+    if named and facts.values["registers"] != named:
         raise WeightsError(
-            f"{source.path}: tensor reg_token of {named[1]} registers is missing "
-            f"({facts.architecture})"
+            f"{source.path}: tensor reg_token of {named} registers is missing "
+            f"({known.architecture})"
         )
-    chosen = [size for size in (hints.choices.get("image_size"), facts.image_size) if size]
-    wanted = [hints.image_size] if hints.image_size else []
-    rows = _positions(source, shapes, fields, facts, (chosen, wanted))
-    if fields["positions"] is None and "positions" not in hints.choices:
-        raise WeightsError(
-            f"{source.path}: {NAME}: no positions are stored, and only DINOv3 is known to compute "
-            "them: give positions='none' or name=… if this is right"
-        )
-    fields |= hints.choices
-    fields["heads"] = _heads(source, shapes, fields)
-    return fields, *rows
+    rows = _positions(source, shapes, facts, known, hints)
+    facts.put(Origin.OPTION, hints.choices)
+    _heads(source, shapes, facts)
+    return facts, *rows
 
 
 def _encoder(source: Source, shapes: dict[str, Shape]) -> dict[str, Any]:
@@ -90,8 +83,7 @@ def _ends(shapes: dict[str, Shape]) -> dict[str, Any]:
     return {
         "pre_norm": "norm_pre.weight" in shapes,
         "norm_at": "pooled" if "fc_norm.weight" in shapes else after,
-        "classes": shapes.get("head.bias", (0,))[0],
-        "resampling": "antialiased",
+        "classes": shapes.get("head.weight", (0,))[0],
     }
 
 
@@ -126,61 +118,89 @@ def _stem(source: Source, shapes: dict[str, Shape]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _pool(shapes: dict[str, Shape], facts: dict[str, Any]) -> dict[str, Any]:
-    """What the classifier sees, class token and registers."""
-    token = "cls_token" in shapes
-    pool = facts.get("pool", "token" if token else "mean")
-    if "attn_pool.latent" in shapes:
-        pool = "attention"
-    elif "fc_norm.weight" in shapes:
-        pool = "mean"
-    elif "head_dist.weight" in shapes:
-        pool = "prefix"
+def _tokens(shapes: dict[str, Shape]) -> dict[str, Any]:
+    """Registers and class token."""
     registers = shapes.get("reg_token", shapes.get("dist_token", (1, 0)))[1]
-    own = {"class_token": True} if token and pool != "token" else {}
-    return {"registers": registers, "pool": pool, **own}
+    return {"registers": registers, "class_token": "cls_token" in shapes}
+
+
+def _pool(facts: Facts, shapes: dict[str, Shape], known: Known) -> None:
+    """Put what the classifier sees, and forget a class token that this implies."""
+    token, told = "cls_token" in shapes, facts.origins.get("pool")
+    if "attn_pool.latent" in shapes:
+        facts.put(Origin.TENSORS, {"pool": "attention"})
+    elif "head_dist.weight" in shapes:
+        facts.put(Origin.TENSORS, {"pool": "prefix"})
+    elif told not in (Origin.FILE, Origin.OPTION) and "fc_norm.weight" in shapes:
+        facts.put(Origin.TENSORS, {"pool": "mean"})
+    elif not token:
+        facts.fill(Origin.TENSORS, {"pool": "mean"})
+    else:
+        facts.fill(Origin.NAME if known.architecture else Origin.ASSUMED, {"pool": "token"})
+    if token == (facts.values["pool"] == "token"):
+        facts.values["class_token"] = None
 
 
 def _positions(
-    source: Source,
-    shapes: dict[str, Shape],
-    fields: dict[str, Any],
-    facts: Facts,
-    sizes: tuple[list[Size], list[Size]],
+    source: Source, shapes: dict[str, Shape], facts: Facts, known: Known, hints: Hints
 ) -> tuple[bool, bool]:
     """Put kind of positions and image size into the fields.
 
     Args:
         source: for messages
         shapes: by timm's names
-        fields: patch, and registers
-        facts: the positions of a file that stores none
-        sizes: those that the file had, and those that the model will have
+        facts: patch and registers, and the positions of a file that stores none
+        known: the size that the file had
+        hints: that, or the size that the model will have
 
     Returns:
         Whether the class token and the registers have positions.
     """
-    patch, registers = int(fields["patch"]), int(fields["registers"])
-    stated, wanted = sizes
+    patch, registers = int(facts.values["patch"]), int(facts.values["registers"])
+    stated = [s for s in (hints.choices.get("image_size"), known.image_size) if s]
+    wanted = [hints.image_size] if hints.image_size else []
     if any(name.endswith("relative_position_bias_table") for name in shapes):
-        fields |= _bias_positions(shapes, patch, [*stated, *wanted])
+        facts.put(Origin.TENSORS, _bias_positions(shapes, patch, [*stated, *wanted]))
         return True, False
     if "pos_embed" not in shapes:
-        fields["positions"] = facts.positions
-        fields["image_size"] = next(iter((*stated, *wanted)), 224)
+        _unplaced(source, facts, known, hints, [*stated, *wanted])
         return True, False
-    fields["positions"] = "1d"
+    doubtful = not known.architecture and _like_rope_vit(source, shapes)
+    facts.put(Origin.ASSUMED if doubtful else Origin.TENSORS, {"positions": "1d"})
     length = shapes["pos_embed"][1] if len(shapes["pos_embed"]) == 3 else 0
     for candidates in (stated, None, wanted):
         for own_row, register_rows in _layouts(shapes, registers):
             count = length - own_row - registers * register_rows
             if found := _fitting(candidates, patch, count):
-                fields["image_size"] = found
+                facts.put(Origin.TENSORS, {"image_size": found})
                 return own_row, register_rows
     raise WeightsError(
         f"{source.path}: {length} positions do not form a square of patches: give "
         "image_size=(rows, columns), the size in pixels that they are for"
     )
+
+
+def _unplaced(source: Source, facts: Facts, known: Known, hints: Hints, sizes: list[Size]) -> None:
+    """Put the positions of a file that stores none."""
+    if "positions" not in facts.values and known.arguments.get("pos_embed") in ("none", ""):
+        facts.put(Origin.FILE, {"positions": "none"})
+    if "positions" not in facts.values and "positions" not in hints.choices:
+        raise WeightsError(
+            f"{source.path}: {NAME}: no positions are stored, and only DINOv3 is known to compute "
+            "them: give positions='none' or name=… if this is right"
+        )
+    patch = int(facts.values["patch"])
+    if sizes:
+        origin = Origin.FILE if known.image_size else Origin.OPTION
+        facts.put(origin, {"image_size": floored(sizes[0], patch)})
+    else:
+        facts.put(Origin.ASSUMED, {"image_size": floored(224, patch)})
+
+
+def _like_rope_vit(source: Source, shapes: dict[str, Shape]) -> bool:
+    """Whether a file is named like DeiT-III's own, which RoPE-ViT's with positions are too."""
+    own = any(name.endswith("blocks.0.gamma_1") for name in source.shapes)
+    return own and "blocks.0.attn.qkv.bias" in shapes and "attns" not in first_branch(shapes)
 
 
 def _layouts(shapes: dict[str, Shape], registers: int) -> list[tuple[bool, bool]]:
@@ -224,18 +244,17 @@ def _patches(size: Size, patch: int) -> tuple[int, int]:
     return rows // patch, columns // patch
 
 
-def _heads(source: Source, shapes: dict[str, Shape], fields: dict[str, Any]) -> int:
-    """Heads from the name, from tables or norms with one row per head, or from the width."""
-    if "heads" in fields:
-        return int(fields["heads"])
+def _heads(source: Source, shapes: dict[str, Shape], facts: Facts) -> None:
+    """Put the heads that tables or norms with one row per head show, or ask for them."""
+    if facts.origins.get("heads") is Origin.OPTION:
+        return
     for name, shape in shapes.items():
         if name.endswith("relative_position_bias_table"):
-            return shape[1]
-        if name.endswith("q_norm.weight"):
-            return int(fields["width"]) // max(1, shape[0])
-    if heads := USUAL_HEADS.get(int(fields["width"])):
-        return heads
-    raise WeightsError(
-        f"{source.path} does not say how many heads a width of {fields['width']} has: "
-        "give heads=…, or name=… as in timm"
-    )
+            facts.put(Origin.TENSORS, {"heads": shape[1]})
+        elif name.endswith("q_norm.weight"):
+            facts.put(Origin.TENSORS, {"heads": int(facts.values["width"]) // max(1, shape[0])})
+    if "heads" not in facts.values:
+        raise WeightsError(
+            f"{source.path} does not say how many heads a width of {facts.values['width']} has: "
+            "give heads=…, or name=… as in timm"
+        )

@@ -1,0 +1,196 @@
+"""Families with timm's names that their tensors give away, and what each stands for.
+
+A file with nothing but tensors is one of these, or a plain Vision Transformer, of which the heads,
+the form of GELU, epsilon and how images are normalized are only assumed.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from vitlab.errors import WeightsError
+from vitlab.images import IMAGENET, INCEPTION, OPENAI
+from vitlab.weights.formats.origins import Facts, Origin
+from vitlab.weights.source import Shape, Source
+
+Shapes = Mapping[str, Shape]
+# Heads by width: 64 wide, or as in every model of that width.
+USUAL_HEADS = {
+    192: 3, 256: 4, 320: 5, 384: 6, 512: 8, 576: 9, 640: 10, 768: 12, 832: 13,
+    896: 14, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1536: 16, 1664: 16,
+}  # fmt: skip
+# Of DINOv3 (dinov3/hub/backbones.py of facebookresearch/dinov3).
+DINOV3_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 20, 1536: 24, 4096: 32}
+FIRST = "blocks.0."
+
+
+def _has(*names: str) -> Callable[[Shapes], bool]:
+    return lambda shapes: all(name in shapes for name in names)
+
+
+def rotary(shapes: Shapes) -> bool:
+    """Recognize DINOv3: no stored positions, but registers, a class token and LayerScale.
+
+    Its keys have no bias, or a masked one; other families without positions are damaged.
+    """
+    marks = ("cls_token", "reg_token", "norm.weight", f"{FIRST}ls1.gamma")
+    bias = f"{FIRST}attn.qkv.bias"
+    keyless = bias not in shapes or f"{bias}_mask" in shapes
+    return "pos_embed" not in shapes and keyless and all(mark in shapes for mark in marks)
+
+
+def gated(shapes: Shapes) -> bool:
+    """Return whether the first MLP's gate and value are one layer, or two."""
+    first, last = (shapes.get(f"{FIRST}mlp.{n}.weight", (0, 0)) for n in ("fc1", "fc2"))
+    return f"{FIRST}mlp.fc1_g.weight" in shapes or first[0] == 2 * last[-1]
+
+
+def width(shapes: Shapes) -> int:
+    """Return the channels of a token."""
+    return (shapes.get("patch_embed.proj.weight") or shapes.get("norm.weight") or (0,))[0]
+
+
+# What our model cannot represent, by a tensor's name or by several, and the reason.
+BEYOND: tuple[tuple[Callable[[Shapes], bool], str], ...] = (
+    (_has(f"{FIRST}attn.norm.weight"), "norms within attention, as in EVA-02 and BEiT-3"),
+    (_has(f"{FIRST}mlp.norm.weight"), "norms within the MLP, as in EVA-02 and BEiT-3"),
+    (_has(f"{FIRST}attn.rel_pos.mlp.fc1.weight"), "positions from an MLP"),
+    (_has("shared_rel_pos.mlp.fc1.weight"), "positions from an MLP"),
+    (_has(f"{FIRST}attn.lambda_q1"), "differential attention"),
+    (_has(f"{FIRST}in_proj.weight"), "attention and MLP in one layer"),
+    (_has(f"{FIRST}attn.rel_pos_h"), "windows of attention, as in SAM"),
+    (_has(f"{FIRST}attn.gate.weight"), "gated attention"),
+    (_has("rope.freqs"), "learned rotary positions, as in RoPE-ViT"),
+    (
+        lambda s: f"{FIRST}norm1.weight" in s and f"{FIRST}norm1.bias" not in s,
+        "RMS norms, as in AIMv2 and Sapiens",
+    ),
+    (
+        lambda s: f"{FIRST}attn.q_bias" in s and "pos_embed" in s and gated(s),
+        "rotary positions beside learned ones, as in EVA-02",
+    ),
+    (
+        lambda s: f"{FIRST}attn.q_bias" in s and width(s) == 1792,
+        "norms after attention and MLP, as in EVA-02-CLIP-E",
+    ),
+    (
+        lambda s: (
+            "norm_pre.weight" in s
+            and ("attn_pool.latent" in s or "norm.weight" not in s or f"{FIRST}ls1.gamma" in s)
+        ),
+        "rotary positions beside learned ones, as in Perception Encoder",
+    ),
+    (
+        lambda s: "reg_token" in s and "cls_token" in s and not _normed(s),
+        "registers without a last norm, as in C-RADIO",
+    ),
+)
+# What a plain Vision Transformer without a configuration may be as well.
+AMBIGUOUS: tuple[tuple[Callable[[Shapes], bool], str], ...] = (
+    (
+        lambda s: (
+            "fc_norm.weight" in s
+            and not any(n in s for n in ("cls_token", f"{FIRST}ls1.gamma", f"{FIRST}attn.qkv.bias"))
+        ),
+        "as in vit_base_patch16_rpn_224, whose norms follow attention and MLP",
+    ),
+)
+
+
+def _normed(shapes: Shapes) -> bool:
+    return "norm.weight" in shapes or "fc_norm.weight" in shapes
+
+
+def check_content(path: object, shapes: Shapes, certain: bool) -> None:
+    """Refuse families that only their tensors tell from those that our model represents.
+
+    Args:
+        path: for messages
+        shapes: by timm's names
+        certain: a supported architecture is known, so that doubtful layouts are its own
+
+    Raises:
+        WeightsError: the first reason.
+    """
+    for found, why in BEYOND:
+        if found(shapes):
+            raise WeightsError(f"{path}: unsupported model: it has {why}")
+    for found, why in () if certain else AMBIGUOUS:
+        if found(shapes):
+            raise WeightsError(
+                f"{path} may be another model, {why}: give --name with the model's name in timm"
+            )
+
+
+def facts_by_content(source: Source, shapes: Shapes, certain: bool) -> Facts:
+    """Return what the tensors say of the fields that they do not show.
+
+    Args:
+        source: whose tensors may be read
+        shapes: by timm's names, and by the file's own
+        certain: the architecture is known, so that no tensor need be read
+    """
+    usual = USUAL_HEADS.get(width(shapes))
+    facts = Facts().put(Origin.ASSUMED, {"heads": usual} if usual else {})
+    facts.put(
+        Origin.ASSUMED,
+        {
+            "gelu": "exact", "norm_eps": 1e-6, "interpolation": "bicubic", "crop": 0.875,
+            "resampling": "bicubic", **IMAGENET,
+        },
+    )  # fmt: skip
+    for found, every, most in FAMILIES:
+        if found(shapes):
+            return facts.put(Origin.FAMILY, every).put(Origin.ASSUMED, most)
+    if rotary(shapes):
+        facts.put(Origin.FAMILY, {"norm_eps": 1e-5, "gelu": "exact", "positions": "rope"})
+        facts.put(Origin.ASSUMED, {"crop": 1.0})
+        if heads := DINOV3_HEADS.get(width(shapes)):
+            facts.put(Origin.FAMILY, {"heads": heads})
+        own = "storage_tokens" in shapes  # its own files, which use the class token
+        facts.put(Origin.FAMILY if own else Origin.ASSUMED, {"pool": "token" if own else "mean"})
+    elif width(shapes) == 1536 and gated(shapes):  # DINOv2's giant; SigLIP's has 16
+        facts.put(Origin.FAMILY, {"heads": 24})
+    elif not certain and width(shapes) == 384 and _is_moco(source, shapes):
+        facts.put(Origin.FAMILY, {"heads": 12, "gelu": "exact", "norm_eps": 1e-6})
+    return facts
+
+
+def _table(shapes: Shapes) -> bool:
+    return any(name.endswith("relative_position_bias_table") for name in shapes)
+
+
+def _dino2(shapes: Shapes) -> bool:
+    return "mask_token" in shapes and f"{FIRST}ls1.gamma" in shapes and "pos_embed" in shapes
+
+
+PLAIN = {"gelu": "exact", "norm_eps": 1e-6}
+# What tells a family, its facts, and what differs between its releases.
+FAMILIES: tuple[tuple[Callable[[Shapes], bool], dict[str, Any], dict[str, Any]], ...] = (
+    (_table, PLAIN, {"crop": 0.9, "resampling": "antialiased", **INCEPTION}),  # BEiT, BEiT v2
+    (_has("norm_pre.weight"), {"norm_eps": 1e-5}, {"crop": 1.0, **OPENAI}),  # CLIP
+    (_has(f"{FIRST}attn.q_bias", "pos_embed"), PLAIN, {"crop": 0.9, **OPENAI}),  # EVA
+    (_has("attn_pool.latent"), {"norm_eps": 1e-6}, {"crop": 1.0, **INCEPTION}),  # SigLIP
+    (_has("dist_token"), {**PLAIN, "crop": 0.875, "interpolation": "bicubic", **IMAGENET}, {}),
+    (_has("decoder_pos_embed"), {**PLAIN, **IMAGENET}, {}),  # MAE
+    (_has("masked_embed"), {**PLAIN, **IMAGENET}, {}),  # iBOT
+)
+
+
+def _is_moco(source: Source, shapes: Shapes) -> bool:
+    """Recognize MoCo-v3's ViT-S, whose 12 heads are 32 wide, by its fixed positions.
+
+    Sines and cosines of rows, then of columns, with a zero row for the class token (vits.py of
+    facebookresearch/moco-v3).
+    """
+    shape = shapes.get("pos_embed", (0, 0, 0))
+    side = int((shape[1] - 1) ** 0.5) if len(shape) == 3 else 0
+    if "cls_token" not in shapes or side < 1 or side**2 != shape[1] - 1:
+        return False
+    stored = next(name for name in source.shapes if name.endswith("pos_embed"))
+    omega = 10_000 ** -(torch.arange(96, dtype=torch.float64) / 96)
+    places = torch.arange(side, dtype=torch.float64)[:, None] * omega
+    y, x = places.repeat_interleave(side, 0), places.repeat(side, 1)
+    table = torch.cat([y.sin(), y.cos(), x.sin(), x.cos()], 1).float()
+    return bool(torch.allclose(source.read(stored)[0, 1:], table, atol=1e-4))

@@ -1,0 +1,79 @@
+"""What is known of a file with timm's names beside its tensors' names and shapes.
+
+In this order: config.json, a checkpoint's record of the model that it was made of, the name that
+the user gives, what the tensors give away, and the usual values, which are only assumed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vitlab.images import Size
+from vitlab.models.config import config_of
+from vitlab.weights.formats.origins import Facts, Origin
+from vitlab.weights.formats.room import Hints
+from vitlab.weights.formats.timm import timm_config, timm_rules
+from vitlab.weights.formats.timm.timm_content import Shapes, check_content, facts_by_content
+from vitlab.weights.formats.timm.timm_record import record_of
+from vitlab.weights.source import Source
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known beside the tensors.
+
+    Attributes:
+        facts: fields of the configuration, with their origins
+        architecture: timm's name; empty if unknown
+        image_size: that the positions are for
+        arguments: of timm's constructor, to be compared with the model
+    """
+
+    facts: Facts
+    architecture: str = ""
+    image_size: Size | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+def known_of(source: Source, hints: Hints, shapes: Shapes) -> Known:
+    """Collect what is known of a file.
+
+    Args:
+        source: the file or folder
+        hints: of the user
+        shapes: of the tensors, by timm's names and by the file's own
+
+    Raises:
+        OptionError: the user's name is unknown.
+        WeightsError: a family that our model cannot represent, or a damaged config.json.
+    """
+    name, stem = hints.name, hints.name.partition(".")[0]
+    given = stem if timm_rules.known(stem) else ""
+    stored, record = timm_config.architecture_in(source.config), record_of(source)
+    architecture = given or stored or record.architecture
+    certain = bool(architecture)
+    if certain:
+        timm_rules.check_supported(architecture)
+    check_content(source.path, shapes, certain or bool(name))
+    facts = facts_by_content(source, shapes, certain)
+    if certain:
+        facts.put(Origin.NAME, {**timm_rules.implied(architecture), **record.instead})
+        facts.put(Origin.FAMILY, {"resampling": "antialiased"})
+        if timm_rules.rotary(architecture):
+            facts.put(Origin.NAME, {"positions": "rope"})
+        if architecture in timm_rules.VARY:
+            facts.put(Origin.ASSUMED, {k: facts.values[k] for k in ("mean", "std")})
+    elif name:
+        config = config_of(name)  # the papers' notation
+        facts.put(Origin.OPTION, {"heads": getattr(config, "heads", 1)})
+    size = timm_rules.size_in(architecture) if certain else None
+    if given and given != stored:  # the user knows better than the file
+        return Known(facts, architecture, size)
+    facts.put(Origin.FILE, record.fields)
+    facts.put(Origin.FILE, timm_config.recorded(source.path, source.config, hints.choices))
+    return Known(
+        facts,
+        architecture,
+        timm_config.recorded_size(source.config) or record.image_size or size,
+        record.arguments | timm_config.arguments_in(source.config),
+    )

@@ -44,6 +44,62 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"positions": "bias", "pool": "mean", "class_token": True, "norm_at": "pooled"},
     ),
     "bias, shared": ("ViT-Ti2x2/8", {"positions": "bias", "positions_at": "shared"}),
+    "bias and 1d": ("ViT-Ti2/8", {"positions": "1d+bias"}),
+    "EVA-02": (
+        "ViT-Ti2/8",
+        {
+            "positions": "1d+rope",
+            "rope_kind": "grid",
+            "rope_grid": 3,
+            "rope_base": 1e4,
+            "ffn": "swiglu",
+            "norm_inner_mlp": True,
+            "norm_inner_attention": True,
+        },
+    ),
+    "EVA-02-CLIP, enormous": ("ViT-Ti2x2/8", {"norm_order": "after", "layer_scale": 0.1}),
+    "Perception Encoder": (
+        "ViT-Ti2/8",
+        {
+            "positions": "1d+rope",
+            "rope_kind": "grid",
+            "rope_grid": 7,
+            "rope_offset": 1.0,
+            "pre_norm": True,
+            "pool": "attention",
+            "pool_heads": 8,
+            "pool_mlp": 50,
+            "pool_prefix": True,
+            "class_token": True,
+        },
+    ),
+    "RoPE-ViT, axial": ("ViT-Ti2/8", {"positions": "rope", "rope_kind": "grid", "registers": 2}),
+    "RoPE-ViT, mixed": ("ViT-Ti2x2/8", {"positions": "rope", "rope_kind": "mixed"}),
+    "RoPE-ViT, mixed and 1d": ("ViT-Ti2/8", {"positions": "1d+rope", "rope_kind": "mixed"}),
+    "AIMv2": (
+        "ViT-Ti2/8",
+        {
+            "norm": "rms",
+            "stem_norm": "layer",
+            "pool": "mean",
+            "ffn": "swiglu",
+            "bias": False,
+            "qkv_bias": False,
+            "norm_eps": 1e-5,
+        },
+    ),
+    "BEiT-3": (
+        "ViT-Ti2x2/8",
+        {
+            "norm_inner_attention": True,
+            "norm_inner_mlp": True,
+            "pool": "mean",
+            "class_token": True,
+            "norm_at": "pooled",
+        },
+    ),
+    "ViT-5": ("ViT-Ti2x2/8", {"norm": "rms", "qk_norm": True, "norm_inner_mlp": True}),
+    "mean of all": ("ViT-Ti2/8", {"pool": "mean", "registers": 2, "pool_prefix": True}),
     "CLIP": ("ViT-Ti2/8", {"pre_norm": True, "stem_bias": False, "gelu": "quick"}),
     "token and mean": ("ViT-Ti2/8", {"pool": "both", "registers": 2, "gelu": "tanh"}),
     "prefix": ("ViT-Ti2/8", {"pool": "prefix", "registers": 1, "class_token": True}),
@@ -117,6 +173,9 @@ def test_fused_equals_unfused(case: str) -> None:
                 fused.attention_maps(images), model.attention_maps(images), strict=True
             ):
                 assert (ours - theirs).abs().max() < 1e-5
+    if model.config.kind == "vit" and model.config.norm_order == "after":
+        assert fused.state_dict().keys() == model.state_dict().keys()  # nothing to fold
+        return
     with pytest.raises(ValueError, match="cannot save a fused model"):
         vitlab.save(fused, "somewhere")
 
@@ -302,7 +361,14 @@ def test_positions_resize_as_interpolation_does(resampling: Any) -> None:
     torch.testing.assert_close(constant, torch.ones(1, 35, 3))
 
 
-@pytest.mark.parametrize("case", ["plain", "2d", "2d, every", "rope", "1d, every", "axial"])
+SIZED = (
+    "plain", "2d", "2d, every", "rope", "1d, every", "axial", "EVA-02", "RoPE-ViT, mixed and 1d",
+    "bias and 1d",
+)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:torch.searchsorted")
+@pytest.mark.parametrize("case", SIZED)
 def test_any_position_takes_another_image_size(case: str) -> None:
     model = a_model(case)
     import dataclasses
@@ -329,21 +395,31 @@ POSITIONS: dict[str, dict[str, Any]] = {
     "2d": {"positions_at": ["stem", "every", "shared"]},
     "relative": {"positions_at": ["stem", "every", "shared"]},
     "bias": {"positions_at": ["stem", "shared"], "registers": [0]},
-    "rope": {"rope_base": [100.0, 10000.0]},
+    "rope": {"rope_base": [100.0, 10000.0], "rope_kind": ["image", "grid", "mixed"]},
+    "1d+rope": {"rope_kind": ["grid"], "rope_grid": [0, 4], "rope_offset": [0.0, 1.0]},
+    "1d+bias": {"positions_at": ["stem", "shared"], "registers": [0]},
 }
 POOLS: dict[str, dict[str, Any]] = {
     "token": {"norm_at": ["tokens", "pooled", "none"]},
-    "mean": {"norm_at": ["tokens", "pooled", "none"], "class_token": [None, True]},
+    "mean": {
+        "norm_at": ["tokens", "pooled", "none"], "class_token": [None, True],
+        "pool_prefix": [False, True],
+    },
     "both": {"norm_at": ["tokens", "none"]},
     "prefix": {"class_token": [True]},
-    "attention": {"queries": [1, 3], "class_token": [None, True]},
-}
+    "attention": {
+        "queries": [1, 3], "class_token": [None, True], "pool_prefix": [False, True],
+        "pool_heads": [0, 2, 8], "pool_mlp": [0, 7],
+    },
+}  # fmt: skip
 FREE: dict[str, Any] = {
     "width": [32, 64], "depth": [1, 2], "heads": [1, 2, 4], "mlp": [1, 24, 40],
     "branches": [1, 2, 3], "channels": [1, 3], "registers": [0, 1, 2], "layer_scale": [0.0, 0.1],
     "pre_logits": [0, 9], "pre_norm": [False, True], "qkv_bias": [False, True],
     "bias": [False, True], "qk_norm": [False, True], "ffn": ["mlp", "swiglu"],
-    "gelu": ["exact", "tanh", "quick"], "norm_eps": [1e-6, 0.1],
+    "gelu": ["exact", "tanh", "quick"], "norm_eps": [1e-6, 0.1], "norm": ["layer", "rms"],
+    "norm_order": ["before", "after"], "norm_inner_attention": [False, True],
+    "norm_inner_mlp": [False, True],
 }  # fmt: skip
 
 
@@ -381,12 +457,12 @@ def test_random_configurations(config: ViTConfig) -> None:
     assert price.macs - norms == counted_macs(model, config.channels, config.size)
     own = ("pre_norm", "norm", "head.norm")
     found = [
-        name
+        module.normalized_shape[0]
         for name, module in model.named_modules()
-        if isinstance(module, nn.LayerNorm)
+        if isinstance(module, nn.LayerNorm | nn.RMSNorm)
         and (name in own or (name.startswith("blocks.") and name.endswith(".norm")))
     ]
-    assert norms == len(found) * config.tokens * config.width
+    assert norms == sum(found) * config.tokens
     assert ViTConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
     stated = shape_of(config.name)
     assert all(getattr(config, key) == value for key, value in stated.items() if key in SHAPE)
@@ -425,12 +501,34 @@ IMPOSSIBLE = {
     },
     "queries=3 applies only with pool=attention": {"queries": 3},
     "queries must be at least 1, not 0": {"queries": 0},
-    "positions_at=every applies only with positions=1d, 2d, bias or relative": {
+    "positions_at=every applies only with positions=1d, 1d+bias, 2d, bias or relative": {
         "positions": "rope", "positions_at": "every",
     },
     "positions=rope needs a head width (width / heads) that is a multiple of 4, not 6": {
         "positions": "rope", "width": 12, "heads": 2,
     },
+    "positions=1d+rope needs a head width (width / heads) that is a multiple of 4, not 6": {
+        "positions": "1d+rope", "width": 12, "heads": 2,
+    },
+    "positions=1d+bias has no offset for registers: set registers=0": {
+        "positions": "1d+bias", "registers": 2,
+    },
+    "positions=1d+bias has a table per block with positions_at=stem, and one table": {
+        "positions": "1d+bias", "positions_at": "every",
+    },
+    "rope_kind=grid applies only with positions=1d+rope or rope": {"rope_kind": "grid"},
+    "rope_grid=16 applies only with rope_kind=grid": {
+        "positions": "rope", "rope_kind": "mixed", "rope_grid": 16,
+    },
+    "rope_offset=1.0 applies only with rope_kind=grid": {
+        "positions": "rope", "rope_offset": 1.0,
+    },
+    "pool_heads=7 does not divide width=768: 6 or 8 would": {
+        "pool": "attention", "pool_heads": 7,
+    },
+    "pool_heads=8 applies only with pool=attention": {"pool_heads": 8},
+    "pool_mlp=8 applies only with pool=attention": {"pool_mlp": 8},
+    "pool_prefix=True applies only with pool=mean or attention": {"pool_prefix": True},
     "drop_path must be at least 0 and below 1, not 1.0": {"drop_path": 1.0},
     "registers must be at least 0, not -1": {"registers": -1},
 }  # fmt: skip

@@ -28,7 +28,9 @@ REFUSED: dict[str, dict[str, Any]] = {
     "classes must be a whole number at least 0, not 2.5": {"classes": 2.5},
     "registers must be a whole number at least 0, not 1.5": {"registers": 1.5},
     "pool must be one of token, mean, both, prefix, attention, not max": {"pool": "max"},
-    "positions must be one of 1d, 2d, bias, none, relative, rope, not '3d'": {"positions": "3d"},
+    "positions must be one of 1d, 1d+bias, 1d+rope, 2d, bias, none, relative, rope, not '3d'": {
+        "positions": "3d"
+    },
     "qk_norm must be True or False, not 1": {"qk_norm": 1},
     "dropout must be at least 0 and below 1, not 1.0": {"dropout": 1.0},
     "drop_path must be a number at least 0 and below 1, not nan": {"drop_path": float("nan")},
@@ -41,7 +43,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "pre_logits must be at least 0": {"pre_logits": -1},
     "pre_logits must be a whole number or True, at least 0, not 0.5": {"pre_logits": 0.5},
     "norm_eps must be above 0": {"norm_eps": 0.0},
-    "rope_base=50.0 applies only with positions=rope": {"rope_base": 50.0},
+    "rope_base=50.0 applies only with positions=1d+rope or rope": {"rope_base": 50.0},
     "drop_path_ramp=True applies only with drop_path": {"drop_path_ramp": True},
     "pool=token needs a class token: set class_token=True": {"class_token": False},
     "norm_at=pooled needs pool=token or mean, not both": {"norm_at": "pooled", "pool": "both"},

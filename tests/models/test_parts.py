@@ -50,6 +50,10 @@ def test_every_layer_norm_has_the_chosen_epsilon(choices: dict[str, Any]) -> Non
         ({"positions": "bias", "positions_at": "shared", "pool": "mean"}, {"positions.0.table"}),
         ({"positions": "none", "stem": "local", "pool": "mean"}, {"stem.places"}),
         ({"positions": "rope", "pool": "attention"}, {"head.attend.queries"}),
+        (
+            {"positions": "1d+rope", "rope_kind": "mixed", "pool": "mean"},
+            {"positions.0.added.table", "positions.0.inner.freqs", "positions.1.inner.freqs"},
+        ),
     ],
 )
 def test_what_is_added_to_tokens_is_not_decayed(choices: dict[str, Any], names: set[str]) -> None:
@@ -168,7 +172,16 @@ def test_images_of_other_dimensions_are_refused() -> None:
 
 def test_every_kind_has_a_name_and_uses_options_that_exist() -> None:
     assert list(kinds("stem")) == ["conv", "hmlp", "linear", "local", "resnet"]
-    assert list(kinds("positions")) == ["1d", "2d", "bias", "none", "relative", "rope"]
+    assert list(kinds("positions")) == [
+        "1d",
+        "1d+bias",
+        "1d+rope",
+        "2d",
+        "bias",
+        "none",
+        "relative",
+        "rope",
+    ]
     for field in ("stem", "positions"):
         for kind in kinds(field).values():
             assert all(hasattr(ViTConfig, option) for option in kind.uses)

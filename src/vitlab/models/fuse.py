@@ -13,10 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.models.encoder.block import Block, Branch
+from vitlab.models.encoder.attention import Attention, HeadNorms
+from vitlab.models.encoder.block import MLP, Block, Branch
 from vitlab.models.encoder.layout import Layout
+from vitlab.models.layers import NORMS
 
 Module = TypeVar("Module", bound=nn.Module)
+Norm = nn.LayerNorm | nn.RMSNorm
 
 
 @torch.no_grad()
@@ -25,12 +28,12 @@ def fuse(model: Module) -> Module:
 
     Norms and LayerScale are folded into the dense layers after and before them, parallel branches
     become one wide computation, batch norm goes into the stem's convolutions with its running
-    statistics, and standardized convolutions store their standardized kernels. The copy cannot be
-    trained or saved.
+    statistics, and standardized convolutions store their standardized kernels. Blocks with their
+    norms after attention and MLP stay as they are. The copy cannot be trained or saved.
     """
     fused = copy.deepcopy(model).eval().requires_grad_(False)
     for name, module in list(fused.named_modules()):
-        if isinstance(module, Block):
+        if isinstance(module, Block) and not module.attention[0].after:
             fused.set_submodule(name, FusedBlock(module))
         elif callable(fold := getattr(module, "fuse", None)):  # a part that knows how itself
             fold()
@@ -45,56 +48,84 @@ class FusedBlock(nn.Module):
 
     def __init__(self, block: Block) -> None:
         super().__init__()
-        self.eps = block.attention[0].norm.eps
+        self.unit: nn.Module = UnitNorm(block.attention[0].norm)
         attention = [branch.body for branch in block.attention]
-        self.attention, self.mlp = attention[0], block.mlp[0].body
+        mlp = [branch.body for branch in block.mlp]
+        self.attention, self.mlp = attention[0], mlp[0]
         if self.attention.norms is not None:
-            self.attention.norms = WideHeadNorms(block.attention)
+            self.attention.norms = WideHeadNorms(attention)
         self.attention.qkv = _inwards(block.attention, [each.qkv for each in attention], 3)
         self.attention.project = _outwards(block.attention, [each.project for each in attention])
         self.attention.heads *= len(attention)
-        mlp, gates = [branch.body for branch in block.mlp], 2 if self.mlp.gated else 1
+        gates = 2 if self.mlp.gated else 1
         self.mlp.expand = _inwards(block.mlp, [each.expand for each in mlp], gates)
         self.mlp.contract = _outwards(block.mlp, [each.contract for each in mlp])
+        inner: tuple[Attention | MLP, ...] = (self.attention, self.mlp)
+        for body in inner:
+            if isinstance(body.norm, NORMS):
+                body.norm = UnitNorm(body.norm, len(attention))
 
     def forward(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
         """Transform tokens: (B, N, D) -> (B, N, D)."""
-        tokens = tokens + self.attention(unit_norm(tokens, self.eps), layout)
-        return tokens + self.mlp(unit_norm(tokens, self.eps))
+        tokens = tokens + self.attention(self.unit(tokens), layout)
+        return tokens + self.mlp(self.unit(tokens))
 
     def attention_weights(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
         """Return each head's attention at the block's input: (B, branches * heads, N, N)."""
-        return self.attention.weights(unit_norm(tokens, self.eps), layout)
+        return self.attention.weights(self.unit(tokens), layout)
+
+
+class UnitNorm(nn.Module):
+    """A norm without scale and shift, over each of some equal parts of the channels."""
+
+    def __init__(self, norm: Norm, parts: int = 1) -> None:
+        super().__init__()
+        self.eps, self.parts = norm.eps, parts
+        self.rms = isinstance(norm, nn.RMSNorm)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Normalize (…, channels)."""
+        split = tokens.unflatten(-1, (self.parts, -1)) if self.parts > 1 else tokens
+        if self.rms:
+            unit = F.rms_norm(split, split.shape[-1:], None, self.eps)
+        else:
+            unit = F.layer_norm(split, split.shape[-1:], None, None, self.eps or 0.0)
+        return unit.flatten(-2) if self.parts > 1 else unit
 
 
 class WideHeadNorms(nn.Module):
     """The head norms of several branches, each head with those of its own branch."""
 
-    q_weight: Tensor
-    q_bias: Tensor
-    k_weight: Tensor
-    k_bias: Tensor
-
-    def __init__(self, branches: Sequence[Branch[Any]]) -> None:
+    def __init__(self, attention: Sequence[Attention]) -> None:
         super().__init__()
-        first = branches[0].body
-        self.eps = first.norms.q.eps
+        norms = [each.norms for each in attention if isinstance(each.norms, HeadNorms)]
+        self.unit = UnitNorm(norms[0].q)
         for which in ("q", "k"):
-            norms = [getattr(branch.body.norms, which) for branch in branches]
             for name in ("weight", "bias"):
-                rows = torch.stack([getattr(norm, name) for norm in norms])
-                wide = rows.repeat_interleave(first.heads, 0)[:, None]  # (N h, 1, d)
-                self.register_buffer(f"{which}_{name}", wide)
+                own = [getattr(each, which) for each in norms]
+                if hasattr(own[0], name):  # an RMSNorm has no bias
+                    rows = torch.stack([getattr(norm, name) for norm in own])
+                    wide = rows.repeat_interleave(attention[0].heads, 0)[:, None]  # (N h, 1, d)
+                    self.register_buffer(f"{which}_{name}", wide)
 
     def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Normalize queries and keys, each (B, N h, T, d)."""
-        q = unit_norm(q, self.eps) * self.q_weight + self.q_bias
-        return q, unit_norm(k, self.eps) * self.k_weight + self.k_bias
+        return self._scaled(q, "q"), self._scaled(k, "k")
+
+    def _scaled(self, heads: Tensor, which: str) -> Tensor:
+        scaled = self.unit(heads) * getattr(self, f"{which}_weight")
+        shift = getattr(self, f"{which}_bias", None)
+        return scaled if shift is None else scaled + shift
 
 
-def unit_norm(tokens: Tensor, eps: float) -> Tensor:
-    """Apply LayerNorm without its scale and shift."""
-    return F.layer_norm(tokens, tokens.shape[-1:], None, None, eps)
+def _folded(norm: nn.Module, layer: nn.Linear) -> tuple[Tensor, Tensor | None]:
+    """Return weight and bias of layer(norm(x)) as a map of the unit-normalized x."""
+    if not isinstance(norm, NORMS):
+        return layer.weight, layer.bias
+    shift = getattr(norm, "bias", None)
+    biases = [layer.bias, None if shift is None else layer.weight @ shift]
+    there = [bias for bias in biases if bias is not None]
+    return layer.weight * norm.weight, torch.stack(there).sum(0) if there else None
 
 
 def _inwards(branches: Sequence[Branch[Any]], layers: list[nn.Linear], parts: int) -> nn.Linear:
@@ -105,20 +136,25 @@ def _inwards(branches: Sequence[Branch[Any]], layers: list[nn.Linear], parts: in
     """
     weights, biases = [], []
     for branch, layer in zip(branches, layers, strict=True):
-        shift = layer.weight @ branch.norm.bias
-        weights.append((layer.weight * branch.norm.weight).chunk(parts))
-        biases.append((shift if layer.bias is None else shift + layer.bias).chunk(parts))
-    weight = torch.cat([torch.cat(same) for same in zip(*weights, strict=True)])
-    return _dense(weight, torch.cat([torch.cat(same) for same in zip(*biases, strict=True)]))
+        weight, bias = _folded(branch.norm, layer)
+        weights.append(weight.chunk(parts))
+        biases += [] if bias is None else [bias.chunk(parts)]
+    wide = torch.cat([torch.cat(same) for same in zip(*weights, strict=True)])
+    shift = [torch.cat(same) for same in zip(*biases, strict=True)]
+    return _dense(wide, torch.cat(shift) if shift else None)
 
 
 def _outwards(branches: Sequence[Branch[Any]], layers: list[nn.Linear]) -> nn.Linear:
-    """Join scale * layer(x) of all branches into one map that sums them: (D, N inner)."""
+    """Join scale * layer(norm(x)) of all branches into one map that sums them: (D, N inner).
+
+    The norm, where there is one, is that within attention or MLP; x is unit-normalized by it.
+    """
     weights, biases = [], []
     for branch, layer in zip(branches, layers, strict=True):
-        scale = layer.weight.new_ones(()) if branch.scale is None else branch.scale
-        weights.append(layer.weight * scale[..., None])
-        biases += [] if layer.bias is None else [layer.bias * scale]
+        weight, bias = _folded(branch.body.norm, layer)
+        scale = weight.new_ones(()) if branch.scale is None else branch.scale
+        weights.append(weight * scale[..., None])
+        biases += [] if bias is None else [bias * scale]
     return _dense(torch.cat(weights, dim=1), torch.stack(biases).sum(0) if biases else None)
 
 

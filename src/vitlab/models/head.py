@@ -1,5 +1,6 @@
 """From tokens to class scores."""
 
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -8,7 +9,14 @@ from torch.nn import functional as F
 
 from vitlab.models.config import ViTConfig
 from vitlab.models.encoder.block import MLP
-from vitlab.models.layers import classifier, dense_macs, reset_classifier, reset_dense
+from vitlab.models.layers import (
+    classifier,
+    dense_macs,
+    norm_of,
+    reset_classifier,
+    reset_dense,
+    reset_norm,
+)
 
 
 class Head(nn.Module):
@@ -18,8 +26,7 @@ class Head(nn.Module):
         super().__init__()
         self.config = config
         self.attend = AttentionPool(config) if config.pool == "attention" else None
-        after = config.norm_at == "pooled"
-        self.norm = nn.LayerNorm(config.width, config.norm_eps) if after else nn.Identity()
+        self.norm = norm_of(config) if config.norm_at == "pooled" else nn.Identity()
         wide = config.pre_logits
         self.pre_logits = nn.Linear(config.pooled, wide) if wide else None
         self.classify = classifier(config)
@@ -28,8 +35,7 @@ class Head(nn.Module):
         """Draw the tanh layer LeCun-normal; the rest as `AttentionPool` and `reset_classifier`."""
         if self.attend is not None:
             self.attend.reset_parameters(generator)
-        if isinstance(self.norm, nn.LayerNorm):
-            self.norm.reset_parameters()
+        reset_norm(self.norm)
         if self.pre_logits is not None:
             reset_dense(self.pre_logits, generator)
         reset_classifier(self.classify, self.config, generator)
@@ -41,6 +47,8 @@ class Head(nn.Module):
 
     def _pooled(self, tokens: Tensor) -> Tensor:
         prefix, patches = tokens[:, : self.config.prefix], tokens[:, self.config.prefix :]
+        if self.config.pool_prefix:
+            patches = tokens
         if self.attend is not None:
             return self.attend(patches)
         match self.config.pool:
@@ -57,16 +65,17 @@ class Head(nn.Module):
         """Compute class scores: (…, features) -> (…, classes)."""
         return self.classify(features)
 
-    def macs(self, patches: int) -> int:
+    def macs(self) -> int:
         """Count multiply-adds but those of the norm."""
         layers = [layer for layer in (self.pre_logits, self.classify) if layer is not None]
-        pool = 0 if self.attend is None else self.attend.macs(patches)
+        pool = 0 if self.attend is None else self.attend.macs(self.config.seen)
         return pool + self.config.queries * dense_macs(*layers)
 
 
 class AttentionPool(nn.Module):
     """Learned queries attend to all patches, then an MLP (MAP head; Zhai et al., 2022).
 
+    Those of Perception Encoder have heads and an MLP of their own and see the class token too.
     One query gives one representation, (B, D); more of them are slots as in DETR, (B, queries, D).
     """
 
@@ -75,13 +84,14 @@ class AttentionPool(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.heads = config.heads
+        self.heads = config.pool_heads or config.heads
         self.queries = nn.Parameter(torch.empty(1, config.queries, config.width))
         self.q = nn.Linear(config.width, config.width)
         self.kv = nn.Linear(config.width, 2 * config.width)
         self.project = nn.Linear(config.width, config.width)
-        self.norm = nn.LayerNorm(config.width, config.norm_eps)
-        self.mlp = MLP(config)
+        self.norm = norm_of(config)
+        wide = config.pool_mlp or config.mlp
+        self.mlp = MLP(replace(config, mlp=wide, norm_inner_mlp=False))
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw Xavier-uniform throughout, the queries too, as big_vision starts them."""
@@ -94,7 +104,7 @@ class AttentionPool(nn.Module):
         self.mlp.reset_parameters(generator)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Pool patches: (B, N, D) -> (B, D), or (B, queries, D) for more than one query."""
+        """Pool tokens: (B, N, D) -> (B, D), or (B, queries, D) for more than one query."""
         q = self.q(self.queries).expand(len(tokens), -1, -1)
         q = q.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, h, queries, d)
         k, v = self.kv(tokens).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
@@ -103,9 +113,9 @@ class AttentionPool(nn.Module):
         slots = slots + self.mlp(self.norm(slots))
         return slots[:, 0] if slots.shape[1] == 1 else slots
 
-    def macs(self, patches: int) -> int:
+    def macs(self, tokens: int) -> int:
         """Count multiply-adds but those of the norm."""
         queries, width = self.queries.shape[1:]
-        scores = 2 * queries * patches * width
-        dense = queries * dense_macs(self.q, self.project) + patches * dense_macs(self.kv)
+        scores = 2 * queries * tokens * width
+        dense = queries * dense_macs(self.q, self.project) + tokens * dense_macs(self.kv)
         return dense + scores + self.mlp.macs(queries)

@@ -9,14 +9,27 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitlab.models.config import ModelConfig
+from vitlab.models.config import ModelConfig, ViTConfig
 
 Layer = TypeVar("Layer", bound=nn.Module)
+NORMS = (nn.LayerNorm, nn.RMSNorm)
 
 
 def modules(layers: Iterable[Layer]) -> Sequence[Layer]:
     """Return an `nn.ModuleList` that type checkers know the elements of."""
     return cast(Sequence[Layer], nn.ModuleList(layers))
+
+
+def norm_of(config: ViTConfig, width: int | None = None) -> nn.LayerNorm | nn.RMSNorm:
+    """Return a norm of the model's kind, over its width or that of a part of it."""
+    kind = nn.RMSNorm if config.norm == "rms" else nn.LayerNorm
+    return kind(config.width if width is None else width, eps=config.norm_eps)
+
+
+def reset_norm(norm: nn.Module) -> None:
+    """Start a norm as one without scale and shift; leave what stands in for a norm."""
+    if isinstance(norm, NORMS):
+        norm.reset_parameters()
 
 
 def reset_dense(dense: nn.Conv2d | nn.Linear, generator: torch.Generator | None = None) -> None:

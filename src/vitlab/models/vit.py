@@ -1,6 +1,5 @@
 """The Vision Transformer, on one page."""
 
-import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -13,7 +12,7 @@ from vitlab.models.encoder.attention import Axis
 from vitlab.models.encoder.block import Block, drop_rates
 from vitlab.models.encoder.layout import Layout
 from vitlab.models.head import Head
-from vitlab.models.layers import modules, params_of
+from vitlab.models.layers import NORMS, modules, norm_of, params_of, reset_norm
 from vitlab.models.model import Model, Part
 from vitlab.models.positions.positions import Positions, scheme_of
 from vitlab.models.stems.stem import stem_of
@@ -40,13 +39,10 @@ class VisionTransformer(Model):
     def build(self) -> None:
         """Create the modules that the configuration names."""
         config, width, registers = self.config, self.config.width, self.config.registers
-        scheme = scheme_of(config)
         self.stem = stem_of(config)(config)
         self.token = nn.Parameter(torch.empty(1, 1, width)) if config.has_token else None
         self.registers = nn.Parameter(torch.empty(1, registers, width)) if registers else None
-        self.positions: Sequence[Positions] = modules(
-            scheme(config) for _ in range(scheme.tables(config))
-        )
+        self.positions: Sequence[Positions] = modules(scheme_of(config).of_layers(config))
         self.dropout = nn.Dropout(config.dropout)
         self.pre_norm = self._norm(config.pre_norm)
         axes: tuple[Axis, ...] = ("row", "column") if config.attention == "axial" else (None,)
@@ -57,7 +53,7 @@ class VisionTransformer(Model):
         self.head = Head(config)
 
     def _norm(self, wanted: bool) -> nn.Module:
-        return nn.LayerNorm(self.config.width, self.config.norm_eps) if wanted else nn.Identity()
+        return norm_of(self.config) if wanted else nn.Identity()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw every weight, as the official code does; each part describes its own."""
@@ -71,8 +67,7 @@ class VisionTransformer(Model):
         for block in self.blocks:
             block.reset_parameters(generator)
         for norm in (self.pre_norm, self.norm):
-            if isinstance(norm, nn.LayerNorm):
-                norm.reset_parameters()
+            reset_norm(norm)
         self.head.reset_parameters(generator)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -185,7 +180,8 @@ class VisionTransformer(Model):
         mixing = params_of(*(branch.body for branch in mlp))
         within = config.branches * sum(self.positions[table].macs() for table in self._tables())
         outer = [self.pre_norm, self.norm, self.head.norm]
-        norms = len(attention) + len(mlp) + sum(isinstance(each, nn.LayerNorm) for each in outer)
+        norms = [*outer, *(norm for block in self.blocks for norm in block.norms())]
+        normed = sum(each.normalized_shape[0] for each in norms if isinstance(each, NORMS))
         beside = params_of(*attention, *mlp, *outer) - attending - mixing  # with LayerScale
         stem = params_of(self.stem, *self.positions) + config.prefix * config.width
         head = params_of(self.head) - params_of(self.head.norm)
@@ -193,8 +189,8 @@ class VisionTransformer(Model):
             Part("stem", stem, self.stem.macs()),
             Part("attention", attending, sum(b.body.macs(tokens) for b in attention) + within),
             Part("MLP", mixing, sum(branch.body.macs(tokens) for branch in mlp)),
-            Part("norms", beside, norms * tokens * config.width),
-            Part("head", head, self.head.macs(math.prod(config.grid))),
+            Part("norms", beside, tokens * normed),
+            Part("head", head, self.head.macs()),
         )
 
     @classmethod

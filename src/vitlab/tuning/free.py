@@ -9,7 +9,7 @@ from vitlab.errors import OptionError
 from vitlab.models.model import Model
 
 Tune = Literal["all", "attention", "ffn", "head", "norms", "lora"]
-NORMS = (nn.LayerNorm, nn.GroupNorm, _BatchNorm)
+NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, _BatchNorm)
 
 
 def free_names(model: Model, tune: Tune) -> set[str]:

@@ -62,7 +62,8 @@ class ViTConfig(ModelConfig):
     positions: str = option(
         "1d",
         "none; 1d: learned, in raster order; 2d: learned rows and columns; relative: 1-D offsets "
-        "as extra attention; bias: a learned bias per 2-D offset and head (BEiT); rope: rotary",
+        "as extra attention; bias: a learned bias per 2-D offset and head (BEiT); rope: rotary; "
+        "1d+bias, 1d+rope: both",
         choices=lambda: used_options("positions"),
     )
     positions_at: Literal["stem", "every", "shared"] = option(
@@ -79,7 +80,21 @@ class ViTConfig(ModelConfig):
         "(Google), bicubic (DeiT), antialiased bicubic (timm), or bicubic by DINOv2's factor, "
         "without or with antialiasing",
     )
-    pre_norm: bool = option(False, "put a LayerNorm between positions and encoder (CLIP)")
+    norm: Literal["layer", "rms"] = option(
+        "layer", "kind of every norm: LayerNorm, or RMSNorm, which has no mean and no shift (AIMv2)"
+    )
+    norm_order: Literal["before", "after"] = option(
+        "before",
+        "where a block's norms are: before attention and MLP, or after each of them, on what is "
+        "added to the tokens (EVA-02-CLIP's largest)",
+    )
+    norm_inner_attention: bool = option(
+        False, "put a norm before the last layer of attention (BEiT-3, EVA-02-CLIP)"
+    )
+    norm_inner_mlp: bool = option(
+        False, "put a norm before the last layer of each MLP (BEiT-3, EVA-02)"
+    )
+    pre_norm: bool = option(False, "put a norm between positions and encoder (CLIP)")
     class_token: bool | None = option(None, "have a class token (None: if the pool needs one)")
     pool: Literal["token", "mean", "both", "prefix", "attention"] = option(
         "token",
@@ -94,6 +109,23 @@ class ViTConfig(ModelConfig):
         "learned queries of attention pooling; several give one output each",
         at_least(1),
         only=when("pool", "attention"),
+    )
+    pool_heads: int = option(
+        0,
+        "heads of attention pooling (0: those of the encoder); they must divide the width",
+        at_least(0),
+        only=when("pool", "attention"),
+    )
+    pool_mlp: int = option(
+        0,
+        "hidden units of the MLP of attention pooling (0: mlp)",
+        at_least(0),
+        only=when("pool", "attention"),
+    )
+    pool_prefix: bool = option(
+        False,
+        "pool class token and registers together with the patches",
+        only=when("pool", "mean", "attention"),
     )
     pre_logits: int | Literal[True] = option(
         0,
@@ -122,7 +154,7 @@ class ViTConfig(ModelConfig):
     )
     qkv_bias: bool = option(True, "give queries, keys and values biases")
     bias: bool = option(True, "give the other dense layers of a block biases")
-    qk_norm: bool = option(False, "put a LayerNorm on queries and keys, over each head's channels")
+    qk_norm: bool = option(False, "put a norm on queries and keys, over each head's channels")
     ffn: Literal["mlp", "swiglu"] = option(
         "mlp", "form of the MLP; the gate and value of swiglu have mlp units each"
     )
@@ -130,12 +162,30 @@ class ViTConfig(ModelConfig):
     gelu: Literal["exact", "tanh", "quick"] = option(
         "exact", "GELU: exact (erf), Google's tanh form, or CLIP's x * sigmoid(1.702 x)"
     )
-    norm_eps: float = option(1e-6, "epsilon of every LayerNorm", above(0))
+    norm_eps: float = option(1e-6, "epsilon of every norm", above(0))
+    rope_kind: Literal["image", "grid", "mixed"] = option(
+        "image",
+        "what rotary positions turn by: coordinates from -1 to 1 over the image (DINOv3), numbers "
+        "of rows and columns (EVA-02, Perception Encoder, RoPE-ViT), or those numbers times "
+        "learned frequencies of each block and head (RoPE-ViT, mixed)",
+        only=where_used("positions", "rope_kind"),
+    )
     rope_base: float = option(
         100.0,
-        "longest period of rotary positions, as a power base",
+        "longest period of rotary positions, as a power base; where frequencies are learned, of "
+        "their initial values",
         above(1),
         only=where_used("positions", "rope_base"),
+    )
+    rope_grid: int = option(
+        0,
+        "rows and columns of the grid that numbers are scaled to, so that another image size has "
+        "the same range of them (0: not scaled)",
+        at_least(0),
+        only=when("rope_kind", "grid"),
+    )
+    rope_offset: float = option(
+        0.0, "number of the first row and column", only=when("rope_kind", "grid")
     )
 
     def __post_init__(self) -> None:
@@ -208,6 +258,11 @@ class ViTConfig(ModelConfig):
         return self.prefix + math.prod(self.grid)
 
     @property
+    def seen(self) -> int:
+        """Tokens that the pool sees, where it is over more than the class token."""
+        return self.tokens if self.pool_prefix else math.prod(self.grid)
+
+    @property
     def placed(self) -> int:
         """Tokens that have a position: class token and patches, not the registers."""
         return self.tokens - self.registers
@@ -224,13 +279,14 @@ class ViTConfig(ModelConfig):
         return self.pre_logits or self.pooled
 
     def _check_sizes(self) -> None:
-        if self.width % self.heads:
-            near = [n for n in range(1, self.width + 1) if self.width % n == 0]
-            near = sorted(sorted(near, key=lambda n: abs(n - self.heads))[:2])
-            raise OptionError(
-                f"heads={self.heads} does not divide width={self.width}: "
-                f"{' or '.join(map(str, near))} would"
-            )
+        for name, heads in (("heads", self.heads), ("pool_heads", self.pool_heads or self.heads)):
+            if self.width % heads:
+                near = [n for n in range(1, self.width + 1) if self.width % n == 0]
+                near = sorted(sorted(near, key=lambda n: abs(n - heads))[:2])
+                raise OptionError(
+                    f"{name}={heads} does not divide width={self.width}: "
+                    f"{' or '.join(map(str, near))} would"
+                )
         self.check_size(self.size)
 
     def _check_pool(self) -> None:

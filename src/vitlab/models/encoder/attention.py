@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from vitlab.models.config import ViTConfig
 from vitlab.models.encoder.layout import Layout
-from vitlab.models.layers import dense_macs
+from vitlab.models.layers import dense_macs, norm_of, reset_norm
 
 Axis = Literal["row", "column"] | None
 
@@ -29,6 +29,7 @@ class Attention(nn.Module):
         )  # of images of the configuration's size, without positions
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)
         self.norms: nn.Module | None = HeadNorms(config) if config.qk_norm else None
+        self.norm: nn.Module = norm_of(config) if config.norm_inner_attention else nn.Identity()
         self.project = nn.Linear(config.width, config.width, bias=config.bias)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -40,13 +41,14 @@ class Attention(nn.Module):
                 nn.init.zeros_(bias)
         if isinstance(self.norms, HeadNorms):
             self.norms.reset_parameters()
+        reset_norm(self.norm)
 
     def forward(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
         """Let every token attend to all, or to its row or column: (B, N, D) -> (B, N, D)."""
         layout = layout or self.layout
         q, k, v, bias = self._heads(tokens, layout)
         gathered = attend(q, k, v, bias).transpose(1, 2).flatten(2)  # heads side by side
-        return self.project(unfold(gathered, self.axis, layout.grid, len(tokens)))
+        return self.project(self.norm(unfold(gathered, self.axis, layout.grid, len(tokens))))
 
     def weights(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
         """Return the attention that `forward` pays: (B, N, D) -> (B, h, N, N), rows sum to 1."""
@@ -74,12 +76,12 @@ class Attention(nn.Module):
 
 
 class HeadNorms(nn.Module):
-    """LayerNorm of queries and of keys over each head's channels (Dehghani et al., ViT-22B)."""
+    """Norms of queries and of keys over each head's channels (Dehghani et al., ViT-22B)."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.q = nn.LayerNorm(config.width // config.heads, config.norm_eps)
-        self.k = nn.LayerNorm(config.width // config.heads, config.norm_eps)
+        self.q = norm_of(config, config.width // config.heads)
+        self.k = norm_of(config, config.width // config.heads)
 
     def reset_parameters(self) -> None:
         """Start as the identity."""

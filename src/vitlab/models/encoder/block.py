@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from vitlab.models.config import ViTConfig
 from vitlab.models.encoder.attention import Attention, Axis
 from vitlab.models.encoder.layout import Layout
-from vitlab.models.layers import dense_macs, modules
+from vitlab.models.layers import dense_macs, modules, norm_of, reset_norm
 
 
 class Block(nn.Module):
@@ -48,8 +48,13 @@ class Block(nn.Module):
 
     def attention_weights(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
         """Return each head's attention at the block's input: (B, branches * heads, N, N)."""
-        weights = [each.body.weights(each.norm(tokens), layout) for each in self.attention]
+        weights = [each.body.weights(each.entering(tokens), layout) for each in self.attention]
         return torch.cat(weights, dim=1)
+
+    def norms(self) -> list[nn.Module]:
+        """List the norms of branches, and those within attention and MLPs where there are any."""
+        attention = [norm for each in self.attention for norm in (each.norm, each.body.norm)]
+        return attention + [norm for each in self.mlp for norm in (each.norm, each.body.norm)]
 
     def macs(self, tokens: int) -> int:
         """Count multiply-adds but those of norms and positions."""
@@ -77,6 +82,7 @@ class MLP(nn.Module):
         self.expand = nn.Linear(config.width, wide, bias=config.bias)
         self.act = nn.SiLU() if self.gated else gelu(config)
         self.drop = nn.Dropout(config.dropout)
+        self.norm = norm_of(config, config.mlp) if config.norm_inner_mlp else nn.Identity()
         self.contract = nn.Linear(config.mlp, config.width, bias=config.bias)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -87,6 +93,7 @@ class MLP(nn.Module):
         for bias in (self.expand.bias, self.contract.bias):
             if bias is not None:
                 nn.init.normal_(bias, std=1e-6, generator=generator)
+        reset_norm(self.norm)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Transform each token by itself: (B, N, D) -> (B, N, D)."""
@@ -96,7 +103,7 @@ class MLP(nn.Module):
             hidden = self.act(gate) * value
         else:
             hidden = self.act(hidden)
-        return self.contract(self.drop(hidden))
+        return self.contract(self.norm(self.drop(hidden)))
 
     def macs(self, tokens: int) -> int:
         """Count multiply-adds."""
@@ -126,11 +133,15 @@ Body = TypeVar("Body", Attention, MLP)
 
 
 class Branch(nn.Module, Generic[Body]):
-    """One residual branch: drop(body(norm(tokens))) * scale, to be added to the tokens."""
+    """One residual branch: drop(body(norm(tokens))) * scale, to be added to the tokens.
+
+    With norm_order=after it is drop(norm(body(tokens))) * scale.
+    """
 
     def __init__(self, config: ViTConfig, body: Body, drop_path: float) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(config.width, config.norm_eps)
+        self.norm = norm_of(config)
+        self.after = config.norm_order == "after"
         self.body: Body = body
         self.start = config.layer_scale
         self.scale = nn.Parameter(torch.empty(config.width)) if config.layer_scale else None
@@ -159,8 +170,13 @@ class Branch(nn.Module, Generic[Body]):
         part = self._added(tokens[chosen], *layout) * (count / drawn)
         return torch.zeros_like(tokens, dtype=part.dtype).index_copy(0, chosen, part)
 
+    def entering(self, tokens: Tensor) -> Tensor:
+        """Return what the body sees of the block's input: (B, N, D) -> (B, N, D)."""
+        return tokens if self.after else self.norm(tokens)
+
     def _added(self, tokens: Tensor, *layout: Any) -> Tensor:
-        added = self.drop(self.body(self.norm(tokens), *layout))
+        added = self.body(self.entering(tokens), *layout)
+        added = self.drop(self.norm(added) if self.after else added)
         return added if self.scale is None else added * self.scale
 
 

@@ -34,11 +34,13 @@ class Bias(OwnOrShared):
         Inner.check(config)
         if config.positions_at == "every":
             raise OptionError(
-                "positions=bias has a table per block with positions_at=stem, and one table with "
-                "positions_at=shared: use one of these, not every"
+                f"positions={config.positions} has a table per block with positions_at=stem, and "
+                "one table with positions_at=shared: use one of these, not every"
             )
         if config.registers:
-            raise OptionError("positions=bias has no offset for registers: set registers=0")
+            raise OptionError(
+                f"positions={config.positions} has no offset for registers: set registers=0"
+            )
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Start at zero, as the official code does."""

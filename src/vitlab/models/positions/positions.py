@@ -5,7 +5,7 @@ position, then the patches in raster order, then any further tokens, which have 
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import ClassVar, Self
@@ -57,7 +57,7 @@ class Positions(Part, nn.Module):
         tensors: dict[str, Tensor] = dict(self.named_parameters())
         device = next(itertools.chain(self.parameters(), self.buffers()), torch.empty(0)).device
         with torch.device("meta"):
-            made = type(self)(config)
+            made = self.again(config)
         for name, tensor in self.resized(tensors, self.config, config).items():
             module, _, leaf = name.rpartition(".")
             owner = made.get_submodule(module)
@@ -68,6 +68,10 @@ class Positions(Part, nn.Module):
             setattr(made.get_submodule(module), leaf, torch.empty_like(buffer, device=device))
         made.refresh()
         return made.train(self.training)
+
+    def again(self, config: ViTConfig) -> Self:
+        """Return the same scheme for another image size, for the same blocks."""
+        return type(self)(config)
 
     def train(self, mode: bool = True) -> Self:
         """Switch between training and evaluation, and forget what was kept for other grids."""
@@ -83,6 +87,11 @@ class Positions(Part, nn.Module):
     def tables(config: ViTConfig) -> int:
         """Return the number of tables: 1, which all blocks share, or one per layer."""
         return 1
+
+    @classmethod
+    def of_layers(cls, config: ViTConfig) -> Sequence[Self]:
+        """Return the modules: one that all blocks share, or one per layer."""
+        return [cls(config) for _ in range(cls.tables(config))]
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw every weight, and compute every buffer."""

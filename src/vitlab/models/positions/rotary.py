@@ -3,7 +3,7 @@
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig
@@ -11,23 +11,30 @@ from vitlab.models.positions.positions import Inner
 
 
 class Rotary(Inner):
-    """Rotation of queries and keys by the patch's place (RoPE; 2-D as in DINOv3).
+    """Rotation of queries and keys by the patch's place (RoPE; Su et al., 2021, in 2-D).
 
-    Coordinates run from -1 to 1 over the image whatever the grid; a quarter of a head's channels
-    turns with the row, a quarter with the column, paired with the other half. Prefix tokens and
-    further ones are not turned. Nothing is learned.
+    A pair of channels, i and i + d/2 of a head's d, turns by one angle. Half of the pairs turn with
+    the row, half with the column, and the frequencies fall from pair to pair (DINOv3, EVA-02,
+    Perception Encoder, RoPE-ViT axial). With rope_kind=mixed every pair has learned frequencies
+    for both, in each head of each block (RoPE-ViT mixed; Heo et al., 2024). Prefix tokens and
+    further ones are not turned.
     """
 
     name = "rope"
-    uses = ("rope_base",)
+    uses = ("rope_base", "rope_kind")
+    undecayed = ("freqs",)
     cos: Tensor
     sin: Tensor
+    places: Tensor
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__(config)
-        shape = (math.prod(config.grid), config.width // config.heads)
-        self.register_buffer("cos", torch.empty(shape), persistent=False)
-        self.register_buffer("sin", torch.empty(shape), persistent=False)
+        patches, head = math.prod(config.grid), config.width // config.heads
+        mixed = config.rope_kind == "mixed"
+        self.freqs = nn.Parameter(torch.empty(2, config.heads, head // 2)) if mixed else None
+        for name in ("places",) if mixed else ("cos", "sin"):
+            shape = (2, patches) if mixed else (patches, head)
+            self.register_buffer(name, torch.empty(shape), persistent=False)
 
     @staticmethod
     def check(config: ViTConfig) -> None:
@@ -35,32 +42,85 @@ class Rotary(Inner):
         Inner.check(config)
         if (head := config.width // config.heads) % 4:
             raise OptionError(
-                f"positions=rope needs a head width (width / heads) that is a multiple of 4, "
-                f"not {head}"
+                f"positions={config.positions} needs a head width (width / heads) that is a "
+                f"multiple of 4, not {head}"
             )
 
+    @staticmethod
+    def tables(config: ViTConfig) -> int:
+        """Return the number of tables: one, or one per layer where frequencies are learned."""
+        return config.depth if config.rope_kind == "mixed" else 1
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the directions of learned frequencies, one per head, as the official code does."""
+        if self.freqs is not None:
+            size = 1 / self.periods(self.freqs.device)
+            turn = 2 * math.pi * torch.rand(len(self.freqs[0]), 1, generator=generator).to(size)
+            both = torch.cat([turn, turn + math.pi / 2], 1)[:, :, None]  # (h, 2, 1)
+            with torch.no_grad():
+                self.freqs[0] = (both.sin() * size).flatten(1)
+                self.freqs[1] = (both.cos() * size).flatten(1)
+        super().reset_parameters(generator)
+
+    def periods(self, device: torch.device) -> Tensor:
+        """Return the periods of a quarter of a head's channels, (d / 4)."""
+        width = self.config.width // self.config.heads
+        return self.config.rope_base ** torch.arange(0, 1, 4 / width, device=device)
+
     def refresh(self) -> None:
-        """Compute the angles, (patches, head width)."""
-        rows, columns = self.config.grid
-        device, width = self.cos.device, self.config.width // self.config.heads
-        y = 2 * (torch.arange(rows, device=device) + 0.5) / rows - 1
-        x = 2 * (torch.arange(columns, device=device) + 0.5) / columns - 1
-        places = torch.stack(torch.meshgrid(y, x, indexing="ij"), -1).flatten(0, 1)
-        exponent = torch.arange(0, 1, 4 / width, device=device)
-        angles = 2 * math.pi * places[:, :, None] / self.config.rope_base**exponent
+        """Compute the places of the patches, (2, N), or their angles, (N, head width)."""
+        if self.freqs is not None:
+            self.places = places(self.config, self.places.device)
+            return
+        device = self.cos.device
+        turns = 2 * math.pi if self.config.rope_kind == "image" else 1
+        angles = turns * places(self.config, device).T[:, :, None] / self.periods(device)
         angles = angles.flatten(1).tile(2)
         self.cos, self.sin = angles.cos(), angles.sin()
+
+    def waves(self) -> tuple[Tensor, Tensor]:
+        """Return cosine and sine of the angles: (N, d), or (h, N, d) for each head's own."""
+        if self.freqs is None:
+            return self.cos, self.sin
+        precise = torch.promote_types(self.freqs.dtype, torch.float32)
+        freqs, places = self.freqs.to(precise), self.places.to(precise)
+        rows, columns = places[:, None, :, None] * freqs[:, :, None]  # (2, h, N, d / 2)
+        angles = (rows + columns).tile(2)
+        return angles.cos(), angles.sin()
 
     def relate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Turn queries and keys, each (B, h, N, d)."""
         return self.turn(q), self.turn(k), None
 
     def turn(self, heads: Tensor) -> Tensor:
-        """Turn queries or keys (B, h, N, d) where they are of patches."""
+        """Turn queries or keys (B, h, N, d) where they are of patches.
+
+        Heads of several branches side by side turn alike, branch by branch.
+        """
+        cos, sin = (wave.to(heads.dtype) for wave in self.waves())
+        if cos.ndim == 3:
+            branches = heads.shape[1] // len(cos)
+            cos, sin = cos.repeat(branches, 1, 1), sin.repeat(branches, 1, 1)
         first = self.config.prefix
-        last = first + len(self.cos)
+        last = first + cos.shape[-2]
         before, patches, behind = heads[:, :, :first], heads[:, :, first:last], heads[:, :, last:]
         left, right = patches.chunk(2, -1)
-        cos, sin = self.cos.to(heads.dtype), self.sin.to(heads.dtype)
         turned = patches * cos + torch.cat([-right, left], -1) * sin
         return torch.cat([before, turned, behind], 2)
+
+
+def places(config: ViTConfig, device: torch.device) -> Tensor:
+    """Return the rows and columns of the patches as rotary positions count them, (2, N).
+
+    Numbers from rope_offset, perhaps scaled from the patches of the image to a grid of rope_grid;
+    or with rope_kind=image, from -1 to 1 over the image.
+    """
+    lines = []
+    for size in config.grid:
+        line = torch.arange(size, device=device)
+        if config.rope_kind == "image":
+            lines.append(2 * (line + 0.5) / size - 1)
+        else:
+            scale = config.rope_grid / size if config.rope_grid else 1.0
+            lines.append((line + config.rope_offset) * scale)
+    return torch.stack(torch.meshgrid(*lines, indexing="ij")).flatten(1)

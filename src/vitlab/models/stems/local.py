@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig
 from vitlab.models.encoder.block import Block
-from vitlab.models.layers import dense_macs, modules, reset_dense
+from vitlab.models.layers import dense_macs, modules, norm_of, reset_dense
 from vitlab.models.stems.stem import Stem
 
 
@@ -39,13 +39,14 @@ class LocalTransformer(Stem):
             patch=1,
             image_size=self.WORDS,
             gelu=config.gelu,
+            norm=config.norm,
             norm_eps=config.norm_eps,
             pool="mean",
         )
         self.blocks: Sequence[Block] = modules(Block(words) for _ in range(self.DEPTH))
-        self.norm_words = nn.LayerNorm(inner, config.norm_eps)
+        self.norm_words = norm_of(config, inner)
         self.project = nn.Linear(self.WORDS**2 * inner, config.width)
-        self.norm_tokens = nn.LayerNorm(config.width, config.norm_eps)
+        self.norm_tokens = norm_of(config)
 
     @staticmethod
     def check(config: ViTConfig) -> None:

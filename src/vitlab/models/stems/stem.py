@@ -52,7 +52,7 @@ class Convolutions(Stem):
         for layer in self.layers:
             if isinstance(layer, nn.Conv2d):
                 reset_dense(layer, generator)
-            elif isinstance(layer, nn.BatchNorm2d | ChannelNorm):
+            elif isinstance(layer, nn.BatchNorm2d | ChannelNorm | ChannelRMSNorm):
                 layer.reset_parameters()
 
     def forward(self, images: Tensor) -> Tensor:
@@ -78,6 +78,14 @@ class ChannelNorm(nn.LayerNorm):
         return super().forward(input.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
+class ChannelRMSNorm(nn.RMSNorm):
+    """RMSNorm over the channels of each place of a map, (B, C, H, W)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize each place by itself."""
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
 def norm(config: ViTConfig, channels: int) -> list[nn.Module]:
     """Return the stem's norm over some channels; an empty list for none."""
     match config.stem_norm:
@@ -86,7 +94,8 @@ def norm(config: ViTConfig, channels: int) -> list[nn.Module]:
         case "batch":
             return [nn.BatchNorm2d(channels)]
         case "layer":
-            return [ChannelNorm(channels, config.norm_eps)]
+            kind = ChannelRMSNorm if config.norm == "rms" else ChannelNorm
+            return [kind(channels, config.norm_eps)]
 
 
 def stem_of(config: ViTConfig) -> type[Stem]:

@@ -36,7 +36,8 @@ class Origin(StrEnum):
 
 # Fields that change the outputs but neither the names nor the shapes of the tensors.
 SILENT = (
-    "image_size", "heads", "gelu", "norm_eps", "pool", "positions", "positions_at", "rope_base",
+    "image_size", "heads", "gelu", "norm_eps", "norm_order", "pool", "pool_heads", "pool_prefix",
+    "positions", "positions_at", "rope_kind", "rope_base", "rope_grid", "rope_offset",
     "resampling", "resnet", "stem_act", "queries", "mean", "std", "interpolation", "crop", "fit",
 )  # fmt: skip
 # Fields that no output depends on: how weights start, and what only training does.
@@ -94,6 +95,8 @@ def _matters(config: ModelConfig, name: str) -> bool:
             return config.ffn == "mlp" or config.pool == "attention"
         if name == "pool":
             return config.classes > 0
+        if name == "rope_base":
+            return config.rope_kind != "mixed"  # else only how learned frequencies start
     return name != "resampling"  # of another image size, for which the model says it
 
 

@@ -157,7 +157,7 @@ def test_every_tensor_is_missed(kind: str, originals: dict[str, tuple[Path, Path
         ("transformers", {"registers": 2, "layer_scale": 0.1, "pool": "both"}),
         ("transformers", {"pool": "prefix", "registers": 1, "class_token": True}),
         ("transformers", {"positions": "bias", "pool": "mean", "class_token": True,
-                          "norm_at": "pooled", "layer_scale": 0.1, "qkv_bias": False}),
+                          "norm_at": "pooled", "layer_scale": 0.1}),
     ],
 )  # fmt: skip
 def test_no_part_of_other_families_goes_unmissed(

@@ -151,7 +151,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     ("timm", "ViT-Ti1/8", {"norm_eps": 1e-3}, "timm cannot represent norm_eps=0.001"),
     ("timm", "R26+ViT-Ti1/32", {}, "timm cannot represent resnet='google'"),
     ("timm", "BiT-R50x1", {}, "cannot represent BiT-R50x1"),
-    ("transformers", "ViT-Ti1/8", {"pool": "mean"}, "cannot represent pool=mean"),
+    ("transformers", "ViT-Ti1/8", {"pool": "mean", "registers": 1}, "cannot represent pool=mean"),
     ("transformers", "ViT-Ti1/8", {"stem": "hmlp"}, "cannot represent ViT-Ti1/8"),
     ("transformers", "ViT-Ti1/8", {"pool": "attention"}, "siglip_vision_model has no classifier"),
     (

@@ -69,7 +69,8 @@ def load(
     reading, tensors = _read(path, Hints(name, choices, image_size, part, tuple(drop)), base)
     for note in remarks(path, reading):
         logging.getLogger("vitlab").warning(note)
-    model = fitted(reading.config, tensors, classes, image_size, tuple(labels))
+    size = reading.image_size if image_size is None else image_size
+    model = fitted(reading.config, tensors, classes, size, tuple(labels))
     model.provenance = dict(reading.provenance or {})
     if on_hub or reading.provenance is None:
         model.provenance |= {"source": str(source)} | (describe(path) if on_hub else {})
@@ -198,7 +199,7 @@ def _attempts(source: str | Path, base: Base, above: tuple[Path, ...]) -> Iterat
     """The model there; then with the input size, and the zero head, that the base had."""
     path, _ = place_of(source, base.commit if str(source) == base.source else None)
     reading, tensors = _read(path, Hints(), None, above)
-    yield fitted(reading.config, tensors)
+    yield fitted(reading.config, tensors, image_size=reading.image_size)
     with suppress(UserError):  # not every model can be changed this way
         for classes in (None, base.classes):
             reading, tensors = _read(path, Hints(image_size=base.image_size), None, above)

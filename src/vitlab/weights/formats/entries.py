@@ -67,15 +67,19 @@ def stacked(ours: str, theirs: Iterable[str]) -> Entry:
     return Entry((ours,), names, lambda t: [torch.cat(t)], lambda t: list(t[0].chunk(len(names))))
 
 
-def without_key(ours: str, query: str, value: str) -> Entry:
+def without_key(ours: str, query: str, value: str, void: bool = False) -> Entry:
     """Map the bias of queries, keys and values in a format without one for keys.
 
-    A key's bias shifts all logits of a query by the same number, so it has no effect; ours is zero.
+    Args:
+        ours: queries, keys and values in one; that of keys is zero when it is read
+        query: the bias of queries
+        value: that of values
+        void: a key's bias has no effect in this model (`void_keys`), so that writing drops it
     """
 
     def write(tensors: list[Tensor]) -> list[Tensor]:
         q, k, v = tensors[0].chunk(3)
-        if not k.is_meta and k.any():
+        if not void and not k.is_meta and k.any():
             raise WeightsError(f"the format cannot represent a bias of keys, which {ours} has")
         return [q, v]
 

@@ -48,6 +48,8 @@ class Reading:
         exact: tensors keep the type they have in the file; else they become float32
         provenance: of the weights, where the format stores it
         base: the model that tensors without an entry come from; None if every one has an entry
+        image_size: that the model is used at, where the user does not say; None for that of the
+            configuration, which its positions have
     """
 
     format: str
@@ -59,6 +61,7 @@ class Reading:
     exact: bool = False
     provenance: dict[str, Any] | None = None
     base: Base | None = None
+    image_size: Size | None = None
 
 
 @dataclass(frozen=True)

@@ -117,12 +117,21 @@ def encoder(config: ViTConfig, names: Names) -> list[Entry]:
     return table
 
 
+def void_keys(config: ViTConfig) -> bool:
+    """Return whether a bias of keys has no effect.
+
+    It adds the same number to all logits of a query, which the softmax takes out again, unless
+    keys are normalized or turned after it.
+    """
+    return not config.qk_norm and "rope" not in config.positions
+
+
 def _attention(config: ViTConfig, names: Names, ours: str, theirs: str) -> list[Entry]:
     qkv, first = f"{ours}.qkv", theirs + names.qkv[0]
     table = [stacked(f"{qkv}.weight", [f"{theirs}{name}.weight" for name in names.qkv])]
     if config.qkv_bias and names.biases:
         query, value = (theirs + name for name in names.biases)
-        table.append(without_key(f"{qkv}.bias", query, value))
+        table.append(without_key(f"{qkv}.bias", query, value, void_keys(config)))
     elif config.qkv_bias and names.mask:
         table.append(masked(f"{qkv}.bias", (f"{first}.bias", theirs + names.mask)))
     elif config.qkv_bias:

@@ -7,16 +7,22 @@ from typing import Any
 import torch
 
 from vitlab.errors import WeightsError
+from vitlab.images import Size
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.entries import Entry
+from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.room import Hints, Reading, Writing, cannot
-from vitlab.weights.formats.transformers.families import (
-    FAMILIES,
-    Family,
-    read_fields,
-    write_content,
+from vitlab.weights.formats.transformers.config_keys import DEFAULTS, completed
+from vitlab.weights.formats.transformers.families import FAMILIES
+from vitlab.weights.formats.transformers.family import Content, Family, Stated
+from vitlab.weights.formats.transformers.family_reading import read_fields
+from vitlab.weights.formats.transformers.family_writing import write_content
+from vitlab.weights.formats.transformers.processor import (
+    Preparation,
+    read_processor,
+    write_processor,
 )
-from vitlab.weights.formats.transformers.processor import read_processor, write_processor
+from vitlab.weights.formats.transformers.towers import Backbone, backbone_of
 from vitlab.weights.formats.transformers.transformers_names import NAME, entries
 from vitlab.weights.sharded import CONFIG, PREPROCESSOR
 from vitlab.weights.source import Source
@@ -24,7 +30,18 @@ from vitlab.weights.source import Source
 LEFT_OUT = {
     r".*(mask_token|position_ids|relative_position_index)|(.*\.)?rope_embeddings\..*": "not needed",
     r"decoder\..*|lm_head\..*": "for pre-training alone",
-    r"text_model\..*|text_projection\..*|logit_(scale|bias)": "of the text model",
+    r"(decode_head|auxiliary_head|fpn\d)\..*": "of semantic segmentation",
+}
+# Suffixes of classes whose outputs our model has; of others only the backbone is read.
+CLASSIFIERS = ("ForImageClassification", "ForImageClassificationWithTeacher")
+KNOWN = (
+    *CLASSIFIERS, "Model", "WithProjection", "ForMaskedImageModeling", "ForPreTraining",
+    "Backbone", "ForSemanticSegmentation", "ForImageSegmentation", "ForConditionalGeneration",
+)  # fmt: skip
+TOLD = {
+    "ForSemanticSegmentation": "segmentation head",
+    "ForImageSegmentation": "segmentation decoder",
+    "Backbone": "choice of stages",
 }
 
 
@@ -34,59 +51,139 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     Raises:
         WeightsError: an unsupported family, or one of its tensors is missing.
     """
-    content, model_type = source.config, source.config.get("model_type")
-    if source.kind == "npz" or not isinstance(model_type, str) or "architecture" in content:
+    if source.kind == "npz" or not isinstance(source.config.get("model_type"), str):
         return None
-    if isinstance(content.get("vision_config"), dict):  # CLIP and SigLIP with their text model
-        content = content["vision_config"]
-        model_type = content.get("model_type", f"{model_type}_vision_model")
-    if model_type not in FAMILIES:
+    if "architecture" in source.config:  # timm's, whose wrapper in transformers reads it too
+        return None
+    found = backbone_of(source)
+    family, architecture = found.family, _architecture(source.config)
+    classifies = "/classifier.weight" in found.names or architecture.endswith(CLASSIFIERS)
+    shapes = {short: source.shapes[name] for short, name in found.names.items()}
+    content = completed(family.model_type, found.content)
+    stated = Stated(content, shapes, classifies, found.projection)
+    facts = read_fields(family, stated, found.content)
+    facts.origins["pool"] = _pool_origin(source.config, architecture)
+    prepared = read_processor(source.preprocessor, family)
+    facts.values |= prepared.facts.values
+    facts.origins |= prepared.facts.origins
+    notes = [*_told(source.config, architecture), *prepared.notes]
+    whole = _whole_patches(facts, notes)
+    facts.put(Origin.FILE, _labels(source.config, facts.values["classes"]))
+    config = ViTConfig(**(facts.values | hints.choices))
+    size, more = _used_at(config, whole, prepared, family, hints)
+    if family.square and config.size[0] != config.size[1]:
         raise WeightsError(
-            f"{source.path}: unsupported model_type {model_type} of {NAME}; supported: "
-            f"{', '.join(sorted(FAMILIES))}"
+            f"{source.path}: transformers' {family.model_type} takes square images, not "
+            f"image_size={config.image_size}"
         )
-    family = FAMILIES[model_type]
-    prefix = _prefix(source, family)
-    shapes = {n.removeprefix(prefix): s for n, s in source.shapes.items() if n.startswith(prefix)}
-    outside = (n for n in source.shapes if not prefix or not n.startswith(prefix))
-    shapes |= {f"/{name}": source.shapes[name] for name in outside}
-    fields = read_fields(model_type, content, shapes) | _labels(source.config)
-    fields |= read_processor(source.preprocessor, family.prepared)
-    config = ViTConfig(**(fields | hints.choices))
-    left_out = {f"{re.escape(prefix)}({p})": why for p, why in LEFT_OUT.items()} | LEFT_OUT
-    if config.classes and not config.pre_logits:
-        left_out[re.escape(prefix) + r"pooler\.dense\..*"] = "not used by the classifier"
-    table = _stored(entries(config, model_type, shapes), prefix)
-    return Reading(f"{NAME}, {model_type}", config, table, left_out)
+    table = [entry.renamed(found.stored) for entry in entries(config, family, stated)]
+    return Reading(
+        f"{NAME}, {family.model_type}", config, table, _left_out(config, found, stated),
+        facts.origins, (*notes, *more), image_size=size,
+    )  # fmt: skip
 
 
-def _prefix(source: Source, family: Family) -> str:
-    """The prefix of the backbone's names: none, `vit.`, `vision_model.`, …"""
-    for name in sorted(source.shapes, key=len):
-        if name.endswith(f"{family.patch}.weight"):
-            return name.removesuffix(f"{family.patch}.weight")
-    raise WeightsError(f"{source.path}: tensor {family.patch}.weight is missing ({NAME})")
+def _architecture(content: Content) -> str:
+    """The class that the model was saved by; empty if the file does not say."""
+    names = content.get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else ""
 
 
-def _stored(table: list[Entry], prefix: str) -> list[Entry]:
-    """A table with the names of a file, in which only the backbone has a prefix."""
-    return [
-        entry.renamed(lambda name: name[1:] if name.startswith("/") else prefix + name)
-        for entry in table
+def _told(content: Content, architecture: str) -> list[str]:
+    """What of the saved class our model does not do."""
+    notes = [
+        f"{architecture} has a {what}, which is left out"
+        for suffix, what in TOLD.items()
+        if architecture.endswith(suffix)
     ]
+    if content.get("auto_map"):
+        notes.append(
+            "config.json names code of its own (auto_map), which is not run: the model is read as "
+            f"{content['model_type']} of {NAME}"
+        )
+    return notes
 
 
-def _labels(content: dict[str, Any]) -> dict[str, Any]:
-    """Names of the classes, unless they are only numbered."""
+def _pool_origin(content: Content, architecture: str) -> Origin:
+    """Every family has one class with a classifier, so that the class decides the pool."""
+    if content.get("auto_map") or (architecture and not architecture.endswith(KNOWN)):
+        return Origin.ASSUMED
+    return Origin.FILE if architecture else Origin.FAMILY
+
+
+def _labels(content: Content, classes: int) -> dict[str, Any]:
+    """Names of the classes, unless they are only numbered or there is no classifier.
+
+    Raises:
+        WeightsError: names of another number of classes.
+    """
     stored = content.get("id2label")
-    if not isinstance(stored, dict):
+    if not isinstance(stored, dict) or not classes:
         return {}
     names = [stored.get(str(number)) for number in range(len(stored))]
     if not all(isinstance(name, str) for name in names):
         return {}
     if all(name == f"LABEL_{number}" for number, name in enumerate(names)):
         return {}
+    if len(names) != classes:
+        raise WeightsError(
+            f"config.json names {len(names)} classes (id2label), but the classifier has {classes}"
+        )
     return {"labels": tuple(str(name) for name in names)}
+
+
+def _whole_patches(facts: Facts, notes: list[str]) -> tuple[int, int]:
+    """Cut the image size to whole patches, and the crop with it; return the size as stated.
+
+    A convolution leaves out the last rows and columns if the patch does not divide the size.
+    """
+    size, patch = facts.values["image_size"], facts.values["patch"]
+    stated = (size, size) if isinstance(size, int) else size
+    cut = tuple(side // patch * patch for side in stated)
+    if cut != stated:
+        facts.values["image_size"] = cut
+        facts.values["crop"] *= min(cut) / min(stated)
+        notes.append(
+            f"patch_size {patch} does not divide image_size {size}: the last pixels of each side, "
+            f"which the patches leave out, are cropped; the model takes {cut[0]}x{cut[1]}"
+        )
+    return stated
+
+
+def _used_at(
+    config: ViTConfig, stated: Size, prepared: Preparation, family: Family, hints: Hints
+) -> tuple[Size | None, list[str]]:
+    """The size that the model is used at if it is not that of its positions, and a note on it."""
+    if hints.image_size is not None or prepared.size in (None, stated):
+        return None, []
+    size, own = prepared.size, config.image_size
+    if family.any_size and all(side % config.patch == 0 for side in size):
+        return size, [
+            f"images are prepared at {size[0]}x{size[1]}, so the model takes that size; "
+            f"image_size={own} restores that of its positions"
+        ]
+    return None, [
+        f"preprocessor_config.json prepares images at {size[0]}x{size[1]}, but the model takes "
+        f"image_size={own}"
+    ]
+
+
+def _left_out(config: ViTConfig, found: Backbone, stated: Stated) -> dict[str, str]:
+    """Patterns of names that the model does not need, each with the reason."""
+    prefix, family = re.escape(found.prefix), found.family
+    left_out = {f"({prefix})?({pattern})": why for pattern, why in LEFT_OUT.items()}
+    if config.classes and not config.pre_logits:
+        left_out[prefix + r"pooler\.dense\..*"] = "not used by the classifier"
+    if config.norm_at == "none":
+        left_out[prefix + re.escape(family.norm) + r"\..*"] = "not used by the classifier"
+    if stated.classifies and "head.probe" in found.names:
+        left_out[prefix + r"head\..*"] = "attention pooling, which the classifier does not use"
+    if not config.registers:
+        left_out[prefix + re.escape(family.registers)] = "no registers"
+    if found.tower and prefix:
+        others = r"(?!.*(visual_projection|classifier)\.).*"
+        left_out[f"(?!{prefix}){others}"] = "not of the image model"
+    return left_out
 
 
 def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
@@ -97,24 +194,27 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
     """
     if not isinstance(config, ViTConfig):
         raise cannot(NAME, config.name)
-    model_type = _model_type(config)
-    content = write_content(model_type, config)
-    if config.classes and model_type != "clip_vision_model":  # which has a projection
+    family = _writer(config)
+    content = write_content(family, config)
+    if config.classes and not family.pre_norm:  # CLIP has a projection
         labels = config.labels or tuple(f"LABEL_{n}" for n in range(config.classes))
         content["id2label"] = {str(number): label for number, label in enumerate(labels)}
         content["label2id"] = {label: number for number, label in enumerate(labels)}
-    prefix = FAMILIES[model_type].prefix if config.classes else ""
-    table = _stored([*entries(config, model_type), *_unused(config, model_type)], prefix)
+    prefix = family.prefix if config.classes else ""
+    table = [
+        entry.renamed(lambda name: name[1:] if name.startswith("/") else prefix + name)
+        for entry in [*entries(config, family), *_unused(config, family)]
+    ]
     return Writing(table, {CONFIG: content, PREPROCESSOR: write_processor(config)})
 
 
-def _model_type(config: ViTConfig) -> str:
+def _writer(config: ViTConfig) -> Family:
     """The family that has a model of this configuration."""
     if config.stem_norm != "none" or config.stem_act != "none" or config.qk_norm:
         raise cannot(NAME, "norms in the stem, or on queries and keys")
-    for model_type, family in FAMILIES.items():
+    for family in FAMILIES.values():
         if family.fits(config):
-            return model_type
+            return family
     raise cannot(
         NAME,
         f"pool={config.pool}",
@@ -123,10 +223,13 @@ def _model_type(config: ViTConfig) -> str:
     )
 
 
-def _unused(config: ViTConfig, model_type: str) -> list[Entry]:
-    """The mask token of pre-training, which DINO's classes require; zero, as it starts."""
-    if not model_type.startswith("dino"):
+def _unused(config: ViTConfig, family: Family) -> list[Entry]:
+    """The mask token of pre-training and no registers, which DINO's classes require."""
+    if not family.any_size:
         return []
-    shape = (1, 1, config.width) if model_type == "dinov3_vit" else (1, config.width)
-    name = ("embeddings.mask_token",)
-    return [Entry((), name, lambda tensors: [], lambda tensors: [torch.zeros(shape)])]
+    shape = (1, 1, config.width) if family.key_bias else (1, config.width)
+    unused = {"embeddings.mask_token": torch.zeros(shape)}
+    if not config.registers and "num_register_tokens" in DEFAULTS[family.model_type]:
+        unused[family.registers] = torch.zeros(1, 0, config.width)
+    values = list(unused.values())
+    return [Entry((), tuple(unused), lambda tensors: [], lambda tensors: values)]

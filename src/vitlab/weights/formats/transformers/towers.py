@@ -1,0 +1,101 @@
+"""Where the image model is in a file of transformers: alone, or beside a text model."""
+
+import re
+from dataclasses import dataclass
+
+from vitlab.errors import WeightsError
+from vitlab.weights.formats.transformers.config_keys import DEFAULTS
+from vitlab.weights.formats.transformers.families import FAMILIES
+from vitlab.weights.formats.transformers.family import Content, Family
+from vitlab.weights.formats.transformers.transformers_names import NAME
+from vitlab.weights.source import Source
+
+# What other models are, for the message that refuses them.
+KINDS = {
+    r"swin.*|donut-swin|maskformer-swin|hiera|mvit|focalnet|dinat": "stages of windows",
+    r"pvt.*|segformer|levit|cvt|mobilevit.*|poolformer": "stages, with convolutions",
+    r"resnet|regnet|convnext.*|dinov3_convnext|bit|.*mobilenet.*": "a convolutional network",
+    r"vit-hybrid|vit_hybrid": "a ViT on a BiT ResNet",
+    r"sam.*|vitdet|edgetam.*": "windows with decomposed relative positions",
+    r"vjepa2|videomae|vivit|timesformer|videoprism": "a video model",
+    r"aimv2.*|mlcd.*|pixtral|qwen.*|glm.*": "a ViT with RMS norms or rotary positions of its own",
+    r"pixio|radio": "a ViT with several class tokens",
+    r"timm_backbone": "a model of timm without a configuration of its own",
+    r"dpt|depth_anything|vision-encoder-decoder|detr|yolos|blip.*": "more than an image encoder",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """The image model of a file.
+
+    Attributes:
+        family: of its model_type
+        content: its part of config.json
+        prefix: of its tensors
+        names: stored names by those without the prefix; `/name` is outside of the backbone
+        projection: width of the projection that both towers share
+        tower: it is one of several models in the file
+    """
+
+    family: Family
+    content: Content
+    prefix: str
+    names: dict[str, str]
+    projection: int = 512
+    tower: bool = False
+
+    def stored(self, name: str) -> str:
+        """Return the name that a tensor has, or would have, in the file."""
+        outside = self.prefix.removesuffix("vision_model.") + name[1:]
+        there = outside if name.startswith("/") else self.prefix + name
+        return self.names.get(name, there)
+
+
+def backbone_of(source: Source) -> Backbone:
+    """Find the image model by config.json, and its tensors by the patch embedding.
+
+    Raises:
+        WeightsError: an unsupported model_type, or a file without a patch embedding.
+    """
+    top = source.config
+    content, model_type = top, str(top["model_type"])
+    projection = top.get("projection_dim")
+    if tower := isinstance(top.get("vision_config"), dict):
+        content = top["vision_config"]
+        model_type = str(content.get("model_type", f"{model_type}_vision_model"))
+        if isinstance(others := top.get("vision_config_dict"), dict) and model_type in DEFAULTS:
+            content = content | DEFAULTS[model_type] | others  # as transformers reads old files
+    if model_type not in FAMILIES:
+        kind = next((kind for p, kind in KINDS.items() if re.fullmatch(p, model_type)), "")
+        raise WeightsError(
+            f"{source.path}: unsupported model_type {model_type} of {NAME}"
+            f"{f' ({kind})' if kind else ''}; supported: {', '.join(sorted(FAMILIES))}"
+        )
+    family = FAMILIES[model_type]
+    prefix = _prefix(source, family)
+    usual = 768 if model_type.startswith("altclip") and tower else 512
+    return Backbone(
+        family,
+        content,
+        prefix,
+        _named(source, prefix),
+        usual if projection is None else projection,
+        tower,
+    )
+
+
+def _prefix(source: Source, family: Family) -> str:
+    """The prefix of the backbone's names: none, `vit.`, `vision_model.`, …"""
+    for name in sorted(source.shapes, key=len):
+        if name.endswith(f"{family.patch}.weight"):
+            return name.removesuffix(f"{family.patch}.weight")
+    raise WeightsError(f"{source.path}: tensor {family.patch}.weight is missing ({NAME})")
+
+
+def _named(source: Source, prefix: str) -> dict[str, str]:
+    """Stored names by short ones; what is outside loses the prefix of the whole model."""
+    whole = prefix.removesuffix("vision_model.")
+    inside = {n.removeprefix(prefix): n for n in source.shapes if n.startswith(prefix)}
+    outside = [n for n in source.shapes if not prefix or not n.startswith(prefix)]
+    return inside | {f"/{n.removeprefix(whole)}": n for n in outside}

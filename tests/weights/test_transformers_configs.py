@@ -1,0 +1,320 @@
+"""config.json of transformers as people have it: what is left out, what is unknown, which class."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import vitlab
+from oracles import peers
+from vitlab.errors import UserError, WeightsError
+from vitlab.weights.check import load_check
+from vitlab.weights.formats.transformers.config_keys import BOOKKEEPING, DEFAULTS, IDLE
+from vitlab.weights.formats.transformers.families import FAMILIES
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48,
+    "image_size": 32, "patch_size": 8,
+}  # fmt: skip
+TEXT = {
+    **SMALL,
+    "vocab_size": 11,
+    "max_position_embeddings": 7,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+BIASED = {"use_relative_position_bias": True}
+
+
+def randomized(model: nn.Module) -> nn.Module:
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            if tensor.is_floating_point():
+                tensor.add_(0.1 * torch.randn(tensor.shape, generator=generator))
+    return model.eval()
+
+
+def made(name: str, **choices: Any) -> nn.Module:
+    """A model of transformers with random tensors, by the name of its class."""
+    transformers = peers.transformers()
+    kind = getattr(transformers, name)
+    own = {
+        key: value for key, value in SMALL.items() if "Siglip2" not in name or key != "image_size"
+    }
+    config = kind.config_class(**own | choices)
+    config._attn_implementation = "eager"
+    return randomized(kind(config))
+
+
+def both(name: str, **choices: Any) -> nn.Module:
+    """A model that has a text tower too."""
+    transformers = peers.transformers()
+    kind = getattr(transformers, name)
+    vision = {**SMALL, **choices}
+    return randomized(kind(kind.config_class(text_config=TEXT, vision_config=vision)))
+
+
+def some_images(size: int = 32) -> Tensor:
+    return torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(3))
+
+
+def close(got: Tensor, want: Tensor) -> None:
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
+
+
+def edited(folder: Path, **changes: Any) -> None:
+    """Change keys of config.json; None takes one out."""
+    file = folder / "config.json"
+    content = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps({k: v for k, v in content.items() if v is not None}))
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_defaults_are_those_of_the_class(model_type: str) -> None:
+    """And every key of the class is read, or reviewed as without effect."""
+    peers.transformers()
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    content = CONFIG_MAPPING[model_type]().to_dict()
+    table = DEFAULTS[model_type]
+    unknown = content.keys() - table.keys() - BOOKKEEPING - {*IDLE[model_type]}
+    assert not unknown
+    for key in table.keys() & content.keys() - {"pooler_output_size"}:
+        assert table[key] == content[key], key
+    assert table.keys() - content.keys() <= {"rope_parameters"}
+
+
+FULL = {
+    "ViTModel": {}, "ViTForImageClassification": {}, "DeiTModel": {}, "BeitModel": BIASED,
+    "Data2VecVisionForImageClassification": BIASED, "Dinov2Model": {"mlp_ratio": 2},
+    "Dinov2WithRegistersModel": {"num_register_tokens": 2}, "DINOv3ViTModel": {},
+    "IJepaForImageClassification": {}, "ViTMAEModel": {}, "ViTMSNModel": {},
+    "CLIPVisionModelWithProjection": {"projection_dim": 6}, "SiglipVisionModel": {},
+    "Siglip2VisionModel": {"num_patches": 16}, "Tipsv2VisionModel": {},
+    "MetaClip2VisionModel": {}, "ChineseCLIPVisionModel": {}, "AltCLIPVisionModel": {},
+    "CLIPSegVisionModel": {},
+}  # fmt: skip
+OTHER = {  # values that differ from those of the models above
+    "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 40,
+    "image_size": 40, "patch_size": 4, "num_channels": 1, "hidden_act": "gelu_new",
+    "layer_norm_eps": 1e-3, "mlp_ratio": 3, "pooler_output_size": 8, "pooler_act": "relu",
+    "projection_dim": 7, "num_patches": 25, "num_register_tokens": 1, "rope_theta": 50.0,
+    "rope_parameters": {"rope_theta": 10.0}, "layer_scale_init_value": 0.0,
+    "layerscale_value": 0.5,
+}  # fmt: skip
+# Keys of parts that a class does not have.
+PARTS = {"projection_dim": ("VisionModel",), "pooler_act": ("Classification",)}
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_no_key_is_ignored(name: str, tmp_path: Path) -> None:
+    """Whatever changes in config.json, the model changes too, or is refused."""
+    made(name, **FULL[name]).save_pretrained(tmp_path)
+    plain = json.loads((tmp_path / "config.json").read_text())
+    before = load_check(tmp_path).config
+    for key, default in DEFAULTS[plain["model_type"]].items():
+        if name.endswith(PARTS.get(key.replace("output_size", "act"), ())):
+            continue
+        old = plain.get(key, default)
+        edited(tmp_path, **{key: not old if isinstance(old, bool) else OTHER[key]})
+        try:
+            assert load_check(tmp_path).config != before, key
+        except UserError as error:
+            assert "\n" not in str(error)
+        (tmp_path / "config.json").write_text(json.dumps(plain))
+    edited(tmp_path, surprising=1)
+    with pytest.raises(WeightsError, match=r"unknown key surprising \(value 1\) of .*remove it"):
+        load_check(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reduced"),
+    [("Siglip", {"image_size": 32, "patch_size": 8}), ("CLIP", {"image_size": 64})],
+)
+def test_towers_whose_config_leaves_out_the_defaults(
+    kind: str, reduced: dict[str, Any], tmp_path: Path
+) -> None:
+    """As they are released: quick GELU is CLIP's, tanh SigLIP's; CLIP's patches have 32 pixels."""
+    transformers = peers.transformers()
+    config = getattr(transformers, f"{kind}Config")(
+        text_config=TEXT, vision_config={"num_hidden_layers": 1, **reduced}
+    )
+    whole = randomized(getattr(transformers, f"{kind}Model")(config))
+    whole.save_pretrained(tmp_path)
+    edited(tmp_path, vision_config={"num_hidden_layers": 1, **reduced})
+    found = load_check(tmp_path)
+    assert found.origins["gelu"] == "family"
+    assert found.origins["depth"] == "file"
+    images = some_images(reduced["image_size"])
+    with torch.inference_mode():
+        want = whole.get_image_features(images)
+        close(vitlab.load(tmp_path)(images), getattr(want, "pooler_output", want))
+
+
+def test_what_old_files_say_twice(tmp_path: Path) -> None:
+    """CLIP's vision_config_dict takes precedence over vision_config, as in transformers."""
+    transformers = peers.transformers()
+    model = both("CLIPModel", hidden_act="gelu")
+    model.save_pretrained(tmp_path)
+    edited(tmp_path, vision_config={"model_type": "clip_vision_model"},
+           vision_config_dict={**SMALL, "hidden_act": "gelu"})  # fmt: skip
+    same = transformers.CLIPModel.from_pretrained(tmp_path).eval()
+    with torch.inference_mode():
+        want = same.get_image_features(some_images())
+        close(vitlab.load(tmp_path)(some_images()), getattr(want, "pooler_output", want))
+
+
+CLASSIFIERS = ("SiglipForImageClassification", "CLIPForImageClassification",
+               "MetaClip2ForImageClassification")  # fmt: skip
+
+
+@pytest.mark.parametrize("architectures", [True, None])
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_classifiers_of_towers_average_the_patches(
+    name: str, architectures: bool | None, tmp_path: Path
+) -> None:
+    """With the attention pool of SigLIP, or the last norm of CLIP, in the file but unused."""
+    other = both(name)
+    other.save_pretrained(tmp_path)
+    if not architectures:
+        edited(tmp_path, architectures=None)
+    model = vitlab.load(tmp_path)
+    assert model.config.pool == "mean"
+    with torch.inference_mode():
+        close(model(some_images()), other(some_images()).logits)
+    assert load_check(tmp_path).origins["pool"] == ("file" if architectures else "family")
+
+
+MORE: dict[str, tuple[dict[str, Any], str]] = {
+    "ViTMSNModel": ({}, "last_hidden_state"),
+    "ViTMSNForImageClassification": ({}, "logits"),
+    "IJepaModel": ({}, "last_hidden_state"),
+    "IJepaForImageClassification": ({}, "logits"),
+    "Data2VecVisionModel": (BIASED, "last_hidden_state"),
+    "Data2VecVisionForImageClassification": (BIASED, "logits"),
+    "BeitModel": ({**BIASED, "use_mean_pooling": False}, "pooler_output"),
+    "ViTForImageClassification": ({"num_labels": 0}, "logits"),
+    "MetaClip2VisionModelWithProjection": ({"projection_dim": 6}, "image_embeds"),
+    "ChineseCLIPVisionModel": ({}, "pooler_output"),
+    "AltCLIPVisionModel": ({}, "pooler_output"),
+    "CLIPSegVisionModel": ({}, "pooler_output"),
+    "Tipsv2VisionModel": ({}, "pooler_output"),
+    "Dinov2WithRegistersModel": ({"num_register_tokens": 0}, "pooler_output"),
+    "DINOv3ViTModel": ({"num_register_tokens": 0, "key_bias": True}, "pooler_output"),
+    "SiglipVisionModel": ({"vision_use_head": False}, "last_hidden_state"),
+}
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_families_with_the_same_arithmetic(name: str, tmp_path: Path) -> None:
+    choices, output = MORE[name]
+    other = made(name, **choices)
+    other.save_pretrained(tmp_path)
+    model = vitlab.load(tmp_path)
+    with torch.inference_mode():
+        want = getattr(other(some_images()), output)
+        close(
+            model.encode(some_images())
+            if output[0] == "l" and want.ndim == 3
+            else model(some_images()),
+            want,
+        )
+
+
+@pytest.mark.parametrize("kind", ["MetaClip2", "ChineseCLIP", "AltCLIP", "CLIPSeg"])
+def test_towers_of_other_models(kind: str, tmp_path: Path) -> None:
+    transformers = peers.transformers()
+    vision = getattr(transformers, f"{kind}VisionConfig")(**SMALL).to_dict()
+    config = getattr(transformers, f"{kind}Config")(
+        vision_config=vision, text_config=TEXT, projection_dim=6
+    )
+    whole = randomized(getattr(transformers, f"{kind}Model")(config))
+    whole.save_pretrained(tmp_path)
+    with torch.inference_mode():
+        want = whole.get_image_features(some_images())
+        close(vitlab.load(tmp_path)(some_images()), getattr(want, "pooler_output", want))
+
+
+def test_naflex_at_its_own_square(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """SigLIP 2 takes patches, in which channels come last."""
+    other = made("Siglip2VisionModel", num_patches=16)
+    other.save_pretrained(tmp_path)
+    images = some_images()
+    patches = images.unfold(2, 8, 8).unfold(3, 8, 8).permute(0, 2, 3, 4, 5, 1).reshape(2, 16, -1)
+    shapes, mask = torch.tensor([[4, 4]] * 2), torch.ones(2, 16, dtype=torch.int64)
+    with torch.inference_mode():
+        want = other(patches, pixel_attention_mask=mask, spatial_shapes=shapes)
+        close(vitlab.load(tmp_path)(images), want.pooler_output)
+
+
+def test_a_processor_of_another_size_decides(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """DINOv2: positions for 518 pixels, images of 224."""
+    for name, choices in {"Dinov2Model": {}, "Dinov2WithRegistersModel": {}}.items():
+        other = made(name, **choices)
+        other.save_pretrained(tmp_path / name)
+        prepared = {"size": {"shortest_edge": 28}, "crop_size": {"height": 24, "width": 24},
+                    "image_processor_type": "BitImageProcessor"}  # fmt: skip
+        (tmp_path / name / "preprocessor_config.json").write_text(json.dumps(prepared))
+        model = vitlab.load(tmp_path / name)
+        assert model.config.image_size == 24
+        assert model.config.crop == pytest.approx(24 / 28)
+        assert "images are prepared at 24x24" in caplog.text
+        with torch.inference_mode():
+            close(model(some_images(24)), other(some_images(24)).pooler_output)
+        assert vitlab.load(tmp_path / name, image_size=32).config.image_size == 32
+        assert load_check(tmp_path / name).config["image_size"] == 24
+
+
+def test_a_size_that_the_patches_do_not_divide(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in siglip-so400m-patch14-384: the patches leave out the last pixels."""
+    other = made("SiglipVisionModel", image_size=37)
+    other.save_pretrained(tmp_path)
+    model = vitlab.load(tmp_path)
+    assert model.config.image_size == 32
+    assert model.config.crop == pytest.approx(32 / 37)
+    assert "patch_size 8 does not divide image_size 37" in caplog.text
+    images = some_images(37)
+    with torch.inference_mode():
+        close(model(images[:, :, :32, :32]), other(images).pooler_output)
+
+
+def test_code_of_its_own_is_told(tmp_path: Path) -> None:
+    made("ViTForImageClassification").save_pretrained(tmp_path)
+    edited(tmp_path, auto_map={"AutoModel": "own.MyModel"}, architectures=["MyModel"])
+    found = load_check(tmp_path)
+    assert found.origins["pool"] == "assumed"
+    assert any("auto_map" in note for note in found.notes)
+    assert any("--pool" in note for note in found.notes)
+
+
+REFUSED = [
+    ("DINOv3ViTModel", {"query_bias": False}, "query_bias=False, key_bias=False, value_bias=True"),
+    ("DINOv3ViTModel", {"proj_bias": False}, "proj_bias=False with mlp_bias=True"),
+    ("BeitModel", {**BIASED, "use_absolute_position_embeddings": True}, "both absolute and"),
+    ("ViTModel", {"pooler_act": "relu"}, "unsupported pooler_act='relu'"),
+    ("ViTModel", {"hidden_act": "relu"}, "unsupported hidden_act='relu': gelu, "),
+]
+
+
+@pytest.mark.parametrize(("name", "choices", "message"), REFUSED)
+def test_what_is_unsupported_is_named(
+    name: str, choices: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    made(name, **choices).save_pretrained(tmp_path)
+    with pytest.raises(WeightsError, match=message):
+        vitlab.load(tmp_path)
+
+
+def test_names_of_other_classes_are_refused(tmp_path: Path) -> None:
+    made("ViTForImageClassification", num_labels=3).save_pretrained(tmp_path)
+    edited(tmp_path, id2label={"0": "cat", "1": "dog"}, label2id=None)
+    with pytest.raises(WeightsError, match=r"names 2 classes \(id2label\).*classifier has 3"):
+        vitlab.load(tmp_path)

@@ -1,7 +1,7 @@
 """What a file or folder of weights contains, tensor by tensor, without building a model."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +73,14 @@ def load_check(
     path, _ = place_of(source)
     found, reading = recognize(path, Hints(name, choices, image_size, part, tuple(drop)))
     collect(reading, found)
-    origins = whole(reading.config, reading.origins)
+    config, origins = reading.config, whole(reading.config, reading.origins)
+    if image_size is None and reading.image_size is not None:
+        config = replace(config, image_size=reading.image_size)
     return LoadCheck(
         source=str(source),
         format=reading.format,
-        model=reading.config.name,
-        config=reading.config.as_dict(),
+        model=config.name,
+        config=config.as_dict(),
         origins={name: str(origin) for name, origin in origins.items()},
         tensors=tuple(
             TensorSource(entry.ours, entry.theirs, tuple(map(found.shape, entry.theirs)))

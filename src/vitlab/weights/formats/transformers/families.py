@@ -30,6 +30,16 @@ from vitlab.weights.formats.transformers.family_writing import (
 )
 
 UNCHANGED = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+# How transformers 5 names the parts of a block in memory; files keep the older names as a rule.
+NEWER = {
+    r"^layers\.": "encoder.layer.",
+    r"attention\.q_proj": "attention.attention.query",
+    r"attention\.k_proj": "attention.attention.key",
+    r"attention\.v_proj": "attention.attention.value",
+    r"attention\.o_proj": "attention.output.dense",
+}
+NEWER_MLP = {r"mlp\.fc1": "intermediate.dense", r"mlp\.fc2": "output.dense"}
+TABLE = "relative_position_bias.relative_position_bias_table"
 
 
 def _prepared(normal: dict[str, Any], interpolation: str, crop: float, fit: str) -> dict[str, Any]:
@@ -61,6 +71,7 @@ VIT = Family(
     project="attention.output.dense",
     mlp=("intermediate.dense", "output.dense"),
     norm="layernorm",
+    spellings=NEWER | NEWER_MLP,
     reads=read_pooler,
     writes=write_pooler,
     prepared=_prepared(INCEPTION, "bilinear", 1.0, "squash"),
@@ -101,8 +112,14 @@ BEIT = replace(
     scales=("lambda_1", "lambda_2"),
     biases=("attention.attention.query.bias", "attention.attention.value.bias"),
     norm="pooler.layernorm",
-    bias_table="attention.attention.relative_position_bias.relative_position_bias_table",
-    shared_table="encoder.relative_position_bias.relative_position_bias_table",
+    bias_table=f"attention.attention.{TABLE}",
+    shared_table=f"encoder.{TABLE}",
+    spellings={
+        **NEWER,
+        **NEWER_MLP,
+        rf"^(encoder\.layer\.\d+)\.{TABLE}": rf"\1.attention.attention.{TABLE}",
+        r"^shared_position_bias": "encoder.relative_position_bias",
+    },
     scale="layer_scale_init_value",
     reads=read_beit,
     writes=write_beit,
@@ -124,6 +141,7 @@ DINOV2 = replace(
     scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
     gate="use_swiglu_ffn",
     gated=("mlp.weights_in", "mlp.weights_out"),
+    spellings=NEWER,
     scale="layerscale_value",
     reads=read_dinov2,
     writes=write_dinov2,
@@ -153,6 +171,7 @@ DINOV3 = replace(
     norm="norm",
     gate="use_gated_mlp",
     gated=("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+    spellings={r"^model\.layer\.": "layer."},
     key_bias="key_bias",
     reads=read_dinov3,
     writes=write_dinov3,
@@ -177,6 +196,7 @@ CLIP = replace(
     mlp=("mlp.fc1", "mlp.fc2"),
     pre_norm="pre_layrnorm",  # their spelling
     norm="post_layernorm",
+    spellings={r"^encoder\.layer\.": "encoder.layers."},  # of AltCLIP
     reads=read_clip,
     writes=write_clip,
     processor="CLIP",
@@ -241,6 +261,17 @@ _ALL = (
         REGISTERS,
         "tipsv2_vision_model",
         "Tipsv2VisionModel",
+        patch="patch_embed.proj",
+        token="cls_token",
+        registers="register_tokens",
+        positions="pos_embed",
+        block="blocks.{0}.",
+        qkv=("attn.qkv",),
+        project="attn.proj",
+        mlp=("mlp.c_fc", "mlp.c_proj"),
+        scales=("ls1.gamma", "ls2.gamma"),
+        gated=("mlp.w12", "mlp.w3"),
+        norm="norm",
         processor="Tipsv2",
         prepared=_prepared(UNCHANGED, "bilinear", 1.0, "squash"),
     ),

@@ -1,7 +1,7 @@
 """What one family of transformers is: its names, its config.json, how it is used."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vitlab.models.config import ViTConfig
@@ -40,6 +40,7 @@ class Family(Names):
         prefix: of the backbone, in classes with a classifier
         gate: the key that says that MLPs are gated
         scale: the key of LayerScale's initial value
+        spellings: names that some versions write, by patterns, and what they stand for
         key_bias: the key that says that keys have biases
         dense_patch: patches become tokens by a dense layer of (rows, columns, channels)
         any_size: transformers runs it at the size of its processor, whatever config.json says
@@ -57,6 +58,7 @@ class Family(Names):
     prefix: str = ""
     gate: str = ""
     scale: str = ""
+    spellings: dict[str, str] = field(default_factory=dict)
     key_bias: str = ""
     dense_patch: bool = False
     any_size: bool = False

@@ -79,7 +79,7 @@ def backbone_of(source: Source) -> Backbone:
         family,
         content,
         prefix,
-        _named(source, prefix),
+        _named(source, family, prefix),
         usual if projection is None else projection,
         tower,
     )
@@ -93,9 +93,20 @@ def _prefix(source: Source, family: Family) -> str:
     raise WeightsError(f"{source.path}: tensor {family.patch}.weight is missing ({NAME})")
 
 
-def _named(source: Source, prefix: str) -> dict[str, str]:
-    """Stored names by short ones; what is outside loses the prefix of the whole model."""
+def _named(source: Source, family: Family, prefix: str) -> dict[str, str]:
+    """Stored names by usual ones; what is outside loses the prefix of the whole model."""
     whole = prefix.removesuffix("vision_model.")
     inside = {n.removeprefix(prefix): n for n in source.shapes if n.startswith(prefix)}
-    outside = [n for n in source.shapes if not prefix or not n.startswith(prefix)]
-    return inside | {f"/{n.removeprefix(whole)}": n for n in outside}
+    outside = {n.removeprefix(whole): n for n in source.shapes if not n.startswith(prefix)}
+    if not any(
+        re.search(r"(layers?|blocks)\.0\.", name) for name in inside
+    ):  # MSN's blocks can be beside the rest
+        inside |= {name: n for name, n in outside.items() if name.startswith("encoder.")}
+    named = {}
+    for name, stored in inside.items():
+        for spelling, usual in family.spellings.items():
+            name = re.sub(spelling, usual, name)
+        named[name] = stored
+    rest = {f"/{name}": n for name, n in outside.items() if name not in inside}
+    alone = {f"/{name}": n for name, n in inside.items() if not prefix}
+    return named | rest | alone

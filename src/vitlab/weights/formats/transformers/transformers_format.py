@@ -178,7 +178,7 @@ def _left_out(config: ViTConfig, found: Backbone, stated: Stated) -> dict[str, s
         left_out[prefix + re.escape(family.norm) + r"\..*"] = "not used by the classifier"
     if stated.classifies and "head.probe" in found.names:
         left_out[prefix + r"head\..*"] = "attention pooling, which the classifier does not use"
-    if not config.registers:
+    if 0 in stated.shapes.get(family.registers, ()):
         left_out[prefix + re.escape(family.registers)] = "no registers"
     if found.tower and prefix:
         others = r"(?!.*(visual_projection|classifier)\.).*"

@@ -19,12 +19,14 @@ class Stated:
     Attributes:
         content: every key of the family, those that the file leaves out with the class's default
         shapes: of the tensors
-        classifies: the file is of a class with a classifier
+        architecture: the class that it was saved by; empty if the file does not say
+        classifies: that class has a classifier
         projection: width of the projection that both towers share
     """
 
     content: Content
     shapes: Shapes
+    architecture: str = ""
     classifies: bool = False
     projection: int = 512
 

@@ -129,7 +129,8 @@ def read_beit(stated: Stated) -> dict[str, Any]:
     }
     if not content["use_mean_pooling"]:
         return fields
-    pooled = "pooler.layernorm.weight" in shapes
+    pools = stated.classifies or stated.architecture == "BeitModel"
+    pooled = pools or "pooler.layernorm.weight" in shapes
     norm_at = "pooled" if pooled else "tokens" if "/layernorm.weight" in shapes else "none"
     pool = "token" if norm_at == "tokens" else "mean"
     return fields | {"pool": pool, "class_token": True, "norm_at": norm_at}

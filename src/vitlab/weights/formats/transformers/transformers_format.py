@@ -60,7 +60,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     classifies = "/classifier.weight" in found.names or architecture.endswith(CLASSIFIERS)
     shapes = {short: source.shapes[name] for short, name in found.names.items()}
     content = completed(family.model_type, found.content)
-    stated = Stated(content, shapes, classifies, found.projection)
+    stated = Stated(content, shapes, architecture, classifies, found.projection)
     facts = read_fields(family, stated, found.content)
     facts.origins["pool"] = _pool_origin(source.config, architecture)
     prepared = read_processor(source.preprocessor, family)

@@ -1,0 +1,61 @@
+"""Files as they are released: read as their authors' code computes, or refused with the reason."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vitlab.errors import UserError
+from vitlab.weights.assembly import empty
+from vitlab.weights.formats.origins import assumed
+from vitlab.weights.formats.room import Hints, Reading
+from vitlab.weights.load import recognize
+from vitlab.weights.matching import check, collect
+from weights.released.table import Row, rows, write
+
+ROWS = rows()
+SMALL = 30_000_000  # numbers of a file that are read as well
+
+
+def parameters() -> list[Any]:
+    marks = {
+        row.name: pytest.mark.xfail(reason=row.xfail, strict=True) for row in ROWS if row.xfail
+    }
+    return [pytest.param(row, id=row.name, marks=marks.get(row.name, ())) for row in ROWS]
+
+
+def read(path: Path, **told: Any) -> Reading:
+    name, part = str(told.pop("name", "")), str(told.pop("part", ""))
+    source, reading = recognize(path, Hints(name, told, part=part))
+    check(reading, source, empty(reading.config))
+    if sum(map(math.prod, source.shapes.values())) < SMALL:
+        collect(reading, source)
+    return reading
+
+
+def wrong(reading: Reading, wanted: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Fields that are not as wanted: what they are, and what they should be."""
+    fields = {name: getattr(reading.config, name, None) for name in wanted}
+    return {name: (fields[name], want) for name, want in wanted.items() if fields[name] != want}
+
+
+@pytest.mark.parametrize("row", parameters())
+def test_a_released_file_is_read_as_its_authors_code_computes(row: Row, tmp_path: Path) -> None:
+    path, told = write(row, tmp_path), dict(row.tell)
+    if row.refused:
+        with pytest.raises(UserError, match=row.refused):
+            read(path)
+        return
+    if row.part:
+        told["part"] = row.part
+    if row.asks:
+        with pytest.raises(UserError, match=row.asks):
+            read(path)
+    reading = read(path, **told)
+    found = wrong(reading, row.wanted)
+    silent = found.keys() - assumed(reading.config, reading.origins)
+    assert not silent, {name: found[name] for name in silent}
+    assert sorted(found) == sorted(row.doubtful), found
+    if found:  # the options that the warning names settle it
+        assert not wrong(read(path, **told, **{n: row.wanted[n] for n in found}), row.wanted)

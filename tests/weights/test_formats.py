@@ -21,9 +21,9 @@ from vitlab.errors import DiskError, HubError, OptionError, UserError, WeightsEr
 from vitlab.models.config import ModelConfig
 from vitlab.weights import load as load_module
 from vitlab.weights import sharded
-from vitlab.weights import source as source_module
 from vitlab.weights.assembly import empty
 from vitlab.weights.check import load_check
+from vitlab.weights.containers import open_weights
 from vitlab.weights.formats import catalog
 from vitlab.weights.formats.catalog import FORMATS, Format, export_help, export_names
 from vitlab.weights.formats.entries import same
@@ -185,7 +185,7 @@ def torch_tensors(file: Path) -> dict[str, torch.Tensor]:
 def test_a_folder_of_two_files_is_not_guessed(tmp_path: Path) -> None:
     for name in ("a", "b"):
         save_file({"x": torch.zeros(1)}, tmp_path / f"{name}.safetensors")
-    with pytest.raises(WeightsError, match="contains no model: give a finished run"):
+    with pytest.raises(WeightsError, match=r"several files of weights \(a.safetensors, b.saf"):
         vitlab.load(tmp_path)
 
 
@@ -214,7 +214,7 @@ def test_more_tensors_than_any_model_has(tmp_path: Path, monkeypatch: pytest.Mon
     tensors = {str(number): torch.zeros(1) for number in range(5)}
     save_file(tensors, tmp_path / "m.safetensors")
     torch.save(tensors, tmp_path / "m.pth")
-    for module in (sharded, source_module):
+    for module in (sharded, open_weights):
         monkeypatch.setattr(module, "MOST", 4)
     with pytest.raises(WeightsError, match="has 5 tensors: more than any supported model"):
         vitlab.load(tmp_path / "m.safetensors")

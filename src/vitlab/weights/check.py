@@ -83,9 +83,13 @@ def load_check(
         config=config.as_dict(),
         origins={name: str(origin) for name, origin in origins.items()},
         tensors=tuple(
-            TensorSource(entry.ours, entry.theirs, tuple(map(found.shape, entry.theirs)))
+            TensorSource(
+                entry.ours,
+                tuple(map(found.in_file, entry.theirs)),
+                tuple(map(found.shape, entry.theirs)),
+            )
             for entry in reading.entries
         ),
-        left_out={each: reason(reading, each) for each in unused(reading, found)},
+        left_out={found.in_file(each): reason(reading, each) for each in unused(reading, found)},
         notes=tuple(remarks(path, reading)),
     )

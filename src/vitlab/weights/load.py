@@ -16,6 +16,7 @@ from vitlab.models.config import ResNetConfig, ViTConfig
 from vitlab.models.model import Model
 from vitlab.options import check_known, options_of
 from vitlab.weights.assembly import fitted, whole_state
+from vitlab.weights.containers.open_weights import open_source
 from vitlab.weights.deltas import Delta, check_base, merged
 from vitlab.weights.formats.catalog import FORMATS, supported
 from vitlab.weights.formats.origins import Origin, warning
@@ -24,7 +25,7 @@ from vitlab.weights.hub import PREFIXES, describe, fetch, is_hub_name
 from vitlab.weights.identity import Base, fingerprint
 from vitlab.weights.matching import collect
 from vitlab.weights.sharded import CONFIG
-from vitlab.weights.source import Source, open_source, readable
+from vitlab.weights.source import Source, readable
 
 OF_HEAD = ("temperature", "calibration")  # in a provenance
 DEEPEST = 8  # a delta's base may be a delta
@@ -102,12 +103,14 @@ def recognize(path: Path, hints: Hints) -> tuple[Source, Reading]:
         WeightsError: no model there, an unsupported format, or a damaged file.
     """
     check_known(hints.choices, options_of(ViTConfig) | options_of(ResNetConfig), "model option")
-    source = open_source(path)
+    source = open_source(path, hints.part, hints.drop)
     with readable(path):
         for each in FORMATS:
             if (reading := each.reads(source, hints)) is not None:
                 given = dict.fromkeys(hints.choices, Origin.OPTION)
-                return source, replace(reading, origins={**reading.origins, **given})
+                notes = (*source.notes, *reading.notes)
+                origins = {**reading.origins, **given}
+                return source, replace(reading, origins=origins, notes=notes)
     names = ", ".join(sorted(source.shapes)[:3])
     raise WeightsError(
         f"{path}: unsupported weight format (tensors {names}, …); supported: {supported()}"

@@ -65,7 +65,9 @@ def check(reading: Reading, source: Source, expected: dict[str, Tensor]) -> None
     for name in unused(reading, source):
         if not reason(reading, name):
             raise WeightsError(
-                f"{source.path}: unexpected tensor {name} ({reading.format}, {reading.config.name})"
+                f"{source.path}: unexpected tensor {name} ({reading.format}, "
+                f"{reading.config.name}): if the model does not need it, leave it out with --drop "
+                f"{name} (in Python drop=[{name!r}])"
             )
 
 

@@ -14,7 +14,8 @@ from vitlab.errors import WeightsError
 
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 TENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
-PICKLED = "pytorch_model.bin"
+PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+OPEN_CLIP = "open_clip_config.json"
 LIMIT = 5 * 10**9  # bytes in a shard
 HEADER, MOST = 10 * 2**20, 100_000  # bytes and tensors of the largest header that is read
 
@@ -68,6 +69,18 @@ def tensor_files(folder: Path) -> dict[str, Path]:
     return {tensor: files[name] for tensor, name in where.items()}
 
 
+def pickled_files(folder: Path) -> dict[str, Path]:
+    """Return which file of a folder holds each tensor of a model pickled in shards.
+
+    Raises:
+        WeightsError: the index is invalid, or a file is missing.
+    """
+    index = folder / PICKLED_INDEX
+    where = read_index(index)
+    files = {name: _shard(index, name, ".bin") for name in sorted(set(where.values()))}
+    return {tensor: files[name] for tensor, name in where.items()}
+
+
 def stored_names(file: Path) -> list[str]:
     """List the tensors in a safetensors file, from its header.
 
@@ -82,6 +95,10 @@ def stored_names(file: Path) -> list[str]:
         with safe_open(file, framework="pt") as stored:
             names = list(stored.keys())
     except (OSError, SafetensorError) as error:
+        if "not fully covered" in str(error):
+            raise WeightsError(
+                f"{file} is damaged: it is not as long as its header states; download it again"
+            ) from error
         raise WeightsError(f"{file} is damaged or missing: {error}") from error
     if len(names) > MOST:
         raise WeightsError(f"{file} has {len(names):,} tensors: more than any supported model")
@@ -119,11 +136,11 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _shard(index: Path, name: str) -> Path:
+def _shard(index: Path, name: str, ending: str = ".safetensors") -> Path:
     """A file that an index names, if it is a regular file beside the index."""
-    if "/" in name or "\\" in name or not name.isprintable() or not name.endswith(".safetensors"):
+    if "/" in name or "\\" in name or not name.isprintable() or not name.endswith(ending):
         raise WeightsError(
-            f"{index} lists {name!r}: shards must be .safetensors files beside their index"
+            f"{index} lists {name!r}: shards must be {ending} files beside their index"
         )
     file = index.parent / name
     if file.is_symlink() and not _of_hub_cache(file):

@@ -1,0 +1,94 @@
+"""Files of `torch.save`, by PyTorch's restricted reader and the reviewed list of `allowed.py`."""
+
+import re
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitlab.errors import WeightsError
+from vitlab.weights.containers.allowed import ALLOWED
+from vitlab.weights.containers.contents import Content, Plain
+
+PROTOCOLS = "Unsupported operand"  # of a pickle that PyTorch's restricted reader cannot read
+
+
+def read_pickle(path: Path) -> Content:
+    """Read a file of `torch.save`; of the newer kind, tensors stay on the disk for now.
+
+    Raises:
+        WeightsError: it is damaged, or holds an object that is not on the list.
+    """
+    lazily = zipfile.is_zipfile(path)
+    if lazily:
+        check_archive(path)
+    with torch.serialization.safe_globals(list(ALLOWED)), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=lazily)
+        except Exception as error:  # the reader leaks exceptions of every type
+            raise WeightsError(f"{path} {_reason(path, error)}") from error
+    found = Plain(path).of(content)
+    if not isinstance(found, dict):
+        raise WeightsError(
+            f"{path} contains a {type(content).__name__}, not a dictionary of tensors"
+        )
+    return Content("pickle", found)
+
+
+def check_archive(path: Path) -> None:
+    """Compare every file of a zip with its checksum.
+
+    Raises:
+        WeightsError: one is damaged.
+    """
+    with zipfile.ZipFile(path) as archive:
+        if damaged := archive.testzip():
+            raise WeightsError(f"{path}: {damaged} does not match its checksum; download it again")
+
+
+def _reason(path: Path, error: Exception) -> str:
+    """Return what is wrong with a pickle; never the advice of its reader, which is to trust it."""
+    text = str(error)
+    if found := re.search(r"(?:GLOBAL|class|global) `?([\w.]+)`? (?:was not|whose module)", text):
+        return _unsafe(path, found[1])
+    if found := re.search(r"Unsupported (?:global|class).*?[ `](\w+(?:\.\w+)+)", text):
+        return _unsafe(path, found[1])
+    if PROTOCOLS in text:
+        return (
+            "cannot be read: not a pickle that torch.save writes by default; save it again with "
+            "torch.save(model.state_dict(), FILE), without pickle_protocol"
+        )
+    if found := re.search(r"WeightsUnpickler error:? ?([^\n]*)", text):
+        return f"cannot be read: not a dictionary of tensors ({found[1].strip() or 'a pickle'})"
+    lines = text.strip().splitlines()
+    return f"cannot be read: {lines[0] if lines else type(error).__name__}"
+
+
+def _unsafe(path: Path, name: str) -> str:
+    """The line about an object that only its own class's code could restore."""
+    if name == _outermost(path):
+        what = f"is a whole pickled object of class {name}"
+    else:
+        what = f"contains {name} in its pickle"
+    return (
+        f"{what}, which is unsafe to load: only the code of that class restores it; whoever made "
+        "the file can save its tensors alone with torch.save(model.state_dict(), FILE)"
+    )
+
+
+def _outermost(path: Path) -> str:
+    """Return the class that a pickle begins with; empty if it begins with plain values."""
+    start = b""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            names = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+            if names:
+                with archive.open(names[0]) as stream:
+                    start = stream.read(300)
+    else:
+        start = path.read_bytes()[:300]
+    found = re.match(rb"\x80.c([\w.]+)\n([\w.]+)\n", start, re.DOTALL)
+    return ".".join(part.decode("ascii") for part in found.groups()) if found else ""

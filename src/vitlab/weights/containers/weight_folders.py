@@ -1,0 +1,139 @@
+"""Folders of weights in their usual layouts: which file to read, and what explains it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vitlab.errors import WeightsError
+from vitlab.weights.containers.contents import Content
+from vitlab.weights.containers.named_arrays import read_shards
+from vitlab.weights.containers.not_weights import folder_reason
+from vitlab.weights.sharded import (
+    CONFIG,
+    HEADER,
+    INDEX,
+    OPEN_CLIP,
+    PICKLED,
+    PICKLED_INDEX,
+    PREPROCESSOR,
+    TENSORS,
+    pickled_files,
+    tensor_files,
+)
+
+# One file for a whole model, as libraries name it, in order of preference: the first that is there
+# is read, since the others hold the same model.
+WHOLE = (
+    TENSORS, PICKLED, "open_clip_model.safetensors", "open_clip_pytorch_model.bin",
+    "pytorch_model_fsdp.bin", "flax_model.msgpack",
+)  # fmt: skip
+ENDINGS = (
+    ".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".pth.tar", ".pt.tar", ".msgpack",
+)  # fmt: skip
+# What trainers keep beside the weights.
+STATE = (
+    "optimizer", "scheduler", "scaler", "training_args", "rng_state", "random_states", "trainer",
+    "sampler", "custom_checkpoint",
+)  # fmt: skip
+METADATA = ".metadata"  # of PyTorch's distributed checkpoints
+EXPLAINED = {"config": CONFIG, "preprocessor": PREPROCESSOR, "open_clip": OPEN_CLIP}
+SHOWN = 8
+
+Reader = Callable[[Path], Content]
+
+
+def read_folder(path: Path, read_file: Reader) -> Content:
+    """Read the weights in a folder.
+
+    Args:
+        path: of the folder
+        read_file: reads one file
+
+    Raises:
+        WeightsError: there are none, or several files and nothing says which to read.
+    """
+    if (path / TENSORS).is_file():
+        return read_file(path / TENSORS)
+    if (path / INDEX).is_file():
+        return read_shards(tensor_files(path))
+    if (path / PICKLED_INDEX).is_file() and not (path / PICKLED).is_file():
+        return _pickled_shards(path, read_file)
+    if (path / METADATA).is_file():
+        return read_file(path / METADATA)
+    for name in WHOLE:
+        if (path / name).is_file():
+            return read_file(path / name)
+    files = [file for file in sorted(path.iterdir()) if _is_weights(file)]
+    if len(files) == 1:
+        return read_file(files[0])
+    if files:
+        names = ", ".join(file.name for file in files[:SHOWN])
+        more = f" and {len(files) - SHOWN} more" if len(files) > SHOWN else ""
+        raise WeightsError(
+            f"{path} contains several files of weights ({names}{more}): give the path of one, "
+            f"{files[0]} for example"
+        )
+    if why := folder_reason(path):
+        raise WeightsError(f"{path} {why}")
+    if (path / CONFIG).is_file():
+        raise WeightsError(f"{path} has a {CONFIG}, but {TENSORS} is missing")
+    raise WeightsError(
+        f"{path} contains no model: give a finished run, a saved folder or a weights file"
+    )
+
+
+def beside(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the JSON files that explain a folder or file, empty where there are none.
+
+    A single file is explained by those beside it if its name is a library's: others stand for
+    themselves.
+
+    Raises:
+        WeightsError: one is damaged.
+    """
+    folder = path if path.is_dir() else path.parent
+    explained = path.is_dir() or path.name in WHOLE
+    return {key: _json(folder / name) if explained else {} for key, name in EXPLAINED.items()}
+
+
+def _pickled_shards(path: Path, read_file: Reader) -> Content:
+    """The shards of a pickled model, each of which must hold what the index says."""
+    where = pickled_files(path)
+    shards = {file: read_file(file).root for file in sorted(set(where.values()))}
+    found: dict[str, Any] = {}
+    for name, file in where.items():
+        if name not in shards[file]:
+            raise WeightsError(
+                f"{path / PICKLED_INDEX}: {file.name} does not contain tensor {name!r}, which the "
+                "index lists for it"
+            )
+        found[name] = shards[file][name]
+    for file, content in shards.items():
+        for name in content:
+            if where.get(name) != file:
+                raise WeightsError(
+                    f"{path / PICKLED_INDEX}: {file.name} contains {name!r}, which the index does "
+                    "not list for it"
+                )
+    return Content("pickle", found)
+
+
+def _is_weights(file: Path) -> bool:
+    return (
+        file.is_file() and file.name.endswith(ENDINGS) and not file.name.lower().startswith(STATE)
+    )
+
+
+def _json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        if file.stat().st_size > HEADER:
+            raise WeightsError(f"{file} is too large for a configuration")
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise WeightsError(f"{file} is damaged: {error}") from error
+    if not isinstance(content, dict):
+        raise WeightsError(f"{file} is damaged: not a JSON object")
+    return content

@@ -1,0 +1,260 @@
+"""Values beside tensors: plain ones come through, and nothing that a file names is ever called."""
+
+import argparse
+import collections
+import datetime
+import io
+import os
+import pathlib
+import pickle
+import sys
+import types
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import vitlab
+from vitlab.errors import WeightsError
+from vitlab.weights.containers.allowed import ALLOWED
+from vitlab.weights.containers.open_weights import open_source
+
+
+class AttributeDict(dict):  # type: ignore[type-arg]
+    """As Lightning's, under its name."""
+
+
+def pretend(patch: pytest.MonkeyPatch, cls: type, module: str) -> None:
+    """Let a class be one of a library that is not installed."""
+    words = module.split(".")
+    for place in range(1, len(words) + 1):
+        name = ".".join(words[:place])
+        patch.setitem(sys.modules, name, types.ModuleType(name))
+    patch.setattr(cls, "__module__", module)
+    patch.setattr(sys.modules[module], cls.__name__, cls, raising=False)
+
+
+def test_plain_values_are_recorded(
+    tensors: dict[str, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, AttributeDict, "lightning.fabric.utilities.data")
+    history: Any = collections.defaultdict(list)
+    history["loss"].append(np.float64(0.5))
+    content = {
+        "model": tensors,
+        "best_acc": np.float64(0.75),
+        "step": np.int64(7),
+        "mean": np.array([[0.5, 0.25]], dtype=np.float32, order="F"),
+        "args": argparse.Namespace(arch="vit_tiny", out=pathlib.Path("/a/b"), size=[16, 16]),
+        "more": types.SimpleNamespace(lr=0.1, inner=types.SimpleNamespace(kind=torch.float16)),
+        "windows": pathlib.PureWindowsPath("c:/x/y"),
+        "when": datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC),
+        "took": datetime.timedelta(hours=1),
+        "history": history,
+        "counts": collections.Counter("aab"),
+        "ordered": collections.OrderedDict(a=1),
+        "size": torch.Size([2, 3]),
+        "device": torch.device("cuda:1"),
+        "hyper_parameters": AttributeDict(width=16),
+        "version": torch.__version__,
+    }
+    torch.save(content, tmp_path / "c.pth")
+    monkeypatch.undo()
+    record = open_source(tmp_path / "c.pth").record
+    assert record == {
+        "best_acc": 0.75,
+        "step": 7,
+        "args": {"arch": "vit_tiny", "out": "/a/b", "size": [16, 16]},
+        "more": {"lr": 0.1, "inner": {"kind": "torch.float16"}},
+        "windows": "c:/x/y",
+        "when": "2026-01-02 03:04:05",
+        "took": "1:00:00",
+        "history": {"loss": [0.5]},
+        "counts": {"a": 2, "b": 1},
+        "ordered": {"a": 1},
+        "size": [2, 3],
+        "device": "cuda:1",
+        "hyper_parameters": {"width": 16},
+        "version": torch.__version__,
+    }
+
+
+def test_arrays_of_numpy_are_tensors(tensors: dict[str, Tensor], tmp_path: Path) -> None:
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    arrays["pos_embed"] = np.asfortranarray(arrays["pos_embed"]).astype(">f4")
+    torch.save({"state_dict": arrays}, tmp_path / "c.pth")
+    source = open_source(tmp_path / "c.pth")
+    for name, tensor in tensors.items():
+        assert torch.equal(source.read(name), tensor)
+
+
+class Call:
+    """Pickles as a call of anything, with any arguments and any state."""
+
+    def __init__(self, function: Any, *args: Any, state: Any = None) -> None:
+        self.made = (function, args) if state is None else (function, args, state)
+
+    def __reduce__(self) -> Any:
+        return self.made
+
+
+def touch(file: Path) -> Call:
+    return Call(os.system, f"touch {file}")
+
+
+HOSTILE: dict[str, Any] = {
+    "plain": lambda trap: trap,
+    "eval": lambda trap: Call(eval, "1"),
+    "getattr": lambda trap: Call(getattr, argparse.Namespace(), "x"),
+    "exec in a factory": lambda trap: Call(collections.defaultdict, exec),
+    "a factory that is called": lambda trap: Call(collections.defaultdict, trap),
+    "namespace": lambda trap: argparse.Namespace(inner=trap),
+    "namespace's state": lambda trap: Call(types.SimpleNamespace, state={"__class__": trap}),
+    "path": lambda trap: Call(pathlib.PurePosixPath, trap),
+    "date": lambda trap: Call(datetime.datetime, trap),
+    "time zone": lambda trap: Call(datetime.timezone, trap),
+    "scalar": lambda trap: Call(np._core.multiarray.scalar, np.dtype("f8"), trap),
+    "dtype": lambda trap: Call(np.dtype, trap),
+    "dtype's state": lambda trap: Call(np.dtype, "f8", state=(3, trap)),
+    "array": lambda trap: Call(np._core.multiarray._reconstruct, trap, (0,), b"b"),
+    "array's state": lambda trap: Call(
+        np._core.multiarray._reconstruct, np.ndarray, (0,), b"b", state=(1, (1,), trap)
+    ),
+    "array of objects": lambda trap: np.array([trap], dtype=object),
+    "chain": lambda trap: Call(collections.OrderedDict, Call(map, os.system, ["true"])),
+    "codec": lambda trap: Call(pickle.loads, pickle.dumps(1)),
+    "open": lambda trap: Call(open, "/etc/passwd"),
+    "partial": lambda trap: Call(__import__, "os"),
+    "module": lambda trap: Call(nn.Linear, 1, 1),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+@pytest.mark.parametrize("zipped", [True, False])
+def test_hostile_pickles_run_nothing(
+    case: str, zipped: bool, tensors: dict[str, Tensor], tmp_path: Path
+) -> None:
+    """The same file does run its code where pickles are trusted: the trap is a real one."""
+    file, sprung = tmp_path / "c.pth", tmp_path / "sprung"
+    content = {"model": tensors, "args": HOSTILE[case](touch(sprung))}
+    torch.save(content, file, _use_new_zipfile_serialization=zipped)
+    with pytest.raises(WeightsError, match="unsafe to load") as caught:
+        open_source(file)
+    assert not sprung.exists()
+    assert "\n" not in str(caught.value)
+    assert "weights_only" not in str(caught.value)
+    if case == "plain":
+        pickle.loads(pickle.dumps(touch(sprung)))
+        assert sprung.exists()
+
+
+@pytest.mark.parametrize("stand_in", [entry for entry, _ in ALLOWED if entry is not dict])
+@pytest.mark.parametrize(
+    "args",
+    [(), (None,), (b"\xff" * 10,), ("x", 3), (10**30,), ([], {}, object()), (-1, "\0"),
+     (b"\x00" * 10, object()), ("f8", object()), ((2, 2), b"1234")],
+)  # fmt: skip
+def test_stand_ins_take_any_arguments(stand_in: Any, args: Any) -> None:
+    """What stands in for a class stores or drops what it gets, and calls none of it."""
+    made = stand_in(*args)
+    assert (
+        made is None
+        or isinstance(made, str | bytes | dict)
+        or type(made).__module__.startswith("vitl")
+    )
+    if hasattr(made, "__setstate__"):
+        for state in (*args, args):
+            made.__setstate__(state)
+    for method in ("numbers", "dtype"):
+        if hasattr(made, method):
+            getattr(made, method)()
+
+
+def test_states_that_lie(tmp_path: Path) -> None:
+    """An array whose shape does not fit its bytes, or that holds objects, is left out."""
+    array = np._core.multiarray._reconstruct
+    kinds = [
+        ((4,), "f4", b"123"),
+        ((-1,), "f4", b"1234"),
+        ((2**62, 4), "f8", b""),
+        ((1,), "O8", [1]),
+    ]
+    states = [(1, shape, np.dtype(kind), False, raw) for shape, kind, raw in kinds]
+    content = {str(n): Call(array, np.ndarray, (0,), b"b", state=s) for n, s in enumerate(states)}
+    torch.save({"good": torch.zeros(2), **content}, tmp_path / "c.pth")
+    assert set(open_source(tmp_path / "c.pth").shapes) == {"good"}
+
+
+class Mine(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+
+
+def test_a_whole_model_is_told_with_a_remedy_that_works(
+    tensors: dict[str, Tensor], tmp_path: Path
+) -> None:
+    torch.save(Mine(), tmp_path / "whole.pth")
+    advice = (
+        r"is a whole pickled object of class \S*Mine, .* torch.save\(model.state_dict\(\), FILE"
+    )
+    with pytest.raises(WeightsError, match=advice):
+        vitlab.load(tmp_path / "whole.pth")
+    torch.save({"model": tensors, "tool": Mine()}, tmp_path / "inside.pth")
+    with pytest.raises(WeightsError, match=r"contains \S*Mine in its pickle, .* unsafe to load"):
+        vitlab.load(tmp_path / "inside.pth")
+    torch.save(tensors, tmp_path / "good.pth")
+    assert vitlab.load(tmp_path / "good.pth").config.width == 192
+
+
+def test_other_pickles(tensors: dict[str, Tensor], tmp_path: Path) -> None:
+    torch.save(tensors, tmp_path / "four.pth", pickle_protocol=4)
+    with pytest.raises(WeightsError, match="without pickle_protocol"):
+        open_source(tmp_path / "four.pth")
+    (tmp_path / "text.pkl").write_bytes(pickle.dumps({"a": "b"}, protocol=4))
+    with pytest.raises(WeightsError, match="cannot be read"):
+        open_source(tmp_path / "text.pkl")
+
+
+def test_one_part_named_many_times_does_not_explode(tmp_path: Path) -> None:
+    """A kilobyte that describes 2**60 values is refused, quickly; a ring ends."""
+    content: Any = [0]
+    for _ in range(60):
+        content = [content, content]
+    bomb: Any = {"a": 0}
+    for _ in range(11):
+        bomb = {str(n): bomb for n in range(10)}
+    ring: dict[str, Any] = {"x": torch.zeros(1)}
+    ring["self"] = ring
+    for number, each in enumerate((content, ring)):
+        torch.save({"good": torch.zeros(2), "more": each}, tmp_path / f"{number}.pth")
+        assert "good" in open_source(tmp_path / f"{number}.pth").shapes
+    torch.save({"good": torch.zeros(2), "more": bomb}, tmp_path / "bomb.pth")
+    with pytest.raises(WeightsError, match="has more than 1,000,000 values"):
+        open_source(tmp_path / "bomb.pth")
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_cut_and_changed_checkpoints(
+    zipped: bool, tensors: dict[str, Tensor], tmp_path: Path
+) -> None:
+    stream = io.BytesIO()
+    content = {"model": tensors, "args": argparse.Namespace(a=np.float64(1), b=Path("x"))}
+    torch.save(content, stream, _use_new_zipfile_serialization=zipped)
+    whole, generator = stream.getvalue(), np.random.default_rng(1)
+    with zipfile.ZipFile(stream) if zipped else io.BytesIO() as archive:
+        start = archive.getinfo("archive/data.pkl").header_offset if zipped else 0
+    for round in range(60):
+        changed = bytearray(whole)
+        for place in generator.integers(0, 3000, 1 + round % 3):
+            changed[(start + place) % len(whole)] = generator.integers(0, 256)
+        cut = changed[: generator.integers(0, len(whole))] if round % 4 == 0 else changed
+        (tmp_path / "c.pth").write_bytes(cut)
+        try:
+            open_source(tmp_path / "c.pth")
+        except WeightsError as error:
+            assert "\n" not in str(error)

@@ -1,0 +1,132 @@
+"""Folders as libraries and people leave them: which file is read, and what explains it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import vitlab
+from vitlab.errors import WeightsError
+from vitlab.weights.containers.open_weights import open_source
+from vitlab.weights.source import Source
+
+Tensors = dict[str, Tensor]
+
+
+def holds(source: Source, tensors: Tensors) -> bool:
+    same = {name: torch.equal(source.read(name), tensor) for name, tensor in tensors.items()}
+    return set(source.shapes) == set(tensors) and all(same.values())
+
+
+def write(tensors: Tensors, file: Path) -> None:
+    if file.suffix == ".safetensors":
+        save_file(tensors, file)
+    else:
+        torch.save(tensors, file)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model.safetensors", "pytorch_model.bin", "pytorch_model_fsdp.bin", "weights.pth", "a.pt",
+     "some.bin", "epoch=3-step=10.ckpt", "last.pth.tar", "open_clip_pytorch_model.bin",
+     "open_clip_model.safetensors", "anything.safetensors"],
+)  # fmt: skip
+def test_a_folder_with_one_file_under_any_name(name: str, tensors: Tensors, tmp_path: Path) -> None:
+    write(tensors, tmp_path / name)
+    for other in ("optimizer.bin", "scheduler.pt", "training_args.bin", "rng_state.pth"):
+        torch.save({"x": torch.zeros(1)}, tmp_path / other)
+    (tmp_path / "config.json").write_text('{"architecture": "x"}')
+    source = open_source(tmp_path)
+    assert holds(source, tensors)
+    assert source.config == {"architecture": "x"}
+
+
+def test_safetensors_are_preferred(tensors: Tensors, tmp_path: Path) -> None:
+    write({"wrong": torch.zeros(2)}, tmp_path / "pytorch_model.bin")
+    write(tensors, tmp_path / "model.safetensors")
+    assert holds(open_source(tmp_path), tensors)
+
+
+def test_the_configuration_of_open_clip(tensors: Tensors, tmp_path: Path) -> None:
+    write(tensors, tmp_path / "open_clip_model.safetensors")
+    write({"wrong": torch.zeros(2)}, tmp_path / "open_clip_pytorch_model.bin")
+    content = {"model_cfg": {"embed_dim": 4}, "preprocess_cfg": {"mean": [0.5]}}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(content))
+    for path in (tmp_path, tmp_path / "open_clip_model.safetensors"):
+        source = open_source(path)
+        assert holds(source, tensors)
+        assert source.open_clip == content
+    write(tensors, tmp_path / "mine.pth")
+    assert open_source(tmp_path / "mine.pth").open_clip == {}
+    (tmp_path / "open_clip_config.json").write_text("[1]")
+    with pytest.raises(WeightsError, match=r"open_clip_config.json is damaged: not a JSON object"):
+        open_source(tmp_path)
+
+
+def test_several_files_are_listed(tensors: Tensors, tmp_path: Path) -> None:
+    for name in ("b.pth", "a.pth"):
+        write(tensors, tmp_path / name)
+    with pytest.raises(WeightsError, match=r"\(a.pth, b.pth\): give the path of one") as caught:
+        open_source(tmp_path)
+    advised = str(caught.value).partition("path of one, ")[2].removesuffix(" for example")
+    assert holds(open_source(Path(advised)), tensors)
+
+
+def sharded(tensors: Tensors, folder: Path) -> tuple[list[str], dict[str, Any]]:
+    """Pickles in two files, as transformers wrote them."""
+    names = sorted(tensors)
+    files = [f"pytorch_model-0000{number}-of-00002.bin" for number in (1, 2)]
+    where = {name: files[place % 2] for place, name in enumerate(names)}
+    for file in files:
+        torch.save({n: tensors[n] for n in names if where[n] == file}, folder / file)
+    index = {"metadata": {"total_size": 1}, "weight_map": where}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    return files, index
+
+
+def test_pickles_in_shards(timm_folder: Path, tensors: Tensors, tmp_path: Path) -> None:
+    sharded(tensors, tmp_path)
+    (tmp_path / "config.json").write_text((timm_folder / "config.json").read_text())
+    assert holds(open_source(tmp_path), tensors)
+    got, want = vitlab.load(tmp_path), vitlab.load(timm_folder)
+    assert got.config == want.config
+    assert all(torch.equal(t, want.state_dict()[n]) for n, t in got.state_dict().items())
+
+
+def test_an_index_of_pickles_that_lies(tensors: Tensors, tmp_path: Path) -> None:
+    files, index = sharded(tensors, tmp_path)
+    where, file = index["weight_map"], tmp_path / "pytorch_model.bin.index.json"
+    name = next(iter(where))
+    cases = {
+        r"\.\./x.bin': shards must be .bin files": where | {name: "../x.bin"},
+        "lists gone.bin, which is missing": where | {name: "gone.bin"},
+        "does not contain tensor 'more'": where | {"more": files[0]},
+        "which the index does not list": {n: f for n, f in where.items() if n != name},
+    }
+    for message, lie in cases.items():
+        file.write_text(json.dumps({"weight_map": lie}))
+        with pytest.raises(WeightsError, match=message):
+            open_source(tmp_path)
+    file.write_text(json.dumps(index))
+    (tmp_path / "elsewhere.bin").write_bytes((tmp_path / files[0]).read_bytes())
+    (tmp_path / files[0]).unlink()
+    (tmp_path / files[0]).symlink_to(tmp_path / "elsewhere.bin")
+    with pytest.raises(WeightsError, match="which is a link"):
+        open_source(tmp_path)
+
+
+def test_transformers_own_shards(tmp_path: Path, timm_folder: Path) -> None:
+    """A folder of ours in shards of safetensors still loads, and a file of another name too."""
+    model = vitlab.load(timm_folder)
+    vitlab.save(model, tmp_path / "m", shard_bytes=300_000)
+    assert len(list((tmp_path / "m").glob("*.safetensors"))) > 1
+    assert vitlab.load(tmp_path / "m").config == model.config
+    vitlab.save(model, tmp_path / "n")
+    renamed = tmp_path / "n" / "mine.safetensors"
+    (tmp_path / "n" / "model.safetensors").rename(renamed)
+    assert vitlab.load(tmp_path / "n").config == model.config
+    assert len(load_file(renamed)) == len(model.state_dict())

@@ -1,0 +1,220 @@
+"""Where training scripts keep a model's tensors: the same tensors give the same model."""
+
+import argparse
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import vitlab
+from vitlab.errors import WeightsError
+from vitlab.weights.check import load_check
+from vitlab.weights.containers.open_weights import open_source
+from vitlab.weights.source import Source
+
+Tensors = dict[str, Tensor]
+
+
+def saved(content: object, file: Path) -> Path:
+    torch.save(content, file)
+    return file
+
+
+def prefixed(tensors: Tensors, prefix: str) -> Tensors:
+    return {prefix + name: tensor for name, tensor in tensors.items()}
+
+
+def changed(tensors: Tensors) -> Tensors:
+    return {name: tensor + 1 for name, tensor in tensors.items()}
+
+
+def holds(source: Source, tensors: Tensors) -> bool:
+    """Whether a source has exactly these tensors, bit by bit."""
+    same = {name: torch.equal(source.read(name), tensor) for name, tensor in tensors.items()}
+    return set(source.shapes) == set(tensors) and all(same.values())
+
+
+def optimizer_of(tensors: Tensors) -> dict[str, Any]:
+    """The state of a real optimizer after a step."""
+    parameters = [nn.Parameter(tensor) for tensor in tensors.values()]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer = torch.optim.AdamW(parameters)
+    optimizer.step()
+    return optimizer.state_dict()
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["model_ema", "state_dict_ema", "ema", "ema_model", "teacher", "student", "model",
+     "model_state_dict", "model_state", "state_dict", "state", "module", "net", "network",
+     "weights", "params", "encoder", "target_encoder", "backbone", "checkpoint", "generator",
+     "a_key_of_its_own"],
+)  # fmt: skip
+def test_every_usual_key_and_any_other(key: str, tensors: Tensors, tmp_path: Path) -> None:
+    content = {
+        "epoch": 3,
+        "optimizer": optimizer_of(tensors),
+        "loss": {"center": torch.zeros(1, 4)},
+        key: tensors,
+        "scaler": {"scale": 1.0},
+    }
+    source = open_source(saved(content, tmp_path / "c.pth"))
+    assert holds(source, tensors)
+    assert source.wrapper == key
+    assert source.record["epoch"] == 3
+    assert source.notes == ()
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["module.", "_orig_mod.", "module._orig_mod.", "_fsdp_wrapped_module.", "model.", "net.",
+     "student.", "backbone.", "model._orig_mod.module.", "state_dict.model.backbone."],
+)  # fmt: skip
+def test_prefixes_of_training_are_removed(prefix: str, tensors: Tensors, tmp_path: Path) -> None:
+    for name in ("c.pth", "c.safetensors"):
+        file = tmp_path / name
+        content = prefixed(tensors, prefix)
+        save_file(content, file) if file.suffix != ".pth" else torch.save(content, file)
+        source = open_source(file)
+        assert holds(source, tensors)
+        assert source.stored["cls_token"] == f"{prefix}cls_token"
+
+
+def test_engines_within_names(tensors: Tensors, tmp_path: Path) -> None:
+    """FSDP, checkpointing and torch.compile wrap blocks as well; averages count their updates."""
+    content: dict[str, Any] = {
+        name.replace("blocks.0.", "blocks.0._fsdp_wrapped_module._checkpoint_wrapped_module."): each
+        for name, each in tensors.items()
+    }
+    content = {"state_dict": prefixed(content, "module.") | {"n_averaged": torch.tensor(7)}}
+    source = open_source(saved(content, tmp_path / "c.pth"))
+    assert set(source.shapes) >= set(tensors)
+    content["state_dict"] = {n: t for n, t in content["state_dict"].items() if n != "n_averaged"}
+    assert holds(open_source(saved(content, tmp_path / "d.pth")), tensors)
+
+
+def test_the_module_of_averaged_weights(tensors: Tensors, tmp_path: Path) -> None:
+    """`torch.optim.swa_utils.AveragedModel`: a counter beside `module.`."""
+
+    class Averaged(nn.Module):
+        n_averaged: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("n_averaged", torch.tensor(7))
+
+    content = Averaged().state_dict() | prefixed(tensors, "module.")
+    assert holds(open_source(saved(content, tmp_path / "c.pth")), tensors)
+
+
+def test_nested_dictionaries(tensors: Tensors, tmp_path: Path) -> None:
+    content = {"model": {"state_dict": tensors, "arch": "vit_tiny"}, "arch": "other", "epoch": 1}
+    source = open_source(saved(content, tmp_path / "c.pth"))
+    assert holds(source, tensors)
+    assert source.wrapper == "model.state_dict"
+    assert source.record == {"arch": "vit_tiny", "epoch": 1, "model": {"arch": "vit_tiny"}}
+
+
+@pytest.mark.parametrize(
+    ("usual", "other"),
+    [("model_ema", "model"), ("state_dict_ema", "state_dict"), ("teacher", "student"),
+     ("target_encoder", "encoder"), ("ema", "net"), ("model", "student"), ("backbone", "momentum")],
+)  # fmt: skip
+def test_several_models_are_told_and_chosen(
+    usual: str, other: str, tensors: Tensors, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = saved({other: changed(tensors), usual: tensors}, tmp_path / "c.pth")
+    source = open_source(file)
+    assert holds(source, tensors)
+    assert source.parts == (usual, other)
+    assert f"{usual} was read; --part {other} reads another" in source.notes[0]
+    assert holds(open_source(file, other), changed(tensors))
+    with caplog.at_level(logging.WARNING, "vitlab"):
+        model = vitlab.load(file, part=other)
+    assert f"was read; --part {usual} reads another" in caplog.text
+    assert not torch.equal(model.state_dict()["positions.0.table"], tensors["pos_embed"])
+    assert any("several models" in note for note in load_check(file).notes)
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "read"),
+    [
+        (("teacher.backbone.", "student.backbone."), "teacher"),
+        (("student_backbone.", "teacher_backbone."), "teacher_backbone"),
+        (("module.base_encoder.", "module.momentum_encoder."), "base_encoder"),
+    ],
+)
+def test_two_models_in_one_dictionary(
+    prefixes: tuple[str, str], read: str, tensors: Tensors, tmp_path: Path
+) -> None:
+    """DINO's and lightly's checkpoints, and MoCo-v3's; one of each is of another size."""
+    usual = next(prefix for prefix in prefixes if read in prefix)
+    other = next(prefix for prefix in prefixes if prefix != usual)
+    larger = {name: torch.cat([tensor, tensor], -1) for name, tensor in tensors.items()}
+    content = {"loss.center": torch.zeros(3)} | prefixed(larger, other) | prefixed(tensors, usual)
+    source = open_source(saved({"state_dict": content}, tmp_path / "c.pth"))
+    assert holds(source, tensors)
+    assert len(source.parts) == 2
+    assert "several models" in source.notes[0]
+    chosen = open_source(tmp_path / "c.pth", other.removeprefix("module.").split(".")[0])
+    assert holds(chosen, larger)
+
+
+def test_models_without_usual_names_are_listed(tensors: Tensors, tmp_path: Path) -> None:
+    file = saved({"left": tensors, "right": changed(tensors)}, tmp_path / "c.pth")
+    with pytest.raises(WeightsError, match=r"several models \(left, right\): choose one with --pa"):
+        open_source(file)
+    assert holds(open_source(file, "right"), changed(tensors))
+    with pytest.raises(WeightsError, match="no parts 'middle'; its parts are left, right"):
+        open_source(file, "middle")
+    flat = prefixed(tensors, "a.model.") | prefixed(tensors, "b.model.")
+    with pytest.raises(WeightsError, match=r"several models \(a, b\)"):
+        open_source(saved(flat, tmp_path / "d.pth"))
+
+
+def test_a_model_is_not_taken_for_two(tmp_path: Path) -> None:
+    """Kernels of a ResNet, or of stem and decoder, end alike within one model."""
+    kernel = torch.zeros(2, 2, 3, 3)
+    blocks = ["stages.0.blocks.0.conv.weight", "stages.0.blocks.1.conv.weight"]
+    names = ["stem.conv.weight", "body.conv.weight", "decoder.conv.weight", *blocks]
+    content = dict.fromkeys(names, kernel)
+    assert set(open_source(saved(content, tmp_path / "c.pth")).shapes) == set(names)
+
+
+def test_the_keys_are_in_the_message(tmp_path: Path) -> None:
+    content = {"epoch": 3, "args": argparse.Namespace(arch="x"), "history": [1, 2]}
+    with pytest.raises(WeightsError, match="contains no tensors; its entries are epoch, args, his"):
+        open_source(saved(content, tmp_path / "c.pth"))
+    many = {f"k{number}": 0 for number in range(20)}
+    with pytest.raises(WeightsError, match="k7 and 12 more"):
+        open_source(saved(many, tmp_path / "c.pth"))
+    with pytest.raises(WeightsError, match="contains a list, not a dictionary of tensors"):
+        open_source(saved([torch.zeros(2)], tmp_path / "c.pth"))
+
+
+def test_superfluous_tensors_are_dropped_by_name(
+    tensors: Tensors, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    extra = {"head_aux.0.weight": torch.zeros(3, 8), "head_aux.0.bias": torch.zeros(3),
+             "fc.weight": torch.zeros(2, 2)}  # fmt: skip
+    file = saved({"state_dict": prefixed(tensors | extra, "module.")}, tmp_path / "c.pth")
+    with pytest.raises(WeightsError, match=r"leave it out with --drop fc.weight \(in Python drop="):
+        vitlab.load(file)
+    with caplog.at_level(logging.WARNING, "vitlab"):
+        model = vitlab.load(file, drop=["fc.weight", "head_aux.*"])
+    assert "left out as asked: fc.weight, head_aux.0.bias, head_aux.0.weight" in caplog.text
+    assert torch.equal(model.state_dict()["positions.0.table"], tensors["pos_embed"])
+    assert "left out as asked: fc.weight" in str(load_check(file, drop=["fc.*", "module.head_a*"]))
+    with pytest.raises(WeightsError, match=r"no tensor .fd.weight. to leave out"):
+        vitlab.load(file, drop=["fd.weight"])
+
+
+def test_load_check_shows_the_names_in_the_file(tensors: Tensors, tmp_path: Path) -> None:
+    content = {"model": prefixed(tensors, "module."), "epoch": 1}
+    found = load_check(saved(content, tmp_path / "c.pth"))
+    assert all(name.startswith("module.") for each in found.tensors for name in each.theirs)

@@ -37,6 +37,9 @@ class Names:
         gated: a gated MLP's first layers, stacked in ours, and its last
         pre_norm, norm: before and after the blocks
         bias_table, shared_table: of positions=bias, in each block or for all
+        pre_logits: the tanh layer before the classifier
+        projection: a classifier without a bias, stored transposed
+        channels_last: the map of patches is a matrix, with channels behind rows and columns
     """
 
     patch: str
@@ -61,6 +64,9 @@ class Names:
     norm: str
     bias_table: str = ""
     shared_table: str = ""
+    pre_logits: str = ""
+    projection: str = ""
+    channels_last: bool = False
 
 
 def embedding(config: ViTConfig, names: Names, format: str) -> list[Entry]:

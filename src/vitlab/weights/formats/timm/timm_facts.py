@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vitlab.images import Size
+from vitlab.images import OPENAI, Size
 from vitlab.models.config import config_of
 from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.room import Hints
 from vitlab.weights.formats.timm import timm_config, timm_rules
-from vitlab.weights.formats.timm.timm_content import Shapes, check_content, facts_by_content
+from vitlab.weights.formats.timm.timm_content import check_content, facts_by_content, width
+from vitlab.weights.formats.timm.timm_dialects import Dialect, Layout
 from vitlab.weights.formats.timm.timm_record import record_of
 from vitlab.weights.source import Source
 
@@ -35,18 +36,19 @@ class Known:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-def known_of(source: Source, hints: Hints, shapes: Shapes) -> Known:
+def known_of(source: Source, hints: Hints, layout: Layout) -> Known:
     """Collect what is known of a file.
 
     Args:
         source: the file or folder
         hints: of the user
-        shapes: of the tensors, by timm's names and by the file's own
+        layout: its tensors by timm's names
 
     Raises:
         OptionError: the user's name is unknown.
         WeightsError: a family that our model cannot represent, or a damaged config.json.
     """
+    shapes = layout.theirs | layout.shapes
     name, stem = hints.name, hints.name.partition(".")[0]
     given = stem if timm_rules.known(stem) else ""
     stored, record = timm_config.architecture_in(source.config), record_of(source)
@@ -56,6 +58,9 @@ def known_of(source: Source, hints: Hints, shapes: Shapes) -> Known:
         timm_rules.check_supported(architecture)
     check_content(source.path, shapes, certain or bool(name))
     facts = facts_by_content(source, shapes, certain)
+    _put_dialect(facts, layout.dialect, width(shapes))
+    if "input_resolution" in source.shapes:  # OpenAI's own files
+        facts.put(Origin.FAMILY, {"gelu": "quick", **OPENAI})
     if certain:
         facts.put(Origin.NAME, {**timm_rules.implied(architecture), **record.instead})
         facts.put(Origin.FAMILY, {"resampling": "antialiased"})
@@ -77,3 +82,12 @@ def known_of(source: Source, hints: Hints, shapes: Shapes) -> Known:
         timm_config.recorded_size(source.config) or record.image_size or size,
         record.arguments | timm_config.arguments_in(source.config),
     )
+
+
+def _put_dialect(facts: Facts, dialect: Dialect, width: int) -> None:
+    """Put what holds for all, or most, models with somebody's names."""
+    facts.put(Origin.ASSUMED, dialect.usual).put(Origin.FAMILY, dialect.facts)
+    if dialect.sizes and "heads" in facts.values:
+        facts.put(Origin.FAMILY, {"heads": facts.values["heads"]})
+    elif dialect.facts and width % 64 == 0:
+        facts.fill(Origin.ASSUMED, {"heads": width // 64})

@@ -13,15 +13,16 @@ from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.room import Hints, Reading, Writing, cannot
 from vitlab.weights.formats.timm.timm_arguments import NAME, check_arguments
 from vitlab.weights.formats.timm.timm_config import written
+from vitlab.weights.formats.timm.timm_dialects import layout_of
 from vitlab.weights.formats.timm.timm_facts import known_of
-from vitlab.weights.formats.timm.timm_names import canonical, entries, names_for, names_in
+from vitlab.weights.formats.timm.timm_names import entries, names_for, names_in
 from vitlab.weights.formats.timm.timm_shapes import fields_of
 from vitlab.weights.sharded import CONFIG
 from vitlab.weights.source import Source
 
-ROOTS = ("patch_embed.proj.weight", "patch_embed.proj.0.weight")
 LEFT_OUT = {
-    r"mask_token|decoder.*": "for pre-training alone",
+    r"mask_token|masked_embed|decoder.*|projectors\..*": "for pre-training alone",
+    r"local_cls_norm\..*": "for small crops in pre-training alone",
     r".*relative_position_index|rope_embed\..*|.*\.rope\..*": "computed here",
     r".*num_batches_tracked": "computed here",
     r"lm_head\..*|head\.(mlp|last_layer|prototypes).*": "for pre-training alone",
@@ -34,30 +35,27 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     Raises:
         WeightsError: an unsupported family, or tensors of unsupported shapes.
     """
-    roots = [name for name in source.shapes if name.endswith(ROOTS)]
-    if source.kind == "npz" or not roots:
+    layout = layout_of(source)
+    if layout is None:
         return None
-    root = min(roots, key=len)
-    prefix = root[: root.index("patch_embed.")]
-    own = [name for name in source.shapes if name.startswith(prefix)]
-    stored = canonical([name.removeprefix(prefix) for name in own])
-    shapes = {name: source.shapes[prefix + old] for name, old in stored.items()}
-    theirs = {name.removeprefix(prefix): source.shapes[name] for name in own}
-    known = known_of(source, hints, theirs | shapes)
+    shapes, prefix, dialect = layout.shapes, layout.prefix, layout.dialect
+    known = known_of(source, hints, layout)
     facts, own_row, register_rows = fields_of(source, shapes, known, hints)
     config = ViTConfig(**facts.values)
     rows = register_rows or (own_row and config.has_token)
     check_arguments(source.path, known.arguments, config, rows, {*hints.choices})
-    back = {name: prefix + old for name, old in stored.items()}
+    names = names_in(shapes, own_row, register_rows, dialect.words)
     table = [
-        entry.renamed(lambda n: back.get(n, prefix + n))
-        for entry in entries(config, names_in(shapes, own_row, register_rows))
+        entry.renamed(lambda n: layout.stored.get(n, prefix + n))
+        for entry in entries(config, names)
     ]
     if "head.weight" not in shapes and "head_dist.weight" in shapes:
         raise WeightsError(f"{source.path}: a distilled model without its first classifier")
     left_out = {re.escape(prefix) + f"({pattern})": why for pattern, why in LEFT_OUT.items()}
+    if "_encoder." in prefix:  # MoCo-v3's two models
+        left_out[re.escape(prefix) + r"head\.\d+\..*"] = "for pre-training alone"
     left_out |= {f"(?!{re.escape(prefix)}).*": "outside the model"} if prefix else {}
-    label = f"{NAME}, {known.architecture}" if known.architecture else f"{NAME}'s names"
+    label = f"{NAME}, {known.architecture}" if known.architecture else dialect.name
     return Reading(label, config, table, left_out, facts.origins)
 
 

@@ -1,39 +1,19 @@
 """The table of timm's names for our tensors, in the dialects of its families."""
 
 import math
-import re
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from vitlab.errors import WeightsError
+import torch
+
 from vitlab.models.config import ModelConfig, ViTConfig
-from vitlab.weights.formats.entries import Entry, halves, layer, same
+from vitlab.weights.formats.entries import Entry, computed, each, halves, layer, same
 from vitlab.weights.formats.resnet_units import hybrid_parts
 from vitlab.weights.formats.room import cannot
 from vitlab.weights.formats.timm.timm_arguments import NAME
 from vitlab.weights.formats.vit_names import Names, embedding, encoder
 from vitlab.weights.source import Shape
-
-# Names of the papers' own files that differ from timm's.
-ALIASES = (
-    (r"^blocks\.\d+\.(\d+)\.(?=norm|attn|mlp|ls)", r"blocks.\1."),  # DINOv2's chunks
-    (r"^(register_tokens|storage_tokens)$", "reg_token"),
-    (r"\.mlp\.w12\.", ".mlp.fc1."),
-    (r"\.mlp\.w1\.", ".mlp.fc1_g."),
-    (r"\.mlp\.w2\.", ".mlp.fc1_x."),
-    (r"\.mlp\.w3\.", ".mlp.fc2."),
-    (r"\.gamma_1$", ".ls1.gamma"),
-    (r"\.gamma_2$", ".ls2.gamma"),
-)
-# Two parallel branches in DeiT's own code (norm11, attn1, gamma_1_1, …).
-PARALLEL = (
-    (r"\.norm11\.", ".attns.1.norm."), (r"\.norm1\.", ".attns.0.norm."),
-    (r"\.norm21\.", ".ffns.1.norm."), (r"\.norm2\.", ".ffns.0.norm."),
-    (r"\.attn1\.", ".attns.1.attn."), (r"\.attn\.", ".attns.0.attn."),
-    (r"\.mlp1\.", ".ffns.1.mlp."), (r"\.mlp\.", ".ffns.0.mlp."),
-    (r"\.gamma_1_1$", ".attns.1.ls.gamma"), (r"\.gamma_1$", ".attns.0.ls.gamma"),
-    (r"\.gamma_2_1$", ".ffns.1.ls.gamma"), (r"\.gamma_2$", ".ffns.0.ls.gamma"),
-)  # fmt: skip
-
 
 # Of most models; of two parallel branches; of beit.py and eva.py.
 TIMM = Names(
@@ -65,25 +45,31 @@ NO_KEY_BIAS = ("attn.q_bias", "attn.v_bias")
 GATE_APART = ("mlp.fc1_g", "mlp.fc1_x", "mlp.fc2")
 
 
-def names_in(shapes: dict[str, Shape], own_row: bool, register_rows: bool) -> Names:
-    """Return the names of a file, after `canonical`.
+def names_in(
+    shapes: Mapping[str, Shape], own_row: bool, register_rows: bool, words: Mapping[str, Any]
+) -> Names:
+    """Return timm's names of the tensors of a file.
 
     Args:
-        shapes: of its tensors
+        shapes: of its tensors, by timm's names
         own_row: the class token has a position
         register_rows: the registers have positions
+        words: of a dialect that differ from timm's
     """
     first = first_branch(shapes)
     base = BRANCHED if "attns" in first else TIMM
-    return replace(
+    registers = "dist_token" if "dist_token" in shapes else base.registers
+    names = replace(
         base,
         own_row=own_row,
         register_rows=register_rows,
-        registers="dist_token" if "dist_token" in shapes else base.registers,
+        registers=registers,
+        pre_logits="pre_logits.fc" if "pre_logits.fc.weight" in shapes else "",
         biases=NO_KEY_BIAS if f"{first}attn.q_bias" in shapes else (),
         mask="attn.qkv.bias_mask" if f"{first}attn.qkv.bias_mask" in shapes else "",
         gated=GATE_APART if f"{first}mlp.fc1_g.weight" in shapes else base.gated,
     )
+    return replace(names, **words)
 
 
 def names_for(config: ViTConfig) -> Names:
@@ -99,25 +85,9 @@ def names_for(config: ViTConfig) -> Names:
     )
 
 
-def first_branch(shapes: dict[str, Shape]) -> str:
+def first_branch(shapes: Mapping[str, Shape]) -> str:
     """Return the prefix of the first block's first branch."""
     return "blocks.0.attns.0." if "blocks.0.attns.0.norm.weight" in shapes else "blocks.0."
-
-
-def canonical(names: list[str]) -> dict[str, str]:
-    """Return the original names by timm's names."""
-    rules = PARALLEL if any(".norm11." in name for name in names) else ALIASES
-    renamed: dict[str, str] = {}
-    for old in names:
-        new = old
-        for pattern, word in rules:
-            new, count = re.subn(pattern, word, new)
-            if count and rules is PARALLEL:
-                break  # one word per name
-        if new in renamed:
-            raise WeightsError(f"tensors {renamed[new]} and {old} have the same meaning")
-        renamed[new] = old
-    return renamed
 
 
 def entries(config: ModelConfig, names: Names) -> list[Entry]:
@@ -128,15 +98,20 @@ def entries(config: ModelConfig, names: Names) -> list[Entry]:
     """
     if not isinstance(config, ViTConfig) or config.attention == "axial" or config.queries > 1:
         raise cannot(NAME, config.name)
-    if config.pre_logits or config.pool == "both":
+    if (config.pre_logits and not names.pre_logits) or config.pool == "both":
         raise cannot(NAME, f"pre_logits={config.pre_logits} with pool={config.pool}")
-    table = [*_stem(config), *embedding(config, names, NAME), *encoder(config, names)]
+    table = [*_stem(config, names), *embedding(config, names, NAME), *encoder(config, names)]
     if config.norm_at != "none":
         pooled = config.norm_at == "pooled"
         table += layer("head.norm" if pooled else "norm", "fc_norm" if pooled else names.norm)
     if config.pool == "attention":
         table += _attention_pool()
-    if config.classes and config.pool == "prefix":
+    if config.pre_logits:
+        table += layer("head.pre_logits", names.pre_logits)
+    if config.classes and names.projection:
+        zero = computed("head.classify.bias", lambda: torch.zeros(config.classes))
+        table += [each("head.classify.weight", names.projection, torch.t, torch.t), zero]
+    elif config.classes and config.pool == "prefix":
         for part in ("weight", "bias"):
             table.append(halves(f"head.classify.{part}", (f"head.{part}", f"head_dist.{part}")))
     elif config.classes:
@@ -144,7 +119,9 @@ def entries(config: ModelConfig, names: Names) -> list[Entry]:
     return table
 
 
-def _stem(config: ViTConfig) -> list[Entry]:
+def _stem(config: ViTConfig, names: Names) -> list[Entry]:
+    if names.channels_last:
+        return _flattened(config)
     match config.stem:
         case "linear" if config.stem_norm == "none" and config.stem_act == "none":
             return layer("stem.layers.0", "patch_embed.proj", config.stem_bias)
@@ -158,6 +135,19 @@ def _stem(config: ViTConfig) -> list[Entry]:
         f"stem_norm={config.stem_norm}",
         f"stem_act={config.stem_act} together",
     )
+
+
+def _flattened(config: ViTConfig) -> list[Entry]:
+    """A linear map of patches whose numbers are in the order rows, columns, channels."""
+    ours, theirs = "stem.layers.0", "patch_embed.proj"
+    square = (config.patch, config.patch, config.channels)
+    kernel = each(
+        f"{ours}.weight",
+        f"{theirs}.weight",
+        lambda t: t.unflatten(1, square).permute(0, 3, 1, 2),
+        lambda t: t.permute(0, 2, 3, 1).flatten(1),
+    )
+    return [kernel, same(f"{ours}.bias", f"{theirs}.bias")]
 
 
 def _hmlp(config: ViTConfig) -> list[Entry]:

@@ -61,6 +61,10 @@ def _encoder(source: Source, shapes: dict[str, Shape]) -> dict[str, Any]:
     if sorted(blocks) != list(range(len(blocks))) or not contract or len(shapes[contract]) != 2:
         raise WeightsError(f"{source.path}: {NAME}: unsupported encoder blocks")
     width, mlp = shapes[contract]
+    if shapes.get(f"{first}attn.qkv.weight", (3 * width,))[0] != 3 * width:
+        raise WeightsError(
+            f"{source.path}: unsupported attention, whose heads together are not as wide as a token"
+        )
     split = contract.replace("fc2", "fc1_g") in shapes
     gated = split or shapes.get(contract.replace("fc2", "fc1")) == (2 * mlp, width)
     scaled = f"{first}ls1.gamma" in shapes or f"{first}ls.gamma" in shapes
@@ -84,6 +88,7 @@ def _ends(shapes: dict[str, Shape]) -> dict[str, Any]:
         "pre_norm": "norm_pre.weight" in shapes,
         "norm_at": "pooled" if "fc_norm.weight" in shapes else after,
         "classes": shapes.get("head.weight", (0,))[0],
+        "pre_logits": shapes.get("pre_logits.fc.weight", (0,))[0],
     }
 
 
@@ -127,14 +132,13 @@ def _tokens(shapes: dict[str, Shape]) -> dict[str, Any]:
 def _pool(facts: Facts, shapes: dict[str, Shape], known: Known) -> None:
     """Put what the classifier sees, and forget a class token that this implies."""
     token, told = "cls_token" in shapes, facts.origins.get("pool")
+    mean = not token and facts.values.get("pool", "token") == "token"
     if "attn_pool.latent" in shapes:
         facts.put(Origin.TENSORS, {"pool": "attention"})
     elif "head_dist.weight" in shapes:
         facts.put(Origin.TENSORS, {"pool": "prefix"})
-    elif told not in (Origin.FILE, Origin.OPTION) and "fc_norm.weight" in shapes:
+    elif mean or (told is None and "fc_norm.weight" in shapes):
         facts.put(Origin.TENSORS, {"pool": "mean"})
-    elif not token:
-        facts.fill(Origin.TENSORS, {"pool": "mean"})
     else:
         facts.fill(Origin.NAME if known.architecture else Origin.ASSUMED, {"pool": "token"})
     if token == (facts.values["pool"] == "token"):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from vitlab.errors import OptionError, WeightsError
 from vitlab.images import Size
 from vitlab.models.config import ModelConfig
+from vitlab.models.packed import Packed
 
 
 @dataclass(frozen=True)
@@ -61,19 +62,19 @@ class Model(nn.Module):
         """Draw every weight, as the official code does; each part describes its own."""
         raise NotImplementedError
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor | Packed) -> Tensor:
         """Compute class scores from normalized images: (B, channels, H, W) -> (B, classes)."""
         raise NotImplementedError
 
-    def features(self, images: Tensor) -> Tensor:
+    def features(self, images: Tensor | Packed) -> Tensor:
         """Compute the classifier's input: (B, channels, H, W) -> (B, features)."""
         raise NotImplementedError
 
-    def encode(self, images: Tensor, extra: Tensor | None = None) -> Tensor:
+    def encode(self, images: Tensor | Packed, extra: Tensor | None = None) -> Tensor:
         """Compute tokens, or a map in raster order: (B, channels, H, W) -> (B, N, width)."""
         raise NotImplementedError
 
-    def intermediates(self, images: Tensor, layers: Sequence[int]) -> list[Tensor]:
+    def intermediates(self, images: Tensor | Packed, layers: Sequence[int]) -> list[Tensor]:
         """Return what leaves chosen layers: layer 0 is what enters the first block or stage.
 
         Args:
@@ -200,13 +201,16 @@ class Model(nn.Module):
         self.load_state_dict(tensors, assign=True)
         self.refresh(next(iter(tensors.values())).device)
 
-    def check_images(self, images: Tensor) -> None:
+    def check_images(self, images: Tensor | Packed) -> None:
         """Refuse tensors that are not (B, channels, rows, columns) of a size that the model takes.
 
         Raises:
             OptionError: it names the shape that would work.
         """
         config = self.config
+        if isinstance(images, Packed):
+            config.check_packed(images.channels, images.patch)
+            return
         if images.ndim != 4 or images.shape[1] != config.channels:
             shape = ", ".join(map(str, (config.channels, *config.size)))
             raise OptionError(f"images must be (B, {shape}), not {tuple(images.shape)}")

@@ -1,5 +1,6 @@
 """The Vision Transformer, on one page."""
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -10,10 +11,12 @@ from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.encoder.attention import Axis
 from vitlab.models.encoder.block import Block, drop_rates
-from vitlab.models.encoder.layout import Layout
+from vitlab.models.encoder.layout import Layout, joined, parted
+from vitlab.models.encoder.placing import Placed
 from vitlab.models.head import Head
 from vitlab.models.layers import NORMS, modules, norm_of, params_of, reset_norm
 from vitlab.models.model import Model, Part
+from vitlab.models.packed import Packed
 from vitlab.models.positions.positions import Positions, scheme_of
 from vitlab.models.stems.stem import stem_of
 
@@ -70,40 +73,49 @@ class VisionTransformer(Model):
             reset_norm(norm)
         self.head.reset_parameters(generator)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor | Packed) -> Tensor:
         """Compute class scores from normalized images: (B, channels, H, W) -> (B, classes)."""
         return self.head(self.features(images))
 
-    def features(self, images: Tensor) -> Tensor:
+    def features(self, images: Tensor | Packed) -> Tensor:
         """Compute the classifier's input: (B, features), or (B, queries, features)."""
-        return self.head.features(self.encode(images))
+        tokens, layout = self._encoded(images)
+        if not layout.runs:
+            return self.head.features(tokens)
+        return torch.cat([self.head.features(part) for part in parted(tokens, layout.runs)])
 
-    def encode(self, images: Tensor, extra: Tensor | None = None) -> Tensor:
+    def encode(self, images: Tensor | Packed, extra: Tensor | None = None) -> Tensor:
         """Compute all tokens, after the final norm where it is on tokens.
 
         Args:
-            images: normalized, (B, channels, H, W), of any size that the patch divides
+            images: normalized, (B, channels, H, W), of any size that the patch divides; or packed
             extra: a further sequence of tokens (B, M, width), which joins the patches in every
                 block, without positions, and comes out after them
 
         Returns:
-            (B, prefix + patches + M, width)
+            (B, prefix + patches + M, width); those of packed images in one row, (1, T, width)
 
         Raises:
-            OptionError: a tensor of another shape, or extra tokens where positions or axial
-                attention leave no room for them.
+            OptionError: a tensor of another shape, or extra tokens where positions, axial
+                attention or packed images leave no room for them.
         """
-        tokens, steps = self._begin(images, extra)
-        for block, positions, layout in steps:
-            tokens = block(positions.place(tokens), layout)
-        return self.norm(tokens)
+        return self._encoded(images, extra)[0]
 
-    def intermediates(self, images: Tensor, layers: Sequence[int]) -> list[Tensor]:
+    def _encoded(
+        self, images: Tensor | Packed, extra: Tensor | None = None
+    ) -> tuple[Tensor, Layout]:
+        """Return all tokens, and how they lie."""
+        tokens, steps = self._begin(images, extra)
+        for block, placed in steps:
+            tokens = block(placed.place(tokens), placed.layout)
+        return self.norm(tokens), placed.layout
+
+    def intermediates(self, images: Tensor | Packed, layers: Sequence[int]) -> list[Tensor]:
         """Return the tokens that leave chosen blocks, (B, prefix + patches, width) each.
 
         Layer 0 is the input of the first block; layer N leaves block N, before the final norm. An
         axial block counts as two, for its rows and its columns. No block above the highest layer
-        is computed.
+        is computed. Packed images have theirs in one row, (1, T, width).
 
         Raises:
             OptionError: a layer that the model does not have, or images of another shape.
@@ -111,8 +123,8 @@ class VisionTransformer(Model):
         self.check_layers(layers, len(self.blocks))
         first, steps = self._begin(images)
         tokens = [first]
-        for block, positions, layout in steps[: max(layers, default=0)]:
-            tokens.append(block(positions.place(tokens[-1]), layout))
+        for block, placed in steps[: max(layers, default=0)]:
+            tokens.append(block(placed.place(tokens[-1]), placed.layout))
         return [tokens[layer] for layer in layers]
 
     def attention_maps(self, images: Tensor) -> list[Tensor]:
@@ -120,37 +132,52 @@ class VisionTransformer(Model):
 
         Rows sum to one. The weights are those the forward pass uses, computed once more beside it.
         An axial block has two layers, for its rows and its columns.
+
+        Raises:
+            OptionError: packed images, whose maps differ in size.
         """
+        if isinstance(images, Packed):
+            raise OptionError("packed images have no common attention maps: pass one at a time")
         (tokens, steps), maps = self._begin(images), []
-        for block, positions, layout in steps:
-            tokens = positions.place(tokens)
-            maps.append(block.attention_weights(tokens, layout))
-            tokens = block(tokens, layout)
+        for block, placed in steps:
+            tokens = placed.place(tokens)
+            maps.append(block.attention_weights(tokens, placed.layout))
+            tokens = block(tokens, placed.layout)
         return maps
 
     def _begin(
-        self, images: Tensor, extra: Tensor | None = None
-    ) -> tuple[Tensor, list[tuple[Block, Positions, Layout]]]:
-        """Return the encoder's input, and each block with its positions and how its tokens lie."""
+        self, images: Tensor | Packed, extra: Tensor | None = None
+    ) -> tuple[Tensor, list[tuple[Block, Placed]]]:
+        """Return the encoder's input, and each block with the positions of its tokens."""
         self.check_images(images)
-        grid = self.config.grid_of(images.shape[-2:])
-        positions = [each.at(grid) for each in self.positions]
-        layouts = [Layout(grid, each.relate) for each in positions]
-        steps = [
-            (block, positions[number], layouts[number])
-            for block, number in zip(self.blocks, self._tables(), strict=True)
-        ]
-        return self._embed(images, positions[0], extra), steps
+        if isinstance(images, Packed):
+            if extra is not None:
+                raise OptionError("packed images take no extra tokens: pass images of one size")
+            prefix, runs = self.config.prefix, images.runs
+            placed = [Placed.packed(each, runs, prefix) for each in self.positions]
+            sizes = [math.prod(grid) * count for grid, count in runs]
+            parts = [
+                self._embed(part.unflatten(0, (count, -1)), scheme)
+                for part, (_, count), scheme in zip(
+                    self.stem.packed(images).split(sizes), runs, placed[0].schemes, strict=True
+                )
+            ]
+            tokens = joined(parts)
+        else:
+            grid = self.config.grid_of(images.shape[-2:])
+            placed = [Placed.of(each, grid) for each in self.positions]
+            tokens = self._embed(self.stem(images), placed[0].schemes[0], extra)
+        steps = [(b, placed[n]) for b, n in zip(self.blocks, self._tables(), strict=True)]
+        return self.pre_norm(self.dropout(tokens)), steps
 
-    def _embed(self, images: Tensor, positions: Positions, extra: Tensor | None) -> Tensor:
-        """Return the encoder's input: class token, registers, patches, extra tokens."""
-        tokens = self.stem(images)
+    def _embed(self, tokens: Tensor, positions: Positions, extra: Tensor | None = None) -> Tensor:
+        """Return class token, registers, patches and extra tokens, with their positions."""
         before = [part for part in (self.token, self.registers) if part is not None]
         after = [] if extra is None else [self._checked(extra)]
         if before or after:
             rows = [part.expand(len(tokens), -1, -1) for part in before]
             tokens = torch.cat([*rows, tokens, *after], dim=1)
-        return self.pre_norm(self.dropout(positions.start(tokens)))
+        return positions.start(tokens)
 
     def _checked(self, extra: Tensor) -> Tensor:
         config = self.config

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from vitlab.errors import OptionError
 from vitlab.models.model import Model
+from vitlab.models.packed import Packed
 
 CLASSES = 1000
 
@@ -95,6 +96,6 @@ class SelectedOutputs(Model):
         home = next(model.parameters()).device
         self.register_buffer("columns", torch.from_numpy(columns).to(home), persistent=False)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor | Packed) -> Tensor:
         """Compute class scores: (B, channels, H, W) -> (B, chosen outputs)."""
         return self.model(images)[:, self.columns]

@@ -51,6 +51,18 @@ class ModelConfig(ImageSpec):
             OptionError: the message names the nearest sizes that it takes.
         """
 
+    def check_packed(self, channels: int, patch: int) -> None:
+        """Refuse images of different sizes, cut into patches, that the model does not take.
+
+        Args:
+            channels: of every image
+            patch: pixels per side
+
+        Raises:
+            OptionError: the message says what would work.
+        """
+        raise OptionError(f"{self.name} has no patches to pack: pass images of one size")
+
     @property
     def features(self) -> int:
         """Width of the classifier's input."""

@@ -226,6 +226,14 @@ class ViTConfig(ModelConfig):
         """Refuse images of a size that the patch does not divide."""
         check_multiple(size, self.patch, f"patch={self.patch}")
 
+    def check_packed(self, channels: int, patch: int) -> None:
+        """Refuse patches of another size, or of another number of channels."""
+        if (channels, patch) != (self.channels, self.patch):
+            raise OptionError(
+                f"packed images have channels={channels} and patch={patch}, but {self.name} has "
+                f"channels={self.channels} and patch={self.patch}: pack them so"
+            )
+
     @property
     def blocks(self) -> int:
         """Number of encoder blocks; axial attention has two per layer."""

@@ -1,5 +1,6 @@
 """Multi-head self-attention, and the one place that decides how it is computed."""
 
+from itertools import accumulate
 from typing import ClassVar, Literal
 
 import torch
@@ -7,10 +8,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.models.config import ViTConfig
-from vitlab.models.encoder.layout import Layout
+from vitlab.models.encoder.layout import Layout, joined, parted
 from vitlab.models.layers import dense_macs, norm_of, reset_norm
 
 Axis = Literal["row", "column"] | None
+Heads = tuple[Tensor, Tensor, Tensor, Tensor | None]  # queries, keys, values; bias on the logits
+HALF = (torch.float16, torch.bfloat16)
 
 
 class Attention(nn.Module):
@@ -45,22 +48,27 @@ class Attention(nn.Module):
 
     def forward(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
         """Let every token attend to all, or to its row or column: (B, N, D) -> (B, N, D)."""
-        layout = layout or self.layout
-        q, k, v, bias = self._heads(tokens, layout)
-        gathered = attend(q, k, v, bias).transpose(1, 2).flatten(2)  # heads side by side
-        return self.project(self.norm(unfold(gathered, self.axis, layout.grid, len(tokens))))
+        return self.project(self.norm(self._gathered(self.qkv(tokens), layout or self.layout)))
+
+    def _gathered(self, qkv: Tensor, layout: Layout) -> Tensor:
+        """Return the values that each token attends to, heads side by side: (B, N, 3D) -> D."""
+        if layout.runs:
+            parts = zip(parted(qkv, layout.runs), layout.runs, strict=True)
+            if self.axis is not None:
+                return joined([self._gathered(part, run.layout) for part, run in parts])
+            return attend_packed([self._heads(part, run.layout) for part, run in parts])
+        gathered = attend(*self._heads(qkv, layout)).transpose(1, 2).flatten(2)
+        return unfold(gathered, self.axis, layout.grid, len(qkv))
 
     def weights(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
         """Return the attention that `forward` pays: (B, N, D) -> (B, h, N, N), rows sum to 1."""
         layout = layout or self.layout
-        q, k, _, bias = self._heads(tokens, layout)
+        q, k, _, bias = self._heads(self.qkv(tokens), layout)
         return spread(attention_weights(q, k, bias), self.axis, layout.grid)
 
-    def _heads(
-        self, tokens: Tensor, layout: Layout
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    def _heads(self, qkv: Tensor, layout: Layout) -> Heads:
         """Return queries, keys and values, each (B, h, N, d), and the bias on the logits."""
-        qkv = self.qkv(fold(tokens, self.axis, layout.grid))
+        qkv = fold(qkv, self.axis, layout.grid)
         q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         if self.norms is not None:
             q, k = self.norms(q, k)
@@ -102,6 +110,41 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tenso
     if q.device.type == "cpu" and q.dtype is torch.bfloat16 and q.shape[-2] <= 1024:
         return attention_weights(q, k, bias) @ v
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+
+
+def attend_packed(parts: list[Heads]) -> Tensor:
+    """Attend within each image of a packed sequence, by the form that suits the device.
+
+    On a GPU in half precision, one kernel for sequences of different lengths; else a product for
+    every run of images of one size, which is also the form for biases on the logits.
+
+    Args:
+        parts: queries, keys, values (n, h, N, d) and bias of each run
+
+    Returns:
+        The heads side by side, (1, T, D).
+    """
+    q, _, v, _ = parts[0]
+    biased = any(part[3] is not None for part in parts)
+    if q.device.type != "cuda" or q.dtype not in HALF or v.dtype != q.dtype or biased:
+        return joined([attend(*part).transpose(1, 2).flatten(2) for part in parts])
+    return attend_varlen(parts)
+
+
+def attend_varlen(parts: list[Heads]) -> Tensor:
+    """Attend within each image by PyTorch's variable-length kernel; as `attend_packed`."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    q, k, v = (
+        torch.cat([each.transpose(1, 2).flatten(0, 1) for each in same])  # (T, h, d)
+        for same in zip(*(part[:3] for part in parts), strict=True)
+    )
+    lengths = [part[0].shape[2] for part in parts for _ in range(len(part[0]))]
+    ends = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+    ends = ends.to(q.device, non_blocking=True)
+    gathered = varlen_attn(q, k, v, ends, ends, max(lengths), max(lengths))
+    assert isinstance(gathered, Tensor)  # nothing else was asked for
+    return gathered.flatten(1).unsqueeze(0)
 
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -1,7 +1,7 @@
 """The encoder's block: residual branches of attention, then of MLPs."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ class Block(nn.Module):
             layout: how they lie; None: as the configuration's, without positions within attention
         """
         tokens = tokens + total([branch(tokens, layout) for branch in self.attention])
-        return tokens + total([branch(tokens) for branch in self.mlp])
+        return tokens + total([branch(tokens, layout) for branch in self.mlp])
 
     def attention_weights(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
         """Return each head's attention at the block's input: (B, branches * heads, N, N)."""
@@ -155,27 +155,31 @@ class Branch(nn.Module, Generic[Body]):
         if self.scale is not None:
             nn.init.constant_(self.scale, self.start)
 
-    def forward(self, tokens: Tensor, *layout: Layout | None) -> Tensor:
+    def forward(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
         """Compute what to add to the tokens: (B, N, D) -> (B, N, D).
 
         Stochastic depth (Huang et al., 2016) takes a random subset of the batch, of fixed size, and
         does no work for the rest; its output is scaled up to keep the expectation, as DINOv2's
-        code does. A batch of one is never dropped.
+        code does. A batch of one is never dropped. In a packed sequence the rest is computed too.
         """
-        count = len(tokens)
+        count = layout.packed if layout and layout.packed else len(tokens)
         drawn = max(1, round(count * (1 - self.drop_path)))
         if not self.training or drawn == count:
-            return self._added(tokens, *layout)
+            return self._added(tokens, layout)
         chosen = torch.randperm(count, device=tokens.device)[:drawn]
-        part = self._added(tokens[chosen], *layout) * (count / drawn)
+        if layout and layout.packed:
+            kept = tokens.new_zeros(count).index_fill_(0, chosen, count / drawn)
+            return self._added(tokens, layout) * layout.per_token(kept)
+        part = self._added(tokens[chosen], layout) * (count / drawn)
         return torch.zeros_like(tokens, dtype=part.dtype).index_copy(0, chosen, part)
 
     def entering(self, tokens: Tensor) -> Tensor:
         """Return what the body sees of the block's input: (B, N, D) -> (B, N, D)."""
         return tokens if self.after else self.norm(tokens)
 
-    def _added(self, tokens: Tensor, *layout: Any) -> Tensor:
-        added = self.body(self.entering(tokens), *layout)
+    def _added(self, tokens: Tensor, layout: Layout | None) -> Tensor:
+        entering, body = self.entering(tokens), self.body
+        added = body(entering, layout) if body.role == "attention" else body(entering)
         added = self.drop(self.norm(added) if self.after else added)
         return added if self.scale is None else added * self.scale
 

@@ -16,6 +16,7 @@ from vitlab.models.layers import (
     reset_classifier,
 )
 from vitlab.models.model import Model, Part
+from vitlab.models.packed import Packed
 from vitlab.models.resnets.axial import AxialBody
 from vitlab.models.resnets.body import BiTBody
 
@@ -48,15 +49,15 @@ class ResNet(Model):
         self.body.reset_parameters(generator)
         reset_classifier(self.classify, self.config, generator)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor | Packed) -> Tensor:
         """Compute class scores from normalized images: (B, channels, H, W) -> (B, classes)."""
         return self.classify(self.features(images))
 
-    def features(self, images: Tensor) -> Tensor:
+    def features(self, images: Tensor | Packed) -> Tensor:
         """Compute the classifier's input, the mean over the last map: (B, features)."""
         return self.encode(images).mean(1)
 
-    def encode(self, images: Tensor, extra: Tensor | None = None) -> Tensor:
+    def encode(self, images: Tensor | Packed, extra: Tensor | None = None) -> Tensor:
         """Compute the last map in raster order: (B, rows * columns, features).
 
         Raises:
@@ -65,6 +66,7 @@ class ResNet(Model):
         if extra is not None:
             raise OptionError(f"{self.config.name} takes no extra tokens: use a Vision Transformer")
         self.check_images(images)
+        assert not isinstance(images, Packed)
         return self.body(images).flatten(2).transpose(1, 2)
 
     @property
@@ -84,7 +86,7 @@ class ResNet(Model):
             return sum(self.config.stages[: stage + 1]) if stage >= 0 else self.layers
         return sum(self.config.stages[:stage]) + unit + 1
 
-    def intermediates(self, images: Tensor, layers: Sequence[int]) -> list[Tensor]:
+    def intermediates(self, images: Tensor | Packed, layers: Sequence[int]) -> list[Tensor]:
         """Return the maps that leave chosen stages, (B, features, rows, columns) each.
 
         Layer 0 is the input of the first stage; layer N leaves stage N, before the final norm.
@@ -94,6 +96,7 @@ class ResNet(Model):
         """
         self.check_layers(layers, len(self.body.stages))
         self.check_images(images)
+        assert not isinstance(images, Packed)
         maps = [self.body.enter(images)]
         for stage in islice(self.body.stages, max(layers, default=0)):
             maps.append(stage(maps[-1]))

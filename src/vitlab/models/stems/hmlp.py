@@ -18,6 +18,7 @@ class HierarchicalMLP(Convolutions):
 
     name = "hmlp"
     uses = ("stem_norm",)
+    mixes = False
 
     def __init__(self, config: ViTConfig) -> None:
         width, steps = config.width, int(math.log2(config.patch)) - 2

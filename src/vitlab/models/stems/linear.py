@@ -14,6 +14,7 @@ class Linear(Convolutions):
 
     name = "linear"
     uses = ("stem_norm", "stem_act", "stem_bias")
+    mixes = False
 
     def __init__(self, config: ViTConfig) -> None:
         channels, width, patch = config.channels, config.width, config.patch

@@ -1,6 +1,7 @@
 """What a stem is: images to patch tokens, (B, channels, H, W) -> (B, patches, width)."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -8,6 +9,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from vitlab.models.config import ViTConfig
 from vitlab.models.layers import counted_macs, reset_dense
+from vitlab.models.packed import Packed
 from vitlab.models.registry import Part, kinds
 
 
@@ -18,13 +20,24 @@ class Stem(Part, nn.Module):
     weights start, what it refuses, and whatever else of the methods below differs for it. One with
     buffers that are computed, not stored, has a `refresh` that fills them in place; one that can
     fold layers for inference, a `fuse`.
+
+    Attributes:
+        mixes: whether a token depends on pixels outside its patch; else a patch may come alone
     """
 
     field = "stem"
+    mixes: ClassVar[bool] = True
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.config = config
+
+    def packed(self, images: Packed) -> Tensor:
+        """Return the patch tokens of images of different sizes, one after the other: (T, D)."""
+        if self.mixes:
+            return torch.cat([self(block).flatten(0, 1) for block in images.blocks()])
+        side = images.patch
+        return self(images.patches.unflatten(1, (-1, side, side))).flatten(0, 1)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw every weight."""

@@ -1,0 +1,65 @@
+"""The positions of the images at hand: one grid for a batch, one for each run of a packed one."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from torch import Tensor
+
+from vitlab.models.encoder.layout import Layout, Run, joined, parted
+from vitlab.models.packed import Grid
+from vitlab.models.positions.positions import Positions
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The positions of one table, for images whose grids are known.
+
+    Attributes:
+        schemes: on the grid of the batch, or on that of each run
+        layout: how the tokens lie
+    """
+
+    schemes: tuple[Positions, ...]
+    layout: Layout
+
+    @classmethod
+    def of(cls, positions: Positions, grid: Grid) -> Self:
+        """Return the positions of a batch of images of one size.
+
+        Raises:
+            OptionError: the scheme is limited to another size.
+        """
+        scheme = positions.at(grid)
+        return cls((scheme,), Layout(grid, scheme.relate))
+
+    @classmethod
+    def packed(cls, positions: Positions, runs: Sequence[tuple[Grid, int]], prefix: int) -> Self:
+        """Return the positions of packed images.
+
+        Args:
+            positions: of any grid
+            runs: the grid and number of neighbors of one size
+            prefix: tokens of each image before its patches
+
+        Raises:
+            OptionError: the scheme is limited to another size.
+        """
+        found = {grid: positions.at(grid) for grid, _ in runs}
+        lie = {grid: Layout(grid, scheme.relate) for grid, scheme in found.items()}
+        layout = Layout(
+            (0, 0),
+            runs=tuple(Run(count, prefix + math.prod(grid), lie[grid]) for grid, count in runs),
+        )
+        return cls(tuple(found[grid] for grid, _ in runs), layout)
+
+    def place(self, tokens: Tensor) -> Tensor:
+        """Return the tokens as a block's input: (B, N, D) -> (B, N, D), or (1, T, D) packed."""
+        if not self.layout.runs:
+            return self.schemes[0].place(tokens)
+        parts = parted(tokens, self.layout.runs)
+        placed = [scheme.place(part) for scheme, part in zip(self.schemes, parts, strict=True)]
+        if all(new is old for new, old in zip(placed, parts, strict=True)):
+            return tokens
+        return joined(placed)

@@ -199,9 +199,7 @@ def test_their_refusals_and_names_reach_every_face(capsys: pytest.CaptureFixture
     with pytest.raises(OptionError, match=r"stem_bias=False applies only with .* or windowed"):
         a_model(stem="hmlp", patch=8, stem_bias=False)
     assert a_model(stem_bias=False).stem.layer.bias is None
-    with pytest.raises(
-        OptionError, match=r"one of 1d, 1d.bias, 1d.rope, 2d, bias, none, .*, waves, not"
-    ):
+    with pytest.raises(OptionError, match=r"must be one of 1d, .*, waves, not"):
         a_model(positions="wave")
     with pytest.raises(SystemExit, match=r"^0$"):
         main(["measure", NAME, "--stem", "windowed", "--image-size", "8", "--json"])

@@ -33,6 +33,7 @@ def rollout(model: Model, images: Tensor) -> Tensor:
     flow = torch.eye(maps[0].shape[-1], device=images.device)
     for weights in maps:
         own = weights.float().mean(dim=1)  # (B, N, N)
+        own = own / own.sum(-1, keepdim=True)  # without the share of padded windows
         flow = 0.5 * (own + torch.eye(own.shape[-1], device=own.device)) @ flow
     rows = flow[:, 0] if config.has_token else flow.mean(dim=1)
     return rows[:, config.prefix :].unflatten(1, config.grid_of(images.shape[-2:]))

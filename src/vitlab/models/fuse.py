@@ -54,6 +54,7 @@ class FusedBlock(nn.Module):
         self.attention, self.mlp = attention[0], mlp[0]
         if self.attention.norms is not None:
             self.attention.norms = WideHeadNorms(attention)
+        self.attention.blank = _joined([_bias_of(each.qkv) for each in attention], 3)
         self.attention.qkv = _inwards(block.attention, [each.qkv for each in attention], 3)
         self.attention.project = _outwards(block.attention, [each.project for each in attention])
         self.attention.heads *= len(attention)
@@ -137,11 +138,20 @@ def _inwards(branches: Sequence[Branch[Any]], layers: list[nn.Linear], parts: in
     weights, biases = [], []
     for branch, layer in zip(branches, layers, strict=True):
         weight, bias = _folded(branch.norm, layer)
-        weights.append(weight.chunk(parts))
-        biases += [] if bias is None else [bias.chunk(parts)]
-    wide = torch.cat([torch.cat(same) for same in zip(*weights, strict=True)])
-    shift = [torch.cat(same) for same in zip(*biases, strict=True)]
-    return _dense(wide, torch.cat(shift) if shift else None)
+        weights.append(weight)
+        biases += [] if bias is None else [bias]
+    return _dense(_joined(weights, parts), _joined(biases, parts) if biases else None)
+
+
+def _bias_of(layer: nn.Linear) -> Tensor:
+    """Return a layer's bias, zeros if it has none."""
+    return layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias
+
+
+def _joined(tensors: list[Tensor], parts: int) -> Tensor:
+    """Join the rows of several branches, part by part: all queries, all keys, all values."""
+    chunks = [tensor.chunk(parts) for tensor in tensors]
+    return torch.cat([torch.cat(same) for same in zip(*chunks, strict=True)])
 
 
 def _outwards(branches: Sequence[Branch[Any]], layers: list[nn.Linear]) -> nn.Linear:

@@ -9,10 +9,12 @@ from torch import Tensor, nn
 
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, ViTConfig
-from vitlab.models.encoder.attention import Axis
 from vitlab.models.encoder.block import Block, drop_rates
-from vitlab.models.encoder.layout import Layout, joined, parted
+from vitlab.models.encoder.class_attention import ClassLayers, with_idle_token
+from vitlab.models.encoder.layout import joined, parted
+from vitlab.models.encoder.neck import Neck
 from vitlab.models.encoder.placing import Placed
+from vitlab.models.encoder.reach import Axis
 from vitlab.models.head import Head
 from vitlab.models.layers import NORMS, modules, norm_of, params_of, reset_norm
 from vitlab.models.model import Model, Part
@@ -43,16 +45,21 @@ class VisionTransformer(Model):
         """Create the modules that the configuration names."""
         config, width, registers = self.config, self.config.width, self.config.registers
         self.stem = stem_of(config)(config)
-        self.token = nn.Parameter(torch.empty(1, 1, width)) if config.has_token else None
+        own_token = config.has_token and not config.class_blocks
+        self.token = nn.Parameter(torch.empty(1, 1, width)) if own_token else None
         self.registers = nn.Parameter(torch.empty(1, registers, width)) if registers else None
         self.positions: Sequence[Positions] = modules(scheme_of(config).of_layers(config))
         self.dropout = nn.Dropout(config.dropout)
         self.pre_norm = self._norm(config.pre_norm)
         axes: tuple[Axis, ...] = ("row", "column") if config.attention == "axial" else (None,)
         self.blocks: Sequence[Block] = modules(
-            Block(config, axis, rate) for rate in drop_rates(config) for axis in axes
+            Block(config.of_block(number), axis, rate)
+            for number, rate in enumerate(drop_rates(config))
+            for axis in axes
         )
+        self.class_layers = ClassLayers(config) if config.class_blocks else None
         self.norm = self._norm(config.norm_at == "tokens")
+        self.neck = Neck(config) if config.neck else None
         self.head = Head(config)
 
     def _norm(self, wanted: bool) -> nn.Module:
@@ -69,6 +76,9 @@ class VisionTransformer(Model):
             positions.reset_parameters(generator)
         for block in self.blocks:
             block.reset_parameters(generator)
+        for part in (self.class_layers, self.neck):
+            if part is not None:
+                part.reset_parameters(generator)
         for norm in (self.pre_norm, self.norm):
             reset_norm(norm)
         self.head.reset_parameters(generator)
@@ -79,10 +89,7 @@ class VisionTransformer(Model):
 
     def features(self, images: Tensor | Packed) -> Tensor:
         """Compute the classifier's input: (B, features), or (B, queries, features)."""
-        tokens, layout = self._encoded(images)
-        if not layout.runs:
-            return self.head.features(tokens)
-        return torch.cat([self.head.features(part) for part in parted(tokens, layout.runs)])
+        return torch.cat([self.head.features(part) for part in self._encoded(images)])
 
     def encode(self, images: Tensor | Packed, extra: Tensor | None = None) -> Tensor:
         """Compute all tokens, after the final norm where it is on tokens.
@@ -93,22 +100,33 @@ class VisionTransformer(Model):
                 block, without positions, and comes out after them
 
         Returns:
-            (B, prefix + patches + M, width); those of packed images in one row, (1, T, width)
+            (B, prefix + patches + M, width); those of packed images in one row, (1, T, width). With
+            a neck, its channels stand in place of the width
 
         Raises:
-            OptionError: a tensor of another shape, or extra tokens where positions, axial
-                attention or packed images leave no room for them.
+            OptionError: a tensor of another shape, or extra tokens where positions, attention or
+                packed images leave no room for them.
         """
-        return self._encoded(images, extra)[0]
+        parts = self._encoded(images, extra)
+        return joined(parts) if isinstance(images, Packed) else parts[0]
 
-    def _encoded(
-        self, images: Tensor | Packed, extra: Tensor | None = None
-    ) -> tuple[Tensor, Layout]:
-        """Return all tokens, and how they lie."""
+    def _encoded(self, images: Tensor | Packed, extra: Tensor | None = None) -> list[Tensor]:
+        """Return all tokens, (B, N, D); those of packed images by runs of one size."""
         tokens, steps = self._begin(images, extra)
         for block, placed in steps:
             tokens = block(placed.place(tokens), placed.layout)
-        return self.norm(tokens), placed.layout
+        runs = placed.layout.runs
+        if not runs:
+            return [self._ended(tokens, placed.layout.grid)]
+        parts = zip(parted(tokens, runs), runs, strict=True)
+        return [self._ended(part, run.layout.grid) for part, run in parts]
+
+    def _ended(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Return what leaves the blocks after class-attention layers, last norm and neck."""
+        if self.class_layers is not None:
+            tokens = self.class_layers(tokens)
+        tokens = self.norm(tokens)
+        return tokens if self.neck is None else self.neck(tokens, grid)
 
     def intermediates(self, images: Tensor | Packed, layers: Sequence[int]) -> list[Tensor]:
         """Return the tokens that leave chosen blocks, (B, prefix + patches, width) each.
@@ -125,13 +143,19 @@ class VisionTransformer(Model):
         tokens = [first]
         for block, placed in steps[: max(layers, default=0)]:
             tokens.append(block(placed.place(tokens[-1]), placed.layout))
+        if self.class_layers is not None:
+            if isinstance(images, Packed):
+                raise OptionError("class_blocks keep packed images apart: pass one at a time")
+            return [self.class_layers.before(tokens[layer]) for layer in layers]
         return [tokens[layer] for layer in layers]
 
     def attention_maps(self, images: Tensor) -> list[Tensor]:
         """Return every layer's attention: (B, branches * heads, tokens, tokens).
 
-        Rows sum to one. The weights are those the forward pass uses, computed once more beside it.
-        An axial block has two layers, for its rows and its columns.
+        Rows sum to one, but for windows with padding, which takes a share. The weights are those
+        the forward pass uses, computed once more beside it. An axial block has two layers, for its
+        rows and its columns. Class-attention layers come last; tokens that do not take part in a
+        layer attend to themselves.
 
         Raises:
             OptionError: packed images, whose maps differ in size.
@@ -143,6 +167,8 @@ class VisionTransformer(Model):
             tokens = placed.place(tokens)
             maps.append(block.attention_weights(tokens, placed.layout))
             tokens = block(tokens, placed.layout)
+        if self.class_layers is not None:
+            return [*map(with_idle_token, maps), *self.class_layers.attention_maps(tokens)]
         return maps
 
     def _begin(
@@ -153,7 +179,7 @@ class VisionTransformer(Model):
         if isinstance(images, Packed):
             if extra is not None:
                 raise OptionError("packed images take no extra tokens: pass images of one size")
-            prefix, runs = self.config.prefix, images.runs
+            prefix, runs = self.config.leading, images.runs
             placed = [Placed.packed(each, runs, prefix) for each in self.positions]
             sizes = [math.prod(grid) * count for grid, count in runs]
             parts = [
@@ -181,9 +207,11 @@ class VisionTransformer(Model):
 
     def _checked(self, extra: Tensor) -> Tensor:
         config = self.config
-        if config.attention == "axial" or not self.positions[0].takes_extra:
-            axial = config.attention == "axial"
-            what = "attention=axial" if axial else f"positions={config.positions}"
+        without = [name for name in ("window", "class_blocks", "neck") if getattr(config, name)]
+        without += ["attention"] if config.attention == "axial" else []
+        without += [] if self.positions[0].takes_extra else ["positions"]
+        if without:
+            what = f"{without[0]}={getattr(config, without[0])}"
             raise OptionError(f"{what} cannot place extra tokens: it knows those of the image only")
         if extra.ndim != 3 or extra.shape[-1] != config.width:
             raise OptionError(f"extra must be (B, M, {config.width}), not {tuple(extra.shape)}")
@@ -211,14 +239,19 @@ class VisionTransformer(Model):
         normed = sum(each.normalized_shape[0] for each in norms if isinstance(each, NORMS))
         beside = params_of(*attention, *mlp, *outer) - attending - mixing  # with LayerScale
         stem = params_of(self.stem, *self.positions) + config.prefix * config.width
-        head = params_of(self.head) - params_of(self.head.norm)
-        return (
+        head, macs = params_of(self.head) - params_of(self.head.norm), self.head.macs()
+        if self.neck is not None:
+            head, macs = head + params_of(self.neck), macs + self.neck.macs(math.prod(config.grid))
+        counted = [
             Part("stem", stem, self.stem.macs()),
             Part("attention", attending, sum(b.body.macs(tokens) for b in attention) + within),
             Part("MLP", mixing, sum(branch.body.macs(tokens) for branch in mlp)),
             Part("norms", beside, tokens * normed),
-            Part("head", head, self.head.macs()),
-        )
+            Part("head", head, macs),
+        ]
+        if self.class_layers is not None:
+            counted.insert(-1, self.class_layers.part(math.prod(config.grid)))
+        return tuple(counted)
 
     @classmethod
     def resized(
@@ -232,10 +265,13 @@ class VisionTransformer(Model):
         assert isinstance(old, ViTConfig)
         assert isinstance(new, ViTConfig)
         scheme, result = scheme_of(old), dict(tensors)
-        own = {f"positions.{number}.": scheme.resized for number in range(scheme.tables(old))}
-        for prefix, resized in (own | {"stem.": stem_of(old).resized}).items():
+        parts = [("stem.", stem_of(old).resized, old, new)]
+        for number in range(scheme.tables(old)):
+            each = old.of_block(number), new.of_block(number)
+            parts.append((f"positions.{number}.", scheme.resized, *each))
+        for prefix, resized, was, now in parts:
             part = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-            result |= {prefix + name: tensor for name, tensor in resized(part, old, new).items()}
+            result |= {prefix + name: tensor for name, tensor in resized(part, was, now).items()}
         return result
 
     @property
@@ -252,4 +288,4 @@ class VisionTransformer(Model):
         first, *rest = name.split(".")
         if first == "blocks":
             return int(rest[0]) + 1 if rest else self.layers
-        return self.layers if first in ("", "norm", "head") else 0
+        return self.layers if first in ("", "class_layers", "norm", "neck", "head") else 0

@@ -50,6 +50,13 @@ class ViTConfig(ModelConfig):
         "give the stem's linear map a bias (CLIP's has none)",
         only=where_used("stem", "stem_bias"),
     )
+    stem_padding: int = option(
+        0,
+        "pixels of zeros around the image before the stem's linear map (Sapiens has 2); the grid "
+        "stays as it is",
+        at_least(0),
+        only=where_used("stem", "stem_padding"),
+    )
     stages: tuple[int, ...] = option(
         (),
         "bottleneck units per stage of a ResNet stem, (3, 4, 9) in R50+ViT-B/16",
@@ -63,7 +70,8 @@ class ViTConfig(ModelConfig):
         "1d",
         "none; 1d: learned, in raster order; 2d: learned rows and columns; relative: 1-D offsets "
         "as extra attention; bias: a learned bias per 2-D offset and head (BEiT); rope: rotary; "
-        "1d+bias, 1d+rope: both",
+        "decomposed: offsets in rows and in columns as extra attention (Segment Anything); "
+        "1d+bias, 1d+decomposed, 1d+rope: both",
         choices=lambda: used_options("positions"),
     )
     positions_at: Literal["stem", "every", "shared"] = option(
@@ -149,6 +157,32 @@ class ViTConfig(ModelConfig):
     attention: Literal["global", "axial"] = option(
         "global", "what a token attends to: all, or its row, then its column, each with an MLP"
     )
+    window: int = option(
+        0,
+        "side in patches of the windows within which tokens attend (Segment Anything has 14; 0: no "
+        "windows)",
+        at_least(0),
+    )
+    global_blocks: tuple[int, ...] = option(
+        (),
+        "numbers, from 0, of the blocks whose tokens attend to all",
+        at_least(0),
+        only=when("window"),
+    )
+    class_blocks: int = option(
+        0,
+        "layers after the blocks in which the class token, which enters here, gathers from the "
+        "patches (CaiT has 2)",
+        at_least(0),
+    )
+    talking_heads: bool = option(
+        False, "mix the heads' attention before and after the softmax (CaiT)"
+    )
+    neck: int = option(
+        0,
+        "channels of the two convolutions after the blocks (Segment Anything has 256; 0: none)",
+        at_least(0),
+    )
     dropout: float = option(
         0.0, "rate after positions and all dense layers but q, k and v", at_least(0), below(1)
     )
@@ -195,6 +229,7 @@ class ViTConfig(ModelConfig):
             object.__setattr__(self, "pre_logits", self.width)
         self._check_sizes()
         self._check_pool()
+        self._check_parts()
         for field, value in (("stem", self.stem), ("positions", self.positions)):
             kinds(field)[value].check(self)
 
@@ -239,6 +274,12 @@ class ViTConfig(ModelConfig):
         """Number of encoder blocks; axial attention has two per layer."""
         return self.depth * (2 if self.attention == "axial" else 1)
 
+    def of_block(self, number: int) -> Self:
+        """Return the configuration as one block has it: a global one has no windows."""
+        if number not in self.global_blocks:
+            return self
+        return replace(self, window=0, global_blocks=())
+
     @property
     def answers(self) -> int:
         """Outputs per image: 1, or as many as attention pooling has queries."""
@@ -261,14 +302,19 @@ class ViTConfig(ModelConfig):
         return int(self.has_token) + self.registers
 
     @property
+    def leading(self) -> int:
+        """Tokens before the patches in the blocks: none if the class token comes after them."""
+        return 0 if self.class_blocks else self.prefix
+
+    @property
     def tokens(self) -> int:
-        """Length of the sequence that the encoder sees."""
-        return self.prefix + math.prod(self.grid)
+        """Length of the sequence that the blocks see."""
+        return self.leading + math.prod(self.grid)
 
     @property
     def seen(self) -> int:
         """Tokens that the pool sees, where it is over more than the class token."""
-        return self.tokens if self.pool_prefix else math.prod(self.grid)
+        return math.prod(self.grid) + (self.prefix if self.pool_prefix else 0)
 
     @property
     def placed(self) -> int:
@@ -279,7 +325,7 @@ class ViTConfig(ModelConfig):
     def pooled(self) -> int:
         """Width of the pool's output."""
         parts = {"both": 2, "prefix": self.prefix}.get(self.pool, 1)
-        return parts * self.width
+        return parts * (self.neck or self.width)
 
     @property
     def features(self) -> int:
@@ -313,4 +359,43 @@ class ViTConfig(ModelConfig):
             raise OptionError(
                 f"attention=axial has no row or column for the extra tokens of {what}: "
                 "set pool=mean and registers=0"
+            )
+
+    def _check_parts(self) -> None:
+        """Refuse windows, a neck and class-attention layers beside what they cannot go with."""
+        patches = self.pool == "mean" and not self.prefix and self.norm_at != "pooled"
+        if self.neck and not patches:
+            raise OptionError(
+                f"neck={self.neck} is for patches alone: set pool=mean, class_token=False, "
+                "registers=0 and norm_at=none"
+            )
+        if self.window:
+            self._check_window()
+        if self.class_blocks and not self.has_token:
+            raise OptionError(
+                f"class_blocks={self.class_blocks} needs a class token: set class_token=True"
+            )
+        if self.class_blocks and (self.registers or self.positions not in ("1d", "none")):
+            raise OptionError(
+                f"class_blocks={self.class_blocks} needs positions=1d or none and registers=0, "
+                "since the class token comes after the blocks"
+            )
+        if self.talking_heads and self.branches > 1:
+            raise OptionError(f"talking_heads needs branches=1, not {self.branches}")
+
+    def _check_window(self) -> None:
+        if any(number >= self.depth for number in self.global_blocks):
+            raise OptionError(
+                f"global_blocks={self.global_blocks} has a number above {self.depth - 1}, that of "
+                "the last block: blocks are counted from 0"
+            )
+        if self.attention == "axial" or self.tokens > math.prod(self.grid):
+            raise OptionError(
+                f"window={self.window} has no place for class token, registers or attention=axial: "
+                "set pool=mean, class_token=False, registers=0 and attention=global"
+            )
+        if self.positions not in ("none", "1d", "2d", "decomposed", "1d+decomposed"):
+            raise OptionError(
+                f"positions={self.positions} cannot act within windows: use positions="
+                "1d+decomposed, decomposed, 1d, 2d or none with window"
             )

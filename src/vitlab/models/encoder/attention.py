@@ -1,7 +1,7 @@
 """Multi-head self-attention, and the one place that decides how it is computed."""
 
 from itertools import accumulate
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -9,9 +9,10 @@ from torch.nn import functional as F
 
 from vitlab.models.config import ViTConfig
 from vitlab.models.encoder.layout import Layout, joined, parted
+from vitlab.models.encoder.reach import Axis, Line, Reach
+from vitlab.models.encoder.windows import Windows
 from vitlab.models.layers import dense_macs, norm_of, reset_norm
 
-Axis = Literal["row", "column"] | None
 Heads = tuple[Tensor, Tensor, Tensor, Tensor | None]  # queries, keys, values; bias on the logits
 HALF = (torch.float16, torch.bfloat16)
 
@@ -19,21 +20,25 @@ HALF = (torch.float16, torch.bfloat16)
 class Attention(nn.Module):
     """Multi-head self-attention (ViT paper, appendix A): (B, N, D) -> (B, N, D).
 
-    With an axis, tokens attend along their own row or column of the grid only (D.6).
+    With an axis, tokens attend along their own row or column of the grid only (D.6); with
+    `config.window`, within their window.
     """
 
     role: ClassVar[str] = "attention"
 
     def __init__(self, config: ViTConfig, axis: Axis = None) -> None:
         super().__init__()
-        self.heads, self.axis = config.heads, axis
+        self.heads, self.reach = config.heads, reach_of(config, axis)
         self.layout = Layout(
             config.grid
         )  # of images of the configuration's size, without positions
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)
         self.norms: nn.Module | None = HeadNorms(config) if config.qk_norm else None
         self.norm: nn.Module = norm_of(config) if config.norm_inner_attention else nn.Identity()
+        self.talking = TalkingHeads(config) if config.talking_heads else None
         self.project = nn.Linear(config.width, config.width, bias=config.bias)
+        self.blank: Tensor | None  # what padding gives, if not the bias of `qkv`
+        self.register_buffer("blank", None, persistent=False)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw Xavier-uniform kernels: q, k and v each, since a stack would get a smaller bound."""
@@ -45,30 +50,39 @@ class Attention(nn.Module):
         if isinstance(self.norms, HeadNorms):
             self.norms.reset_parameters()
         reset_norm(self.norm)
+        if self.talking is not None:
+            self.talking.reset_parameters(generator)
 
     def forward(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
-        """Let every token attend to all, or to its row or column: (B, N, D) -> (B, N, D)."""
+        """Let tokens attend to all, or to their row, column or window: (B, N, D) -> (B, N, D)."""
         return self.project(self.norm(self._gathered(self.qkv(tokens), layout or self.layout)))
 
     def _gathered(self, qkv: Tensor, layout: Layout) -> Tensor:
         """Return the values that each token attends to, heads side by side: (B, N, 3D) -> D."""
         if layout.runs:
             parts = zip(parted(qkv, layout.runs), layout.runs, strict=True)
-            if self.axis is not None:
-                return joined([self._gathered(part, run.layout) for part, run in parts])
-            return attend_packed([self._heads(part, run.layout) for part, run in parts])
-        gathered = attend(*self._heads(qkv, layout)).transpose(1, 2).flatten(2)
-        return unfold(gathered, self.axis, layout.grid, len(qkv))
+            if self.reach.whole and self.talking is None:
+                return attend_packed([self._heads(part, run.layout) for part, run in parts])
+            return joined([self._gathered(part, run.layout) for part, run in parts])
+        form = attend if self.talking is None else self.talking
+        gathered = form(*self._heads(qkv, layout)).transpose(1, 2).flatten(2)
+        return self.reach.unfold(gathered, layout.grid, len(qkv))
 
     def weights(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
-        """Return the attention that `forward` pays: (B, N, D) -> (B, h, N, N), rows sum to 1."""
+        """Return the attention that `forward` pays: (B, N, D) -> (B, h, N, N), rows sum to 1.
+
+        In a window with padding they sum to less, since a part falls on the padding. With talking
+        heads, it is the softmax of the mixed logits, before it is mixed once more.
+        """
         layout = layout or self.layout
         q, k, _, bias = self._heads(self.qkv(tokens), layout)
-        return spread(attention_weights(q, k, bias), self.axis, layout.grid)
+        form = attention_weights if self.talking is None else self.talking.weights
+        return self.reach.spread(form(q, k, bias), layout.grid)
 
     def _heads(self, qkv: Tensor, layout: Layout) -> Heads:
         """Return queries, keys and values, each (B, h, N, d), and the bias on the logits."""
-        qkv = fold(qkv, self.axis, layout.grid)
+        blank = self.qkv.bias if self.blank is None else self.blank
+        qkv = self.reach.fold(qkv, layout.grid, blank)
         q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         if self.norms is not None:
             q, k = self.norms(q, k)
@@ -76,11 +90,18 @@ class Attention(nn.Module):
         return q, k, v, bias
 
     def macs(self, tokens: int) -> int:
-        """Count multiply-adds: projections, scores and weighted sums over a token's line."""
-        rows, columns = self.layout.grid
-        line = {"row": columns, "column": rows}.get(str(self.axis), tokens)
+        """Count multiply-adds: projections, scores and weighted sums over a token's sequence."""
+        pairs = self.reach.pairs(tokens, self.layout.grid)
+        talk = 0 if self.talking is None else 2 * self.heads**2
         inner = self.project.in_features
-        return tokens * (dense_macs(self.qkv, self.project) + 2 * line * inner)
+        return tokens * dense_macs(self.qkv, self.project) + pairs * (2 * inner + talk)
+
+
+def reach_of(config: ViTConfig, axis: Axis) -> Reach:
+    """Return which tokens attend to each other in a block of a configuration."""
+    if axis is not None:
+        return Line(axis)
+    return Windows(config.window) if config.window else Reach()
 
 
 class HeadNorms(nn.Module):
@@ -99,6 +120,37 @@ class HeadNorms(nn.Module):
     def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Normalize queries and keys, each (B, h, N, d)."""
         return self.q(q), self.k(k)
+
+
+class TalkingHeads(nn.Module):
+    """Attention whose heads exchange logits before the softmax, and weights after it.
+
+    Source: Shazeer et al., Talking-Heads Attention, 2020; as in CaiT (Touvron et al., 2021).
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.before = nn.Linear(config.heads, config.heads)
+        self.after = nn.Linear(config.heads, config.heads)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw truncated normals of 0.02, as CaiT's code."""
+        for layer in (self.before, self.after):
+            nn.init.trunc_normal_(layer.weight, std=0.02, generator=generator)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Gather values by mixed weights: each (B, h, N, d) -> (B, h, N, d)."""
+        return across_heads(self.after, self.weights(q, k, bias)) @ v
+
+    def weights(self, q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Compute the softmax of mixed logits: (B, h, N, d) twice -> (B, h, N, N)."""
+        return across_heads(self.before, attention_logits(q, k, bias)).softmax(-1)
+
+
+def across_heads(layer: nn.Linear, maps: Tensor) -> Tensor:
+    """Apply a layer over the heads at each pair of tokens: (B, h, N, N) -> (B, h, N, N)."""
+    return layer(maps.movedim(1, -1)).movedim(-1, 1)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -149,34 +201,10 @@ def attend_varlen(parts: list[Heads]) -> Tensor:
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute softmax(q kT / sqrt(d) + bias): (B, h, N, d) twice -> (B, h, N, N)."""
+    return attention_logits(q, k, bias).softmax(-1)
+
+
+def attention_logits(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute q kT / sqrt(d) + bias: (B, h, N, d) twice -> (B, h, N, N)."""
     logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
-    return (logits if bias is None else logits + bias).softmax(-1)
-
-
-def fold(tokens: Tensor, axis: Axis, grid: tuple[int, int]) -> Tensor:
-    """Make rows or columns sequences: (B, r c, D) -> (B r, c, D) or (B c, r, D)."""
-    if axis is None:
-        return tokens
-    square = tokens.unflatten(1, grid)
-    return (square if axis == "row" else square.transpose(1, 2)).flatten(0, 1)
-
-
-def unfold(tokens: Tensor, axis: Axis, grid: tuple[int, int], batch: int) -> Tensor:
-    """Bring folded sequences back to raster order, (B, r c, D)."""
-    if axis is None:
-        return tokens
-    lines = tokens.unflatten(0, (batch, -1))
-    return (lines if axis == "row" else lines.transpose(1, 2)).flatten(1, 2)
-
-
-def spread(weights: Tensor, axis: Axis, grid: tuple[int, int]) -> Tensor:
-    """Write weights along an axis as weights over all tokens, zero elsewhere: (B, h, r c, r c)."""
-    if axis is None:
-        return weights
-    lines = grid[0] if axis == "row" else grid[1]
-    weights = weights.unflatten(0, (-1, lines)).transpose(1, 2)  # (B, h, lines, length, length)
-    same = torch.eye(lines, dtype=weights.dtype, device=weights.device)
-    full = weights[:, :, :, :, None, :] * same[:, None, :, None]  # (…, line, place, line, place)
-    if axis == "column":  # a place is (row, column), so (place on the line, line)
-        full = full.transpose(2, 3).transpose(4, 5)
-    return full.flatten(4, 5).flatten(2, 3)
+    return logits if bias is None else logits + bias

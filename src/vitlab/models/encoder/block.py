@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.models.config import ViTConfig
-from vitlab.models.encoder.attention import Attention, Axis
+from vitlab.models.encoder.attention import Attention
 from vitlab.models.encoder.layout import Layout
+from vitlab.models.encoder.reach import Axis
 from vitlab.models.layers import dense_macs, modules, norm_of, reset_norm
 
 

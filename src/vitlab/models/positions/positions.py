@@ -91,7 +91,7 @@ class Positions(Part, nn.Module):
     @classmethod
     def of_layers(cls, config: ViTConfig) -> Sequence[Self]:
         """Return the modules: one that all blocks share, or one per layer."""
-        return [cls(config) for _ in range(cls.tables(config))]
+        return [cls(config.of_block(number)) for number in range(cls.tables(config))]
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw every weight, and compute every buffer."""

@@ -2,6 +2,7 @@
 
 from torch import nn
 
+from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig
 from vitlab.models.stems.stem import Convolutions, norm
 
@@ -13,11 +14,20 @@ class Linear(Convolutions):
     """
 
     name = "linear"
-    uses = ("stem_norm", "stem_act", "stem_bias")
-    mixes = False
+    uses = ("stem_norm", "stem_act", "stem_bias", "stem_padding")
 
     def __init__(self, config: ViTConfig) -> None:
         channels, width, patch = config.channels, config.width, config.patch
         act = [nn.GELU()] if config.stem_act == "gelu" else []
-        layer = nn.Conv2d(channels, width, patch, patch, bias=config.stem_bias)
+        layer = nn.Conv2d(channels, width, patch, patch, config.stem_padding, bias=config.stem_bias)
         super().__init__(config, [layer, *norm(config, width), *act])
+        self.mixes = config.stem_padding > 0  # padding moves the kernel across patches
+
+    @staticmethod
+    def check(config: ViTConfig) -> None:
+        """Refuse padding that would make more patches."""
+        if 2 * config.stem_padding >= config.patch:
+            raise OptionError(
+                f"stem_padding={config.stem_padding} must be less than half of patch="
+                f"{config.patch}: {(config.patch - 1) // 2} at most"
+            )

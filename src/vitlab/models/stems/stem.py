@@ -1,7 +1,6 @@
 """What a stem is: images to patch tokens, (B, channels, H, W) -> (B, patches, width)."""
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +25,7 @@ class Stem(Part, nn.Module):
     """
 
     field = "stem"
-    mixes: ClassVar[bool] = True
+    mixes: bool = True
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()

@@ -1,0 +1,194 @@
+"""Class attention and talking heads against CaiT in timm."""
+
+from typing import Any
+
+import pytest
+import torch
+from tests.oracles import peers
+from torch import Tensor
+
+import vitlab
+from vitlab.errors import OptionError
+from vitlab.models.config import ViTConfig
+from vitlab.models.create import assemble, resized
+from vitlab.models.packed import Packed
+from vitlab.models.vit import VisionTransformer
+from vitlab.optim.optimizers import decayed
+
+NAME = "ViT(width=24,depth=2,heads=3,mlp=48)/4"
+CAIT: dict[str, Any] = {"class_blocks": 2, "talking_heads": True, "layer_scale": 1e-5}
+CLOSE = {"rtol": 0, "atol": 1e-5}
+
+
+def a_model(**choices: Any) -> VisionTransformer:
+    generator = torch.Generator().manual_seed(0)
+    model = vitlab.create(NAME, 5, 16, generator=generator, **CAIT | choices)
+    assert isinstance(model, VisionTransformer)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.3 * torch.randn(weight.shape, generator=generator))
+    return model.eval()
+
+
+def images() -> Tensor:
+    return torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+
+
+def of_timm(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Our tensors of timm's, spelled out for this test alone."""
+    layers = {"stem.layers.0": "patch_embed.proj", "norm": "norm", "head.classify": "head"}
+    both = {"attention{0}.norm": "norm1", "attention{0}.body.project": "attn.proj",
+            "mlp{0}.norm": "norm2", "mlp{0}.body.expand": "mlp.fc1",
+            "mlp{0}.body.contract": "mlp.fc2"}  # fmt: skip
+    tensors = {}
+    for n in range(2):
+        own, their = f"blocks.{n}.", f"blocks.{n}."
+        layers |= {own + key.format(".0"): their + name for key, name in both.items()}
+        layers |= {f"{own}attention.0.body.qkv": f"{their}attn.qkv"}
+        layers |= {f"{own}attention.0.body.talking.before": f"{their}attn.proj_l",
+                   f"{own}attention.0.body.talking.after": f"{their}attn.proj_w"}  # fmt: skip
+        for number, kind in enumerate(("attention.0", "mlp.0"), 1):
+            tensors[f"{own}{kind}.scale"] = state[f"{their}gamma_{number}"]
+        own, their = f"class_layers.blocks.{n}.", f"blocks_token_only.{n}."
+        layers |= {own + key.format(""): their + name for key, name in both.items()}
+        layers |= {f"{own}attention.body.q": f"{their}attn.q"}
+        for part in ("weight", "bias"):
+            kv = [state[f"{their}attn.{name}.{part}"] for name in "kv"]
+            tensors[f"{own}attention.body.kv.{part}"] = torch.cat(kv)
+        for number, kind in enumerate(("attention", "mlp"), 1):
+            tensors[f"{own}{kind}.scale"] = state[f"{their}gamma_{number}"]
+    for own, their in layers.items():
+        for part in ("weight", "bias"):
+            tensors[f"{own}.{part}"] = state[f"{their}.{part}"]
+    tensors["class_layers.token"], tensors["positions.0.table"] = (
+        state["cls_token"], state["pos_embed"],
+    )  # fmt: skip
+    return tensors
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[VisionTransformer, Any]:
+    peers.timm()
+    from timm.models.cait import Cait
+
+    torch.manual_seed(0)
+    theirs = Cait(
+        img_size=16, patch_size=4, num_classes=5, embed_dim=24, depth=2, num_heads=3, mlp_ratio=2,
+        mlp_ratio_token_only=2,
+    ).eval()  # fmt: skip
+    with torch.no_grad():
+        for weight in theirs.parameters():
+            weight.add_(0.3 * torch.randn_like(weight))
+    ours = assemble(a_model().config, of_timm(theirs.state_dict()))
+    assert isinstance(ours, VisionTransformer)
+    return ours, theirs
+
+
+@torch.inference_mode()
+def test_outputs_are_those_of_cait(pair: tuple[VisionTransformer, Any]) -> None:
+    ours, theirs = pair
+    want = theirs.forward_features(images())
+    torch.testing.assert_close(ours.encode(images()), want, **CLOSE)
+    torch.testing.assert_close(ours.features(images()), want[:, 0], **CLOSE)
+    torch.testing.assert_close(ours(images()), theirs(images()), **CLOSE)
+    theirs_inside = theirs.forward_intermediates(
+        images(), output_fmt="NLC", intermediates_only=True
+    )
+    for number, tokens in enumerate(ours.intermediates(images(), [1, 2])):
+        torch.testing.assert_close(tokens[:, 1:], theirs_inside[number], **CLOSE)
+        assert torch.equal(tokens[:, :1], ours.class_layers.token.expand(2, -1, -1))
+
+
+@torch.inference_mode()
+def test_the_mean_of_the_patches_can_be_pooled(pair: tuple[VisionTransformer, Any]) -> None:
+    ours, theirs = pair
+    mean = vitlab.create(NAME, 5, 16, **CAIT, pool="mean", class_token=True).eval()
+    mean.load_state_dict(ours.state_dict())
+    want = theirs.forward_features(images())[:, 1:].mean(1)
+    torch.testing.assert_close(mean.features(images()), want, **CLOSE)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("choices", [{}, {"qkv_bias": False, "talking_heads": False}])
+def test_the_fused_form_is_exact(choices: dict[str, Any]) -> None:
+    model = a_model(**choices)
+    torch.testing.assert_close(vitlab.fuse(model)(images()), model(images()), rtol=0, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_attention_maps_are_over_all_tokens() -> None:
+    """Patches attend in the blocks, the class token after them; the others to themselves."""
+    model = a_model()
+    maps = model.attention_maps(images())
+    assert [tuple(each.shape) for each in maps] == [(2, 3, 17, 17)] * 4
+    for each in maps:
+        torch.testing.assert_close(each.sum(-1), torch.ones(2, 3, 17))
+    assert torch.equal(maps[1][:, :, 0, 0], torch.ones(2, 3))
+    assert torch.equal(maps[2][0, 0, 1:, 1:], torch.eye(16))
+    body = model.class_layers.blocks[0].attention
+    tokens = body.norm(model.class_layers.before(model.intermediates(images(), [2])[0][:, 1:]))
+    v = body.body.kv(tokens)[..., 24:].unflatten(-1, (3, 8)).transpose(1, 2)
+    got = (maps[2][:, :, :1] @ v).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(body.body.project(got), body.body(tokens), **CLOSE)
+    assert vitlab.inspect.rollout(model, images()).shape == (2, 4, 4)
+
+
+def test_costs_are_those_that_pytorch_counts() -> None:
+    from vitlab.models.layers import counted_macs
+
+    for choices in ({}, {"talking_heads": False}):
+        model = a_model(**choices).requires_grad_(False)
+        parts = vitlab.measure.cost(model).parts
+        norms = 16 * 24 * 5 + 2 * 24 * (17 + 1)  # two a block and the last; two a class block
+        assert sum(part.macs for part in parts) - norms == counted_macs(model, 3, (16, 16))
+        assert sum(part.params for part in parts) == sum(p.numel() for p in model.parameters())
+
+
+def test_every_parameter_learns_and_belongs_to_a_layer() -> None:
+    model = a_model()
+    model(images()).square().sum().backward()
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None, name
+        assert weight.grad.abs().max() > 0, name
+    assert model.layer_of("class_layers.blocks.0.mlp.norm.weight") == model.layers
+    kept = {name for name, weight in model.named_parameters() if name not in decayed(model)}
+    assert "class_layers.token" in kept
+    fresh = vitlab.create(NAME, 5, 16, **CAIT)
+    assert 0 < float(fresh.class_layers.token.detach().std()) < 0.04
+    scale = fresh.class_layers.blocks[1].mlp.scale.detach()
+    torch.testing.assert_close(scale, torch.full((24,), 1e-5))
+
+
+@torch.inference_mode()
+def test_another_size_resizes_the_positions_of_patches() -> None:
+    model = a_model()
+    other = ViTConfig.from_dict(model.config.as_dict() | {"image_size": 24})
+    tensors = resized(model.state_dict(), model.config, other)
+    assert tensors["positions.0.table"].shape == (1, 36, 24)
+    assert assemble(other, tensors)(torch.zeros(1, 3, 24, 24)).shape == (1, 5)
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "class_blocks=2 needs a class token: set class_token=True": {"pool": "mean"},
+    "class_blocks=2 needs positions=1d or none and registers=0": {"registers": 1},
+    "class_blocks=2 needs positions=1d or none": {"positions": "rope"},
+    "talking_heads needs branches=1, not 2": {"branches": 2},
+    "neck=8 is for patches alone": {"neck": 8},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_does_not_fit_is_refused(message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        a_model(**REFUSED[message])
+    assert str(caught.value).startswith(message)
+
+
+@torch.inference_mode()
+def test_packed_images_are_as_one_at_a_time() -> None:
+    model = a_model()
+    several = [images()[:1], torch.randn(1, 3, 8, 20), images()[1:]]
+    packed = Packed.of([each[0] for each in several], 4)
+    torch.testing.assert_close(model(packed), torch.cat([model(each) for each in several]), **CLOSE)
+    with pytest.raises(OptionError, match="class_blocks keep packed images apart"):
+        model.intermediates(packed, [1])

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal, Self
 
 from vitlab.errors import OptionError
 from vitlab.models.configs.model_config import ModelConfig, check_multiple
+from vitlab.models.configs.vit_checks import check_together
 from vitlab.models.names import vit_name
 from vitlab.models.registry import kinds, used_options, where_used
 from vitlab.options import above, at_least, below, option, when
@@ -227,9 +228,8 @@ class ViTConfig(ModelConfig):
         super().__post_init__()
         if self.pre_logits is True:
             object.__setattr__(self, "pre_logits", self.width)
-        self._check_sizes()
-        self._check_pool()
-        self._check_parts()
+        check_together(self)
+        self.check_size(self.size)
         for field, value in (("stem", self.stem), ("positions", self.positions)):
             kinds(field)[value].check(self)
 
@@ -331,71 +331,3 @@ class ViTConfig(ModelConfig):
     def features(self) -> int:
         """Width of the classifier's input."""
         return self.pre_logits or self.pooled
-
-    def _check_sizes(self) -> None:
-        for name, heads in (("heads", self.heads), ("pool_heads", self.pool_heads or self.heads)):
-            if self.width % heads:
-                near = [n for n in range(1, self.width + 1) if self.width % n == 0]
-                near = sorted(sorted(near, key=lambda n: abs(n - heads))[:2])
-                raise OptionError(
-                    f"{name}={heads} does not divide width={self.width}: "
-                    f"{' or '.join(map(str, near))} would"
-                )
-        self.check_size(self.size)
-
-    def _check_pool(self) -> None:
-        if self.pool in ("token", "both") and not self.has_token:
-            raise OptionError(f"pool={self.pool} needs a class token: set class_token=True")
-        if self.pool == "prefix" and not self.prefix:
-            raise OptionError(
-                "pool=prefix needs a class token or registers: set class_token=True or registers=4"
-            )
-        if self.norm_at == "pooled" and self.pool not in ("token", "mean"):
-            raise OptionError(f"norm_at=pooled needs pool=token or mean, not {self.pool}")
-        if self.attention == "axial" and self.prefix:
-            what = f"registers={self.registers}" if self.registers else "a class token"
-            if self.pool == "token" and not self.registers:
-                what = "pool=token"
-            raise OptionError(
-                f"attention=axial has no row or column for the extra tokens of {what}: "
-                "set pool=mean and registers=0"
-            )
-
-    def _check_parts(self) -> None:
-        """Refuse windows, a neck and class-attention layers beside what they cannot go with."""
-        patches = self.pool == "mean" and not self.prefix and self.norm_at != "pooled"
-        if self.neck and not patches:
-            raise OptionError(
-                f"neck={self.neck} is for patches alone: set pool=mean, class_token=False, "
-                "registers=0 and norm_at=none"
-            )
-        if self.window:
-            self._check_window()
-        if self.class_blocks and not self.has_token:
-            raise OptionError(
-                f"class_blocks={self.class_blocks} needs a class token: set class_token=True"
-            )
-        if self.class_blocks and (self.registers or self.positions not in ("1d", "none")):
-            raise OptionError(
-                f"class_blocks={self.class_blocks} needs positions=1d or none and registers=0, "
-                "since the class token comes after the blocks"
-            )
-        if self.talking_heads and self.branches > 1:
-            raise OptionError(f"talking_heads needs branches=1, not {self.branches}")
-
-    def _check_window(self) -> None:
-        if any(number >= self.depth for number in self.global_blocks):
-            raise OptionError(
-                f"global_blocks={self.global_blocks} has a number above {self.depth - 1}, that of "
-                "the last block: blocks are counted from 0"
-            )
-        if self.attention == "axial" or self.tokens > math.prod(self.grid):
-            raise OptionError(
-                f"window={self.window} has no place for class token, registers or attention=axial: "
-                "set pool=mean, class_token=False, registers=0 and attention=global"
-            )
-        if self.positions not in ("none", "1d", "2d", "decomposed", "1d+decomposed"):
-            raise OptionError(
-                f"positions={self.positions} cannot act within windows: use positions="
-                "1d+decomposed, decomposed, 1d, 2d or none with window"
-            )

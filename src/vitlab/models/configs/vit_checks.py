@@ -1,0 +1,92 @@
+"""Which choices of a Vision Transformer go together, and what would where they do not."""
+
+import math
+from typing import Any
+
+from vitlab.errors import OptionError
+
+# A `ViTConfig`, which imports this file, so its name cannot stand here.
+
+
+def check_together(config: Any) -> None:
+    """Refuse choices of a `ViTConfig` that do not go together.
+
+    Raises:
+        OptionError: the message says what would work.
+    """
+    for check in (check_heads, check_pool, check_parts):
+        check(config)
+
+
+def check_heads(config: Any) -> None:
+    """Refuse heads that do not divide the width."""
+    for name, heads in (("heads", config.heads), ("pool_heads", config.pool_heads or config.heads)):
+        if config.width % heads:
+            near = [n for n in range(1, config.width + 1) if config.width % n == 0]
+            near = sorted(sorted(near, key=lambda n: abs(n - heads))[:2])
+            raise OptionError(
+                f"{name}={heads} does not divide width={config.width}: "
+                f"{' or '.join(map(str, near))} would"
+            )
+
+
+def check_pool(config: Any) -> None:
+    """Refuse a pool without the tokens that it needs."""
+    if config.pool in ("token", "both") and not config.has_token:
+        raise OptionError(f"pool={config.pool} needs a class token: set class_token=True")
+    if config.pool == "prefix" and not config.prefix:
+        raise OptionError(
+            "pool=prefix needs a class token or registers: set class_token=True or registers=4"
+        )
+    if config.norm_at == "pooled" and config.pool not in ("token", "mean"):
+        raise OptionError(f"norm_at=pooled needs pool=token or mean, not {config.pool}")
+    if config.attention == "axial" and config.prefix:
+        what = f"registers={config.registers}" if config.registers else "a class token"
+        if config.pool == "token" and not config.registers:
+            what = "pool=token"
+        raise OptionError(
+            f"attention=axial has no row or column for the extra tokens of {what}: "
+            "set pool=mean and registers=0"
+        )
+
+
+def check_parts(config: Any) -> None:
+    """Refuse windows, a neck and class-attention layers beside what they cannot go with."""
+    patches = config.pool == "mean" and not config.prefix and config.norm_at != "pooled"
+    if config.neck and not patches:
+        raise OptionError(
+            f"neck={config.neck} is for patches alone: set pool=mean, class_token=False, "
+            "registers=0 and norm_at=none"
+        )
+    if config.window:
+        check_window(config)
+    if config.class_blocks and not config.has_token:
+        raise OptionError(
+            f"class_blocks={config.class_blocks} needs a class token: set class_token=True"
+        )
+    if config.class_blocks and (config.registers or config.positions not in ("1d", "none")):
+        raise OptionError(
+            f"class_blocks={config.class_blocks} needs positions=1d or none and registers=0, "
+            "since the class token comes after the blocks"
+        )
+    if config.talking_heads and config.branches > 1:
+        raise OptionError(f"talking_heads needs branches=1, not {config.branches}")
+
+
+def check_window(config: Any) -> None:
+    """Refuse tokens and positions that have no place in a window, and blocks beyond the last."""
+    if any(number >= config.depth for number in config.global_blocks):
+        raise OptionError(
+            f"global_blocks={config.global_blocks} has a number above {config.depth - 1}, that of "
+            "the last block: blocks are counted from 0"
+        )
+    if config.attention == "axial" or config.tokens > math.prod(config.grid):
+        raise OptionError(
+            f"window={config.window} has no place for class token, registers or attention=axial: "
+            "set pool=mean, class_token=False, registers=0 and attention=global"
+        )
+    if config.positions not in ("none", "1d", "2d", "decomposed", "1d+decomposed"):
+        raise OptionError(
+            f"positions={config.positions} cannot act within windows: use positions="
+            "1d+decomposed, decomposed, 1d, 2d or none with window"
+        )

@@ -10,10 +10,18 @@ from typing import Any
 
 from vitlab.errors import DiskError, HubError, WeightsError
 from vitlab.files import sha256
-from vitlab.weights.sharded import CONFIG, INDEX, PICKLED, PREPROCESSOR, TENSORS, read_index
+from vitlab.weights.sharded import (
+    CONFIG,
+    INDEX,
+    PICKLED,
+    PREPROCESSOR,
+    PROCESSOR,
+    TENSORS,
+    read_index,
+)
 
 CARD = "README.md"
-DOWNLOADED = (CONFIG, PREPROCESSOR, CARD, INDEX, PICKLED, "*.safetensors")
+DOWNLOADED = (CONFIG, PREPROCESSOR, PROCESSOR, CARD, INDEX, PICKLED, "*.safetensors")
 TIMEOUT = 10.0  # seconds until the Hub counts as unreachable
 PREFIXES = ("hf-hub:", "hf://")
 FILES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".json", ".toml")  # endings of local files
@@ -171,7 +179,7 @@ def _wanted(names: Iterable[str]) -> list[str]:
         ),
         set(),
     )
-    return sorted(top & {CONFIG, PREPROCESSOR, CARD} | weights) if weights else []
+    return sorted(top & {CONFIG, PREPROCESSOR, PROCESSOR, CARD} | weights) if weights else []
 
 
 def _cached(repo: str, revision: str | None) -> Path | None:

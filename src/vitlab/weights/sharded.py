@@ -13,6 +13,7 @@ from torch import Tensor
 from vitlab.errors import WeightsError
 
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
+PROCESSOR = "processor_config.json"  # with that of images inside, as transformers 5 writes it
 TENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 OPEN_CLIP = "open_clip_config.json"

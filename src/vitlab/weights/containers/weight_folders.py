@@ -17,6 +17,7 @@ from vitlab.weights.sharded import (
     PICKLED,
     PICKLED_INDEX,
     PREPROCESSOR,
+    PROCESSOR,
     TENSORS,
     pickled_files,
     tensor_files,
@@ -94,7 +95,11 @@ def beside(path: Path) -> dict[str, dict[str, Any]]:
     """
     folder = path if path.is_dir() else path.parent
     explained = path.is_dir() or path.name in WHOLE
-    return {key: _json(folder / name) if explained else {} for key, name in EXPLAINED.items()}
+    found = {key: _json(folder / name) if explained else {} for key, name in EXPLAINED.items()}
+    if explained and not found["preprocessor"]:  # transformers 5 puts it into that of all inputs
+        inner = _json(folder / PROCESSOR).get("image_processor")
+        found["preprocessor"] = inner if isinstance(inner, dict) else {}
+    return found
 
 
 def _pickled_shards(path: Path, read_file: Reader) -> Content:

@@ -143,16 +143,16 @@ def test_googles_format_and_back(
 
 
 REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
-    ("google", "ViT-Ti1/8", {}, "google cannot represent gelu='exact' in this model"),
-    ("google", "ViT-Ti1x2/8", {}, "cannot represent ViT-Ti1x2/8"),
-    ("google", "ViT-Ti1/8", {"registers": 2}, "cannot represent registers"),
+    ("google", "ViT-Ti1/8", {}, "google cannot represent gelu='exact'"),
+    ("google", "ViT-Ti1x2/8", {}, "cannot represent branches=2"),
+    ("google", "ViT-Ti1/8", {"registers": 2}, "cannot represent registers=2"),
     ("timm", "ViT-Ti1x3/8", {}, "timm supports two parallel branches, not 3"),
     ("timm", "ViT-Ti1/8", {"pre_logits": 8}, "timm cannot represent pre_logits=8"),
     ("timm", "ViT-Ti1/8", {"norm_eps": 1e-3}, "timm cannot represent norm_eps=0.001"),
     ("timm", "R26+ViT-Ti1/32", {}, "timm cannot represent resnet='google'"),
     ("timm", "BiT-R50x1", {}, "cannot represent BiT-R50x1"),
     ("transformers", "ViT-Ti1/8", {"pool": "mean", "registers": 1}, "cannot represent pool=mean"),
-    ("transformers", "ViT-Ti1/8", {"stem": "hmlp"}, "cannot represent ViT-Ti1/8"),
+    ("transformers", "ViT-Ti1/8", {"stem": "hmlp"}, "cannot represent stem='hmlp'"),
     ("transformers", "ViT-Ti1/8", {"pool": "attention"}, "siglip_vision_model has no classifier"),
     (
         "onnx",
@@ -181,20 +181,10 @@ def test_what_is_lost_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     assert "labels=('cat', 'dog')" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "choices", [{"norm_at": "none"}, {"qkv_bias": False}, {"stem_bias": False}]
-)
-def test_a_tensor_that_a_format_requires_is_named(choices: dict[str, Any], tmp_path: Path) -> None:
-    model = vitlab.create("ViT-Ti1/8", 5, 32, gelu="tanh", **choices)
-    with pytest.raises(WeightsError, match="google cannot represent ViT-Ti1/8 without"):
-        vitlab.save(model, tmp_path / "m", to="google")
-    assert not list(tmp_path.iterdir())
-
-
 def test_what_reading_back_finds_out(tmp_path: Path) -> None:
     """Scales that a format has no tensor for, and a bias that CLIP's projection does not have."""
     scaled = vitlab.create("ViT-Ti1/8", 5, 32, gelu="tanh", layer_scale=0.1)
-    with pytest.raises(WeightsError, match=r"google cannot represent layer_scale=0.1 in this"):
+    with pytest.raises(WeightsError, match=r"google cannot represent layer_scale=0.1"):
         vitlab.save(scaled, tmp_path / "m", to="google")
     clip = a_model(*TRANSFORMERS["CLIP"])
     with torch.no_grad():

@@ -198,6 +198,10 @@ MORE: dict[str, tuple[dict[str, Any], str]] = {
     "Data2VecVisionModel": (BIASED, "last_hidden_state"),
     "Data2VecVisionForImageClassification": (BIASED, "logits"),
     "BeitModel": ({**BIASED, "use_mean_pooling": False}, "pooler_output"),
+    "BeitForImageClassification": (
+        {**BIASED, "use_absolute_position_embeddings": True},
+        "logits",
+    ),
     "ViTForImageClassification": ({"num_labels": 0}, "logits"),
     "MetaClip2VisionModelWithProjection": ({"projection_dim": 6}, "image_embeds"),
     "ChineseCLIPVisionModel": ({}, "pooler_output"),
@@ -320,7 +324,11 @@ def test_code_of_its_own_is_told(tmp_path: Path) -> None:
 REFUSED = [
     ("DINOv3ViTModel", {"query_bias": False}, "query_bias=False, key_bias=False, value_bias=True"),
     ("DINOv3ViTModel", {"proj_bias": False}, "proj_bias=False with mlp_bias=True"),
-    ("BeitModel", {**BIASED, "use_absolute_position_embeddings": True}, "both absolute and"),
+    (
+        "BeitModel",
+        {**BIASED, "use_shared_relative_position_bias": True},
+        "a table of relative positions per block and one for all",
+    ),
     ("ViTModel", {"pooler_act": "relu"}, "unsupported pooler_act='relu'"),
     ("ViTModel", {"hidden_act": "relu"}, "unsupported hidden_act='relu': gelu, "),
 ]

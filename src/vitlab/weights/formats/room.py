@@ -100,3 +100,14 @@ class Writes(Protocol):
 def cannot(format: str, *what: object) -> WeightsError:
     """Return the error of a format that cannot represent a model, or some of its fields."""
     return WeightsError(f"{format} cannot represent {' and '.join(map(str, what))}")
+
+
+def check_fields(format: str, config: ModelConfig, values: Mapping[str, tuple[Any, ...]]) -> None:
+    """Refuse a configuration with another value than those that a format can represent.
+
+    Raises:
+        WeightsError: names the first such field.
+    """
+    for name, allowed in values.items():
+        if (value := getattr(config, name)) not in allowed:
+            raise cannot(format, f"{name}={value!r}")

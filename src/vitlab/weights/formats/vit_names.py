@@ -86,26 +86,40 @@ def embedding(config: ViTConfig, names: Names, format: str) -> list[Entry]:
         return [*table, with_prefix_rows(config.has_token, config.registers, both)]
     if config.registers:
         table.append(same("registers", names.registers))
-    ours, places = "positions.0.table", (config.placed, width)
-    match config.positions, config.positions_at:
-        case "1d", "stem" if names.flat:
-            table.append(shaped(ours, names.positions, (1, *places), places))
-        case "1d", "stem" if config.has_token and not names.own_row:
-            table.append(without_first_row(ours, names.positions))
-        case "1d", "stem":
-            table.append(same(ours, names.positions))
-        case "bias", "shared":
-            table.append(same(ours, names.shared_table))
-        case "bias", "stem":
-            for number in range(config.depth):
-                theirs = names.block.format(number) + names.bias_table
-                table.append(same(f"positions.{number}.table", theirs))
-        case (("none" | "rope"), _):
+    return table + _positions(config, names, format)
+
+
+def _positions(config: ViTConfig, names: Names, format: str) -> list[Entry]:
+    """List learned positions, added to the tokens or within attention."""
+    added, both, within = config.positions.partition("+")
+    within = within if both else added
+    first, inner = ("positions.0.added", "inner.") if both else ("positions.0", "")
+    table = list[Entry]()
+    match added, config.positions_at:
+        case "1d", "stem" | "shared" if both or config.positions_at == "stem":
+            table.append(_learned(config, names, f"{first}.table"))
+        case (("none" | "rope" | "bias"), _):
             pass
         case _:
             where = f"positions_at={config.positions_at} together"
             raise cannot(format, f"positions={config.positions}", where)
+    if within == "bias" and config.positions_at == "shared":
+        table.append(same(f"positions.0.{inner}table", names.shared_table))
+    elif within == "bias":
+        for number in range(config.depth):
+            theirs = names.block.format(number) + names.bias_table
+            table.append(same(f"positions.{number}.{inner}table", theirs))
     return table
+
+
+def _learned(config: ViTConfig, names: Names, ours: str) -> Entry:
+    """Map learned positions, (1, N, D)."""
+    places = (config.placed, config.width)
+    if names.flat:
+        return shaped(ours, names.positions, (1, *places), places)
+    if config.has_token and not names.own_row:
+        return without_first_row(ours, names.positions)
+    return same(ours, names.positions)
 
 
 def encoder(config: ViTConfig, names: Names) -> list[Entry]:

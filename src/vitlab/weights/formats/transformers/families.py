@@ -106,7 +106,7 @@ BEIT = replace(
     VIT,
     model_type="beit",
     classes=("BeitModel", "BeitForImageClassification"),
-    fits=lambda config: config.positions == "bias",
+    fits=lambda config: config.positions in ("bias", "1d+bias"),
     prefix="beit.",
     square=True,
     scales=("lambda_1", "lambda_2"),

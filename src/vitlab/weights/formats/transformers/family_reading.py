@@ -121,10 +121,8 @@ def read_beit(stated: Stated) -> dict[str, Any]:
         raise WeightsError(
             "unsupported: BEiT with a table of relative positions per block and one for all"
         )
-    if absolute and (own or shared):
-        raise WeightsError("unsupported: BEiT with both absolute and relative positions")
     fields: dict[str, Any] = {
-        "positions": "bias" if own or shared else "1d" if absolute else "none",
+        "positions": "+".join(["1d"] * absolute + ["bias"] * (own or shared)) or "none",
         "positions_at": "shared" if shared else "stem",
     }
     if not content["use_mean_pooling"]:

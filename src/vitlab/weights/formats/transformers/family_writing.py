@@ -54,6 +54,7 @@ def write_beit(config: ViTConfig) -> Content:
     """Positions, and the pool."""
     shared = config.positions_at == "shared"
     return {
+        "use_absolute_position_embeddings": config.positions.startswith("1d"),
         "use_relative_position_bias": not shared,
         "use_shared_relative_position_bias": shared,
         "use_mean_pooling": config.norm_at == "pooled",

@@ -11,7 +11,7 @@ from vitlab.images import Size
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.origins import Facts, Origin
-from vitlab.weights.formats.room import Hints, Reading, Writing, cannot
+from vitlab.weights.formats.room import Hints, Reading, Writing, cannot, check_fields
 from vitlab.weights.formats.transformers.config_keys import DEFAULTS, completed
 from vitlab.weights.formats.transformers.families import FAMILIES
 from vitlab.weights.formats.transformers.family import Content, Family, Stated
@@ -38,6 +38,14 @@ KNOWN = (
     *CLASSIFIERS, "Model", "WithProjection", "ForMaskedImageModeling", "ForPreTraining",
     "Backbone", "ForSemanticSegmentation", "ForImageSegmentation", "ForConditionalGeneration",
 )  # fmt: skip
+# The values of fields that a class of transformers can have; families say the rest.
+REPRESENTED: dict[str, tuple[Any, ...]] = {
+    "branches": (1,), "attention": ("global",), "stem": ("linear",), "stem_norm": ("none",),
+    "stem_act": ("none",), "norm": ("layer",), "norm_order": ("before",), "qk_norm": (False,),
+    "norm_inner_attention": (False,), "norm_inner_mlp": (False,), "queries": (1,),
+    "pool_heads": (0,), "pool_mlp": (0,), "pool_prefix": (False,),
+}  # fmt: skip
+DECISIVE = ("pool", "norm_at", "registers", "layer_scale", "pre_logits", "classes")
 TOLD = {
     "ForSemanticSegmentation": "segmentation head",
     "ForImageSegmentation": "segmentation decoder",
@@ -210,17 +218,12 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
 
 def _writer(config: ViTConfig) -> Family:
     """The family that has a model of this configuration."""
-    if config.stem_norm != "none" or config.stem_act != "none" or config.qk_norm:
-        raise cannot(NAME, "norms in the stem, or on queries and keys")
+    check_fields(NAME, config, REPRESENTED)
     for family in FAMILIES.values():
         if family.fits(config):
             return family
-    raise cannot(
-        NAME,
-        f"pool={config.pool}",
-        f"registers={config.registers}",
-        f"norm_at={config.norm_at} together",
-    )
+    shown = {name: getattr(config, name) for name in DECISIVE}
+    raise cannot(NAME, *(f"{name}={value}" for name, value in shown.items() if value), "together")
 
 
 def _unused(config: ViTConfig, family: Family) -> list[Entry]:

@@ -16,6 +16,7 @@ from vitlab.errors import UserError, WeightsError
 
 Shape = tuple[int, ...]
 Kind = Literal["npz", "safetensors", "pickle", "torchscript", "distributed", "msgpack"]
+ARRAYS: tuple[Kind, ...] = ("npz", "msgpack")  # kinds that JAX's libraries write
 WHOLE = (torch.int64, torch.int32)  # types of whole numbers that a model has
 
 

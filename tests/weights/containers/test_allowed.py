@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 import vitlab
 from vitlab.errors import WeightsError
-from vitlab.weights.containers.allowed import ALLOWED
 from vitlab.weights.containers.open_weights import open_source
+from vitlab.weights.containers.pickled.allowed import ALLOWED
 
 
 class AttributeDict(dict):  # type: ignore[type-arg]

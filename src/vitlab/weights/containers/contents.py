@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitlab.errors import WeightsError
-from vitlab.weights.containers.allowed import Array, Fields
+from vitlab.weights.containers.pickled.allowed import Array, Fields
 from vitlab.weights.sharded import MOST
 from vitlab.weights.source import Kind, Shape
 

@@ -16,10 +16,13 @@ from torch import Tensor
 from vitlab.errors import WeightsError
 from vitlab.options import nearest
 from vitlab.weights.containers.contents import Content, Stored
+from vitlab.weights.containers.flax_msgpack import is_msgpack, read_msgpack
 from vitlab.weights.containers.named_arrays import read_npz, read_safetensors
 from vitlab.weights.containers.not_weights import reason
 from vitlab.weights.containers.parts import STATE, chosen
-from vitlab.weights.containers.pickles import read_pickle
+from vitlab.weights.containers.pickled.dcp import METADATA, read_distributed
+from vitlab.weights.containers.pickled.pickles import read_pickle
+from vitlab.weights.containers.pickled.torchscript import CONSTANTS, read_torchscript
 from vitlab.weights.containers.prefixes import without_holders
 from vitlab.weights.containers.weight_folders import beside, read_folder
 from vitlab.weights.sharded import MOST
@@ -64,11 +67,17 @@ def read_file(path: Path) -> Content:
                 names = archive.namelist()
             if names and all(name.endswith(".npy") for name in names):
                 return read_npz(path)
+            if any(name.rpartition("/")[2] == CONSTANTS for name in names):
+                return read_torchscript(path)
             return read_pickle(path)
         if start[8:9] == b"{":
             return read_safetensors(path)
+        if path.name == METADATA:
+            return read_distributed(path.parent)
         if start[:1] == b"\x80":
             return read_pickle(path)
+        if is_msgpack(start):
+            return read_msgpack(path)
     raise WeightsError(
         f"{path} is not a weights file (.safetensors, .npz, .pth, .pt, .ckpt and .bin are "
         "recognized by their content)"

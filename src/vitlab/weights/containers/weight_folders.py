@@ -9,6 +9,7 @@ from vitlab.errors import WeightsError
 from vitlab.weights.containers.contents import Content
 from vitlab.weights.containers.named_arrays import read_shards
 from vitlab.weights.containers.not_weights import folder_reason
+from vitlab.weights.containers.pickled.dcp import METADATA
 from vitlab.weights.sharded import (
     CONFIG,
     HEADER,
@@ -37,7 +38,6 @@ STATE = (
     "optimizer", "scheduler", "scaler", "training_args", "rng_state", "random_states", "trainer",
     "sampler", "custom_checkpoint",
 )  # fmt: skip
-METADATA = ".metadata"  # of PyTorch's distributed checkpoints
 EXPLAINED = {"config": CONFIG, "preprocessor": PREPROCESSOR, "open_clip": OPEN_CLIP}
 SHOWN = 8
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from vitlab.errors import WeightsError
-from vitlab.weights.containers.allowed import ALLOWED
 from vitlab.weights.containers.contents import Content, Plain
+from vitlab.weights.containers.pickled.allowed import ALLOWED
 
 PROTOCOLS = "Unsupported operand"  # of a pickle that PyTorch's restricted reader cannot read
 

@@ -1,0 +1,1 @@
+"""What is stored as a pickle, read without unpickling any of it."""

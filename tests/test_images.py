@@ -29,7 +29,7 @@ def test_one_number_serves_all_channels_and_a_square() -> None:
                                       "at least 1, not (32, 32, 3)"),
         ({"channels": 2.5}, "channels must be a whole number at least 1, not 2.5"),
         ({"crop": 1.5}, "crop must be above 0 and at most 1, not 1.5"),
-        ({"fit": "pad"}, "fit must be one of crop, squash, not pad"),
+        ({"fit": "pad"}, "fit must be one of crop, squash, native, not pad"),
     ],
 )  # fmt: skip
 def test_refusals(choices: dict[str, Any], message: str) -> None:

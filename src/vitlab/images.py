@@ -1,10 +1,11 @@
 """What an image must be before a model sees it: the facts that data, models and servers share."""
 
+import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
 from vitlab.errors import OptionError
-from vitlab.options import Options, above, at_least, at_most, option
+from vitlab.options import Options, above, at_least, at_most, option, when
 
 Size = int | tuple[int, int]
 # Normalizations of pixels in [0, 1] that released models were trained with, per RGB channel.
@@ -43,8 +44,16 @@ class ImageSpec(Options):
     crop: float = option(
         1.0, "share of each side that evaluation keeps, around the center", above(0), at_most(1)
     )
-    fit: Literal["crop", "squash"] = option(
-        "crop", "how images of another aspect ratio are fitted: center crop or squash"
+    fit: Literal["crop", "squash", "native"] = option(
+        "crop",
+        "how images of another aspect ratio are fitted: center crop, squash, or not at all "
+        "(native: each keeps its own, within a number of patches)",
+    )
+    tokens: int = option(
+        256,
+        "most patches of an image with its native aspect ratio",
+        at_least(1),
+        only=when("fit", "native"),
     )
 
     def __post_init__(self) -> None:
@@ -67,6 +76,62 @@ class ImageSpec(Options):
         return (size, size) if isinstance(size, int) else size
 
     @property
+    def step(self) -> int:
+        """What the sides of every image are multiples of, in pixels."""
+        return 1
+
+    @property
+    def area(self) -> int:
+        """Pixels of an image, at most."""
+        if self.fit == "native":
+            return self.tokens * self.step**2
+        return self.size[0] * self.size[1]
+
+    def size_for(self, rows: float, columns: float) -> tuple[int, int]:
+        """Return the size in pixels that an image, or a part of one, is resized to.
+
+        Args:
+            rows: its height, in any unit
+            columns: its width, in the same
+        """
+        if self.fit == "native":
+            return native_size(rows, columns, self.step, self.tokens)
+        return self.size
+
+    @property
     def images(self) -> "ImageSpec":
         """This part alone, of whatever it is a part of."""
         return ImageSpec(**{each.name: getattr(self, each.name) for each in fields(ImageSpec)})
+
+
+def native_size(rows: float, columns: float, patch: int, tokens: int) -> tuple[int, int]:
+    """Return the largest size of an aspect ratio that is so many patches at most.
+
+    One scale serves both sides, each of which is then rounded up to whole patches: the ratio is
+    kept as far as these allow. The scale is found to 1e-5 by bisection between 1e-6 and 100, as in
+    Google's NaFlex (Tschannen et al., SigLIP 2, 2025), transformers' Siglip2ImageProcessor and
+    timm: their sizes to the pixel.
+
+    Args:
+        rows: height of the image
+        columns: width of the image
+        patch: pixels per side
+        tokens: most patches
+
+    Returns:
+        Rows and columns in pixels, multiples of the patch.
+    """
+    low, high = 1e-6, 100.0
+
+    def scaled(scale: float) -> tuple[int, int]:
+        return max(1, math.ceil(rows * scale / patch)), max(1, math.ceil(columns * scale / patch))
+
+    while high - low >= 1e-5:
+        middle = (low + high) / 2
+        tall, wide = scaled(middle)
+        if tall * wide <= tokens:
+            low = middle
+        else:
+            high = middle
+    tall, wide = scaled(low)
+    return tall * patch, wide * patch

@@ -462,7 +462,7 @@ def test_random_configurations(config: ViTConfig) -> None:
         if isinstance(module, nn.LayerNorm | nn.RMSNorm)
         and (name in own or (name.startswith("blocks.") and name.endswith(".norm")))
     ]
-    assert norms == sum(found) * config.tokens
+    assert norms == sum(found) * config.length
     assert ViTConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
     stated = shape_of(config.name)
     assert all(getattr(config, key) == value for key, value in stated.items() if key in SHAPE)

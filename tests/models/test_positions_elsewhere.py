@@ -26,7 +26,7 @@ def test_rotary_positions_are_those_of_dinov3(size: tuple[int, int]) -> None:
     assert isinstance(rotary, Rotary)
     torch.testing.assert_close(rotary.cos, cos, rtol=0, atol=1e-6)
     torch.testing.assert_close(rotary.sin, sin, rtol=0, atol=1e-6)
-    tokens = model.config.tokens
+    tokens = model.config.length
     q, k = torch.randn(2, 2, 3, tokens, 32)
     want_q, want_k = dinov3.apply_rotary_pos_emb(q, k, cos, sin)
     torch.testing.assert_close(rotary.turn(q), want_q, rtol=0, atol=1e-5)

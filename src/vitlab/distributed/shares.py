@@ -7,6 +7,7 @@ from torch import Tensor
 
 from vitlab.data.loading.batches import Batch
 from vitlab.distributed.world import World
+from vitlab.models.packed import Packed
 
 
 def counted(batch: Batch, world: World) -> Batch:
@@ -44,5 +45,7 @@ def passes(share: Batch, micro_batch: int, world: World, batch: int) -> list[tup
         for name, value in vars(share).items()
         if isinstance(value, Tensor)
     }
+    if isinstance(share.images, Packed):
+        black["images"] = share.images.blank()
     idle = [(replace(share, **black), 0)] * (count - len(pieces))
     return [(piece, len(piece)) for piece in pieces] + idle

@@ -224,9 +224,14 @@ def predict_each(
         precision: fp32, or bf16 autocast
         workers: processes that decode; None to choose
         views: of each image, to average over; None for the one that the model was made for
+
+    Raises:
+        OptionError: several crops of images that keep their aspect ratio.
     """
     spec, views = model.config, views or Views()
-    batch = max(1, min(BATCH, PIXELS // int(np.prod(spec.size))) // views.boxes)
+    if spec.fit == "native" and views.boxes > 1:
+        raise OptionError("crops applies only to images of one size, not with fit=native")
+    batch = max(1, min(BATCH, PIXELS // spec.area) // views.boxes)
     batches = EvaluationBatches(source, spec, batch, views.boxes)
     with borrowed(model, device), torch.inference_mode():
         for each in evaluation_loader(batches, choose_workers(source, workers)):

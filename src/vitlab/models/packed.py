@@ -1,5 +1,7 @@
 """Images of different sizes as one sequence of patches (Dehghani et al., Patch n' Pack, 2023)."""
 
+import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -82,17 +84,44 @@ class Packed:
         """Return the images, (channels, H, W) each."""
         return [image for block in self.blocks() for image in block]
 
-    def by_block(self, change: Callable[[Tensor, slice], Tensor]) -> Self:
-        """Return the same with each run changed: images (n, channels, H, W) and their places."""
-        changed, first = [], 0
-        for block in self.blocks():
-            changed.append(to_patches(change(block, slice(first, first + len(block))), self.patch))
-            first += len(block)
-        return replace(self, patches=torch.cat(changed) if changed else self.patches)
+    def changed(self, change: Callable[[Tensor, list[int]], Tensor]) -> Self:
+        """Return the same with all images of a size changed together.
+
+        Args:
+            change: images (n, channels, H, W) and their numbers, to as many of that shape
+        """
+        own, same = self._each(), defaultdict(list)
+        for number, grid in enumerate(self.grids):
+            same[grid].append(number)
+        result = list(own)
+        for grid, numbers in same.items():
+            block = from_patches(torch.cat([own[number] for number in numbers]), grid, self.patch)
+            parts = to_patches(change(block, numbers), self.patch).split(math.prod(grid))
+            for number, part in zip(numbers, parts, strict=True):
+                result[number] = part
+        return replace(self, patches=torch.cat(result) if result else self.patches)
 
     def flip(self, axis: int) -> Self:
         """Return every image mirrored along an axis of (n, channels, H, W)."""
-        return self.by_block(lambda block, _: block.flip(axis))
+        return self.changed(lambda block, _: block.flip(axis))
+
+    def by_size(self) -> tuple[Self, list[int]]:
+        """Return the same with images of one size side by side, and where each one was before."""
+        order = sorted(range(len(self)), key=lambda number: self.grids[number])
+        if order == [*range(len(self))]:
+            return self, order
+        own = self._each()
+        patches = torch.cat([own[number] for number in order])
+        return replace(self, patches=patches, grids=tuple(self.grids[n] for n in order)), order
+
+    def blank(self) -> Self:
+        """Return one image of the least size, all zero."""
+        zeros = self.patches.new_zeros(1, self.patches.shape[1])
+        return replace(self, patches=zeros, grids=((1, 1),))
+
+    def _each(self) -> tuple[Tensor, ...]:
+        """Return the patches of each image."""
+        return self.patches.split([rows * columns for rows, columns in self.grids])
 
     def to(self, target: torch.device | torch.dtype, non_blocking: bool = False) -> Self:
         """Return the same on another device, or as another type."""

@@ -89,7 +89,12 @@ class VisionTransformer(Model):
 
     def features(self, images: Tensor | Packed) -> Tensor:
         """Compute the classifier's input: (B, features), or (B, queries, features)."""
-        return torch.cat([self.head.features(part) for part in self._encoded(images)])
+        if not isinstance(images, Packed):
+            return self.head.features(self.encode(images))
+        images, order = images.by_size()
+        rows = torch.cat([self.head.features(part) for part in self._encoded(images)])
+        back = torch.tensor(order, device=rows.device).argsort()
+        return rows.index_select(0, back)
 
     def encode(self, images: Tensor | Packed, extra: Tensor | None = None) -> Tensor:
         """Compute all tokens, after the final norm where it is on tokens.
@@ -228,7 +233,7 @@ class VisionTransformer(Model):
         Multiply-adds are those of matrix products and convolutions, and one per element for each
         of the encoder's norms.
         """
-        config, tokens = self.config, self.config.tokens
+        config, tokens = self.config, self.config.length
         attention = [branch for block in self.blocks for branch in block.attention]
         mlp = [branch for block in self.blocks for branch in block.mlp]
         attending = params_of(*(branch.body for branch in attention))

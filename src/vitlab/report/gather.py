@@ -124,12 +124,11 @@ def _examples(model: Model, source: Source, predictions: Predictions) -> list[Ju
     chosen = firsts[np.linspace(0, len(firsts) - 1, num=min(EXAMPLES, len(firsts)), dtype=int)]
     judged = [_judged(model, source, predictions, int(place)) for place in chosen]
     config, device = model.config, next(model.parameters()).device
-    images = [
-        load_image(source, int(predictions.indices[place]), config, center(config))
-        for place in chosen
-    ]
-    pixels = normalize(torch.from_numpy(np.stack(images)).to(device), config.mean, config.std)
-    maps = rollout(model, pixels).cpu().numpy()
+    maps = []
+    for place in chosen:  # each may have its own size
+        image = load_image(source, int(predictions.indices[place]), config, center(config))
+        pixels = normalize(torch.from_numpy(image)[None].to(device), config.mean, config.std)
+        maps.append(rollout(model, pixels)[0].cpu().numpy())
     return [
         Judged(each.picture, each.truth, each.guess, each.confidence, attention)
         for each, attention in zip(judged, maps, strict=True)

@@ -26,7 +26,7 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs import RunFolder
 from vitlab.training import tracking
 from vitlab.training.saving.state import State
-from vitlab.training.settling import settled
+from vitlab.training.settling import check_native, settled
 from vitlab.training.starting import config_from, made_from, starting_model
 from vitlab.tuning.begin import begin_tuning
 from vitlab.weights.identity import fingerprint as fingerprint_of
@@ -113,6 +113,7 @@ def prepare(
     objective_of(recipe.objective).check(splits.train.labels)
     if host.track != "no":
         tracking.find(host.track)
+    check_native(recipe, config)
     if host.checkpoint_activations and not config.blocks:
         raise OptionError(
             "checkpoint_activations applies only to Vision Transformers: leave it out"

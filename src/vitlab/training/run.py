@@ -139,7 +139,7 @@ def _train(task: Task, state: State, world: World) -> Session:
     compiled = host.compile == "yes"
     device = next(model.parameters()).device
     if host.compile == "auto":
-        compiled = device.type == "cuda"
+        compiled = device.type == "cuda" and task.config.fit != "native"  # a graph per size
     trainer = Trainer(model, recipe, world, compiled, task.objective)
     with (
         Stop(patient=world.size > 1) as stop,

@@ -1,9 +1,11 @@
-"""What a recipe leaves to the data: how many images it learns from, and how each class counts."""
+"""What a recipe leaves to the data, and what it asks of images that have no common size."""
 
 from dataclasses import replace
 
 from vitlab.data.classes import missing_lines
 from vitlab.data.sources.splits import Splits, with_train_images
+from vitlab.errors import OptionError
+from vitlab.models.config import ModelConfig
 from vitlab.objectives.balance import decided
 from vitlab.recipes.recipe import Recipe
 
@@ -32,3 +34,19 @@ def settled(recipe: Recipe, splits: Splits, before: Recipe | None) -> tuple[Reci
     objective, notes = decided(objective, splits.train.labels, len(splits.classes))
     splits = replace(splits, notes=[*splits.notes, *missing_lines(splits), *notes])
     return replace(recipe, data=data, objective=objective), splits
+
+
+def check_native(recipe: Recipe, config: ModelConfig) -> None:
+    """Refuse what mixes images that keep their aspect ratio, which have no common rectangle.
+
+    Raises:
+        OptionError: the first of them.
+    """
+    if config.fit != "native":
+        return
+    for name in ("mixup", "cutmix"):
+        if getattr(recipe.augment, name):
+            raise OptionError(
+                f"{name} needs images of one size, which fit=native does not give: set {name}=0, "
+                "or fit=crop"
+            )

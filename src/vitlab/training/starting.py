@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from vitlab.errors import HubError, OptionError, WeightsError
+from vitlab.images import ImageSpec
 from vitlab.models.config import ModelConfig, ViTConfig, config_of
 from vitlab.models.create import assemble, resized, with_new_head
 from vitlab.models.model import Model
@@ -119,6 +120,8 @@ def config_from(
     if isinstance(base, ViTConfig) and chosen.get("pool", base.pool) != base.pool:
         # the tokens are those of the weights, whatever the new pool needs
         chosen.setdefault("class_token", base.has_token)
+    if chosen.get("fit", "native") != "native":
+        chosen.setdefault("tokens", ImageSpec.tokens)  # those of the weights do not apply
     if same_classes(base, labels):
         return replace(base, **chosen), remarks
     new = replace(base.with_classes(len(labels)), labels=labels)

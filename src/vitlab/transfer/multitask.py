@@ -31,7 +31,7 @@ Change = Delta | Model | str | Path
 NEUTRAL = frozenset(
     {
         "classes", "labels", "zero_head", "head_bias", "mean", "std", "interpolation", "crop",
-        "fit", "resampling", "drop_path", "drop_path_ramp", "dropout",
+        "fit", "tokens", "resampling", "drop_path", "drop_path_ramp", "dropout",
     }
 )  # fmt: skip
 

@@ -32,7 +32,7 @@ OF_TRAINING = (
     "zero_head", "head_bias", "layer_scale", "drop_path", "drop_path_ramp", "dropout",
     "class_token",
 )  # fmt: skip
-OF_IMAGES = ("mean", "std", "interpolation", "crop", "fit", "labels", "resampling")
+OF_IMAGES = ("mean", "std", "interpolation", "crop", "fit", "tokens", "labels", "resampling")
 
 
 def save(model: Model, folder: str | Path, shard_bytes: int = LIMIT, to: str = "vitlab") -> Path:

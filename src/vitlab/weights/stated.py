@@ -15,7 +15,7 @@ from vitlab.weights.formats.origins import SILENT
 LIMIT = 10_000_000  # bytes of a file of class names
 # Of `SILENT`, what decides which tensors there are, so that every reader knows it from them.
 KNOWN = ("image_size", "positions_at", "stem_act", "queries")
-OF_IMAGES = ("interpolation", "crop", "fit")  # how they are prepared
+OF_IMAGES = ("interpolation", "crop", "fit", "tokens")  # how they are prepared
 FIELDS = tuple(name for name in SILENT if name not in KNOWN)
 
 

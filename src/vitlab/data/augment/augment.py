@@ -4,6 +4,9 @@ Every image brings its own uniform random numbers (see `order.draws`), so its au
 only on (seed, epoch, image), not on its neighbors, the worker or the device.
 """
 
+from dataclasses import replace
+from typing import overload
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,22 +18,51 @@ from vitlab.data.augment.ops import photometric
 from vitlab.data.augment.policy import Codes, Floats, Op, send
 from vitlab.data.augment.warp import affine, compose, sample
 from vitlab.data.settings import Augment
+from vitlab.models.packed import Packed
 
 CACHED = 2**20  # values at once on a CPU, which is several times faster within its cache
 
 
-def normalize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """Turn uint8 (B, H, W, C) into float32 (B, C, H, W): (pixels / 255 - mean) / std."""
+@overload
+def normalize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor: ...
+@overload
+def normalize(images: Packed, mean: tuple[float, ...], std: tuple[float, ...]) -> Packed: ...
+def normalize(
+    images: Tensor | Packed, mean: tuple[float, ...], std: tuple[float, ...]
+) -> Tensor | Packed:
+    """Turn uint8 (B, H, W, C) into float32 (B, C, H, W): (pixels / 255 - mean) / std.
+
+    Packed images stay packed.
+    """
+    if isinstance(images, Packed):
+        patches = images.patches.unflatten(1, (images.channels, images.patch, -1))
+        return replace(images, patches=_standardize(_unit(patches), mean, std).flatten(1))
     return _standardize(_unit(images.permute(0, 3, 1, 2)), mean, std)
 
 
+@overload
 def augment(
     images: Tensor,
     draws: Tensor,
     options: Augment,
     mean: tuple[float, ...],
     std: tuple[float, ...],
-) -> Tensor:
+) -> Tensor: ...
+@overload
+def augment(
+    images: Packed,
+    draws: Tensor,
+    options: Augment,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+) -> Packed: ...
+def augment(
+    images: Tensor | Packed,
+    draws: Tensor,
+    options: Augment,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+) -> Tensor | Packed:
     """Augment each image by its own draws, then normalize, then erase rectangles.
 
     First come flip, rotation, translation, scaling and shear, then the operations of
@@ -38,7 +70,7 @@ def augment(
     in place of the first of them.
 
     Args:
-        images: uint8 (B, H, W, C)
+        images: uint8 (B, H, W, C), or packed
         draws: uniform in [0, 1), (B, `policy.draws_needed`), best on the CPU, where everything is
             decided; the first six are enough without a policy, color jitter or erasing
         options: which operations, and their limits
@@ -46,9 +78,15 @@ def augment(
         std: divisor, one per channel
 
     Returns:
-        float32 (B, C, H, W). Areas from outside the image are black, or, with operations of a
-        policy, which may invert them, the mean color.
+        float32 (B, C, H, W), or packed. Areas from outside the image are black, or, with operations
+        of a policy, which may invert them, the mean color.
     """
+    if isinstance(images, Packed):
+        return images.changed(
+            lambda block, numbers: augment(
+                block.permute(0, 2, 3, 1), draws[numbers], options, mean, std
+            )
+        )
     part = max(1, CACHED // max(1, images[0].numel())) if len(images) else 1
     if images.device.type != "cpu" or len(images) <= part:
         return _augment(images, draws, options, mean, std)

@@ -164,6 +164,21 @@ def random_box(
     return _centered(rows, columns, 1.0, ratio, 1.0)
 
 
+def random_part(
+    rows: int, columns: int, area: tuple[float, float], aspect: float, draws: Sequence[float]
+) -> Box:
+    """Return the random crop of an image that keeps its own aspect ratio, up to a factor.
+
+    Args:
+        rows: Height of the image.
+        columns: Width of the image.
+        area: Least and greatest share of the area.
+        aspect: Largest factor either way.
+        draws: As for `random_box`.
+    """
+    return random_box(rows, columns, rows, columns, area, (1 / aspect, aspect), draws)
+
+
 def _centered(rows: int, columns: int, high: float, wide: float, crop: float) -> Box:
     """Return the largest centered box of the aspect ratio `high` by `wide`, scaled by `crop`."""
     left = (columns - min(columns, rows * wide / high) * crop) / 2

@@ -20,6 +20,7 @@ from vitlab.data.settings import Augment
 from vitlab.data.sources.protocol import Source
 from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
+from vitlab.models.packed import Packed
 
 CORNERS = 0.875  # of each side: 224 of 256 pixels (Krizhevsky et al., 2012)
 
@@ -29,7 +30,8 @@ class Batch:
     """Images that go through the model together, without those that cannot be decoded.
 
     Attributes:
-        images: uint8 (B, H, W, C); five for each image if its corners are evaluated too
+        images: uint8 (B, H, W, C), or packed where each has its own size; five for each image if
+            its corners are evaluated too
         labels: int64 (B,); float32 (B, classes), 0 or 1, where images have several
         draws: float32 (B, `draws_needed`), random numbers for `augment`; (B, 0) in evaluation
         indices: int64 (B,), which images of the source these are
@@ -37,7 +39,7 @@ class Batch:
         total: images of the whole batch, where this is the slice of one of several processes
     """
 
-    images: Tensor
+    images: Tensor | Packed
     labels: Tensor
     draws: Tensor
     indices: Tensor
@@ -61,10 +63,12 @@ class Batch:
         for first in range(0, len(self), size):
             yield self._mapped(itemgetter(slice(first, first + size)))
 
-    def _mapped(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+    def _mapped(self, change: Callable[[Any], Any]) -> "Batch":
         """Return this batch with every tensor changed, and everything else as it is."""
         changed: dict[str, Any] = {
-            name: change(value) for name, value in vars(self).items() if isinstance(value, Tensor)
+            name: change(value)
+            for name, value in vars(self).items()
+            if isinstance(value, Tensor | Packed)
         }
         return replace(self, **changed)
 
@@ -112,13 +116,16 @@ class TrainingBatches(Dataset[Batch]):
         """Return where to crop an image: at random if the recipe does, else around the center."""
         if self.augment.area == 1:
             return center(self.spec)
+        least, most = self.augment.area, self.augment.aspect
+        if self.spec.fit == "native":
+            return partial(crop.random_part, area=(least, 1.0), aspect=most, draws=randoms.tolist())
         rows, columns = self.spec.size
         return partial(
             crop.random_box,
             out_rows=rows,
             out_columns=columns,
-            area=(self.augment.area, 1.0),
-            aspect=(1 / self.augment.aspect, self.augment.aspect),
+            area=(least, 1.0),
+            aspect=(1 / most, most),
             draws=randoms.tolist(),
         )
 
@@ -152,7 +159,7 @@ class EvaluationBatches(Dataset[Batch]):
 
 def center(spec: ImageSpec) -> ChooseBox:
     """Return the box that evaluation uses."""
-    if spec.fit == "squash":
+    if spec.fit in ("squash", "native"):
         return partial(crop.whole_box, crop=spec.crop)
     rows, columns = spec.size
     return partial(crop.center_box, out_rows=rows, out_columns=columns, crop=spec.crop)
@@ -174,10 +181,13 @@ def load_image(
     Raises:
         ImageError: it cannot be decoded.
     """
+    image = source.image(index)
     rows, columns = spec.size
+    if spec.fit == "native":
+        left, top, right, bottom = choose(*image.shape()[:2])
+        rows, columns = spec.size_for(bottom - top, right - left)
     margin = 1 if quick else 2
     least = (margin * rows, margin * columns)
-    image = source.image(index)
     pixels, box = image.decode_box(spec.channels, choose, least, cut=quick)
     resize = crop.cut_resize if quick else crop.crop_resize
     return resize(pixels, box, rows, columns, spec.interpolation)
@@ -234,12 +244,22 @@ def _stack(
             places.append(place)
         except ImageError as error:
             bad.append((index, str(error)))
-    pixels = np.stack(images) if images else np.empty((0, *spec.size, spec.channels), np.uint8)
     chosen = np.array(indices, np.int64)[places]
     return Batch(
-        torch.from_numpy(pixels),
+        _together(images, spec),
         torch.from_numpy(source.labels.take(chosen).targets()),
         torch.from_numpy(randoms[places]),
         torch.from_numpy(chosen),
         bad,
     )
+
+
+def _together(images: list[Pixels], spec: ImageSpec) -> Tensor | Packed:
+    """Return images as one tensor, or packed where each has its own size."""
+    if spec.fit != "native":
+        shape = (0, *spec.size, spec.channels)
+        return torch.from_numpy(np.stack(images) if images else np.empty(shape, np.uint8))
+    if not images:
+        none = torch.empty(0, spec.channels * spec.step**2, dtype=torch.uint8)
+        return Packed(none, (), spec.step)
+    return Packed.of([torch.from_numpy(each).permute(2, 0, 1) for each in images], spec.step)

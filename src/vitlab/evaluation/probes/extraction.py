@@ -75,7 +75,7 @@ class Extraction:
     @cached_property
     def batch(self) -> int:
         """Images per forward pass."""
-        return max(1, min(BATCH, PIXELS // int(np.prod(self.model.config.size))))
+        return max(1, min(BATCH, PIXELS // self.model.config.area))
 
     @cached_property
     def rows(self) -> int:

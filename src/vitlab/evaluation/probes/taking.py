@@ -3,13 +3,15 @@
 import torch
 from torch import Tensor
 
+from vitlab.errors import OptionError
 from vitlab.evaluation.probes.wanted import Pooled, Taken
 from vitlab.models.config import ViTConfig
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
+from vitlab.models.packed import Packed
 
 
-def take(model: Model, images: Tensor, taken: Pooled | Taken) -> Tensor:
+def take(model: Model, images: Tensor | Packed, taken: Pooled | Taken) -> Tensor:
     """Compute what is taken: (B, channels, H, W) -> (B, width), or (B, tokens, width).
 
     Args:
@@ -22,6 +24,10 @@ def take(model: Model, images: Tensor, taken: Pooled | Taken) -> Tensor:
     """
     if taken.what == "features":
         return model.features(images).flatten(1)
+    if isinstance(images, Packed):
+        raise OptionError(
+            "tokens and layers are taken of images of one size, not with fit=native: take features"
+        )
     if taken.layer is None:
         tokens = model.encode(images)
     else:

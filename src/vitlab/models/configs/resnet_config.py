@@ -34,6 +34,10 @@ class ResNetConfig(ModelConfig):
     def __post_init__(self) -> None:
         """Check every field by itself, then together."""
         super().__post_init__()
+        if self.fit == "native":
+            raise OptionError(
+                "fit=native needs patches, which a ResNet has not: use crop or squash"
+            )
         if not self.stages:
             raise OptionError("stages must have at least one stage, such as (3, 4, 6, 3)")
         if self.attention == "axial":

@@ -80,7 +80,7 @@ def check_window(config: Any) -> None:
             f"global_blocks={config.global_blocks} has a number above {config.depth - 1}, that of "
             "the last block: blocks are counted from 0"
         )
-    if config.attention == "axial" or config.tokens > math.prod(config.grid):
+    if config.attention == "axial" or config.length > math.prod(config.grid):
         raise OptionError(
             f"window={config.window} has no place for class token, registers or attention=axial: "
             "set pool=mean, class_token=False, registers=0 and attention=global"

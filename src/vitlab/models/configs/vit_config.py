@@ -13,7 +13,9 @@ from vitlab.models.registry import kinds, used_options, where_used
 from vitlab.options import above, at_least, below, option, when
 
 # How learned positions are resized; `vitlab.models.positions.resampling` does it.
-Resampling = Literal["bilinear", "bicubic", "antialiased", "scaled", "scaled-antialiased"]
+Resampling = Literal[
+    "bilinear", "bicubic", "antialiased", "scaled", "scaled-antialiased", "bilinear-antialiased"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +88,8 @@ class ViTConfig(ModelConfig):
     resampling: Resampling = option(
         "bilinear",
         "how learned positions are resized to another image size: bilinear with aligned corners "
-        "(Google), bicubic (DeiT), antialiased bicubic (timm), or bicubic by DINOv2's factor, "
-        "without or with antialiasing",
+        "(Google), bicubic (DeiT), antialiased bicubic (timm), bicubic by DINOv2's factor, without "
+        "or with antialiasing, or antialiased bilinear (SigLIP 2 NaFlex)",
     )
     norm: Literal["layer", "rms"] = option(
         "layer", "kind of every norm: LayerNorm, or RMSNorm, which has no mean and no shift (AIMv2)"
@@ -261,6 +263,11 @@ class ViTConfig(ModelConfig):
         """Refuse images of a size that the patch does not divide."""
         check_multiple(size, self.patch, f"patch={self.patch}")
 
+    @property
+    def step(self) -> int:
+        """What the sides of every image are multiples of: the patch."""
+        return self.patch
+
     def check_packed(self, channels: int, patch: int) -> None:
         """Refuse patches of another size, or of another number of channels."""
         if (channels, patch) != (self.channels, self.patch):
@@ -307,7 +314,7 @@ class ViTConfig(ModelConfig):
         return 0 if self.class_blocks else self.prefix
 
     @property
-    def tokens(self) -> int:
+    def length(self) -> int:
         """Length of the sequence that the blocks see."""
         return self.leading + math.prod(self.grid)
 
@@ -319,7 +326,7 @@ class ViTConfig(ModelConfig):
     @property
     def placed(self) -> int:
         """Tokens that have a position: class token and patches, not the registers."""
-        return self.tokens - self.registers
+        return self.length - self.registers
 
     @property
     def pooled(self) -> int:

@@ -22,7 +22,7 @@ class Bias(OwnOrShared):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__(config)
-        (rows, columns), tokens = config.grid, config.tokens
+        (rows, columns), tokens = config.grid, config.length
         offsets = (2 * rows - 1) * (2 * columns - 1) + 3 * config.has_token
         self.table = nn.Parameter(torch.empty(offsets, config.heads))
         places = torch.empty(tokens, tokens, dtype=torch.int64)

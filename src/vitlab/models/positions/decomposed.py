@@ -32,7 +32,7 @@ class Decomposed(Inner):
     def check(config: ViTConfig) -> None:
         """Refuse tokens that are not of the grid."""
         Inner.check(config)
-        if config.tokens > config.grid[0] * config.grid[1]:
+        if config.length > config.grid[0] * config.grid[1]:
             raise OptionError(
                 f"positions={config.positions} has no offset for a class token or registers: set "
                 "pool=mean, class_token=False and registers=0"

@@ -22,7 +22,7 @@ class Relative(OwnOrShared):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__(config)
         width = config.width // config.heads
-        self.table = nn.Parameter(torch.empty(2 * config.tokens - 1, width))
+        self.table = nn.Parameter(torch.empty(2 * config.length - 1, width))
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw from a normal of standard deviation 0.02."""
@@ -30,7 +30,7 @@ class Relative(OwnOrShared):
 
     def bias(self, q: Tensor) -> Tensor:
         """Return what is added to the scaled logits: queries (B, h, N, d) -> (B, h, N, N)."""
-        n = self.config.tokens
+        n = self.config.length
         logits = (q * q.shape[-1] ** -0.5) @ self.table.to(q.dtype).T  # (B, h, N, 2N - 1)
         place = torch.arange(n, device=q.device)
         offset = place[:, None] - place[None, :] + n - 1  # p_q - p_k, from 0
@@ -38,7 +38,7 @@ class Relative(OwnOrShared):
 
     def macs(self) -> int:
         """Count the multiply-adds of every query with every offset."""
-        tokens = self.config.tokens
+        tokens = self.config.length
         return tokens * (2 * tokens - 1) * self.config.width
 
     @staticmethod

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vitlab import device as devices
+from vitlab.models.packed import Packed
 from vitlab.tuning.free import train_mode
 
 
@@ -89,9 +90,9 @@ class Engine:
         if self.copy is not None:
             self.copy.refresh()
 
-    def images(self, pixels: Tensor) -> Tensor:
+    def images(self, pixels: Tensor | Packed) -> Tensor | Packed:
         """Return normalized images in the network's precision."""
-        return pixels if self.copy is None else pixels.bfloat16()
+        return pixels if self.copy is None else pixels.to(torch.bfloat16)
 
     def computing(self) -> AbstractContextManager[object]:
         """Return the context of a forward pass."""

@@ -123,6 +123,7 @@ class Trainer:
         pixels = augment(moved.images, batch.draws, options, config.mean, config.std)
         labels = moved.labels
         if mixed is not None:
+            assert isinstance(pixels, Tensor)  # packed images are not mixed
             pixels, labels = mixed(pixels, labels, config.classes)
         with self.engine.computing():
             inputs = replace(moved, images=self.engine.images(pixels), labels=labels)

@@ -23,6 +23,7 @@ from vitlab.weights.sharded import (
 CARD = "README.md"
 DOWNLOADED = (CONFIG, PREPROCESSOR, PROCESSOR, CARD, INDEX, PICKLED, "*.safetensors")
 TIMEOUT = 10.0  # seconds until the Hub counts as unreachable
+UNREACHABLE = "the Hub cannot be reached"
 PREFIXES = ("hf-hub:", "hf://")
 FILES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".json", ".toml")  # endings of local files
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
@@ -223,7 +224,7 @@ def _refused(error: Exception, doing: str) -> HubError | DiskError:
     elif status := _status(error):
         reason = f"the Hub answers {status}: {_line(error)}"
     else:
-        reason = f"the Hub cannot be reached: {_line(error)}"
+        reason = f"{UNREACHABLE}: {_line(error)}"
     return HubError(f"cannot {doing}: {reason}")
 
 

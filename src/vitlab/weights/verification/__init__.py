@@ -1,0 +1,1 @@
+"""Published weights, compared with the libraries they were published with."""

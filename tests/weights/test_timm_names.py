@@ -54,8 +54,11 @@ def test_names_are_understood_tensor_by_tensor(which: slice) -> None:
         assert isinstance(config, vitlab.ViTConfig)
         block = model.blocks[0].attns[0] if config.branches > 1 else model.blocks[0]
         assert block.attn.num_heads == config.heads, name
-        norms = {m.eps for m in model.modules() if isinstance(m, nn.LayerNorm)}
+        kind = peers.timm().layers.RmsNorm if config.norm == "rms" else nn.LayerNorm
+        norms = {m.eps for m in model.modules() if isinstance(m, kind)}
         assert norms == {config.norm_eps}, name
+        turned = getattr(model, "rope", None) is not None
+        assert turned == ("rope" in config.positions), name
         acts = {type(m).__name__ for m in model.blocks.modules() if "GELU" in type(m).__name__}
         flavor = {"exact": "GELU", "tanh": "GELUTanh", "quick": "QuickGELU"}[config.gelu]
         assert acts == (set() if config.ffn == "swiglu" else {flavor}), name

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from vitlab.errors import WeightsError
+from vitlab.models.config import ViTConfig
 
 Conversion = Callable[[list[Tensor]], list[Tensor]]
 
@@ -98,6 +99,11 @@ def masked(ours: str, theirs: tuple[str, str]) -> Entry:
     return Entry((ours,), theirs, read, write)
 
 
+def scaled(ours: str, theirs: str, config: ViTConfig) -> list[Entry]:
+    """Map a norm of the model's kind: RMSNorm has no bias."""
+    return layer(ours, theirs, bias=config.norm == "layer")
+
+
 def without_first_row(ours: str, theirs: str) -> Entry:
     """Map positions (1, 1 + N, D), whose first row, of the class token, is zero and not stored."""
 
@@ -113,13 +119,16 @@ def without_first_row(ours: str, theirs: str) -> Entry:
     return Entry((ours,), (theirs,), read, write)
 
 
-def with_prefix_rows(token: bool, registers: int, theirs: tuple[str, str]) -> Entry:
+def with_prefix_rows(
+    token: bool, registers: int, theirs: tuple[str, str], ours: str = "positions.0.table"
+) -> Entry:
     """Map registers (1, R, D) that have positions in the other format: ours are the sum of both.
 
     Args:
         token: the class token has the first row
         registers: number of rows between that and those of the patches
         theirs: registers and positions (1, token + registers + N, D)
+        ours: the positions of the others
     """
     first = int(token)
 
@@ -133,7 +142,7 @@ def with_prefix_rows(token: bool, registers: int, theirs: tuple[str, str]) -> En
         rows = [table[:, :first], torch.zeros_like(own), table[:, first:]]
         return [own, torch.cat(rows, dim=1)]
 
-    return Entry(("registers", "positions.0.table"), theirs, read, write)
+    return Entry(("registers", ours), theirs, read, write)
 
 
 def halves(ours: str, theirs: tuple[str, str]) -> Entry:

@@ -1,6 +1,7 @@
 """The tensors of a Vision Transformer by the names of a family: one record, one table."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
@@ -9,6 +10,7 @@ from vitlab.weights.formats.entries import (
     layer,
     masked,
     same,
+    scaled,
     shaped,
     stacked,
     with_prefix_rows,
@@ -16,6 +18,7 @@ from vitlab.weights.formats.entries import (
     without_key,
 )
 from vitlab.weights.formats.room import cannot
+from vitlab.weights.formats.rotary_rows import frequencies, paired
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +38,15 @@ class Names:
         qk_norms, project: the other layers of attention
         mlp: the layers of an MLP
         gated: a gated MLP's first layers, stacked in ours, and its last
+        inner_norms: before the last layers of attention and MLP
         pre_norm, norm: before and after the blocks
         bias_table, shared_table: of positions=bias, in each block or for all
         pre_logits: the tanh layer before the classifier
         projection: a classifier without a bias, stored transposed
         channels_last: the map of patches is a matrix, with channels behind rows and columns
+        freqs: learned frequencies of rotary positions, of all blocks
+        pairs: how channels that turn together lie: in halves of a head, or as neighbors, where
+            those that turn with the row come first (ij), or with the column (xy)
     """
 
     patch: str
@@ -60,6 +67,7 @@ class Names:
     project: str
     mlp: tuple[str, ...]
     gated: tuple[str, ...] = ()
+    inner_norms: tuple[str, str] = ("", "")
     pre_norm: str = ""
     norm: str
     bias_table: str = ""
@@ -67,6 +75,8 @@ class Names:
     pre_logits: str = ""
     projection: str = ""
     channels_last: bool = False
+    freqs: str = ""
+    pairs: Literal["", "ij", "xy"] = ""
 
 
 def embedding(config: ViTConfig, names: Names, format: str) -> list[Entry]:
@@ -79,41 +89,43 @@ def embedding(config: ViTConfig, names: Names, format: str) -> list[Entry]:
     if config.has_token:
         flat = shaped("token", names.token, (1, 1, width), (width,))
         table.append(flat if names.flat else same("token", names.token))
-    if names.register_rows:
-        if config.has_token and not names.own_row:
-            raise WeightsError(f"{format}: registers with positions, but a class token without")
-        both = (names.registers, names.positions)
-        return [*table, with_prefix_rows(config.has_token, config.registers, both)]
-    if config.registers:
+    if config.registers and not names.register_rows:
         table.append(same("registers", names.registers))
-    return table + _positions(config, names, format)
-
-
-def _positions(config: ViTConfig, names: Names, format: str) -> list[Entry]:
-    """List learned positions, added to the tokens or within attention."""
-    added, both, within = config.positions.partition("+")
-    within = within if both else added
-    first, inner = ("positions.0.added", "inner.") if both else ("positions.0", "")
-    table = list[Entry]()
-    match added, config.positions_at:
-        case "1d", "stem" | "shared" if both or config.positions_at == "stem":
-            table.append(_learned(config, names, f"{first}.table"))
-        case (("none" | "rope" | "bias"), _):
-            pass
-        case _:
-            where = f"positions_at={config.positions_at} together"
-            raise cannot(format, f"positions={config.positions}", where)
-    if within == "bias" and config.positions_at == "shared":
-        table.append(same(f"positions.0.{inner}table", names.shared_table))
-    elif within == "bias":
-        for number in range(config.depth):
-            theirs = names.block.format(number) + names.bias_table
-            table.append(same(f"positions.{number}.{inner}table", theirs))
+    both = "+" in config.positions
+    within = "positions.{0}.inner." if both else "positions.{0}."
+    for kind in config.positions.split("+"):
+        match kind, config.positions_at:
+            case "1d", at if both or at == "stem":
+                table.append(_learned(config, names, format, both))
+            case "bias", "shared":
+                table.append(same(within.format(0) + "table", names.shared_table))
+            case "bias", "stem":
+                for number in range(config.depth):
+                    theirs = names.block.format(number) + names.bias_table
+                    table.append(same(within.format(number) + "table", theirs))
+            case "rope", _ if config.rope_kind == "mixed":
+                first = names.pairs == "xy"
+                table.append(frequencies(config, within + "freqs", names.freqs, first))
+            case (("none" | "rope"), _):
+                pass
+            case _:
+                where = f"positions_at={config.positions_at} together"
+                raise cannot(format, f"positions={config.positions}", where)
     return table
 
 
-def _learned(config: ViTConfig, names: Names, ours: str) -> Entry:
-    """Map learned positions, (1, N, D)."""
+def _learned(config: ViTConfig, names: Names, format: str, both: bool) -> Entry:
+    """Learned positions, perhaps beside others, with or without rows of class token and registers.
+
+    Raises:
+        WeightsError: registers have rows, but the class token has none.
+    """
+    ours = "positions.0.added.table" if both else "positions.0.table"
+    if names.register_rows:
+        if config.has_token and not names.own_row:
+            raise WeightsError(f"{format}: registers with positions, but a class token without")
+        stored = (names.registers, names.positions)
+        return with_prefix_rows(config.has_token, config.registers, stored, ours)
     places = (config.placed, config.width)
     if names.flat:
         return shaped(ours, names.positions, (1, *places), places)
@@ -124,13 +136,13 @@ def _learned(config: ViTConfig, names: Names, ours: str) -> Entry:
 
 def encoder(config: ViTConfig, names: Names) -> list[Entry]:
     """List the blocks, and the norm before them."""
-    table = layer("pre_norm", names.pre_norm) if config.pre_norm else []
+    table = scaled("pre_norm", names.pre_norm, config) if config.pre_norm else []
     for number in range(config.depth):
         for branch in range(config.branches):
             for side, (kind, body) in enumerate((("attention", _attention), ("mlp", _mlp))):
                 ours = f"blocks.{number}.{kind}.{branch}"
                 theirs = (names.block + names.branches[side]).format(number, branch)
-                table += layer(f"{ours}.norm", theirs + names.norms[side])
+                table += scaled(f"{ours}.norm", theirs + names.norms[side], config)
                 if config.layer_scale:
                     table.append(same(f"{ours}.scale", theirs + names.scales[side]))
                 table += body(config, names, f"{ours}.body", theirs)
@@ -158,13 +170,19 @@ def _attention(config: ViTConfig, names: Names, ours: str, theirs: str) -> list[
         table.append(stacked(f"{qkv}.bias", [f"{theirs}{name}.bias" for name in names.qkv]))
     if config.qk_norm:
         for part, name in zip("qk", names.qk_norms, strict=True):
-            table += layer(f"{ours}.norms.{part}", theirs + name)
+            table += scaled(f"{ours}.norms.{part}", theirs + name, config)
+    if names.pairs and "rope" in config.positions:
+        table = [paired(entry, config, names.pairs == "xy") for entry in table]
+    if config.norm_inner_attention:
+        table += scaled(f"{ours}.norm", theirs + names.inner_norms[0], config)
     return table + layer(f"{ours}.project", theirs + names.project, config.bias)
 
 
 def _mlp(config: ViTConfig, names: Names, ours: str, theirs: str) -> list[Entry]:
     *first, last = names.gated if config.ffn == "swiglu" else names.mlp
     table = layer(f"{ours}.contract", theirs + last, config.bias)
+    if config.norm_inner_mlp:
+        table += scaled(f"{ours}.norm", theirs + names.inner_norms[1], config)
     for part in ("weight", "bias") if config.bias else ("weight",):
         table.append(stacked(f"{ours}.expand.{part}", [f"{theirs}{n}.{part}" for n in first]))
     return table

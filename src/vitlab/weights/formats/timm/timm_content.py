@@ -12,6 +12,7 @@ import torch
 from vitlab.errors import WeightsError
 from vitlab.images import IMAGENET, INCEPTION, OPENAI
 from vitlab.weights.formats.origins import Facts, Origin
+from vitlab.weights.formats.timm.timm_rotary import EVA02, encoder_of_perception, shown_rotary
 from vitlab.weights.source import Shape, Source
 
 Shapes = Mapping[str, Shape]
@@ -20,6 +21,9 @@ USUAL_HEADS = {
     192: 3, 256: 4, 320: 5, 384: 6, 512: 8, 576: 9, 640: 10, 768: 12, 832: 13,
     896: 14, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1536: 16, 1664: 16,
 }  # fmt: skip
+AIMV2_HEADS = {1024: 8, 1536: 12, 2048: 16, 3072: 24}
+# Of EVA-02, BEiT-3 and Perception Encoder.
+EVEN_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1408: 16, 1536: 16, 1792: 16}
 # Of DINOv3 (dinov3/hub/backbones.py of facebookresearch/dinov3).
 DINOV3_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 20, 1536: 24, 4096: 32}
 FIRST = "blocks.0."
@@ -53,33 +57,15 @@ def width(shapes: Shapes) -> int:
 
 # What our model cannot represent, by a tensor's name or by several, and the reason.
 BEYOND: tuple[tuple[Callable[[Shapes], bool], str], ...] = (
-    (_has(f"{FIRST}attn.norm.weight"), "norms within attention, as in EVA-02 and BEiT-3"),
-    (_has(f"{FIRST}mlp.norm.weight"), "norms within the MLP, as in EVA-02 and BEiT-3"),
     (_has(f"{FIRST}attn.rel_pos.mlp.fc1.weight"), "positions from an MLP"),
     (_has("shared_rel_pos.mlp.fc1.weight"), "positions from an MLP"),
     (_has(f"{FIRST}attn.lambda_q1"), "differential attention"),
     (_has(f"{FIRST}in_proj.weight"), "attention and MLP in one layer"),
     (_has(f"{FIRST}attn.rel_pos_h"), "windows of attention, as in SAM"),
     (_has(f"{FIRST}attn.gate.weight"), "gated attention"),
-    (_has("rope.freqs"), "learned rotary positions, as in RoPE-ViT"),
     (
-        lambda s: f"{FIRST}norm1.weight" in s and f"{FIRST}norm1.bias" not in s,
-        "RMS norms, as in AIMv2 and Sapiens",
-    ),
-    (
-        lambda s: f"{FIRST}attn.q_bias" in s and "pos_embed" in s and gated(s),
-        "rotary positions beside learned ones, as in EVA-02",
-    ),
-    (
-        lambda s: f"{FIRST}attn.q_bias" in s and width(s) == 1792,
-        "norms after attention and MLP, as in EVA-02-CLIP-E",
-    ),
-    (
-        lambda s: (
-            "norm_pre.weight" in s
-            and ("attn_pool.latent" in s or "norm.weight" not in s or f"{FIRST}ls1.gamma" in s)
-        ),
-        "rotary positions beside learned ones, as in Perception Encoder",
+        lambda s: f"{FIRST}ls1.gamma" in s and f"{FIRST}ls2.gamma" not in s,
+        "LayerScale on attention alone, as in Sapiens 2",
     ),
     (
         lambda s: "reg_token" in s and "cls_token" in s and not _normed(s),
@@ -142,7 +128,7 @@ def facts_by_content(source: Source, shapes: Shapes, certain: bool) -> Facts:
     )  # fmt: skip
     for found, every, most in FAMILIES:
         if found(shapes):
-            return facts.put(Origin.FAMILY, every).put(Origin.ASSUMED, most)
+            return facts.put(Origin.FAMILY, _of_width(every, shapes)).put(Origin.ASSUMED, most)
     if rotary(shapes):
         facts.put(Origin.FAMILY, {"norm_eps": 1e-5, "gelu": "exact", "positions": "rope"})
         facts.put(Origin.ASSUMED, {"crop": 1.0})
@@ -157,6 +143,29 @@ def facts_by_content(source: Source, shapes: Shapes, certain: bool) -> Facts:
     return facts
 
 
+def _of_width(facts: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
+    """A family's facts; heads are by width, and left out for a width that no release has."""
+    heads = facts.get("heads", {}).get(width(shapes))
+    return {k: v for k, v in facts.items() if k != "heads"} | ({"heads": heads} if heads else {})
+
+
+def _aimv2(shapes: Shapes) -> bool:
+    return f"{FIRST}norm1.bias" not in shapes and "patch_embed.norm.weight" in shapes
+
+
+def _beit3(shapes: Shapes) -> bool:
+    inner = f"{FIRST}attn.norm.weight" in shapes and f"{FIRST}mlp.norm.weight" in shapes
+    return inner and f"{FIRST}attn.qkv.bias" in shapes and not gated(shapes)
+
+
+def _eva02_enormous(shapes: Shapes) -> bool:
+    return f"{FIRST}attn.q_bias" in shapes and "pos_embed" in shapes and width(shapes) == 1792
+
+
+def _eva02(shapes: Shapes) -> bool:
+    return shown_rotary(shapes) == EVA02
+
+
 def _table(shapes: Shapes) -> bool:
     return any(name.endswith("relative_position_bias_table") for name in shapes)
 
@@ -168,6 +177,20 @@ def _dino2(shapes: Shapes) -> bool:
 PLAIN = {"gelu": "exact", "norm_eps": 1e-6}
 # What tells a family, its facts, and what differs between its releases.
 FAMILIES: tuple[tuple[Callable[[Shapes], bool], dict[str, Any], dict[str, Any]], ...] = (
+    (
+        encoder_of_perception,
+        {"norm_eps": 1e-5, "gelu": "exact", "pool_heads": 8, "heads": EVEN_HEADS},
+        {"pool": "mean", "crop": 1.0, "resampling": "antialiased", **INCEPTION},
+    ),
+    (_aimv2, {"norm_eps": 1e-5, "heads": AIMV2_HEADS}, {"crop": 1.0, **OPENAI}),
+    (_beit3, {"norm_eps": 1e-5, "gelu": "exact", "heads": EVEN_HEADS}, {"crop": 1.0}),
+    (_eva02, {"norm_eps": 1e-6, "heads": EVEN_HEADS}, {"resampling": "antialiased", **OPENAI}),
+    (
+        _eva02_enormous,
+        {**PLAIN, "norm_order": "after", "heads": EVEN_HEADS},
+        {"crop": 0.9, "resampling": "antialiased", **OPENAI},
+    ),
+    (_has("rope.freqs"), PLAIN, {"resampling": "antialiased", "crop": 0.9}),  # RoPE-ViT
     (_table, PLAIN, {"crop": 0.9, "resampling": "antialiased", **INCEPTION}),  # BEiT, BEiT v2
     (_has("norm_pre.weight"), {"norm_eps": 1e-5}, {"crop": 1.0, **OPENAI}),  # CLIP
     (_has(f"{FIRST}attn.q_bias", "pos_embed"), PLAIN, {"crop": 0.9, **OPENAI}),  # EVA
@@ -185,7 +208,7 @@ def _is_moco(source: Source, shapes: Shapes) -> bool:
     facebookresearch/moco-v3).
     """
     shape = shapes.get("pos_embed", (0, 0, 0))
-    side = int((shape[1] - 1) ** 0.5) if len(shape) == 3 else 0
+    side = int(max(shape[1] - 1, 0) ** 0.5) if len(shape) == 3 else 0
     if "cls_token" not in shapes or side < 1 or side**2 != shape[1] - 1:
         return False
     stored = next(name for name in source.shapes if name.endswith("pos_embed"))

@@ -12,10 +12,17 @@ from vitlab.images import OPENAI, Size
 from vitlab.models.config import config_of
 from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.room import Hints
-from vitlab.weights.formats.timm import timm_config, timm_rules
-from vitlab.weights.formats.timm.timm_content import check_content, facts_by_content, width
+from vitlab.weights.formats.timm import timm_config, timm_rotary, timm_rules
+from vitlab.weights.formats.timm.timm_content import (
+    Shapes,
+    check_content,
+    facts_by_content,
+    rotary,
+    width,
+)
 from vitlab.weights.formats.timm.timm_dialects import Dialect, Layout
 from vitlab.weights.formats.timm.timm_record import record_of
+from vitlab.weights.formats.timm.timm_rotary import Pairs
 from vitlab.weights.source import Source
 
 
@@ -28,12 +35,14 @@ class Known:
         architecture: timm's name; empty if unknown
         image_size: that the positions are for
         arguments: of timm's constructor, to be compared with the model
+        pairs: how channels that turn together lie, as `Names.pairs`; None if it is not known
     """
 
     facts: Facts
     architecture: str = ""
     image_size: Size | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    pairs: Pairs | None = None
 
 
 def known_of(source: Source, hints: Hints, layout: Layout) -> Known:
@@ -64,24 +73,48 @@ def known_of(source: Source, hints: Hints, layout: Layout) -> Known:
     if certain:
         facts.put(Origin.NAME, {**timm_rules.implied(architecture), **record.instead})
         facts.put(Origin.FAMILY, {"resampling": "antialiased"})
-        if timm_rules.rotary(architecture):
-            facts.put(Origin.NAME, {"positions": "rope"})
         if architecture in timm_rules.VARY:
             facts.put(Origin.ASSUMED, {k: facts.values[k] for k in ("mean", "std")})
     elif name:
         config = config_of(name)  # the papers' notation
         facts.put(Origin.OPTION, {"heads": getattr(config, "heads", 1)})
     size = timm_rules.size_in(architecture) if certain else None
+    arguments = record.arguments | timm_config.arguments_in(source.config)
     if given and given != stored:  # the user knows better than the file
-        return Known(facts, architecture, size)
+        return Known(facts, architecture, size, pairs=_rotary(facts, source, architecture, shapes))
     facts.put(Origin.FILE, record.fields)
     facts.put(Origin.FILE, timm_config.recorded(source.path, source.config, hints.choices))
     return Known(
         facts,
         architecture,
         timm_config.recorded_size(source.config) or record.image_size or size,
-        record.arguments | timm_config.arguments_in(source.config),
+        arguments,
+        _rotary(facts, source, architecture, shapes, arguments),
     )
+
+
+def _rotary(
+    facts: Facts,
+    source: Source,
+    architecture: str,
+    shapes: Shapes,
+    arguments: Mapping[str, Any] | None = None,
+) -> Pairs | None:
+    """Put rotary positions as name, tensors or arguments imply; return how their pairs lie."""
+    told = {key: value for key, value in (arguments or {}).items() if key in timm_rotary.DEFAULTS}
+    if architecture:
+        origin, implied = Origin.NAME, timm_rotary.named_rotary(architecture)
+    else:
+        shown = timm_rotary.DINOV3 if rotary(shapes) else timm_rotary.shown_rotary(shapes)
+        origin, implied = Origin.FAMILY, shown
+    whole = implied | told
+    if not whole.get("use_rot_pos_emb"):
+        return None
+    fields = timm_rotary.rotary_fields(source.path, whole)
+    facts.put(Origin.FILE if told else origin, {"positions": "rope", **fields})
+    if origin is Origin.FAMILY and timm_rotary.encoder_of_perception(shapes):
+        facts.put(Origin.ASSUMED, {"rope_grid": fields["rope_grid"]})  # its positions' own grid
+    return timm_rotary.pairs_of(whole)
 
 
 def _put_dialect(facts: Facts, dialect: Dialect, width: int) -> None:

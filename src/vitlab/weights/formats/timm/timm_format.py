@@ -23,7 +23,8 @@ from vitlab.weights.source import Source
 LEFT_OUT = {
     r"mask_token|masked_embed|decoder.*|projectors\..*": "for pre-training alone",
     r"local_cls_norm\..*": "for small crops in pre-training alone",
-    r".*relative_position_index|rope_embed\..*|.*\.rope\..*": "computed here",
+    r".*relative_position_index|rope_embed\..*|(.*\.)?rope\.freqs_(cos|sin)": "computed here",
+    r".*\.rope\..*": "computed here",
     r".*num_batches_tracked": "computed here",
     r"lm_head\..*|head\.(mlp|last_layer|prototypes).*": "for pre-training alone",
 }
@@ -44,7 +45,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     config = ViTConfig(**facts.values)
     rows = register_rows or (own_row and config.has_token)
     check_arguments(source.path, known.arguments, config, rows, {*hints.choices})
-    names = names_in(shapes, own_row, register_rows, dialect.words)
+    names = names_in(shapes, own_row, register_rows, dialect.words, known.pairs or "")
     table = [
         entry.renamed(lambda n: layout.stored.get(n, prefix + n))
         for entry in entries(config, names)

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from vitlab.models.config import ModelConfig, ViTConfig
-from vitlab.weights.formats.entries import Entry, computed, each, halves, layer, same
+from vitlab.weights.formats.entries import Entry, computed, each, halves, layer, same, scaled
 from vitlab.weights.formats.resnet_units import hybrid_parts
 from vitlab.weights.formats.room import cannot
 from vitlab.weights.formats.timm.timm_arguments import NAME
+from vitlab.weights.formats.timm.timm_rotary import Pairs
 from vitlab.weights.formats.vit_names import Names, embedding, encoder
 from vitlab.weights.source import Shape
 
@@ -30,6 +31,8 @@ TIMM = Names(
     mlp=("mlp.fc1", "mlp.fc2"),
     gated=("mlp.fc1", "mlp.fc2"),
     pre_norm="norm_pre",
+    inner_norms=("attn.norm", "mlp.norm"),
+    freqs="rope.freqs",
     norm="norm",
     bias_table="attn.relative_position_bias_table",
     shared_table="rel_pos_bias.relative_position_bias_table",
@@ -41,12 +44,17 @@ BRANCHED = replace(
     scales=("ls.gamma", "ls.gamma"),
 )
 EVA = replace(TIMM, scales=("gamma_1", "gamma_2"))
-NO_KEY_BIAS = ("attn.q_bias", "attn.v_bias")
+APART = ("attn.q_proj", "attn.k_proj", "attn.v_proj")
+NO_KEY_BIAS = (("attn.q_bias", "attn.v_bias"), ("attn.q_proj.bias", "attn.v_proj.bias"))
 GATE_APART = ("mlp.fc1_g", "mlp.fc1_x", "mlp.fc2")
 
 
 def names_in(
-    shapes: Mapping[str, Shape], own_row: bool, register_rows: bool, words: Mapping[str, Any]
+    shapes: Mapping[str, Shape],
+    own_row: bool,
+    register_rows: bool,
+    words: Mapping[str, Any],
+    pairs: Pairs = "",
 ) -> Names:
     """Return timm's names of the tensors of a file.
 
@@ -55,6 +63,7 @@ def names_in(
         own_row: the class token has a position
         register_rows: the registers have positions
         words: of a dialect that differ from timm's
+        pairs: how channels that rotary positions turn together lie
     """
     first = first_branch(shapes)
     base = BRANCHED if "attns" in first else TIMM
@@ -65,7 +74,9 @@ def names_in(
         register_rows=register_rows,
         registers=registers,
         pre_logits="pre_logits.fc" if "pre_logits.fc.weight" in shapes else "",
-        biases=NO_KEY_BIAS if f"{first}attn.q_bias" in shapes else (),
+        qkv=APART if f"{first}attn.q_proj.weight" in shapes else base.qkv,
+        biases=next((two for two in NO_KEY_BIAS if _keyless(shapes, first, two)), ()),
+        pairs=pairs,
         mask="attn.qkv.bias_mask" if f"{first}attn.qkv.bias_mask" in shapes else "",
         gated=GATE_APART if f"{first}mlp.fc1_g.weight" in shapes else base.gated,
     )
@@ -80,9 +91,14 @@ def names_for(config: ViTConfig) -> Names:
         base,
         register_rows=config.registers > 0 and config.positions == "1d",
         registers="dist_token" if config.pool == "prefix" else base.registers,
-        biases=NO_KEY_BIAS if eva else (),
+        biases=NO_KEY_BIAS[0] if eva else (),
         gated=GATE_APART if config.positions == "rope" else base.gated,
     )
+
+
+def _keyless(shapes: Mapping[str, Shape], first: str, biases: tuple[str, ...]) -> bool:
+    """Whether a file has these biases of queries and values, and none of keys."""
+    return first + biases[0] in shapes and f"{first}attn.k_proj.bias" not in shapes
 
 
 def first_branch(shapes: Mapping[str, Shape]) -> str:
@@ -103,9 +119,10 @@ def entries(config: ModelConfig, names: Names) -> list[Entry]:
     table = [*_stem(config, names), *embedding(config, names, NAME), *encoder(config, names)]
     if config.norm_at != "none":
         pooled = config.norm_at == "pooled"
-        table += layer("head.norm" if pooled else "norm", "fc_norm" if pooled else names.norm)
+        ours, theirs = ("head.norm", "fc_norm") if pooled else ("norm", names.norm)
+        table += scaled(ours, theirs, config)
     if config.pool == "attention":
-        table += _attention_pool()
+        table += _attention_pool(config)
     if config.pre_logits:
         table += layer("head.pre_logits", names.pre_logits)
     if config.classes and names.projection:
@@ -123,8 +140,10 @@ def _stem(config: ViTConfig, names: Names) -> list[Entry]:
     if names.channels_last:
         return _flattened(config)
     match config.stem:
-        case "linear" if config.stem_norm == "none" and config.stem_act == "none":
-            return layer("stem.layers.0", "patch_embed.proj", config.stem_bias)
+        case "linear" if config.stem_norm != "batch" and config.stem_act == "none":
+            table = layer("stem.layers.0", "patch_embed.proj", config.stem_bias)
+            normed = scaled("stem.layers.1", "patch_embed.norm", config)
+            return table + (normed if config.stem_norm == "layer" else [])
         case "hmlp" if config.stem_norm != "layer":
             return _hmlp(config)
         case "resnet":
@@ -181,10 +200,11 @@ def _hybrid(config: ViTConfig) -> list[Entry]:
     return table
 
 
-def _attention_pool() -> list[Entry]:
+def _attention_pool(config: ViTConfig) -> list[Entry]:
     ours, theirs = "head.attend", "attn_pool"
     table = [same(f"{ours}.queries", f"{theirs}.latent")]
-    for part, name in (("q", "q"), ("kv", "kv"), ("project", "proj"), ("norm", "norm")):
+    for part, name in (("q", "q"), ("kv", "kv"), ("project", "proj")):
         table += layer(f"{ours}.{part}", f"{theirs}.{name}")
+    table += scaled(f"{ours}.norm", f"{theirs}.norm", config)
     table += layer(f"{ours}.mlp.expand", f"{theirs}.mlp.fc1")
     return [*table, *layer(f"{ours}.mlp.contract", f"{theirs}.mlp.fc2")]

@@ -27,38 +27,42 @@ WHOLE_NAME = re.compile(
     r"|flexivit_(small|base|large)|samvit_(base|large|huge)_patch16(_224)?|test_vit([234]|_relpos)?"
 )
 UNSUPPORTED = {  # families that our model cannot represent, and why
-    r"eva02_.*": "rotary positions beside learned ones, and norms within attention and MLP",
-    r"beit3_.*": "norms within attention and MLP",
-    r".*_rope_.*": "another kind of rotary positions",
     r".*_(sapiens2|radio_v\d).*": "other norms or positions",
-    r".*_(rpn|xp)_.*|vit_d(little|wee|pwee).*|vit_pwee.*": "another order of norms and branches",
+    r".*_xp_.*|vit_d(little|wee|pwee).*|vit_pwee.*": "another order of norms and branches",
     r".*_s?relpos(_.*)?": "positions from an MLP",
-    r"vit_pe_.*": "rotary positions beside learned ones",
-    r"aimv2_.*|test_vit4": "RMS norms",
     r"samvit_.*": "windows of attention",
     r"vit_base_mci_.*|vit_.*resnet\d+d_.*": "another stem",
-    r"test_vit3": "attention pooling over the class token and registers",
 }
 OF_IMAGENET = (
-    r"^deit|^beitv2|dino|lingbot|intern300m|vit_(huge|giant)_patch\d+_gap|vit_small_patch8_224"
-    r"|eva_giant_patch14_560"
+    r"^deit|^beitv2|^beit3|dino|lingbot|intern300m|vit_(huge|giant)_patch\d+_gap"
+    r"|vit_small_patch8_224|eva_giant_patch14_560|_rope_((mixed|ape)_)*\d{3}$"
 )
 WHOLE = (
     r"dino|intern300m|_(378|384|448|512|560)$|(huge|giant|gigantic|large).*_clip_|_clip_(2[45]\d|3)"
-    r"|eva_large|eva_giant_patch14_3|_base_.*_clip_quickgelu"
+    r"|eva_large|eva_giant_patch14_3|_base_.*_clip_quickgelu|^eva02_.*_336|^aimv2|^beit3|^vit_pe"
 )
 TANH = r"(base_patch32|giantopt_patch16|so400m_patch16)_siglip|large_patch16_siglip_(gap_)?512"
 # What a name implies: a pattern that it contains, one that it does not, and fields. Later rules
 # take precedence.
 RULES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (OF_IMAGENET, "", IMAGENET),
-    (r"_clip_|^eva_", OF_IMAGENET, OPENAI),
+    (r"_clip_|^eva_|^eva02|^aimv2|vit_betwixt_.*_rope", OF_IMAGENET, OPENAI),
     (r"_reg\d_gap_256|medium_patch16_gap|flexivit|^test", "", {"crop": 0.95}),
-    (WHOLE, "siglip|eva_giant_.*_clip|patch32_clip_quickgelu|medium_patch", {"crop": 1.0}),
+    (
+        WHOLE,
+        "siglip|eva_giant_.*_clip|patch32_clip_quickgelu|medium_patch|eva02.*_224",
+        {"crop": 1.0},
+    ),
     (r"so400m_patch14_siglip_gap_(384|448|896)|so150m2_.*_reg1", "", {"crop": 1.0}),
     (r"base_patch16_clip_224|beitv2_large|^vit_medium_.*_384", "", {"crop": 0.95}),
     (r"^vit.*_clip_", "", {"norm_eps": 1e-5}),
     (r"quickgelu", "", {"gelu": "quick"}),
+    (r"^eva02_.*_448", "", {"fit": "squash"}),
+    (r"^aimv2|^beit3|^vit_pe", "", {"norm_eps": 1e-5}),
+    (r"^vit_pe_core", "", {"pool_heads": 8}),
+    (r"^vit_pe_(lang|spatial)", "", {"pool": "mean"}),
+    (r"_rpn_|eva02_enormous", "", {"norm_order": "after"}),
+    (r"^test_vit3", "", {"pool_prefix": True}),
     (TANH, "", {"gelu": "tanh"}),
     (r"dinov3", "", {"norm_eps": 1e-5, "pool": "mean"}),
     (r"lingbot", "", {"norm_eps": 1e-5, "pool": "token", "interpolation": "bilinear", "crop": 1.0}),
@@ -111,11 +115,6 @@ def implied(architecture: str) -> dict[str, Any]:
     return fields
 
 
-def rotary(architecture: str) -> bool:
-    """Return whether an architecture has DINOv3's positions."""
-    return bool(re.search("dinov3|lingbot", architecture))
-
-
 def registers_in(architecture: str) -> int | None:
     """Return the number of registers that a name states."""
     found = re.search(r"_reg(\d+)_", architecture)
@@ -124,7 +123,7 @@ def registers_in(architecture: str) -> int | None:
 
 def size_in(architecture: str) -> int | None:
     """Return the image size that a name states or stands for."""
-    if rotary(architecture):
+    if re.search("dinov3|lingbot", architecture):
         return 256 if "dinov3" in architecture else 512
     found = re.search(r"_(\d{3})(_|$)", architecture)
     return int(found[1]) if found else None

@@ -75,10 +75,21 @@ def _encoder(source: Source, shapes: dict[str, Shape]) -> dict[str, Any]:
         "branches": max(1, len(branches)),
         "ffn": "swiglu" if gated else "mlp",
         "bias": f"{first}attn.proj.bias" in shapes,
-        "qkv_bias": f"{first}attn.q_bias" in shapes or f"{first}attn.qkv.bias" in shapes,
+        "qkv_bias": any(
+            f"{first}attn.{n}" in shapes for n in ("q_bias", "qkv.bias", "q_proj.bias")
+        ),
         "qk_norm": f"{first}attn.q_norm.weight" in shapes,
+        "norm": _norm(shapes, first),
+        "norm_inner_attention": f"{first}attn.norm.weight" in shapes,
+        "norm_inner_mlp": f"{first}mlp.norm.weight" in shapes,
         "layer_scale": 1e-5 if scaled else 0,
     }
+
+
+def _norm(shapes: dict[str, Shape], first: str) -> str:
+    """The kind of norm: RMSNorm has no bias."""
+    norms = [name for name in (f"{first}norm", f"{first}norm1") if f"{name}.weight" in shapes]
+    return "rms" if norms and f"{norms[0]}.bias" not in shapes else "layer"
 
 
 def _ends(shapes: dict[str, Shape]) -> dict[str, Any]:
@@ -112,7 +123,8 @@ def _stem(source: Source, shapes: dict[str, Shape]) -> dict[str, Any]:
     if not any(name.startswith("patch_embed.backbone.") for name in shapes):
         # none only before a norm, as CLIP has it; else a file without it is damaged
         bias = "patch_embed.proj.bias" in shapes or "norm_pre.weight" not in shapes
-        return {"patch": side, "channels": channels, "stem_bias": bias}
+        normed = "layer" if "patch_embed.norm.weight" in shapes else "none"
+        return {"patch": side, "channels": channels, "stem_bias": bias, "stem_norm": normed}
     stages = units_of(shapes, r"patch_embed\.backbone\.stages\.(\d+)\.blocks\.(\d+)\.")
     root = "patch_embed.backbone.conv" if not stages else "patch_embed.backbone.stem.conv"
     if f"{root}.weight" not in shapes:
@@ -135,6 +147,10 @@ def _pool(facts: Facts, shapes: dict[str, Shape], known: Known) -> None:
     mean = not token and facts.values.get("pool", "token") == "token"
     if "attn_pool.latent" in shapes:
         facts.put(Origin.TENSORS, {"pool": "attention"})
+        wide = shapes.get("attn_pool.mlp.fc1.weight", (0,))[0]
+        facts.put(Origin.TENSORS, {"pool_mlp": 0 if wide == facts.values["mlp"] else wide})
+        if known.pairs is not None and (token or facts.values["registers"]):
+            facts.put(Origin.FAMILY, {"pool_prefix": True})  # in eva.py
     elif "head_dist.weight" in shapes:
         facts.put(Origin.TENSORS, {"pool": "prefix"})
     elif mean or (told is None and "fc_norm.weight" in shapes):
@@ -143,6 +159,10 @@ def _pool(facts: Facts, shapes: dict[str, Shape], known: Known) -> None:
         facts.fill(Origin.NAME if known.architecture else Origin.ASSUMED, {"pool": "token"})
     if token == (facts.values["pool"] == "token"):
         facts.values["class_token"] = None
+    of_pool = {"pool_heads": ("attention",), "pool_prefix": ("attention", "mean")}
+    for name, pools in of_pool.items():
+        if facts.values["pool"] not in pools:
+            facts.values.pop(name, None)
 
 
 def _positions(
@@ -166,11 +186,19 @@ def _positions(
     if any(name.endswith("relative_position_bias_table") for name in shapes):
         facts.put(Origin.TENSORS, _bias_positions(shapes, patch, [*stated, *wanted]))
         return True, False
+    if "rope" in hints.choices.get("positions", "") and known.pairs is None:
+        raise WeightsError(
+            f"{source.path} does not say which channels rotary positions turn together: give "
+            "--name with the model's name in timm"
+        )
     if "pos_embed" not in shapes:
         _unplaced(source, facts, known, hints, [*stated, *wanted])
         return True, False
     doubtful = not known.architecture and _like_rope_vit(source, shapes)
-    facts.put(Origin.ASSUMED if doubtful else Origin.TENSORS, {"positions": "1d"})
+    if facts.values.get("positions") == "rope":
+        facts.put(facts.origins["positions"], {"positions": "1d+rope"})
+    else:
+        facts.put(Origin.ASSUMED if doubtful else Origin.TENSORS, {"positions": "1d"})
     length = shapes["pos_embed"][1] if len(shapes["pos_embed"]) == 3 else 0
     for candidates in (stated, None, wanted):
         for own_row, register_rows in _layouts(shapes, registers):
@@ -227,7 +255,8 @@ def _bias_positions(shapes: dict[str, Shape], patch: int, sizes: list[Size]) -> 
             image_size = (rows * patch, columns * patch)
             break
     at = "shared" if shared else "stem"
-    return {"positions": "bias", "positions_at": at, "image_size": image_size}
+    kind = "1d+bias" if "pos_embed" in shapes else "bias"
+    return {"positions": kind, "positions_at": at, "image_size": image_size}
 
 
 def _fitting(sizes: list[Size] | None, patch: int, count: int) -> Size | None:

@@ -1,0 +1,75 @@
+"""Rows of queries and keys in the order of other people's rotary positions.
+
+What turns together is two channels of a head: i and i + d / 2 in ours and in DINOv3's, 2 i and
+2 i + 1 in EVA's, Perception Encoder's and RoPE-ViT's. Half of the pairs turn with the row and half
+with the column; ours are those of the row first. Queries and keys of another order are ours with
+their rows exchanged, weights and biases alike, since a product of both does not depend on it.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from vitlab.models.config import ViTConfig
+from vitlab.weights.formats.entries import Conversion, Entry
+
+
+def paired(entry: Entry, config: ViTConfig, columns_first: bool) -> Entry:
+    """Return an entry for a file in which neighbors turn together.
+
+    Args:
+        entry: of one of our tensors, whose rows are queries, keys and values (3 D, …), or the
+            channels of one head (d)
+        config: of the model
+        columns_first: the pairs that turn with the column come first there; learned frequencies
+            are for pairs in any order, so that they only have to be exchanged themselves
+    """
+    flipped = columns_first and config.rope_kind != "mixed"
+    head = config.width // config.heads
+
+    def halved(tensor: Tensor) -> Tensor:
+        """Neighbors to halves."""
+        pairs = tensor.unflatten(0, (-1, 2, head // 4, 2))  # heads, axes, frequencies, pair
+        return (pairs.flip(1) if flipped else pairs).movedim(3, 1).flatten(0, 3)
+
+    def joined(tensor: Tensor) -> Tensor:
+        """Halves to neighbors."""
+        pairs = tensor.unflatten(0, (-1, 2, 2, head // 4)).movedim(1, 3)
+        return (pairs.flip(1) if flipped else pairs).flatten(0, 3)
+
+    def turning(change: Callable[[Tensor], Tensor]) -> Conversion:
+        def convert(tensors: list[Tensor]) -> list[Tensor]:
+            (whole,) = tensors
+            count = min(len(whole), 2 * config.width)  # values do not turn
+            return [torch.cat([change(whole[:count]), whole[count:]])]
+
+        return convert
+
+    read, write = turning(halved), turning(joined)
+    return entry._replace(
+        read=lambda tensors: read(entry.read(tensors)),
+        write=lambda tensors: entry.write(write(tensors)),
+    )
+
+
+def frequencies(config: ViTConfig, ours: str, theirs: str, columns_first: bool) -> Entry:
+    """Map learned frequencies of all blocks, (2, depth, heads, d / 2), to one tensor a block.
+
+    Args:
+        config: of the model
+        ours: the name of block {0}'s
+        theirs: of all
+        columns_first: theirs are for columns, then rows
+    """
+    axes = [1, 0] if columns_first else [0, 1]
+
+    def read(tensors: list[Tensor]) -> list[Tensor]:
+        return list(torch.stack([tensors[0][axis] for axis in axes]).unbind(1))
+
+    def write(tensors: list[Tensor]) -> list[Tensor]:
+        every = torch.stack(tensors, 1)
+        return [torch.stack([every[axis] for axis in axes])]
+
+    names = tuple(ours.format(number) for number in range(config.depth))
+    return Entry(names, (theirs,), read, write)

@@ -119,7 +119,8 @@ def folder_of(other: Any, folder: Path, **arguments: Any) -> Path:
 
 ARGUED: dict[str, tuple[str, dict[str, Any]]] = {
     "halves instead of neighbors": (
-        "vit_small_patch16_rope_224", {"rope_rotate_half": True, "rope_grid_indexing": "ij", "rope_grid_offset": 2.0},
+        "vit_small_patch16_rope_224",
+        {"rope_rotate_half": True, "rope_grid_indexing": "ij", "rope_grid_offset": 2.0},
     ),
     "rows first": ("vit_small_patch16_rope_mixed_224", {"rope_grid_indexing": "ij"}),
     "rows first, axial": (

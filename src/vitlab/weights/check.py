@@ -90,6 +90,8 @@ def load_check(
             )
             for entry in reading.entries
         ),
-        left_out={found.in_file(each): reason(reading, each) for each in unused(reading, found)},
+        left_out={
+            found.in_file(each): reason(reading, found, each) for each in unused(reading, found)
+        },
         notes=tuple(remarks(path, reading)),
     )

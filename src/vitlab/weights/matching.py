@@ -63,7 +63,7 @@ def check(reading: Reading, source: Source, expected: dict[str, Tensor]) -> None
             if have != want and not (source.kind in ARRAYS and squeezed[0] == squeezed[1]):
                 raise WeightsError(f"{source.path}: tensor {name} has shape {have}, not {want}")
     for name in unused(reading, source):
-        if not reason(reading, name):
+        if not reason(reading, source, name):
             raise WeightsError(
                 f"{source.path}: unexpected tensor {name} ({reading.format}, "
                 f"{reading.config.name}): if the model does not need it, leave it out with --drop "
@@ -77,9 +77,10 @@ def unused(reading: Reading, source: Source) -> list[str]:
     return sorted(set(source.shapes) - used)
 
 
-def reason(reading: Reading, name: str) -> str:
+def reason(reading: Reading, source: Source, name: str) -> str:
     """Return why a tensor may be left out; empty if it may not."""
-    return next((why for p, why in reading.left_out.items() if re.fullmatch(p, name)), "")
+    why = next((why for p, why in reading.left_out.items() if re.fullmatch(p, name)), "")
+    return why or ("a counter" if name in source.counters else "")
 
 
 def _their_shapes(entry: Entry, expected: dict[str, Tensor]) -> list[Shape]:

@@ -37,6 +37,7 @@ class Source:
         wrapper: the entry of a checkpoint's dictionary that the tensors were found in
         parts: the models in the file; the first was read
         stored: names as they are in the file, of those tensors whose names were shortened
+        counters: names of scalars that are whole numbers, which no output depends on
         notes: what the user should know, a line each
     """
 
@@ -52,6 +53,7 @@ class Source:
     wrapper: str = ""
     parts: tuple[str, ...] = ()
     stored: dict[str, str] = field(default_factory=dict)
+    counters: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def shape(self, name: str) -> Shape:

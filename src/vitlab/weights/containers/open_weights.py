@@ -29,7 +29,6 @@ from vitlab.weights.sharded import MOST
 from vitlab.weights.source import Source, readable
 
 SHOWN = 8  # names in a message
-COUNTERS = ("num_batches_tracked",)  # scalars of whole numbers that belong to a model
 
 
 def open_source(path: Path, part: str = "", drop: tuple[str, ...] = ()) -> Source:
@@ -94,9 +93,6 @@ def _source(
     found, names = chosen(path, content.root, part)
     stored = found.stored if config else without_holders(found.stored)
     tensors = {name: found.tensors[old] for name, old in stored.items()}
-    counters = [n for n, each in tensors.items() if each.whole and not each.shape]
-    counters = [name for name in counters if not name.endswith(COUNTERS)]
-    tensors = {name: each for name, each in tensors.items() if name not in counters}
     if len(tensors) > MOST:
         raise WeightsError(f"{path} has {len(tensors):,} tensors; the limit is {MOST:,}")
     place = ".".join(found.wrapper)
@@ -112,7 +108,8 @@ def _source(
         record=_record(content.root, found.wrapper),
         wrapper=place,
         parts=tuple(names),
-        stored={name: old for name, old in stored.items() if name != old and name in tensors},
+        stored={name: old for name, old in stored.items() if name != old},
+        counters=tuple(n for n, each in tensors.items() if each.whole and not each.shape),
         notes=(_others(path, names),) if len(names) > 1 else (),
     )
 

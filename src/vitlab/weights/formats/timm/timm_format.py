@@ -53,7 +53,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     if "head.weight" not in shapes and "head_dist.weight" in shapes:
         raise WeightsError(f"{source.path}: a distilled model without its first classifier")
     left_out = {re.escape(prefix) + f"({pattern})": why for pattern, why in LEFT_OUT.items()}
-    if "_encoder." in prefix:  # MoCo-v3's two models
+    if "_encoder." in source.in_file(f"{prefix}cls_token"):  # MoCo-v3's two models
         left_out[re.escape(prefix) + r"head\.\d+\..*"] = "for pre-training alone"
     left_out |= {f"(?!{re.escape(prefix)}).*": "outside the model"} if prefix else {}
     label = f"{NAME}, {known.architecture}" if known.architecture else dialect.name

@@ -11,6 +11,7 @@ from typing import Any
 
 from vitlab.errors import WeightsError
 from vitlab.images import IMAGENET, OPENAI
+from vitlab.weights.formats.outside import classifier_beside
 from vitlab.weights.formats.timm.timm_arguments import NAME
 from vitlab.weights.source import Shape, Source
 
@@ -206,6 +207,11 @@ def _layout(source: Source, dialect: Dialect, prefix: str) -> Layout:
         for pattern, word in dialect.outside:
             if re.fullmatch(pattern, name):
                 stored[re.sub(pattern, word, name)] = name
+    if "head.weight" not in stored and "projection" not in dialect.words:
+        norms = ("norm.weight", "fc_norm.weight", "cls_token", "pos_embed")
+        sizes = [source.shapes[stored[name]][-1:] for name in norms if name in stored]
+        if layer := classifier_beside(source, prefix, max(sizes, default=())):
+            stored |= {f"head.{part}": f"{layer}.{part}" for part in ("weight", "bias")}
     shapes = {new: source.shapes[old] for new, old in stored.items()}
     return Layout(dialect, prefix, _as_timms(shapes, dialect), stored, theirs)
 

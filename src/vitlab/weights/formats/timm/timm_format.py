@@ -10,6 +10,7 @@ from typing import Any
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.weights.formats.outside import notes_beside
 from vitlab.weights.formats.room import Hints, Reading, Writing, cannot
 from vitlab.weights.formats.timm.timm_arguments import NAME, check_arguments
 from vitlab.weights.formats.timm.timm_config import written
@@ -57,7 +58,8 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         left_out[re.escape(prefix) + r"head\.\d+\..*"] = "for pre-training alone"
     left_out |= {f"(?!{re.escape(prefix)}).*": "outside the model"} if prefix else {}
     label = f"{NAME}, {known.architecture}" if known.architecture else dialect.name
-    return Reading(label, config, table, left_out, facts.origins)
+    beside = () if dialect.outside else notes_beside(source, prefix, layout.stored.values())
+    return Reading(label, config, table, left_out, facts.origins, beside)
 
 
 def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:

@@ -265,16 +265,74 @@ def test_towers_of_other_models(kind: str, tmp_path: Path) -> None:
         close(vitlab.load(tmp_path)(some_images()), getattr(want, "pooler_output", want))
 
 
-def test_naflex_at_its_own_square(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """SigLIP 2 takes patches, in which channels come last."""
+def patches_of(images: Tensor) -> dict[str, Tensor]:
+    """What SigLIP 2 takes: patches in which channels come last, and their places."""
+    count = images.shape[-1] // 8
+    cut = images.unfold(2, 8, 8).unfold(3, 8, 8).permute(0, 2, 3, 4, 5, 1)
+    return {
+        "pixel_values": cut.reshape(len(images), count**2, -1),
+        "pixel_attention_mask": torch.ones(len(images), count**2, dtype=torch.int64),
+        "spatial_shapes": torch.tensor([[count, count]] * len(images)),
+    }
+
+
+@pytest.mark.parametrize("size", [None, 48, 16])
+def test_naflex_on_squares(size: int | None, tmp_path: Path) -> None:
+    """Of the size of the table, and of others, to which it is resized."""
     other = made("Siglip2VisionModel", num_patches=16)
     other.save_pretrained(tmp_path)
-    images = some_images()
-    patches = images.unfold(2, 8, 8).unfold(3, 8, 8).permute(0, 2, 3, 4, 5, 1).reshape(2, 16, -1)
-    shapes, mask = torch.tensor([[4, 4]] * 2), torch.ones(2, 16, dtype=torch.int64)
+    images = some_images(size or 32)
     with torch.inference_mode():
-        want = other(patches, pixel_attention_mask=mask, spatial_shapes=shapes)
-        close(vitlab.load(tmp_path)(images), want.pooler_output)
+        want = other(**patches_of(images)).pooler_output
+        close(vitlab.load(tmp_path, image_size=size)(images), want)
+
+
+def test_naflex_with_a_classifier(tmp_path: Path) -> None:
+    transformers = peers.transformers()
+    vision = {key: value for key, value in SMALL.items() if key != "image_size"}
+    config = transformers.Siglip2Config(
+        text_config=TEXT, vision_config={**vision, "num_patches": 16}, num_labels=3
+    )
+    other = randomized(transformers.Siglip2ForImageClassification(config))
+    other.save_pretrained(tmp_path)
+    with torch.inference_mode():
+        want = other(**patches_of(some_images())).logits
+        close(vitlab.load(tmp_path)(some_images()), want)
+
+
+def test_tips_at_another_size(tmp_path: Path) -> None:
+    other = made("Tipsv2VisionModel")
+    other.save_pretrained(tmp_path)
+    with torch.inference_mode():
+        want = other(some_images(48)).pooler_output
+        close(vitlab.load(tmp_path, image_size=48)(some_images(48)), want)
+
+
+# Changes of config.json that transformers takes with the same tensors: its outputs are ours.
+CHANGES: list[tuple[str, dict[str, Any]]] = [
+    ("ViTModel", {"num_attention_heads": 2}),
+    ("ViTForImageClassification", {"layer_norm_eps": 0.1, "hidden_act": "gelu_fast"}),
+    ("Dinov2Model", {"hidden_act": "quick_gelu"}),
+    ("DINOv3ViTModel", {"rope_theta": 3.0}),
+    ("SiglipVisionModel", {"num_attention_heads": 8, "hidden_act": "gelu"}),
+    ("CLIPVisionModel", {"layer_norm_eps": 0.1}),
+    ("DeiTModel", {"num_attention_heads": 1}),
+]
+
+
+@pytest.mark.parametrize(("name", "changes"), CHANGES)
+def test_a_change_changes_the_outputs_alike(
+    name: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    before = made(name)
+    before.save_pretrained(tmp_path)
+    edited(tmp_path, **changes)
+    other = type(before).from_pretrained(tmp_path).eval()
+    with torch.inference_mode():
+        want, plain = other(some_images()), before(some_images())
+        first = "logits" if "Class" in name else "pooler_output"
+        close(vitlab.load(tmp_path)(some_images()), want[first])
+        assert not torch.allclose(want[first], plain[first], atol=1e-3)
 
 
 def test_a_processor_of_another_size_decides(

@@ -37,6 +37,8 @@ def read(path: Path, **told: Any) -> Reading:
 def wrong(reading: Reading, wanted: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Fields that are not as wanted: what they are, and what they should be."""
     fields = {name: getattr(reading.config, name, None) for name in wanted}
+    if reading.image_size is not None:  # that its processor prepares, not of its positions
+        fields["image_size"] = reading.image_size
     return {name: (fields[name], want) for name, want in wanted.items() if fields[name] != want}
 
 

@@ -92,7 +92,7 @@ IDLE: dict[str, tuple[str, ...]] = {
         *_STAGES, "apply_layernorm", "pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale",
         "return_class_token",
     ),
-    "ijepa": ("encoder_stride", "pooler_output_size", "pooler_act"),
+    "ijepa": ("encoder_stride", "pooler_output_size", "pooler_act", "mlp_ratio"),
     "metaclip_2_vision_model": ("vocab_size",),
     "siglip_vision_model": ("projection_dim", "projector_hidden_act", "num_image_tokens"),
     "siglip2_vision_model": ("projection_dim",),

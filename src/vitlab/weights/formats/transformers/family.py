@@ -1,7 +1,7 @@
 """What one family of transformers is: its names, its config.json, how it is used."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from vitlab.models.config import ViTConfig
@@ -65,8 +65,20 @@ class Family(Names):
     dense_patch: bool = False
     any_size: bool = False
     square: bool = False
-    resampling: Literal["bicubic", "antialiased"] = "bicubic"
+    resampling: Literal["bicubic", "antialiased", "bilinear-antialiased"] = "bicubic"
     reads: Callable[[Stated], dict[str, Any]] = lambda stated: {}
     writes: Callable[[ViTConfig], Content] = lambda config: {}
     processor: str = "ViT"
     prepared: dict[str, Any]
+
+
+def prepared(normal: dict[str, Any], interpolation: str, crop: float, fit: str) -> dict[str, Any]:
+    """Return the preprocessing of a family's released models."""
+    return {**normal, "interpolation": interpolation, "crop": crop, "fit": fit}
+
+
+def read_only(family: Family, model_type: str, *classes: str, **changes: Any) -> Family:
+    """Return another name for the same arithmetic, which no model is written as."""
+    return replace(
+        family, model_type=model_type, classes=classes, fits=lambda config: False, **changes
+    )

@@ -13,7 +13,7 @@ from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.room import Hints, Reading, Writing, cannot, check_fields
 from vitlab.weights.formats.transformers.config_keys import DEFAULTS, completed
-from vitlab.weights.formats.transformers.families import FAMILIES
+from vitlab.weights.formats.transformers.families import WRITTEN
 from vitlab.weights.formats.transformers.family import Content, Family, Stated
 from vitlab.weights.formats.transformers.family_reading import read_fields
 from vitlab.weights.formats.transformers.family_writing import write_content
@@ -219,7 +219,7 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
 def _writer(config: ViTConfig) -> Family:
     """The family that has a model of this configuration."""
     check_fields(NAME, config, REPRESENTED)
-    for family in FAMILIES.values():
+    for family in WRITTEN:
         if family.fits(config):
             return family
     shown = {name: getattr(config, name) for name in DECISIVE}

@@ -1,0 +1,69 @@
+"""The image towers of transformers' models of images and texts: CLIP, SigLIP and their kin.
+
+Source: the modeling files of transformers 5.23.
+"""
+
+from dataclasses import replace
+
+from vitlab.images import INCEPTION, OPENAI
+from vitlab.weights.formats.transformers.family import prepared, read_only
+from vitlab.weights.formats.transformers.family_reading import read_clip, read_siglip, read_siglip2
+from vitlab.weights.formats.transformers.family_writing import write_clip
+from vitlab.weights.formats.transformers.records.vit_records import VIT
+
+CLIP = replace(
+    VIT,
+    model_type="clip_vision_model",
+    classes=("CLIPVisionModel", "CLIPVisionModelWithProjection"),
+    fits=lambda config: config.pre_norm,
+    prefix="vision_model.",
+    square=True,
+    block="encoder.layers.{0}.",
+    patch="embeddings.patch_embedding",
+    token="embeddings.class_embedding",
+    positions="embeddings.position_embedding.weight",
+    flat=True,
+    norms=("layer_norm1", "layer_norm2"),
+    qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    project="self_attn.out_proj",
+    mlp=("mlp.fc1", "mlp.fc2"),
+    pre_norm="pre_layrnorm",  # their spelling
+    norm="post_layernorm",
+    spellings={r"^encoder\.layer\.": "encoder.layers."},  # of AltCLIP
+    reads=read_clip,
+    writes=write_clip,
+    processor="CLIP",
+    prepared=prepared(OPENAI, "bicubic", 1.0, "crop"),
+)
+SIGLIP = replace(
+    CLIP,
+    model_type="siglip_vision_model",
+    classes=("SiglipVisionModel",),
+    fits=lambda config: config.pool == "attention",
+    prefix="",
+    reads=read_siglip,
+    writes=lambda config: {},
+    processor="Siglip",
+    prepared=prepared(INCEPTION, "bicubic", 1.0, "squash"),
+)
+NAFLEX = read_only(
+    SIGLIP,
+    "siglip2_vision_model",
+    "Siglip2VisionModel",
+    dense_patch=True,
+    resampling="bilinear-antialiased",
+    reads=read_siglip2,
+    processor="Siglip2",
+    prepared=prepared(INCEPTION, "bilinear", 1.0, "squash"),
+)
+OF_CLIP = tuple(
+    read_only(
+        CLIP, f"{name}_vision_model", f"{kind}VisionModel", f"{kind}VisionModelWithProjection"
+    )
+    for name, kind in (
+        ("metaclip_2", "MetaClip2"),
+        ("chinese_clip", "ChineseCLIP"),
+        ("altclip", "AltCLIP"),
+        ("clipseg", "CLIPSeg"),
+    )
+)

@@ -287,6 +287,17 @@ def test_naflex_on_squares(size: int | None, tmp_path: Path) -> None:
         close(vitlab.load(tmp_path, image_size=size)(images), want)
 
 
+def test_naflex_keeps_each_images_aspect(tmp_path: Path) -> None:
+    """With as many patches as its processor says."""
+    made("Siglip2VisionModel", num_patches=16).save_pretrained(tmp_path)
+    assert vitlab.load(tmp_path).config.fit == "native"
+    content = {"image_processor_type": "Siglip2ImageProcessor", "max_num_patches": 99}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(content))
+    found = load_check(tmp_path)
+    assert (found.config["fit"], found.config["tokens"]) == ("native", 99)
+    assert found.notes == ()
+
+
 def test_naflex_with_a_classifier(tmp_path: Path) -> None:
     transformers = peers.transformers()
     vision = {key: value for key, value in SMALL.items() if key != "image_size"}

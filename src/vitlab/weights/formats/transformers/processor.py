@@ -39,7 +39,7 @@ CLASSES: dict[str, Content] = {
     "DINOv3ViT": _class(IMAGENET, 2, _SQUARE),
     "DeiT": _class(INCEPTION, 3, {"height": 256, "width": 256}, 224),
     "Siglip": _class(INCEPTION, 3, _SQUARE) | _SIDES,
-    "Siglip2": _class(INCEPTION, 2, None),
+    "Siglip2": _class(INCEPTION, 2, None) | {"max_num_patches": 256},
     "Tipsv2": _class(INCEPTION, 2, {"height": 448, "width": 448}) | {"do_normalize": False},
     "ViT": _class(INCEPTION, 2, _SQUARE),
 }
@@ -65,6 +65,7 @@ DECIDED = {
     "std": {"image_std", "do_normalize", "do_rescale", "rescale_factor"},
     "crop": {"size", "crop_size", "do_center_crop", "crop_pct"},
     "fit": {"size", "do_resize"},
+    "tokens": {"max_num_patches"},
 }
 
 
@@ -100,9 +101,11 @@ def read_processor(given: Content, family: Family) -> Preparation:
     fields = _normalization(content)
     size, share, fit = _sizes(content, notes)
     fields |= {"crop": share, "fit": fit, "interpolation": _filter(content, notes)}
+    if fit == "native":
+        fields["tokens"] = content["max_num_patches"]
     facts = Facts().put(Origin.FAMILY if known else Origin.ASSUMED, fields)
     for name, keys in DECIDED.items():
-        if keys & given.keys():
+        if name in fields and keys & given.keys():
             facts.origins[name] = Origin.FILE
     if content["resample"] in FILTERS:
         facts.origins["interpolation"] = Origin.ASSUMED
@@ -149,10 +152,7 @@ def _sizes(content: Content, notes: list[str]) -> tuple[tuple[int, int] | None, 
     """Size of the results, their share of the resized image, and how that was resized."""
     size = content["size"]
     if size is None:
-        notes.append(
-            "transformers keeps the aspect of each image (NaFlex); here images become squares"
-        )
-        return None, 1.0, "squash"
+        return None, 1.0, "native"
     if isinstance(size, int):
         square = content["default_to_square"]
         size = {"height": size, "width": size} if square else {"shortest_edge": size}

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -166,7 +167,7 @@ def _used_at(
         return None, []
     size, own = prepared.size, config.image_size
     if family.any_size and all(side % config.patch == 0 for side in size):
-        return size, [
+        return replace(config, image_size=size).image_size, [
             f"images are prepared at {size[0]}x{size[1]}, so the model takes that size; "
             f"image_size={own} restores that of its positions"
         ]

@@ -54,7 +54,7 @@ NAFLEX = read_only(
     resampling="bilinear-antialiased",
     reads=read_siglip2,
     processor="Siglip2",
-    prepared=prepared(INCEPTION, "bilinear", 1.0, "squash"),
+    prepared=prepared(INCEPTION, "bilinear", 1.0, "native"),
 )
 OF_CLIP = tuple(
     read_only(

@@ -11,6 +11,8 @@ A row of `released.toml` names a published file, and has
 - `expect`: fields that the original code computes with; `source` says where that is written
 - `tell`: what a user must say, because the file does not and no convention decides
 - `doubtful`: fields that are assumed otherwise, which the warning must name
+- `settle`: what decides them, if it is not those fields themselves
+- `asks`: how the message asks for `tell`, where it is not read without
 - `refused`: why it is not read, as the message says it
 """
 
@@ -60,6 +62,7 @@ class Row:
     expect: dict[str, Any] = field(default_factory=dict)
     tell: dict[str, Any] = field(default_factory=dict)
     doubtful: list[str] = field(default_factory=list)
+    settle: dict[str, Any] = field(default_factory=dict)
     part: str = ""
     asks: str = ""
     refused: str = ""

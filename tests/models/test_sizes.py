@@ -12,6 +12,7 @@ import vitlab
 from vitlab.errors import OptionError, WeightsError
 from vitlab.models.model import Model
 from vitlab.models.positions.resampling import resample
+from vitlab.models.stems.kernels import resample_kernels
 
 TINY = "ViT(width=32,depth=2,heads=2,mlp=40)/4"
 CASES: dict[str, dict[str, Any]] = {
@@ -205,3 +206,50 @@ def test_dinov2_scales_its_table_as_its_own_code(
     assert torch.equal(got[:, :1], table[:, :1])
     other = resample(table, old, new, "antialiased" if antialias else "bicubic")
     assert (got - other).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(("old", "new"), [(8, 16), (16, 8), (12, 7), (16, 32)])
+def test_patch_kernels_are_those_of_timm_and_big_vision(old: int, new: int) -> None:
+    """With timm's own resampling; its bilinear filter is the one of big_vision's `flexi/vit.py`."""
+    from timm.layers.patch_embed import resample_patch_embed
+
+    weight = torch.randn(6, 3, old, old)
+    for interpolation in ("bilinear", "bicubic"):
+        want = resample_patch_embed(weight, [new, new], interpolation)
+        got = resample_kernels(weight, new, interpolation)  # type: ignore[arg-type]
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-4 * float(want.abs().max()))
+
+
+def test_larger_patches_of_a_larger_image_give_the_same_tokens() -> None:
+    """What the pseudo-inverse is for (FlexiViT, section 3.4): <B x, new> = <x, old>."""
+    model = a_model(stem_norm="layer")
+    model.provenance, model.source = {"recipe": "ours"}, "somewhere"
+    large = model.repatch(8, 32)  # type: ignore[operator]
+    assert (large.config.patch, large.config.size) == (8, (32, 32))
+    assert large.provenance == {"recipe": "ours"}
+    patches = torch.randn(1, 3, 4, 4)  # of an image of one patch
+    wide = F.interpolate(patches, (8, 8), mode="bilinear", antialias=True)
+    with torch.no_grad():
+        torch.testing.assert_close(large.stem(wide), model.stem(patches), rtol=0, atol=1e-4)  # type: ignore[operator]
+    for key, weight in large.named_parameters():
+        same = weight.data_ptr() == model.get_parameter(key).data_ptr()
+        assert same == (key != "stem.layers.0.weight")
+
+
+@pytest.mark.parametrize("case", ["1d", "2d, shared", "rope", "bias"])
+def test_positions_follow_another_patch(case: str) -> None:
+    """Sixteen pixels in patches of 8: positions are those of an image of half the size."""
+    model = a_model(**CASES[case])
+    coarse, half = model.repatch(8), model.resize(8)  # type: ignore[operator]
+    want = dict(half.positions.named_parameters())  # type: ignore[union-attr]
+    for name, table in coarse.positions.named_parameters():
+        assert torch.equal(table, want[name])
+    assert coarse(torch.randn(1, 3, 16, 16)).shape == (1, 5)
+    assert model.repatch(4)(torch.zeros(1, 3, 16, 16)).shape == (1, 5)  # type: ignore[operator]
+
+
+def test_patches_that_cannot_be_resampled_are_refused() -> None:
+    with pytest.raises(OptionError, match="stem=conv keeps patch=4: only stem=linear can"):
+        a_model(stem="conv").repatch(8)  # type: ignore[operator]
+    with pytest.raises(OptionError, match="image_size=16 is not a multiple of patch=5: try 15 or"):
+        a_model().repatch(5)  # type: ignore[operator]

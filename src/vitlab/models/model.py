@@ -182,12 +182,24 @@ class Model(nn.Module):
             OptionError: a size that the patch does not divide, or a model limited to one size.
             WeightsError: a fused model: its tensors are not those of its configuration.
         """
-        new, tensors = replace(self.config, image_size=image_size), self.state_dict()
+        return self.remade(replace(self.config, image_size=image_size), self.state_dict())
+
+    def remade(self, new: ModelConfig, tensors: dict[str, Tensor]) -> Self:
+        """Return this model with another grid, around its tensors.
+
+        Args:
+            new: the configuration, with another image size or another patch
+            tensors: that fit it but for the positions, which follow
+
+        Raises:
+            OptionError: a model limited to one size.
+            WeightsError: a fused model.
+        """
         with torch.device("meta"):
             model = type(self)(new)
             if type(self)(self.config).state_dict().keys() != tensors.keys():
                 raise WeightsError("cannot resize a fused model: resize first, then fuse")
-        if new.size != self.config.size:
+        if new.grid != self.config.grid or new.size != self.config.size:
             tensors = self.resized(tensors, self.config, new)
         free = {name: weight.requires_grad for name, weight in self.named_parameters()}
         model.take(tensors)

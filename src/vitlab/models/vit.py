@@ -2,24 +2,28 @@
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from dataclasses import replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from vitlab.errors import OptionError
+from vitlab.images import Size
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.encoder.block import Block, drop_rates
 from vitlab.models.encoder.class_attention import ClassLayers, with_idle_token
 from vitlab.models.encoder.layout import joined, parted
 from vitlab.models.encoder.neck import Neck
-from vitlab.models.encoder.placing import Placed
+from vitlab.models.encoder.placing import Placed, checked_extra
 from vitlab.models.encoder.reach import Axis
 from vitlab.models.head import Head
 from vitlab.models.layers import NORMS, modules, norm_of, params_of, reset_norm
 from vitlab.models.model import Model, Part
 from vitlab.models.packed import Packed
 from vitlab.models.positions.positions import Positions, scheme_of
+from vitlab.models.regrid import on_grid_of, with_patch
+from vitlab.models.stems.kernels import Filter
 from vitlab.models.stems.stem import stem_of
 
 
@@ -184,16 +188,11 @@ class VisionTransformer(Model):
         if isinstance(images, Packed):
             if extra is not None:
                 raise OptionError("packed images take no extra tokens: pass images of one size")
-            prefix, runs = self.config.leading, images.runs
-            placed = [Placed.packed(each, runs, prefix) for each in self.positions]
-            sizes = [math.prod(grid) * count for grid, count in runs]
-            parts = [
-                self._embed(part.unflatten(0, (count, -1)), scheme)
-                for part, (_, count), scheme in zip(
-                    self.stem.packed(images).split(sizes), runs, placed[0].schemes, strict=True
-                )
-            ]
-            tokens = joined(parts)
+            runs = images.runs
+            placed = [Placed.packed(each, runs, self.config.leading) for each in self.positions]
+            patches = self.stem.packed(images).split([math.prod(grid) * n for grid, n in runs])
+            each = zip(patches, runs, placed[0].schemes, strict=True)
+            tokens = joined([self._embed(p.unflatten(0, (n, -1)), own) for p, (_, n), own in each])
         else:
             grid = self.config.grid_of(images.shape[-2:])
             placed = [Placed.of(each, grid) for each in self.positions]
@@ -204,23 +203,11 @@ class VisionTransformer(Model):
     def _embed(self, tokens: Tensor, positions: Positions, extra: Tensor | None = None) -> Tensor:
         """Return class token, registers, patches and extra tokens, with their positions."""
         before = [part for part in (self.token, self.registers) if part is not None]
-        after = [] if extra is None else [self._checked(extra)]
+        after = [] if extra is None else [checked_extra(extra, self.config, positions)]
         if before or after:
             rows = [part.expand(len(tokens), -1, -1) for part in before]
             tokens = torch.cat([*rows, tokens, *after], dim=1)
         return positions.start(tokens)
-
-    def _checked(self, extra: Tensor) -> Tensor:
-        config = self.config
-        without = [name for name in ("window", "class_blocks", "neck") if getattr(config, name)]
-        without += ["attention"] if config.attention == "axial" else []
-        without += [] if self.positions[0].takes_extra else ["positions"]
-        if without:
-            what = f"{without[0]}={getattr(config, without[0])}"
-            raise OptionError(f"{what} cannot place extra tokens: it knows those of the image only")
-        if extra.ndim != 3 or extra.shape[-1] != config.width:
-            raise OptionError(f"extra must be (B, M, {config.width}), not {tuple(extra.shape)}")
-        return extra
 
     def _tables(self) -> list[int]:
         """Return the number of the positions of each block: its own, or those that all share."""
@@ -269,15 +256,30 @@ class VisionTransformer(Model):
         """
         assert isinstance(old, ViTConfig)
         assert isinstance(new, ViTConfig)
-        scheme, result = scheme_of(old), dict(tensors)
-        parts = [("stem.", stem_of(old).resized, old, new)]
-        for number in range(scheme.tables(old)):
-            each = old.of_block(number), new.of_block(number)
-            parts.append((f"positions.{number}.", scheme.resized, *each))
-        for prefix, resized, was, now in parts:
-            part = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-            result |= {prefix + name: tensor for name, tensor in resized(part, was, now).items()}
-        return result
+        return on_grid_of(new, tensors, old)
+
+    def repatch(
+        self, patch: int, image_size: Size | None = None, interpolation: Filter = "bilinear"
+    ) -> Self:
+        """Return the same model for another patch size (FlexiViT; Beyer et al., 2023).
+
+        The kernel of a linear stem is resampled by the pseudo-inverse, and positions follow the new
+        grid. All else shares its memory with this model, as with `resize`.
+
+        Args:
+            patch: pixels per side
+            image_size: pixels, one number for a square or (rows, columns); None for the same
+            interpolation: how patches are resized: bilinear as in the paper, or bicubic as in timm
+
+        Raises:
+            OptionError: a size that the patch does not divide, another stem, or positions that are
+                limited to one size.
+            WeightsError: a fused model.
+        """
+        size = self.config.image_size if image_size is None else image_size
+        new, tensors = replace(self.config, patch=patch, image_size=size), self.state_dict()
+        tensors = with_patch(patch, tensors, self.config, interpolation)
+        return self.remade(new, tensors)
 
     @property
     def layers(self) -> int:

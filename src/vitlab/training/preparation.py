@@ -110,10 +110,10 @@ def prepare(
     base = starting_model(recipe, start)
     config, remarks = resolve(recipe, splits, base)
     splits = replace(splits, notes=[*splits.notes, *remarks])
+    check_native(recipe, config)
     objective_of(recipe.objective).check(splits.train.labels)
     if host.track != "no":
         tracking.find(host.track)
-    check_native(recipe, config)
     if host.checkpoint_activations and not config.blocks:
         raise OptionError(
             "checkpoint_activations applies only to Vision Transformers: leave it out"

@@ -7,6 +7,8 @@ from typing import Self
 
 from torch import Tensor
 
+from vitlab.errors import OptionError
+from vitlab.models.config import ViTConfig
 from vitlab.models.encoder.layout import Layout, Run, joined, parted
 from vitlab.models.packed import Grid
 from vitlab.models.positions.positions import Positions
@@ -63,3 +65,20 @@ class Placed:
         if all(new is old for new, old in zip(placed, parts, strict=True)):
             return tokens
         return joined(placed)
+
+
+def checked_extra(extra: Tensor, config: ViTConfig, positions: Positions) -> Tensor:
+    """Return a further sequence of tokens that joins those of an image, (B, M, width).
+
+    Raises:
+        OptionError: another shape, or a model that knows the tokens of the image only.
+    """
+    without = [name for name in ("window", "class_blocks", "neck") if getattr(config, name)]
+    without += ["attention"] if config.attention == "axial" else []
+    without += [] if positions.takes_extra else ["positions"]
+    if without:
+        what = f"{without[0]}={getattr(config, without[0])}"
+        raise OptionError(f"{what} cannot place extra tokens: it knows those of the image only")
+    if extra.ndim != 3 or extra.shape[-1] != config.width:
+        raise OptionError(f"extra must be (B, M, {config.width}), not {tuple(extra.shape)}")
+    return extra

@@ -1,9 +1,10 @@
 """The ViT paper's own stem."""
 
-from torch import nn
+from torch import Tensor, nn
 
 from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig
+from vitlab.models.stems.kernels import Filter, resample_kernels
 from vitlab.models.stems.stem import Convolutions, norm
 
 
@@ -22,6 +23,16 @@ class Linear(Convolutions):
         layer = nn.Conv2d(channels, width, patch, patch, config.stem_padding, bias=config.stem_bias)
         super().__init__(config, [layer, *norm(config, width), *act])
         self.mixes = config.stem_padding > 0  # padding moves the kernel across patches
+
+    @staticmethod
+    def repatched(
+        tensors: dict[str, Tensor], config: ViTConfig, patch: int, interpolation: Filter
+    ) -> dict[str, Tensor]:
+        """Resample the kernel by the pseudo-inverse; all else does not depend on the patch."""
+        if config.stem_padding:
+            raise OptionError("stem_padding keeps the patch as it is: set stem_padding=0")
+        kernel = resample_kernels(tensors["layers.0.weight"], patch, interpolation)
+        return tensors | {"layers.0.weight": kernel}
 
     @staticmethod
     def check(config: ViTConfig) -> None:

@@ -6,10 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig
 from vitlab.models.layers import counted_macs, reset_dense
 from vitlab.models.packed import Packed
 from vitlab.models.registry import Part, kinds
+from vitlab.models.stems.kernels import Filter
 
 
 class Stem(Part, nn.Module):
@@ -50,6 +52,25 @@ class Stem(Part, nn.Module):
     def resized(tensors: dict[str, Tensor], old: ViTConfig, new: ViTConfig) -> dict[str, Tensor]:
         """Return the stem's tensors for another image size; most do not depend on it."""
         return tensors
+
+    @staticmethod
+    def repatched(
+        tensors: dict[str, Tensor], config: ViTConfig, patch: int, interpolation: Filter
+    ) -> dict[str, Tensor]:
+        """Return the stem's tensors for another patch size.
+
+        Args:
+            tensors: by their names in this module
+            config: the configuration that they fit
+            patch: pixels per side
+            interpolation: the filter that resizes patches
+
+        Raises:
+            OptionError: the stem is limited to its patch size.
+        """
+        raise OptionError(
+            f"stem={config.stem} keeps patch={config.patch}: only stem=linear can be resampled"
+        )
 
 
 class Convolutions(Stem):

@@ -14,8 +14,9 @@ from vitlab.options import above, at_least, below, option, when
 
 # How learned positions are resized; `vitlab.models.positions.resampling` does it.
 Resampling = Literal[
-    "bilinear", "bicubic", "antialiased", "scaled", "scaled-antialiased", "bilinear-antialiased"
-]
+    "bilinear", "bicubic", "antialiased", "scaled", "scaled-antialiased", "bilinear-antialiased",
+    "bilinear-unaligned",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +90,8 @@ class ViTConfig(ModelConfig):
         "bilinear",
         "how learned positions are resized to another image size: bilinear with aligned corners "
         "(Google), bicubic (DeiT), antialiased bicubic (timm), bicubic by DINOv2's factor, without "
-        "or with antialiasing, or antialiased bilinear (SigLIP 2 NaFlex)",
+        "or with antialiasing, or bilinear without aligned corners, with antialiasing (SigLIP 2 "
+        "NaFlex) or without (Perception Encoder)",
     )
     norm: Literal["layer", "rms"] = option(
         "layer", "kind of every norm: LayerNorm, or RMSNorm, which has no mean and no shift (AIMv2)"

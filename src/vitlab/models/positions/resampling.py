@@ -22,15 +22,16 @@ def resample(
     bicubic with antialiasing, as timm's. `scaled` is bicubic by the factor (new + 0.1) / old, as
     DINOv2's `interpolate_pos_encoding` has it (facebookresearch/dinov2,
     dinov2/models/vision_transformer.py), and `scaled-antialiased` the same with antialiasing, as
-    its models with registers. `bilinear-antialiased` is SigLIP 2's with native aspect ratios.
+    its models with registers. `bilinear-antialiased` is SigLIP 2's with native aspect ratios;
+    `bilinear-unaligned`, Perception Encoder's, neither aligns corners nor antialiases.
     """
     if old == new:
         return table
     prefix = table.shape[1] - old[0] * old[1]
     grid = table[:, prefix:].unflatten(1, old).permute(0, 3, 1, 2).float()  # (1, D, rows, columns)
     antialias = resampling.endswith("antialiased")
-    if resampling == "bilinear-antialiased":
-        grid = F.interpolate(grid, new, mode="bilinear", antialias=True)
+    if resampling.startswith("bilinear-"):
+        grid = F.interpolate(grid, new, mode="bilinear", antialias=antialias)
     elif resampling == "bilinear":
         grid = F.interpolate(grid, new, mode="bilinear", align_corners=True)
     elif resampling.startswith("scaled"):

@@ -68,6 +68,11 @@ def stacked(ours: str, theirs: Iterable[str]) -> Entry:
     return Entry((ours,), names, lambda t: [torch.cat(t)], lambda t: list(t[0].chunk(len(names))))
 
 
+def joined(ours: tuple[str, ...], theirs: str, sizes: Sequence[int]) -> Entry:
+    """Map a few of ours that are one of theirs, with so many rows each."""
+    return Entry(ours, (theirs,), lambda t: list(t[0].split(sizes)), lambda t: [torch.cat(t)])
+
+
 def without_key(ours: str, query: str, value: str, void: bool = False) -> Entry:
     """Map the bias of queries, keys and values in a format without one for keys.
 

@@ -62,14 +62,17 @@ def frequencies(config: ViTConfig, ours: str, theirs: str, columns_first: bool) 
         theirs: of all
         columns_first: theirs are for columns, then rows
     """
+    flat = theirs == "freqs"  # RoPE-ViT's own: heads side by side
     axes = [1, 0] if columns_first else [0, 1]
 
     def read(tensors: list[Tensor]) -> list[Tensor]:
-        return list(torch.stack([tensors[0][axis] for axis in axes]).unbind(1))
+        stored = tensors[0].unflatten(2, (config.heads, -1)) if flat else tensors[0]
+        return list(torch.stack([stored[axis] for axis in axes]).unbind(1))
 
     def write(tensors: list[Tensor]) -> list[Tensor]:
         every = torch.stack(tensors, 1)
-        return [torch.stack([every[axis] for axis in axes])]
+        stored = torch.stack([every[axis] for axis in axes])
+        return [stored.flatten(2) if flat else stored]
 
     names = tuple(ours.format(number) for number in range(config.depth))
     return Entry(names, (theirs,), read, write)

@@ -44,7 +44,9 @@ class Names:
         pre_logits: the tanh layer before the classifier
         projection: a classifier without a bias, stored transposed
         channels_last: the map of patches is a matrix, with channels behind rows and columns
-        freqs: learned frequencies of rotary positions, of all blocks
+        freqs: learned frequencies of rotary positions, of all blocks: (2, L, h, d / 2); or named
+            so by RoPE-ViT's own code, (2, L, h d / 2)
+        pool_joined: queries, keys and values of the attention pool are one layer
         pairs: how channels that turn together lie: in halves of a head, or as neighbors, where
             those that turn with the row come first (ij), or with the column (xy)
     """
@@ -76,6 +78,7 @@ class Names:
     projection: str = ""
     channels_last: bool = False
     freqs: str = ""
+    pool_joined: bool = False
     pairs: Literal["", "ij", "xy"] = ""
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vitlab.errors import WeightsError
-from vitlab.images import IMAGENET, OPENAI
+from vitlab.images import IMAGENET, INCEPTION, OPENAI
 from vitlab.weights.formats.outside import classifier_beside
 from vitlab.weights.formats.timm.timm_arguments import NAME
 from vitlab.weights.source import Shape, Source
@@ -75,6 +75,8 @@ OWN: Rules = (
     (r"\.mlp\.w1\.", ".mlp.fc1_g."),
     (r"\.mlp\.w2\.", ".mlp.fc1_x."),
     (r"\.mlp\.w3\.", ".mlp.fc2."),
+    (r"\.mlp\.ffn_ln\.", ".mlp.norm."),  # EVA-02's own
+    (r"\.attn\.inner_attn_ln\.", ".attn.norm."),
     (r"\.gamma_1$", ".ls1.gamma"),
     (r"\.gamma_2$", ".ls2.gamma"),
 )
@@ -109,6 +111,16 @@ OPEN_CLIP: Rules = (
     (r"\.ls_([12])\.", r".ls\1."), (r"\.mlp\.c_fc\.", ".mlp.fc1."),
     (r"\.mlp\.c_proj\.", ".mlp.fc2."), *IN_PROJ,
 )  # fmt: skip
+PERCEPTION: Rules = (
+    *OPEN_CLIP, (r"^attn_pool\.probe$", "attn_pool.latent"),
+    (r"^attn_pool\.layernorm\.", "attn_pool.norm."), (r"^attn_pool\.attn\.", "attn_pool."),
+)  # fmt: skip
+AIMV2: Rules = (
+    (r"^preprocessor\.patchifier\.", "patch_embed."), (r"^preprocessor\.pos_embed$", "pos_embed"),
+    (r"^trunk\.blocks\.", "blocks."), (r"^trunk\.post_trunk_norm\.", "norm."),
+    (r"\.norm_([12])\.", r".norm\1."), (r"\.mlp\.fc1\.", ".mlp.fc1_g."),
+    (r"\.mlp\.fc3\.", ".mlp.fc1_x."),
+)  # fmt: skip
 LUCIDRAINS: Rules = (
     (r"^to_patch_embedding\.1\.", "patch_embed.proj."), (r"^pos_embedding$", "pos_embed"),
     (r"^transformer\.norm\.", "norm."), (r"^transformer\.layers\.", "blocks."),
@@ -129,6 +141,11 @@ MMPRETRAIN: Rules = (
     (r"\.attn\.gamma1\.weight$", ".ls1.gamma"), (r"\.ffn\.gamma2\.weight$", ".ls2.gamma"),
 )  # fmt: skip
 PLAIN = {"gelu": "exact", "norm_eps": 1e-6}
+# transforms.py and pe.py of facebookresearch/perception_models.
+PERCEIVED = {
+    "stem_bias": False, "interpolation": "bilinear", "fit": "squash", "crop": 1.0, **INCEPTION,
+    "resampling": "bilinear-unaligned",
+}  # fmt: skip
 # The most particular first. Sources: torchvision's vision_transformer.py; transformer.py of
 # open_clip and model.py of OpenAI's CLIP; vit_pytorch/vit.py; mmpretrain's vision_transformer.py.
 DIALECTS = (
@@ -145,6 +162,10 @@ DIALECTS = (
         words={"pre_logits": "pre_logits.fc"}, sizes=True,
     ),
     Dialect(
+        name="Perception Encoder's names", roots=("conv1.weight",), marks=("attn_pool.probe",),
+        rules=PERCEPTION, facts=PERCEIVED, sizes=True, words={"flat": True, "projection": "proj"},
+    ),
+    Dialect(
         name="open_clip's names", roots=("conv1.weight",),
         marks=("class_embedding", "ln_post.weight"), rules=OPEN_CLIP,
         facts={
@@ -153,6 +174,14 @@ DIALECTS = (
         },
         usual=OPENAI, sizes=True, words={"flat": True, "projection": "proj"},
         beyond={r"attn_pool\..*": "a pool with queries of its own, as in CoCa"},
+    ),
+    Dialect(  # without a pool and a last norm: lang, spatial
+        name="Perception Encoder's names", roots=("conv1.weight",), marks=("ln_pre.weight",),
+        rules=PERCEPTION, facts=PERCEIVED, sizes=True, words={"flat": True},
+    ),
+    Dialect(
+        name="AIMv2's names", roots=("preprocessor.patchifier.proj.weight",), rules=AIMV2,
+        facts={"interpolation": "bicubic", "crop": 1.0, "pool": "mean", **OPENAI}, sizes=True,
     ),
     Dialect(
         name="vit-pytorch's names", roots=("to_patch_embedding.1.weight",),
@@ -241,9 +270,8 @@ def _as_timms(shapes: dict[str, Shape], dialect: Dialect) -> dict[str, Shape]:
     """Return the shapes that timm's tensors of the same meaning have."""
     shapes = dict(shapes)
     if dialect.words.get("flat"):
-        shapes["cls_token"], shapes["pos_embed"] = (
-            (1,) * (3 - len(shapes[name])) + shapes[name] for name in ("cls_token", "pos_embed")
-        )
+        for name in {"cls_token", "pos_embed"} & shapes.keys():
+            shapes[name] = (1,) * (3 - len(shapes[name])) + shapes[name]
     if dialect.words.get("channels_last") and len(shapes["patch_embed.proj.weight"]) == 2:
         width, pixels = shapes["patch_embed.proj.weight"]
         sides = {count: math.isqrt(pixels // count) for count in (3, 1, 4)}

@@ -112,7 +112,11 @@ def _rotary(
         return None
     fields = timm_rotary.rotary_fields(source.path, whole)
     facts.put(Origin.FILE if told else origin, {"positions": "rope", **fields})
-    if origin is Origin.FAMILY and timm_rotary.encoder_of_perception(shapes):
+    if (
+        origin is Origin.FAMILY
+        and timm_rotary.encoder_of_perception(shapes)
+        and fields["rope_grid"]
+    ):
         facts.put(Origin.ASSUMED, {"rope_grid": fields["rope_grid"]})  # its positions' own grid
     return timm_rotary.pairs_of(whole)
 

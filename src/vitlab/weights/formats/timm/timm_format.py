@@ -25,7 +25,7 @@ LEFT_OUT = {
     r"mask_token|masked_embed|decoder.*|projectors\..*": "for pre-training alone",
     r"local_cls_norm\..*": "for small crops in pre-training alone",
     r".*relative_position_index|rope_embed\..*|(.*\.)?rope\.freqs_(cos|sin)": "computed here",
-    r".*\.rope\..*": "computed here",
+    r".*\.rope\..*|freqs_t_[xy]": "computed here",
     r".*num_batches_tracked": "computed here",
     r"lm_head\..*|head\.(mlp|last_layer|prototypes).*": "for pre-training alone",
 }

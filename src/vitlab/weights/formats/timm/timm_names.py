@@ -8,7 +8,16 @@ from typing import Any
 import torch
 
 from vitlab.models.config import ModelConfig, ViTConfig
-from vitlab.weights.formats.entries import Entry, computed, each, halves, layer, same, scaled
+from vitlab.weights.formats.entries import (
+    Entry,
+    computed,
+    each,
+    halves,
+    joined,
+    layer,
+    same,
+    scaled,
+)
 from vitlab.weights.formats.resnet_units import hybrid_parts
 from vitlab.weights.formats.room import cannot
 from vitlab.weights.formats.timm.timm_arguments import NAME
@@ -73,6 +82,8 @@ def names_in(
         own_row=own_row,
         register_rows=register_rows,
         registers=registers,
+        pool_joined="attn_pool.qkv.weight" in shapes,
+        freqs="freqs" if "freqs" in shapes else base.freqs,
         pre_logits="pre_logits.fc" if "pre_logits.fc.weight" in shapes else "",
         qkv=APART if f"{first}attn.q_proj.weight" in shapes else base.qkv,
         biases=next((two for two in NO_KEY_BIAS if _keyless(shapes, first, two)), ()),
@@ -122,7 +133,7 @@ def entries(config: ModelConfig, names: Names) -> list[Entry]:
         ours, theirs = ("head.norm", "fc_norm") if pooled else ("norm", names.norm)
         table += scaled(ours, theirs, config)
     if config.pool == "attention":
-        table += _attention_pool(config)
+        table += _attention_pool(config, names)
     if config.pre_logits:
         table += layer("head.pre_logits", names.pre_logits)
     if config.classes and names.projection:
@@ -200,11 +211,18 @@ def _hybrid(config: ViTConfig) -> list[Entry]:
     return table
 
 
-def _attention_pool(config: ViTConfig) -> list[Entry]:
+def _attention_pool(config: ViTConfig, names: Names) -> list[Entry]:
     ours, theirs = "head.attend", "attn_pool"
-    table = [same(f"{ours}.queries", f"{theirs}.latent")]
-    for part, name in (("q", "q"), ("kv", "kv"), ("project", "proj")):
-        table += layer(f"{ours}.{part}", f"{theirs}.{name}")
+    table = [
+        same(f"{ours}.queries", f"{theirs}.latent"),
+        *layer(f"{ours}.project", f"{theirs}.proj"),
+    ]
+    for part in ("weight", "bias"):
+        both = (f"{ours}.q.{part}", f"{ours}.kv.{part}")
+        if names.pool_joined:
+            table.append(joined(both, f"{theirs}.qkv.{part}", (config.width, 2 * config.width)))
+        else:
+            table += [same(own, own.replace(ours, theirs)) for own in both]
     table += scaled(f"{ours}.norm", f"{theirs}.norm", config)
     table += layer(f"{ours}.mlp.expand", f"{theirs}.mlp.fc1")
     return [*table, *layer(f"{ours}.mlp.contract", f"{theirs}.mlp.fc2")]

@@ -61,7 +61,7 @@ def shown_rotary(shapes: Shapes) -> Arguments:
     separate = f"{first}attn.q_proj.weight" in shapes and f"{first}mlp.fc1_g.weight" in shapes
     fused = f"{first}attn.q_bias" in shapes and "pos_embed" in shapes
     narrow, wide = (shapes.get(f"{first}mlp.{n}.weight", (0, 0)) for n in ("fc2", "fc1"))
-    if "rope.freqs" in shapes:
+    if "rope.freqs" in shapes or "freqs" in shapes:
         return MIXED
     if "pos_embed" in shapes and separate:
         return EVA02
@@ -69,7 +69,8 @@ def shown_rotary(shapes: Shapes) -> Arguments:
         return EVA02
     if encoder_of_perception(shapes):
         token = "cls_token" in shapes
-        side = math.isqrt(shapes["pos_embed"][1] - token)  # its positions are for the same grid
+        side: int | None = math.isqrt(shapes["pos_embed"][1] - token)  # positions of the same grid
+        side = None if "positional_embedding" in shapes else side  # its own code does not scale
         return PE | {"ref_feat_shape": side, "rope_grid_offset": float(token)}
     return {}
 

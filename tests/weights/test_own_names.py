@@ -1,0 +1,128 @@
+"""Perception Encoder, EVA-02, AIMv2 and RoPE-ViT by the names of their authors' own files."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import vitlab
+from weights.test_timm_families import a_model, agree, some_images
+
+# Patterns in timm's names, and the authors' words for them.
+META = (
+    (r"^patch_embed\.proj", "conv1"), (r"^pos_embed$", "positional_embedding"),
+    (r"^cls_token$", "class_embedding"), (r"^norm_pre", "ln_pre"), (r"^norm\.", "ln_post."),
+    (r"^blocks\.", "transformer.resblocks."), (r"\.norm([12])", r".ln_\1"),
+    (r"\.gamma_([12])$", r".ls_\1.gamma"), (r"\.attn\.qkv\.", ".attn.in_proj_"),
+    (r"\.attn\.proj\.", ".attn.out_proj."), (r"mlp\.fc1", "mlp.c_fc"),
+    (r"mlp\.fc2", "mlp.c_proj"), (r"^attn_pool\.latent", "attn_pool.probe"),
+    (r"^attn_pool\.norm", "attn_pool.layernorm"), (r"^attn_pool\.proj", "attn_pool.attn.out_proj"),
+)  # fmt: skip
+BAAI = (
+    (r"mlp\.fc1_g", "mlp.w1"), (r"mlp\.fc1_x", "mlp.w2"), (r"mlp\.fc2", "mlp.w3"),
+    (r"mlp\.norm", "mlp.ffn_ln"), (r"attn\.norm", "attn.inner_attn_ln"),
+    (r"attn\.([qv])_proj\.bias", r"attn.\1_bias"),
+)  # fmt: skip
+APPLE = (
+    (r"^patch_embed\.", "preprocessor.patchifier."), (r"^pos_embed$", "preprocessor.pos_embed"),
+    (r"^blocks\.", "trunk.blocks."), (r"^norm\.", "trunk.post_trunk_norm."),
+    (r"\.norm([12])\.", r".norm_\1."), (r"mlp\.fc1_g", "mlp.fc1"), (r"mlp\.fc1_x", "mlp.fc3"),
+)  # fmt: skip
+
+
+def renamed(model: Any, rules: tuple[tuple[str, str], ...]) -> dict[str, Tensor]:
+    tensors = {}
+    for name, tensor in model.state_dict().items():
+        for pattern, word in rules:
+            name = re.sub(pattern, word, name)
+        tensors[name] = tensor.clone()
+    return tensors
+
+
+def by_meta(model: Any) -> dict[str, Tensor]:
+    tensors = renamed(model, META)
+    tensors = {k: t[0] if k == "positional_embedding" else t for k, t in tensors.items()}
+    if "class_embedding" in tensors:
+        tensors["class_embedding"] = tensors["class_embedding"].flatten()
+    for part in ("weight", "bias"):
+        if f"attn_pool.q.{part}" in tensors:
+            both = [tensors.pop(f"attn_pool.{name}.{part}") for name in ("q", "kv")]
+            tensors[f"attn_pool.attn.in_proj_{part}"] = torch.cat(both)
+    if "head.weight" in tensors:
+        tensors["proj"] = tensors.pop("head.weight").T.contiguous()
+        tensors.pop("head.bias")
+    return tensors
+
+
+PERCEPTION = {
+    "vit_pe_core_tiny_patch16_384": 12, "vit_pe_core_gigantic_patch14_448": 11,
+    "vit_pe_spatial_tiny_patch16_512": 12, "vit_pe_lang_large_patch14_448": 13,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PERCEPTION)
+def test_perception_encoder(name: str, tmp_path: Path) -> None:
+    side = 28 if "patch14" in name else 48
+    heads = {"num_heads": 3} if "patch14" in name else {}
+    other = a_model(name, ref_feat_shape=(side // 14 if "patch14" in name else 3,) * 2, **heads)
+    if getattr(other, "head", None) is not None and hasattr(other.head, "bias"):
+        torch.nn.init.zeros_(other.head.bias)  # its own files have none
+    prefix = "visual." if "core" in name else ""
+    tensors = {prefix + key: tensor for key, tensor in by_meta(other).items()}
+    torch.save(tensors | ({"logit_scale": torch.ones(())} if prefix else {}), tmp_path / "PE.pt")
+    model: Any = vitlab.load(tmp_path / "PE.pt")
+    agree(model, other, some_images(side))
+    config = model.config
+    assert (config.rope_grid, config.fit, config.mean) == (0, "squash", (0.5,) * 3)
+    assert config.rope_offset == float(config.has_token)
+    if config.pool == "attention":
+        assert (config.pool_heads, config.pool_prefix) == (8, config.has_token)
+
+
+def test_perception_encoder_at_another_size_is_as_its_own_code(tmp_path: Path) -> None:
+    """Bilinear positions, and rows and columns that are counted on, not scaled."""
+    name = "vit_pe_core_tiny_patch16_384"
+    other = a_model(name, ref_feat_shape=(3, 3))
+    torch.save(by_meta(other), tmp_path / "PE.pt")
+    wide = a_model(name, img_size=(64, 80), ref_feat_shape=(4, 5))
+    state = dict(other.state_dict())
+    grid = state["pos_embed"][:, 1:].unflatten(1, (3, 3)).permute(0, 3, 1, 2)
+    resized = torch.nn.functional.interpolate(grid, (4, 5), mode="bilinear", align_corners=False)
+    rows = resized.flatten(2).transpose(1, 2)
+    wide.load_state_dict(state | {"pos_embed": torch.cat([state["pos_embed"][:, :1], rows], 1)})
+    images, model = some_images((64, 80)), vitlab.load(tmp_path / "PE.pt", image_size=(64, 80))
+    with torch.inference_mode():
+        torch.testing.assert_close(
+            model.encode(images), wide.forward_features(images), atol=1e-5, rtol=0
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "rules", "prefix", "more"),
+    [
+        ("eva02_base_patch14_448", BAAI, "", {}),
+        ("eva02_base_patch16_clip_224", BAAI, "visual.", {"rope.freqs_cos": (9, 64)}),
+        ("eva02_tiny_patch14_224", BAAI, "", {"blocks.0.attn.rope.freqs_sin": (16, 64)}),
+        ("aimv2_large_patch14_224", APPLE, "", {}),
+    ],
+)
+def test_others(
+    name: str, rules: Any, prefix: str, more: dict[str, tuple[int, int]], tmp_path: Path
+) -> None:
+    other = a_model(name)
+    tensors = renamed(other, rules) | {key: torch.zeros(shape) for key, shape in more.items()}
+    torch.save({prefix + key: tensor for key, tensor in tensors.items()}, tmp_path / "own.pt")
+    size = other.patch_embed.img_size
+    agree(vitlab.load(tmp_path / "own.pt", image_size=size), other, some_images(size))
+
+
+def test_frequencies_of_rope_vit_side_by_side(tmp_path: Path) -> None:
+    other = a_model("vit_small_patch16_rope_mixed_224")
+    tensors = dict(other.state_dict())
+    tensors["freqs"] = tensors.pop("rope.freqs").flatten(2)
+    tensors |= {"freqs_t_x": torch.zeros(9), "freqs_t_y": torch.zeros(9)}
+    torch.save({"model": tensors}, tmp_path / "rope_mixed.pth")
+    agree(vitlab.load(tmp_path / "rope_mixed.pth", image_size=48), other, some_images(48))

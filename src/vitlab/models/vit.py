@@ -63,6 +63,8 @@ class VisionTransformer(Model):
         )
         self.class_layers = ClassLayers(config) if config.class_blocks else None
         self.norm = self._norm(config.norm_at == "tokens")
+        if config.last_norm_eps and isinstance(self.norm, NORMS):
+            self.norm.eps = config.last_norm_eps
         self.neck = Neck(config) if config.neck else None
         self.head = Head(config)
 

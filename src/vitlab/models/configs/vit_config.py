@@ -202,6 +202,12 @@ class ViTConfig(ModelConfig):
         "exact", "GELU: exact (erf), Google's tanh form, or CLIP's x * sigmoid(1.702 x)"
     )
     norm_eps: float = option(1e-6, "epsilon of every norm", above(0))
+    last_norm_eps: float = option(
+        0.0,
+        "epsilon of the norm on all tokens at the end, if it is another one (0: norm_eps)",
+        at_least(0),
+        only=when("norm_at", "tokens"),
+    )
     rope_kind: Literal["image", "grid", "mixed"] = option(
         "image",
         "what rotary positions turn by: coordinates from -1 to 1 over the image (DINOv3), numbers "

@@ -52,6 +52,12 @@ FORMATS = (
     Format("delta", "a delta (Delta.save)", "delta_file", exported=False),
     Format("vitlab", "a folder of ViTLab", "own", lossless=True),
     Format(
+        "sam",
+        "the image encoder of Segment Anything (Meta, EfficientSAM, timm, transformers)",
+        "encoders.sam_encoder",
+        exported=False,
+    ),
+    Format(
         "transformers",
         "a folder of Hugging Face transformers (ViT, DeiT, BEiT, DINO, CLIP, SigLIP)",
         "transformers.transformers_format",

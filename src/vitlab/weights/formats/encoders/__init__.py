@@ -1,0 +1,1 @@
+"""Image encoders of other repositories, a file each, and families that our model is not."""

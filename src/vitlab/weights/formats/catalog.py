@@ -62,6 +62,7 @@ FORMATS = (
         "a folder of Hugging Face transformers (ViT, DeiT, BEiT, DINO, CLIP, SigLIP)",
         "transformers.transformers_format",
     ),
+    Format("unsupported", "", "encoders.unsupported", exported=False),  # says what it is
     Format(
         "timm",
         "a folder of timm, or a paper's own .pth (DeiT, MAE, DINO, BEiT)",
@@ -83,7 +84,7 @@ def export_help() -> str:
 
 def supported() -> str:
     """Return what can be loaded, in one phrase."""
-    return "; ".join(each.help for each in FORMATS)
+    return "; ".join(each.help for each in FORMATS if each.help)
 
 
 def format_named(name: str) -> Format:

@@ -53,8 +53,8 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     left_out |= {f"(?!{re.escape(root)}).*": "not of the image encoder"} if root else {}
     if efficient:  # its images are squashed, and bigger than its positions were made for
         free = hints.image_size is None and RELEASED_AT % config.patch == 0
-        size, notes = RELEASED_AT if free else None, ()
-        return Reading(EFFICIENT, config, table, left_out, facts.origins, notes, image_size=size)
+        size = RELEASED_AT if free else None
+        return Reading(EFFICIENT, config, table, left_out, facts.origins, image_size=size)
     notes = () if stated.fitted else (SCALED,)
     return Reading(stated.label, config, table, left_out, facts.origins, notes)
 

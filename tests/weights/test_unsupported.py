@@ -1,0 +1,90 @@
+"""Models that ours is not: each is told by its tensors, and no Vision Transformer is mistaken."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tests.oracles import peers
+
+import vitlab
+from vitlab.errors import WeightsError
+from vitlab.weights.formats.encoders.unsupported import reads
+from vitlab.weights.formats.room import Hints
+from vitlab.weights.source import Source
+
+FAMILIES = {
+    "swin_tiny_patch4_window7_224": "a Swin Transformer",
+    "swinv2_tiny_window8_256": "a Swin Transformer",
+    "hiera_tiny_224": "Hiera",
+    "sam2_hiera_tiny": "the Hiera of SAM 2",
+    "xcit_nano_12_p16_224": "XCiT",
+    "davit_tiny": "DaViT",
+    "convnext_atto": "ConvNeXt",
+    "mvitv2_tiny": "MViT",
+    "pvt_v2_b0": "PVT, Twins or Segformer",
+    "twins_svt_small": "PVT, Twins or Segformer",
+    "levit_128": "LeViT",
+    "mixer_s16_224": "an MLP-Mixer",
+    "volo_d1_224": "VOLO",
+    "pit_ti_224": "PiT",
+    "convit_tiny": "ConViT",
+    "resnet18": "a ResNet of torchvision or timm",
+    "mobilenetv3_small_050": "a convolutional network",
+    "edgenext_xx_small": "ConvNeXt or its like",
+    "efficientvit_b0": "a network in stages",
+}
+OURS = (
+    "vit_tiny_patch16_224", "vit_tiny_r_s16_p8_224", "vit_small_patch16_18x2_224",
+    "deit3_small_patch16_224", "deit_tiny_distilled_patch16_224", "beitv2_base_patch16_224",
+    "eva02_tiny_patch14_224", "vit_small_patch16_dinov3", "vit_base_patch16_siglip_224",
+    "vit_pe_core_tiny_patch16_384", "cait_xxs24_224", "samvit_base_patch16_224",
+)  # fmt: skip
+
+
+def source_of(name: str) -> Source:
+    with torch.device("meta"):
+        state = peers.timm().create_model(name).state_dict()
+    shapes = {f"module.{key}": tuple(tensor.shape) for key, tensor in state.items()}
+    return Source(Path("model.pth"), "pickle", shapes, lambda key: torch.zeros(0))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_is_told_by_its_tensors(name: str) -> None:
+    with pytest.raises(WeightsError) as caught:
+        reads(source_of(name), Hints())
+    line = str(caught.value)
+    assert line.startswith(f"model.pth is {FAMILIES[name]}")
+    assert "(tensor module." in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_no_vision_transformer_is_mistaken(name: str) -> None:
+    assert reads(source_of(name), Hints()) is None
+
+
+def test_load_says_so_whatever_the_file_is_called(tmp_path: Path) -> None:
+    tensors = {
+        "patch_embed.proj.weight": torch.zeros(8, 3, 4, 4),
+        "layers.0.blocks.0.attn.relative_position_bias_table": torch.zeros(9, 1),
+    }
+    save_file(tensors, tmp_path / "vit_base_patch16_224.safetensors")
+    with pytest.raises(WeightsError, match=r"is a Swin Transformer .* shifted windows and stages"):
+        vitlab.load(tmp_path / "vit_base_patch16_224.safetensors")
+    save_file({"w": torch.zeros(1)}, tmp_path / "w.safetensors")
+    with pytest.raises(WeightsError, match=r"unsupported weight format .tensors w, ….; supported"):
+        vitlab.load(tmp_path / "w.safetensors")
+
+
+def test_video_has_a_kernel_with_a_length_in_time(tmp_path: Path) -> None:
+    """Meta's V-JEPA 2: an encoder and a predictor in one file."""
+    tensors = {
+        "encoder.module.backbone.patch_embed.proj.weight": torch.zeros(8, 3, 2, 4, 4),
+        "encoder.module.backbone.blocks.0.norm1.weight": torch.zeros(8),
+    }
+    torch.save(tensors, tmp_path / "vitl.pt")
+    with pytest.raises(
+        WeightsError, match=r"is V-JEPA 2, VideoMAE .* patches with a length in tim"
+    ):
+        vitlab.load(tmp_path / "vitl.pt")

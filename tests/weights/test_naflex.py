@@ -1,0 +1,89 @@
+"""SigLIP 2 NaFlex: images of their own aspect ratio, from the file to the features."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitlab
+from conftest import photo
+from oracles import peers
+from vitlab.data.augment.augment import normalize
+from vitlab.data.labels import SingleLabels
+from vitlab.data.loading.batches import EvaluationBatches
+from vitlab.data.sources.filenames import Names
+from vitlab.data.sources.folders import Files
+from vitlab.models.packed import Packed
+
+SHAPES = [(60, 80), (80, 40), (128, 18), (32, 32), (26, 114), (60, 80)]
+SMALL = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48,
+    "patch_size": 8, "num_patches": 16,
+}  # fmt: skip
+
+
+def pictures(folder: Path) -> list[str]:
+    folder.mkdir()
+    paths = []
+    for number, (rows, columns) in enumerate(SHAPES):
+        photo(number, rows, columns).save(folder / f"{number}.png")
+        paths.append(str(folder / f"{number}.png"))
+    return paths
+
+
+def saved(folder: Path, classes: int = 0) -> torch.nn.Module:
+    """A random model of transformers, and the processor beside it."""
+    transformers = peers.transformers()
+    torch.manual_seed(0)
+    if classes:
+        config = transformers.Siglip2Config(vision_config=SMALL, num_labels=classes)
+        model = transformers.Siglip2ForImageClassification(config)
+    else:
+        model = transformers.Siglip2VisionModel(transformers.Siglip2VisionConfig(**SMALL))
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.2)
+    model.eval().save_pretrained(folder)
+    prepared = {
+        "image_processor_type": "Siglip2ImageProcessor", "patch_size": 8, "max_num_patches": 20,
+        "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 2,
+    }  # fmt: skip
+    (folder / "preprocessor_config.json").write_text(json.dumps(prepared))
+    return model
+
+
+@pytest.mark.parametrize("classes", [0, 5])
+def test_features_are_those_of_transformers_with_its_mask(tmp_path: Path, classes: int) -> None:
+    from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
+
+    theirs, paths = saved(tmp_path / "model", classes), pictures(tmp_path / "images")
+    images = [np.array(Image.open(path)) for path in paths]
+    found = Siglip2ImageProcessorPil(patch_size=8, max_num_patches=20)(images, return_tensors="pt")
+    with torch.inference_mode():
+        out = theirs(**found)
+        want = out.logits if classes else out.pooler_output
+    ours = vitlab.load(tmp_path / "model")
+    config = ours.config
+    assert (config.fit, config.tokens, config.image_size) == ("native", 20, 32)
+    labels = SingleLabels.blank(len(paths), 2)
+    source = Files(Path(), Names.of(paths), labels, ("a", "b"))
+    batch = EvaluationBatches(source, config, len(paths))[0]
+    assert isinstance(batch.images, Packed)
+    assert [list(grid) for grid in batch.images.grids] == found["spatial_shapes"].tolist()
+    with torch.inference_mode():
+        packed = normalize(batch.images, config.mean, config.std)
+        got = ours(packed) if classes else ours.features(packed)
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-5 * float(want.abs().max()))
+
+
+def test_other_tools_are_told_of_native_sizes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = vitlab.create("ViT-Ti/16", 3, 32, depth=1, fit="native", tokens=9)
+    for format in ("timm", "transformers"):
+        caplog.clear()
+        vitlab.save(model, tmp_path / format, to=format)
+        assert f"{format} cannot represent fit='native', tokens=9" in caplog.text
+    assert vitlab.load(vitlab.save(model, tmp_path / "own")).config.tokens == 9

@@ -16,6 +16,7 @@ from huggingface_hub import ModelCard, constants
 
 import vitlab
 from oracles.hub import Hub, running_hub
+from vitlab.errors import HubError
 from vitlab.files import sha256
 from vitlab.weights.hub import describe, fetch, is_hub_name
 from vitlab.weights.publishing.card import card
@@ -134,11 +135,25 @@ def test_only_what_a_model_needs_is_downloaded(hub: Hub, tmp_path: Path) -> None
         (("model.safetensors.index.json", "model-00001-of-00001.safetensors", "x.safetensors"),
          ("model.safetensors.index.json", "model-00001-of-00001.safetensors")),
         (("model.safetensors",), ("model.safetensors",)),
+        (("pytorch_model.bin.index.json", "pytorch_model-00001-of-00001.bin", "x.pth"),
+         ("pytorch_model.bin.index.json", "pytorch_model-00001-of-00001.bin")),
+        (("open_clip_config.json", "open_clip_pytorch_model.bin", "x.pt"),
+         ("open_clip_config.json", "open_clip_pytorch_model.bin")),
+        (("README.md", "vit_tiny.pth", "training_args.bin", "code.py"),
+         ("README.md", "vit_tiny.pth")),
+        (("config.json", "flax_model.msgpack"), ("config.json", "flax_model.msgpack")),
     ],
 )  # fmt: skip
 def test_one_set_of_weights(hub: Hub, names: tuple[str, ...], wanted: tuple[str, ...]) -> None:
     hub.add(NAME, {name: name.encode() for name in names})
     assert {file.name for file in fetch(NAME).iterdir()} == set(wanted)
+
+
+def test_several_files_under_names_of_their_own_are_listed(hub: Hub) -> None:
+    hub.add(NAME, {"a.pth": b"x", "b.pth": b"y"})
+    expected = r"me/pets on the Hub has several files of weights \(a.pth, b.pth\): download one"
+    with pytest.raises(HubError, match=expected):
+        fetch(NAME)
 
 
 def test_every_file_and_the_commit_are_described(hub: Hub, tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from vitlab.files import sha256
 from vitlab.weights.sharded import (
     CONFIG,
     INDEX,
+    OPEN_CLIP,
     PICKLED,
+    PICKLED_INDEX,
     PREPROCESSOR,
     PROCESSOR,
     TENSORS,
@@ -21,11 +23,25 @@ from vitlab.weights.sharded import (
 )
 
 CARD = "README.md"
-DOWNLOADED = (CONFIG, PREPROCESSOR, PROCESSOR, CARD, INDEX, PICKLED, "*.safetensors")
+EXPLAINING = (CONFIG, PREPROCESSOR, PROCESSOR, OPEN_CLIP, CARD)
+# Files of weights: one set of them is downloaded, the first that a repository has. The last are
+# somebody's own names, of which there must be one.
+SETS = (
+    (TENSORS,), (INDEX, "model-*-of-*.safetensors"), ("*.safetensors",), (PICKLED,),
+    (PICKLED_INDEX, "pytorch_model-*-of-*.bin"), ("open_clip_pytorch_model.bin",),
+    ("*.npz", "*.pth", "*.pt", "*.ckpt", "*.pth.tar", "*.bin", "flax_model.msgpack"),
+)  # fmt: skip
+DOWNLOADED = (*EXPLAINING, *(pattern for patterns in SETS for pattern in patterns))
+OF_TRAINING = (
+    "training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.bin", "scheduler.pt",
+    "rng_state.pth",
+)  # fmt: skip
 TIMEOUT = 10.0  # seconds until the Hub counts as unreachable
 UNREACHABLE = "the Hub cannot be reached"
 PREFIXES = ("hf-hub:", "hf://")
-FILES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".json", ".toml")  # endings of local files
+FILES = (  # endings of local files
+    ".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".tar", ".msgpack", ".json", ".toml",
+)  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
 _REVISION = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -131,10 +147,10 @@ def fetch(name: str, revision: str | None = None) -> Path:
     label = repo if revision is None else f"{repo} at {revision}"
     try:
         info = HfApi().model_info(repo, revision=revision, timeout=TIMEOUT)
-        wanted = _wanted(file.rfilename for file in info.siblings or ())
+        wanted = _wanted(repo, (file.rfilename for file in info.siblings or ()))
         if not wanted:
             raise HubError(
-                f"{repo} on the Hub has no supported weights (.safetensors or {PICKLED})"
+                f"{repo} on the Hub has no supported weights (.safetensors, {PICKLED}, …)"
             )
         return Path(snapshot_download(repo, revision=revision, allow_patterns=wanted))
     except (HubError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
@@ -166,28 +182,38 @@ def describe(folder: Path) -> dict[str, Any]:
 
 
 def _is_downloaded(name: str) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in DOWNLOADED)
+    return _fits(name, DOWNLOADED)
 
 
-def _wanted(names: Iterable[str]) -> list[str]:
-    """The files of a repository to download: one set of weights, and what explains it."""
+def _fits(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _wanted(repo: str, names: Iterable[str]) -> list[str]:
+    """The files of a repository to download: one set of weights, and what explains it.
+
+    Raises:
+        HubError: it has several files of weights under names of its own.
+    """
     top = {name for name in names if "/" not in name and _is_downloaded(name)}
-    shards = {name for name in top if re.fullmatch(r"model-\d+-of-\d+\.safetensors", name)}
-    tensors = {name for name in top if name.endswith(".safetensors")}
-    weights = next(
-        filter(
-            None, (top & {TENSORS}, shards and top & {INDEX} | shards, tensors, top & {PICKLED})
-        ),
-        set(),
-    )
-    return sorted(top & {CONFIG, PREPROCESSOR, PROCESSOR, CARD} | weights) if weights else []
+    for patterns in SETS:
+        weights = {name for name in top if _fits(name, patterns) and name not in OF_TRAINING}
+        indexed = not patterns[0].endswith(".json") or (patterns[0] in top and len(weights) > 1)
+        if weights and indexed:
+            if patterns == SETS[-1] and len(weights) > 1:
+                raise HubError(
+                    f"{repo} on the Hub has several files of weights "
+                    f"({', '.join(sorted(weights))}): download one and give its path"
+                )
+            return sorted(top & set(EXPLAINING) | weights)
+    return []
 
 
 def _cached(repo: str, revision: str | None) -> Path | None:
     """The folder of a revision in the local cache, if its weights are all there."""
     from huggingface_hub import try_to_load_from_cache
 
-    for name in (CONFIG, TENSORS, INDEX, PICKLED):
+    for name in (CONFIG, TENSORS, INDEX, PICKLED, PICKLED_INDEX, OPEN_CLIP, CARD):
         file = try_to_load_from_cache(repo, name, revision=revision)
         if isinstance(file, str):
             folder = Path(file).parent
@@ -196,12 +222,16 @@ def _cached(repo: str, revision: str | None) -> Path | None:
 
 
 def _complete(folder: Path) -> bool:
-    if (folder / TENSORS).is_file() or not (folder / INDEX).is_file():
-        return any(each.name.endswith((".safetensors", PICKLED)) for each in folder.iterdir())
-    try:
-        return all((folder / name).is_file() for name in read_index(folder / INDEX).values())
-    except WeightsError:
-        return False
+    for single, index in ((TENSORS, INDEX), (PICKLED, PICKLED_INDEX)):
+        if (folder / index).is_file() and not (folder / single).is_file():
+            try:
+                return all(
+                    (folder / name).is_file() for name in read_index(folder / index).values()
+                )
+            except WeightsError:
+                return False
+    weights = [name for names in SETS for name in names if not name.endswith(".json")]
+    return any(_fits(each.name, weights) for each in folder.iterdir())
 
 
 def _refused(error: Exception, doing: str) -> HubError | DiskError:

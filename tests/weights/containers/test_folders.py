@@ -76,6 +76,20 @@ def test_several_files_are_listed(tensors: Tensors, tmp_path: Path) -> None:
     assert holds(open_source(Path(advised)), tensors)
 
 
+def test_one_model_in_two_kinds_of_file(tensors: Tensors, tmp_path: Path) -> None:
+    write({"wrong": torch.zeros(2)}, tmp_path / "vit.pth")
+    write(tensors, tmp_path / "vit.safetensors")
+    assert holds(open_source(tmp_path), tensors)
+
+
+def test_a_folder_of_folders(tensors: Tensors, tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    write(tensors, tmp_path / "run" / "checkpoints" / "epoch=1.ckpt")
+    with pytest.raises(WeightsError, match=r"no weights itself, but \S*checkpoints does: give"):
+        open_source(tmp_path / "run")
+    assert holds(open_source(tmp_path / "run" / "checkpoints"), tensors)
+
+
 def sharded(tensors: Tensors, folder: Path) -> tuple[list[str], dict[str, Any]]:
     """Pickles in two files, as transformers wrote them."""
     names = sorted(tensors)

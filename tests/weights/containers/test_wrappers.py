@@ -143,6 +143,19 @@ def test_several_models_are_told_and_chosen(
     assert any("several models" in note for note in load_check(file).notes)
 
 
+def test_a_checkpoint_of_i_jepa(tensors: Tensors, tmp_path: Path) -> None:
+    """Its predictor has blocks as well, but no patches."""
+    predictor = {f"module.predictor_{n}": t for n, t in tensors.items() if "patch" not in n}
+    content = {
+        "encoder": prefixed(changed(tensors), "module."), "predictor": predictor,
+        "opt": optimizer_of(tensors), "scaler": None,
+        "target_encoder": prefixed(tensors, "module."), "epoch": 300, "lr": 1e-3,
+    }  # fmt: skip
+    source = open_source(saved(content, tmp_path / "IN1K-vit.h.14-300e.pth.tar"))
+    assert holds(source, tensors)
+    assert source.parts == ("target_encoder", "encoder")
+
+
 @pytest.mark.parametrize(
     ("prefixes", "read"),
     [

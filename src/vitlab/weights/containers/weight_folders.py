@@ -30,6 +30,7 @@ WHOLE = (
     TENSORS, PICKLED, "open_clip_model.safetensors", "open_clip_pytorch_model.bin",
     "pytorch_model_fsdp.bin", "flax_model.msgpack",
 )  # fmt: skip
+# Ends of other names, those that are preferred first.
 ENDINGS = (
     ".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".pth.tar", ".pt.tar", ".msgpack",
 )  # fmt: skip
@@ -66,20 +67,28 @@ def read_folder(path: Path, read_file: Reader) -> Content:
         if (path / name).is_file():
             return read_file(path / name)
     files = [file for file in sorted(path.iterdir()) if _is_weights(file)]
-    if len(files) == 1:
-        return read_file(files[0])
+    if len({_stem(file) for file in files}) == 1:  # one model, perhaps in two kinds of file
+        return read_file(min(files, key=lambda file: ENDINGS.index(_ending(file))))
+    raise _unclear(path, files)
+
+
+def _unclear(path: Path, files: list[Path]) -> WeightsError:
+    """The error of a folder in which no file of weights, or more than one, may be meant."""
     if files:
         names = ", ".join(file.name for file in files[:SHOWN])
         more = f" and {len(files) - SHOWN} more" if len(files) > SHOWN else ""
-        raise WeightsError(
+        return WeightsError(
             f"{path} contains several files of weights ({names}{more}): give the path of one, "
             f"{files[0]} for example"
         )
     if why := folder_reason(path):
-        raise WeightsError(f"{path} {why}")
+        return WeightsError(f"{path} {why}")
+    inside = [each for each in sorted(path.iterdir()) if each.is_dir() and _has_weights(each)]
+    if inside:
+        return WeightsError(f"{path} contains no weights itself, but {inside[0]} does: give that")
     if (path / CONFIG).is_file():
-        raise WeightsError(f"{path} has a {CONFIG}, but {TENSORS} is missing")
-    raise WeightsError(
+        return WeightsError(f"{path} has a {CONFIG}, but {TENSORS} is missing")
+    return WeightsError(
         f"{path} contains no model: give a finished run, a saved folder or a weights file"
     )
 
@@ -125,9 +134,20 @@ def _pickled_shards(path: Path, read_file: Reader) -> Content:
 
 
 def _is_weights(file: Path) -> bool:
-    return (
-        file.is_file() and file.name.endswith(ENDINGS) and not file.name.lower().startswith(STATE)
-    )
+    state = file.name.lower().startswith(STATE)
+    return not state and file.name.endswith(ENDINGS) and file.is_file()
+
+
+def _has_weights(folder: Path) -> bool:
+    return (folder / METADATA).is_file() or any(map(_is_weights, folder.iterdir()))
+
+
+def _ending(file: Path) -> str:
+    return next(ending for ending in ENDINGS if file.name.endswith(ending))
+
+
+def _stem(file: Path) -> str:
+    return file.name.removesuffix(_ending(file))
 
 
 def _json(file: Path) -> dict[str, Any]:

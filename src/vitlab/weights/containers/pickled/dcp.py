@@ -18,6 +18,7 @@ from torch import Tensor
 from vitlab.errors import WeightsError
 from vitlab.weights.containers.contents import Content, Stored
 from vitlab.weights.containers.pickled.inert import Global, Made, described
+from vitlab.weights.containers.pickled.pickles import restricted
 from vitlab.weights.sharded import HEADER, MOST
 from vitlab.weights.source import Shape, readable
 
@@ -145,7 +146,7 @@ def _numbers(shape: Shape, dtype: torch.dtype, chunks: tuple[Chunk, ...]) -> Ten
         with chunk.file.open("rb") as stream:
             stream.seek(chunk.start)
             raw = io.BytesIO(stream.read(chunk.length))
-        part = torch.load(raw, map_location="cpu", weights_only=True)
+        part = restricted(chunk.file, raw)
         if not isinstance(part, Tensor) or tuple(part.shape) != chunk.shape or part.dtype != dtype:
             raise WeightsError(f"{chunk.file}: the part at {chunk.start} is another one")
         place = tuple(slice(o, o + n) for o, n in zip(chunk.offsets, chunk.shape, strict=True))

@@ -1,10 +1,11 @@
 """Files of `torch.save`, by PyTorch's restricted reader and the reviewed list of `allowed.py`."""
 
 import re
+import threading
 import warnings
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -12,6 +13,7 @@ from vitlab.errors import WeightsError
 from vitlab.weights.containers.contents import Content, Plain
 from vitlab.weights.containers.pickled.allowed import ALLOWED
 
+ONE_AT_A_TIME = threading.Lock()  # the list is PyTorch's own, for all threads
 PROTOCOLS = "Unsupported operand"  # of a pickle that PyTorch's restricted reader cannot read
 
 
@@ -24,18 +26,36 @@ def read_pickle(path: Path) -> Content:
     lazily = zipfile.is_zipfile(path)
     if lazily:
         check_archive(path)
-    with torch.serialization.safe_globals(list(ALLOWED)), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=lazily)
-        except Exception as error:  # the reader leaks exceptions of every type
-            raise WeightsError(f"{path} {_reason(path, error)}") from error
+    content = restricted(path, path, lazily)
     found = Plain(path).of(content)
     if not isinstance(found, dict):
         raise WeightsError(
             f"{path} contains a {type(content).__name__}, not a dictionary of tensors"
         )
     return Content("pickle", found)
+
+
+def restricted(path: Path, stream: Path | IO[bytes], lazily: bool = False) -> Any:
+    """Return what PyTorch's restricted reader makes of a pickle, with what `ALLOWED` adds.
+
+    Args:
+        path: for messages
+        stream: the file, or a part of it
+        lazily: tensors stay on the disk
+
+    Raises:
+        WeightsError: it is damaged, or holds an object that is not on the list.
+    """
+    with (
+        ONE_AT_A_TIME,
+        torch.serialization.safe_globals(list(ALLOWED)),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        try:
+            return torch.load(stream, map_location="cpu", weights_only=True, mmap=lazily)
+        except Exception as error:  # the reader leaks exceptions of every type
+            raise WeightsError(f"{path} {_reason(path, error)}") from error
 
 
 def check_archive(path: Path) -> None:

@@ -265,6 +265,49 @@ def test_towers_of_other_models(kind: str, tmp_path: Path) -> None:
         close(vitlab.load(tmp_path)(some_images()), getattr(want, "pooler_output", want))
 
 
+def test_image_models_inside_of_larger_ones(tmp_path: Path) -> None:
+    """A language model that sees, a reader, a depth estimator: their encoder is read."""
+    transformers = peers.transformers()
+    text = transformers.LlamaConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        vocab_size=9, num_key_value_heads=2,
+    )  # fmt: skip
+    vision = transformers.SiglipVisionConfig(**SMALL)
+    llava = transformers.LlavaConfig(vision_config=vision, text_config=text)
+    reader = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(
+        transformers.ViTConfig(**SMALL),
+        transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=9, n_positions=8,
+                                add_cross_attention=True, bos_token_id=1, eos_token_id=2),
+    )  # fmt: skip
+    stages = {"out_indices": [1], "reshape_hidden_states": False, "intermediate_size": 1}
+    depth = transformers.DepthAnythingConfig(
+        backbone_config=transformers.Dinov2Config(**SMALL | stages), patch_size=8,
+        reassemble_hidden_size=32, neck_hidden_sizes=[8] * 4, fusion_hidden_size=8,
+    )  # fmt: skip
+    models = {
+        "llava": (transformers.LlavaForConditionalGeneration(llava), "model.vision_tower"),
+        "reader": (transformers.VisionEncoderDecoderModel(reader), "encoder"),
+        "depth": (transformers.DepthAnythingForDepthEstimation(depth), "backbone"),
+    }
+    for name, (whole, place) in models.items():
+        randomized(whole).save_pretrained(tmp_path / name)
+        inner = whole.get_submodule(place)
+        with torch.inference_mode():
+            want = inner(some_images())
+            last = want.feature_maps[-1] if name == "depth" else want.last_hidden_state
+            close(vitlab.load(tmp_path / name).encode(some_images()), last)
+
+
+@pytest.mark.parametrize("normed", [True, False])
+def test_a_backbone_gives_the_last_stage(normed: bool, tmp_path: Path) -> None:
+    choices = {"out_indices": [1], "reshape_hidden_states": False, "apply_layernorm": normed}
+    other = made("Dinov2Backbone", **choices)
+    other.save_pretrained(tmp_path)
+    with torch.inference_mode():
+        want = other(some_images()).feature_maps[-1]
+        close(vitlab.load(tmp_path).encode(some_images()), want)
+
+
 def patches_of(images: Tensor) -> dict[str, Tensor]:
     """What SigLIP 2 takes: patches in which channels come last, and their places."""
     count = images.shape[-1] // 8

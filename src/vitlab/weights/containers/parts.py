@@ -57,19 +57,23 @@ class Part:
     stored: dict[str, str]
 
 
-def chosen(path: Path, root: Mapping[str, Any], wanted: str) -> tuple[Part, list[str]]:
+def chosen(
+    path: Path, root: Mapping[str, Any], wanted: str, explained: bool = False
+) -> tuple[Part, list[str]]:
     """Return the model to read, and the names of all, its own first.
 
     Args:
         path: for messages
         root: content of a container
         wanted: the user's choice: the name of a part, or a word of it that no other has
+        explained: a configuration beside it says which tensors are of the model
 
     Raises:
         WeightsError: there is no model, or several and nothing says which to read.
     """
     found = _unwrapped(root) or _any_tensors(root)
-    parts = [part for wrapper, tensors in found for part in _split(wrapper, tensors)]
+    together = explained and not wanted
+    parts = [part for wrapper, tensors in found for part in _split(wrapper, tensors, together)]
     if not parts:
         raise WeightsError(f"{path} contains no tensors; its entries are {_listed(root)}")
     names = [part.name for part in parts]
@@ -112,11 +116,13 @@ def _dictionaries(
             yield from _dictionaries(value, (*place, key))
 
 
-def _split(wrapper: tuple[str, ...], tensors: dict[str, Stored]) -> list[Part]:
+def _split(
+    wrapper: tuple[str, ...], tensors: dict[str, Stored], together: bool = False
+) -> list[Part]:
     """The models of one dictionary, which is one unless two prefixes have the same layers."""
     stored = without_engines(list(tensors))
     place = ".".join(wrapper)
-    prefixes = _twins(stored, tensors)
+    prefixes = [] if together else _twins(stored, tensors)
     if not prefixes:
         return [Part(place, wrapper, tensors, stored)]
     parts = []

@@ -24,6 +24,9 @@ KINDS = {
     r"dpt|depth_anything|vision-encoder-decoder|detr|yolos|blip.*": "more than an image encoder",
 }  # fmt: skip
 
+# Where config.json has that of the image model, if there are several or more than that.
+NESTED = ("vision_config", "encoder", "backbone_config")
+
 
 @dataclass(frozen=True)
 class Backbone:
@@ -61,11 +64,13 @@ def backbone_of(source: Source) -> Backbone:
     top = source.config
     content, model_type = top, str(top["model_type"])
     projection = top.get("projection_dim")
-    if tower := isinstance(top.get("vision_config"), dict):
-        content = top["vision_config"]
+    tower = next((key for key in NESTED if isinstance(top.get(key), dict)), "")
+    if tower:
+        content = top[tower]
         model_type = str(content.get("model_type", f"{model_type}_vision_model"))
-        if isinstance(others := top.get("vision_config_dict"), dict) and model_type in DEFAULTS:
-            content = content | DEFAULTS[model_type] | others  # as transformers reads old files
+    others = top.get("vision_config_dict")
+    if tower == "vision_config" and isinstance(others, dict) and model_type in DEFAULTS:
+        content = content | DEFAULTS[model_type] | others  # as transformers reads old files
     if model_type not in FAMILIES:
         kind = next((kind for p, kind in KINDS.items() if re.fullmatch(p, model_type)), "")
         raise WeightsError(
@@ -81,7 +86,7 @@ def backbone_of(source: Source) -> Backbone:
         prefix,
         _named(source, family, prefix),
         usual if projection is None else projection,
-        tower,
+        bool(tower),
     )
 
 
@@ -98,9 +103,8 @@ def _named(source: Source, family: Family, prefix: str) -> dict[str, str]:
     whole = prefix.removesuffix("vision_model.")
     inside = {n.removeprefix(prefix): n for n in source.shapes if n.startswith(prefix)}
     outside = {n.removeprefix(whole): n for n in source.shapes if not n.startswith(prefix)}
-    if not any(
-        re.search(r"(layers?|blocks)\.0\.", name) for name in inside
-    ):  # MSN's blocks can be beside the rest
+    if not any(re.search(r"(layers?|blocks)\.0\.", name) for name in inside):
+        # The blocks of MSN's classifier can be beside its other tensors.
         inside |= {name: n for name, n in outside.items() if name.startswith("encoder.")}
     named = {}
     for name, stored in inside.items():

@@ -72,6 +72,8 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     stated = Stated(content, shapes, architecture, classifies, found.projection)
     facts = read_fields(family, stated, found.content)
     facts.origins["pool"] = _pool_origin(source.config, architecture)
+    if architecture.endswith("Backbone") and found.content.get("apply_layernorm") is False:
+        facts.put(Origin.FILE, {"norm_at": "none"})
     prepared = read_processor(source.preprocessor, family)
     facts.values |= prepared.facts.values
     facts.origins |= prepared.facts.origins
@@ -184,7 +186,7 @@ def _left_out(config: ViTConfig, found: Backbone, stated: Stated) -> dict[str, s
     if config.classes and not config.pre_logits:
         left_out[prefix + r"pooler\.dense\..*"] = "not used by the classifier"
     if config.norm_at == "none":
-        left_out[prefix + re.escape(family.norm) + r"\..*"] = "not used by the classifier"
+        left_out[prefix + re.escape(family.norm) + r"\..*"] = "not used by this class"
     if stated.classifies and "head.probe" in found.names:
         left_out[prefix + r"head\..*"] = "attention pooling, which the classifier does not use"
     if 0 in stated.shapes.get(family.registers, ()):

@@ -96,7 +96,7 @@ FULL = {
     "CLIPVisionModelWithProjection": {"projection_dim": 6}, "SiglipVisionModel": {},
     "Siglip2VisionModel": {"num_patches": 16}, "Tipsv2VisionModel": {},
     "MetaClip2VisionModel": {}, "ChineseCLIPVisionModel": {}, "AltCLIPVisionModel": {},
-    "CLIPSegVisionModel": {},
+    "CLIPSegVisionModel": {}, "Aimv2VisionModel": {"use_head": False},
 }  # fmt: skip
 OTHER = {  # values that differ from those of the models above
     "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 40,
@@ -104,7 +104,7 @@ OTHER = {  # values that differ from those of the models above
     "layer_norm_eps": 1e-3, "mlp_ratio": 3, "pooler_output_size": 8, "pooler_act": "relu",
     "projection_dim": 7, "num_patches": 25, "num_register_tokens": 3, "rope_theta": 50.0,
     "rope_parameters": {"rope_theta": 10.0}, "layer_scale_init_value": 0.0,
-    "layerscale_value": 0.5,
+    "layerscale_value": 0.5, "rms_norm_eps": 1e-3,
 }  # fmt: skip
 # Keys of parts that a class does not have.
 PARTS = {"projection_dim": ("VisionModel",), "pooler_act": ("Classification",)}
@@ -210,6 +210,7 @@ MORE: dict[str, tuple[dict[str, Any], str]] = {
     "Tipsv2VisionModel": ({}, "pooler_output"),
     "Dinov2WithRegistersModel": ({"num_register_tokens": 0}, "pooler_output"),
     "DINOv3ViTModel": ({"num_register_tokens": 0, "key_bias": True}, "pooler_output"),
+    "Aimv2VisionModel": ({"use_head": False}, "last_hidden_state"),
     "SiglipVisionModel": ({"vision_use_head": False}, "last_hidden_state"),
 }
 
@@ -434,6 +435,7 @@ def test_code_of_its_own_is_told(tmp_path: Path) -> None:
 
 
 REFUSED = [
+    ("Aimv2VisionModel", {}, "unsupported use_head=True: attention pooling"),
     ("DINOv3ViTModel", {"query_bias": False}, "query_bias=False, key_bias=False, value_bias=True"),
     ("DINOv3ViTModel", {"proj_bias": False}, "proj_bias=False with mlp_bias=True"),
     (

@@ -32,6 +32,11 @@ _SIGLIP: Content = {key: value for key, value in _VIT.items() if key != "qkv_bia
 }  # fmt: skip
 # What each class takes for a key that config.json leaves out; all of them are read.
 DEFAULTS: dict[str, Content] = {
+    "aimv2_vision_model": {k: v for k, v in _VIT.items() if k != "layer_norm_eps"} | {
+        "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 8,
+        "intermediate_size": 2816, "patch_size": 14, "hidden_act": "silu", "rms_norm_eps": 1e-5,
+        "qkv_bias": False, "mlp_bias": False, "use_head": True, "is_native": False,
+    },
     "altclip_vision_model": _CLIP,
     "beit": _BEIT,
     "chinese_clip_vision_model": _CLIP,
@@ -76,6 +81,7 @@ _DECODER = (
     "decoder_intermediate_size", "mask_ratio", "norm_pix_loss",
 )  # fmt: skip
 IDLE: dict[str, tuple[str, ...]] = {
+    "aimv2_vision_model": (),
     "altclip_vision_model": ("vocab_size",),
     "beit": (*_STAGES, *_HEADS),
     "chinese_clip_vision_model": ("vocab_size",),

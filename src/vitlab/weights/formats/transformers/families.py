@@ -2,7 +2,13 @@
 
 from vitlab.weights.formats.transformers.family import Family
 from vitlab.weights.formats.transformers.records.dino_records import DINOV2, DINOV3, REGISTERS, TIPS
-from vitlab.weights.formats.transformers.records.tower_records import CLIP, NAFLEX, OF_CLIP, SIGLIP
+from vitlab.weights.formats.transformers.records.tower_records import (
+    AIMV2,
+    CLIP,
+    NAFLEX,
+    OF_CLIP,
+    SIGLIP,
+)
 from vitlab.weights.formats.transformers.records.vit_records import (
     BEIT,
     DATA2VEC,
@@ -15,5 +21,5 @@ from vitlab.weights.formats.transformers.records.vit_records import (
 
 # Models are written as the first of these that fits them.
 WRITTEN = (BEIT, DINOV3, CLIP, SIGLIP, DEIT, DINOV2, REGISTERS, VIT, MSN, IJEPA)
-READ_ONLY = (MAE, DATA2VEC, TIPS, NAFLEX, *OF_CLIP)
+READ_ONLY = (MAE, DATA2VEC, TIPS, NAFLEX, AIMV2, *OF_CLIP)
 FAMILIES: dict[str, Family] = {family.model_type: family for family in (*WRITTEN, *READ_ONLY)}

@@ -44,6 +44,7 @@ class Family(Names):
         scale: the key of LayerScale's initial value
         spellings: names that some versions write, by patterns, and what they stand for
         key_bias: the key that says that keys have biases
+        stem_norm: the norm of patches before positions
         dense_patch: patches become tokens by a dense layer of (rows, columns, channels)
         any_size: transformers runs it at the size of its processor, whatever config.json says
         square: transformers runs it on square images only
@@ -62,6 +63,7 @@ class Family(Names):
     scale: str = ""
     spellings: dict[str, str] = field(default_factory=dict)
     key_bias: str = ""
+    stem_norm: str = ""
     dense_patch: bool = False
     any_size: bool = False
     square: bool = False

@@ -22,6 +22,7 @@ KEYS = {
     "num_channels": "channels",
     "num_register_tokens": "registers",
     "layer_norm_eps": "norm_eps",
+    "rms_norm_eps": "norm_eps",
     "qkv_bias": "qkv_bias",
     "rope_theta": "rope_base",
 }
@@ -46,7 +47,7 @@ def read_fields(family: Family, stated: Stated, given: Content) -> Facts:
         WeightsError: it asks for something that our model cannot represent.
     """
     content, shapes = stated.content, stated.shapes
-    gated = bool(family.gate and content[family.gate])
+    gated = not family.mlp or bool(family.gate and content[family.gate])
     fields = {own: content[key] for key, own in KEYS.items() if key in content}
     fields["patch"] = _side(fields["patch"])
     if isinstance(fields.get("image_size"), list):
@@ -188,3 +189,21 @@ def read_siglip2(stated: Stated) -> dict[str, Any]:
     if side**2 != stated.content["num_patches"]:
         raise WeightsError(f"unsupported num_patches={stated.content['num_patches']}: no square")
     return read_siglip(stated) | {"image_size": side * _side(stated.content["patch_size"])}
+
+
+def read_aimv2(stated: Stated) -> dict[str, Any]:
+    """RMS norms, one of them on patches, gated MLPs, no class token."""
+    content = stated.content
+    if content["hidden_act"] != "silu":
+        raise WeightsError(f"unsupported hidden_act={content['hidden_act']!r} of AIMv2: silu is")
+    if content["qkv_bias"] != content["mlp_bias"]:
+        raise WeightsError(
+            f"unsupported qkv_bias={content['qkv_bias']} with mlp_bias={content['mlp_bias']}"
+        )
+    if content["is_native"]:
+        raise WeightsError("unsupported is_native=True: positions are computed for each image")
+    if content["use_head"]:
+        raise WeightsError("unsupported use_head=True: attention pooling by a fixed query")
+    return {
+        "norm": "rms", "stem_norm": "layer", "pool": "mean", "bias": content["mlp_bias"],
+    }  # fmt: skip

@@ -18,7 +18,7 @@ KINDS = {
     r"vit-hybrid|vit_hybrid": "a ViT on a BiT ResNet",
     r"sam.*|vitdet|edgetam.*": "windows with decomposed relative positions",
     r"vjepa2|videomae|vivit|timesformer|videoprism": "a video model",
-    r"aimv2.*|mlcd.*|pixtral|qwen.*|glm.*": "a ViT with RMS norms or rotary positions of its own",
+    r"mlcd.*|pixtral|qwen.*|glm.*": "a ViT with RMS norms or rotary positions of its own",
     r"pixio|radio": "a ViT with several class tokens",
     r"timm_backbone": "a model of timm without a configuration of its own",
     r"dpt|depth_anything|vision-encoder-decoder|detr|yolos|blip.*": "more than an image encoder",

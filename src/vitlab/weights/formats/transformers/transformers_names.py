@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from vitlab.models.config import ViTConfig
-from vitlab.weights.formats.entries import Entry, computed, each, halves, layer, same
+from vitlab.weights.formats.entries import Entry, computed, each, halves, layer, same, scaled
 from vitlab.weights.formats.room import cannot
 from vitlab.weights.formats.transformers.family import Family, Stated
 from vitlab.weights.formats.vit_names import embedding, encoder
@@ -43,7 +43,9 @@ def entries(config: ViTConfig, family: Family, stated: Stated | None = None) -> 
 def _stem(config: ViTConfig, family: Family) -> list[Entry]:
     ours, theirs = "stem.layers.0", family.patch
     if not family.dense_patch:
-        return layer(ours, theirs, config.stem_bias)
+        table = layer(ours, theirs, config.stem_bias)
+        normed = config.stem_norm == "layer" and bool(family.stem_norm)
+        return table + (scaled("stem.layers.1", family.stem_norm, config) if normed else [])
     side, width = config.patch, config.width
     kernel = each(
         f"{ours}.weight",
@@ -61,7 +63,7 @@ def _norm(config: ViTConfig, family: Family, stated: Stated | None) -> list[Entr
     if config.norm_at == "pooled":
         return layer("head.norm", family.norm)
     if not family.norm.startswith("pooler."):
-        return layer("norm", family.norm)
+        return scaled("norm", family.norm, config)
     outside = stated is not None and "layernorm.weight" not in stated.shapes
     return layer("norm", "/layernorm" if outside else "layernorm")
 

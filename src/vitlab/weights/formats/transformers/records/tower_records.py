@@ -7,7 +7,12 @@ from dataclasses import replace
 
 from vitlab.images import INCEPTION, OPENAI
 from vitlab.weights.formats.transformers.family import prepared, read_only
-from vitlab.weights.formats.transformers.family_reading import read_clip, read_siglip, read_siglip2
+from vitlab.weights.formats.transformers.family_reading import (
+    read_aimv2,
+    read_clip,
+    read_siglip,
+    read_siglip2,
+)
 from vitlab.weights.formats.transformers.family_writing import write_clip
 from vitlab.weights.formats.transformers.records.vit_records import VIT
 
@@ -66,4 +71,20 @@ OF_CLIP = tuple(
         ("altclip", "AltCLIP"),
         ("clipseg", "CLIPSeg"),
     )
+)
+AIMV2 = read_only(
+    SIGLIP,
+    "aimv2_vision_model",
+    "Aimv2VisionModel",
+    patch="embeddings.patch_embed",
+    stem_norm="embeddings.rms_norm",
+    norms=("rms_norm1", "rms_norm2"),
+    qkv=("attention.q_proj", "attention.k_proj", "attention.v_proj"),
+    project="attention.out_proj",
+    mlp=(),
+    gated=("ffn.gate_proj", "ffn.up_proj", "ffn.down_proj"),
+    norm="rms_norm",
+    reads=read_aimv2,
+    processor="CLIP",
+    prepared=prepared(OPENAI, "bicubic", 1.0, "crop"),
 )

@@ -85,3 +85,19 @@ def test_the_example_writes_an_image_of_each_class(
     assert names == [f"a-{digit}.png" for digit in range(6)]
     with Image.open(tmp_path / "images" / "a-3.png") as image:
         assert image.size == (8, 8)
+
+
+def test_models_that_other_libraries_write_load_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    peers.timm(), peers.transformers()
+    exactness = importlib.import_module("exactness")
+    for library, name, arguments in (
+        ("timm", "test_vit", {"depth": 1, "img_size": 32}),
+        ("transformers", "ViTForImageClassification", {"hidden_size": 12, "image_size": 32}),
+    ):
+        text = exactness.line(library, "a family", name, arguments)
+        assert text.startswith(f"| a family | {library}, `{name}` | ")
+        assert text.endswith(" of the logits |")
+        assert float(text.split(" | ")[2].split()[0]) < 1e-5
+    refused = exactness.line("timm", "a family", "vit_relpos_small_patch16_224", {})
+    assert "refused: unsupported model vit_relpos" in refused

@@ -12,6 +12,13 @@ from torch import Tensor
 
 from vitlab.errors import PackageError, WeightsError
 
+# Kinds of outputs, and their names in transformers, in order of preference.
+KINDS = (
+    ("logits", "logits"),
+    ("embedding", "image_embeds"),
+    ("tokens", "last_hidden_state"),
+)
+
 
 def outputs(library: str, folder: Path, images: Tensor) -> tuple[str, Tensor]:
     """Return what another library computes.
@@ -31,7 +38,7 @@ def outputs(library: str, folder: Path, images: Tensor) -> tuple[str, Tensor]:
     run = {"timm": _timm, "transformers": _transformers}[library]
     try:
         module = importlib.import_module(library)
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:  # torchvision's, of a build for another torch
         raise PackageError(
             f"to compare with {library}, install it: pip install {library} ({error})"
         ) from error
@@ -53,12 +60,13 @@ def _transformers(transformers: Any, folder: Path, images: Tensor) -> tuple[str,
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
     kind = getattr(transformers, (config.architectures or ["AutoModel"])[0])
     model = kind.from_pretrained(folder).float().eval()
-    if hasattr(model, "vision_model"):  # beside a text model
-        pooled = model.vision_model(images).pooler_output
+    if hasattr(model, "vision_model") and not kind.__name__.endswith("Classification"):
+        pooled = model.vision_model(images).pooler_output  # beside a text model
         if hasattr(model, "visual_projection"):
             return "embedding", model.visual_projection(pooled)
         return "features", pooled
     result = model(images)
-    if hasattr(result, "logits"):
-        return "logits", result.logits
-    return "tokens", result.last_hidden_state
+    for compared, name in KINDS:
+        if getattr(result, name, None) is not None:
+            return compared, getattr(result, name)
+    raise WeightsError(f"unknown outputs of {kind.__name__}")

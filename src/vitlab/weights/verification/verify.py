@@ -150,7 +150,7 @@ def verify_one(wanted: Published) -> Verified:
     images = picture_for(model)
     compared, theirs = outputs(wanted.library, folder, images)
     with torch.inference_mode():
-        ours = _ours(model, compared)(images)
+        ours = function_for(model, compared)(images)
     if ours.shape != theirs.shape:
         shapes = f"{tuple(ours.shape)}, theirs {tuple(theirs.shape)}"
         raise WeightsError(f"{wanted.name}: the shape of our {compared} is {shapes}")
@@ -170,8 +170,8 @@ def verify_one(wanted: Published) -> Verified:
     )
 
 
-def _ours(model: Model, compared: str) -> Callable[[Tensor], Tensor]:
-    """Return our function for what another library computes."""
+def function_for(model: Model, compared: str) -> Callable[[Tensor], Tensor]:
+    """Return our function for what another library computes: `originals.outputs` names it."""
     if compared == "tokens":
         return model.encode
     return model.features if compared == "features" else model

@@ -1,14 +1,19 @@
 """`vitlab load-check`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from vitlab.commands import WEIGHTS
 from vitlab.errors import OptionError
+from vitlab.models.config import ResNetConfig, ViTConfig
 from vitlab.options import Options, option
 from vitlab.terminal import print_table
 from vitlab.weights.stated import Stated
 
+# Fields that are shown whatever their value, and origins that make a default not worth a line.
+ALWAYS = ("image_size", "classes", "width", "depth", "heads", "mlp", "patch", "pool", "gelu",
+          "norm_eps", "mean", "std", "crop", "interpolation")  # fmt: skip
+PLAIN = ("tensors", "family")
 SUMMARY = "Identify a weights file: format, model, and every tensor."
 
 
@@ -53,12 +58,10 @@ def show(result: dict[str, Any]) -> None:
         _show_verified(result["verified"])
         return
     print(f"{result['model']}: {result['format']}")
-    fields = [
-        (key, str(value), result["origins"][key])
-        for key, value in result["config"].items()
-        if key != "labels"
-    ]
-    print_table(("field", "value", "from"), fields)
+    told = [(key, _text(value), result["origins"][key]) for key, value in _telling(result)]
+    print_table(("field", "value", "from"), told)
+    rest = len(result["config"]) - len(told)
+    print(f"{rest} further fields have their defaults (--json lists them)")
     rows = [
         (
             ", ".join(each["ours"]),
@@ -91,3 +94,21 @@ def _show_verified(results: list[dict[str, Any]]) -> None:
     for each in results:
         if each["recorded"] is False:
             print(f"{each['name']}: not the outputs that were recorded")
+
+
+def _telling(result: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return the fields that say what the model is: not those that are off, as in most models."""
+    kind = ViTConfig if "heads" in result["config"] else ResNetConfig
+    usual = {each.name: each.default for each in fields(kind)}
+    return [
+        (name, value)
+        for name, value in result["config"].items()
+        if name != "labels"
+        if (tuple(value) if isinstance(value, list) else value) != usual[name]
+        or name in ALWAYS
+        or result["origins"][name] not in PLAIN
+    ]
+
+
+def _text(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

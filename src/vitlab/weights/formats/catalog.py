@@ -62,6 +62,7 @@ FORMATS = (
         "a folder of Hugging Face transformers (ViT, DeiT, BEiT, DINO, CLIP, SigLIP)",
         "transformers.transformers_format",
     ),
+    Format("cait", "CaiT, its own .pth or timm's", "encoders.cait_file", exported=False),
     Format("unsupported", "", "encoders.unsupported", exported=False),  # says what it is
     Format(
         "timm",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitlab.errors import WeightsError
+from vitlab.images import IMAGENET
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.origins import Origin
 from vitlab.weights.formats.room import Hints
@@ -95,14 +96,18 @@ def of_timm(source: Source, hints: Hints) -> Stated:
     stored = str(source.config.get("architecture", "")).partition(".")[0]
     name = hints.name.partition(".")[0] or stored
     own = "blocks.0.mlp.fc1.weight" in source.shapes and len(source.shape("pos_embed")) != 3
-    code = {"norm_eps": 1e-5, "resampling": "antialiased"}
+    code: dict[str, Any] = {"norm_eps": 1e-5, "resampling": "antialiased"}
+    code |= {"interpolation": "bicubic", "fit": "crop"}
     if "neck.weight" in source.shapes:
         code["last_norm_eps"] = 1e-6
     usual = [(Origin.FAMILY, code)] if own else []
+    if "head.fc.weight" in source.shapes:  # somebody's fine-tuning
+        usual.append((Origin.ASSUMED, {"crop": 1.0, **IMAGENET}))
     if name not in SAMVIT:
-        return Stated("Segment Anything, timm's names" if own else "Segment Anything", usual)
+        label = "Segment Anything, timm's names" if own else "Segment Anything"
+        return Stated(label, usual, fitted=own)
     blocks = {"window": 14, "global_blocks": SAMVIT[name]}
-    found = [*usual, (Origin.NAME, blocks | {"fit": "crop", "interpolation": "bicubic"})]
+    found = [*usual, (Origin.NAME, blocks | code)]
     if name != stored:
         return Stated(f"timm, {name}", found, True)
     arguments = arguments_in(source.config)

@@ -1,14 +1,17 @@
 """Perception Encoder, EVA-02, AIMv2 and RoPE-ViT by the names of their authors' own files."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 import vitlab
+from vitlab.errors import WeightsError
 from weights.test_timm_families import a_model, agree, some_images
 
 # Patterns in timm's names, and the authors' words for them.
@@ -126,3 +129,27 @@ def test_frequencies_of_rope_vit_side_by_side(tmp_path: Path) -> None:
     tensors |= {"freqs_t_x": torch.zeros(9), "freqs_t_y": torch.zeros(9)}
     torch.save({"model": tensors}, tmp_path / "rope_mixed.pth")
     agree(vitlab.load(tmp_path / "rope_mixed.pth", image_size=48), other, some_images(48))
+
+
+CONFIG = {
+    "model_type": "aimv2", "hidden_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 8,
+    "intermediate_size": 2816, "image_size": 28, "patch_size": 14, "rms_norm_eps": 1e-5,
+    "qkv_bias": False, "use_bias": False, "projection_dropout": 0.0, "attention_dropout": 0.0,
+    "architectures": ["AIMv2Model"], "auto_map": {"AutoModel": "modeling_aimv2.AIMv2Model"},
+}  # fmt: skip
+
+
+def test_aimv2_with_its_own_configuration(tmp_path: Path) -> None:
+    other = a_model("aimv2_large_patch14_224", num_classes=0)
+    save_file(renamed(other, APPLE), tmp_path / "model.safetensors")
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(CONFIG))
+    agree(vitlab.load(tmp_path), other, some_images(28))
+    for change in ({"num_attention_heads": 16}, {"rms_norm_eps": 0.5}):
+        file.write_text(json.dumps(CONFIG | change))
+        config: Any = vitlab.load(tmp_path).config
+        assert (config.heads, config.norm_eps) != (8, 1e-5)
+    for wrong in ({"use_bias": True}, {"hidden_act": "gelu"}, {"surprising": 1}):
+        file.write_text(json.dumps(CONFIG | wrong))
+        with pytest.raises(WeightsError):
+            vitlab.load(tmp_path)

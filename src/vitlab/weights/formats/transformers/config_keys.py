@@ -81,7 +81,7 @@ _DECODER = (
     "decoder_intermediate_size", "mask_ratio", "norm_pix_loss",
 )  # fmt: skip
 IDLE: dict[str, tuple[str, ...]] = {
-    "aimv2_vision_model": (),
+    "aimv2_vision_model": ("projection_dropout",),
     "altclip_vision_model": ("vocab_size",),
     "beit": (*_STAGES, *_HEADS),
     "chinese_clip_vision_model": ("vocab_size",),
@@ -130,7 +130,9 @@ BOOKKEEPING = frozenset(
     )
 )  # fmt: skip
 # Keys that old files have, and the only values that change nothing.
-NEUTRAL: Content = {"pruned_heads": ({}, None), "quantization_config": (None,)}
+NEUTRAL: Content = {
+    "pruned_heads": ({}, None), "quantization_config": (None,), "use_bias": (False,),
+}  # fmt: skip
 
 
 def completed(model_type: str, content: Content) -> Content:

@@ -4,6 +4,7 @@ from vitlab.weights.formats.transformers.family import Family
 from vitlab.weights.formats.transformers.records.dino_records import DINOV2, DINOV3, REGISTERS, TIPS
 from vitlab.weights.formats.transformers.records.tower_records import (
     AIMV2,
+    AIMV2_OWN,
     CLIP,
     NAFLEX,
     OF_CLIP,
@@ -23,3 +24,5 @@ from vitlab.weights.formats.transformers.records.vit_records import (
 WRITTEN = (BEIT, DINOV3, CLIP, SIGLIP, DEIT, DINOV2, REGISTERS, VIT, MSN, IJEPA)
 READ_ONLY = (MAE, DATA2VEC, TIPS, NAFLEX, AIMV2, *OF_CLIP)
 FAMILIES: dict[str, Family] = {family.model_type: family for family in (*WRITTEN, *READ_ONLY)}
+# By a model_type that only their authors' own code has, not transformers.
+OF_AUTHORS: dict[str, Family] = {"aimv2": AIMV2_OWN}

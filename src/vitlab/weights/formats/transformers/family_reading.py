@@ -202,7 +202,7 @@ def read_aimv2(stated: Stated) -> dict[str, Any]:
         )
     if content["is_native"]:
         raise WeightsError("unsupported is_native=True: positions are computed for each image")
-    if content["use_head"]:
+    if content["use_head"] and "embeddings.patch_embed.weight" in stated.shapes:
         raise WeightsError("unsupported use_head=True: attention pooling by a fixed query")
     return {
         "norm": "rms", "stem_norm": "layer", "pool": "mean", "bias": content["mlp_bias"],

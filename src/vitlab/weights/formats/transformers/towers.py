@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from vitlab.errors import WeightsError
 from vitlab.weights.formats.transformers.config_keys import DEFAULTS
-from vitlab.weights.formats.transformers.families import FAMILIES
+from vitlab.weights.formats.transformers.families import FAMILIES, OF_AUTHORS
 from vitlab.weights.formats.transformers.family import Content, Family
 from vitlab.weights.formats.transformers.transformers_names import NAME
 from vitlab.weights.source import Source
@@ -71,13 +71,13 @@ def backbone_of(source: Source) -> Backbone:
     others = top.get("vision_config_dict")
     if tower == "vision_config" and isinstance(others, dict) and model_type in DEFAULTS:
         content = content | DEFAULTS[model_type] | others  # as transformers reads old files
-    if model_type not in FAMILIES:
+    family = (FAMILIES | OF_AUTHORS).get(model_type)
+    if family is None:
         kind = next((kind for p, kind in KINDS.items() if re.fullmatch(p, model_type)), "")
         raise WeightsError(
             f"{source.path}: unsupported model_type {model_type} of {NAME}"
             f"{f' ({kind})' if kind else ''}; supported: {', '.join(sorted(FAMILIES))}"
         )
-    family = FAMILIES[model_type]
     prefix = _prefix(source, family)
     usual = 768 if model_type.startswith("altclip") and tower else 512
     return Backbone(

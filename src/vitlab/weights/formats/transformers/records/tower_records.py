@@ -88,3 +88,16 @@ AIMV2 = read_only(
     processor="CLIP",
     prepared=prepared(OPENAI, "bicubic", 1.0, "crop"),
 )
+AIMV2_OWN = replace(  # of its authors' own code (apple/ml-aim), which the Hub's files follow
+    AIMV2,
+    patch="preprocessor.patchifier.proj",
+    stem_norm="preprocessor.patchifier.norm",
+    positions="preprocessor.pos_embed",
+    flat=False,
+    block="trunk.blocks.{0}.",
+    norms=("norm_1", "norm_2"),
+    qkv=("attn.qkv",),
+    project="attn.proj",
+    gated=("mlp.fc1", "mlp.fc3", "mlp.fc2"),
+    norm="trunk.post_trunk_norm",
+)

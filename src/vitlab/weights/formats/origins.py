@@ -108,9 +108,10 @@ def warning(path: object, config: ModelConfig, origins: Mapping[str, Origin]) ->
         return ""
     shown = ", ".join(f"{name} {_shown(value)}" for name, value in doubts.items())
     flags = ", ".join(f"--{name.replace('_', '-')}" for name in doubts)
+    first = next(iter(doubts))
     return (
         f"{path} does not say, so these are assumed: {shown}; to settle them, give {flags}, or "
-        "--name with the model's name in timm (in Python: heads=…, name=…)"
+        f"--name with the model's name in timm (in Python: {first}=…, name=…)"
     )
 
 

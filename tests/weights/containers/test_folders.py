@@ -76,6 +76,15 @@ def test_several_files_are_listed(tensors: Tensors, tmp_path: Path) -> None:
     assert holds(open_source(Path(advised)), tensors)
 
 
+def test_names_that_a_configuration_explains_are_left_alone(
+    tensors: Tensors, tmp_path: Path
+) -> None:
+    write({f"encoder.{name}": tensor for name, tensor in tensors.items()}, tmp_path / "m.pth")
+    assert "cls_token" in open_source(tmp_path).shapes
+    (tmp_path / "config.json").write_text('{"architecture": "x"}')
+    assert "encoder.cls_token" in open_source(tmp_path).shapes
+
+
 def test_one_model_in_two_kinds_of_file(tensors: Tensors, tmp_path: Path) -> None:
     write({"wrong": torch.zeros(2)}, tmp_path / "vit.pth")
     write(tensors, tmp_path / "vit.safetensors")

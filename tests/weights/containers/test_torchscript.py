@@ -129,6 +129,19 @@ def test_archives_that_lie(archive: Path, tmp_path: Path) -> None:
         open_source(file)
 
 
+def test_one_module_named_many_times_does_not_explode(archive: Path, tmp_path: Path) -> None:
+    """A module of two names for a module of two names, and so on, without a tensor."""
+    new = b"c__torch__\nM\n)\x81"
+    content = new + b"q\x00"
+    for level in range(40):
+        again = b"h" + bytes([level])
+        content = new + b"}(X\x01\x00\x00\x00a" + content + b"X\x01\x00\x00\x00b" + again + b"ub"
+        content += b"q" + bytes([level + 1])
+    file = rewritten(archive, tmp_path / "m.pt", {"data.pkl": b"\x80\x02" + content + b"."})
+    with pytest.raises(WeightsError, match="has too many modules, or too deep ones"):
+        open_source(file)
+
+
 def test_changed_pickles_give_only_our_errors(archive: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(archive) as old:
         place = next(n for n in old.namelist() if n.endswith("data.pkl"))

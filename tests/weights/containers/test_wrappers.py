@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import vitlab
+from oracles import peers
 from vitlab.errors import WeightsError
 from vitlab.weights.check import load_check
 from vitlab.weights.containers.open_weights import open_source
@@ -59,6 +61,7 @@ def test_every_usual_key_and_any_other(key: str, tensors: Tensors, tmp_path: Pat
     content = {
         "epoch": 3,
         "optimizer": optimizer_of(tensors),
+        "optimizer_by_names": {"exp_avg": changed(tensors)},
         "loss": {"center": torch.zeros(1, 4)},
         key: tensors,
         "scaler": {"scale": 1.0},
@@ -187,6 +190,9 @@ def test_models_without_usual_names_are_listed(tensors: Tensors, tmp_path: Path)
     assert holds(open_source(file, "right"), changed(tensors))
     with pytest.raises(WeightsError, match="no parts 'middle'; its parts are left, right"):
         open_source(file, "middle")
+    file = saved({"student": tensors, "right": changed(tensors)}, tmp_path / "c.pth")
+    with pytest.raises(WeightsError, match=r"several models \(student, right\): choose one with"):
+        open_source(file)
     flat = prefixed(tensors, "a.model.") | prefixed(tensors, "b.model.")
     with pytest.raises(WeightsError, match=r"several models \(a, b\)"):
         open_source(saved(flat, tmp_path / "d.pth"))
@@ -196,9 +202,33 @@ def test_a_model_is_not_taken_for_two(tmp_path: Path) -> None:
     """Kernels of a ResNet, or of stem and decoder, end alike within one model."""
     kernel = torch.zeros(2, 2, 3, 3)
     blocks = ["stages.0.blocks.0.conv.weight", "stages.0.blocks.1.conv.weight"]
-    names = ["stem.conv.weight", "body.conv.weight", "decoder.conv.weight", *blocks]
-    content = dict.fromkeys(names, kernel)
-    assert set(open_source(saved(content, tmp_path / "c.pth")).shapes) == set(names)
+    sides = ["left.proj.weight", "left.blocks.0.x", "right.proj.weight", "right.layers.0.y"]
+    for names in (["stem.conv.weight", "body.conv.weight", "decoder.conv.weight", *blocks], sides):
+        content = dict.fromkeys(names, kernel)
+        assert set(open_source(saved(content, tmp_path / "c.pth")).shapes) == set(names)
+
+
+def test_a_model_beside_its_average(tensors: Tensors, tmp_path: Path) -> None:
+    """One of two has no prefix; and a name that occurs with and without one keeps it."""
+    file = saved(prefixed(tensors, "ema.") | changed(tensors), tmp_path / "c.pth")
+    assert open_source(file).parts == ("ema", "model")
+    assert holds(open_source(file), tensors)
+    assert holds(open_source(file, "model"), changed(tensors))
+    names = {"module.a.0", "a.0", "b.1", "c.2"}
+    twice = saved(dict.fromkeys(names, torch.zeros(1)), tmp_path / "d.pth")
+    assert set(open_source(twice).shapes) == names
+
+
+def test_names_that_would_take_long_are_quick(tmp_path: Path) -> None:
+    kernel = torch.zeros(1, 1, 1, 1)
+    pairs = [f"{side}.x{n}.0.y" for n in range(4_000) for side in ("a", "b")]
+    long = [".".join(["a"] * 50_000), "a.0.b", "b.0.b"]
+    start = time.perf_counter()
+    for names in (long, pairs):
+        torch.save(dict.fromkeys(names, kernel), tmp_path / "m.pth")
+        with pytest.raises(WeightsError):
+            vitlab.load(tmp_path / "m.pth")
+    assert time.perf_counter() - start < 20  # minutes without limits
 
 
 def test_the_keys_are_in_the_message(tmp_path: Path) -> None:
@@ -233,3 +263,27 @@ def test_load_check_shows_the_names_in_the_file(tensors: Tensors, tmp_path: Path
     content = {"model": prefixed(tensors, "module."), "epoch": 1}
     found = load_check(saved(content, tmp_path / "c.pth"))
     assert all(name.startswith("module.") for each in found.tensors for name in each.theirs)
+
+
+def test_a_training_checkpoint_of_timm(tmp_path: Path) -> None:
+    """Written by timm's own code: with arguments, optimizer, scaler and averaged weights."""
+    timm = peers.timm()
+    from timm.utils import CheckpointSaver, ModelEmaV3
+
+    model = timm.create_model("vit_tiny_patch16_224", depth=1, img_size=32, num_classes=3)
+    model.pretrained_cfg["architecture"] = "vit_tiny_patch16_224"
+    optimizer = torch.optim.AdamW(model.parameters())
+    args = argparse.Namespace(model="vit_tiny_patch16_224", num_classes=3, opt="adamw", lr=1e-3)
+    average = ModelEmaV3(model)
+    with torch.no_grad():
+        for tensor in model.parameters():
+            tensor.add_(1)
+    saver = CheckpointSaver(model, optimizer, args, average, checkpoint_dir=str(tmp_path))
+    saver.save_checkpoint(0, metric=0.5)
+    source = open_source(tmp_path / "last.pth.tar")
+    assert holds(source, average.module.state_dict())
+    assert source.parts == ("state_dict_ema", "state_dict")
+    assert source.record["arch"] == "vit_tiny_patch16_224"
+    assert source.record["args"]["lr"] == 1e-3
+    assert (source.record["epoch"], source.record["metric"]) == (0, 0.5)
+    assert holds(open_source(tmp_path / "last.pth.tar", "state_dict"), model.state_dict())

@@ -36,7 +36,8 @@ STATE = re.compile(
     r"opt|.*optim.*|.*sched.*|.*scaler.*|amp|callbacks|loops|.*loss.*|.*rng.*", re.IGNORECASE
 )
 FEWEST = 4  # tensors of a model beside others
-MOST_TWINS = 16  # models in one dictionary
+MOST_TWINS, MOST_TAILS = 16, 64  # models in one dictionary; ends of names that are compared
+WORDS = 24  # in a name
 SHOWN = 8  # keys in a message
 
 
@@ -147,13 +148,13 @@ def _twins(stored: Mapping[str, str], tensors: Mapping[str, Stored]) -> list[str
     numbered = [name for name in stored if _is_numbered(name)]
     heads: dict[str, set[str]] = defaultdict(set)
     for name, old in stored.items():
-        words = name.split(".")
-        if len(tensors[old].shape) >= 4:
+        words = name.split(".", WORDS)
+        if len(tensors[old].shape) >= 4 and len(words) <= WORDS:
             for place in range(len(words)):
                 if not any(word.isdigit() for word in words[:place]):
                     heads[".".join(words[place:])].add(".".join(words[:place]))
     shared = [tail for tail, found in heads.items() if 1 < len(found) <= MOST_TWINS]
-    for tail in sorted(shared, key=lambda tail: (-tail.count("."), tail)):
+    for tail in sorted(shared, key=lambda tail: (-tail.count("."), tail))[:MOST_TAILS]:
         layers = {
             head: {n[len(head) + bool(head) :] for n in numbered if _is_under(n, head)}
             for head in heads[tail]

@@ -76,6 +76,11 @@ def _reason(path: Path, error: Exception) -> str:
         return _unsafe(path, found[1])
     if found := re.search(r"Unsupported (?:global|class).*?[ `](\w+(?:\.\w+)+)", text):
         return _unsafe(path, found[1])
+    if "DTensor" in text:
+        return (
+            "has tensors that are spread over processes: whoever made it can save whole ones, with "
+            "full_state_dict=True of torch.distributed.checkpoint.state_dict.StateDictOptions"
+        )
     if PROTOCOLS in text:
         return (
             "cannot be read: not a pickle that torch.save writes by default; save it again with "

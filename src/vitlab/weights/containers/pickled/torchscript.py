@@ -51,23 +51,29 @@ def read_torchscript(path: Path) -> Content:
             raise WeightsError(f"{path} was written on a machine with another order of bytes")
         root = described(archive.read(f"{place}data.pkl"))
     found: dict[str, Any] = {}
-    for name, each in _tensors(root, "", 0):
+    for name, each in _tensors(path, root):
         if len(found) > MOST:
             raise WeightsError(f"{path} has more than {MOST:,} tensors")
         found[name] = _stored(path, f"{place}data/", each, sizes)
     return Content("torchscript", found)
 
 
-def _tensors(module: object, prefix: str, depth: int) -> Iterator[tuple[str, Made]]:
-    """The tensors of a module and of the modules in it."""
-    if not isinstance(module, Made) or not isinstance(module.state, dict) or depth > DEEPEST:
-        return
-    for name, value in module.state.items():
-        if isinstance(value, Made) and isinstance(name, str):
-            if value.name == TENSOR:
-                yield prefix + name, value
-            elif value.name.startswith(MODULE):
-                yield from _tensors(value, f"{prefix}{name}.", depth + 1)
+def _tensors(path: Path, root: object) -> Iterator[tuple[str, Made]]:
+    """The tensors of a module and of the modules in it, each of which may occur many times."""
+    waiting, count = [("", root)], 0
+    while waiting:
+        prefix, module = waiting.pop()
+        if not isinstance(module, Made) or not isinstance(module.state, dict):
+            continue
+        for name, value in module.state.items():
+            count += 1
+            if count > 10 * MOST or prefix.count(".") > DEEPEST:
+                raise WeightsError(f"{path} has too many modules, or too deep ones")
+            if isinstance(value, Made) and isinstance(name, str):
+                if value.name == TENSOR:
+                    yield prefix + name, value
+                elif value.name.startswith(MODULE):
+                    waiting.append((f"{prefix}{name}.", value))
 
 
 def _stored(path: Path, folder: str, tensor: Made, sizes: dict[str, int]) -> Stored:

@@ -16,6 +16,7 @@ from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.sources.filenames import Names
 from vitlab.data.sources.folders import Files
+from vitlab.errors import WeightsError
 from vitlab.models.packed import Packed
 
 SHAPES = [(60, 80), (80, 40), (128, 18), (32, 32), (26, 114), (60, 80)]
@@ -76,6 +77,47 @@ def test_features_are_those_of_transformers_with_its_mask(tmp_path: Path, classe
         packed = normalize(batch.images, config.mean, config.std)
         got = ours(packed) if classes else ours.features(packed)
     torch.testing.assert_close(got, want, rtol=0, atol=1e-5 * float(want.abs().max()))
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_timms_names_of_the_same_model(tmp_path: Path, folder: bool) -> None:
+    timm = peers.timm()
+    theirs = timm.create_model(
+        "naflexvit_base_patch16_siglip", embed_dim=192, num_heads=3, depth=2, mlp_ratio=0.5
+    ).eval()
+    for weight in theirs.parameters():
+        torch.nn.init.normal_(weight, std=0.1)
+    if folder:
+        timm.models.save_for_hf(theirs, tmp_path, model_args={"depth": 2})
+    else:
+        torch.save(theirs.state_dict(), tmp_path / "model.pth")
+    ours = vitlab.load(tmp_path if folder else tmp_path / "model.pth", heads=3)
+    config = ours.config
+    assert (config.fit, config.tokens, config.gelu) == ("native", 256, "tanh")
+    grids = [(3, 5), (4, 4), (6, 2)]
+    images = [torch.randn(3, 16 * rows, 16 * columns) for rows, columns in grids]
+    patches, valid = torch.zeros(3, 16, 768), torch.zeros(3, 16, dtype=torch.bool)
+    coordinates = torch.zeros(3, 16, 2, dtype=torch.int64)
+    for number, (rows, columns) in enumerate(grids):
+        cut = images[number].unflatten(2, (columns, 16)).unflatten(1, (rows, 16))
+        count = rows * columns
+        patches[number, :count] = cut.permute(1, 3, 2, 4, 0).reshape(count, 768)
+        valid[number, :count] = True
+        places = torch.cartesian_prod(torch.arange(rows), torch.arange(columns))
+        coordinates[number, :count] = places
+    with torch.inference_mode():
+        want = theirs({"patches": patches, "patch_coord": coordinates, "patch_valid": valid})
+        got = ours.features(Packed.of(images, 16))
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-5 * float(want.abs().max()))
+
+
+def test_other_models_of_timms_naflex_are_refused(tmp_path: Path) -> None:
+    timm = peers.timm()
+    for name in ("naflexvit_base_patch16_gap", "naflexvit_base_patch16_parfac_gap"):
+        theirs = timm.create_model(name, embed_dim=192, num_heads=3, depth=1, mlp_ratio=0.5)
+        torch.save(theirs.state_dict(), tmp_path / "model.pth")
+        with pytest.raises(WeightsError, match="no tensor shows how they are resized"):
+            vitlab.load(tmp_path / "model.pth")
 
 
 def test_other_tools_are_told_of_native_sizes(

@@ -115,9 +115,7 @@ def prepare(
     if host.track != "no":
         tracking.find(host.track)
     if host.checkpoint_activations and not config.blocks:
-        raise OptionError(
-            "checkpoint_activations applies only to Vision Transformers: leave it out"
-        )
+        raise OptionError("checkpoint_activations applies to Vision Transformers: leave it out")
     recipe = replace(recipe, model=part_of(config, recipe.model.model))
     if start is not None:
         recipe = replace(recipe, start=replace(recipe.start, weights=start.source))

@@ -28,6 +28,7 @@ class Names:
     Attributes:
         patch, token, registers, positions: of the embedding
         flat: the class token is (D) and positions are (N, D), without leading ones
+        gridded: positions are (1, rows, columns, D)
         own_row, register_rows: the class token has a position; the registers have
         block: prefix of block {0}
         branches: prefixes of attention and MLP {1} within the block
@@ -56,6 +57,7 @@ class Names:
     registers: str
     positions: str
     flat: bool = False
+    gridded: bool = False
     own_row: bool = True
     register_rows: bool = False
     block: str
@@ -130,8 +132,9 @@ def _learned(config: ViTConfig, names: Names, format: str, both: bool) -> Entry:
         stored = (names.registers, names.positions)
         return with_prefix_rows(config.has_token, config.registers, stored, ours)
     places = (config.placed, config.width)
-    if names.flat:
-        return shaped(ours, names.positions, (1, *places), places)
+    if names.flat or names.gridded:
+        theirs = (1, *config.grid, config.width) if names.gridded else places
+        return shaped(ours, names.positions, (1, *places), theirs)
     if config.has_token and not names.own_row:
         return without_first_row(ours, names.positions)
     return same(ours, names.positions)

@@ -140,6 +140,8 @@ MMPRETRAIN: Rules = (
     (r"\.ffn\.layers\.0\.0\.", ".mlp.fc1."), (r"\.ffn\.layers\.1\.", ".mlp.fc2."),
     (r"\.attn\.gamma1\.weight$", ".ls1.gamma"), (r"\.ffn\.gamma2\.weight$", ".ls2.gamma"),
 )  # fmt: skip
+NAFLEX: Rules = ((r"^embeds\.proj\.", "patch_embed.proj."), (r"^embeds\.", ""))
+GRIDDED = {"channels_last": True, "gridded": True}
 PLAIN = {"gelu": "exact", "norm_eps": 1e-6}
 # transforms.py and pe.py of facebookresearch/perception_models.
 PERCEIVED = {
@@ -189,6 +191,16 @@ DIALECTS = (
         facts={"norm_eps": 1e-5, "gelu": "exact"}, usual={"pool": "token"},
         words={"channels_last": True},
         beyond={r"to_patch_embedding\.[23]\..*": "norms of the pixels of each patch"},
+    ),
+    Dialect(
+        name="NaFlexVit's names, SigLIP 2's", roots=("embeds.proj.weight",), rules=NAFLEX,
+        marks=("embeds.pos_embed", "attn_pool.latent"), sizes=True, words=GRIDDED,
+        facts={"gelu": "tanh", "norm_eps": 1e-6, "resampling": "bilinear-antialiased", **INCEPTION,
+               "fit": "native", "tokens": 256, "interpolation": "bilinear", "crop": 1.0},
+    ),
+    Dialect(
+        name="NaFlexVit's names", roots=("embeds.proj.weight",), rules=NAFLEX,
+        beyond={r"embeds\..*": "positions, and no tensor shows how they are resized"},
     ),
     Dialect(
         name="mmpretrain's names", roots=("patch_embed.projection.weight",),
@@ -272,6 +284,8 @@ def _as_timms(shapes: dict[str, Shape], dialect: Dialect) -> dict[str, Shape]:
     if dialect.words.get("flat"):
         for name in {"cls_token", "pos_embed"} & shapes.keys():
             shapes[name] = (1,) * (3 - len(shapes[name])) + shapes[name]
+    if dialect.words.get("gridded"):
+        shapes["pos_embed"] = (1, math.prod(shapes["pos_embed"][:3]), shapes["pos_embed"][3])
     if dialect.words.get("channels_last") and len(shapes["patch_embed.proj.weight"]) == 2:
         width, pixels = shapes["patch_embed.proj.weight"]
         sides = {count: math.isqrt(pixels // count) for count in (3, 1, 4)}

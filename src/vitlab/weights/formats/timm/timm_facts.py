@@ -84,6 +84,8 @@ def known_of(source: Source, hints: Hints, layout: Layout) -> Known:
         return Known(facts, architecture, size, pairs=_rotary(facts, source, architecture, shapes))
     facts.put(Origin.FILE, record.fields)
     facts.put(Origin.FILE, timm_config.recorded(source.path, source.config, hints.choices))
+    if layout.dialect.facts.get("fit") == "native":  # which no config.json of timm can say
+        facts.put(Origin.FAMILY, {"fit": "native"})
     return Known(
         facts,
         architecture,

@@ -76,6 +76,18 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "RoPE-ViT, axial": ("ViT-Ti2/8", {"positions": "rope", "rope_kind": "grid", "registers": 2}),
     "RoPE-ViT, mixed": ("ViT-Ti2x2/8", {"positions": "rope", "rope_kind": "mixed"}),
     "RoPE-ViT, mixed and 1d": ("ViT-Ti2/8", {"positions": "1d+rope", "rope_kind": "mixed"}),
+    "CAPI": (
+        "ViT-Ti2/8",
+        {
+            "norm": "rms",
+            "positions": "rope",
+            "rope_kind": "free",
+            "registers": 8,
+            "pool": "mean",
+            "bias": False,
+            "qkv_bias": False,
+        },
+    ),
     "AIMv2": (
         "ViT-Ti2/8",
         {
@@ -509,6 +521,10 @@ IMPOSSIBLE = {
     },
     "positions=1d+rope needs a head width (width / heads) that is a multiple of 4, not 6": {
         "positions": "1d+rope", "width": 12, "heads": 2,
+    },
+    "rope_kind=free has places for registers on four edges, but none for a class token: set "
+    "pool=mean and registers=16, not 4": {
+        "positions": "rope", "rope_kind": "free", "registers": 4,
     },
     "positions=1d+bias has no offset for registers: set registers=0": {
         "positions": "1d+bias", "registers": 2,

@@ -32,6 +32,7 @@ CASES: dict[str, dict[str, Any]] = {
         "pool": "mean",
     },
     "1d and bias": {"positions": "1d+bias"},
+    "rope, free": {"positions": "rope", "rope_kind": "free", "registers": 4, "pool": "mean"},
     "bias": {"positions": "bias"},
     "bias, shared": {"positions": "bias", "positions_at": "shared"},
     "axial": {"attention": "axial", "pool": "mean"},

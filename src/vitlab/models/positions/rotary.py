@@ -18,6 +18,9 @@ class Rotary(Inner):
     Perception Encoder, RoPE-ViT axial). With rope_kind=mixed every pair has learned frequencies
     for both, in each head of each block (RoPE-ViT mixed; Heo et al., 2024). Prefix tokens and
     further ones are not turned.
+
+    With rope_kind=free every channel has its own, in each block, so that a pair is turned and
+    stretched, and registers have places around the image (CAPI; Darcet et al., 2025).
     """
 
     name = "rope"
@@ -30,11 +33,13 @@ class Rotary(Inner):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__(config)
         patches, head = math.prod(config.grid), config.width // config.heads
-        mixed = config.rope_kind == "mixed"
-        self.freqs = nn.Parameter(torch.empty(2, config.heads, head // 2)) if mixed else None
-        for name in ("places",) if mixed else ("cos", "sin"):
-            shape = (2, patches) if mixed else (patches, head)
-            self.register_buffer(name, torch.empty(shape), persistent=False)
+        learned = {"mixed": (2, config.heads, head // 2), "free": (2, 1, head)}
+        shape = learned.get(config.rope_kind)
+        self.freqs = nn.Parameter(torch.empty(shape)) if shape else None
+        placed = config.registers + patches if config.rope_kind == "free" else patches
+        for name in ("places",) if shape else ("cos", "sin"):
+            size = (2, placed) if shape else (placed, head)
+            self.register_buffer(name, torch.empty(size), persistent=False)
 
     @staticmethod
     def check(config: ViTConfig) -> None:
@@ -45,15 +50,31 @@ class Rotary(Inner):
                 f"positions={config.positions} needs a head width (width / heads) that is a "
                 f"multiple of 4, not {head}"
             )
+        if config.rope_kind == "free" and (config.has_token or config.registers % 4):
+            raise OptionError(
+                "rope_kind=free has places for registers on four edges, but none for a class "
+                f"token: set pool=mean and registers=16, not {config.registers}"
+            )
 
     @staticmethod
     def tables(config: ViTConfig) -> int:
         """Return the number of tables: one, or one per layer where frequencies are learned."""
-        return config.depth if config.rope_kind == "mixed" else 1
+        return config.depth if config.rope_kind in ("mixed", "free") else 1
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the directions of learned frequencies, one per head, as the official code does."""
-        if self.freqs is not None:
+        """Draw the directions of learned frequencies, one per head, as the official code does.
+
+        Those of rope_kind=free are for rows in one half, for columns in the other, and fall from 7
+        to 7e-4 turns over the image.
+        """
+        if self.freqs is not None and self.config.rope_kind == "free":
+            nn.init.zeros_(self.freqs)
+            quarter = self.freqs.shape[-1] // 4
+            turns = 7 * 1e-4 ** torch.linspace(0, 1, quarter, device=self.freqs.device)
+            with torch.no_grad():
+                self.freqs[0, 0, : 2 * quarter] = 2 * math.pi * turns.tile(2)
+                self.freqs[1, 0, 2 * quarter :] = 2 * math.pi * turns.tile(2)
+        elif self.freqs is not None:
             size = 1 / self.periods(self.freqs.device)
             turn = 2 * math.pi * torch.rand(len(self.freqs[0]), 1, generator=generator).to(size)
             both = torch.cat([turn, turn + math.pi / 2], 1)[:, :, None]  # (h, 2, 1)
@@ -85,7 +106,8 @@ class Rotary(Inner):
         precise = torch.promote_types(self.freqs.dtype, torch.float32)
         freqs, places = self.freqs.to(precise), self.places.to(precise)
         rows, columns = places[:, None, :, None] * freqs[:, :, None]  # (2, h, N, d / 2)
-        angles = (rows + columns).tile(2)
+        angles = rows + columns
+        angles = angles.tile(2) if self.config.rope_kind == "mixed" else angles
         return angles.cos(), angles.sin()
 
     def relate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -93,7 +115,7 @@ class Rotary(Inner):
         return self.turn(q), self.turn(k), None
 
     def turn(self, heads: Tensor) -> Tensor:
-        """Turn queries or keys (B, h, N, d) where they are of patches.
+        """Turn queries or keys (B, h, N, d) where they are of patches, or of registers with places.
 
         Heads of several branches side by side turn alike, branch by branch.
         """
@@ -101,7 +123,7 @@ class Rotary(Inner):
         if cos.ndim == 3:
             branches = heads.shape[1] // len(cos)
             cos, sin = cos.repeat(branches, 1, 1), sin.repeat(branches, 1, 1)
-        first = self.config.prefix
+        first = 0 if self.config.rope_kind == "free" else self.config.prefix
         last = first + cos.shape[-2]
         before, patches, behind = heads[:, :, :first], heads[:, :, first:last], heads[:, :, last:]
         left, right = patches.chunk(2, -1)
@@ -113,14 +135,29 @@ def places(config: ViTConfig, device: torch.device) -> Tensor:
     """Return the rows and columns of the patches as rotary positions count them, (2, N).
 
     Numbers from rope_offset, perhaps scaled from the patches of the image to a grid of rope_grid;
-    or with rope_kind=image, from -1 to 1 over the image.
+    or with rope_kind=image, from -1 to 1 over the image. With rope_kind=free, from 0 to 1 from the
+    first to the last, with the registers before them: (2, R + N).
     """
     lines = []
     for size in config.grid:
         line = torch.arange(size, device=device)
-        if config.rope_kind == "image":
+        if config.rope_kind == "free":
+            lines.append(torch.linspace(0, 1, size, device=device))
+        elif config.rope_kind == "image":
             lines.append(2 * (line + 0.5) / size - 1)
         else:
             scale = config.rope_grid / size if config.rope_grid else 1.0
             lines.append((line + config.rope_offset) * scale)
-    return torch.stack(torch.meshgrid(*lines, indexing="ij")).flatten(1)
+    patches = torch.stack(torch.meshgrid(*lines, indexing="ij")).flatten(1)
+    if config.rope_kind != "free":
+        return patches
+    around = edges(config.registers, device) * patches.amax(1, keepdim=True)
+    return torch.cat([around, patches], 1)
+
+
+def edges(count: int, device: torch.device) -> Tensor:
+    """Return places around a square of side 1, as many on each edge: (2, count)."""
+    way = torch.arange(count // 4, device=device) / max(1, count // 4)
+    zero, one = torch.zeros_like(way), torch.ones_like(way)
+    rows = torch.cat([way, one, 1 - way, zero])
+    return torch.stack([rows, torch.cat([zero, way, one, 1 - way])])

@@ -97,7 +97,7 @@ def _matters(config: ModelConfig, name: str) -> bool:
         if name == "pool":
             return config.classes > 0
         if name == "rope_base":
-            return config.rope_kind != "mixed"  # else only how learned frequencies start
+            return config.rope_kind not in ("mixed", "free")  # else only where learned ones start
     return name != "resampling"  # of another image size, for which the model says it
 
 

@@ -40,13 +40,13 @@ class Names:
         mlp: the layers of an MLP
         gated: a gated MLP's first layers, stacked in ours, and its last
         inner_norms: before the last layers of attention and MLP
-        pre_norm, norm: before and after the blocks
+        pre_norm, norm: before and after the blocks; a norm without a name has no scale
         bias_table, shared_table: of positions=bias, in each block or for all
         pre_logits: the tanh layer before the classifier
         projection: a classifier without a bias, stored transposed
         channels_last: the map of patches is a matrix, with channels behind rows and columns
         freqs: learned frequencies of rotary positions, of all blocks: (2, L, h, d / 2); or named
-            so by RoPE-ViT's own code, (2, L, h d / 2)
+            so by RoPE-ViT's own code, (2, L, h d / 2); with rope_kind=free, of each block, (2, d)
         pool_joined: queries, keys and values of the attention pool are one layer
         pairs: how channels that turn together lie: in halves of a head, or as neighbors, where
             those that turn with the row come first (ij), or with the column (xy)
@@ -111,6 +111,12 @@ def embedding(config: ViTConfig, names: Names, format: str) -> list[Entry]:
             case "rope", _ if config.rope_kind == "mixed":
                 first = names.pairs == "xy"
                 table.append(frequencies(config, within + "freqs", names.freqs, first))
+            case "rope", _ if config.rope_kind == "free":
+                size = config.width // config.heads
+                for number in range(config.depth):
+                    ours, theirs = within.format(number), names.block.format(number)
+                    pair = (f"{ours}freqs", theirs + names.freqs)
+                    table.append(shaped(*pair, (2, 1, size), (2, size)))
             case (("none" | "rope"), _):
                 pass
             case _:

@@ -121,6 +121,12 @@ AIMV2: Rules = (
     (r"\.norm_([12])\.", r".norm\1."), (r"\.mlp\.fc1\.", ".mlp.fc1_g."),
     (r"\.mlp\.fc3\.", ".mlp.fc1_x."),
 )  # fmt: skip
+CAPI: Rules = (
+    (r"^patch_embed\.", "patch_embed.proj."), (r"^registers$", "reg_token"),
+    (r"^encoder\.blocks\.", "blocks."), (r"\.residual([12])\.norm\.", r".norm\1."),
+    (r"\.residual1\.fn\.rope\.", ".rope."), (r"\.residual1\.fn\.", ".attn."),
+    (r"\.residual2\.fn\.", ".mlp."),
+)  # fmt: skip
 LUCIDRAINS: Rules = (
     (r"^to_patch_embedding\.1\.", "patch_embed.proj."), (r"^pos_embedding$", "pos_embed"),
     (r"^transformer\.norm\.", "norm."), (r"^transformer\.layers\.", "blocks."),
@@ -184,6 +190,12 @@ DIALECTS = (
     Dialect(
         name="AIMv2's names", roots=("preprocessor.patchifier.proj.weight",), rules=AIMV2,
         facts={"interpolation": "bicubic", "crop": 1.0, "pool": "mean", **OPENAI}, sizes=True,
+    ),
+    Dialect(
+        name="CAPI's names", roots=("patch_embed.weight",), rules=CAPI, words={"norm": ""},
+        marks=("encoder.blocks.0.residual1.fn.rope.freqs",), sizes=True,
+        facts={"positions": "rope", "rope_kind": "free", "norm_at": "tokens", "norm_eps": 1e-5,
+               "gelu": "exact", **IMAGENET},
     ),
     Dialect(
         name="vit-pytorch's names", roots=("to_patch_embedding.1.weight",),

@@ -131,7 +131,8 @@ def entries(config: ModelConfig, names: Names) -> list[Entry]:
     if config.norm_at != "none":
         pooled = config.norm_at == "pooled"
         ours, theirs = ("head.norm", "fc_norm") if pooled else ("norm", names.norm)
-        table += scaled(ours, theirs, config)
+        unscaled = [computed(f"{ours}.weight", lambda: torch.ones(config.width))]
+        table += scaled(ours, theirs, config) if theirs else unscaled
     if config.pool == "attention":
         table += _attention_pool(config, names)
     if config.pre_logits:

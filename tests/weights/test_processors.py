@@ -124,6 +124,7 @@ NOTED = [
     ({"do_flip_channel_order": True}, "do_flip_channel_order=True is unsupported"),
     ({"surprising": 3}, "surprising=3 is unsupported"),
     ({"size": {"longest_edge": 99}}, "size={'longest_edge': 99} is unsupported"),
+    ({"size": {"shortest_edge": 48, "longest_edge": 99}}, "longest_edge of size="),
     ({"image_processor_type": "OwnImageProcessor"}, "unknown image processor OwnImageProcessor"),
     ({"size": {"height": 32, "width": 32}}, "prepares images at 32x32, but the model takes"),
     ({"do_resize": False}, "do_resize is false"),

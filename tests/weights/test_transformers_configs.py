@@ -132,6 +132,40 @@ def test_no_key_is_ignored(name: str, tmp_path: Path) -> None:
         load_check(tmp_path)
 
 
+def another(value: Any) -> Any:
+    """Another number or flag; what is neither stays."""
+    match value:
+        case bool():
+            return not value
+        case int():
+            return 2 * value
+        case float():
+            return value / 2 + 0.1
+    return value
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_keys_that_are_not_read_change_nothing(name: str) -> None:
+    """In transformers itself: all of them changed at once, the same outputs."""
+    masked = {"mask_ratio": 0.0} if "MAE" in name else {}
+    before = made(name, **FULL[name], **masked)
+    content = before.config.to_dict()
+    switches = {"return_dict", "output_hidden_states", "output_attentions"}
+    for key in ({*IDLE[content["model_type"]], *BOOKKEEPING} - switches) & content.keys():
+        content[key] = another(content[key])
+    content |= {"add_fpn": False, "mask_ratio": 0.0}  # needs stages; a call drops patches anyway
+    config = type(before.config)(**content)
+    config._attn_implementation = "eager"
+    other = type(before)(config).eval()
+    other.load_state_dict(before.state_dict(), strict=False)
+    naflex = name.startswith("Siglip2")
+    inputs = patches_of(some_images()) if naflex else {"pixel_values": some_images()}
+    noise = {"noise": torch.rand(2, 16)} if "MAE" in name else {}
+    with torch.inference_mode():
+        want, got = before(**inputs, **noise), other(**inputs, **noise)
+    close(got[0], want[0])
+
+
 @pytest.mark.parametrize(
     ("kind", "reduced"),
     [("Siglip", {"image_size": 32, "patch_size": 8}), ("CLIP", {"image_size": 64})],
@@ -307,6 +341,7 @@ def test_a_backbone_gives_the_last_stage(normed: bool, tmp_path: Path) -> None:
     with torch.inference_mode():
         want = other(some_images()).feature_maps[-1]
         close(vitlab.load(tmp_path).encode(some_images()), want)
+    assert any("model.intermediates" in note for note in load_check(tmp_path).notes)
 
 
 def patches_of(images: Tensor) -> dict[str, Tensor]:
@@ -423,6 +458,21 @@ def test_a_size_that_the_patches_do_not_divide(
     images = some_images(37)
     with torch.inference_mode():
         close(model(images[:, :, :32, :32]), other(images).pooler_output)
+
+
+def test_a_segmentation_head_is_left_out(tmp_path: Path) -> None:
+    choices = {
+        **BIASED,
+        "num_hidden_layers": 4,
+        "out_indices": [0, 1, 2, 3],
+        "use_mean_pooling": False,
+    }
+    other = made("BeitForSemanticSegmentation", **choices)
+    other.save_pretrained(tmp_path)
+    found = load_check(tmp_path)
+    assert any("segmentation head is left out" in note for note in found.notes)
+    assert "of semantic segmentation" in found.left_out.values()
+    assert found.config["classes"] == 0
 
 
 def test_code_of_its_own_is_told(tmp_path: Path) -> None:

@@ -161,6 +161,10 @@ def _sizes(content: Content, notes: list[str]) -> tuple[tuple[int, int] | None, 
     if not content["do_resize"]:
         notes.append("do_resize is false, but images are resized to the model's size here")
     edge = size.get("shortest_edge")
+    if edge and size.get("longest_edge"):
+        notes.append(
+            f"longest_edge of size={size!r} is unsupported: images keep their shorter side"
+        )
     if edge and "crop_pct" in content:  # ConvNeXt's: no crop from 384 pixels on
         if edge >= 384:
             return (edge, edge), 1.0, "squash"

@@ -48,9 +48,9 @@ REPRESENTED: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 DECISIVE = ("pool", "norm_at", "registers", "layer_scale", "pre_logits", "classes")
 TOLD = {
-    "ForSemanticSegmentation": "segmentation head",
-    "ForImageSegmentation": "segmentation decoder",
-    "Backbone": "choice of stages",
+    "ForSemanticSegmentation": "its segmentation head is left out",
+    "ForImageSegmentation": "its segmentation decoder is left out",
+    "Backbone": "its maps of chosen stages are those of model.intermediates(images, layers)",
 }
 
 
@@ -103,9 +103,7 @@ def _architecture(content: Content) -> str:
 def _told(content: Content, architecture: str) -> list[str]:
     """What of the saved class our model does not do."""
     notes = [
-        f"{architecture} has a {what}, which is left out"
-        for suffix, what in TOLD.items()
-        if architecture.endswith(suffix)
+        f"{architecture}: {what}" for suffix, what in TOLD.items() if architecture.endswith(suffix)
     ]
     if content.get("auto_map"):
         notes.append(

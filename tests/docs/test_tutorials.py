@@ -1,4 +1,4 @@
-"""Every tutorial and how-to page runs as it is printed, in an empty folder, offline."""
+"""Every tutorial, how-to page and the page on weights run as printed, in an empty folder, offline."""
 
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from vitlab.models.registry import KINDS, kinds
 
 PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 ASIDE = sorted((ROOT / "docs" / "from").glob("*.md"))
+GUIDES = [ROOT / "docs" / "weights.md"]
 NEEDS = {"timm": peers.timm, "transformers": peers.transformers}
 
 
@@ -20,7 +21,7 @@ def _own_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(KINDS, field, kinds(field))  # `kinds` imports our own first
 
 
-@pytest.mark.parametrize("page", PAGES + ASIDE, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES + ASIDE + GUIDES, ids=lambda page: page.stem)
 def test_the_blocks_of_a_page_run(page: Path) -> None:
     for name, peer in NEEDS.items():
         if f"import {name}" in page.read_text() or f"from {name}" in page.read_text():

@@ -1,4 +1,4 @@
-"""Every tutorial, how-to page and the page on weights run as printed, in an empty folder, offline."""
+"""Tutorials, how-to pages and the page on weights run as printed, in an empty folder, offline."""
 
 from pathlib import Path
 

@@ -55,7 +55,8 @@ class Head(nn.Module):
             case "token":
                 return tokens[:, 0]
             case "prefix":
-                return prefix.flatten(1)
+                chosen = self.config.pool_tokens
+                return (prefix[:, list(chosen)] if chosen else prefix).flatten(1)
             case "both":
                 return torch.cat([tokens[:, 0], patches.mean(dim=1)], dim=-1)
             case _:

@@ -175,6 +175,9 @@ def _write_safetensors(shapes: dict[str, Shape], file: Path) -> None:
     with file.open("wb") as stream:
         stream.write(struct.pack("<Q", len(text)) + text)
         stream.truncate(8 + len(text) + end)
+        for name in filter(lambda name: name.endswith("norm_std"), shapes):  # RADIO's, never zero
+            stream.seek(8 + len(text) + header[name]["data_offsets"][0])
+            stream.write(np.ones(shapes[name], "<f4").tobytes())
 
 
 def _wrapped(row: Row) -> Any:

@@ -38,6 +38,11 @@ def check_pool(config: Any) -> None:
         raise OptionError(
             "pool=prefix needs a class token or registers: set class_token=True or registers=4"
         )
+    if any(number >= config.prefix for number in config.pool_tokens):
+        raise OptionError(
+            f"pool_tokens={config.pool_tokens} has a number above {config.prefix - 1}, that of the "
+            "last token before the patches: they are counted from 0"
+        )
     if config.norm_at == "pooled" and config.pool not in ("token", "mean"):
         raise OptionError(f"norm_at=pooled needs pool=token or mean, not {config.pool}")
     if config.attention == "axial" and config.prefix:

@@ -15,7 +15,7 @@ from vitlab.options import above, at_least, below, option, when
 # How learned positions are resized; `vitlab.models.positions.resampling` does it.
 Resampling = Literal[
     "bilinear", "bicubic", "antialiased", "scaled", "scaled-antialiased", "bilinear-antialiased",
-    "bilinear-unaligned",
+    "bilinear-unaligned", "bilinear-cropped",
 ]  # fmt: skip
 
 
@@ -91,7 +91,7 @@ class ViTConfig(ModelConfig):
         "how learned positions are resized to another image size: bilinear with aligned corners "
         "(Google), bicubic (DeiT), antialiased bicubic (timm), bicubic by DINOv2's factor, without "
         "or with antialiasing, or bilinear without aligned corners, with antialiasing (SigLIP 2 "
-        "NaFlex) or without (Perception Encoder)",
+        "NaFlex) or without (Perception Encoder), or so to the longer side and cropped (RADIO)",
     )
     norm: Literal["layer", "rms"] = option(
         "layer", "kind of every norm: LayerNorm, or RMSNorm, which has no mean and no shift (AIMv2)"
@@ -139,6 +139,13 @@ class ViTConfig(ModelConfig):
         False,
         "pool class token and registers together with the patches",
         only=when("pool", "mean", "attention"),
+    )
+    pool_tokens: tuple[int, ...] = option(
+        (),
+        "numbers, from 0, of the tokens before the patches that pool=prefix sees (none: all of "
+        "them); RADIO's summary is that of some",
+        at_least(0),
+        only=when("pool", "prefix"),
     )
     pre_logits: int | Literal[True] = option(
         0,
@@ -340,7 +347,7 @@ class ViTConfig(ModelConfig):
     @property
     def pooled(self) -> int:
         """Width of the pool's output."""
-        parts = {"both": 2, "prefix": self.prefix}.get(self.pool, 1)
+        parts = {"both": 2, "prefix": len(self.pool_tokens) or self.prefix}.get(self.pool, 1)
         return parts * (self.neck or self.width)
 
     @property

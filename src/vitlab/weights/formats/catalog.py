@@ -57,6 +57,7 @@ FORMATS = (
         "encoders.sam_encoder",
         exported=False,
     ),
+    Format("radio", "RADIO and C-RADIO (NVIDIA, transformers)", "encoders.radio", exported=False),
     Format(
         "transformers",
         "a folder of Hugging Face transformers (ViT, DeiT, BEiT, DINO, CLIP, SigLIP)",

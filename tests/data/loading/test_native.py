@@ -164,6 +164,8 @@ def test_a_batch_of_damaged_images_alone_is_empty(tmp_path: Path) -> None:
 def test_what_does_not_go_with_native_sizes_is_refused() -> None:
     with pytest.raises(OptionError, match="tokens=100 applies only with fit=native"):
         ImageSpec(tokens=100)
+    with pytest.raises(OptionError, match="positions=relative hold for one grid only"):
+        ViTConfig(fit="native", positions="relative")
     with pytest.raises(OptionError, match="fit=native needs patches, which a ResNet has not"):
         config_of("BiT-R50x1", fit="native")
     recipe = vitlab.recipe(

@@ -29,9 +29,7 @@ class Attention(nn.Module):
     def __init__(self, config: ViTConfig, axis: Axis = None) -> None:
         super().__init__()
         self.heads, self.reach = config.heads, reach_of(config, axis)
-        self.layout = Layout(
-            config.grid
-        )  # of images of the configuration's size, without positions
+        self.layout = Layout(config.grid)  # of images of the configuration's size, no positions
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)
         self.norms: nn.Module | None = HeadNorms(config) if config.qk_norm else None
         self.norm: nn.Module = norm_of(config) if config.norm_inner_attention else nn.Identity()

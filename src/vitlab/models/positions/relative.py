@@ -24,6 +24,16 @@ class Relative(OwnOrShared):
         width = config.width // config.heads
         self.table = nn.Parameter(torch.empty(2 * config.length - 1, width))
 
+    @staticmethod
+    def check(config: ViTConfig) -> None:
+        """Refuse images of different sizes."""
+        OwnOrShared.check(config)
+        if config.fit == "native":
+            raise OptionError(
+                "positions=relative hold for one grid only, not for fit=native: use none, 1d, 2d, "
+                "bias or rope"
+            )
+
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw from a normal of standard deviation 0.02."""
         nn.init.normal_(self.table, std=0.02, generator=generator)

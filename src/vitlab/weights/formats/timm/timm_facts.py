@@ -4,11 +4,12 @@ In this order: config.json, a checkpoint's record of the model that it was made 
 the user gives, what the tensors give away, and the usual values, which are only assumed.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vitlab.images import OPENAI, Size
+from vitlab.images import IMAGENET, OPENAI, Size
 from vitlab.models.config import config_of
 from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.room import Hints
@@ -23,7 +24,10 @@ from vitlab.weights.formats.timm.timm_content import (
 from vitlab.weights.formats.timm.timm_dialects import Dialect, Layout
 from vitlab.weights.formats.timm.timm_record import record_of
 from vitlab.weights.formats.timm.timm_rotary import Pairs
-from vitlab.weights.source import Source
+from vitlab.weights.source import Shape, Source
+
+MMPRETRAIN = "mmpretrain's names"
+SAPIENS = (1024, 1280, 1536, 1920)  # the widths of facebookresearch/sapiens
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ def known_of(source: Source, hints: Hints, layout: Layout) -> Known:
     check_content(source.path, shapes, certain or bool(name))
     facts = facts_by_content(source, shapes, certain)
     _put_dialect(facts, layout.dialect, width(shapes))
+    if layout.dialect.name == MMPRETRAIN:
+        _put_padding(facts, shapes)
     if "input_resolution" in source.shapes:  # OpenAI's own files
         facts.put(Origin.FAMILY, {"gelu": "quick", **OPENAI})
     if certain:
@@ -130,3 +136,16 @@ def _put_dialect(facts: Facts, dialect: Dialect, width: int) -> None:
         facts.put(Origin.FAMILY, {"heads": facts.values["heads"]})
     elif dialect.facts and width % 64 == 0:
         facts.fill(Origin.ASSUMED, {"heads": width // 64})
+
+
+def _put_padding(facts: Facts, shapes: Mapping[str, Shape]) -> None:
+    """Put the padding of Sapiens' stem, which is known by positions for 1024 pixels.
+
+    Where they are for another size, a width that Sapiens has leaves it open.
+    """
+    kernel = shapes.get("patch_embed.proj.weight", (0, 0, 0, 0))
+    places = shapes.get("pos_embed", (0, 0, 0))[1]
+    if places and math.isqrt(places) * kernel[2] == 1024:
+        facts.put(Origin.FAMILY, {"stem_padding": 2, **IMAGENET})
+    elif kernel[0] in SAPIENS:
+        facts.put(Origin.ASSUMED, {"stem_padding": 0})

@@ -185,8 +185,12 @@ def test_states_that_lie(tmp_path: Path) -> None:
     ]
     states = [(1, shape, np.dtype(kind), False, raw) for shape, kind, raw in kinds]
     content = {str(n): Call(array, np.ndarray, (0,), b"b", state=s) for n, s in enumerate(states)}
+    scalar = np._core.multiarray.scalar
+    content |= {f"s{n}": Call(scalar, np.dtype("f8"), bytes(n)) for n in (3, 16)}
     torch.save({"good": torch.zeros(2), **content}, tmp_path / "c.pth")
-    assert set(open_source(tmp_path / "c.pth").shapes) == {"good"}
+    source = open_source(tmp_path / "c.pth")
+    assert set(source.shapes) == {"good"}
+    assert source.record["s3"] is source.record["s16"] is None
 
 
 class Mine(nn.Module):

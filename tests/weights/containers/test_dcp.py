@@ -107,12 +107,28 @@ def test_checkpoints_that_lie(tmp_path: Path) -> None:
     def put(name: str, value: object) -> Any:
         return lambda changed: setattr(first(changed), name, value)
 
+    shutil.copy(folder / "__0_0.distcp", tmp_path / "x.distcp")
     assert "is not a .distcp file in it" in str(lie(put("relative_path", "../x.distcp")))
     assert "is not a .distcp file in it" in str(lie(put("relative_path", "/etc/passwd")))
     assert "shorter than its parts" in str(lie(put("length", 10**12)))
     assert "shorter than its parts" in str(lie(put("offset", -1)))
     assert "can convert it with python -m" in str(lie(put("transform_descriptors", ["zstd"])))
     about = "w.0.x"
+
+    def overlap(changed: Metadata) -> None:
+        for info in changed.storage_data.values():
+            info.offset, info.length = 0, (folder / info.relative_path).stat().st_size
+
+    assert "shorter than its parts" in str(lie(overlap))
+    with (folder / "__0_0.distcp").open("ab") as stream:
+        start = stream.tell()
+        torch.save(torch.zeros(1, 3), stream)  # which would fill two rows
+        length = stream.tell() - start
+
+    def another(changed: Metadata) -> None:
+        first(changed).offset, first(changed).length = start, length
+
+    assert f"the part at {start} is another one" in str(lie(another))
     large = torch.Size([10**6, 10**6])
     assert "parts of tensor" in str(
         lie(lambda m: setattr(m.state_dict_metadata[about], "size", large))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import vitlab
 from vitlab.errors import WeightsError
 from vitlab.weights.containers.open_weights import open_source
+from vitlab.weights.containers.pickled import inert
 from vitlab.weights.containers.pickled.inert import Global, Made, described
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
@@ -129,6 +130,19 @@ def test_archives_that_lie(archive: Path, tmp_path: Path) -> None:
         open_source(file)
 
 
+def test_a_number_shown_many_times_is_not_expanded(tmp_path: Path) -> None:
+    """One stored number can claim to be a tensor of any size."""
+
+    class Expanded(Block):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("large", torch.zeros(1).expand(10**6))
+
+    torch.jit.save(torch.jit.trace(Expanded().eval(), torch.zeros(1)), tmp_path / "m.pt")
+    with pytest.raises(WeightsError, match="a tensor does not fit its numbers"):
+        open_source(tmp_path / "m.pt")
+
+
 def test_one_module_named_many_times_does_not_explode(archive: Path, tmp_path: Path) -> None:
     """A module of two names for a module of two names, and so on, without a tensor."""
     new = b"c__torch__\nM\n)\x81"
@@ -185,7 +199,10 @@ def test_descriptions_of_plain_values_are_the_values(protocol: int, value: objec
     assert whole.name.endswith(".Thing")
 
 
-def test_descriptions_end(tmp_path: Path) -> None:
+def test_descriptions_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match="more than 100 oper"):
+        patch.setattr(inert, "LARGEST", 100)
+        described(b"\x80\x02" + b"N" * 200 + b".")
     for raw in (b"", b"\x80\x02", b"\x80\x02.", b"\x80\x02]a.", b"\x80\x02h\x07.", b"\x80\x02(t"):
         with pytest.raises((ValueError, IndexError, KeyError)):
             described(raw)

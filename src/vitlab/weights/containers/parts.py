@@ -16,15 +16,17 @@ from vitlab.errors import WeightsError
 from vitlab.weights.containers.contents import Stored
 from vitlab.weights.containers.prefixes import without_engines
 
-# What the weights for evaluation are called, in order of preference: averaged ones, those of
-# self-supervised methods, any others.
-USUAL = (
+# What the weights for evaluation are called, in order of preference: averages of a run; those that
+# self-supervised methods are evaluated with; any others.
+AVERAGES = (
     "model_ema", "state_dict_ema", "ema_state_dict", "model_state_dict_ema", "ema_model",
     "params_ema", "ema", "averaged", "averaged_model", "shadow",
-    "teacher", "target_encoder", "base_encoder", "encoder_q", "online_encoder",
-    "model", "model_state_dict", "model_state", "state_dict", "net_state_dict", "state", "module",
-    "net", "network", "weights", "params", "target", "checkpoint", "backbone", "encoder", "vit",
-    "visual", "generator",
+)  # fmt: skip
+TARGETS = ("teacher", "target_encoder", "base_encoder", "encoder_q", "online_encoder")
+USUAL = (
+    *AVERAGES, *TARGETS, "model", "model_state_dict", "model_state", "state_dict",
+    "net_state_dict", "state", "module", "net", "network", "weights", "params", "target",
+    "checkpoint", "backbone", "encoder", "vit", "visual", "generator",
 )  # fmt: skip
 # Companions of a model: one of these is read only if it is alone or asked for.
 LAST = (
@@ -180,7 +182,9 @@ def _is_numbered(name: str) -> bool:
 def _rank(part: Part) -> int:
     """The place of a part in the order of preference; `len(USUAL)` for an unknown name."""
     for last, word in enumerate(LAST):
-        if _has(part.name, word) and not any(_has(part.name, usual) for usual in USUAL[:15]):
+        if _has(part.name, word) and not any(
+            _has(part.name, usual) for usual in (*AVERAGES, *TARGETS)
+        ):
             return len(USUAL) + 1 + last
     for place, word in enumerate(USUAL):
         if _has(part.name, word):

@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from docs.pages import ROOT
 from oracles import peers
+from vitlab.weights.verification.verify import published
 from weights.released.table import WHOLE_NUMBERS, Row, rows
 
 ROWS = rows()
@@ -37,6 +39,12 @@ def test_there_are_enough_rows_and_each_says_where_it_is_from() -> None:
         assert row.source, row.name
         assert row.shapes, row.name
         assert row.wanted or row.refused, row.name
+
+
+def test_the_page_on_weights_counts_the_rows_and_lists_what_can_be_verified() -> None:
+    page = " ".join((ROOT / "docs" / "weights.md").read_text(encoding="utf-8").split())
+    assert f"a table of {len(ROWS)} released files" in page
+    assert all(f"`{name}`" in page for name in published())
 
 
 @pytest.mark.parametrize("which", [SOME, EVERY])

@@ -91,11 +91,11 @@ def test_pixels_are_those_of_transformers(
     own = processor(kind, **choices)
     for file in folder.glob("*processor*"):
         file.unlink()
+    content = own.to_dict() | choices  # integers as integers
     if nested:
-        content = {"image_processor": own.to_dict(), "processor_class": "CLIPProcessor"}
-        (folder / "processor_config.json").write_text(json.dumps(content))
-    else:
-        own.save_pretrained(folder)
+        content = {"image_processor": content, "processor_class": "CLIPProcessor"}
+    name = "processor_config.json" if nested else "preprocessor_config.json"
+    (folder / name).write_text(json.dumps(content))
     found = load_check(folder)
     assert found.notes == ()
     assert found.origins["mean"] == found.origins["fit"] == "file"

@@ -36,6 +36,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "dinov2": {"layer_scale": 0.1, "pool": "both"},
     "registers": {"layer_scale": 0.1, "classes": 0, "registers": 2},
     "dinov3": {"layer_scale": 0.1, "classes": 0, "positions": "rope", "rope_base": 50.0},
+    "dinov3, rectangular": {
+        "layer_scale": 0.1,
+        "classes": 0,
+        "positions": "rope",
+        "image_size": (8, 16),
+    },
     "clip": {"pre_norm": True, "stem_bias": False},
     "siglip": {"pool": "attention", "classes": 0},
 }
@@ -133,3 +139,29 @@ def test_every_family_is_written(start: str, tmp_path: Path) -> None:
     model = made(FAMILIES[start])
     assert model is not None
     same_in_transformers(model, vitlab.save(model, tmp_path / "model", to="transformers"))
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("clip", {"image_size": (8, 16)}, "takes square images: cannot represent image_size=.8, 16."),
+    ("dinov2", {"image_size": (8, 16)}, "dinov2 takes square images"),
+    ("beit", {"image_size": (8, 16)}, "beit takes square images"),
+    ("dinov3", {"layer_scale": 0.0}, "always has LayerScale: cannot represent layer_scale=0"),
+    ("dinov3", {"rope_kind": "grid", "rope_grid": 4}, "rope_kind='grid'"),
+    ("dinov3", {"classes": 3}, "dinov3_vit has no classifier: save with classes=0"),
+    ("dinov2", {"ffn": "swiglu", "mlp": 32}, "DINOv2 has no gated MLP with mlp=32"),
+    ("dinov2", {"mlp": 40}, "DINOv2 needs an mlp that is a multiple of the width"),
+    ("vit", {"norm": "rms"}, "cannot represent norm='rms'"),
+    ("vit", {"qk_norm": True}, "cannot represent qk_norm=True"),
+    ("vit", {"pre_logits": 5}, "cannot represent pool=token and norm_at=tokens and pre_logits=5"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("start", "changes", "message"), REFUSED)
+def test_a_field_that_a_family_cannot_represent_is_named(
+    start: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    model = made(FAMILIES[start] | changes)
+    assert model is not None
+    with pytest.raises(WeightsError, match=message):
+        vitlab.save(model, tmp_path / "model", to="transformers")
+    assert not list(tmp_path.iterdir())

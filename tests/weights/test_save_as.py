@@ -146,7 +146,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     ("google", "ViT-Ti1/8", {}, "google cannot represent gelu='exact'"),
     ("google", "ViT-Ti1x2/8", {}, "cannot represent branches=2"),
     ("google", "ViT-Ti1/8", {"registers": 2}, "cannot represent registers=2"),
-    ("timm", "ViT-Ti1x3/8", {}, "timm supports two parallel branches, not 3"),
+    ("timm", "ViT-Ti1x3/8", {}, "timm cannot represent branches=3"),
     ("timm", "ViT-Ti1/8", {"pre_logits": 8}, "timm cannot represent pre_logits=8"),
     ("timm", "ViT-Ti1/8", {"norm_eps": 1e-3}, "timm cannot represent norm_eps=0.001"),
     ("timm", "R26+ViT-Ti1/32", {}, "timm cannot represent resnet='google'"),

@@ -164,6 +164,7 @@ def test_moco_v3_small_has_twelve_heads(tmp_path: Path) -> None:
     }
     momentum = {n.replace("base", "momentum"): torch.zeros_like(t) for n, t in inside.items()}
     inside |= {"module.base_encoder.head.0.weight": torch.ones(2, 384)}
+    inside |= {"module.base_encoder.head.1.running_mean": torch.ones(2)}
     torch.save({"state_dict": inside | momentum}, file)
     other.reset_classifier(0)  # type: ignore[operator]
     assert compared(file, other, 48).heads == 12

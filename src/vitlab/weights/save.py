@@ -32,7 +32,9 @@ OF_TRAINING = (
     "zero_head", "head_bias", "layer_scale", "drop_path", "drop_path_ramp", "dropout",
     "class_token",
 )  # fmt: skip
-OF_IMAGES = ("mean", "std", "interpolation", "crop", "fit", "tokens", "labels", "resampling")
+# Others resize positions in their own way; at the model's own size nothing is lost.
+OF_OTHER_SIZES = ("resampling",)
+OF_IMAGES = ("mean", "std", "interpolation", "crop", "fit", "tokens", "labels")
 
 
 def save(model: Model, folder: str | Path, shard_bytes: int = LIMIT, to: str = "vitlab") -> Path:
@@ -142,7 +144,7 @@ def _compare(model: Model, draft: Path, to: str) -> None:
         mine, theirs = getattr(model.config, field.name), getattr(reading.config, field.name)
         if field.name == "layer_scale" and bool(mine) != bool(theirs):
             raise cannot(to, f"layer_scale={mine!r} in this model")
-        if mine == theirs or field.name in OF_TRAINING:
+        if mine == theirs or field.name in (*OF_TRAINING, *OF_OTHER_SIZES):
             continue
         if field.name not in OF_IMAGES:
             raise cannot(to, f"{field.name}={mine!r} in this model")

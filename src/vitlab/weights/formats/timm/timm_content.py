@@ -4,6 +4,7 @@ A file with nothing but tensors is one of these, or a plain Vision Transformer, 
 the form of GELU, epsilon and how images are normalized are only assumed.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,6 +27,12 @@ AIMV2_HEADS = {1024: 8, 1536: 12, 2048: 16, 3072: 24}
 EVEN_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1408: 16, 1536: 16, 1792: 16}
 # Of DINOv3 (dinov3/hub/backbones.py of facebookresearch/dinov3).
 DINOV3_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 20, 1536: 24, 4096: 32}
+DINOV3 = {"pool": "token", "interpolation": "bilinear", "fit": "squash", "crop": 1.0}
+SATELLITE = {"mean": (0.430, 0.411, 0.296), "std": (0.213, 0.156, 0.143)}  # SAT-493M
+TIPS = {
+    "resampling": "antialiased", "mean": (0.0,) * 3, "std": (1.0,) * 3, "fit": "squash",
+    "interpolation": "bilinear", "crop": 1.0,
+}  # fmt: skip
 FIRST = "blocks.0."
 
 
@@ -67,6 +74,9 @@ BEYOND: tuple[tuple[Callable[[Shapes], bool], str], ...] = (
         lambda s: f"{FIRST}ls1.gamma" in s and f"{FIRST}ls2.gamma" not in s,
         "LayerScale on attention alone, as in Sapiens 2",
     ),
+)
+# Layouts of families that our model cannot represent, unless the architecture is another.
+LAYOUTS: tuple[tuple[Callable[[Shapes], bool], str], ...] = (
     (
         lambda s: "reg_token" in s and "cls_token" in s and not _normed(s),
         "registers without a last norm, as in C-RADIO",
@@ -99,7 +109,7 @@ def check_content(path: object, shapes: Shapes, certain: bool) -> None:
     Raises:
         WeightsError: the first reason.
     """
-    for found, why in BEYOND:
+    for found, why in BEYOND if certain else (*BEYOND, *LAYOUTS):
         if found(shapes):
             raise WeightsError(f"{path}: unsupported model: it has {why}")
     for found, why in () if certain else AMBIGUOUS:
@@ -115,7 +125,7 @@ def facts_by_content(source: Source, shapes: Shapes, certain: bool) -> Facts:
     Args:
         source: whose tensors may be read
         shapes: by timm's names, and by the file's own
-        certain: the architecture is known, so that no tensor need be read
+        certain: the architecture is known, and says the rest
     """
     usual = USUAL_HEADS.get(width(shapes))
     facts = Facts().put(Origin.ASSUMED, {"heads": usual} if usual else {})
@@ -126,20 +136,28 @@ def facts_by_content(source: Source, shapes: Shapes, certain: bool) -> Facts:
             "resampling": "bicubic", **IMAGENET,
         },
     )  # fmt: skip
+    if certain:
+        return facts
     for found, every, most in FAMILIES:
         if found(shapes):
             return facts.put(Origin.FAMILY, _of_width(every, shapes)).put(Origin.ASSUMED, most)
-    if rotary(shapes):
+    if _dino2(shapes):
+        _put_dino2(facts, shapes, source.kind == "npz")
+    elif rotary(shapes):
         facts.put(Origin.FAMILY, {"norm_eps": 1e-5, "gelu": "exact", "positions": "rope"})
         facts.put(Origin.ASSUMED, {"crop": 1.0})
         if heads := DINOV3_HEADS.get(width(shapes)):
             facts.put(Origin.FAMILY, {"heads": heads})
-        own = "storage_tokens" in shapes  # its own files, which use the class token
-        facts.put(Origin.FAMILY if own else Origin.ASSUMED, {"pool": "token" if own else "mean"})
+        if "storage_tokens" in shapes:  # its own files
+            facts.put(Origin.FAMILY, DINOV3)
+            if width(shapes) == 1024 and "local_cls_norm.weight" in shapes:
+                facts.put(Origin.FAMILY, SATELLITE)
+        else:
+            facts.put(Origin.ASSUMED, {"pool": "mean"})
     elif width(shapes) == 1536 and gated(shapes):  # DINOv2's giant; SigLIP's has 16
         facts.put(Origin.FAMILY, {"heads": 24})
-    elif not certain and width(shapes) == 384 and _is_moco(source, shapes):
-        facts.put(Origin.FAMILY, {"heads": 12, "gelu": "exact", "norm_eps": 1e-6})
+    elif width(shapes) == 384 and _is_moco(source, shapes):
+        facts.put(Origin.FAMILY, {"heads": 12, "interpolation": "bilinear", **PLAIN, **IMAGENET})
     return facts
 
 
@@ -166,12 +184,23 @@ def _eva02(shapes: Shapes) -> bool:
     return shown_rotary(shapes) == EVA02
 
 
+def _put_dino2(facts: Facts, shapes: Shapes, tips: bool) -> None:
+    """Heads are 64 wide; TIPS publishes arrays, for images from 0 to 1."""
+    facts.put(Origin.FAMILY, {**PLAIN, **IMAGENET, "heads": width(shapes) // 64, "pool": "token"})
+    facts.put(Origin.FAMILY, {"crop": 0.875, "interpolation": "bicubic"})
+    resampling = "antialiased" if "register_tokens" in shapes else "scaled"
+    facts.put(Origin.FAMILY, {"resampling": resampling})
+    facts.put(Origin.FAMILY, TIPS if tips else {})
+
+
 def _table(shapes: Shapes) -> bool:
     return any(name.endswith("relative_position_bias_table") for name in shapes)
 
 
 def _dino2(shapes: Shapes) -> bool:
-    return "mask_token" in shapes and f"{FIRST}ls1.gamma" in shapes and "pos_embed" in shapes
+    """DINOv2's own files, whose mask token is (1, D), and those of its followers."""
+    scaled = f"{FIRST}ls1.gamma" in shapes and "pos_embed" in shapes
+    return scaled and len(shapes.get("mask_token", ())) == 2
 
 
 PLAIN = {"gelu": "exact", "norm_eps": 1e-6}
@@ -191,27 +220,30 @@ FAMILIES: tuple[tuple[Callable[[Shapes], bool], dict[str, Any], dict[str, Any]],
         {"crop": 0.9, "resampling": "antialiased", **OPENAI},
     ),
     (_has("rope.freqs"), PLAIN, {"resampling": "antialiased", "crop": 0.9}),  # RoPE-ViT
-    (_table, PLAIN, {"crop": 0.9, "resampling": "antialiased", **INCEPTION}),  # BEiT, BEiT v2
+    (_table, PLAIN, INCEPTION),  # BEiT, BEiT v2
     (_has("norm_pre.weight"), {"norm_eps": 1e-5}, {"crop": 1.0, **OPENAI}),  # CLIP
     (_has(f"{FIRST}attn.q_bias", "pos_embed"), PLAIN, {"crop": 0.9, **OPENAI}),  # EVA
     (_has("attn_pool.latent"), {"norm_eps": 1e-6}, {"crop": 1.0, **INCEPTION}),  # SigLIP
     (_has("dist_token"), {**PLAIN, "crop": 0.875, "interpolation": "bicubic", **IMAGENET}, {}),
+    (_has("pre_logits.fc.weight"), {**PLAIN, **INCEPTION, "crop": 0.9}, {}),  # timm's first files
     (_has("decoder_pos_embed"), {**PLAIN, **IMAGENET}, {}),  # MAE
     (_has("masked_embed"), {**PLAIN, **IMAGENET}, {}),  # iBOT
 )
 
 
 def _is_moco(source: Source, shapes: Shapes) -> bool:
-    """Recognize MoCo-v3's ViT-S, whose 12 heads are 32 wide, by its fixed positions.
+    """Recognize MoCo-v3's ViT-S, whose 12 heads are 32 wide, by its two models or fixed positions.
 
     Sines and cosines of rows, then of columns, with a zero row for the class token (vits.py of
     facebookresearch/moco-v3).
     """
+    stored = next((name for name in source.shapes if name.endswith("pos_embed")), "")
+    if re.search(r"\b(base|momentum)_encoder\.", source.in_file(stored)):
+        return True
     shape = shapes.get("pos_embed", (0, 0, 0))
     side = int(max(shape[1] - 1, 0) ** 0.5) if len(shape) == 3 else 0
     if "cls_token" not in shapes or side < 1 or side**2 != shape[1] - 1:
         return False
-    stored = next(name for name in source.shapes if name.endswith("pos_embed"))
     omega = 10_000 ** -(torch.arange(96, dtype=torch.float64) / 96)
     places = torch.arange(side, dtype=torch.float64)[:, None] * omega
     y, x = places.repeat_interleave(side, 0), places.repeat(side, 1)

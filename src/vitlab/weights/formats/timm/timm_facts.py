@@ -11,6 +11,8 @@ from typing import Any
 
 from vitlab.images import IMAGENET, OPENAI, Size
 from vitlab.models.config import config_of
+from vitlab.weights.formats.dialects import open_clip
+from vitlab.weights.formats.dialects.dialects import Dialect, Layout
 from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.room import Hints
 from vitlab.weights.formats.timm import timm_config, timm_rotary, timm_rules
@@ -21,7 +23,6 @@ from vitlab.weights.formats.timm.timm_content import (
     rotary,
     width,
 )
-from vitlab.weights.formats.timm.timm_dialects import Dialect, Layout
 from vitlab.weights.formats.timm.timm_record import record_of
 from vitlab.weights.formats.timm.timm_rotary import Pairs
 from vitlab.weights.source import Shape, Source
@@ -65,16 +66,15 @@ def known_of(source: Source, hints: Hints, layout: Layout) -> Known:
     name, stem = hints.name, hints.name.partition(".")[0]
     given = stem if timm_rules.known(stem) else ""
     stored, record = timm_config.architecture_in(source.config), record_of(source)
+    stored = stored or open_clip.architecture_in(source.open_clip)
     architecture = given or stored or record.architecture
     certain = bool(architecture)
     if certain:
         timm_rules.check_supported(architecture)
     check_content(source.path, shapes, certain or bool(name))
     facts = facts_by_content(source, shapes, certain)
-    _put_dialect(facts, layout.dialect, width(shapes))
-    if layout.dialect.name == MMPRETRAIN:
-        _put_padding(facts, shapes)
-    if "input_resolution" in source.shapes:  # OpenAI's own files
+    _put_dialect(facts, layout.dialect, shapes)
+    if layout.dialect.words.get("flat") and "input_resolution" in source.shapes:  # OpenAI's own
         facts.put(Origin.FAMILY, {"gelu": "quick", **OPENAI})
     if certain:
         facts.put(Origin.NAME, {**timm_rules.implied(architecture), **record.instead})
@@ -88,17 +88,26 @@ def known_of(source: Source, hints: Hints, layout: Layout) -> Known:
     arguments = record.arguments | timm_config.arguments_in(source.config)
     if given and given != stored:  # the user knows better than the file
         return Known(facts, architecture, size, pairs=_rotary(facts, source, architecture, shapes))
-    facts.put(Origin.FILE, record.fields)
-    facts.put(Origin.FILE, timm_config.recorded(source.path, source.config, hints.choices))
+    facts.put(Origin.FILE, record.fields).put(Origin.FILE, _stated(source, hints, shapes))
     if layout.dialect.facts.get("fit") == "native":  # which no config.json of timm can say
         facts.put(Origin.FAMILY, {"fit": "native"})
-    return Known(
-        facts,
-        architecture,
-        timm_config.recorded_size(source.config) or record.image_size or size,
-        arguments,
-        _rotary(facts, source, architecture, shapes, arguments),
+    pairs = _rotary(facts, source, architecture, shapes, arguments)
+    sizes = (
+        timm_config.recorded_size(source.config),
+        open_clip.open_clip_size(source.open_clip),
+        record.image_size,
+        size,
     )
+    return Known(
+        facts, architecture, next((each for each in sizes if each), None), arguments, pairs
+    )
+
+
+def _stated(source: Source, hints: Hints, shapes: Shapes) -> dict[str, Any]:
+    """What the configuration beside the tensors says, open_clip's or timm's."""
+    path, chosen = source.path, hints.choices
+    fields = open_clip.stated_by_open_clip(path, source.open_clip, width(shapes), chosen)
+    return fields | timm_config.recorded(path, source.config, chosen)
 
 
 def _rotary(
@@ -129,13 +138,16 @@ def _rotary(
     return timm_rotary.pairs_of(whole)
 
 
-def _put_dialect(facts: Facts, dialect: Dialect, width: int) -> None:
+def _put_dialect(facts: Facts, dialect: Dialect, shapes: Shapes) -> None:
     """Put what holds for all, or most, models with somebody's names."""
+    channels = width(shapes)
     facts.put(Origin.ASSUMED, dialect.usual).put(Origin.FAMILY, dialect.facts)
     if dialect.sizes and "heads" in facts.values:
         facts.put(Origin.FAMILY, {"heads": facts.values["heads"]})
-    elif dialect.facts and width % 64 == 0:
-        facts.fill(Origin.ASSUMED, {"heads": width // 64})
+    elif dialect.facts and channels % 64 == 0:
+        facts.fill(Origin.ASSUMED, {"heads": channels // 64})
+    if dialect.name == MMPRETRAIN:
+        _put_padding(facts, shapes)
 
 
 def _put_padding(facts: Facts, shapes: Mapping[str, Shape]) -> None:

@@ -10,14 +10,14 @@ from typing import Any
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.weights.formats.dialects.dialects import layout_of
 from vitlab.weights.formats.outside import notes_beside
-from vitlab.weights.formats.room import Hints, Reading, Writing, cannot
+from vitlab.weights.formats.room import Hints, Reading, Writing
 from vitlab.weights.formats.timm.timm_arguments import NAME, check_arguments
-from vitlab.weights.formats.timm.timm_config import written
-from vitlab.weights.formats.timm.timm_dialects import layout_of
 from vitlab.weights.formats.timm.timm_facts import known_of
 from vitlab.weights.formats.timm.timm_names import entries, names_for, names_in
 from vitlab.weights.formats.timm.timm_shapes import fields_of
+from vitlab.weights.formats.timm.timm_writing import check_written, written
 from vitlab.weights.sharded import CONFIG
 from vitlab.weights.source import Source
 
@@ -29,6 +29,8 @@ LEFT_OUT = {
     r".*num_batches_tracked": "computed here",
     r"lm_head\..*|head\.(mlp|last_layer|prototypes).*": "for pre-training alone",
 }
+# The MLPs of MoCo-v3 and MSN, which batch norms tell from a classifier.
+PROJECTOR = re.compile(r"((head\.\d+|fc\.bn\d)\.)running_mean")
 
 
 def reads(source: Source, hints: Hints) -> Reading | None:
@@ -54,11 +56,11 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     if "head.weight" not in shapes and "head_dist.weight" in shapes:
         raise WeightsError(f"{source.path}: a distilled model without its first classifier")
     left_out = {re.escape(prefix) + f"({pattern})": why for pattern, why in LEFT_OUT.items()}
-    if "_encoder." in source.in_file(f"{prefix}cls_token"):  # MoCo-v3's two models
-        left_out[re.escape(prefix) + r"head\.\d+\..*"] = "for pre-training alone"
+    if any(PROJECTOR.fullmatch(name) for name in layout.theirs):
+        left_out[re.escape(prefix) + r"(head|fc)\..*"] = "for pre-training alone"
     left_out |= {f"(?!{re.escape(prefix)}).*": "outside the model"} if prefix else {}
     label = f"{NAME}, {known.architecture}" if known.architecture else dialect.name
-    beside = () if dialect.outside else notes_beside(source, prefix, layout.stored.values())
+    beside = () if layout.beside else notes_beside(source, prefix, layout.stored.values())
     return Reading(label, config, table, left_out, facts.origins, beside)
 
 
@@ -68,14 +70,5 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
     Raises:
         WeightsError: timm has no such model.
     """
-    if not isinstance(config, ViTConfig):
-        raise cannot(NAME, config.name)
-    if config.stem == "linear" and config.stem_bias == config.pre_norm:
-        raise WeightsError(
-            f"{NAME} has a norm before the encoder exactly if the stem has no bias, so it cannot "
-            f"represent pre_norm={config.pre_norm} with stem_bias={config.stem_bias}"
-        )
-    if config.branches > 2:
-        raise WeightsError(f"{NAME} supports two parallel branches, not {config.branches}")
-    content = written(config)
-    return Writing(entries(config, names_for(config)), {CONFIG: content})
+    vit = check_written(config)
+    return Writing(entries(vit, names_for(vit)), {CONFIG: written(vit)})

@@ -96,13 +96,13 @@ def names_in(
 
 def names_for(config: ViTConfig) -> Names:
     """Return the names under which timm stores a model."""
-    eva = config.positions in ("bias", "rope")
+    eva = config.positions in ("bias", "rope")  # beit.py and eva.py
     base = EVA if eva else BRANCHED if config.branches > 1 else TIMM
     return replace(
         base,
         register_rows=config.registers > 0 and config.positions == "1d",
         registers="dist_token" if config.pool == "prefix" else base.registers,
-        biases=NO_KEY_BIAS[0] if eva else (),
+        biases=NO_KEY_BIAS[0] if config.positions == "bias" else (),
         gated=GATE_APART if config.positions == "rope" else base.gated,
     )
 
@@ -125,8 +125,8 @@ def entries(config: ModelConfig, names: Names) -> list[Entry]:
     """
     if not isinstance(config, ViTConfig) or config.attention == "axial" or config.queries > 1:
         raise cannot(NAME, config.name)
-    if (config.pre_logits and not names.pre_logits) or config.pool == "both":
-        raise cannot(NAME, f"pre_logits={config.pre_logits} with pool={config.pool}")
+    if config.pre_logits and not names.pre_logits:
+        raise cannot(NAME, f"pre_logits={config.pre_logits}")
     table = [*_stem(config, names), *embedding(config, names, NAME), *encoder(config, names)]
     if config.norm_at != "none":
         pooled = config.norm_at == "pooled"

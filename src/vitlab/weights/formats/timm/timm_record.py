@@ -39,7 +39,7 @@ def record_of(source: Source) -> Record:
     timm's own have both, and a model's images are prepared as its name implies; other code that
     trains timm's models has `args.model` alone, and prepares images as for ImageNet (DeiT, MAE).
     """
-    stored = getattr(source, "record", {})
+    stored = source.record
     args = stored.get("args", {})
     args = vars(args) if isinstance(args, Namespace) else args if isinstance(args, Mapping) else {}
     own, other = (

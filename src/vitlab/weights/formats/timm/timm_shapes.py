@@ -145,19 +145,22 @@ def _pool(facts: Facts, shapes: dict[str, Shape], known: Known) -> None:
     """Put what the classifier sees, and forget a class token that this implies."""
     token, told = "cls_token" in shapes, facts.origins.get("pool")
     mean = not token and facts.values.get("pool", "token") == "token"
+    both = shapes.get("head.weight", (0, 0))[-1] == 2 * facts.values["width"]
     if "attn_pool.latent" in shapes:
         facts.put(Origin.TENSORS, {"pool": "attention"})
         wide = shapes.get("attn_pool.mlp.fc1.weight", (0,))[0]
         facts.put(Origin.TENSORS, {"pool_mlp": 0 if wide == facts.values["mlp"] else wide})
         if known.pairs is not None and (token or facts.values["registers"]):
             facts.put(Origin.FAMILY, {"pool_prefix": True})  # in eva.py
+    elif both and token:
+        facts.put(Origin.TENSORS, {"pool": "both"})
     elif "head_dist.weight" in shapes:
         facts.put(Origin.TENSORS, {"pool": "prefix"})
     elif mean or (told is None and "fc_norm.weight" in shapes):
         facts.put(Origin.TENSORS, {"pool": "mean"})
     else:
         facts.fill(Origin.NAME if known.architecture else Origin.ASSUMED, {"pool": "token"})
-    if token == (facts.values["pool"] == "token"):
+    if token == (facts.values["pool"] in ("token", "both")):
         facts.values["class_token"] = None
     of_pool = {"pool_heads": ("attention",), "pool_prefix": ("attention", "mean")}
     for name, pools in of_pool.items():

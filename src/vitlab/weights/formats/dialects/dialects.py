@@ -57,6 +57,7 @@ class Layout:
         shapes: of those tensors, by timm's names
         stored: the file's whole names by timm's
         theirs: shapes by the file's names without the prefix
+        beside: a classifier in front of the prefix is the dialect's own
     """
 
     dialect: Dialect
@@ -64,6 +65,7 @@ class Layout:
     shapes: dict[str, Shape]
     stored: dict[str, str]
     theirs: dict[str, Shape]
+    beside: bool = False
 
 
 ROOTS = ("patch_embed.proj.weight", "patch_embed.proj.0.weight")
@@ -161,7 +163,10 @@ DIALECTS = (
         name="DeiT's names of parallel branches",
         roots=ROOTS, marks=("blocks.0.norm11.weight",), rules=PARALLEL,
     ),
-    Dialect(name=f"{NAME}'s names", roots=ROOTS, rules=OWN),
+    Dialect(
+        name=f"{NAME}'s names", roots=ROOTS, rules=OWN,
+        outside=((r"linear_head\.(weight|bias)", r"head.\1"),),  # DINOv2's
+    ),
     Dialect(
         name="torchvision's names", roots=("conv_proj.weight",),
         marks=("encoder.pos_embedding",), rules=TORCHVISION,
@@ -260,13 +265,14 @@ def _layout(source: Source, dialect: Dialect, prefix: str) -> Layout:
         for pattern, word in dialect.outside:
             if re.fullmatch(pattern, name):
                 stored[re.sub(pattern, word, name)] = name
+    beside = "head.weight" in stored and not stored["head.weight"].startswith(prefix)
     if "head.weight" not in stored and "projection" not in dialect.words:
         norms = ("norm.weight", "fc_norm.weight", "cls_token", "pos_embed")
         sizes = [source.shapes[stored[name]][-1:] for name in norms if name in stored]
         if layer := classifier_beside(source, prefix, max(sizes, default=())):
             stored |= {f"head.{part}": f"{layer}.{part}" for part in ("weight", "bias")}
     shapes = {new: source.shapes[old] for new, old in stored.items()}
-    return Layout(dialect, prefix, _as_timms(shapes, dialect), stored, theirs)
+    return Layout(dialect, prefix, _as_timms(shapes, dialect), stored, theirs, beside)
 
 
 def canonical(names: list[str], rules: Rules) -> dict[str, str]:

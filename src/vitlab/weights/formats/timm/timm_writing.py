@@ -1,0 +1,240 @@
+"""A model as timm builds and loads it: an architecture, and the arguments that make it this model.
+
+What timm cannot represent is refused by the name of the field, whatever our own reader could read.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any
+
+from vitlab.errors import WeightsError
+from vitlab.images import ImageSpec
+from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.weights.formats.room import cannot
+from vitlab.weights.formats.timm.timm_arguments import ACTS, NAME, POOLS
+from vitlab.weights.formats.timm.timm_config import PREPROCESSING
+
+# Arguments of every constructor, of those with rotary positions, and of the plain ones.
+COMMON = {
+    "embed_dim": "width", "depth": "depth", "num_heads": "heads", "qkv_bias": "qkv_bias",
+    "in_chans": "channels",
+}  # fmt: skip
+ROTARY = {
+    "num_reg_tokens": "registers", "class_token": "has_token", "rope_temperature": "rope_base",
+    "use_pre_transformer_norm": "pre_norm",
+}  # fmt: skip
+PLAIN = {
+    "class_token": "has_token", "reg_tokens": "registers", "pre_norm": "pre_norm",
+    "qk_norm": "qk_norm", "proj_bias": "bias",
+}  # fmt: skip
+HYBRIDS = {
+    (): "vit_tiny_r_s16_p8_224",
+    (2, 2, 2, 2): "vit_small_r26_s32_224",
+    (3, 4, 9): "vit_base_r50_s16_224",
+    (3, 4, 6, 3): "vit_large_r50_s32_224",
+}
+# Fields that an argument or an architecture stands for, or that change no output of timm's; any
+# other must have its usual value.
+REPRESENTED = {each.name for each in fields(ImageSpec)} | {
+    "classes", "labels", "zero_head", "head_bias", "width", "depth", "heads", "mlp", "branches",
+    "patch", "stem",
+    "stem_bias", "stages", "resnet", "positions", "positions_at", "resampling", "pre_norm",
+    "class_token", "pool", "norm_at", "registers", "layer_scale", "drop_path", "drop_path_ramp",
+    "dropout", "qkv_bias", "bias", "qk_norm", "ffn", "gelu", "norm_eps", "rope_base",
+}  # fmt: skip
+Limit = tuple[Callable[[ViTConfig], bool], str]
+# What each kind of constructor has no argument for: a condition, and the field that is at fault.
+EVERY: tuple[Limit, ...] = (
+    (lambda c: c.stem not in ("linear", "resnet"), "stem"),
+    (lambda c: c.stem == "resnet" and c.resnet != "timm", "resnet"),
+    (lambda c: c.stem == "resnet" and c.stages not in HYBRIDS, "stages"),
+    (lambda c: c.branches > 2, "branches"),
+    (lambda c: c.positions not in ("none", "1d", "bias", "rope"), "positions"),
+    (lambda c: c.positions == "1d" and c.positions_at != "stem", "positions_at"),
+    (lambda c: c.norm_eps not in (1e-5, 1e-6), "norm_eps"),
+    (lambda c: c.pool not in ("token", "mean", "attention", "prefix"), "pool"),
+    (lambda c: c.pool == "attention" and c.ffn == "swiglu", "ffn"),
+    (lambda c: c.pool == "attention" and not c.bias, "bias"),
+    (lambda c: c.pool == "prefix" and (c.registers, c.has_token) != (1, True), "registers"),
+    (lambda c: c.pool == "prefix" and not c.classes, "classes"),
+    (lambda c: c.pool == "prefix" and c.positions != "1d", "positions"),
+)
+BEIT: tuple[Limit, ...] = (
+    (lambda c: not c.has_token, "class_token"),
+    (lambda c: c.pool not in ("token", "mean"), "pool"),
+    (lambda c: c.norm_at == "none", "norm_at"),
+    (lambda c: not c.bias, "bias"),
+    (lambda c: c.qk_norm, "qk_norm"),
+    (lambda c: c.pre_norm, "pre_norm"),
+    (lambda c: c.norm_eps != 1e-6, "norm_eps"),
+)
+EVA: tuple[Limit, ...] = (
+    (lambda c: not c.bias, "bias"),
+    (lambda c: c.pool == "attention" and c.prefix > 0, "pool"),
+)
+OF_ONE_KIND: tuple[Limit, ...] = (  # of beit.py and eva.py
+    (lambda c: c.stem != "linear", "stem"),
+    (lambda c: c.branches > 1, "branches"),
+    (lambda c: c.ffn == "mlp" and c.gelu != "exact", "gelu"),
+)
+OF_EPSILON: tuple[Limit, ...] = (  # of vision_transformer.py, whose other architectures have 1e-6
+    (lambda c: c.norm_eps != 1e-6 and _particular(c), "norm_eps"),
+    (lambda c: c.branches > 1 and c.ffn == "swiglu", "ffn"),
+    (lambda c: c.stem == "resnet" and c.branches > 1, "branches"),
+    (lambda c: c.stem == "resnet" and c.ffn == "swiglu", "ffn"),
+    (lambda c: c.pool == "prefix" and c.stem == "resnet", "stem"),
+    (lambda c: c.pool == "prefix" and c.branches > 1, "branches"),
+    (lambda c: c.pool == "prefix" and c.ffn == "swiglu", "ffn"),
+)
+
+
+def _particular(config: ViTConfig) -> bool:
+    special = config.stem == "resnet" or config.branches > 1
+    return special or config.ffn == "swiglu" or config.pool == "prefix"
+
+
+def check_written(config: ModelConfig) -> ViTConfig:
+    """Refuse a model that timm cannot represent.
+
+    Raises:
+        WeightsError: the message names the field.
+    """
+    if not isinstance(config, ViTConfig) or config.attention == "axial":
+        raise cannot(NAME, config.name)
+    if config.stem == "linear" and config.stem_bias == config.pre_norm:
+        raise WeightsError(
+            f"{NAME} has a norm before the encoder exactly if the stem has no bias, so it cannot "
+            f"represent pre_norm={config.pre_norm} with stem_bias={config.stem_bias}"
+        )
+    for name in (*_at_fault(config), *_unrepresented(config)):
+        kind = f" with positions={config.positions}" if config.positions in KINDS else ""
+        raise cannot(NAME, f"{name}={getattr(config, name)!r}{kind}")
+    return config
+
+
+def _unrepresented(config: ViTConfig) -> Iterator[str]:
+    """Fields that no argument stands for, and whose value is not the usual one."""
+    for each in fields(config):
+        if each.name not in REPRESENTED and getattr(config, each.name) != each.default:
+            yield each.name
+
+
+def _at_fault(config: ViTConfig) -> Iterator[str]:
+    for limit, name in (*EVERY, *KINDS.get(config.positions, OF_EPSILON)):
+        if limit(config):
+            yield name
+
+
+KINDS = {"bias": (*OF_ONE_KIND, *BEIT), "rope": (*OF_ONE_KIND, *EVA)}
+
+
+def written(config: ViTConfig) -> dict[str, Any]:
+    """Return the config.json with which timm builds and loads a model."""
+    architecture = _architecture(config)
+    content = {
+        "architecture": architecture,
+        "num_classes": config.classes,
+        "num_features": config.width,
+        "global_pool": _pool(config),
+        "model_args": _arguments(config),
+        "pretrained_cfg": {
+            "architecture": architecture,
+            "input_size": [config.channels, *config.size],
+            "fixed_input_size": True,
+            **{key: _plain(getattr(config, own)) for key, own in PREPROCESSING.items()},
+            "crop_mode": "squash" if config.fit == "squash" else "center",
+            "num_classes": config.classes,
+            "pool_size": None,
+            # where it is named, timm adapts a kernel for RGB to other channels
+            "first_conv": "patch_embed.proj" if config.channels == 3 else None,
+            "classifier": "head",
+        },
+    }
+    return content | ({"label_names": list(config.labels)} if config.labels else {})
+
+
+def _architecture(config: ViTConfig) -> str:
+    """The architecture whose arguments can make it into a model."""
+    if config.positions == "bias":
+        return "beit_base_patch16_224"
+    if config.positions == "rope":  # eva.py's epsilon is the architecture's
+        return "vit_base_patch16_dinov3" if config.norm_eps == 1e-5 else "eva_giant_patch14_224"
+    if config.stem == "resnet":
+        return HYBRIDS[config.stages]
+    if config.pool == "prefix":
+        return "deit_base_distilled_patch16_224"
+    if config.branches == 2:
+        return "vit_base_patch16_18x2_224"
+    if config.ffn == "swiglu":
+        return "vit_giant_patch14_dinov2"
+    return "vit_base_patch16_clip_224" if config.norm_eps == 1e-5 else "vit_base_patch16_224"
+
+
+def _pool(config: ViTConfig) -> str:
+    names = {own: name for name, own in POOLS.items()} | {"prefix": "token"}
+    return names[config.pool]
+
+
+def _arguments(config: ViTConfig) -> dict[str, Any]:
+    """The arguments of timm's constructor, whatever the architecture's own are."""
+    arguments = {key: getattr(config, own) for key, own in COMMON.items()} | {
+        "img_size": list(config.size),
+        "mlp_ratio": (_hidden(config) + 0.5) / config.width,  # timm rounds down
+        "init_values": config.layer_scale or None,
+    }
+    if config.stem == "linear":
+        arguments["patch_size"] = config.patch
+    if config.pool != "prefix":
+        arguments["global_pool"] = _pool(config)
+    if config.positions == "bias":
+        return arguments | _of_beit(config)
+    if config.positions == "rope":
+        return arguments | _of_eva(config)
+    if config.ffn == "mlp":  # else the architecture brings it
+        arguments["act_layer"] = next(name for name, own in ACTS.items() if own == config.gelu)
+    plain = {key: getattr(config, own) for key, own in PLAIN.items()} | {
+        "fc_norm": config.norm_at == "pooled",
+        "final_norm": config.norm_at != "none",
+        "no_embed_class": False,
+        "pos_embed": "none" if config.positions == "none" else "learn",
+    }
+    if config.pool == "prefix":  # whose second token is no register there
+        plain = {key: plain[key] for key in ("pre_norm", "qk_norm", "proj_bias", "final_norm")}
+    return arguments | plain
+
+
+def _hidden(config: ViTConfig) -> int:
+    """Hidden units of an MLP; a gated one counts twice in vision_transformer.py."""
+    packed = config.ffn == "swiglu" and config.positions not in KINDS
+    return config.mlp * (2 if packed else 1)
+
+
+def _of_beit(config: ViTConfig) -> dict[str, Any]:
+    shared = config.positions_at == "shared"
+    return {
+        "use_rel_pos_bias": not shared,
+        "use_shared_rel_pos_bias": shared,
+        "use_fc_norm": config.norm_at == "pooled",
+        "swiglu_mlp": config.ffn == "swiglu",
+    }
+
+
+def _of_eva(config: ViTConfig) -> dict[str, Any]:
+    gated = config.ffn == "swiglu"
+    return {key: getattr(config, own) for key, own in ROTARY.items()} | {
+        "qk_norm": config.qk_norm,
+        "attn_type": "rope",  # the kind whose keys may have a bias
+        "use_rot_pos_emb": True,
+        "use_abs_pos_emb": False,
+        "rope_type": "dinov3",
+        "rope_rotate_half": True,
+        "dynamic_img_size": True,
+        "swiglu_mlp": gated,
+        "swiglu_align_to": int(gated),  # gate and value apart, with as many units as there are
+        "use_fc_norm": config.norm_at == "pooled",
+        "use_post_transformer_norm": config.norm_at == "tokens",
+    }
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

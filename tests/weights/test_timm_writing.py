@@ -1,0 +1,150 @@
+"""What timm gets from us: its own loader takes what is written, or a field is refused."""
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import vitlab
+from oracles import peers
+from vitlab.errors import OptionError, WeightsError
+from vitlab.models.config import ViTConfig
+from vitlab.models.create import build
+from weights.test_timm_files import close
+
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "branches": st.sampled_from([1, 1, 1, 2, 3]),
+    "stem": st.sampled_from(["linear", "linear", "linear", "hmlp", "resnet"]),
+    "stem_norm": st.sampled_from(["none", "none", "batch", "layer"]),
+    "stem_act": st.sampled_from(["none", "none", "gelu"]),
+    "stages": st.sampled_from([(), (2, 2, 2, 2), (1,)]),
+    "resnet": st.sampled_from(["timm", "google"]),
+    "positions": st.sampled_from(["none", "1d", "1d", "2d", "relative", "bias", "rope"]),
+    "positions_at": st.sampled_from(["stem", "stem", "every", "shared"]),
+    "pre_norm": st.booleans(),
+    "class_token": st.sampled_from([None, True, False]),
+    "pool": st.sampled_from(["token", "mean", "both", "prefix", "attention"]),
+    "norm_at": st.sampled_from(["tokens", "pooled", "none"]),
+    "queries": st.sampled_from([1, 1, 2]),
+    "pre_logits": st.sampled_from([0, 0, 0, 12]),
+    "registers": st.sampled_from([0, 0, 1, 3]),
+    "layer_scale": st.sampled_from([0.0, 0.1]),
+    "attention": st.sampled_from(["global", "global", "axial"]),
+    "qkv_bias": st.booleans(),
+    "bias": st.sampled_from([True, True, False]),
+    "qk_norm": st.sampled_from([False, False, True]),
+    "ffn": st.sampled_from(["mlp", "swiglu"]),
+    "gelu": st.sampled_from(["exact", "tanh", "quick"]),
+    "norm_eps": st.sampled_from([1e-6, 1e-5, 1e-4]),
+    "rope_base": st.sampled_from([100.0, 50.0]),
+    "channels": st.sampled_from([1, 3, 4]),
+    "image_size": st.sampled_from([32, (32, 64), 64]),
+    "classes": st.sampled_from([0, 3]),
+    "mlp": st.sampled_from([24, 52]),
+    "heads": st.sampled_from([2, 4]),
+    "fit": st.sampled_from(["crop", "squash"]),
+}
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> ViTConfig:
+    """A plain model, a few of whose fields have other values; those that do not go are dropped."""
+    fields: dict[str, Any] = {"width": 32, "depth": 1, "patch": 16, "heads": 2, "mlp": 24}
+    fields |= {"image_size": 32, "classes": 3}
+    config = ViTConfig(**fields)
+    for name in draw(st.permutations(list(FIELDS)))[: draw(st.integers(1, 9))]:
+        chosen = {name: draw(FIELDS[name])}
+        if name == "positions" and chosen[name] == "rope":
+            chosen |= {"norm_eps": 1e-5, "gelu": "exact"}
+        if name == "pre_norm":
+            chosen["stem_bias"] = not chosen[name]
+        if name == "stem" and chosen[name] == "resnet":
+            chosen |= {"patch": 32, "stages": (2, 2, 2, 2), "resnet": "timm"}
+        try:
+            config = replace(config, **chosen)
+        except OptionError:
+            continue
+    return config
+
+
+def randomly(config: ViTConfig) -> Any:
+    model = build(config).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if tensor.is_floating_point() and "running" not in name:
+                tensor.add_(0.05 * torch.randn(tensor.shape, generator=generator))
+    return model
+
+
+def in_timm(model: Any, folder: Path) -> None:
+    """Compare with the model that timm builds and loads from a folder, with nothing left over."""
+    other = peers.timm().create_model(f"local-dir:{folder}", pretrained=True).eval()
+    images = torch.randn(2, model.config.channels, *model.config.size)
+    with torch.inference_mode():
+        close(other(images), model(images))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(config=configs())
+def test_timm_takes_what_is_written(config: ViTConfig) -> None:
+    model = randomly(config)
+    with TemporaryDirectory() as place:
+        try:
+            vitlab.save(model, Path(place) / "m", to="timm")
+        except WeightsError as error:
+            assert "\n" not in str(error)
+            named = [name for name in config.as_dict() if f"{name}=" in str(error)]
+            assert named or config.name in str(error), error
+            return
+        in_timm(model, Path(place) / "m")
+
+
+PARTICULAR: dict[str, tuple[str, dict[str, Any]]] = {
+    "another number of channels": ("ViT-Ti1/16", {"channels": 4}),
+    "branches without LayerScale": ("ViT-Ti1x2/16", {}),
+    "no positions": ("ViT-Ti1/16", {"positions": "none"}),
+    "keys with a bias, rotated": ("ViT-Ti1/16", {"positions": "rope", "norm_eps": 1e-5}),
+    "keys with a bias that the softmax makes void": ("ViT-Ti1/16", {"positions": "bias"}),
+    "DINOv3 with SwiGLU": (
+        "ViT-Ti1/16", {"positions": "rope", "norm_eps": 1e-5, "ffn": "swiglu", "mlp": 100}
+    ),
+    "rotary without LayerScale": ("ViT-Ti1/16", {"positions": "rope", "qk_norm": True}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PARTICULAR)
+def test_what_others_could_not_load(
+    case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name, choices = PARTICULAR[case]
+    model = randomly(vitlab.create(name, 3, 32, **choices).config)
+    vitlab.save(model, tmp_path / "m", to="timm")
+    assert not caplog.text  # nothing is lost, not even how positions were to be resized
+    in_timm(model, tmp_path / "m")
+    images = torch.randn(2, model.config.channels, 32, 32)
+    close(vitlab.load(tmp_path / "m")(images), model(images))
+
+
+@pytest.mark.parametrize(
+    ("choices", "field"),
+    [
+        ({"stem": "hmlp", "stem_norm": "batch"}, "stem='hmlp'"),
+        ({"positions": "rope", "bias": False}, "bias=False"),
+        ({"positions": "bias", "qk_norm": True}, "qk_norm=True"),
+        ({"norm": "rms"}, "norm='rms'"),
+        ({"pool": "attention", "ffn": "swiglu"}, "ffn='swiglu'"),
+    ],
+)
+def test_what_timm_cannot_represent_is_named(
+    choices: dict[str, Any], field: str, tmp_path: Path
+) -> None:
+    model = vitlab.create("ViT-Ti1/16", 3, 32, **choices)
+    with pytest.raises(WeightsError, match=f"timm cannot represent .*{field}"):
+        vitlab.save(model, tmp_path / "m", to="timm")
+    assert not list(tmp_path.iterdir())

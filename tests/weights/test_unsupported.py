@@ -78,11 +78,11 @@ def test_load_says_so_whatever_the_file_is_called(tmp_path: Path) -> None:
 
 
 def test_video_has_a_kernel_with_a_length_in_time(tmp_path: Path) -> None:
-    """Meta's V-JEPA 2: an encoder and a predictor in one file."""
+    """Of another video model than V-JEPA 2, whose encoder is read for images."""
     tensors = {
         "encoder.module.backbone.patch_embed.proj.weight": torch.zeros(8, 3, 2, 4, 4),
         "encoder.module.backbone.blocks.0.norm1.weight": torch.zeros(8),
     }
     torch.save(tensors, tmp_path / "vitl.pt")
-    with pytest.raises(WeightsError, match=r"is V-JEPA 2, VideoMAE .* patches with a length"):
+    with pytest.raises(WeightsError, match=r"is VideoMAE, V-JEPA .* patches with a length"):
         vitlab.load(tmp_path / "vitl.pt")

@@ -215,12 +215,13 @@ class ViTConfig(ModelConfig):
         at_least(0),
         only=when("norm_at", "tokens"),
     )
-    rope_kind: Literal["image", "grid", "mixed", "free"] = option(
+    rope_kind: Literal["image", "grid", "mixed", "free", "video"] = option(
         "image",
         "what rotary positions turn by: coordinates from -1 to 1 over the image (DINOv3), numbers "
         "of rows and columns (EVA-02, Perception Encoder, RoPE-ViT), those numbers times learned "
-        "frequencies of each block and head (RoPE-ViT, mixed), or learned frequencies of each "
-        "block and channel, for registers too (free; CAPI)",
+        "frequencies of each block and head (RoPE-ViT, mixed), learned frequencies of each "
+        "block and channel, for registers too (free; CAPI), or numbers of rows and columns beside "
+        "a third of the channels for time, which stands still (video; V-JEPA 2)",
         only=where_used("positions", "rope_kind"),
     )
     rope_base: float = option(

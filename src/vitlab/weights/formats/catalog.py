@@ -58,6 +58,7 @@ FORMATS = (
         exported=False,
     ),
     Format("radio", "RADIO and C-RADIO (NVIDIA, transformers)", "encoders.radio", exported=False),
+    Format("vjepa2", "V-JEPA 2's encoder, for images", "encoders.vjepa2", exported=False),
     Format(
         "transformers",
         "a folder of Hugging Face transformers (ViT, DeiT, BEiT, DINO, CLIP, SigLIP)",

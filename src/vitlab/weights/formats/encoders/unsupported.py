@@ -62,7 +62,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     """
     for name, shape in source.shapes.items():
         if VIDEO.fullmatch(name) and len(shape) == 5:
-            what = "V-JEPA 2, VideoMAE or another model of video"
+            what = "VideoMAE, V-JEPA or another model of video"
             raise _unsupported(source, what, name, "patches with a length in time")
     names = [name for name in source.shapes if not any(part in name for part in INSIDE)]
     for pattern, what, why in FAMILIES:

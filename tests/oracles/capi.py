@@ -95,7 +95,7 @@ class CAPI(nn.Module):
                 at = step / side
                 walk.append([(at, 0.0), (1.0, at), (1 - at, 1.0), (0.0, 1 - at)][edge])
         patches = torch.cartesian_prod(torch.linspace(0, 1, rows), torch.linspace(0, 1, columns))
-        return torch.cat([torch.tensor(walk), patches])
+        return torch.cat([torch.tensor(walk) * patches.amax(0), patches])
 
     def forward(self, images: Tensor) -> Tensor:
         tokens = self.patch_embed(images)

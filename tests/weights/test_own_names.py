@@ -132,7 +132,7 @@ def test_frequencies_of_rope_vit_side_by_side(tmp_path: Path) -> None:
     agree(vitlab.load(tmp_path / "rope_mixed.pth", image_size=48), other, some_images(48))
 
 
-@pytest.mark.parametrize("size", [(28, 42), (56, 56)])
+@pytest.mark.parametrize("size", [(28, 42), (14, 56)])
 def test_capi(size: tuple[int, int], tmp_path: Path) -> None:
     torch.manual_seed(0)
     other = CAPI(192, 3, 2, 14, 16).eval()

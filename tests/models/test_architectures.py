@@ -522,8 +522,7 @@ IMPOSSIBLE = {
     "positions=1d+rope needs a head width (width / heads) that is a multiple of 4, not 6": {
         "positions": "1d+rope", "width": 12, "heads": 2,
     },
-    "rope_kind=free has places for registers on four edges, but none for a class token: set "
-    "pool=mean and registers=16, not 4": {
+    "rope_kind=free has places for registers on four edges, and none for a class token: set": {
         "positions": "rope", "rope_kind": "free", "registers": 4,
     },
     "positions=1d+bias has no offset for registers: set registers=0": {

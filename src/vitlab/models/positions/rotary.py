@@ -56,8 +56,8 @@ class Rotary(Inner):
             raise OptionError(f"rope_kind=video needs heads at least 6 wide, not {head}")
         if config.rope_kind == "free" and (config.has_token or config.registers % 4):
             raise OptionError(
-                "rope_kind=free has places for registers on four edges, but none for a class "
-                f"token: set pool=mean and registers=16, not {config.registers}"
+                "rope_kind=free has places for registers on four edges, and none for a class "
+                "token: set pool=mean and registers to a multiple of 4"
             )
 
     @staticmethod
@@ -80,7 +80,8 @@ class Rotary(Inner):
                 self.freqs[1, 0, 2 * quarter :] = 2 * math.pi * turns.tile(2)
         elif self.freqs is not None:
             size = 1 / self.periods(self.freqs.device)
-            turn = 2 * math.pi * torch.rand(len(self.freqs[0]), 1, generator=generator).to(size)
+            turn = size.new_empty(len(self.freqs[0]), 1)
+            turn.uniform_(0, 2 * math.pi, generator=generator)
             both = torch.cat([turn, turn + math.pi / 2], 1)[:, :, None]  # (h, 2, 1)
             with torch.no_grad():
                 self.freqs[0] = (both.sin() * size).flatten(1)
@@ -120,14 +121,15 @@ class Rotary(Inner):
 
     def relate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Turn queries and keys, each (B, h, N, d)."""
-        return self.turn(q), self.turn(k), None
+        waves = self.waves()
+        return self.turn(q, waves), self.turn(k, waves), None
 
-    def turn(self, heads: Tensor) -> Tensor:
+    def turn(self, heads: Tensor, waves: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """Turn queries or keys (B, h, N, d) where they are of patches, or of registers with places.
 
         Heads of several branches side by side turn alike, branch by branch.
         """
-        cos, sin = (wave.to(heads.dtype) for wave in self.waves())
+        cos, sin = (wave.to(heads.dtype) for wave in waves or self.waves())
         if cos.ndim == 3:
             branches = heads.shape[1] // len(cos)
             cos, sin = cos.repeat(branches, 1, 1), sin.repeat(branches, 1, 1)

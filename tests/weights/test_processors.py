@@ -147,3 +147,20 @@ def test_without_a_file_a_vit_is_assumed(folder: Path) -> None:
     found = load_check(folder)
     assert found.origins["mean"] == "assumed"
     assert any("--mean" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("crop", [1.0, 0.75])
+@pytest.mark.parametrize("fit", ["crop", "squash"])
+def test_what_is_written_prepares_the_same_pixels(
+    fit: str, crop: float, picture: Path, tmp_path: Path
+) -> None:
+    choices = {"fit": fit, "crop": crop, "interpolation": "bicubic", "mean": 0.4, "std": 0.3}
+    model = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=16)/8", 3, 48, **choices)
+    vitlab.save(model, tmp_path / "model", to="transformers")
+    content = json.loads((tmp_path / "model" / "preprocessor_config.json").read_text())
+    own = processor(content.pop("image_processor_type").removesuffix("ImageProcessor"), **content)
+    with Image.open(picture) as image:
+        want = own(image.convert("RGB"), return_tensors="pt")["pixel_values"]
+    got = prepared(model.config, picture)
+    assert want.shape == got.shape
+    assert (want - got).abs().mean() * 0.3 * 255 < 0.5

@@ -475,6 +475,20 @@ def test_a_segmentation_head_is_left_out(tmp_path: Path) -> None:
     assert found.config["classes"] == 0
 
 
+@pytest.mark.parametrize("pool", ["token", "both"])
+def test_a_classifier_that_transformers_does_not_have(pool: str, tmp_path: Path) -> None:
+    """The width of its input shows what it sees, but not for certain: that is told."""
+    other = made("DINOv3ViTModel")
+    other.config.architectures = ["DINOv3ViTForImageClassification"]
+    other.config.save_pretrained(tmp_path)
+    wide = 64 if pool == "both" else 32
+    classifier = {"classifier.weight": torch.randn(3, wide), "classifier.bias": torch.randn(3)}
+    torch.save({**other.state_dict(), **classifier}, tmp_path / "pytorch_model.bin")
+    found = load_check(tmp_path)
+    assert (found.config["pool"], found.origins["pool"]) == (pool, "assumed")
+    assert any("--pool" in note for note in found.notes)
+
+
 def test_code_of_its_own_is_told(tmp_path: Path) -> None:
     made("ViTForImageClassification").save_pretrained(tmp_path)
     edited(tmp_path, auto_map={"AutoModel": "own.MyModel"}, architectures=["MyModel"])

@@ -38,6 +38,7 @@ class Family(Names):
     Attributes:
         model_type: as config.json has it
         classes: names of its classes, the most specific last; the first has no classifier
+        classified: transformers has a class with a classifier
         fits: it has a model of this configuration, if no family before it has
         prefix: of the backbone, in classes with a classifier
         gate: the key that says that MLPs are gated
@@ -57,6 +58,7 @@ class Family(Names):
 
     model_type: str
     classes: tuple[str, ...]
+    classified: bool = True
     fits: Callable[[ViTConfig], bool] = lambda config: False
     prefix: str = ""
     gate: str = ""

@@ -163,8 +163,10 @@ def read_dinov3(stated: Stated) -> dict[str, Any]:
         raise WeightsError(
             f"unsupported proj_bias={content['proj_bias']} with mlp_bias={content['mlp_bias']}"
         )
+    wide = stated.shapes.get("/classifier.weight", (0, 0))[-1] > content["hidden_size"]
     return {
         "positions": "rope", "rope_base": base, "qkv_bias": query, "bias": content["proj_bias"],
+        "pool": "both" if wide else "token",
     }  # fmt: skip
 
 

@@ -71,7 +71,8 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     content = completed(family.model_type, found.content)
     stated = Stated(content, shapes, architecture, classifies, found.projection)
     facts = read_fields(family, stated, found.content)
-    facts.origins["pool"] = _pool_origin(source.config, architecture)
+    sure = family.classified or not classifies
+    facts.origins["pool"] = _pool_origin(source.config, architecture) if sure else Origin.ASSUMED
     if architecture.endswith("Backbone") and found.content.get("apply_layernorm") is False:
         facts.put(Origin.FILE, {"norm_at": "none"})
     prepared = read_processor(source.preprocessor, family)

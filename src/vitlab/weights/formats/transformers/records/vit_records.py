@@ -123,6 +123,7 @@ MAE = read_only(
     VIT,
     "vit_mae",
     "ViTMAEModel",
+    classified=False,
     reads=lambda stated: {},
     prepared=prepared(IMAGENET, "bicubic", 1.0, "squash"),
 )

@@ -129,3 +129,23 @@ def test_other_tools_are_told_of_native_sizes(
         vitlab.save(model, tmp_path / format, to=format)
         assert f"{format} cannot represent fit='native', tokens=9" in caplog.text
     assert vitlab.load(vitlab.save(model, tmp_path / "own")).config.tokens == 9
+
+
+@pytest.mark.parametrize("registers", [0, 4])
+def test_dinov2s_own_files_at_another_size(tmp_path: Path, registers: int) -> None:
+    """Plain models by the factor (n + 0.1) / N, those with registers antialiased to a size."""
+    timm = peers.timm()
+    name = f"vit_small_patch14_{'reg4_' if registers else ''}dinov2"
+    theirs = timm.create_model(name, embed_dim=64, num_heads=1, depth=1, img_size=98).eval()
+    tensors = {key: torch.randn_like(value) / 5 for key, value in theirs.state_dict().items()}
+    if registers:
+        tensors["register_tokens"] = tensors.pop("reg_token")
+    tensors["mask_token"] = torch.zeros(1, 64)
+    tensors["pos_embed"] = torch.randn(1, 50, 64) / 5  # with a row for the class token
+    torch.save(tensors, tmp_path / "dinov2.pth")
+    model = vitlab.load(tmp_path / "dinov2.pth", image_size=56)
+    table = tensors["pos_embed"][:, 1:].reshape(1, 7, 7, 64).permute(0, 3, 1, 2)
+    how = {"size": (4, 4), "antialias": True} if registers else {"scale_factor": (4 + 0.1) / 7}
+    want = torch.nn.functional.interpolate(table, mode="bicubic", **how)
+    got = dict(model.named_parameters())["positions.0.table"]
+    torch.testing.assert_close(got[0, -16:], want[0].flatten(1).T, rtol=0, atol=1e-5)

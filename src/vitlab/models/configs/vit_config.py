@@ -14,7 +14,7 @@ from vitlab.options import above, at_least, below, option, when
 
 # How learned positions are resized; `vitlab.models.positions.resampling` does it.
 Resampling = Literal[
-    "bilinear", "bicubic", "antialiased", "scaled", "scaled-antialiased", "bilinear-antialiased",
+    "bilinear", "bicubic", "antialiased", "scaled", "bilinear-antialiased",
     "bilinear-unaligned", "bilinear-cropped",
 ]  # fmt: skip
 
@@ -89,9 +89,9 @@ class ViTConfig(ModelConfig):
     resampling: Resampling = option(
         "bilinear",
         "how learned positions are resized to another image size: bilinear with aligned corners "
-        "(Google), bicubic (DeiT), antialiased bicubic (timm), bicubic by DINOv2's factor, without "
-        "or with antialiasing, or bilinear without aligned corners, with antialiasing (SigLIP 2 "
-        "NaFlex) or without (Perception Encoder), or so to the longer side and cropped (RADIO)",
+        "(Google), bicubic (DeiT), antialiased bicubic (timm), bicubic by DINOv2's factor, or "
+        "bilinear without aligned corners, with antialiasing (SigLIP 2 NaFlex) or without "
+        "(Perception Encoder), or so to the longer side and cropped (RADIO)",
     )
     norm: Literal["layer", "rms"] = option(
         "layer", "kind of every norm: LayerNorm, or RMSNorm, which has no mean and no shift (AIMv2)"

@@ -22,8 +22,8 @@ def resample(
     higher resolution (ViT paper, section 3.2); `bicubic` does not, as DeiT's; `antialiased` is
     bicubic with antialiasing, as timm's. `scaled` is bicubic by the factor (new + 0.1) / old, as
     DINOv2's `interpolate_pos_encoding` has it (facebookresearch/dinov2,
-    dinov2/models/vision_transformer.py), and `scaled-antialiased` the same with antialiasing, as
-    its models with registers. `bilinear-antialiased` is SigLIP 2's with native aspect ratios;
+    dinov2/models/vision_transformer.py; its models with registers have `antialiased`).
+    `bilinear-antialiased` is SigLIP 2's with native aspect ratios;
     `bilinear-unaligned`, Perception Encoder's, neither aligns corners nor antialiases;
     `bilinear-cropped`, RADIO's, does so for a square as high or wide as the grid's longer side, of
     which the first rows and columns are taken.
@@ -48,9 +48,9 @@ def resample(
         grid = F.interpolate(grid, new, mode="bilinear", antialias=antialias)
     elif resampling == "bilinear":
         grid = F.interpolate(grid, new, mode="bilinear", align_corners=True)
-    elif resampling.startswith("scaled"):
+    elif resampling == "scaled":
         factor = ((new[0] + OFFSET) / old[0], (new[1] + OFFSET) / old[1])
-        grid = F.interpolate(grid, scale_factor=factor, mode="bicubic", antialias=antialias)
+        grid = F.interpolate(grid, scale_factor=factor, mode="bicubic")
     else:
         grid = F.interpolate(grid, new, mode="bicubic", align_corners=False, antialias=antialias)
     resized = grid.flatten(2).transpose(1, 2).to(table.dtype)

@@ -152,26 +152,25 @@ def test_hostile_pickles_run_nothing(
         assert sprung.exists()
 
 
-@pytest.mark.parametrize("stand_in", [entry for entry, _ in ALLOWED if entry is not dict])
-@pytest.mark.parametrize(
-    "args",
-    [(), (None,), (b"\xff" * 10,), ("x", 3), (10**30,), ([], {}, object()), (-1, "\0"),
-     (b"\x00" * 10, object()), ("f8", object()), ((2, 2), b"1234")],
-)  # fmt: skip
-def test_stand_ins_take_any_arguments(stand_in: Any, args: Any) -> None:
+ARGUMENTS: list[tuple[Any, ...]] = [
+    (), (None,), (b"\xff" * 10,), ("x", 3), (10**30,), ([], {}, object()), (-1, "\0"),
+    (b"\x00" * 10, object()), ("f8", object()), ((2, 2), b"1234"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("stand_in", dict.fromkeys(e for e, _ in ALLOWED if e is not dict))
+def test_stand_ins_take_any_arguments(stand_in: Any) -> None:
     """What stands in for a class stores or drops what it gets, and calls none of it."""
-    made = stand_in(*args)
-    assert (
-        made is None
-        or isinstance(made, str | bytes | dict)
-        or type(made).__module__.startswith("vitl")
-    )
-    if hasattr(made, "__setstate__"):
-        for state in (*args, args):
-            made.__setstate__(state)
-    for method in ("numbers", "dtype"):
-        if hasattr(made, method):
-            getattr(made, method)()
+    for args in ARGUMENTS:
+        made = stand_in(*args)
+        plain = made is None or isinstance(made, str | bytes | dict)
+        assert plain or type(made).__module__ == "vitlab.weights.containers.pickled.allowed"
+        if hasattr(made, "__setstate__"):
+            for state in (*args, args):
+                made.__setstate__(state)
+        for method in ("numbers", "dtype"):
+            if hasattr(made, method):
+                getattr(made, method)()
 
 
 def test_states_that_lie(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ FILES: dict[str, tuple[bytes, str]] = {
     "list.pth": (b"[1, 2]", "is a JSON file, not weights"),
     "model.gguf": (b"GGUF\x03\x00\x00\x00" + bytes(40), "is a GGUF file, made for llama.cpp"),
     "model.onnx": (ONNX, "is an ONNX model: give the weights"),
+    "odd.onnx": (bytes(range(1, 200)), "is an ONNX model"),
     "onnx.pth": (ONNX, "is an ONNX model"),
     "model.h5": (b"\x89HDF\r\n\x1a\n" + bytes(40), "is an HDF5 file, as Keras writes them"),
     "model.keras": (

@@ -179,6 +179,7 @@ def test_two_models_in_one_dictionary(
     assert holds(source, tensors)
     assert len(source.parts) == 2
     assert "several models" in source.notes[0]
+    assert source.notes[0].endswith("left out, outside of them: loss.center")
     chosen = open_source(tmp_path / "c.pth", other.removeprefix("module.").split(".")[0])
     assert holds(chosen, larger)
 
@@ -206,6 +207,13 @@ def test_a_model_is_not_taken_for_two(tmp_path: Path) -> None:
     for names in (["stem.conv.weight", "body.conv.weight", "decoder.conv.weight", *blocks], sides):
         content = dict.fromkeys(names, kernel)
         assert set(open_source(saved(content, tmp_path / "c.pth")).shapes) == set(names)
+
+
+def test_a_model_beside_a_dictionary_of_another(tensors: Tensors, tmp_path: Path) -> None:
+    file = saved(tensors | {"more": changed(tensors)}, tmp_path / "c.pth")
+    assert holds(open_source(file), tensors)
+    assert open_source(file).parts == ("model", "more")
+    assert holds(open_source(file, "more"), changed(tensors))
 
 
 def test_a_model_beside_its_average(tensors: Tensors, tmp_path: Path) -> None:

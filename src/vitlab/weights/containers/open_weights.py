@@ -6,7 +6,7 @@ pickles, and whatever else goes wrong inside a reader becomes one line for the u
 
 import fnmatch
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,7 @@ def _source(
         parts=tuple(names),
         stored={name: old for name, old in stored.items() if name != old},
         counters=tuple(n for n, each in tensors.items() if each.whole and not each.shape),
-        notes=(_others(path, names),) if len(names) > 1 else (),
+        notes=(_others(path, names, found.outside),) if len(names) > 1 else (),
     )
 
 
@@ -135,18 +135,22 @@ def dropped(source: Source, patterns: tuple[str, ...]) -> Source:
     if not gone:
         return source
     shapes = {name: shape for name, shape in source.shapes.items() if name not in gone}
-    names = sorted(set(gone))
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    note = f"{source.path}: left out as asked: {', '.join(names[:SHOWN])}{more}"
+    note = f"{source.path}: left out as asked: {_some(sorted(set(gone)))}"
     return replace(source, shapes=shapes, notes=(*source.notes, note))
 
 
-def _others(path: Path, names: list[str]) -> str:
+def _others(path: Path, names: list[str], outside: tuple[str, ...]) -> str:
     """The line about a file with several models."""
+    beside = f"; left out, outside of them: {_some(outside)}" if outside else ""
     return (
         f"{path} contains several models ({', '.join(names)}): {names[0]} was read; --part "
-        f"{names[1]} reads another (in Python part={names[1]!r})"
+        f"{names[1]} reads another (in Python part={names[1]!r}){beside}"
     )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 def _record(root: Mapping[str, Any], wrapper: tuple[str, ...]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ have a prefix each.
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,14 @@ class Part:
         wrapper: the entries that its dictionary is in
         tensors: by their names in the dictionary
         stored: those names, by the same without prefixes
+        outside: names in that dictionary that are of no model in it
     """
 
     name: str
     wrapper: tuple[str, ...]
     tensors: dict[str, Stored]
     stored: dict[str, str]
+    outside: tuple[str, ...] = ()
 
 
 def chosen(
@@ -79,6 +81,8 @@ def chosen(
     parts = [part for wrapper, tensors in found for part in _split(wrapper, tensors, together)]
     if not parts:
         raise WeightsError(f"{path} contains no tensors; its entries are {_listed(root)}")
+    if len(parts) > 1:  # tensors beside the dictionaries of others are the model's own
+        parts = [replace(part, name=part.name or "model") for part in parts]
     names = [part.name for part in parts]
     if wanted:
         part = _asked(path, parts, wanted)
@@ -129,6 +133,8 @@ def _split(
     if not prefixes:
         return [Part(place, wrapper, tensors, stored)]
     parts = []
+    inside = tuple(f"{prefix}." if prefix else "" for prefix in prefixes)
+    outside = tuple(old for name, old in stored.items() if not name.startswith(inside))
     for prefix in prefixes:
         others = tuple(f"{other}." for other in prefixes if other and other != prefix)
         start = f"{prefix}." if prefix else ""
@@ -137,7 +143,7 @@ def _split(
             names = {n: old for n, old in names.items() if not n.startswith(others)}
         name = ".".join(filter(None, (place, prefix or "model")))
         own = {old: tensors[old] for old in names.values()}
-        parts.append(Part(name, wrapper, own, names))
+        parts.append(Part(name, wrapper, own, names, outside))
     return parts
 
 

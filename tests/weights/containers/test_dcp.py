@@ -136,6 +136,10 @@ def test_checkpoints_that_lie(tmp_path: Path) -> None:
     assert "does not fit" in str(
         lie(lambda m: setattr(m.state_dict_metadata[about].chunks[0], "sizes", large))
     )
+    wide = torch.Size([2, 4])
+    assert "does not fit" in str(
+        lie(lambda m: setattr(m.state_dict_metadata[about].chunks[1], "sizes", wide))
+    )
     assert "parts of tensor" in str(lie(lambda m: m.state_dict_metadata[about].chunks.pop()))
     assert "is missing" in str(lie(lambda m: m.storage_data.popitem()))
     assert "cannot be read" in str(lie(lambda m: setattr(m, "storage_data", None)))

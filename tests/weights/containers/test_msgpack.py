@@ -74,6 +74,7 @@ def tree() -> dict[str, Any]:
                       "chunks": chunks},
             "whole": np.arange(5),
             "scalar": np.float32(2.5),
+            "count": np.int64(3),
             "empty": np.zeros((0, 3), np.float32),
         },
         "step": 1000, "name": "x" * 40, "values": list(range(20)), "z": 1j, "none": None,
@@ -93,9 +94,11 @@ def test_every_array_of_a_tree(tmp_path: Path) -> None:
         "params/large": np.concatenate([*params["large"]["chunks"].values()]).reshape(3, 50),
         "params/whole": params["whole"],
         "params/scalar": params["scalar"],
+        "params/count": params["count"],
         "params/empty": params["empty"],
     }
     assert set(source.shapes) == set(expected)
+    assert source.counters == ("params/count",)
     for name, array in expected.items():
         assert source.shapes[name] == array.shape
         assert np.array_equal(source.read(name, exact=name != "params/half").numpy(), array)

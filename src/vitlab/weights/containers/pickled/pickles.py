@@ -106,6 +106,7 @@ def _unsafe(path: Path, name: str) -> str:
 
 def _outermost(path: Path) -> str:
     """Return the class that a pickle begins with; empty if it begins with plain values."""
+    stream: IO[bytes]
     start = b""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
@@ -114,6 +115,7 @@ def _outermost(path: Path) -> str:
                 with archive.open(names[0]) as stream:
                     start = stream.read(300)
     else:
-        start = path.read_bytes()[:300]
+        with path.open("rb") as stream:
+            start = stream.read(300)
     found = re.match(rb"\x80.c([\w.]+)\n([\w.]+)\n", start, re.DOTALL)
     return ".".join(part.decode("ascii") for part in found.groups()) if found else ""

@@ -66,21 +66,15 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         return None
     found = backbone_of(source)
     family, architecture = found.family, _architecture(source.config)
-    classifies = "/classifier.weight" in found.names or architecture.endswith(CLASSIFIERS)
-    shapes = {short: source.shapes[name] for short, name in found.names.items()}
-    content = completed(family.model_type, found.content)
-    stated = Stated(content, shapes, architecture, classifies, found.projection)
-    facts = read_fields(family, stated, found.content)
-    sure = family.classified or not classifies
-    facts.origins["pool"] = _pool_origin(source.config, architecture) if sure else Origin.ASSUMED
-    if architecture.endswith("Backbone") and found.content.get("apply_layernorm") is False:
-        facts.put(Origin.FILE, {"norm_at": "none"})
+    try:
+        stated, facts = _described(source, found, architecture)
+    except WeightsError as error:
+        raise WeightsError(f"{source.path}: {error}") from error
     prepared = read_processor(source.preprocessor, family)
     facts.values |= prepared.facts.values
     facts.origins |= prepared.facts.origins
     notes = [*_told(source.config, architecture), *prepared.notes]
     whole = _whole_patches(facts, notes)
-    facts.put(Origin.FILE, _labels(source.config, facts.values["classes"]))
     config = ViTConfig(**(facts.values | hints.choices))
     size, more = _used_at(config, whole, prepared, family, hints)
     if family.square and config.size[0] != config.size[1]:
@@ -93,6 +87,25 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         f"{NAME}, {family.model_type}", config, table, _left_out(config, found, stated),
         facts.origins, (*notes, *more), image_size=size,
     )  # fmt: skip
+
+
+def _described(source: Source, found: Backbone, architecture: str) -> tuple[Stated, Facts]:
+    """What config.json and the tensors say of the model, images aside.
+
+    Raises:
+        WeightsError: a key that is unknown, or a value that is unsupported.
+    """
+    family = found.family
+    classifies = "/classifier.weight" in found.names or architecture.endswith(CLASSIFIERS)
+    shapes = {short: source.shapes[name] for short, name in found.names.items()}
+    content = completed(family.model_type, found.content)
+    stated = Stated(content, shapes, architecture, classifies, found.projection)
+    facts = read_fields(family, stated, found.content)
+    sure = family.classified or not classifies
+    facts.origins["pool"] = _pool_origin(source.config, architecture) if sure else Origin.ASSUMED
+    if architecture.endswith("Backbone") and found.content.get("apply_layernorm") is False:
+        facts.put(Origin.FILE, {"norm_at": "none"})
+    return stated, facts.put(Origin.FILE, _labels(source.config, facts.values["classes"]))
 
 
 def _architecture(content: Content) -> str:

@@ -176,8 +176,19 @@ def test_the_kernel_for_variable_lengths_gets_each_image_by_itself(
     torch.testing.assert_close(attention.attend_varlen(parts), want, rtol=0, atol=1e-6)
 
 
-def test_gpus_attend_in_half_precision_by_that_kernel() -> None:
+@pytest.mark.parametrize("capability", [(8, 0), (7, 5)])
+def test_gpus_attend_in_half_precision_by_that_kernel(
+    capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Shapes only: tensors of a GPU that is not there, through PyTorch's own operator."""
+    used, kernel = [], attention.attend_varlen
+
+    def noted(parts: list[Any]) -> Tensor:
+        used.append(parts[0][0].dtype)
+        return kernel(parts)
+
+    monkeypatch.setattr(attention, "attend_varlen", noted)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     with FakeTensorMode():
         for dtype in (torch.bfloat16, torch.float16, torch.float32):
             some = {"device": "cuda", "dtype": dtype}
@@ -188,3 +199,4 @@ def test_gpus_attend_in_half_precision_by_that_kernel() -> None:
             attended = attention.attend_packed(parts)
             assert (attended.shape, attended.dtype) == ((1, 29, 256), dtype)
             assert attended.device.type == "cuda"
+    assert used == ([torch.bfloat16, torch.float16] if capability >= (8, 0) else [])

@@ -174,11 +174,21 @@ def attend_packed(parts: list[Heads]) -> Tensor:
     Returns:
         The heads side by side, (1, T, D).
     """
-    q, _, v, _ = parts[0]
-    biased = any(part[3] is not None for part in parts)
-    if q.device.type != "cuda" or q.dtype not in HALF or v.dtype != q.dtype or biased:
-        return joined([attend(*part).transpose(1, 2).flatten(2) for part in parts])
-    return attend_varlen(parts)
+    if suits_varlen(*parts[0]) and all(bias is None for *_, bias in parts):
+        return attend_varlen(parts)
+    return joined([attend(*part).transpose(1, 2).flatten(2) for part in parts])
+
+
+def suits_varlen(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> bool:
+    """Return whether the kernel for variable lengths, FlashAttention's, takes such tensors."""
+    return (
+        q.device.type == "cuda"
+        and q.dtype in HALF
+        and q.dtype == k.dtype == v.dtype
+        and q.shape[-1] % 8 == 0
+        and q.shape[-1] <= 256
+        and torch.cuda.get_device_capability(q.device) >= (8, 0)
+    )
 
 
 def attend_varlen(parts: list[Heads]) -> Tensor:

@@ -87,12 +87,19 @@ def dino3(state: State) -> Any:
         state[f"{front}qkv.bias"] = torch.cat([q, torch.ones_like(q), v])
         mask = torch.cat([torch.ones_like(q), torch.zeros_like(q), torch.ones_like(q)])
         state[f"{front}qkv.bias_mask"] = mask
-    return state | {"rope_embed.periods": torch.ones(16), "mask_token": torch.zeros(1, 384)}
+    periods = 100 ** (torch.arange(16) / 16)
+    return state | {"rope_embed.periods": periods, "mask_token": torch.zeros(1, 384)}
 
 
 def beit(state: State) -> Any:
     index = {"blocks.0.attn.relative_position_index": torch.zeros(10, 10, dtype=torch.int64)}
     return {"model": renamed(state) | index}
+
+
+def dino3_released(state: State) -> Any:
+    """Meta's files hold the periods as bfloat16 rounds them."""
+    content = dino3(state)
+    return content | {"rope_embed.periods": content["rope_embed.periods"].bfloat16().float()}
 
 
 NONE = {"num_classes": 0}
@@ -148,3 +155,20 @@ def test_deits_hmlp_stem(norm: str, tmp_path: Path) -> None:
     model = vitlab.load(tmp_path / "hmlp.pth")
     images = torch.randn(2, 3, 32, 32)
     assert torch.equal(model(images), own(images))
+
+
+def test_dino3_turns_by_the_periods_that_are_stored(tmp_path: Path) -> None:
+    """What timm computes, but rounded as in Meta's files."""
+    other = made("vit_small_patch16_dinov3_qkvb", global_pool="token", **NONE)
+    torch.save(dino3_released(dict(other.state_dict())), tmp_path / "dinov3.pth")
+    model, images = vitlab.load(tmp_path / "dinov3.pth", image_size=48), torch.randn(2, 3, 48, 48)
+    assert model.config.rope_rounded
+    with torch.inference_mode():
+        assert (model(images) - other(images)).abs().max() > 1e-5
+        periods = other.rope.periods  # type: ignore[union-attr]
+        periods.copy_(periods.bfloat16().float())  # type: ignore[operator,union-attr]
+        close(model(images), other(images))
+    content = dino3(dict(other.state_dict())) | {"rope_embed.periods": torch.ones(16)}
+    torch.save(content, tmp_path / "other.pth")
+    with pytest.raises(vitlab.UserError, match="unsupported periods of rotary positions"):
+        vitlab.load(tmp_path / "other.pth", image_size=48)

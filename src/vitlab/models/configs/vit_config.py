@@ -231,6 +231,11 @@ class ViTConfig(ModelConfig):
         above(1),
         only=where_used("positions", "rope_base"),
     )
+    rope_rounded: bool = option(
+        False,
+        "round the periods of rotary positions to bfloat16, as DINOv3's own files store them",
+        only=when("rope_kind", "image"),
+    )
     rope_grid: int = option(
         0,
         "rows and columns of the grid that numbers are scaled to, so that another image size has "

@@ -91,7 +91,8 @@ class Rotary(Inner):
     def periods(self, device: torch.device) -> Tensor:
         """Return the periods of a quarter of a head's channels, (d / 4)."""
         width = self.config.width // self.config.heads
-        return self.config.rope_base ** torch.arange(0, 1, 4 / width, device=device)
+        periods = self.config.rope_base ** torch.arange(0, 1, 4 / width, device=device)
+        return periods.bfloat16().to(periods) if self.config.rope_rounded else periods
 
     def refresh(self) -> None:
         """Compute the places of the patches, (2, N), or their angles, (N, head width)."""

@@ -128,6 +128,11 @@ def _rotary(
     if not whole.get("use_rot_pos_emb"):
         return None
     fields = timm_rotary.rotary_fields(source.path, whole)
+    stored = [name for name in source.shapes if name.endswith("rope_embed.periods")]
+    if stored and fields["rope_kind"] == "image":
+        periods = source.read(stored[0])
+        rounded = timm_rotary.is_rounded(source.path, periods, fields["rope_base"])
+        facts.put(Origin.TENSORS, {"rope_rounded": rounded})
     facts.put(Origin.FILE if told else origin, {"positions": "rope", **fields})
     if (
         origin is Origin.FAMILY

@@ -9,6 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import torch
+from torch import Tensor
+
 from vitlab.errors import WeightsError
 from vitlab.weights.source import Shape
 
@@ -116,3 +119,21 @@ def pairs_of(arguments: Mapping[str, Any]) -> Pairs:
     """Return how channels that turn together lie, as `Names.pairs`, for arguments of eva.py."""
     given = DEFAULTS | dict(arguments)
     return "" if given["rope_rotate_half"] else NEIGHBORS[given["rope_grid_indexing"]]
+
+
+def is_rounded(path: object, periods: Tensor, base: float) -> bool:
+    """Return whether the periods of DINOv3's own files are rounded to bfloat16.
+
+    Args:
+        path: for messages
+        periods: (d / 4), of half of the pairs of a head's d channels
+        base: longest period, as a power base
+
+    Raises:
+        WeightsError: they are others.
+    """
+    exact = base ** (torch.arange(len(periods)) / len(periods))
+    for rounded, values in ((False, exact), (True, exact.bfloat16().float())):
+        if torch.allclose(periods, values, rtol=1e-5):
+            return rounded
+    raise WeightsError(f"{path}: unsupported periods of rotary positions, not those of {base:g}")

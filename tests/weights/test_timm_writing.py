@@ -24,7 +24,19 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "stem_act": st.sampled_from(["none", "none", "gelu"]),
     "stages": st.sampled_from([(), (2, 2, 2, 2), (1,)]),
     "resnet": st.sampled_from(["timm", "google"]),
-    "positions": st.sampled_from(["none", "1d", "1d", "2d", "relative", "bias", "rope"]),
+    "positions": st.sampled_from(
+        [
+            "none",
+            "1d",
+            "1d",
+            "2d",
+            "relative",
+            "bias",
+            "rope",
+            "1d+bias",
+            "1d+rope",
+        ]
+    ),
     "positions_at": st.sampled_from(["stem", "stem", "every", "shared"]),
     "pre_norm": st.booleans(),
     "class_token": st.sampled_from([None, True, False]),
@@ -42,6 +54,16 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "gelu": st.sampled_from(["exact", "tanh", "quick"]),
     "norm_eps": st.sampled_from([1e-6, 1e-5, 1e-4]),
     "rope_base": st.sampled_from([100.0, 50.0]),
+    "rope_kind": st.sampled_from(["image", "grid", "mixed"]),
+    "rope_grid": st.sampled_from([0, 5]),
+    "rope_offset": st.sampled_from([0.0, 1.0]),
+    "norm": st.sampled_from(["layer", "layer", "rms"]),
+    "norm_order": st.sampled_from(["before", "before", "after"]),
+    "norm_inner_attention": st.booleans(),
+    "norm_inner_mlp": st.booleans(),
+    "pool_heads": st.sampled_from([0, 8]),
+    "pool_mlp": st.sampled_from([0, 50]),
+    "pool_prefix": st.booleans(),
     "channels": st.sampled_from([1, 3, 4]),
     "image_size": st.sampled_from([32, (32, 64), 64]),
     "classes": st.sampled_from([0, 3]),
@@ -114,6 +136,34 @@ PARTICULAR: dict[str, tuple[str, dict[str, Any]]] = {
     "DINOv3 with SwiGLU": (
         "ViT-Ti1/16", {"positions": "rope", "norm_eps": 1e-5, "ffn": "swiglu", "mlp": 100}
     ),
+    "EVA-02": (
+        "ViT-Ti1/16",
+        {
+            "positions": "1d+rope", "rope_kind": "grid", "rope_grid": 16, "ffn": "swiglu",
+            "mlp": 100, "norm_inner_mlp": True, "norm_inner_attention": True,
+        },
+    ),
+    "EVA-02-CLIP-E": ("ViT-Ti1/16", {"positions": "1d+rope", "norm_order": "after"}),
+    "Perception Encoder": (
+        "ViT-Ti1/16",
+        {
+            "positions": "1d+rope", "rope_kind": "grid", "rope_offset": 1.0, "pool": "attention",
+            "pool_heads": 8, "pool_mlp": 99, "pool_prefix": True, "class_token": True,
+            "norm_eps": 1e-5, "pre_norm": True, "stem_bias": False,
+        },
+    ),
+    "RoPE-ViT, mixed": (
+        "ViT-Ti1/16", {"positions": "rope", "rope_kind": "mixed", "qk_norm": True},
+    ),
+    "registers with positions, rotated": (
+        "ViT-Ti1/16", {"positions": "1d+rope", "rope_kind": "mixed", "registers": 2},
+    ),
+    "BEiT with both": ("ViT-Ti1/16", {"positions": "1d+bias"}),
+    "BEiT-3": ("ViT-Ti1/16", {"norm_inner_attention": True, "norm_inner_mlp": True}),
+    "RMS norms": ("ViT-Ti1/16", {"norm": "rms", "qk_norm": True}),
+    "mean of all tokens": (
+        "ViT-Ti1/16", {"pool": "mean", "class_token": True, "pool_prefix": True},
+    ),
     "rotary without LayerScale": ("ViT-Ti1/16", {"positions": "rope", "qk_norm": True}),
 }  # fmt: skip
 
@@ -137,7 +187,10 @@ def test_what_others_could_not_load(
         ({"stem": "hmlp", "stem_norm": "batch"}, "stem='hmlp'"),
         ({"positions": "rope", "bias": False}, "bias=False"),
         ({"positions": "bias", "qk_norm": True}, "qk_norm=True"),
-        ({"norm": "rms"}, "norm='rms'"),
+        ({"norm": "rms", "norm_eps": 1e-5}, "norm='rms'"),
+        ({"positions": "rope", "rope_kind": "grid", "norm": "rms"}, "norm='rms'"),
+        ({"norm_order": "after"}, "norm_order='after'"),
+        ({"pool": "attention", "pool_heads": 2}, "pool_heads=2"),
         ({"pool": "attention", "ffn": "swiglu"}, "ffn='swiglu'"),
     ],
 )

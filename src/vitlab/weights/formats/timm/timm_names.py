@@ -96,14 +96,16 @@ def names_in(
 
 def names_for(config: ViTConfig) -> Names:
     """Return the names under which timm stores a model."""
-    eva = config.positions in ("bias", "rope")  # beit.py and eva.py
+    biased, turned = "bias" in config.positions, "rope" in config.positions
+    eva = biased or turned  # beit.py and eva.py
     base = EVA if eva else BRANCHED if config.branches > 1 else TIMM
     return replace(
         base,
-        register_rows=config.registers > 0 and config.positions == "1d",
+        register_rows=config.registers > 0 and "1d" in config.positions,
         registers="dist_token" if config.pool == "prefix" else base.registers,
-        biases=NO_KEY_BIAS[0] if config.positions == "bias" else (),
-        gated=GATE_APART if config.positions == "rope" else base.gated,
+        biases=NO_KEY_BIAS[0] if biased else (),
+        gated=GATE_APART if turned else base.gated,
+        pairs="ij" if turned and config.rope_kind == "mixed" else "",
     )
 
 

@@ -13,6 +13,7 @@ from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.room import cannot
 from vitlab.weights.formats.timm.timm_arguments import ACTS, NAME, POOLS
 from vitlab.weights.formats.timm.timm_config import PREPROCESSING
+from vitlab.weights.formats.timm.timm_rotary import KINDS as KINDS_OF_ROPE
 
 # Arguments of every constructor, of those with rotary positions, and of the plain ones.
 COMMON = {
@@ -40,7 +41,9 @@ REPRESENTED = {each.name for each in fields(ImageSpec)} | {
     "patch", "stem",
     "stem_bias", "stages", "resnet", "positions", "positions_at", "resampling", "pre_norm",
     "class_token", "pool", "norm_at", "registers", "layer_scale", "drop_path", "drop_path_ramp",
-    "dropout", "qkv_bias", "bias", "qk_norm", "ffn", "gelu", "norm_eps", "rope_base",
+    "dropout", "qkv_bias", "bias", "qk_norm", "ffn", "gelu", "norm_eps", "rope_base", "rope_kind",
+    "rope_grid", "rope_offset", "norm", "norm_order", "norm_inner_attention", "norm_inner_mlp",
+    "pool_heads", "pool_mlp", "pool_prefix",
 }  # fmt: skip
 Limit = tuple[Callable[[ViTConfig], bool], str]
 # What each kind of constructor has no argument for: a condition, and the field that is at fault.
@@ -49,7 +52,8 @@ EVERY: tuple[Limit, ...] = (
     (lambda c: c.stem == "resnet" and c.resnet != "timm", "resnet"),
     (lambda c: c.stem == "resnet" and c.stages not in HYBRIDS, "stages"),
     (lambda c: c.branches > 2, "branches"),
-    (lambda c: c.positions not in ("none", "1d", "bias", "rope"), "positions"),
+    (lambda c: c.positions not in ("none", "1d", *KINDS), "positions"),
+    (lambda c: c.rope_kind == "free", "rope_kind"),
     (lambda c: c.positions == "1d" and c.positions_at != "stem", "positions_at"),
     (lambda c: c.norm_eps not in (1e-5, 1e-6), "norm_eps"),
     (lambda c: c.pool not in ("token", "mean", "attention", "prefix"), "pool"),
@@ -67,15 +71,24 @@ BEIT: tuple[Limit, ...] = (
     (lambda c: c.qk_norm, "qk_norm"),
     (lambda c: c.pre_norm, "pre_norm"),
     (lambda c: c.norm_eps != 1e-6, "norm_eps"),
+    (lambda c: c.norm_order == "after", "norm_order"),
+    (lambda c: c.norm_inner_attention, "norm_inner_attention"),
+    (lambda c: c.norm_inner_mlp, "norm_inner_mlp"),
+    (lambda c: c.pool_prefix, "pool_prefix"),
 )
 EVA: tuple[Limit, ...] = (
     (lambda c: not c.bias, "bias"),
-    (lambda c: c.pool == "attention" and c.prefix > 0, "pool"),
+    (lambda c: c.pool == "attention" and c.prefix > 0 and not c.pool_prefix, "pool"),
+    (lambda c: c.pool == "mean" and c.pool_prefix, "pool_prefix"),
+    (lambda c: c.norm_order == "after" and c.qk_norm, "qk_norm"),
+    (lambda c: c.norm_order == "after" and c.layer_scale > 0, "layer_scale"),
+    (lambda c: c.norm_order == "after" and c.ffn == "swiglu" and not c.norm_inner_mlp, "ffn"),
 )
 OF_ONE_KIND: tuple[Limit, ...] = (  # of beit.py and eva.py
     (lambda c: c.stem != "linear", "stem"),
     (lambda c: c.branches > 1, "branches"),
     (lambda c: c.ffn == "mlp" and c.gelu != "exact", "gelu"),
+    (lambda c: c.norm == "rms", "norm"),
 )
 OF_EPSILON: tuple[Limit, ...] = (  # of vision_transformer.py, whose other architectures have 1e-6
     (lambda c: c.norm_eps != 1e-6 and _particular(c), "norm_eps"),
@@ -85,7 +98,19 @@ OF_EPSILON: tuple[Limit, ...] = (  # of vision_transformer.py, whose other archi
     (lambda c: c.pool == "prefix" and c.stem == "resnet", "stem"),
     (lambda c: c.pool == "prefix" and c.branches > 1, "branches"),
     (lambda c: c.pool == "prefix" and c.ffn == "swiglu", "ffn"),
+    (lambda c: c.norm == "rms" and (_particular(c) or c.norm_eps != 1e-6), "norm"),
+    (lambda c: c.norm_order == "after", "norm_order"),
+    (lambda c: c.norm_inner_attention and _particular(c), "norm_inner_attention"),
+    (lambda c: c.norm_inner_mlp and _particular(c), "norm_inner_mlp"),
+    (lambda c: c.pool_heads not in (0, c.heads), "pool_heads"),
+    (lambda c: c.pool_mlp not in (0, c.mlp), "pool_mlp"),
 )
+
+
+KINDS: dict[str, tuple[Limit, ...]] = {
+    **dict.fromkeys(("bias", "1d+bias"), (*OF_ONE_KIND, *BEIT)),
+    **dict.fromkeys(("rope", "1d+rope"), (*OF_ONE_KIND, *EVA)),
+}
 
 
 def _particular(config: ViTConfig) -> bool:
@@ -125,9 +150,6 @@ def _at_fault(config: ViTConfig) -> Iterator[str]:
             yield name
 
 
-KINDS = {"bias": (*OF_ONE_KIND, *BEIT), "rope": (*OF_ONE_KIND, *EVA)}
-
-
 def written(config: ViTConfig) -> dict[str, Any]:
     """Return the config.json with which timm builds and loads a model."""
     architecture = _architecture(config)
@@ -155,9 +177,9 @@ def written(config: ViTConfig) -> dict[str, Any]:
 
 def _architecture(config: ViTConfig) -> str:
     """The architecture whose arguments can make it into a model."""
-    if config.positions == "bias":
+    if "bias" in config.positions:
         return "beit_base_patch16_224"
-    if config.positions == "rope":  # eva.py's epsilon is the architecture's
+    if "rope" in config.positions:  # eva.py's epsilon is the architecture's
         return "vit_base_patch16_dinov3" if config.norm_eps == 1e-5 else "eva_giant_patch14_224"
     if config.stem == "resnet":
         return HYBRIDS[config.stages]
@@ -186,9 +208,9 @@ def _arguments(config: ViTConfig) -> dict[str, Any]:
         arguments["patch_size"] = config.patch
     if config.pool != "prefix":
         arguments["global_pool"] = _pool(config)
-    if config.positions == "bias":
+    if "bias" in config.positions:
         return arguments | _of_beit(config)
-    if config.positions == "rope":
+    if "rope" in config.positions:
         return arguments | _of_eva(config)
     if config.ffn == "mlp":  # else the architecture brings it
         arguments["act_layer"] = next(name for name, own in ACTS.items() if own == config.gelu)
@@ -197,7 +219,13 @@ def _arguments(config: ViTConfig) -> dict[str, Any]:
         "final_norm": config.norm_at != "none",
         "no_embed_class": False,
         "pos_embed": "none" if config.positions == "none" else "learn",
+        "scale_attn_norm": config.norm_inner_attention,
+        "scale_mlp_norm": config.norm_inner_mlp,
     }
+    if config.norm == "rms":
+        plain["norm_layer"] = "rmsnorm"
+    if config.pool_prefix:
+        plain["pool_include_prefix"] = True
     if config.pool == "prefix":  # whose second token is no register there
         plain = {key: plain[key] for key in ("pre_norm", "qk_norm", "proj_bias", "final_norm")}
     return arguments | plain
@@ -212,6 +240,7 @@ def _hidden(config: ViTConfig) -> int:
 def _of_beit(config: ViTConfig) -> dict[str, Any]:
     shared = config.positions_at == "shared"
     return {
+        "use_abs_pos_emb": "1d" in config.positions,
         "use_rel_pos_bias": not shared,
         "use_shared_rel_pos_bias": shared,
         "use_fc_norm": config.norm_at == "pooled",
@@ -220,14 +249,22 @@ def _of_beit(config: ViTConfig) -> dict[str, Any]:
 
 
 def _of_eva(config: ViTConfig) -> dict[str, Any]:
-    gated = config.ffn == "swiglu"
+    gated, mixed = config.ffn == "swiglu", config.rope_kind == "mixed"
+    pool_mlp = (config.pool_mlp or config.mlp) + 0.5
     return {key: getattr(config, own) for key, own in ROTARY.items()} | {
         "qk_norm": config.qk_norm,
         "attn_type": "rope",  # the kind whose keys may have a bias
         "use_rot_pos_emb": True,
-        "use_abs_pos_emb": False,
-        "rope_type": "dinov3",
-        "rope_rotate_half": True,
+        "use_abs_pos_emb": "1d" in config.positions,
+        "rope_type": next(name for name, own in KINDS_OF_ROPE.items() if own == config.rope_kind),
+        "rope_rotate_half": not mixed,
+        "rope_grid_offset": config.rope_offset,
+        "ref_feat_shape": [config.rope_grid] * 2 if config.rope_grid else None,
+        "scale_attn_inner": config.norm_inner_attention,
+        "scale_mlp": config.norm_inner_mlp,
+        "use_post_norm": config.norm_order == "after",
+        "attn_pool_num_heads": config.pool_heads or config.heads,
+        "attn_pool_mlp_ratio": pool_mlp / config.width,
         "dynamic_img_size": True,
         "swiglu_mlp": gated,
         "swiglu_align_to": int(gated),  # gate and value apart, with as many units as there are

@@ -159,6 +159,7 @@ PARTICULAR: dict[str, tuple[str, dict[str, Any]]] = {
         "ViT-Ti1/16", {"positions": "1d+rope", "rope_kind": "mixed", "registers": 2},
     ),
     "BEiT with both": ("ViT-Ti1/16", {"positions": "1d+bias"}),
+    "BEiT with SwiGLU": ("ViT-Ti1/16", {"positions": "bias", "ffn": "swiglu", "mlp": 100}),
     "BEiT-3": ("ViT-Ti1/16", {"norm_inner_attention": True, "norm_inner_mlp": True}),
     "RMS norms": ("ViT-Ti1/16", {"norm": "rms", "qk_norm": True}),
     "mean of all tokens": (

@@ -104,7 +104,7 @@ def names_for(config: ViTConfig) -> Names:
         register_rows=config.registers > 0 and "1d" in config.positions,
         registers="dist_token" if config.pool == "prefix" else base.registers,
         biases=NO_KEY_BIAS[0] if biased else (),
-        gated=GATE_APART if turned else base.gated,
+        gated=GATE_APART if eva else base.gated,
         pairs="ij" if turned and config.rope_kind == "mixed" else "",
     )
 

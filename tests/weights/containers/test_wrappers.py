@@ -189,8 +189,10 @@ def test_models_without_usual_names_are_listed(tensors: Tensors, tmp_path: Path)
     with pytest.raises(WeightsError, match=r"several models \(left, right\): choose one with --pa"):
         open_source(file)
     assert holds(open_source(file, "right"), changed(tensors))
-    with pytest.raises(WeightsError, match="no parts 'middle'; its parts are left, right"):
+    with pytest.raises(WeightsError, match="has no part 'middle': its parts are left, right"):
         open_source(file, "middle")
+    with pytest.raises(WeightsError, match="has no part 'left': it contains one model"):
+        open_source(saved(tensors, tmp_path / "c.pth"), "left")
     file = saved({"student": tensors, "right": changed(tensors)}, tmp_path / "c.pth")
     with pytest.raises(WeightsError, match=r"several models \(student, right\): choose one with"):
         open_source(file)

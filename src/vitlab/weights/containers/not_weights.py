@@ -1,4 +1,4 @@
-"""What is not weights, or cannot be read safely, told by content: what it is, and what to do."""
+"""Recognize what is not weights, or cannot be read safely, and say what to do about it."""
 
 import re
 import zipfile

@@ -207,9 +207,10 @@ def _asked(path: Path, parts: list[Part], wanted: str) -> Part:
     exact = [part for part in parts if part.name == wanted]
     fitting = exact or [part for part in parts if _has(part.name, re.escape(wanted))]
     if len(fitting) != 1:
-        names = ", ".join(part.name or "one without a name" for part in parts)
-        problem = "several" if fitting else "no"
-        raise WeightsError(f"{path} has {problem} parts {wanted!r}; its parts are {names}")
+        problem = "several parts" if fitting else "no part"
+        names = ", ".join(part.name for part in parts)
+        there = f"its parts are {names}" if len(parts) > 1 else "it contains one model"
+        raise WeightsError(f"{path} has {problem} {wanted!r}: {there}")
     return fitting[0]
 
 

@@ -1,8 +1,9 @@
 """What an image must be before a model sees it: the facts that data, models and servers share."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
 from vitlab.errors import OptionError
 from vitlab.options import Options, above, at_least, at_most, option, when
@@ -102,6 +103,14 @@ class ImageSpec(Options):
     def images(self) -> "ImageSpec":
         """This part alone, of whatever it is a part of."""
         return ImageSpec(**{each.name: getattr(self, each.name) for each in fields(ImageSpec)})
+
+
+def chosen_over(found: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields with others chosen over them; with another `fit`, `tokens` do not apply."""
+    fields = {**found, **chosen}
+    if chosen.get("fit", "native") != "native" and "tokens" not in chosen:
+        fields.pop("tokens", None)
+    return fields
 
 
 def native_size(rows: float, columns: float, patch: int, tokens: int) -> tuple[int, int]:

@@ -77,6 +77,7 @@ def test_features_are_those_of_transformers_with_its_mask(tmp_path: Path, classe
         packed = normalize(batch.images, config.mean, config.std)
         got = ours(packed) if classes else ours.features(packed)
     torch.testing.assert_close(got, want, rtol=0, atol=1e-5 * float(want.abs().max()))
+    assert vitlab.load(tmp_path / "model", fit="crop").config.fit == "crop"
 
 
 @pytest.mark.parametrize("folder", [False, True])
@@ -128,7 +129,10 @@ def test_other_tools_are_told_of_native_sizes(
         caplog.clear()
         vitlab.save(model, tmp_path / format, to=format)
         assert f"{format} cannot represent fit='native', tokens=9" in caplog.text
-    assert vitlab.load(vitlab.save(model, tmp_path / "own")).config.tokens == 9
+    own = vitlab.save(model, tmp_path / "own")
+    assert vitlab.load(own).config.tokens == 9
+    assert vitlab.load(own, tokens=16).config.fit == "native"
+    assert vitlab.load(own, fit="squash").config.fit == "squash"
 
 
 @pytest.mark.parametrize("registers", [0, 4])

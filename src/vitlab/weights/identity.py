@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from vitlab.images import Size
+from vitlab.images import Size, chosen_over
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.models.model import Model
 from vitlab.weights.assembly import whole_state
@@ -75,7 +75,7 @@ def described(content: dict[str, Any], choices: dict[str, Any]) -> ModelConfig:
         OptionError: an unknown field, or a value that cannot be.
         KeyError: the description is damaged; TypeError likewise.
     """
-    return KINDS[content["kind"]].from_dict({**content["model"], **choices})
+    return KINDS[content["kind"]].from_dict(chosen_over(content["model"], choices))
 
 
 def fingerprint(model: Model) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from vitlab.errors import WeightsError
-from vitlab.images import Size
+from vitlab.images import Size, chosen_over
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.origins import Facts, Origin
@@ -75,7 +75,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     facts.origins |= prepared.facts.origins
     notes = [*_told(source.config, architecture), *prepared.notes]
     whole = _whole_patches(facts, notes)
-    config = ViTConfig(**(facts.values | hints.choices))
+    config = ViTConfig(**chosen_over(facts.values, hints.choices))
     size, more = _used_at(config, whole, prepared, family, hints)
     if family.square and config.size[0] != config.size[1]:
         raise WeightsError(

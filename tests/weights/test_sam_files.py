@@ -118,9 +118,12 @@ def test_timms_folder_gives_timms_logits(name: str, tmp_path: Path) -> None:
 
 
 @torch.inference_mode()
-def test_timms_bare_file_has_timms_epsilon(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", ["", "backbone."])
+def test_timms_bare_file_has_timms_epsilon(prefix: str, tmp_path: Path) -> None:
+    """Whatever stands before its names: its words are those of timm's code."""
     theirs = timm_model("samvit_base_patch16", **SMALL, num_classes=5)
-    save_file(theirs.state_dict(), tmp_path / "model.safetensors")
+    state = {prefix + name: tensor for name, tensor in theirs.state_dict().items()}
+    save_file(state, tmp_path / "model.safetensors")
     ours = vitlab.load(tmp_path / "model.safetensors")
     assert ours.config.norm_eps == 1e-5
     torch.testing.assert_close(ours(images()), theirs(images()), **CLOSE)

@@ -30,8 +30,8 @@ from vitlab.models.stems.stem import stem_of
 class VisionTransformer(Model):
     """stem -> class token -> positions -> encoder -> norm -> pool -> head (ViT paper, section 3.1).
 
-    Released models differ in where a norm is: `config.pre_norm` puts one before the encoder,
-    `config.norm_at` the last one after the pool.
+    Released models differ: `config.pre_norm` puts a norm before the encoder, `config.norm_at` the
+    last one after the pool; CaiT's class token enters after the encoder, which SAM's neck follows.
 
     Args:
         config: every choice of the architecture

@@ -211,7 +211,7 @@ class ViTConfig(ModelConfig):
     norm_eps: float = option(1e-6, "epsilon of every norm", above(0))
     last_norm_eps: float = option(
         0.0,
-        "epsilon of the norm on all tokens at the end, if it is another one (0: norm_eps)",
+        "epsilon of the last norm, if it differs from the others (0: norm_eps)",
         at_least(0),
         only=when("norm_at", "tokens"),
     )

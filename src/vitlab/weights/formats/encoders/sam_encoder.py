@@ -36,7 +36,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         return None
     stored = canonical(root, source)
     shapes = {name: source.shapes[old] for name, old in stored.items()}
-    stated = _stated(source, hints)
+    stated = _stated(source, hints, stored)
     if stated is None:
         return None
     facts = _facts(source, shapes, stated, hints)
@@ -59,11 +59,11 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     return Reading(stated.label, config, table, left_out, facts.origins, notes)
 
 
-def _stated(source: Source, hints: Hints) -> Stated | None:
+def _stated(source: Source, hints: Hints, stored: dict[str, str]) -> Stated | None:
     """What stands beside the tensors; None if the configuration is that of another family."""
     if isinstance(source.config.get("model_type"), str) and "architecture" not in source.config:
         return of_transformers(source)
-    return of_timm(source, hints)
+    return of_timm(source, hints, stored)
 
 
 def _facts(source: Source, shapes: dict[str, Shape], stated: Stated, hints: Hints) -> Facts:

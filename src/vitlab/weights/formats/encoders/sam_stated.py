@@ -1,6 +1,6 @@
 """What stands beside the tensors of Segment Anything's encoder: timm's or transformers' config."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,28 +87,34 @@ def of_transformers(source: Source) -> Stated | None:
     return Stated(f"transformers, {model_type}", found)
 
 
-def of_timm(source: Source, hints: Hints) -> Stated:
-    """Read config.json of timm, or the name that the user gives; else nothing is stated.
+def of_timm(source: Source, hints: Hints, stored: Mapping[str, str]) -> Stated:
+    """Read config.json of timm, or the name that the user gives; else what timm's words imply.
+
+    Args:
+        source: the file or folder
+        hints: of the user
+        stored: names in the file by timm's
 
     Raises:
         WeightsError: an argument that our model cannot represent.
     """
-    stored = str(source.config.get("architecture", "")).partition(".")[0]
-    name = hints.name.partition(".")[0] or stored
-    own = "blocks.0.mlp.fc1.weight" in source.shapes and len(source.shape("pos_embed")) != 3
+    architecture = str(source.config.get("architecture", "")).partition(".")[0]
+    name = hints.name.partition(".")[0] or architecture
+    words = stored.get("blocks.0.mlp.fc1.weight", "").endswith(".fc1.weight")
+    own = words and len(source.shape(stored.get("pos_embed", ""))) != 3  # EfficientSAM's
     code: dict[str, Any] = {"norm_eps": 1e-5, "resampling": "antialiased"}
     code |= {"interpolation": "bicubic", "fit": "crop"}
-    if "neck.weight" in source.shapes:
+    if "neck.weight" in stored:
         code["last_norm_eps"] = 1e-6
     usual = [(Origin.FAMILY, code)] if own else []
-    if "head.fc.weight" in source.shapes:  # somebody's fine-tuning
+    if "head.fc.weight" in stored:  # somebody's fine-tuning
         usual.append((Origin.ASSUMED, {"crop": 1.0, **IMAGENET}))
     if name not in SAMVIT:
         label = "Segment Anything, timm's names" if own else "Segment Anything"
         return Stated(label, usual, fitted=own)
     blocks = {"window": 14, "global_blocks": SAMVIT[name]}
     found = [*usual, (Origin.NAME, blocks | code)]
-    if name != stored:
+    if name != architecture:
         return Stated(f"timm, {name}", found, True)
     arguments = arguments_in(source.config)
     changed = {"window": "window_size", "global_blocks": "global_attn_indexes"}

@@ -153,3 +153,14 @@ def test_dinov2s_own_files_at_another_size(tmp_path: Path, registers: int) -> No
     want = torch.nn.functional.interpolate(table, mode="bicubic", **how)
     got = dict(model.named_parameters())["positions.0.table"]
     torch.testing.assert_close(got[0, -16:], want[0].flatten(1).T, rtol=0, atol=1e-5)
+
+
+def test_ibots_own_files_are_resized_by_the_same_factor(tmp_path: Path) -> None:
+    theirs = peers.timm().create_model("vit_tiny_patch16_224", depth=1, img_size=112)
+    tensors = theirs.state_dict() | {"masked_embed": torch.zeros(1, 192)}
+    torch.save(tensors, tmp_path / "ibot.pth")
+    model = vitlab.load(tmp_path / "ibot.pth", image_size=64)
+    table = tensors["pos_embed"][:, 1:].reshape(1, 7, 7, 192).permute(0, 3, 1, 2)
+    want = torch.nn.functional.interpolate(table, mode="bicubic", scale_factor=(4 + 0.1) / 7)
+    got = dict(model.named_parameters())["positions.0.table"]
+    torch.testing.assert_close(got[0, -16:], want[0].flatten(1).T, rtol=0, atol=1e-5)

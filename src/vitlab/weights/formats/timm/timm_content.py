@@ -227,7 +227,7 @@ FAMILIES: tuple[tuple[Callable[[Shapes], bool], dict[str, Any], dict[str, Any]],
     (_has("dist_token"), {**PLAIN, "crop": 0.875, "interpolation": "bicubic", **IMAGENET}, {}),
     (_has("pre_logits.fc.weight"), {**PLAIN, **INCEPTION, "crop": 0.9}, {}),  # timm's first files
     (_has("decoder_pos_embed"), {**PLAIN, **IMAGENET}, {}),  # MAE
-    (_has("masked_embed"), {**PLAIN, **IMAGENET}, {}),  # iBOT
+    (_has("masked_embed"), {**PLAIN, **IMAGENET, "resampling": "scaled"}, {}),  # iBOT
 )
 
 

@@ -86,6 +86,8 @@ def test_every_architecture_is_known_and_its_heads_are() -> None:
             model = model or timm.create_model(name)
         heads = heads_of(model.blocks)
         assert heads is None or implied(name)["heads"] == heads, name
+        pool = {"token": "token", "avg": "mean", "map": "attention"}[model.global_pool]
+        assert implied(name)["pool"] == pool, name
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,12 @@ TANH = r"(base_patch32|giantopt_patch16|so400m_patch16)_siglip|large_patch16_sig
 # What a name implies: a pattern that it contains, one that it does not, and fields. Later rules
 # take precedence.
 RULES: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    (
+        r"^(beit|eva|aimv2|samvit)|_gap|_rpn|relpos|vit_pe_|test_vit[24]",
+        r"_clip_|_cls_",
+        {"pool": "mean"},
+    ),
+    (r"_siglip_|_map_|vit_pe_core|test_vit3", "_gap", {"pool": "attention"}),
     (OF_IMAGENET, "", IMAGENET),
     (r"_clip_|^eva_|^eva02|^aimv2|vit_betwixt_.*_rope", OF_IMAGENET, OPENAI),
     (r"_reg\d_gap_256|medium_patch16_gap|flexivit|^test", "", {"crop": 0.95}),
@@ -60,7 +66,6 @@ RULES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (r"^eva02_.*_448", "", {"fit": "squash"}),
     (r"^aimv2|^beit3|^vit_pe", "", {"norm_eps": 1e-5}),
     (r"^vit_pe_core", "", {"pool_heads": 8}),
-    (r"^vit_pe_(lang|spatial)", "", {"pool": "mean"}),
     (r"_rpn_|eva02_enormous", "", {"norm_order": "after"}),
     (r"^test_vit3", "", {"pool_prefix": True}),
     (TANH, "", {"gelu": "tanh"}),
@@ -104,8 +109,8 @@ def implied(architecture: str) -> dict[str, Any]:
     """Return the fields that a known architecture's name stands for."""
     heads = [count for pattern, count in HEADS if re.search(pattern, architecture)]
     fields: dict[str, Any] = {
-        "heads": heads[-1], "norm_eps": 1e-6, "gelu": "exact", "interpolation": "bicubic",
-        "crop": 0.9, **INCEPTION,
+        "heads": heads[-1], "norm_eps": 1e-6, "gelu": "exact", "pool": "token",
+        "interpolation": "bicubic", "crop": 0.9, **INCEPTION,
     }  # fmt: skip
     for pattern, excluded, chosen in RULES:
         if re.search(pattern, architecture) and not (

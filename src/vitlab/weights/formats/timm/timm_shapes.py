@@ -144,7 +144,10 @@ def _tokens(shapes: dict[str, Shape]) -> dict[str, Any]:
 def _pool(facts: Facts, shapes: dict[str, Shape], known: Known) -> None:
     """Put what the classifier sees, and forget a class token that this implies."""
     token, told = "cls_token" in shapes, facts.origins.get("pool")
-    mean = not token and facts.values.get("pool", "token") == "token"
+    named = facts.values.get("pool", "token") if told in (None, Origin.NAME) else ""
+    mean = not token and (named == "attention" or facts.values.get("pool", "token") == "token")
+    asked = any(known.arguments.get(name) for name in ("fc_norm", "use_fc_norm"))
+    normed = "fc_norm.weight" in shapes and named == "token" and not asked
     both = shapes.get("head.weight", (0, 0))[-1] == 2 * facts.values["width"]
     if "attn_pool.latent" in shapes:
         facts.put(Origin.TENSORS, {"pool": "attention"})
@@ -156,7 +159,7 @@ def _pool(facts: Facts, shapes: dict[str, Shape], known: Known) -> None:
         facts.put(Origin.TENSORS, {"pool": "both"})
     elif "head_dist.weight" in shapes:
         facts.put(Origin.TENSORS, {"pool": "prefix"})
-    elif mean or (told is None and "fc_norm.weight" in shapes):
+    elif mean or normed:
         facts.put(Origin.TENSORS, {"pool": "mean"})
     else:
         facts.fill(Origin.NAME if known.architecture else Origin.ASSUMED, {"pool": "token"})

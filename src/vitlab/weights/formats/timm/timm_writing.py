@@ -250,6 +250,8 @@ def _of_beit(config: ViTConfig) -> dict[str, Any]:
 
 def _of_eva(config: ViTConfig) -> dict[str, Any]:
     gated, mixed = config.ffn == "swiglu", config.rope_kind == "mixed"
+    if config.rope_kind not in KINDS_OF_ROPE.values():
+        raise cannot(NAME, f"rope_kind={config.rope_kind}")
     pool_mlp = (config.pool_mlp or config.mlp) + 0.5
     return {key: getattr(config, own) for key, own in ROTARY.items()} | {
         "qk_norm": config.qk_norm,

@@ -66,7 +66,6 @@ class Row:
     part: str = ""
     asks: str = ""
     refused: str = ""
-    xfail: str = ""
 
     @property
     def wanted(self) -> dict[str, Any]:

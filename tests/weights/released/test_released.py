@@ -20,13 +20,6 @@ ROTARY = ("rope_kind", "rope_base", "rope_grid", "rope_offset")
 SMALL = 30_000_000  # numbers of a file that are read as well
 
 
-def parameters() -> list[Any]:
-    marks = {
-        row.name: pytest.mark.xfail(reason=row.xfail, strict=True) for row in ROWS if row.xfail
-    }
-    return [pytest.param(row, id=row.name, marks=marks.get(row.name, ())) for row in ROWS]
-
-
 def read(path: Path, **told: Any) -> Reading:
     name, part = str(told.pop("name", "")), str(told.pop("part", ""))
     source, reading = recognize(path, Hints(name, told, part=part))
@@ -50,7 +43,7 @@ def doubts(reading: Reading) -> set[str]:
     return fields | (set(ROTARY) if "positions" in fields else set())
 
 
-@pytest.mark.parametrize("row", parameters())
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_released_file_is_read_as_its_authors_code_computes(row: Row, tmp_path: Path) -> None:
     path, told = write(row, tmp_path), dict(row.tell)
     if row.refused:
@@ -83,7 +76,7 @@ WRAPPINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("row", [row for row in OWN if row.wrap != "*" and not row.xfail][::3],
+@pytest.mark.parametrize("row", [row for row in OWN if row.wrap != "*"][::3],
                          ids=lambda row: row.name)  # fmt: skip
 def test_the_same_tensors_give_the_same_model_however_they_are_kept(
     row: Row, tmp_path: Path

@@ -53,6 +53,7 @@ SHOWN = {
     "hidden_size", "num_hidden_layers", "mlp_ratio", "qkv_bias", "in_chans", "patch_size",
     "tubelet_size", "frames_per_clip", "num_pooler_layers", "image_size",
 }  # fmt: skip
+UNUSED = {"use_SiLU", "wide_SiLU"}  # in the released files; transformers does not read them
 MANY = "what V-JEPA 2 computes over time is left out: the model takes one image, not a video"
 
 
@@ -152,7 +153,7 @@ def _stated(content: Mapping[str, Any]) -> dict[str, Any]:
     if not content:
         return {}
     for key, value in content.items():
-        if key not in (*READ, *SHOWN, *BOOKKEEPING) and not key.startswith("pred_"):
+        if key not in (*READ, *SHOWN, *UNUSED, *BOOKKEEPING) and not key.startswith("pred_"):
             raise WeightsError(
                 f"config.json: unknown key {key} (value {value!r}) of vjepa2: if it has no effect "
                 "on the model's outputs, remove it from the file"

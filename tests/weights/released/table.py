@@ -151,7 +151,7 @@ def write(row: Row, folder: Path) -> Path:
         arrays = {name: np.resize(whole, shape) for name, shape in row.shapes.items()}
         np.savez(file, **arrays)
     elif row.file.endswith(".safetensors"):
-        _write_safetensors(row.shapes, file)
+        write_tensors(row.shapes, file)
     else:
         torch.save(_wrapped(row), file)
     for name, content in row.contents().items():
@@ -159,7 +159,7 @@ def write(row: Row, folder: Path) -> Path:
     return folder if row.json else file
 
 
-def _write_safetensors(shapes: dict[str, Shape], file: Path) -> None:
+def write_tensors(shapes: dict[str, Shape], file: Path) -> None:
     """Zeros that take no space: all of the numbers are a hole in the file."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     large = sum(map(math.prod, shapes.values())) > LARGE

@@ -138,6 +138,7 @@ def facts_by_content(source: Source, shapes: Shapes, certain: bool) -> Facts:
     )  # fmt: skip
     if certain:
         return facts
+    facts.put(Origin.ASSUMED, {"fit": "crop"})
     for found, every, most in FAMILIES:
         if found(shapes):
             return facts.put(Origin.FAMILY, _of_width(every, shapes)).put(Origin.ASSUMED, most)
@@ -187,7 +188,7 @@ def _eva02(shapes: Shapes) -> bool:
 def _put_dino2(facts: Facts, shapes: Shapes, tips: bool) -> None:
     """Heads are 64 wide; TIPS publishes arrays, for images from 0 to 1."""
     facts.put(Origin.FAMILY, {**PLAIN, **IMAGENET, "heads": width(shapes) // 64, "pool": "token"})
-    facts.put(Origin.FAMILY, {"crop": 0.875, "interpolation": "bicubic"})
+    facts.put(Origin.FAMILY, {"crop": 0.875, "interpolation": "bicubic", "fit": "crop"})
     resampling = "antialiased" if "register_tokens" in shapes else "scaled"
     facts.put(Origin.FAMILY, {"resampling": resampling})
     facts.put(Origin.FAMILY, TIPS if tips else {})
@@ -224,7 +225,7 @@ FAMILIES: tuple[tuple[Callable[[Shapes], bool], dict[str, Any], dict[str, Any]],
     (_has("norm_pre.weight"), {"norm_eps": 1e-5}, {"crop": 1.0, **OPENAI}),  # CLIP
     (_has(f"{FIRST}attn.q_bias", "pos_embed"), PLAIN, {"crop": 0.9, **OPENAI}),  # EVA
     (_has("attn_pool.latent"), {"norm_eps": 1e-6}, {"crop": 1.0, **INCEPTION}),  # SigLIP
-    (_has("dist_token"), {**PLAIN, "crop": 0.875, "interpolation": "bicubic", **IMAGENET}, {}),
+    (_has("dist_token"), {**PLAIN, **IMAGENET}, {}),  # DeiT, distilled
     (_has("pre_logits.fc.weight"), {**PLAIN, **INCEPTION, "crop": 0.9}, {}),  # timm's first files
     (_has("decoder_pos_embed"), {**PLAIN, **IMAGENET}, {}),  # MAE
     (_has("masked_embed"), {**PLAIN, **IMAGENET, "resampling": "scaled"}, {}),  # iBOT

@@ -145,3 +145,12 @@ def test_training_settles_what_it_starts_from(bare: Path, tmp_path: Path) -> Non
     )
     assert run.model.config.heads == 6
     assert run.model.config.gelu == "quick"
+
+
+def test_one_tensor_to_leave_out_may_be_given_alone(bare: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    file = tmp_path / "more.safetensors"
+    save_file(load_file(bare) | {"head_aux.weight": torch.zeros(2, 2)}, file)
+    for drop in ("head_aux.weight", ["head_aux.*"]):
+        assert vitlab.load(file, drop=drop).config == vitlab.load(bare).config

@@ -71,7 +71,8 @@ def show(result: dict[str, Any]) -> None:
         for each in result["tensors"]
     ]
     print_table(("tensor", "from", "shape there"), rows)
-    print_table(("left out", "because it is"), list(result["left_out"].items()))
+    if result["left_out"]:
+        print_table(("left out", "because it is"), list(result["left_out"].items()))
 
 
 def _show_verified(results: list[dict[str, Any]]) -> None:

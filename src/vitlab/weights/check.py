@@ -7,7 +7,7 @@ from typing import Any
 
 from vitlab.images import Size
 from vitlab.weights.formats.origins import whole
-from vitlab.weights.formats.room import Hints
+from vitlab.weights.formats.room import Hints, names_of
 from vitlab.weights.load import place_of, recognize, remarks
 from vitlab.weights.matching import collect, reason, unused
 
@@ -62,7 +62,7 @@ def load_check(
     name: str = "",
     image_size: Size | None = None,
     part: str = "",
-    drop: Sequence[str] = (),
+    drop: str | Sequence[str] = (),
     **choices: Any,
 ) -> LoadCheck:
     """Recognize a source and check it as `vitlab.load` does, with the same arguments.
@@ -71,7 +71,7 @@ def load_check(
         WeightsError: as `vitlab.load`.
     """
     path, _ = place_of(source)
-    found, reading = recognize(path, Hints(name, choices, image_size, part, tuple(drop)))
+    found, reading = recognize(path, Hints(name, choices, image_size, part, names_of(drop)))
     collect(reading, found)
     config, origins = reading.config, whole(reading.config, reading.origins)
     if image_size is None and reading.image_size is not None:

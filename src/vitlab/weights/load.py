@@ -20,7 +20,7 @@ from vitlab.weights.containers.open_weights import open_source
 from vitlab.weights.deltas import Delta, check_base, merged
 from vitlab.weights.formats.catalog import FORMATS, supported
 from vitlab.weights.formats.origins import Origin, warning
-from vitlab.weights.formats.room import Hints, Reading
+from vitlab.weights.formats.room import Hints, Reading, names_of
 from vitlab.weights.hub import PREFIXES, describe, fetch, is_hub_name
 from vitlab.weights.identity import Base, fingerprint
 from vitlab.weights.matching import collect
@@ -38,7 +38,7 @@ def load(
     *,
     name: str = "",
     part: str = "",
-    drop: Sequence[str] = (),
+    drop: str | Sequence[str] = (),
     revision: str | None = None,
     base: Model | str | Path | None = None,
     **choices: Any,
@@ -67,7 +67,7 @@ def load(
     """
     path, on_hub = place_of(source, revision)
     labels = choices.pop("labels", ()) if classes is not None else ()  # of the new classifier
-    reading, tensors = _read(path, Hints(name, choices, image_size, part, tuple(drop)), base)
+    reading, tensors = _read(path, Hints(name, choices, image_size, part, names_of(drop)), base)
     for note in remarks(path, reading):
         logging.getLogger("vitlab").warning(note)
     size = reading.image_size if image_size is None else image_size

@@ -61,14 +61,14 @@ FORMATS = (
     Format("vjepa2", "V-JEPA 2's encoder, for images", "encoders.vjepa2", exported=False),
     Format(
         "transformers",
-        "a folder of Hugging Face transformers (ViT, DeiT, BEiT, DINO, CLIP, SigLIP)",
+        "a folder of Hugging Face transformers (ViT, DeiT, BEiT, DINO, CLIP, SigLIP, …)",
         "transformers.transformers_format",
     ),
     Format("cait", "CaiT, its own .pth or timm's", "encoders.cait_file", exported=False),
     Format("unsupported", "", "encoders.unsupported", exported=False),  # says what it is
     Format(
         "timm",
-        "a folder of timm, or a paper's own .pth (DeiT, MAE, DINO, BEiT)",
+        "a folder of timm, or a file of other code (DeiT, DINO, BEiT, torchvision, open_clip, …)",
         "timm.timm_format",
     ),
     Format("google", "Google's .npz (ViT, AugReg, hybrids, BiT)", "google.npz"),

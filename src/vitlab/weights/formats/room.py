@@ -34,6 +34,11 @@ class Hints:
     drop: tuple[str, ...] = ()
 
 
+def names_of(drop: str | Sequence[str]) -> tuple[str, ...]:
+    """Return names to leave out as a tuple: one alone, or several."""
+    return (drop,) if isinstance(drop, str) else tuple(drop)
+
+
 @dataclass(frozen=True)
 class Reading:
     """A file that was recognized.

@@ -16,10 +16,10 @@ KINDS = {
     r"pvt.*|segformer|levit|cvt|mobilevit.*|poolformer": "stages, with convolutions",
     r"resnet|regnet|convnext.*|dinov3_convnext|bit|.*mobilenet.*": "a convolutional network",
     r"vit-hybrid|vit_hybrid": "a ViT on a BiT ResNet",
-    r"sam.*|vitdet|edgetam.*": "windows with decomposed relative positions",
-    r"vjepa2|videomae|vivit|timesformer|videoprism": "a video model",
+    r"sam2.*|sam3.*|vitdet|edgetam.*": "windows with decomposed relative positions",
+    r"videomae|vivit|timesformer|videoprism": "a video model",
     r"mlcd.*|pixtral|qwen.*|glm.*": "a ViT with RMS norms or rotary positions of its own",
-    r"pixio|radio": "a ViT with several class tokens",
+    r"pixio": "a ViT with several class tokens",
     r"timm_backbone": "a model of timm without a configuration of its own",
     r"dpt|depth_anything|vision-encoder-decoder|detr|yolos|blip.*": "more than an image encoder",
 }  # fmt: skip

@@ -41,6 +41,7 @@ NORMALIZATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "openai": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
     "sat": ((0.43, 0.411, 0.296), (0.213, 0.156, 0.143)),
 }
+FACTS = ("norm_std", "rope_embed.periods")  # tensors whose numbers a reader looks at
 WHOLE_NUMBERS = ("position_ids", "relative_position_index", "num_batches_tracked", "summary_idxs")
 LARGE = 2_000_000_000  # numbers of which a byte each is enough address space
 SHALLOW = 2  # blocks of an archive of NumPy, which stores every number
@@ -166,17 +167,17 @@ def write_tensors(shapes: dict[str, Shape], file: Path) -> None:
     size, usual = (1, "F8_E4M3") if large else (4, "F32")
     end = 0
     for name, shape in shapes.items():
-        whole = name.endswith(WHOLE_NUMBERS)
-        start, end = end, end + math.prod(shape) * (8 if whole else size)
-        kind = "I64" if whole else usual
+        whole, fact = name.endswith(WHOLE_NUMBERS), name.endswith(FACTS)
+        start, end = end, end + math.prod(shape) * (8 if whole else 4 if fact else size)
+        kind = "I64" if whole else "F32" if fact else usual
         header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     with file.open("wb") as stream:
         stream.write(struct.pack("<Q", len(text)) + text)
         stream.truncate(8 + len(text) + end)
-        for name in filter(lambda name: name.endswith("norm_std"), shapes):  # RADIO's, never zero
+        for name in filter(lambda name: name.endswith(FACTS), shapes):
             stream.seek(8 + len(text) + header[name]["data_offsets"][0])
-            stream.write(np.ones(shapes[name], "<f4").tobytes())
+            stream.write(_fact(name, shapes[name]).numpy().astype("<f4").tobytes())
 
 
 def _wrapped(row: Row) -> Any:
@@ -197,11 +198,17 @@ def _tensor(name: str, shape: Shape, one: Tensor) -> Tensor:
     """One number at every place, which takes no space, except where the numbers are facts."""
     if name.endswith(WHOLE_NUMBERS):
         return torch.zeros(shape, dtype=torch.int64)
-    if name.endswith("rope_embed.periods"):  # 100 ** (2 k / (head width / 2)), stored coarsely
-        count = shape[0]
-        return (100.0 ** (torch.arange(count) / count)).to(torch.bfloat16).float()
+    if name.endswith(FACTS):
+        return _fact(name, shape)
     if name.endswith("qkv.bias_mask"):
         mask = torch.ones(shape)
         mask.reshape(3, -1)[1] = 0
         return mask
     return one.expand(shape)
+
+
+def _fact(name: str, shape: Shape) -> Tensor:
+    """A tensor of `FACTS`: RADIO's deviation of pixels, or DINOv3's periods, stored coarsely."""
+    if name.endswith("norm_std"):
+        return torch.ones(shape)
+    return (100.0 ** (torch.arange(shape[0]) / shape[0])).to(torch.bfloat16).float()

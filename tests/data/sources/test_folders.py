@@ -9,6 +9,7 @@ from conftest import photo_folder
 from vitlab.data.loading.shape import input_shape
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import counts
+from vitlab.errors import DataError
 
 
 def test_class_folders(photos: Path) -> None:
@@ -54,3 +55,67 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     photo_folder(tmp_path / "train", {"x": 5, "y": 5})
     shutil.rmtree(tmp_path / "inner")
     assert open_data(str(tmp_path)).classes == ("x", "y")
+
+
+@pytest.mark.parametrize("names", [("Training", "Testing"), ("TRAIN", "Valid"), ("train", "eval")])
+def test_splits_by_their_usual_names(tmp_path: Path, names: tuple[str, str]) -> None:
+    for name in names:
+        photo_folder(tmp_path / name, {"ant": 3, "bee": 3})
+    splits = open_data(str(tmp_path))
+    assert splits.classes == ("ant", "bee")
+    assert splits.whole is None
+
+
+def test_what_lies_beside_splits_is_ignored_and_said(tmp_path: Path) -> None:
+    for name in ("train", "test"):
+        photo_folder(tmp_path / name, {"ant": 3, "bee": 3})
+    photo_folder(tmp_path, {"unlabeled": 2})
+    splits = open_data(str(tmp_path))
+    assert splits.classes == ("ant", "bee")
+    assert f"ignored {tmp_path / 'unlabeled'}: neither a split nor a class" in splits.notes
+    shutil.rmtree(tmp_path / "test")
+    splits = open_data(str(tmp_path))
+    assert splits.classes == ("ant", "bee")
+    assert splits.whole is not None
+
+
+def test_classes_or_splits_are_not_guessed(tmp_path: Path) -> None:
+    photo_folder(tmp_path / "train", {"ant": 3, "bee": 3})
+    photo_folder(tmp_path / "holiday", {"ant": 3, "bee": 3})
+    with pytest.raises(DataError, match=r"has holiday beside train.* rename it test or val"):
+        open_data(str(tmp_path))
+    (tmp_path / "holiday").rename(tmp_path / "test")  # as it says
+    assert open_data(str(tmp_path)).whole is None
+    (tmp_path / "train").rename(tmp_path / "val")
+    with pytest.raises(DataError, match="has val and test, but no train folder"):
+        open_data(str(tmp_path))
+    assert len(open_data(str(tmp_path / "val")).classes) == 2
+
+
+def test_what_macos_adds_and_hidden_files_are_ignored(tmp_path: Path) -> None:
+    photo_folder(tmp_path, {"ant": 3, "bee": 3, "__MACOSX": 2})
+    photo_folder(tmp_path / "ant", {"__MACOSX": 2, ".cache": 2})
+    splits = open_data(str(tmp_path))
+    assert counts(splits.train) == {"ant": 2, "bee": 2}
+    assert not [note for note in splits.notes if "MACOSX" in note]
+
+
+def test_files_that_cannot_be_read_are_counted_by_ending(tmp_path: Path) -> None:
+    photo_folder(tmp_path, {"ant": 3, "bee": 3})
+    for name in ("a.HEIC", "b.heic", "c.svg", "noext", "notes.txt", ".DS_Store"):
+        (tmp_path / "ant" / name).write_bytes(b"x")
+    line = next(note for note in open_data(str(tmp_path)).notes if "skipped" in note)
+    assert "skipped 4 files" in line
+    assert "2 with .heic, 1 with .svg, 1 with no ending" in line
+    for image in tmp_path.rglob("*.png"):
+        image.unlink()
+    with pytest.raises(DataError, match=r"no class folders with images.*2 with \.heic"):
+        open_data(str(tmp_path))
+
+
+def test_folders_inside_of_classes_are_told(tmp_path: Path) -> None:
+    for group in ("one", "two"):
+        photo_folder(tmp_path / group, {"a": 3, "b": 3})
+    splits = open_data(str(tmp_path))
+    assert splits.classes == ("one", "two")
+    assert any("2 of the 2 classes have their images in folders" in note for note in splits.notes)

@@ -47,7 +47,8 @@ def test_files_are_grouped_by_the_split_that_their_names_mention() -> None:
     assert split_of("photos-VAL-000") == "validation"
     assert split_of("train_of_2024") == "train"
     assert split_of("dev") == "validation"
-    assert split_of("testing") == "train"  # not a whole word
+    assert split_of("Testing") == "test"
+    assert split_of("tested") == "train"  # not a whole word
     files = [("a-train", "1"), ("b-test", "2"), ("c", "3")]
     assert by_split(files) == {"train": ["1", "3"], "test": ["2"]}
     assert by_split([("test-0", "1"), ("val-0", "2")]) == {"train": ["1", "2"]}

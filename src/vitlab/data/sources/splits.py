@@ -13,10 +13,10 @@ from vitlab.errors import DataError, OptionError
 
 NAMES = {
     "train": ("train", "training"),
-    "validation": ("val", "valid", "validation", "dev"),
-    "test": ("test",),
+    "validation": ("val", "valid", "validation", "dev", "eval", "evaluation"),
+    "test": ("test", "testing"),
 }
-"""What data calls its splits."""
+"""What data calls its splits, in lower case."""
 
 SPLIT_SEED = 0  # the split belongs to the data: every run and every evaluation uses the same one
 VALIDATION_SHARE = 0.1  # of each class

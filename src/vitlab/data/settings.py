@@ -20,7 +20,21 @@ from vitlab.options import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data(Options):
+class Columns(Options):
+    """Which columns of a list of images hold what (default: found by their names and content)."""
+
+    path_column: str = option("", "column of the paths in a .csv, .tsv or .jsonl list")
+    label_column: tuple[str, ...] = option(
+        (), "column of the labels; several columns of 0 and 1 are a class each"
+    )
+    label_separator: str = option("", "what stands between several labels in one cell, such as '|'")
+    images: str = option(
+        "", "folder that the paths in a list are relative to (default: that of the list)"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data(Columns):
     """The images to learn from."""
 
     data: str = option(

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from vitlab.data.sources.lists import SEPARATOR
+from vitlab.data.sources.listed.lists import SEPARATOR
 from vitlab.data.sources.protocol import Source
 from vitlab.errors import DiskError, OptionError
 from vitlab.evaluation.predictions import Part

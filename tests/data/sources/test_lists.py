@@ -10,9 +10,11 @@ import torch
 from conftest import photo_folder
 from vitlab.data.labels import index_labels
 from vitlab.data.loading.batches import EvaluationBatches
+from vitlab.data.settings import Columns
 from vitlab.data.sources.filenames import Names
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Subset, counts
+from vitlab.errors import DataError
 from vitlab.models.config import ViTConfig
 
 
@@ -90,7 +92,12 @@ def test_labels_follow_the_model(here: Path) -> None:
     ("lines", "message"),
     [
         (["path,label"], "lists no images"),
-        (["a/000.png,cat"], "must begin with a line of column names"),
+        (["a/000.png,cat"], "only one class"),  # without a line of column names
+        (["file,mark"], "lists no images"),
+        (["x,y,z", "u,v,w"], "no column of paths among x, y, z: name it with --path-column"),
+        (["path,x,y", "a/000.png,a,b"], "does not say which of x, y is the label"),
+        (["path,path", "a/000.png,a"], "two columns of the same name"),
+        (["path", "a/000.png"], "no column of labels beside its paths"),
         (["path,label", "a/000.png"], "line 2: the number of fields differs"),
         (["path,label", "a/000.png,x,y"], "line 2: the number of fields differs"),
         (["path,label", "a/000.png,"], "line 2 has an empty label"),
@@ -117,8 +124,10 @@ def test_bad_csv_lists_in_one_line(here: Path, lines: list[str], message: str) -
     [
         ("[1]", "line 1 is not a JSON object"),
         ('{"path": 1, "label": 2', "line 1 is not a JSON object"),
-        ('{"path": 1, "label": 2}', "line 1 has no path"),
-        ('{"path": "a/000.png"}', "line 1 has no label"),
+        ('{"path": 1, "label": 2}', "1 of the 1 files"),
+        ('{"path": "", "label": 2}', "line 1 has no path"),
+        ('{"path": "a/000.png"}', "no column of labels"),
+        ('{"path": "a/000.png", "label": null}', "line 1 has no label"),
         ('{"path": "a/000.png", "label": 1.5}', "neither text nor a whole number"),
         ('{"path": "a/000.png", "labels": ["x", null]}', "neither text nor a whole number"),
         ("[" * 100_000, "line 1 is not a JSON object"),
@@ -158,3 +167,89 @@ def test_names_are_packed() -> None:
     assert len(Names.of([])) == 0
     with pytest.raises(IndexError):
         names[5]
+
+
+SHAPES: dict[str, list[str]] = {
+    "other names": ["Image_ID,Breed", "000,x", "001,y"],
+    "no header": ["000.png,x", "001.png,y"],
+    "semicolons": ["file;klass", "000.png;x", "001.png;y"],
+    "tabs": ["file\tklass", "000.png\tx", "001.png\ty"],
+    "endings left out": ["id,species", "000,x", "001,y"],
+    "one-hot": ["image_id,x,y", "000,1,0", "001,0,1"],
+    "one other column": ["photo,mark", "000.png,x", "001.png,y"],
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("inside", ["", "train_images"])
+def test_lists_as_people_have_them(tmp_path: Path, shape: str, inside: str) -> None:
+    """The images are beside the list, or in a folder there."""
+    photo_folder(tmp_path, {inside or "other": 6})
+    if not inside:
+        for image in (tmp_path / "other").iterdir():
+            image.rename(tmp_path / image.name)
+    head, first, second = (SHAPES[shape][0], *SHAPES[shape][-2:])
+    lines = [*([head] if len(SHAPES[shape]) > 2 else []), first, second]
+    for number in (2, 4):
+        lines += [
+            each.replace("000", f"00{number}").replace("001", f"00{number + 1}")
+            for each in (first, second)
+        ]
+    splits = open_data(csv(tmp_path, *lines))
+    assert splits.whole is not None
+    assert splits.whole.classes == ("x", "y")
+    assert splits.whole.labels.values.tolist() == [0, 1] * 3
+    root = tmp_path / inside
+    assert splits.whole.name(1) == str(root / "001.png")
+    assert splits.whole.image(3).content() == (root / "003.png").read_bytes()
+
+
+def test_several_labels_in_one_cell(here: Path) -> None:
+    rows = [f"a/00{i}.png,{i % 3} {i % 2 + 3}" for i in range(6)]
+    splits = open_data(csv(here, "Id,Target", *rows))
+    assert splits.classes == ("0", "1", "2", "3", "4")
+    assert splits.train.labels.several
+    rows = [f"a/00{i}.png,cat; dog" if i % 2 else f"a/00{i}.png,cat" for i in range(6)]
+    columns = Columns(label_separator=";")
+    splits = open_data(csv(here, "path,tags", *rows), columns=columns)
+    assert splits.classes == ("cat", "dog")
+    several = ["path,a,b", "a/000.png,1,1", "a/001.png,0,0", "a/002.png,1,0", "a/003.png,0,1"]
+    splits = open_data(csv(here, *several))
+    assert splits.whole is not None
+    assert splits.whole.labels.values.tolist() == [[1, 1], [0, 0], [1, 0], [0, 1]]
+
+
+def test_columns_that_the_user_names(here: Path, tmp_path: Path) -> None:
+    lines = [f"{i},{'ab'[i // 6]}/00{i % 6}.png,{'xy'[i % 2]},{i % 3}" for i in range(12)]
+    data = csv(here, "nr,where,mark,label", *lines)
+    assert open_data(data).classes == ("0", "1", "2")
+    columns = Columns(path_column="where", label_column=("mark",))
+    splits = open_data(data, columns=columns)
+    assert splits.classes == ("x", "y")
+    assert any("paths are in column where, labels in mark" in note for note in splits.notes)
+    with pytest.raises(DataError, match="has no column 'marc': did you mean mark"):
+        open_data(data, columns=Columns(label_column=("marc",)))
+    with pytest.raises(DataError, match="must hold 0 and 1 only"):
+        open_data(data, columns=Columns(label_column=("mark", "label")))
+    with pytest.raises(DataError, match="no such folder"):
+        open_data(data, columns=Columns(images=str(here / "nowhere")))
+    elsewhere = tmp_path / "lists"
+    elsewhere.mkdir()
+    data = csv(elsewhere, "path,label", *(f"a/00{i}.png,{i % 2}" for i in range(6)))
+    with pytest.raises(DataError, match="--images names another folder"):
+        open_data(data)
+    assert len(open_data(data, columns=Columns(images=str(here))).train) == 4
+
+
+def test_a_column_of_folds(here: Path) -> None:
+    lines = [f"a/00{i}.png,{i % 2},{i // 2}" for i in range(6)]
+    splits = open_data(csv(here, "path,label,fold", *lines))
+    assert (len(splits.train), len(splits.test), splits.whole) == (4, 2, None)
+    assert any("0 is the test split, the other 2 are for training" in n for n in splits.notes)
+
+
+def test_a_folder_with_metadata(here: Path) -> None:
+    lines = [f"a/00{i}.png,{'xy'[i % 2]}" for i in range(6)]
+    (here / "metadata.csv").write_text("\n".join(["file_name,label", *lines]))
+    splits = open_data(str(here))
+    assert splits.classes == ("x", "y")

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 
 from vitlab.data.labels import check_classes
+from vitlab.data.settings import Columns
 from vitlab.data.sources.arrays import open_digits
 from vitlab.data.sources.arrow import open_hub, open_parquet
 from vitlab.data.sources.folders import open_folder
-from vitlab.data.sources.lists import open_list
+from vitlab.data.sources.listed.lists import open_list
 from vitlab.data.sources.protocol import counts
 from vitlab.data.sources.splits import Request, Splits
 from vitlab.data.sources.tar_shards import open_shards
@@ -18,14 +19,19 @@ OPENERS: tuple[Callable[[Request], Splits | None], ...] = (
     open_vtab,
     open_parquet,
     open_shards,
-    open_folder,
     open_list,
+    open_folder,
     open_hub,
 )
 """Asked in this order; each returns None for what is not of its kind."""
 
 
-def open_data(data: str, test_fraction: float = 0.2, classes: tuple[str, ...] = ()) -> Splits:
+def open_data(
+    data: str,
+    test_fraction: float = 0.2,
+    classes: tuple[str, ...] = (),
+    columns: Columns | None = None,
+) -> Splits:
     """Open the images that DATA names, split.
 
     Args:
@@ -35,6 +41,7 @@ def open_data(data: str, test_fraction: float = 0.2, classes: tuple[str, ...] = 
             Hugging Face data set `user/name`, or a task of VTAB-1k, `vtab:ROOT/TASK`
         test_fraction: share of each class to hold out where the data comes unsplit
         classes: the class index to map labels to by name; none for the data's own
+        columns: which columns of a list hold what; None to find them
 
     Raises:
         DataError: nothing there, no images, fewer than two classes, an unknown class, a list that
@@ -42,7 +49,7 @@ def open_data(data: str, test_fraction: float = 0.2, classes: tuple[str, ...] = 
     """
     if not data:
         raise DataError("no data given: name digits, a folder of class folders, a Parquet file, …")
-    request = Request(data, test_fraction, classes or None)
+    request = Request(data, test_fraction, classes or None, columns or Columns())
     splits = next(filter(None, (opener(request) for opener in OPENERS)), None)
     if splits is None and request.path.exists():
         raise DataError(

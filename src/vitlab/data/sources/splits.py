@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vitlab.data.settings import Columns
 from vitlab.data.sources.protocol import Source, Subset, counts
 from vitlab.errors import DataError, OptionError
 
@@ -30,11 +31,13 @@ class Request:
         data: as the user wrote it
         test_fraction: share of each class to hold out where the data comes unsplit
         classes: the class index to map labels to by name; None for the data's own
+        columns: which columns of a list hold what
     """
 
     data: str
     test_fraction: float
     classes: tuple[str, ...] | None
+    columns: Columns = Columns()
 
     @property
     def path(self) -> Path:

@@ -1,0 +1,176 @@
+"""Which columns of a list of images hold the path, the label and the split: by name and content."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitlab.data.decode.headers import SUFFIXES
+from vitlab.data.settings import Columns
+from vitlab.data.sources.folders import visible
+from vitlab.errors import DataError
+from vitlab.options import nearest
+
+Row = dict[str, Any]
+PATHS = (
+    "path", "file", "file_name", "filename", "image", "image_path", "img_path", "filepath",
+    "image_name", "image_id", "img", "id", "name",
+)  # fmt: skip
+LABELS = (
+    "labels", "label", "class", "class_name", "classname", "label_name", "category", "target",
+    "targets", "tag", "tags", "species", "breed", "diagnosis", "dx",
+)  # fmt: skip
+SPLITS = ("split", "subset", "partition", "phase", "set")
+FOLDS = ("fold", "kfold", "folds")
+SAMPLE = 5  # rows whose images are looked for
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the images of a list are.
+
+    Attributes:
+        root: the folder that the paths are relative to
+        ending: what the list leaves out of every path
+    """
+
+    root: Path
+    ending: str = ""
+
+    def has(self, text: object, whole: bool = False) -> bool:
+        """Return whether a cell is the path of a file; `whole` if it has its ending."""
+        if not isinstance(text, str | int) or not str(text).strip() or "\0" in str(text):
+            return False
+        try:
+            return (self.root / (f"{text}" if whole else f"{text}{self.ending}")).is_file()
+        except OSError:  # longer than a path can be
+            return False
+
+
+@dataclass(frozen=True)
+class Found:
+    """The columns of one list, and where its images are.
+
+    Attributes:
+        path: the column of the paths
+        labels: the column of the labels, or those of 0 and 1
+        one_hot: each of `labels` is a class
+        split, fold: the columns of that, empty if there are none
+        places: where the images are
+    """
+
+    path: str
+    labels: tuple[str, ...]
+    one_hot: bool
+    split: str
+    fold: str
+    places: Places
+
+
+def find_columns(names: Sequence[str], rows: Sequence[Row], file: Path, known: Columns) -> Found:
+    """Return which column is which.
+
+    Args:
+        names: of the columns
+        rows: all rows
+        file: the list
+        known: what the user says of them
+
+    Raises:
+        DataError: an unknown column, or columns that cannot be told apart.
+    """
+    for name in (known.path_column, *known.label_column):
+        if name and name not in names:
+            raise DataError(f"{file} has no column {name!r}: {nearest(name, names)}")
+    path, places = _paths(names, rows[:SAMPLE], file, known)
+    taken = {path, *(split := _named(names, SPLITS)), *(fold := _named(names, FOLDS))}
+    others = [name for name in names if name not in taken]
+    labels, one_hot = _labels(others, rows, file, known)
+    return Found(path, labels, one_hot, "".join(split[:1]), "".join(fold[:1]), places)
+
+
+def candidates(file: Path, known: Columns) -> list[Places]:
+    """Return where the images of a list may be, the most usual place first.
+
+    Raises:
+        DataError: the folder that the user names does not exist.
+    """
+    folder = file.parent
+    if known.images:
+        roots = [Path(known.images).expanduser()]
+        if not roots[0].is_dir():
+            raise DataError(f"--images {known.images}: no such folder")
+    else:
+        roots = [folder, *visible(folder)]
+    return [Places(root, ending) for ending in ("", *sorted(SUFFIXES)) for root in roots]
+
+
+def _paths(
+    names: Sequence[str], rows: Sequence[Row], file: Path, known: Columns
+) -> tuple[str, Places]:
+    """The column of the paths, and where they are: the first place that has the first rows."""
+    usual = _named(names, PATHS)
+    columns = [known.path_column] if known.path_column else [*usual, *names]
+    places = candidates(file, known)
+    for where in places:
+        for name in columns:
+            if rows and all(where.has(row.get(name)) for row in rows):
+                return name, where
+    for where in places:  # some of the first rows: the others are reported as missing
+        for name in columns:
+            if any(where.has(row.get(name)) for row in rows):
+                return name, where
+    if known.path_column or usual:
+        return columns[0], places[0]
+    raise DataError(
+        f"{file} has no column of paths among {', '.join(names)[:200]}: name it with "
+        "--path-column, and the folder of the images with --images"
+    )
+
+
+def _named(names: Sequence[str], usual: Sequence[str]) -> list[str]:
+    """The columns with usual names, the most usual first."""
+    own = {name.strip().lower(): name for name in reversed(names)}
+    return [own[each] for each in usual if each in own]
+
+
+def _labels(
+    others: list[str], rows: Sequence[Row], file: Path, known: Columns
+) -> tuple[tuple[str, ...], bool]:
+    """The columns of the labels, and whether each of them is a class."""
+    if known.label_column:
+        if len(known.label_column) > 1 and not all(_binary(rows, n) for n in known.label_column):
+            raise DataError(
+                f"{file}: several label columns must hold 0 and 1 only, a class each: "
+                f"{', '.join(known.label_column)} do not"
+            )
+        return known.label_column, len(known.label_column) > 1
+    if usual := _named(others, LABELS):
+        return (usual[0],), False
+    binary = [name for name in others if _binary(rows, name)]
+    if len(others) > 1 and binary == others:
+        return tuple(others), True
+    if len(others) == 1:
+        return (others[0],), False
+    if not others:
+        raise DataError(f"{file} has no column of labels beside its paths")
+    raise DataError(
+        f"{file} does not say which of {', '.join(others)[:200]} is the label: name it with "
+        "--label-column"
+    )
+
+
+def _binary(rows: Sequence[Row], name: str) -> bool:
+    return all(str(row.get(name)).strip() in ("0", "1", "0.0", "1.0") for row in rows)
+
+
+def several_separator(cells: Sequence[object], known: Columns) -> str:
+    """Return what separates the labels in the cells of a column; empty for one label per cell."""
+    if known.label_separator:
+        return known.label_separator
+    texts = [each for each in cells if isinstance(each, str)]
+    if any("|" in each for each in texts):
+        return "|"
+    numbers = all(re.fullmatch(r"\s*\d+(\s+\d+)*\s*", each) for each in texts)
+    return " " if numbers and any(len(each.split()) > 1 for each in texts) else ""

@@ -102,7 +102,9 @@ def prepare(
     """
     started = world.first and may_use(folder, resume)
     check_world(recipe, host, world)
-    splits = partitioned(open_data(recipe.data.data, recipe.data.test_fraction), recipe.data)
+    splits = partitioned(
+        open_data(recipe.data.data, recipe.data.test_fraction, columns=recipe.data), recipe.data
+    )
     if recipe.patience:
         splits = with_validation(splits)
     mark = fingerprint(splits.whole or splits.train)

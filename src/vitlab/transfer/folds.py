@@ -171,7 +171,9 @@ def write_predictions(file: Path, campaign: Campaign, trials: list[Trial]) -> di
 def _images(trial: Trial) -> Source:
     """Return the images that a fold is tested on."""
     options = trial.recipe.data
-    return partitioned(open_data(options.data, options.test_fraction), options).test
+    return partitioned(
+        open_data(options.data, options.test_fraction, columns=options), options
+    ).test
 
 
 def _page(campaign: Campaign, recipe: Recipe, result: dict[str, Any]) -> TablePage:

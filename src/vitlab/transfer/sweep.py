@@ -93,7 +93,7 @@ def _choices(
         points = grid_of(list(grid), tuple(decays))
     known = None
     if grid is None or share is None:
-        splits = open_data(recipe.data.data, recipe.data.test_fraction)
+        splits = open_data(recipe.data.data, recipe.data.test_fraction, columns=recipe.data)
         known = paper_data(recipe.data.data, len(splits.classes))
     if grid is None:
         points = default_grid(recipe, known)

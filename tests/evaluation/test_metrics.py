@@ -9,7 +9,18 @@ from numpy.typing import NDArray
 from sklearn import metrics as sk
 
 from vitlab.data.labels import MultiLabels, SingleLabels
-from vitlab.evaluation.metrics import bins, confusion, curve_point, ece, figures, nll, top
+from vitlab.evaluation.metrics import (
+    auroc,
+    bins,
+    confusion,
+    curve_point,
+    ece,
+    figures,
+    mcc,
+    nll,
+    one_hot,
+    top,
+)
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own imports warn
@@ -38,6 +49,18 @@ def test_against_scikit_learn(classes: int) -> None:
     )
     want = sk.confusion_matrix(labels, probabilities.argmax(1), labels=every)
     assert np.array_equal(confusion(probabilities, labels), want)
+    assert mcc(want) == pytest.approx(sk.matthews_corrcoef(labels, probabilities.argmax(1)))
+    coarse = probabilities.round(2)  # many equal scores
+    table = one_hot(labels, classes)
+    for scores in (probabilities, coarse):
+        area = sk.roc_auc_score(table, scores, average="macro")
+        assert auroc(scores, table) == pytest.approx(area)
+
+
+def test_figures_of_a_single_class() -> None:
+    probabilities = np.array([[0.9, 0.1], [0.8, 0.2]])
+    ours = figures(probabilities, SingleLabels(np.array([0, 0])))
+    assert (ours["mcc"], ours["auroc"]) == (0.0, None)
 
 
 @pytest.mark.parametrize("classes", [2, 10])
@@ -76,7 +99,7 @@ def test_certainty_and_ties() -> None:
     sure = np.eye(3)[[0, 1, 2]]
     assert figures(sure, SingleLabels(np.array([0, 1, 2]))) == {
         "accuracy": 1.0, "top5": 1.0, "nll": 0.0, "ece": 0.0, "balanced_accuracy": 1.0,
-        "macro_f1": 1.0, "images": 3,
+        "macro_f1": 1.0, "mcc": 1.0, "auroc": 1.0, "images": 3,
     }  # fmt: skip
     assert np.isfinite(nll(sure, np.array([1, 1, 2])))
     level = np.full((4, 4), 0.25)  # a tie goes to the lower class, as argmax has it
@@ -95,6 +118,7 @@ def test_several_labels_against_scikit_learn(classes: int, rounded: bool) -> Non
     ours = figures(probabilities, MultiLabels(labels))
     assert ours["map"] == pytest.approx(sk.average_precision_score(labels, probabilities))
     chosen = probabilities > 0.5
+    assert ours["auroc"] == pytest.approx(sk.roc_auc_score(labels, probabilities))
     assert ours["micro_f1"] == pytest.approx(sk.f1_score(labels, chosen, average="micro"))
     assert ours["macro_f1"] == pytest.approx(sk.f1_score(labels, chosen, average="macro"))
     each = [sk.log_loss(labels[:, k], probabilities[:, k], labels=[0, 1]) for k in range(classes)]

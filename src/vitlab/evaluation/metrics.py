@@ -36,8 +36,9 @@ class Bin:
 def figures(probabilities: Probabilities, labels: Labels) -> dict[str, Any]:
     """Return the metrics of predictions, and `images`, their number.
 
-    Single labels: `accuracy`, `top5`, `nll`, `ece`, `balanced_accuracy` and `macro_f1`. Several
-    labels per image: `map` (None where no image has a label), `micro_f1`, `macro_f1` and `bce`.
+    Single labels: `accuracy`, `top5`, `nll`, `ece`, `balanced_accuracy`, `macro_f1`, `mcc` and
+    `auroc`. Several labels per image: `map` (None where no image has a label), `micro_f1`,
+    `macro_f1`, `auroc` and `bce`. `auroc` is None where no class has images both of it and not.
     """
     match labels:
         case SingleLabels(truth):
@@ -49,6 +50,8 @@ def figures(probabilities: Probabilities, labels: Labels) -> dict[str, Any]:
                 "ece": ece(probabilities, truth),
                 "balanced_accuracy": recall,
                 "macro_f1": macro,
+                "mcc": mcc(confusion(probabilities, truth)),
+                "auroc": auroc(probabilities, one_hot(truth, probabilities.shape[1])),
                 "images": len(truth),
             }
         case MultiLabels(table):
@@ -57,6 +60,7 @@ def figures(probabilities: Probabilities, labels: Labels) -> dict[str, Any]:
                 "map": mean_average_precision(probabilities, table) if table.any() else None,
                 "micro_f1": micro,
                 "macro_f1": macro,
+                "auroc": auroc(probabilities, table),
                 "bce": bce(probabilities, table),
                 "images": len(table),
             }
@@ -100,6 +104,50 @@ def _average_precision(scores: NDArray[np.float64], truth: Truth) -> float:
     ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # of equal scores
     right = np.cumsum(truth[order], dtype=np.int64)[ends]
     return float((np.diff(right, prepend=0) * right / (ends + 1)).sum() / right[-1])
+
+
+def auroc(probabilities: Probabilities, labels: Truth) -> float | None:
+    """Return the area under the ROC curve, one class against the rest, averaged over classes.
+
+    It is the chance that an image of a class has a higher probability of it than an image that is
+    not of it; equal probabilities count half. Classes that all images have, or none, are left out.
+
+    Args:
+        probabilities: (n, classes)
+        labels: (n, classes), 1 where an image has a class
+
+    Returns:
+        None if that leaves no class.
+    """
+    each = []
+    for scores, truth in zip(probabilities.T, labels.T, strict=True):
+        positives = int(truth.sum())
+        if 0 < positives < len(truth):
+            _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
+            rank = (count.cumsum() - (count - 1) / 2)[place]  # the mean rank of equal scores
+            above = rank[truth.astype(bool)].sum() - positives * (positives + 1) / 2
+            each.append(above / (positives * (len(truth) - positives)))
+    return float(np.mean(each)) if each else None
+
+
+def one_hot(labels: Truth, classes: int) -> NDArray[np.uint8]:
+    """Return a table (n, classes) with a one in the column of each image's class."""
+    table = np.zeros((len(labels), classes), np.uint8)
+    table[np.arange(len(labels)), labels] = 1
+    return table
+
+
+def mcc(table: NDArray[np.int64]) -> float:
+    """Return the Matthews correlation coefficient of a confusion matrix, 0 where it has none.
+
+    Source: Gorodkin, Comparing two K-category assignments by a K-category correlation
+    coefficient, 2004.
+    """
+    counts = table.astype(np.float64)
+    true, guessed, images = counts.sum(1), counts.sum(0), counts.sum()
+    covariance = np.trace(counts) * images - true @ guessed
+    spread = (images**2 - true @ true) * (images**2 - guessed @ guessed)
+    return float(covariance / np.sqrt(spread)) if spread > 0 else 0.0
 
 
 def f1(probabilities: Probabilities, labels: Truth) -> tuple[float, float]:

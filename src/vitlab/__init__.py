@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from vitlab import inspect as inspect
     from vitlab import measure as measure
     from vitlab.data.duplicates.comparing import duplicates as duplicates
+    from vitlab.data.pictures.preprocess import preprocess as preprocess
     from vitlab.errors import UserError as UserError
     from vitlab.evaluation.calibration import calibrate as calibrate
     from vitlab.evaluation.classification import classify as classify
@@ -63,6 +64,7 @@ _HOMES = {
     "inspect": "",
     "load": "vitlab.weights.load",
     "measure": "",
+    "preprocess": "vitlab.data.pictures.preprocess",
     "push": "vitlab.weights.publishing.publish",
     "recipe": "vitlab.recipes.named",
     "save": "vitlab.weights.save",

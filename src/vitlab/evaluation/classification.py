@@ -1,7 +1,7 @@
 """The likeliest classes of single images."""
 
 import glob
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +10,7 @@ import numpy as np
 
 from vitlab import device as devices
 from vitlab.data.labels import MultiLabels, SingleLabels
+from vitlab.data.pictures.pictures import Picture, Pictures, several
 from vitlab.data.sources.filenames import Names
 from vitlab.data.sources.folders import Files, image_files
 from vitlab.errors import DataError
@@ -42,7 +43,7 @@ class Answer:
 
 def classify(
     model: Model,
-    images: Sequence[str],
+    images: Picture | Iterable[Picture],
     *,
     top: int = 5,
     device: str = "auto",
@@ -50,11 +51,12 @@ def classify(
     flips: bool = False,
     crops: Literal[1, 5, 10] = 1,
 ) -> list[Answer]:
-    """Return the likeliest classes of image files.
+    """Return the likeliest classes of images.
 
     Args:
         model: from `vitlab.load` or a run
-        images: files, folders (all images below them) and glob patterns
+        images: files, folders (all images below them) and glob patterns; or images in memory, as
+            `vitlab.preprocess` takes them
         top: number of classes per image
         device: auto, cpu, cuda or cuda:N
         workers: processes that decode; None to choose
@@ -67,7 +69,7 @@ def classify(
         OptionError: the model has no classifier.
     """
     source = unlabeled(model, images)
-    paths, classes = source.paths, source.classes
+    names, classes = [source.name(index) for index in range(len(source))], source.classes
     predictions = predict(
         model,
         source,
@@ -75,12 +77,12 @@ def classify(
         workers=workers,
         views=Views(flips, crops),
     )
-    answers = {index: Answer(paths[index], error=text) for index, text in predictions.bad.items()}
+    answers = {index: Answer(names[index], error=text) for index, text in predictions.bad.items()}
     for index, row in zip(predictions.indices.tolist(), predictions.probabilities, strict=True):
         best = np.argsort(-row, kind="stable")[:top]
         named = tuple((classes[number], float(row[number])) for number in best)
-        answers[index] = Answer(paths[index], named)
-    return [answers[index] for index in range(len(paths))]
+        answers[index] = Answer(names[index], named)
+    return [answers[index] for index in range(len(names))]
 
 
 def classify_into(
@@ -133,17 +135,21 @@ def classify_into(
     return counts
 
 
-def unlabeled(model: Model, images: Sequence[str]) -> Files:
-    """Return image files as a source, with labels of the model's kind that say nothing.
+def unlabeled(model: Model, images: Picture | Iterable[Picture]) -> Files | Pictures:
+    """Return images as a source, with labels of the model's kind that say nothing.
 
     Raises:
         DataError: no such image.
         OptionError: the model has no classifier.
     """
     check_classifier(model)
-    paths, config = Names.of(find_images(images)), model.config
+    config, pictures = model.config, several(images)
     classes = config.labels or tuple(str(number) for number in range(config.classes))
     kind = MultiLabels if model.provenance.get("multi_label", False) else SingleLabels
+    named = [str(each) for each in pictures if isinstance(each, str | Path)]
+    if len(named) < len(pictures):
+        return Pictures(pictures, kind.blank(len(pictures), len(classes)), classes)
+    paths = Names.of(find_images(named))
     return Files(Path(), paths, kind.blank(len(paths), len(classes)), classes)
 
 

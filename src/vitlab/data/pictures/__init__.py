@@ -1,0 +1,1 @@
+"""Images that are already in memory, and what makes them a batch."""

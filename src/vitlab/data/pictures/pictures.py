@@ -1,0 +1,187 @@
+"""Images from anywhere: paths, bytes, Pillow's images, arrays and tensors, as one source."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+from PIL.ImageFile import ImageFile
+from torch import Tensor
+
+from vitlab.data.decode.colors import recolor
+from vitlab.data.decode.headers import MAX_PIXELS
+from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
+from vitlab.data.decode.stored import EncodedImage, PixelImage, StoredImage
+from vitlab.data.labels import Labels
+from vitlab.errors import DataError, ImageError
+
+Picture = str | Path | bytes | Image.Image | NDArray[np.uint8] | Tensor
+"""A file, its bytes, an image of Pillow, an array (rows, columns, channels) or a tensor (channels,
+rows, columns), both of uint8."""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Images in memory or in files, as a source.
+
+    Attributes:
+        pictures: each as the user has it
+        labels: of each
+        classes: that the labels index
+    """
+
+    pictures: Sequence[Picture]
+    labels: Labels
+    classes: tuple[str, ...]
+    in_memory: ClassVar[bool] = True
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def image(self, index: int) -> StoredImage:
+        """Return one image.
+
+        Raises:
+            ImageError: it cannot be read, or is nothing that can be an image.
+        """
+        return stored(self.pictures[index], self.name(index))
+
+    def name(self, index: int) -> str:
+        """Return the path of a file, or the number of an image in memory."""
+        picture = self.pictures[index]
+        return str(picture) if isinstance(picture, str | Path) else f"image {index}"
+
+
+@dataclass(frozen=True)
+class PillowImage:
+    """A decoded image of Pillow, upright."""
+
+    picture: Image.Image
+    name: str
+
+    def shape(self) -> tuple[int, int, int]:
+        """Return rows, columns and channels."""
+        columns, rows = self.picture.size
+        return rows, columns, len(self.picture.getbands())
+
+    def decode(self, channels: int) -> Pixels:
+        """Return the pixels in gray, RGB or RGBA.
+
+        Raises:
+            ImageError: numbers outside the range that can be read.
+        """
+        pixels = np.asarray(recolor(self.picture, channels))
+        return pixels.reshape(*pixels.shape[:2], channels)
+
+    def decode_box(
+        self, channels: int, choose: ChooseBox, at_least: tuple[float, float], *, cut: bool = False
+    ) -> tuple[Pixels, Box]:
+        """Return all pixels, and the box within them."""
+        pixels = self.decode(channels)
+        return pixels, choose(*pixels.shape[:2])
+
+    def content(self) -> bytes:
+        """Return the pixels, row by row."""
+        return self.picture.tobytes()
+
+    def compact(self, side: int, quality: int) -> tuple[bytes, str]:
+        """Return a PNG of the same pixels."""
+        return PixelImage(self.decode(3), self.name).compact(side, quality)
+
+
+def stored(picture: Picture, name: str = "the image") -> StoredImage:
+    """Return an image as the rest of the package reads it.
+
+    A file of Pillow's that was opened but not decoded is read as the file it is, so that its pixels
+    are those that the commands see.
+
+    Raises:
+        ImageError: it cannot be read, or is nothing that can be an image.
+    """
+    match picture:
+        case str() | Path():
+            return EncodedImage(_read(Path(picture).expanduser(), name), name)
+        case bytes():
+            return EncodedImage(picture, name)
+        case Image.Image():
+            return _of_pillow(picture, name)
+        case torch.Tensor():
+            return _of_tensor(picture, name)
+        case np.ndarray():
+            return _of_array(picture, name)
+    raise ImageError(
+        f"{name} is of type {type(picture).__name__}: give a path, bytes, an image of Pillow, or "
+        "an array or tensor of uint8"
+    )
+
+
+def several(pictures: Picture | Iterable[Picture]) -> list[Picture]:
+    """Return images as a list: one alone, a batch in an array or tensor, or any number of them.
+
+    Raises:
+        DataError: nothing there.
+    """
+    if isinstance(pictures, str | Path | bytes | Image.Image):
+        return [pictures]
+    if isinstance(pictures, Tensor | np.ndarray) and pictures.ndim < 4:
+        return [cast(Picture, pictures)]
+    found: list[Picture] = list(cast(Iterable[Picture], pictures))
+    if not found:
+        raise DataError("no images given")
+    return found
+
+
+def _read(file: Path, name: str) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ImageError(f"{name}: {(error.strerror or str(error)).lower()}") from None
+
+
+def _of_pillow(picture: Image.Image, name: str) -> StoredImage:
+    if picture.width * picture.height > MAX_PIXELS:
+        raise ImageError(
+            f"{name}: {picture.width:,} x {picture.height:,} pixels exceed the limit of "
+            f"{MAX_PIXELS:,}"
+        )
+    if isinstance(picture, ImageFile) and picture.filename and _untouched(picture):
+        return EncodedImage(_read(Path(str(picture.filename)), name), name)
+    try:
+        return PillowImage(ImageOps.exif_transpose(picture), name)
+    except Exception as error:  # Pillow decodes only now, and raises whatever its reader raises
+        raise ImageError(f"{name}: {error}") from None
+
+
+def _untouched(picture: ImageFile) -> bool:
+    """Whether a file was opened by Pillow, but its pixels were not decoded yet."""
+    return getattr(picture, "_im", None) is None and bool(getattr(picture, "tile", None))
+
+
+def _of_tensor(picture: Tensor, name: str) -> StoredImage:
+    if picture.ndim == 3 and picture.shape[0] not in (1, 3, 4):
+        raise ImageError(
+            f"{name} is a tensor of shape {tuple(picture.shape)}: give (channels, rows, columns) "
+            "with 1, 3 or 4 channels; arrays have their channels last"
+        )
+    array = picture.permute(1, 2, 0) if picture.ndim == 3 else picture
+    return _of_array(array.detach().cpu().numpy(), name)
+
+
+def _of_array(picture: NDArray[np.uint8], name: str) -> StoredImage:
+    if picture.dtype != np.uint8:
+        raise ImageError(
+            f"{name} has numbers of type {picture.dtype}: give pixels from 0 to 255 as uint8"
+        )
+    pixels = picture[..., None] if picture.ndim == 2 else picture
+    if pixels.ndim != 3 or pixels.shape[2] not in (1, 3, 4) or not pixels.size:
+        raise ImageError(
+            f"{name} has shape {picture.shape}: give (rows, columns) or (rows, columns, channels) "
+            "with 1, 3 or 4 channels"
+        )
+    if pixels.shape[2] == 4:  # transparent pixels are seen over white, as those of files
+        return PillowImage(Image.fromarray(np.ascontiguousarray(pixels)), name)
+    return PixelImage(np.ascontiguousarray(pixels), name)

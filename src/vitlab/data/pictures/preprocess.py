@@ -1,0 +1,94 @@
+"""`vitlab.preprocess`: from images as people have them to the batch that a model wants."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitlab.data.augment.augment import normalize
+from vitlab.data.labels import SingleLabels
+from vitlab.data.loading.batches import center, load_image
+from vitlab.data.pictures.filters import filter_matrix, resize
+from vitlab.data.pictures.pictures import Picture, Pictures, several
+from vitlab.errors import ImageError
+from vitlab.images import ImageSpec
+
+
+class Preprocess(nn.Module):
+    """Images to a model's batch, with the pixels that the commands see.
+
+    Attributes:
+        spec: what the model wants: size, channels, normalization, interpolation, crop
+    """
+
+    def __init__(self, spec: ImageSpec) -> None:
+        super().__init__()
+        self.spec = spec
+
+    def forward(self, images: Picture | Iterable[Picture]) -> Tensor:
+        """Prepare images: (B, channels, H, W), normalized float32.
+
+        Args:
+            images: one image or any number of them: paths, bytes, images of Pillow, arrays of
+                uint8 (rows, columns, channels), tensors of uint8 (channels, rows, columns); or a
+                batch of them: an array (B, rows, columns, channels), or a tensor (B, channels,
+                rows, columns), which is prepared on its device, to within one level of 255 of what
+                Pillow makes of it
+
+        Raises:
+            ImageError: one of them cannot be read; the message names it.
+            DataError: no images.
+        """
+        if isinstance(images, Tensor) and images.ndim == 4:
+            return self._batch(images)
+        pictures = several(images)
+        source = Pictures(pictures, SingleLabels.blank(len(pictures), 1), ("",))
+        box = center(self.spec)
+        pixels = [load_image(source, number, self.spec, box) for number in range(len(pictures))]
+        return normalize(torch.from_numpy(np.stack(pixels)), self.spec.mean, self.spec.std)
+
+    def _batch(self, images: Tensor) -> Tensor:
+        """Prepare a batch of one size on its device: uint8 (B, C, rows, columns)."""
+        spec, (channels, rows, columns) = self.spec, images.shape[1:]
+        if images.dtype != torch.uint8:
+            raise ImageError(
+                f"the images have numbers of type {images.dtype}: give pixels from 0 to 255 as "
+                "uint8"
+            )
+        if channels != spec.channels:
+            if channels != 1 or spec.channels != 3:
+                raise ImageError(f"the images have {channels} channels, not {spec.channels}")
+            images = images.expand(-1, 3, -1, -1)
+        left, top, right, bottom = center(spec)(rows, columns)
+        sides = (
+            filter_matrix(rows, top, bottom, spec.size[0], spec.interpolation),
+            filter_matrix(columns, left, right, spec.size[1], spec.interpolation),
+        )
+        pixels = resize(images.float(), *(side.to(images.device) for side in sides))
+        mean, std = (
+            torch.tensor(each, device=images.device).reshape(-1, 1, 1)
+            for each in (spec.mean, spec.std)
+        )
+        return (pixels / 255 - mean) / std
+
+    def extra_repr(self) -> str:
+        """Name the size and how images are fitted."""
+        rows, columns = self.spec.size
+        return f"{rows}x{columns}, {self.spec.fit}, {self.spec.interpolation}"
+
+
+def preprocess(model: Any) -> Preprocess:
+    """Return what prepares images for a model: `vitlab.preprocess(model)(images)`.
+
+    Args:
+        model: from `vitlab.load`, `vitlab.create` or a run; or its configuration
+
+    Returns:
+        A module without parameters: images of any kind to (B, channels, H, W), normalized float32.
+    """
+    config = getattr(model, "config", model)
+    if not isinstance(config, ImageSpec):
+        raise TypeError(f"a model or its configuration is needed, not {type(model).__name__}")
+    return Preprocess(config.images)

@@ -1,0 +1,167 @@
+"""Images from anywhere: the pixels of the commands, whatever form an image has."""
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+import vitlab
+from vitlab.data.loading.batches import EvaluationBatches
+from vitlab.data.pictures.filters import filter_matrix, resize
+from vitlab.errors import DataError, ImageError
+from vitlab.evaluation.classification import unlabeled
+from vitlab.models.model import Model
+
+
+def picture(rows: int = 40, columns: int = 60, seed: int = 0) -> Image.Image:
+    generator = np.random.default_rng(seed)
+    small = generator.integers(0, 256, (7, 9, 3), dtype=np.uint8)
+    return Image.fromarray(small).resize((columns, rows), Image.Resampling.BICUBIC)
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    stream = BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def model(**choices: Any) -> Model:
+    about: dict[str, Any] = {"crop": 0.9, "mean": (0.4, 0.5, 0.6), "std": (0.2, 0.3, 0.4)}
+    generator = torch.Generator().manual_seed(0)
+    return vitlab.create("ViT-Ti1/8", 3, (16, 24), generator=generator, **about | choices).eval()
+
+
+def by_command(of: Model, file: Path) -> Tensor:
+    """What `vitlab predict` feeds to the model."""
+    pixels = EvaluationBatches(unlabeled(of, [str(file)]), of.config, 1)[0].images
+    values = pixels.permute(0, 3, 1, 2) / 255
+    mean, std = (torch.tensor(each)[:, None, None] for each in (of.config.mean, of.config.std))
+    return (values - mean) / std
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("fit", ["crop", "squash"])
+def test_every_form_gives_the_pixels_of_the_commands(
+    tmp_path: Path, fit: str, interpolation: str
+) -> None:
+    of, image = model(fit=fit, interpolation=interpolation), picture()
+    file = tmp_path / "a.png"
+    image.save(file)
+    want = by_command(of, file)
+    prepare, array = vitlab.preprocess(of), np.asarray(image)
+    with Image.open(file) as opened:
+        forms: list[Any] = [
+            file, str(file), file.read_bytes(), image, opened, array,
+            torch.from_numpy(array.copy()).permute(2, 0, 1),
+        ]  # fmt: skip
+        for form in forms:
+            torch.testing.assert_close(prepare(form), want, rtol=0, atol=1e-6)
+        torch.testing.assert_close(prepare(forms), want.expand(len(forms), -1, -1, -1))
+    torch.testing.assert_close(prepare(np.stack([array] * 2)), want.expand(2, -1, -1, -1))
+    assert prepare(forms).shape == (len(forms), 3, 16, 24)
+    of(prepare(forms))
+
+
+def test_a_file_that_pillow_opened_is_read_as_the_file(tmp_path: Path) -> None:
+    """A large JPEG is decoded at a fraction of its size, and its orientation followed."""
+    of, file = model(), tmp_path / "a.jpg"
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture(480, 640).save(file, quality=90, exif=exif)
+    want = by_command(of, file)
+    prepare = vitlab.preprocess(of)
+    torch.testing.assert_close(prepare(file), want, rtol=0, atol=1e-6)
+    with Image.open(file) as opened:
+        assert torch.equal(prepare(opened), prepare(file))
+        opened.load()
+        assert (prepare(opened) - want).abs().max() < 12 / 255 / 0.2
+
+
+@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "1", "I;16", "CMYK", "LA"])
+def test_modes_of_pillow(tmp_path: Path, mode: str) -> None:
+    image = picture()
+    if mode == "I;16":
+        gray = np.asarray(image.convert("L")).astype(np.uint16) * 257
+        image = Image.fromarray(gray)
+    elif mode == "RGBA":
+        image.putalpha(image.convert("L"))
+    else:
+        image = image.convert(mode)
+    file = tmp_path / ("a.tiff" if mode == "CMYK" else "a.png")
+    image.save(file)
+    for channels in (1, 3):
+        of = model(channels=channels, mean=0.5, std=0.5)
+        want = vitlab.preprocess(of)(file)
+        torch.testing.assert_close(vitlab.preprocess(of)(image), want, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("box", [(0, 0, 60, 40), (3.3, 2.7, 51.2, 38.9), (20, 10, 30, 20)])
+def test_matrices_resize_as_pillow(box: tuple[float, ...], interpolation: str) -> None:
+    image, size = picture(), (24, 16)
+    method = Image.Resampling[interpolation.upper()]
+    want = np.asarray(image.resize(size, method, box=box)).astype(int)
+    rows = filter_matrix(40, box[1], box[3], 16, interpolation)
+    columns = filter_matrix(60, box[0], box[2], 24, interpolation)
+    pixels = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)[None].float()
+    ours = resize(pixels, rows, columns)[0].permute(1, 2, 0).numpy().astype(int)
+    assert abs(ours - want).max() <= 1
+    assert (ours != want).mean() < 0.02
+
+
+@pytest.mark.parametrize("fit", ["crop", "squash"])
+def test_a_batch_on_a_device(fit: str) -> None:
+    of = model(fit=fit, interpolation="bicubic")
+    images = [np.asarray(picture(seed=seed)) for seed in range(4)]
+    prepare = vitlab.preprocess(of)
+    batch = torch.stack([torch.from_numpy(each.copy()).permute(2, 0, 1) for each in images])
+    assert (prepare(batch) - prepare(images)).abs().max() <= 1.001 / 255 / 0.2
+    traced = torch.export.export(prepare, (batch,))
+    torch.testing.assert_close(traced.module()(batch), prepare(batch))
+    gray = vitlab.preprocess(model())(batch[:, :1])
+    torch.testing.assert_close(gray, vitlab.preprocess(model())(batch[:, :1].expand(-1, 3, -1, -1)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (np.zeros((8, 8, 3), np.float32), "type float32: give pixels from 0 to 255 as uint8"),
+        (np.zeros((3, 8, 8), np.uint8), "shape (3, 8, 8): give (rows, columns)"),
+        (torch.zeros(8, 8, 3, dtype=torch.uint8), "give (channels, rows, columns)"),
+        (torch.zeros(2, 3, 8, 8), "type torch.float32"),
+        (torch.zeros(2, 2, 8, 8, dtype=torch.uint8), "have 2 channels, not 3"),
+        (b"nothing", "image 0"),
+        ([b""], "the file is empty"),
+        ([3], "is of type int: give a path, bytes"),
+        ("nowhere.png", "nowhere.png: no such file"),
+    ],
+)
+def test_what_is_no_image(wrong: Any, words: str) -> None:
+    with pytest.raises(ImageError) as caught:
+        vitlab.preprocess(model())(wrong)
+    assert words in str(caught.value)
+
+
+def test_nothing_at_all() -> None:
+    with pytest.raises(DataError, match="no images given"):
+        vitlab.preprocess(model())([])
+    with pytest.raises(TypeError, match="a model or its configuration"):
+        vitlab.preprocess("ViT-B/16")
+
+
+def test_images_in_memory_are_classified(tmp_path: Path) -> None:
+    of, file = model(labels=("a", "b", "c")), tmp_path / "a.png"
+    picture().save(file)
+    from_file, in_memory = vitlab.classify(of, file), vitlab.classify(of, picture())
+    assert from_file[0].classes == in_memory[0].classes
+    assert (from_file[0].image, in_memory[0].image) == (str(file), "image 0")
+    both = vitlab.classify(of, [str(file), picture(), b"broken"])
+    for each in both[:2]:
+        for (name, chance), (want, right) in zip(each.classes, from_file[0].classes, strict=True):
+            assert (name, chance) == (want, pytest.approx(right, abs=1e-6))
+    assert "image 2" in both[2].error

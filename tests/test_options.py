@@ -17,6 +17,7 @@ from vitlab.options import (
     check_known,
     check_names,
     hints,
+    nearest,
     option,
     options_of,
     owners,
@@ -251,3 +252,17 @@ def test_long_values_are_cut_in_messages() -> None:
     assert shown("x" * 60) == "x" * 60
     assert shown("x" * 61) == "x" * 57 + "..."
     assert shown("two words") == "'two words'"
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "hint"),
+    [
+        ("num_classes", ["classes", "width"], "did you mean classes?"),
+        ("learning_rate", ["lr", "late"], "did you mean lr?"),
+        ("pretrained", ["weights", "from"], "did you mean weights?"),
+        ("pretrained", ["from"], "did you mean from?"),
+        ("img_size", ["depth", "width"], "choose from depth, width"),
+    ],
+)
+def test_names_of_other_libraries_are_understood(word: str, known: list[str], hint: str) -> None:
+    assert nearest(word, known) == hint

@@ -25,6 +25,24 @@ from vitlab.errors import OptionError
 from vitlab.values import MismatchError, conform, described, either, numbers, shown
 
 MOST = 60  # names that a message lists
+# What other libraries call the same (timm, transformers, torchvision, Keras, ultralytics).
+FAMILIAR = {
+    "num_classes": "classes", "num_labels": "classes", "img_size": "image_size", "imgsz":
+    "image_size", "input_size": "image_size", "in_chans": "channels", "num_channels": "channels",
+    "patch_size": "patch", "embed_dim": "width", "hidden_size": "width", "dim": "width",
+    "num_layers": "depth", "num_hidden_layers": "depth", "num_heads": "heads",
+    "num_attention_heads": "heads", "intermediate_size": "mlp", "mlp_ratio": "mlp", "mlp_dim":
+    "mlp", "global_pool": "pool", "pooling": "pool", "drop_path_rate": "drop_path", "drop_rate":
+    "dropout", "init_values": "layer_scale", "reg_tokens": "registers", "num_register_tokens":
+    "registers", "layer_norm_eps": "norm_eps", "hidden_act": "gelu", "pos_embed": "positions",
+    "learning_rate": "lr", "lr0": "lr", "batch_size": "batch", "train_batch_size": "batch",
+    "per_device_train_batch_size": "batch", "num_epochs": "epochs", "max_epochs": "epochs",
+    "num_train_epochs": "epochs", "opt": "optimizer", "optim": "optimizer", "wd": "weight_decay",
+    "sched": "schedule", "scheduler": "schedule", "warmup": "warmup_steps", "num_workers":
+    "workers", "output_dir": "out", "output": "out", "grad_clip": "clip", "clip_grad": "clip",
+    "smoothing": "label_smoothing", "amp": "precision", "fp16": "precision", "bf16": "precision",
+    "weights": "from", "pretrained": "weights", "early_stopping": "patience", "id2label": "labels",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -292,6 +310,10 @@ def check_known(names: Iterable[str], known: Iterable[str], what: str = "option"
 def nearest(word: str, known: Iterable[str]) -> str:
     """Suggest the nearest known word, or list them all: `did you mean lr?`."""
     known = list(known)
+    usual = FAMILIAR.get(word, "")
+    for name in (usual, FAMILIAR.get(usual, "")):
+        if name in known:
+            return f"did you mean {name}?"
     if near := difflib.get_close_matches(word, known, n=1):
         return f"did you mean {near[0]}?"
     if len(known) > MOST:

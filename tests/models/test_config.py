@@ -1,6 +1,7 @@
 """Configurations and their names."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -154,3 +155,21 @@ def test_sizes_are_those_of_the_releases() -> None:
     assert depths == dict.fromkeys(("Ti", "S", "M", "B"), 12) | {
         "L": 24, "So400m": 27, "H": 32, "g": 40, "G": 48,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("vit_base_patch16_224", "ViT-B/16"),
+        ("vit_tiny_patch16_224.augreg_in21k", "ViT-Ti/16"),
+        ("vit_small_patch16_18x2_224", "ViT-S18x2/16"),
+        ("vit_small_patch16_36x1_224", "ViT-S36/16"),
+        ("vit_b_32", "ViT-B/32"),
+        ("deit3_large_patch16_384", "ViT-L/16"),
+        ("google/vit-huge-patch14-224-in21k", "ViT-H/14"),
+    ],
+)
+def test_names_of_other_libraries_are_translated(theirs: str, ours: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(f"its shape is {ours} here")):
+        shape_of(theirs)
+    assert shape_of(ours)

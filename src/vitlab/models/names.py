@@ -31,6 +31,11 @@ STAGES = {
     152: (3, 8, 36, 3),
     200: (3, 24, 36, 3),
 }
+# Sizes as timm, torchvision and the Hub spell them.
+ELSEWHERE = {
+    "tiny": "Ti", "small": "S", "medium": "M", "base": "B", "large": "L", "huge": "H",
+    "giant": "g", "gigantic": "G", "b": "B", "l": "L", "h": "H", "s": "S",
+}  # fmt: skip
 
 # What `vitlab models` lists; other depths, numbers of branches and patches have names as well.
 MODELS = (
@@ -170,8 +175,26 @@ def resnet_name(stages: tuple[int, ...], widen: int, *, axial: bool) -> str:
     return f"Axial-ResNet-{units}" if axial else f"BiT-R{units}x{widen}"
 
 
+def _elsewhere(name: str) -> str:
+    """Return the papers' name for a name of timm or torchvision, or of the Hub; empty if unknown.
+
+    `vit_base_patch16_224`, `vit_small_patch16_18x2_224`, `vit_b_16`, `google/vit-base-patch16-224`.
+    """
+    word = name.lower().rpartition("/")[2].replace("-", "_").partition(".")[0]
+    match = re.match(
+        r"(?:vit|deit3?)_([a-z]+)(?:_distilled)?_(?:patch)?(\d+)(?:_(\d+)x(\d+))?", word
+    )
+    if match is None:
+        return ""
+    size = ELSEWHERE.get(match[1], "")
+    layers = f"{match[3]}x{match[4]}" if match[3] and match[4] != "1" else match[3] or ""
+    return f"ViT-{size}{layers}/{match[2]}" if size else ""
+
+
 def _suggestion(name: str) -> str:
     """Suggest the nearest known name, with the same patch if there was one."""
+    if ours := _elsewhere(name):
+        return f"its shape is {ours} here; vitlab.load and --from take weights by other names"
     patch = match[1] if (match := re.search(r"/(\d+)$", name)) else None
     known = {f"ViT-{size}/{patch}" for size in SIZES} if patch else set(MODELS)
     folded = {each.lower(): each for each in sorted(known | set(MODELS))}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitlab.errors import WeightsError
 from vitlab.images import Size
@@ -18,6 +18,31 @@ def empty(config: ModelConfig) -> dict[str, Tensor]:
         return build(config).state_dict()
 
 
+def unwrapped(model: nn.Module) -> Model:
+    """Return the model inside of what other libraries wrap around one.
+
+    Those of `torch.compile`, `DistributedDataParallel` and `DataParallel` are taken off.
+
+    Raises:
+        WeightsError: it is in another wrapper, or not a model of ViTLab; the message says what
+            would work.
+    """
+    inner: object = model
+    while not isinstance(inner, Model):
+        found = [getattr(inner, name, None) for name in ("_orig_mod", "module")]
+        inside = next((each for each in found if isinstance(each, nn.Module)), None)
+        if inside is None:
+            kind = type(model).__name__
+            if hasattr(model, "merge_and_unload"):  # peft
+                raise WeightsError(
+                    f"the model is a {kind} with adapters beside its weights: pass "
+                    "model.merge_and_unload()"
+                )
+            raise WeightsError(f"a {kind} is not a model of ViTLab: pass the model inside of it")
+        inner = inside
+    return inner
+
+
 def whole_state(model: Model) -> dict[str, Tensor]:
     """Return every tensor of a model, without copies.
 
@@ -26,6 +51,11 @@ def whole_state(model: Model) -> dict[str, Tensor]:
     """
     tensors = model.state_dict()
     if tensors.keys() != empty(model.config).keys():
+        if any("lora_" in name for name in tensors):
+            raise WeightsError(
+                "cannot save a model with adapters beside its weights: merge them first "
+                "(model = peft_model.merge_and_unload())"
+            )
         raise WeightsError("cannot save a fused model: save the model it was made from")
     return tensors
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitlab.errors import DiskError, WeightsError
 from vitlab.files import is_empty, staged_folder, write_text
 from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
-from vitlab.weights.assembly import whole_state
+from vitlab.weights.assembly import unwrapped, whole_state
 from vitlab.weights.formats.catalog import format_named
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.room import Hints, cannot
@@ -37,13 +37,16 @@ OF_OTHER_SIZES = ("resampling",)
 OF_IMAGES = ("mean", "std", "interpolation", "crop", "fit", "tokens", "labels")
 
 
-def save(model: Model, folder: str | Path, shard_bytes: int = LIMIT, to: str = "vitlab") -> Path:
+def save(
+    model: nn.Module, folder: str | Path, shard_bytes: int = LIMIT, to: str = "vitlab"
+) -> Path:
     """Write a model's configuration and weights; `vitlab.load` reads them back bit for bit.
 
     The folder appears whole or not at all; a model saved there before is replaced.
 
     Args:
-        model: any that is not fused
+        model: any that is not fused; also in a wrapper of `torch.compile` or
+            `DistributedDataParallel`
         folder: new, empty, or with a saved model
         shard_bytes: weights of more bytes are split into several files (5 GB)
         to: the format: `vitlab`, our own; `timm` or `transformers`, a folder that their loaders
@@ -55,6 +58,7 @@ def save(model: Model, folder: str | Path, shard_bytes: int = LIMIT, to: str = "
         WeightsError: the folder contains something else, or the format cannot represent the model.
         DiskError: the folder cannot be written.
     """
+    model = unwrapped(model)
     folder, chosen = Path(folder), format_named(to)
     saved = any((folder / name).is_file() for name in (CONFIG, ARCHIVE))
     if not is_empty(folder) and not saved:

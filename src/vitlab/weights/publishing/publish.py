@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vitlab.models.model import Model
+from torch import nn
+
+from vitlab.weights.assembly import unwrapped
 from vitlab.weights.hub import CARD, publish, repository
 from vitlab.weights.publishing.card import card
 from vitlab.weights.save import save
 
 
 def push(
-    model: Model,
+    model: nn.Module,
     name: str,
     *,
     private: bool = False,
@@ -40,7 +42,7 @@ def push(
         WeightsError: the model is fused.
         HubError: an invalid name, or the Hub refuses or cannot be reached.
     """
-    repo = repository(name)
+    repo, model = repository(name), unwrapped(model)
     published = copy.copy(model)  # the same tensors under a provenance of its own
     published.provenance = _provenance(model.provenance, license, metrics)
     with tempfile.TemporaryDirectory(prefix="vitlab-") as scratch:

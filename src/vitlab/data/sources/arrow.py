@@ -2,7 +2,8 @@
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -128,16 +129,34 @@ def _load_hub(name: str) -> Any:
         import datasets
         import huggingface_hub
 
-        offline = False
         try:
             huggingface_hub.HfApi().dataset_info(name, timeout=10)
-        except Exception:  # whatever the reason, a copy in the local cache will do
-            offline = True
-        local = datasets.DownloadConfig(local_files_only=offline)
-        return datasets.load_dataset(name, download_config=local)
+        except Exception as error:  # whatever the reason, a copy in the local cache will do
+            with _offline(), suppress(Exception):
+                return datasets.load_dataset(name)
+            absent = isinstance(error, huggingface_hub.errors.RepositoryNotFoundError)
+            raise DataError("there is none of that name" if absent else str(error)) from error
+        return datasets.load_dataset(name)
 
     failed = f"no such folder: {name}; nor could it be loaded as a data set of the Hugging Face Hub"
     return _quietly(load, failed)
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Look into the local cache only: the libraries would try to connect for half a minute."""
+    import datasets
+    import huggingface_hub
+
+    homes: list[Any] = [datasets.config, huggingface_hub.constants]
+    before = [home.HF_HUB_OFFLINE for home in homes]
+    try:
+        for home in homes:
+            home.HF_HUB_OFFLINE = True
+        yield
+    finally:
+        for home, value in zip(homes, before, strict=True):
+            home.HF_HUB_OFFLINE = value
 
 
 def _tables(loaded: Any, request: Request) -> Splits:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, get_type_hints
 from vitlab.errors import OptionError, UserError
 
 HELP = {"-h", "--help"}
+VERSION = {"-V", "--version"}
 FIRST = ("finetune", "train", "evaluate", "predict", "measure", "models", "recipes")  # overview
 
 
@@ -23,12 +24,14 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     # costs little when idle and saves a lot under load (docs/log.md).
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["help"]:  # help COMMAND
+        words = [*words[1:], "--help"]
     name = words[0] if words else "--help"
     prog = "vitlab"
     try:
         if name in HELP:
             print(overview())
-        elif name == "--version":
+        elif name in VERSION:
             print(f"vitlab {_version()}")
         else:
             command = command_module(name)

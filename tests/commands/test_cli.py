@@ -67,7 +67,13 @@ def test_bad_input_is_one_line_and_leaves_nothing(
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(capsys, "--version") == (0, f"vitlab {vitlab.__version__}\n", "")
+    for word in ("--version", "-V"):
+        assert call(capsys, word) == (0, f"vitlab {vitlab.__version__}\n", "")
+
+
+def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(capsys, "help") == call(capsys, "--help") == call(capsys)
+    assert call(capsys, "help", "models") == call(capsys, "models", "--help")
 
 
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:

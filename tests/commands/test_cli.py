@@ -18,7 +18,7 @@ BAD = {
     "empty": (["train", "{tmp}/empty"], "{tmp}/empty is empty"),
     "one class": (["train", "{tmp}/one"], "has only one class ('only'); at least 2"),
     "patch": (
-        ["train", "digits", "--model", "ViT-Ti/3"],
+        ["train", "digits", "--model", "ViT-Ti/3", "--image-size", "8"],
         "image_size=8 is not a multiple of patch=3: try 6 or 9",
     ),
     "image size": (

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from vitlab.data.loading.shape import input_shape
+from vitlab.data.loading.shape import divided, input_shape
 from vitlab.data.partition import partitioned
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.splits import VALIDATION_SHARE, Splits, fingerprint, with_validation
@@ -17,6 +17,7 @@ from vitlab.evaluation.probes.watching import Probe
 from vitlab.models.config import ModelConfig
 from vitlab.models.create import build
 from vitlab.models.model import Model
+from vitlab.models.names import shape_of
 from vitlab.objectives.objective import Objective, objective_of
 from vitlab.optim import optimizers
 from vitlab.optim.averaging import WeightAverage
@@ -224,6 +225,10 @@ def resolve(
     remarks: list[str] = []
     if base is None:
         size, channels = input_shape(splits.train)
+        chosen = recipe.model.chosen()
+        patch = chosen.get("patch") or shape_of(recipe.model.model).get("patch", 1)
+        if "image_size" not in chosen:
+            size, remarks = divided(size, patch)
         config = recipe.model.config(
             image_size=size, channels=channels, classes=classes, labels=splits.classes
         )

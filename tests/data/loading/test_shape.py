@@ -1,9 +1,12 @@
 """Image size and channels for a model."""
 
 from pathlib import Path
+from typing import Any
 
-from conftest import photo, photo_folder
-from vitlab.data.loading.shape import input_shape
+import pytest
+
+from conftest import call, photo, photo_folder
+from vitlab.data.loading.shape import divided, input_shape
 from vitlab.data.sources.opening import open_data
 
 
@@ -23,3 +26,21 @@ def test_sizes_and_channels_come_from_the_images(tmp_path: Path) -> None:
         for i in range(3):
             photo(i, 300, 400).save(large / name / f"{i}.jpg")
     assert input_shape(open_data(str(large)).train) == (224, 3)
+
+
+@pytest.mark.parametrize(
+    ("size", "patch", "near"),
+    [(250, 16, (256, 256)), ((100, 150), 32, (96, 160)), (8, 3, (9, 9)), (5, 16, (16, 16))],
+)
+def test_a_size_that_the_patch_does_not_divide(size: Any, patch: int, near: Any) -> None:
+    found, remarks = divided(size, patch)
+    assert found == near
+    assert f"resized to {near[0]}x{near[1]}" in remarks[0]
+    assert divided(near, patch) == (near, [])
+
+
+def test_training_resizes_such_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--model", "ViT-Ti1/3", "--steps", "1", "--out", str(tmp_path / "run")]
+    code, _, err = call(capsys, "train", "digits", *words)
+    assert code == 0
+    assert "images of 8x8 pixels are resized to 9x9, which the patch of 3 divides" in err

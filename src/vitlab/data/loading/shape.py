@@ -1,5 +1,7 @@
 """The image size and channels that a model for some images should have."""
 
+import math
+
 import numpy as np
 
 from vitlab.data.sources.protocol import Source
@@ -30,3 +32,20 @@ def input_shape(source: Source) -> tuple[Size, int]:
         return USUAL, channels
     rows, columns = size
     return rows if rows == columns else size, channels
+
+
+def divided(size: Size, patch: int) -> tuple[Size, list[str]]:
+    """Return the image size nearest to another that a patch divides, and a remark if it differs.
+
+    Args:
+        size: in pixels
+        patch: side in pixels
+    """
+    rows, columns = (size, size) if isinstance(size, int) else size
+    near = [max(1, math.floor(side / patch + 0.5)) * patch for side in (rows, columns)]
+    if near == [rows, columns]:
+        return size, []
+    return (near[0], near[1]), [
+        f"images of {rows}x{columns} pixels are resized to {near[0]}x{near[1]}, which the patch of "
+        f"{patch} divides"
+    ]

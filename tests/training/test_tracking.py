@@ -13,6 +13,7 @@ import vitlab
 from conftest import TINY
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
+from vitlab.runs import RunFolder
 from vitlab.training import tracking
 
 QUICK = TINY | {"epochs": 2, "batch": 256}
@@ -121,3 +122,24 @@ def test_a_missing_package_is_named_before_anything_is_written(
             host=Host(track=name),  # type: ignore[arg-type]
         )
     assert not (tmp_path / "run").exists()
+
+
+def test_a_function_gets_every_line(tmp_path: Path) -> None:
+    seen: list[dict[str, Any]] = []
+    recipe = vitlab.recipe("digits", model="ViT(width=8,depth=1,heads=1,mlp=8)/4", steps=6)
+    run = vitlab.train(recipe, tmp_path / "run", on_line=seen.append)
+    assert seen == RunFolder(run.folder).journal.read()
+    assert {line["kind"] for line in seen} == {"train", "test", "result"}
+
+
+def test_what_the_function_raises_ends_a_run_that_can_be_resumed(tmp_path: Path) -> None:
+    recipe = vitlab.recipe("digits", model="ViT(width=8,depth=1,heads=1,mlp=8)/4", steps=6)
+
+    def stop(line: dict[str, Any]) -> None:
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        vitlab.train(recipe, tmp_path / "a", on_line=stop)
+    resumed = vitlab.train(recipe, tmp_path / "a", resume=True)
+    whole = vitlab.train(recipe, tmp_path / "b")
+    assert resumed.metrics["nll"] == whole.metrics["nll"]

@@ -33,7 +33,7 @@ from vitlab.training.session import Session
 from vitlab.training.step.recompute import recomputed
 from vitlab.training.step.trainer import Trainer
 from vitlab.training.stop import Stop
-from vitlab.training.tracking import Tracker
+from vitlab.training.tracking import OnLine, Tracker
 from vitlab.weights.deltas import delta
 from vitlab.weights.load import load
 from vitlab.weights.save import save
@@ -63,6 +63,7 @@ def train(
     start: Model | None = None,
     resume: bool = False,
     host: Host | None = None,
+    on_line: OnLine | None = None,
     command: str = "",
 ) -> Run:
     """Train a model by a recipe, test it, and leave a run folder with a report.
@@ -76,6 +77,9 @@ def train(
         resume: continue the run in that folder, to the same bits on a CPU; start it if there is
             none
         host: device, workers, checkpoints
+        on_line: called with each line of metrics.jsonl as it is written, by the first process: a
+            dictionary with its `kind` (`train`, `test`, `result`), `step`, `epoch` and figures;
+            whatever it raises ends the run, which can be resumed
         command: what the user typed, for the report
 
     Raises:
@@ -107,7 +111,10 @@ def train(
                     folder.keep_duplicates(leaks)
         with world.agreed():
             _check_visible(folder)
-        return _conclude(task, _train(task, state, world), world)
+        done = _conclude(task, _train(task, state, world, on_line), world)
+        if on_line is not None and world.first:
+            on_line({"kind": "result"} | done.metrics)
+        return done
 
 
 def _leaks(task: Task) -> dict[str, Any] | None:
@@ -127,7 +134,7 @@ def _check_visible(folder: RunFolder) -> None:
         )
 
 
-def _train(task: Task, state: State, world: World) -> Session:
+def _train(task: Task, state: State, world: World, on_line: OnLine | None) -> Session:
     """Continue from the newest checkpoint, or the start, to the end."""
     recipe, host, folder, splits = task.recipe, task.host, task.folder, task.splits
     saver = Saver(world, folder.checkpoints, host.checkpoint_every)
@@ -143,7 +150,7 @@ def _train(task: Task, state: State, world: World) -> Session:
     trainer = Trainer(model, recipe, world, compiled, task.objective)
     with (
         Stop(patient=world.size > 1) as stop,
-        closing(Tracker(host.track if world.first else "no", folder, state.step)) as tracker,
+        closing(_tracker(task, state, world, on_line)) as tracker,
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         recomputed(trainer.engine.plain, host.checkpoint_activations),
     ):
@@ -166,6 +173,13 @@ def _train(task: Task, state: State, world: World) -> Session:
         rehearsal.rehearse(session)
         session.run()
     return session
+
+
+def _tracker(task: Task, state: State, world: World, on_line: OnLine | None) -> Tracker:
+    """What the lines of the journal are passed on to, in the first process."""
+    if not world.first:
+        return Tracker("no", task.folder)
+    return Tracker(task.host.track, task.folder, state.step, on_line)
 
 
 def _announce(task: Task, session: Session) -> None:

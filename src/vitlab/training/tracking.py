@@ -20,6 +20,9 @@ WAITING = 1000  # lines
 PATIENCE = 15.0  # seconds for the last lines when the run ends
 PACKAGES = {"tensorboard": "torch.utils.tensorboard", "wandb": "wandb", "trackio": "trackio"}
 
+OnLine = Callable[[dict[str, Any]], None]
+"""What a caller of `vitlab.train` does with each line of metrics.jsonl."""
+
 Write = Callable[[dict[str, float], int], None]  # scalars by name, at a step
 
 
@@ -30,10 +33,13 @@ class Tracker:
         name: no, tensorboard, wandb or trackio
         folder: the run's folder
         step: number of steps done before this session
+        on_line: called with each line, in the run's own thread; what it raises ends the run
     """
 
-    def __init__(self, name: str, folder: RunFolder, step: int = 0) -> None:
-        self.name, self.folder, self.first = name, folder, step
+    def __init__(
+        self, name: str, folder: RunFolder, step: int = 0, on_line: OnLine | None = None
+    ) -> None:
+        self.name, self.folder, self.first, self.on_line = name, folder, step, on_line
         self.lines: queue.Queue[dict[str, Any] | None] = queue.Queue(WAITING)
         self.thread: threading.Thread | None = None
         if name != "no":
@@ -42,7 +48,9 @@ class Tracker:
             self.thread.start()
 
     def write(self, line: dict[str, Any]) -> None:
-        """Pass a line of the journal on, without ever waiting."""
+        """Pass a line of the journal on, without ever waiting for the tracker."""
+        if self.on_line is not None:
+            self.on_line(dict(line))
         if self.thread is not None and not self.lines.full():
             self.lines.put_nowait(line)
 

@@ -24,6 +24,7 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -279,6 +280,26 @@ class Journal:
         except FileNotFoundError:
             return []
         return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def recipe_in(place: str | Path) -> Recipe | None:
+    """Return the recipe in a run's folder, or in its `run.toml` or a copy of it; None elsewhere.
+
+    The classes and channels of that run's data are left out, so that it goes with other data.
+
+    Raises:
+        RunError: the file is damaged, or has fields that this version does not know.
+    """
+    path = Path(place)
+    file = path / "run.toml" if path.is_dir() else path
+    if path.suffix != ".toml" and not (path.is_dir() and file.is_file()):
+        return None
+    try:
+        recipe = Recipe.from_tables(_renamed(tomllib.loads(file.read_text(encoding="utf-8"))))
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(f"{file} cannot be read as a recipe: {error}") from error
+    chosen = {k: v for k, v in recipe.model.chosen().items() if k not in ("classes", "channels")}
+    return replace(recipe, model=type(recipe.model)(model=recipe.model.model, **chosen))
 
 
 def folder_of(recipe: Recipe) -> Path:

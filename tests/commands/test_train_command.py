@@ -1,6 +1,8 @@
 """`vitlab train`: JSON, the recipe on the command line, resuming, refusals."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,23 @@ def test_following_the_advice_of_schedule_free() -> None:
             build(parse(Train, words, "vitlab train"))
         words += more
     assert build(parse(Train, words, "vitlab train")).recipe.average.ema == 0
+
+
+def test_a_runs_recipe_can_be_given_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, again = tmp_path / "first", tmp_path / "again"
+    tiny = ["--model", "ViT(width=8,depth=1,heads=1,mlp=8)/4", "--steps", "2", "--lr", "3e-3"]
+    assert call(capsys, "train", "digits", *tiny, "--out", str(first))[0] == 0
+    for place in (first, first / "run.toml"):
+        words = ["train", "digits", "--recipe", str(place), "--lr", "1e-3", "--out", str(again)]
+        assert call(capsys, *words)[0] == 0
+        old, new = RunFolder(first).recipe, RunFolder(again).recipe
+        assert new.optimizer.lr == 1e-3
+        assert new == replace(old, optimizer=new.optimizer)
+        shutil.rmtree(again)
+    (tmp_path / "x.toml").write_text("nothing = 3\nthat is TOML")
+    for wrong in ("x.toml", "nowhere.toml"):
+        code, _, err = call(capsys, "train", "digits", "--recipe", str(tmp_path / wrong))
+        assert code == 2
+        assert "cannot be read as a recipe" in err

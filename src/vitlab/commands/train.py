@@ -7,7 +7,7 @@ from typing import Any
 from vitlab.options import Options, option
 from vitlab.recipes.named import start_from
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.runs import RunFolder, folder_of
+from vitlab.runs import RunFolder, folder_of, recipe_in
 from vitlab.terminal import print_figures, print_rows
 from vitlab.transfer.series import Series, recorded, run_series
 
@@ -35,7 +35,10 @@ def build(given: dict[str, Any], otherwise: str = "") -> Train:
     """
     out = given.get("out")
     if not (given.get("resume") and out and _to_continue(out)):
-        start, rest = start_from(given, otherwise)
+        start = recipe_in(given.get("recipe", ""))
+        rest = {name: value for name, value in given.items() if name != "recipe"}
+        if start is None:
+            start, rest = start_from(given, otherwise)
         options = Train(recipe=start).changed(**rest)
         out = out or folder_of(options.recipe)
         if not options.resume:

@@ -35,7 +35,9 @@ class Recipe(Options):
     """
 
     recipe: str = option(
-        "small", "the recipe that the other options start from; `vitlab recipes` lists them"
+        "small",
+        "the recipe that the other options start from; `vitlab recipes` lists them; on the command "
+        "line also a run's folder or its run.toml",
     )
     epochs: float = option(
         100.0,

@@ -106,7 +106,7 @@ class AttentionPool(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Pool tokens: (B, N, D) -> (B, D), or (B, queries, D) for more than one query."""
-        q = self.q(self.queries).expand(len(tokens), -1, -1)
+        q = self.q(self.queries).expand(tokens.shape[0], -1, -1)
         q = q.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, h, queries, d)
         k, v = self.kv(tokens).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
         gathered = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)

@@ -207,7 +207,7 @@ class VisionTransformer(Model):
         before = [part for part in (self.token, self.registers) if part is not None]
         after = [] if extra is None else [checked_extra(extra, self.config, positions)]
         if before or after:
-            rows = [part.expand(len(tokens), -1, -1) for part in before]
+            rows = [part.expand(tokens.shape[0], -1, -1) for part in before]
             tokens = torch.cat([*rows, tokens, *after], dim=1)
         return positions.start(tokens)
 

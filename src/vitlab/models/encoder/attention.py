@@ -64,7 +64,7 @@ class Attention(nn.Module):
             return joined([self._gathered(part, run.layout) for part, run in parts])
         form = attend if self.talking is None else self.talking
         gathered = form(*self._heads(qkv, layout)).transpose(1, 2).flatten(2)
-        return self.reach.unfold(gathered, layout.grid, len(qkv))
+        return self.reach.unfold(gathered, layout.grid, qkv.shape[0])
 
     def weights(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
         """Return the attention that `forward` pays: (B, N, D) -> (B, h, N, N), rows sum to 1.

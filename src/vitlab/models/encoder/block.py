@@ -163,7 +163,7 @@ class Branch(nn.Module, Generic[Body]):
         does no work for the rest; its output is scaled up to keep the expectation, as DINOv2's
         code does. A batch of one is never dropped. In a packed sequence the rest is computed too.
         """
-        count = layout.packed if layout and layout.packed else len(tokens)
+        count = layout.packed if layout and layout.packed else tokens.shape[0]
         drawn = max(1, round(count * (1 - self.drop_path)))
         if not self.training or drawn == count:
             return self._added(tokens, layout)

@@ -93,18 +93,18 @@ class ClassLayers(nn.Module):
 
     def forward(self, patches: Tensor) -> Tensor:
         """Put the class token, as it is in the end, before the patches: -> (B, 1 + N, D)."""
-        token = self.token.expand(len(patches), -1, -1)
+        token = self.token.expand(patches.shape[0], -1, -1)
         for block in self.blocks:
             token = block(token, patches)
         return torch.cat([token, patches], dim=1)
 
     def before(self, patches: Tensor) -> Tensor:
         """Put the class token, as it enters, before the patches: (B, N, D) -> (B, 1 + N, D)."""
-        return torch.cat([self.token.expand(len(patches), -1, -1), patches], dim=1)
+        return torch.cat([self.token.expand(patches.shape[0], -1, -1), patches], dim=1)
 
     def attention_maps(self, patches: Tensor) -> list[Tensor]:
         """Return each layer's attention, (B, h, 1 + N, 1 + N); patches attend to themselves."""
-        token, maps = self.token.expand(len(patches), -1, -1), []
+        token, maps = self.token.expand(patches.shape[0], -1, -1), []
         for block in self.blocks:
             tokens = block.attention.entering(torch.cat([token, patches], dim=1))
             weights = block.attention.body.weights(tokens)  # (B, h, 1, 1 + N)

@@ -24,9 +24,10 @@ class Windows(Parted):
         square = tokens.unflatten(1, grid)
         down, right = -rows % side, -columns % side
         if down or right:
+            images = tokens.shape[0]
             blank = tokens.new_zeros(tokens.shape[-1]) if blank is None else blank.to(tokens.dtype)
-            square = torch.cat([square, blank.expand(len(tokens), rows, right, -1)], 2)
-            square = torch.cat([square, blank.expand(len(tokens), down, columns + right, -1)], 1)
+            square = torch.cat([square, blank.expand(images, rows, right, -1)], 2)
+            square = torch.cat([square, blank.expand(images, down, columns + right, -1)], 1)
         windows = square.unflatten(2, (-1, side)).unflatten(1, (-1, side)).transpose(2, 3)
         return windows.flatten(3, 4).flatten(0, 2)
 

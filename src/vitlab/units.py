@@ -17,6 +17,7 @@ SHARES = {
     "map": "map",
     "micro_f1": "micro F1",
     "macro_f1": "macro F1",
+    "auroc": "AUROC",
     "majority": "largest class alone",
 }
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -81,6 +82,8 @@ def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
                 rows.append((SHARES[key], percent(value) + between(ranges.get(key), 100, 1)))
             case "temperature":
                 rows += [(key, f"{value:.4g}")] * (value != 1)
+            case "mcc":
+                rows.append(("MCC", f"{value:.3f}"))
             case "params" | "macs":
                 rows.append((key, si(value, 2)))
             case "bytes":

@@ -27,7 +27,7 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs import RunFolder
 from vitlab.training import tracking
 from vitlab.training.saving.state import State
-from vitlab.training.settling import check_native, settled
+from vitlab.training.settling import check_native, check_same, settled
 from vitlab.training.starting import config_from, made_from, starting_model
 from vitlab.tuning.begin import begin_tuning
 from vitlab.weights.identity import fingerprint as fingerprint_of
@@ -239,33 +239,6 @@ def resolve(
             f"queries={config.answers} gives that many outputs per image: classification needs 1"
         )
     return config, remarks
-
-
-def check_same(folder: RunFolder, recipe: Recipe, mark: str, origin: str = "") -> None:
-    """Refuse to continue a run with another recipe, on other data, or from other weights.
-
-    Raises:
-        RunError: an option has another value than in the run; the data or the weights that the run
-            started from have changed.
-    """
-    old, new = folder.recipe.as_tables(), recipe.as_tables()
-    for part in old:
-        for key in old[part] | new[part]:
-            before, now = old[part].get(key), new[part].get(key)
-            if before != now:
-                raise RunError(
-                    f"{folder.path} was started with {key}={before}, not {now}: leave the option "
-                    "out, or choose another --out"
-                )
-    if folder.base != origin:
-        raise RunError(
-            f"{recipe.start.weights or 'the model to start from'} has changed since {folder.path} "
-            "was started: choose another --out"
-        )
-    if folder.fingerprint != mark:
-        raise RunError(
-            f"{recipe.data.data} has changed since {folder.path} was started: choose another --out"
-        )
 
 
 def provenance(task: Task) -> dict[str, Any]:

@@ -1,13 +1,14 @@
-"""What a recipe leaves to the data, and what it asks of images that have no common size."""
+"""What a recipe leaves to the data, and what data, images and earlier runs ask of it."""
 
 from dataclasses import replace
 
 from vitlab.data.classes import missing_lines
 from vitlab.data.sources.splits import Splits, with_train_images
-from vitlab.errors import OptionError
+from vitlab.errors import OptionError, RunError
 from vitlab.models.config import ModelConfig
 from vitlab.objectives.balance import decided
 from vitlab.recipes.recipe import Recipe
+from vitlab.runs import RunFolder
 
 
 def settled(recipe: Recipe, splits: Splits, before: Recipe | None) -> tuple[Recipe, Splits]:
@@ -50,3 +51,30 @@ def check_native(recipe: Recipe, config: ModelConfig) -> None:
                 f"{name} needs images of one size, which fit=native does not give: set {name}=0, "
                 "or fit=crop"
             )
+
+
+def check_same(folder: RunFolder, recipe: Recipe, mark: str, origin: str = "") -> None:
+    """Refuse to continue a run with another recipe, on other data, or from other weights.
+
+    Raises:
+        RunError: an option has another value than in the run; the data or the weights that the run
+            started from have changed.
+    """
+    old, new = folder.recipe.as_tables(), recipe.as_tables()
+    for part in old:
+        for key in old[part] | new[part]:
+            before, now = old[part].get(key), new[part].get(key)
+            if before != now:
+                raise RunError(
+                    f"{folder.path} was started with {key}={before}, not {now}: leave the option "
+                    "out, or choose another --out"
+                )
+    if folder.base != origin:
+        raise RunError(
+            f"{recipe.start.weights or 'the model to start from'} has changed since {folder.path} "
+            "was started: choose another --out"
+        )
+    if folder.fingerprint != mark:
+        raise RunError(
+            f"{recipe.data.data} has changed since {folder.path} was started: choose another --out"
+        )

@@ -10,7 +10,6 @@ from torch import nn
 
 from oracles import peers
 from vitlab.errors import UserError
-from vitlab.weights.formats.origins import Origin
 from weights.released.table import write_tensors
 from weights.released.test_released import doubts, read
 from weights.released.test_table import POOLS, facts
@@ -62,8 +61,6 @@ def test_every_published_tag_is_read_right_or_refused(beside: bool, tmp_path: Pa
             continue
         allowed = doubts(reading) | ({"pool"} if "dist_token" in shapes else set())
         allowed |= {"fit", "interpolation"} if tag in NATIVE else set()
-        if reading.origins.get("pool") is Origin.ASSUMED:  # not named without a classifier
-            allowed.add("pool")
         fields = {k: v for k, v in wanted(model, content).items() if k not in allowed}
         found = {k: (getattr(reading.config, k), v) for k, v in fields.items()}
         if differ := {k: both for k, both in found.items() if both[0] != both[1]}:

@@ -94,8 +94,6 @@ def _matters(config: ModelConfig, name: str) -> bool:
     if isinstance(config, ViTConfig):
         if name == "gelu":
             return config.ffn == "mlp" or config.pool == "attention"
-        if name == "pool":
-            return config.classes > 0
         if name == "rope_base":
             return config.rope_kind not in ("mixed", "free")  # else only where learned ones start
     return name != "resampling"  # of another image size, for which the model says it

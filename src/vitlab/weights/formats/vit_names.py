@@ -84,6 +84,21 @@ class Names:
     pairs: Literal["", "ij", "xy"] = ""
 
 
+# Of the first ViT code in PyTorch, which most others follow.
+PLAIN = Names(
+    patch="patch_embed.proj",
+    token="cls_token",
+    registers="reg_token",
+    positions="pos_embed",
+    block="blocks.{0}.",
+    norms=("norm1", "norm2"),
+    qkv=("attn.qkv",),
+    project="attn.proj",
+    mlp=("mlp.fc1", "mlp.fc2"),
+    norm="norm",
+)
+
+
 def embedding(config: ViTConfig, names: Names, format: str) -> list[Entry]:
     """List class token, registers and positions.
 

@@ -21,21 +21,15 @@ from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.room import Hints, Reading
 from vitlab.weights.formats.transformers.config_keys import BOOKKEEPING
 from vitlab.weights.formats.transformers.family_reading import ACTS
-from vitlab.weights.formats.vit_names import Names, encoder
+from vitlab.weights.formats.vit_names import PLAIN, Names, encoder
 from vitlab.weights.source import Shape, Source
 
 NAME = "RADIO"
-NVIDIA = Names(
+NVIDIA = replace(
+    PLAIN,
     patch="patch_generator.embedder",
-    token="",
     registers="patch_generator.cls_token.token",
     positions="patch_generator.pos_embed",
-    block="blocks.{0}.",
-    norms=("norm1", "norm2"),
-    qkv=("attn.qkv",),
-    project="attn.proj",
-    mlp=("mlp.fc1", "mlp.fc2"),
-    norm="norm",
 )
 TRANSFORMERS = replace(
     NVIDIA,

@@ -1,13 +1,14 @@
 """The names of Segment Anything's encoder: timm's, and the words in which others differ."""
 
 import re
+from dataclasses import replace
 
 from torch import Tensor
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.entries import Entry, layer, same, shaped
-from vitlab.weights.formats.vit_names import Names, encoder
+from vitlab.weights.formats.vit_names import PLAIN, encoder
 from vitlab.weights.source import Source
 
 PATCH = re.compile(r"(.*?)patch_embed\.proj(ection)?\.weight")
@@ -19,20 +20,7 @@ WORDS = (
     (r"^layers\.", "blocks."), (r"\.layer_norm([12])\.", r".norm\1."),
     (r"^patch_embed\.projection\.", "patch_embed.proj."), (r"\.mlp\.lin([12])\.", r".mlp.fc\1."),
 )  # fmt: skip
-NAMES = Names(
-    patch="patch_embed.proj",
-    token="cls_token",
-    registers="reg_token",
-    positions="pos_embed",
-    block="blocks.{0}.",
-    norms=("norm1", "norm2"),
-    scales=("ls1.gamma", "ls2.gamma"),
-    qkv=("attn.qkv",),
-    project="attn.proj",
-    mlp=("mlp.fc1", "mlp.fc2"),
-    pre_norm="norm_pre",
-    norm="neck",
-)
+NAMES = replace(PLAIN, scales=("ls1.gamma", "ls2.gamma"), pre_norm="norm_pre", norm="neck")
 
 
 def root_of(source: Source) -> str | None:

@@ -21,23 +21,11 @@ from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.room import Hints, Reading
 from vitlab.weights.formats.transformers.config_keys import BOOKKEEPING
 from vitlab.weights.formats.transformers.family_reading import ACTS
-from vitlab.weights.formats.vit_names import Names, encoder
+from vitlab.weights.formats.vit_names import PLAIN, Names, encoder
 from vitlab.weights.source import Shape, Source
 
 NAME = "V-JEPA 2"
-META = Names(
-    patch="patch_embed.proj",
-    token="",
-    registers="",
-    positions="",
-    block="blocks.{0}.",
-    norms=("norm1", "norm2"),
-    qkv=("attn.qkv",),
-    project="attn.proj",
-    mlp=("mlp.fc1", "mlp.fc2"),
-    norm="norm",
-    pairs="ij",
-)
+META = replace(PLAIN, pairs="ij")
 TRANSFORMERS = replace(
     META,
     patch="embeddings.patch_embeddings.proj",

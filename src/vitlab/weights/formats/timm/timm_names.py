@@ -22,27 +22,18 @@ from vitlab.weights.formats.resnet_units import hybrid_parts
 from vitlab.weights.formats.room import cannot
 from vitlab.weights.formats.timm.timm_arguments import NAME
 from vitlab.weights.formats.timm.timm_rotary import Pairs
-from vitlab.weights.formats.vit_names import Names, embedding, encoder
+from vitlab.weights.formats.vit_names import PLAIN, Names, embedding, encoder
 from vitlab.weights.source import Shape
 
 # Of most models; of two parallel branches; of beit.py and eva.py.
-TIMM = Names(
-    patch="patch_embed.proj",
-    token="cls_token",
-    registers="reg_token",
-    positions="pos_embed",
-    block="blocks.{0}.",
-    norms=("norm1", "norm2"),
+TIMM = replace(
+    PLAIN,
     scales=("ls1.gamma", "ls2.gamma"),
-    qkv=("attn.qkv",),
     qk_norms=("attn.q_norm", "attn.k_norm"),
-    project="attn.proj",
-    mlp=("mlp.fc1", "mlp.fc2"),
     gated=("mlp.fc1", "mlp.fc2"),
     pre_norm="norm_pre",
     inner_norms=("attn.norm", "mlp.norm"),
     freqs="rope.freqs",
-    norm="norm",
     bias_table="attn.relative_position_bias_table",
     shared_table="rel_pos_bias.relative_position_bias_table",
 )

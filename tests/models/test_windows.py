@@ -186,7 +186,7 @@ def test_every_parameter_learns_and_belongs_to_a_layer() -> None:
 
 REFUSED: dict[str, dict[str, Any]] = {
     "neck=8 is for patches alone: set pool=mean, class_token=False": {"pool": "token"},
-    "window=3 has no place for class token, registers or attention=axial": {
+    "window=3 cannot place a class token, registers or attention=axial": {
         "neck": 0, "registers": 1,
     },
     "global_blocks=(1, 3) has a number above 2": {"global_blocks": (1, 3)},

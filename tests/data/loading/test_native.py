@@ -166,7 +166,7 @@ def test_what_does_not_go_with_native_sizes_is_refused() -> None:
         ImageSpec(tokens=100)
     with pytest.raises(OptionError, match="positions=relative hold for one grid only"):
         ViTConfig(fit="native", positions="relative")
-    with pytest.raises(OptionError, match="fit=native needs patches, which a ResNet has not"):
+    with pytest.raises(OptionError, match="fit=native needs patches, which a ResNet does not have"):
         config_of("BiT-R50x1", fit="native")
     recipe = vitlab.recipe(
         "small", "digits", model="ViT(width=16,depth=1,heads=2,mlp=16)/2", fit="native", mixup=0.2

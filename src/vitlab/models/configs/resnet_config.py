@@ -36,7 +36,7 @@ class ResNetConfig(ModelConfig):
         super().__post_init__()
         if self.fit == "native":
             raise OptionError(
-                "fit=native needs patches, which a ResNet has not: use crop or squash"
+                "fit=native needs patches, which a ResNet does not have: use crop or squash"
             )
         if not self.stages:
             raise OptionError("stages must have at least one stage, such as (3, 4, 6, 3)")

@@ -87,7 +87,7 @@ def check_window(config: Any) -> None:
         )
     if config.attention == "axial" or config.length > math.prod(config.grid):
         raise OptionError(
-            f"window={config.window} has no place for class token, registers or attention=axial: "
+            f"window={config.window} cannot place a class token, registers or attention=axial: "
             "set pool=mean, class_token=False, registers=0 and attention=global"
         )
     if config.positions not in ("none", "1d", "2d", "decomposed", "1d+decomposed"):

@@ -15,6 +15,10 @@
 `vitlab.UserError` catches them all; nothing else is raised for what a user can fix.
 """
 
+import unicodedata
+
+UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of pairs, ends of lines
+
 
 class UserError(ValueError):
     """Something the user can fix: one line that says what is wrong and what would work.
@@ -26,6 +30,19 @@ class UserError(ValueError):
     """
 
     quiet = False
+
+    def __init__(self, *args: object) -> None:
+        """Keep one line: names in other people's files may hold anything."""
+        super().__init__(*(one_line(arg) if isinstance(arg, str) else arg for arg in args))
+
+
+def one_line(text: str) -> str:
+    r"""Return a text whose control characters and ends of lines are escaped, as `\n`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        repr(char)[1:-1] if unicodedata.category(char) in UNSEEN else char for char in text
+    )
 
 
 class OptionError(UserError):

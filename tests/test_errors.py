@@ -1,0 +1,35 @@
+"""Errors for people: one line, whatever the names in a file are."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vitlab
+from vitlab.errors import DataError, UserError, WeightsError, one_line
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("as it is: é, 語, 👍🏽, a b", "as it is: é, 語, 👍🏽, a b"),
+        ("a\nb\tc\r", r"a\nb\tc\r"),
+        ("a\u2028b\x1b[31m", r"a\u2028b\x1b[31m"),
+        ("half \udc80", r"half \udc80"),
+    ],
+)
+def test_one_line(text: str, shown: str) -> None:
+    assert one_line(text) == shown
+    assert str(DataError(text)) == shown
+    assert str(pickle.loads(pickle.dumps(DataError(text)))) == shown
+    assert shown.encode()
+
+
+def test_a_hostile_name_of_a_tensor_stays_in_the_line(tmp_path: Path) -> None:
+    file = tmp_path / "model.npz"
+    np.savez(file, **{"\nvitlab: all is well\x1b[2J": np.zeros(3)})
+    with pytest.raises(WeightsError) as caught:
+        vitlab.load(file)
+    assert str(caught.value).isprintable()
+    assert isinstance(caught.value, UserError)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import vitlab
 from conftest import QUICK, call
 from vitlab.commands.train import Train, build
 from vitlab.errors import OptionError
@@ -99,3 +100,19 @@ def test_a_runs_recipe_can_be_given_back(
         code, _, err = call(capsys, "train", "digits", "--recipe", str(tmp_path / wrong))
         assert code == 2
         assert "cannot be read as a recipe" in err
+
+
+def test_a_run_where_one_stands_is_not_a_recipe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a run that is named is given back, and a recipe's own name comes first."""
+    tiny = ["--model", "ViT(width=8,depth=1,heads=1,mlp=8)/4", "--steps", "2"]
+    first = ["train", "digits", *tiny, "--lr", "3e-3"]
+    assert call(capsys, *first, "--out", str(tmp_path / "digits"))[0] == 0
+    usual = vitlab.recipe("digits").optimizer.lr
+    for number, place in enumerate((tmp_path / "digits", tmp_path)):
+        monkeypatch.chdir(place)
+        name = ["--recipe", "digits"] if number else []
+        words = ["train", "digits", *tiny, *name, "--out", str(tmp_path / str(number))]
+        assert call(capsys, *words)[0] == 0
+        assert RunFolder(tmp_path / str(number)).recipe.optimizer.lr == usual != 3e-3

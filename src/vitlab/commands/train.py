@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.options import Options, option
-from vitlab.recipes.named import start_from
+from vitlab.recipes.named import RECIPES, start_from
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs import RunFolder, folder_of, recipe_in
 from vitlab.terminal import print_figures, print_rows
@@ -35,7 +35,8 @@ def build(given: dict[str, Any], otherwise: str = "") -> Train:
     """
     out = given.get("out")
     if not (given.get("resume") and out and _to_continue(out)):
-        start = recipe_in(given.get("recipe", ""))
+        named = given.get("recipe", "")
+        start = recipe_in(named) if named and named not in RECIPES else None
         rest = {name: value for name, value in given.items() if name != "recipe"}
         if start is None:
             start, rest = start_from(given, otherwise)

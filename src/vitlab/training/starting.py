@@ -85,6 +85,8 @@ def _settled(recipe: Recipe) -> Model:
     for each in attempts:
         try:
             return load(start.weights, **named, **each)
+        except HubError:  # whatever is said of them, they are not there
+            raise
         except (WeightsError, OptionError) as error:
             problems.append(error)
     raise problems[min(1, len(problems) - 1)]

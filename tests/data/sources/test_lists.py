@@ -253,3 +253,8 @@ def test_a_folder_with_metadata(here: Path) -> None:
     (here / "metadata.csv").write_text("\n".join(["file_name,label", *lines]))
     splits = open_data(str(here))
     assert splits.classes == ("x", "y")
+
+
+def test_other_metadata_in_a_folder_is_no_list(here: Path) -> None:
+    (here / "metadata.csv").write_text("author,license\nsomebody,CC0\n")
+    assert open_data(str(here)).classes == ("a", "b")

@@ -31,6 +31,7 @@ from vitlab.errors import DataError
 
 SUFFIXES = {".csv", ".tsv", ".jsonl"}
 METADATA = ("metadata.csv", "metadata.jsonl")  # in a folder of images, as Hugging Face has it
+HEAD = 65_536  # bytes of a first line
 SEPARATOR = "|"
 PLAIN = ("path", "file_name", "label", "labels")  # columns whose names say what they hold
 
@@ -75,8 +76,16 @@ def open_list(request: Request) -> Splits | None:
 def _list_file(path: Path) -> Path | None:
     """The list that a user names, or the one in a folder of images."""
     if path.is_dir():
-        return next((path / name for name in METADATA if (path / name).is_file()), None)
+        return next((path / name for name in METADATA if _names_files(path / name)), None)
     return path if path.is_file() and path.suffix.lower() in SUFFIXES else None
+
+
+def _names_files(file: Path) -> bool:
+    """Whether a file is a list in the form of Hugging Face, not notes on something else."""
+    if not file.is_file():
+        return False
+    with file.open("rb") as stream:
+        return b"file_name" in stream.readline(HEAD)
 
 
 def _split(entry: Entry, file: Path) -> str:

@@ -18,9 +18,9 @@ from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.entries import Entry, layer, same, shaped
 from vitlab.weights.formats.origins import Facts, Origin
-from vitlab.weights.formats.room import Hints, Reading
-from vitlab.weights.formats.transformers.config_keys import BOOKKEEPING
-from vitlab.weights.formats.transformers.family_reading import ACTS
+from vitlab.weights.formats.room import Hints, Reading, check_heads
+from vitlab.weights.formats.transformers.config_keys import check_keys
+from vitlab.weights.formats.transformers.family_reading import gelu_of
 from vitlab.weights.formats.vit_names import PLAIN, Names, encoder
 from vitlab.weights.source import Shape, Source
 
@@ -83,12 +83,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         facts.put(Origin.FILE, _of_transformers(source.config))
     facts.put(*_summary(source, prefix, facts.values["registers"]))
     facts.put(Origin.OPTION, hints.choices)
-    if "heads" not in facts.values:
-        width = facts.values["width"]
-        raise WeightsError(
-            f"{source.path} does not say how many heads a width of {width} has: give --heads (in "
-            "Python: heads=…)"
-        )
+    check_heads(source.path, facts)
     config = ViTConfig(**facts.values)
     table = [entry.renamed(lambda name: prefix + name) for entry in entries(config, names)]
     size, note = _used_at(source, config, hints)
@@ -201,25 +196,17 @@ def _teachers(source: Source) -> tuple[int, ...] | None:
     return tuple(sorted(first.values()))
 
 
-def _of_transformers(content: Mapping[str, Any]) -> dict[str, Any]:
+def _of_transformers(content: dict[str, Any]) -> dict[str, Any]:
     """What config.json states that no tensor shows.
 
     Raises:
         WeightsError: a key that we do not know, or a value that we cannot represent.
     """
-    for key, value in content.items():
-        if key not in (*READ, *SHOWN, *BOOKKEEPING):
-            raise WeightsError(
-                f"config.json: unknown key {key} (value {value!r}) of radio: if it has no effect "
-                "on the model's outputs, remove it from the file"
-            )
-    act = content.get("hidden_act", "gelu")
-    if act not in ACTS:
-        raise WeightsError(f"unsupported hidden_act={act!r}: {', '.join(ACTS)} are")
+    check_keys("radio", content, READ | SHOWN)
     return {
         "heads": content.get("num_attention_heads", 16),
         "norm_eps": content.get("layer_norm_eps", 1e-6),
-        "gelu": ACTS[act],
+        "gelu": gelu_of(content.get("hidden_act", "gelu")),
     }
 
 

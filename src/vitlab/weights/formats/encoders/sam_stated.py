@@ -11,8 +11,8 @@ from vitlab.weights.formats.origins import Origin
 from vitlab.weights.formats.room import Hints
 from vitlab.weights.formats.timm.timm_arguments import check_arguments, stated
 from vitlab.weights.formats.timm.timm_config import arguments_in, recorded
-from vitlab.weights.formats.transformers.config_keys import BOOKKEEPING
-from vitlab.weights.formats.transformers.family_reading import ACTS
+from vitlab.weights.formats.transformers.config_keys import check_keys
+from vitlab.weights.formats.transformers.family_reading import gelu_of
 from vitlab.weights.source import Source
 
 # timm's architectures, and their blocks without windows.
@@ -63,17 +63,10 @@ def of_transformers(source: Source) -> Stated | None:
     if model_type not in MODEL_TYPES:
         return None
     content = content.get("vision_config", content)
-    for key in content:
-        if key not in (*KEYS, *SHOWN, *IDLE, *BOOKKEEPING, "hidden_act"):
-            raise WeightsError(
-                f"config.json: unknown key {key} (value {content[key]!r}) of {model_type}: if it "
-                "has no effect on the model's outputs, remove it from the file"
-            )
-    act = content.get("hidden_act", "gelu")
-    if act not in ACTS:
-        raise WeightsError(f"unsupported hidden_act={act!r}: {', '.join(ACTS)} are")
+    check_keys(model_type, content, {*KEYS, *SHOWN, *IDLE, "hidden_act"})
+    act = gelu_of(content.get("hidden_act", "gelu"))
     given = {own: content[key] for key, (own, _) in KEYS.items() if key in content}
-    given |= {"gelu": ACTS[act]} if "hidden_act" in content else {}
+    given |= {"gelu": act} if "hidden_act" in content else {}
     if "global_blocks" in given:
         given["global_blocks"] = tuple(given["global_blocks"])
     prepared = {"image_mean": "mean", "image_std": "std"}

@@ -7,7 +7,6 @@ Source: facebookresearch/vjepa2 (vision_transformer.py, modules.py), transformer
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,9 +17,9 @@ from vitlab.images import IMAGENET
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.entries import Entry, layer, same
 from vitlab.weights.formats.origins import Facts, Origin
-from vitlab.weights.formats.room import Hints, Reading
-from vitlab.weights.formats.transformers.config_keys import BOOKKEEPING
-from vitlab.weights.formats.transformers.family_reading import ACTS
+from vitlab.weights.formats.room import Hints, Reading, check_heads
+from vitlab.weights.formats.transformers.config_keys import check_keys
+from vitlab.weights.formats.transformers.family_reading import gelu_of
 from vitlab.weights.formats.vit_names import PLAIN, Names, encoder
 from vitlab.weights.source import Shape, Source
 
@@ -72,12 +71,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     facts.put(Origin.FILE, _stated(content)).put(Origin.OPTION, hints.choices)
     if hints.image_size is not None:  # nothing is stored for a size
         facts.put(Origin.OPTION, {"image_size": hints.image_size})
-    if "heads" not in facts.values:
-        width = facts.values["width"]
-        raise WeightsError(
-            f"{source.path} does not say how many heads a width of {width} has: give --heads (in "
-            "Python: heads=…)"
-        )
+    check_heads(source.path, facts)
     config = ViTConfig(**facts.values)
     time = shapes[f"{names.patch}.weight"][2]
     table = [entry.renamed(lambda name: prefix + name) for entry in entries(config, names, time)]
@@ -132,7 +126,7 @@ def _fields(source: Source, shapes: dict[str, Shape], names: Names) -> dict[str,
     }  # fmt: skip
 
 
-def _stated(content: Mapping[str, Any]) -> dict[str, Any]:
+def _stated(content: dict[str, Any]) -> dict[str, Any]:
     """What config.json of transformers states that no tensor shows.
 
     Raises:
@@ -140,18 +134,11 @@ def _stated(content: Mapping[str, Any]) -> dict[str, Any]:
     """
     if not content:
         return {}
-    for key, value in content.items():
-        if key not in (*READ, *SHOWN, *UNUSED, *BOOKKEEPING) and not key.startswith("pred_"):
-            raise WeightsError(
-                f"config.json: unknown key {key} (value {value!r}) of vjepa2: if it has no effect "
-                "on the model's outputs, remove it from the file"
-            )
-    act = content.get("hidden_act", "gelu")
-    if act not in ACTS:
-        raise WeightsError(f"unsupported hidden_act={act!r}: {', '.join(ACTS)} are")
+    predictor = {key for key in content if key.startswith("pred_")}
+    check_keys("vjepa2", content, READ | SHOWN | UNUSED | predictor)
     return {
         "heads": content.get("num_attention_heads", 16),
         "norm_eps": content.get("layer_norm_eps", 1e-6),
-        "gelu": ACTS[act],
+        "gelu": gelu_of(content.get("hidden_act", "gelu")),
         "image_size": content.get("crop_size", 256),
     }

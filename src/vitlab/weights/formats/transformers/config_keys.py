@@ -6,6 +6,8 @@ tables; any other key is refused, because it may change what the model computes.
 Source: the configuration classes of transformers 5.23, and keys of files that older versions wrote.
 """
 
+from collections.abc import Collection
+
 from vitlab.errors import WeightsError
 from vitlab.weights.formats.transformers.family import Content
 
@@ -135,6 +137,20 @@ NEUTRAL: Content = {
 }  # fmt: skip
 
 
+def check_keys(model_type: str, content: Content, known: Collection[str]) -> None:
+    """Refuse keys that are neither known nor bookkeeping.
+
+    Raises:
+        WeightsError: the first of them.
+    """
+    for key, value in content.items():
+        if key not in known and key not in BOOKKEEPING:
+            raise WeightsError(
+                f"config.json: unknown key {key} (value {value!r}) of {model_type}: if it has no "
+                "effect on the model's outputs, remove it from the file"
+            )
+
+
 def completed(model_type: str, content: Content) -> Content:
     """Return every key that matters, with the class's default where config.json leaves it out.
 
@@ -145,11 +161,7 @@ def completed(model_type: str, content: Content) -> Content:
     for key, value in content.items():
         if key in NEUTRAL and value not in NEUTRAL[key]:
             raise WeightsError(f"config.json: unsupported {key}={value!r}")
-        if key not in (*defaults, *IDLE[model_type], *BOOKKEEPING, *NEUTRAL):
-            raise WeightsError(
-                f"config.json: unknown key {key} (value {value!r}) of {model_type}: if it has no "
-                "effect on the model's outputs, remove it from the file"
-            )
+    check_keys(model_type, content, {*defaults, *IDLE[model_type], *NEUTRAL})
     return defaults | {
         key: defaults[key] if value is None else value
         for key, value in content.items()

@@ -62,7 +62,7 @@ def read_fields(family: Family, stated: Stated, given: Content) -> Facts:
         there = f"{family.block.format(0)}{family.scales[0]}" in shapes
         fields["layer_scale"] = float(content[family.scale]) or float(there)
     if not gated:
-        fields["gelu"] = _gelu(content["hidden_act"])
+        fields["gelu"] = gelu_of(content["hidden_act"])
     fields |= family.reads(stated)
     facts = Facts().put(Origin.TENSORS, fields)
     for key, own in (KEYS | DECIDING).items():
@@ -72,7 +72,12 @@ def read_fields(family: Family, stated: Stated, given: Content) -> Facts:
     return facts
 
 
-def _gelu(act: str) -> str:
+def gelu_of(act: str) -> str:
+    """Return our word for an activation of transformers.
+
+    Raises:
+        WeightsError: it is not a form of GELU.
+    """
     if act not in ACTS:
         raise WeightsError(f"unsupported hidden_act={act!r}: {', '.join(ACTS)} are")
     return ACTS[act]

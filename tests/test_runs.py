@@ -11,7 +11,8 @@ import vitlab
 from vitlab.errors import RunError
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host
-from vitlab.runs import RENAMED, RunFolder
+from vitlab.runs.recipe_file import RENAMED
+from vitlab.runs.run_folder import RunFolder
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vitlab.recipes.named import recipe as recipe
     from vitlab.recipes.recipe import Host as Host
     from vitlab.recipes.recipe import Recipe as Recipe
-    from vitlab.training.run import Run as Run
+    from vitlab.training.ending import Run as Run
     from vitlab.training.run import train as train
     from vitlab.transfer.finetuning import finetune as finetune
     from vitlab.transfer.folds import cross_validate as cross_validate
@@ -43,7 +43,7 @@ _HOMES = {
     "Host": "vitlab.recipes.recipe",
     "MultiTask": "vitlab.transfer.multitask",
     "Recipe": "vitlab.recipes.recipe",
-    "Run": "vitlab.training.run",
+    "Run": "vitlab.training.ending",
     "UserError": "vitlab.errors",
     "ViTConfig": "vitlab.models.config",
     "VisionTransformer": "vitlab.models.vit",

@@ -12,7 +12,7 @@ from conftest import QUICK, call
 from vitlab.commands.train import Train, build
 from vitlab.errors import OptionError
 from vitlab.parsing import parse
-from vitlab.runs import RunFolder
+from vitlab.runs.run_folder import RunFolder
 
 
 def test_train_prints_one_json_object(

@@ -31,7 +31,7 @@ from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DiskError
 from vitlab.models.config import ViTConfig
 from vitlab.recipes.recipe import Host
-from vitlab.runs import RunFolder
+from vitlab.runs.run_folder import RunFolder
 from vitlab.training.saving import checkpoint
 from vitlab.training.saving import sharded_checkpoints as shards
 from vitlab.training.step.trainer import Trainer

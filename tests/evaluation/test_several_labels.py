@@ -12,7 +12,7 @@ from vitlab.data.sources.opening import open_data
 from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.predictions import predict
 from vitlab.report.gather import write_report
-from vitlab.runs import RunFolder
+from vitlab.runs.run_folder import RunFolder
 
 
 def listed(folder: Path) -> str:

@@ -17,7 +17,7 @@ from vitlab.options import owners
 from vitlab.parsing import Leaf, leaves_of, parse
 from vitlab.recipes.model_part import ModelPart, model_part
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.runs import RunFolder
+from vitlab.runs.run_folder import RunFolder
 
 MODELS = {"vit": "ViT-Ti/16", "resnet": "BiT-R50x1"}
 LEAVES = {

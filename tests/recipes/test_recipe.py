@@ -12,7 +12,7 @@ from vitlab.errors import OptionError
 from vitlab.recipes.model_part import PARTS, ViTPart, model_part
 from vitlab.recipes.named import RECIPES
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.runs import RunFolder
+from vitlab.runs.run_folder import RunFolder
 
 
 @pytest.mark.parametrize("name", RECIPES)

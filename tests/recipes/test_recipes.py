@@ -11,7 +11,7 @@ from vitlab.models.config import ResNetConfig
 from vitlab.parsing import parse
 from vitlab.recipes.named import RECIPES
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.runs import RunFolder
+from vitlab.runs.run_folder import RunFolder
 
 PAPERS = [
     "vit-jft",

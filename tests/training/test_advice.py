@@ -14,9 +14,9 @@ from vitlab.parsing import parse
 from vitlab.training.step.recompute import out_of_memory_explained
 
 SOURCE = Path(inspect.getfile(vitlab)).parent
-ROOMS = ("training", "distributed", "optim", "report")
+ROOMS = ("training", "distributed", "optim", "report", "runs")
 FILES = [f for room in ROOMS for f in (SOURCE / room).rglob("*.py")] + [
-    SOURCE / name for name in ("runs.py", "device.py", "files.py")
+    SOURCE / name for name in ("device.py", "files.py")
 ]
 VALUES = {  # for options that the messages name without a value
     "--batch": "64", "--budget": "90s", "--epochs": "3", "--image-size": "32", "--lr": "0.01",

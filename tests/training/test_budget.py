@@ -12,7 +12,7 @@ from steps import killed_before
 from vitlab.files import sha256
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host
-from vitlab.runs import RunFolder
+from vitlab.runs.run_folder import RunFolder
 from vitlab.training import budget, rehearsal
 from vitlab.training.budget import Pace, Pacer
 from vitlab.training.saving import checkpoint

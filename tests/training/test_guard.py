@@ -12,7 +12,7 @@ from conftest import TINY
 from steps import each_step
 from vitlab.errors import DivergedError
 from vitlab.recipes.recipe import Host
-from vitlab.runs import RunFolder
+from vitlab.runs.run_folder import RunFolder
 from vitlab.training import plan
 from vitlab.training.saving import checkpoint
 from vitlab.training.saving.state import State

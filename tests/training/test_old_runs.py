@@ -12,7 +12,7 @@ from conftest import TINY
 from steps import killed_before
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
-from vitlab.runs import RENAMED
+from vitlab.runs.recipe_file import RENAMED
 from vitlab.training.saving import checkpoint
 
 OLD = {new: old for old, new in RENAMED.items()}

@@ -50,9 +50,9 @@ def test_a_tenth_of_each_class_is_held_out_of_training_and_never_of_testing() ->
 
 def falling(monkeypatch: pytest.MonkeyPatch, best: int) -> None:
     """Make the look number `best` the best one."""
-    from vitlab.training import session
+    from vitlab.training import observer
 
-    real = session.curve_point
+    real = observer.curve_point
 
     def point(probabilities: Any, labels: Any) -> dict[str, float]:
         values = real(probabilities, labels)
@@ -60,7 +60,7 @@ def falling(monkeypatch: pytest.MonkeyPatch, best: int) -> None:
         return values | {"accuracy": 1.0 - 0.1 * abs(len(looks) - best)}
 
     looks: list[float] = []
-    monkeypatch.setattr(session, "curve_point", point)
+    monkeypatch.setattr(observer, "curve_point", point)
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])

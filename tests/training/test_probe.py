@@ -17,7 +17,7 @@ from vitlab.evaluation.probes.probing import Probing, probe
 from vitlab.evaluation.probes.watching import Probe
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
-from vitlab.runs import RunFolder
+from vitlab.runs.run_folder import RunFolder
 from vitlab.training.stop import Interrupted
 
 QUICK = TINY | {"epochs": 2, "batch": 256, "dropout": 0.1, "drop_path": 0.1, "micro_batch": 100}

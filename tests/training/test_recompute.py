@@ -11,7 +11,7 @@ from conftest import TINY
 from steps import each_step, killed_before
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
-from vitlab.runs import RunFolder
+from vitlab.runs.run_folder import RunFolder
 from vitlab.training.saving.state import State
 from vitlab.training.step import recompute as memory
 from vitlab.training.step.trainer import Trainer

@@ -13,7 +13,7 @@ import vitlab
 from conftest import TINY
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
-from vitlab.runs import RunFolder
+from vitlab.runs.run_folder import RunFolder
 from vitlab.training import tracking
 
 QUICK = TINY | {"epochs": 2, "batch": 256}

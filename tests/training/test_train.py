@@ -186,7 +186,7 @@ def test_changed_data_is_noticed_on_resuming(photos: Path, tmp_path: Path) -> No
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from vitlab.runs import RunFolder
+from vitlab.runs.run_folder import RunFolder
 with RunFolder(sys.argv[1]).locked():
     if os.fork() == 0:  # as a worker process that outlives its parent
         time.sleep(20)

@@ -13,7 +13,7 @@ import vitlab
 from conftest import TINY, photo_folder
 from vitlab.data.loading.workers import WorkerDiedError, deaths_explained
 from vitlab.files import sha256
-from vitlab.runs import RunFolder
+from vitlab.runs.run_folder import RunFolder
 from vitlab.training.saving import checkpoint
 
 WORDS = ["--model", "ViT(width=16,depth=2,heads=2,mlp=32)/8", "--image-size", "32", "--ema", "0.9"]

@@ -12,7 +12,7 @@ from steps import asked_to_stop
 from vitlab.errors import OptionError, RunError
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.runs import RunFolder
+from vitlab.runs.run_folder import RunFolder
 from vitlab.training.stop import Interrupted
 from vitlab.transfer.grids import PaperData, default_grid, paper_data
 from vitlab.transfer.sweep import best_of

@@ -7,7 +7,9 @@ from typing import Any
 from vitlab.options import Options, option
 from vitlab.recipes.named import RECIPES, start_from
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.runs import RunFolder, folder_of, recipe_in
+from vitlab.runs.naming import folder_of
+from vitlab.runs.recipe_file import recipe_in
+from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import print_figures, print_rows
 from vitlab.transfer.series import Series, recorded, run_series
 

@@ -21,7 +21,7 @@ from vitlab.models.model import Model
 from vitlab.report.facts import Facts, Judged, Picture, Point
 from vitlab.report.page import write
 from vitlab.report.table_page import Table
-from vitlab.runs import RunFolder
+from vitlab.runs.run_folder import RunFolder
 
 MISTAKES, EXAMPLES = 24, 8
 

@@ -27,9 +27,10 @@ from vitlab.progress import Meter
 from vitlab.recipes.choices import Average, Schedule
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import TablePage, write_tables
-from vitlab.runs import RunFolder, default_folder
+from vitlab.runs.naming import default_folder
+from vitlab.runs.run_folder import RunFolder
 from vitlab.training.plan import batches_of, step_seed
-from vitlab.training.preparation import Task, first_state, prepare
+from vitlab.training.setup.preparation import Task, first_state, prepare
 from vitlab.training.step.trainer import Trainer
 from vitlab.training.stop import Stop
 

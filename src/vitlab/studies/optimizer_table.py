@@ -14,8 +14,9 @@ from vitlab.options import check_known
 from vitlab.recipes.choices import Optimization
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage, write_tables
-from vitlab.runs import RunFolder, default_folder
-from vitlab.training.run import Run
+from vitlab.runs.naming import default_folder
+from vitlab.runs.run_folder import RunFolder
+from vitlab.training.ending import Run
 from vitlab.transfer.campaign_folder import CampaignFolder
 from vitlab.transfer.trials import Outcome, Trial, begin
 from vitlab.units import percent

@@ -64,9 +64,7 @@ def measure_pace(session: Session, batches: Iterator[Batch]) -> Pace:
     trainer, state, budget = session.trainer, session.state, session.pacer.budget
     step = seconds_per_step(trainer, state, batches, budget, session.stop)
     begin = time.monotonic()
-    session.predict(session.held_out)
-    if session.probe is not None:
-        session.measured(session.probe)
+    session.observer.measure()
     evaluation = time.monotonic() - begin
     return Pace(step, evaluation, session.recipe.test_every * session.plan.epoch, evaluation)
 

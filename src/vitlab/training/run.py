@@ -2,58 +2,34 @@
 
 import platform
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from vitlab import device as devices
-from vitlab.data.classes import class_lines, most_frequent
 from vitlab.data.loading.cache import cached
 from vitlab.distributed.launch import joined
-from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import World
 from vitlab.errors import RunError
-from vitlab.evaluation.intervals import with_intervals
-from vitlab.evaluation.metrics import figures
-from vitlab.evaluation.predictions import Predictions
-from vitlab.models.cost import cost
 from vitlab.models.model import Model
-from vitlab.optim.schedule import warmup_steps
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.runs import RunFolder, folder_of
+from vitlab.runs.naming import folder_of
+from vitlab.runs.run_folder import RunFolder
 from vitlab.training import rehearsal
-from vitlab.training.leaks import applied, find_leaks
-from vitlab.training.preparation import Task, first_state, prepare
+from vitlab.training.announcing import announce
+from vitlab.training.ending import Run, conclude
+from vitlab.training.observer import Observer
 from vitlab.training.saving.saver import Saver
 from vitlab.training.saving.state import State
 from vitlab.training.session import Session
+from vitlab.training.setup.leaks import applied, find_leaks
+from vitlab.training.setup.preparation import Task, first_state, prepare
 from vitlab.training.step.recompute import recomputed
 from vitlab.training.step.trainer import Trainer
 from vitlab.training.stop import Stop
 from vitlab.training.tracking import OnLine, Tracker
-from vitlab.weights.deltas import delta
 from vitlab.weights.load import load
-from vitlab.weights.save import save
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run.
-
-    Attributes:
-        folder: the run's folder
-        metrics: its figures, the keys of the command's JSON
-        model: the trained model, on the CPU
-        rank: this process's number if torchrun started several; number 0 reports to the user
-    """
-
-    folder: Path
-    metrics: dict[str, Any]
-    model: Model
-    rank: int = 0
 
 
 def train(
@@ -111,7 +87,7 @@ def train(
                     folder.keep_duplicates(leaks)
         with world.agreed():
             _check_visible(folder)
-        done = _conclude(task, _train(task, state, world, on_line), world)
+        done = conclude(task, _train(task, state, world, on_line), world)
         if on_line is not None and world.first:
             on_line({"kind": "result"} | done.metrics)
         return done
@@ -162,17 +138,30 @@ def _train(task: Task, state: State, world: World, on_line: OnLine | None) -> Se
             trainer,
             saver,
             source=cached(splits.train, channels),
-            held_out=cached(splits.validation or splits.test, channels),
-            images=task.images,
+            observer=_observer(task, state, world, device),
             world=world,
             stop=stop,
             tracker=tracker,
-            probe=task.probe,
         )
-        _announce(task, session)
+        announce(task, session)
         rehearsal.rehearse(session)
         session.run()
     return session
+
+
+def _observer(task: Task, state: State, world: World, device: torch.device) -> Observer:
+    """Return what measures the model, on the validation images if there are any."""
+    splits, channels = task.splits, task.config.channels
+    return Observer(
+        state,
+        task.host,
+        world,
+        device,
+        task.recipe.precision,
+        held_out=cached(splits.validation or splits.test, channels),
+        images=task.images,
+        probe=task.probe,
+    )
 
 
 def _tracker(task: Task, state: State, world: World, on_line: OnLine | None) -> Tracker:
@@ -180,89 +169,3 @@ def _tracker(task: Task, state: State, world: World, on_line: OnLine | None) -> 
     if not world.first:
         return Tracker("no", task.folder)
     return Tracker(task.host.track, task.folder, state.step, on_line)
-
-
-def _announce(task: Task, session: Session) -> None:
-    """Tell the user what will be trained, on what, for how long."""
-    config, plan, world, splits = task.config, session.plan, session.world, task.splits
-    price = cost(config)
-    rows, columns = config.size
-    lines = [
-        f"{config.name} for {rows}x{columns}x{config.channels} and {config.classes} classes: "
-        f"{price.params / 1e6:.2f} M parameters, {price.macs / 1e9:.3g} GMACs"
-    ]
-    images = f"{len(splits.train):,} training and {len(splits.test):,} test images"
-    processes = f"{world.size} processes, " if world.size > 1 else ""
-    planned = f"{plan.total:,} steps"
-    if task.recipe.budget and not session.decisions.plan:
-        planned = f"as many steps as fit into {task.recipe.budget}"
-    place = f"{processes}{session.trainer.device}; run folder {task.folder.path}"
-    lines.append(f"{images}; {planned} on {place}")
-    if warmup_steps(plan.epoch, plan.recipe.schedule) >= plan.total:
-        lines.append("the warm-up is as long as the run: the learning rate never reaches its peak")
-    if task.base is not None:
-        free = sum(w.numel() for w in session.state.model.parameters() if w.requires_grad)
-        start = task.recipe.start
-        lines.append(
-            f"starting from {start.weights or 'the given model'} (fingerprint "
-            f"{task.base_fingerprint[:12]}); tune={start.tune} trains {free:,} parameters"
-        )
-    lines += [*class_lines(splits), *splits.notes]
-    if session.state.step:
-        lines.append(f"continuing after step {session.state.step:,}")
-    for line in lines:
-        world.say(line)
-
-
-def _conclude(task: Task, session: Session, world: World) -> Run:
-    """Save the model, test it, write the report, and finish the journal."""
-    model = plain(session.state.evaluated).eval()
-    with world.agreed():
-        if world.first:
-            save(model, task.folder.model)
-            if task.base is not None and task.recipe.start.tune != "all":
-                delta(model, task.base).save(task.folder.delta)
-    predictions = session.predict(task.splits.test, model)
-    metrics: dict[str, Any] = {}
-    with world.agreed():
-        if world.first:
-            metrics = _result(task, session, model, predictions)
-            task.folder.journal.write({"kind": "result"} | metrics)
-            task.folder.journal.sync()
-    return Run(task.folder.path, world.broadcast(metrics), model.cpu(), world.rank)
-
-
-def _result(task: Task, session: Session, model: Model, predictions: Predictions) -> dict[str, Any]:
-    """Return the run's figures, once they are in its report."""
-    from vitlab.report.gather import write_report  # draws with matplotlib, slow to import
-
-    tally, price = session.state.tally, cost(model)
-    metrics = with_intervals(predictions.probabilities, predictions.labels) | {
-        "model": model.config.name,
-        "params": price.params,
-        "macs": price.macs,
-        "images_per_second": tally.means["images_per_second"],
-        "peak_memory": devices.peak_memory(session.trainer.device),
-        "seconds": tally.seconds,
-        "damaged": len(tally.bad),
-    }
-    if (usual := most_frequent(task.splits)) is not None:
-        metrics["majority"] = usual[1]
-    metrics |= _without_leaks(task, predictions)
-    notes = [*task.splits.notes, *(f"skipped: {message}" for message in tally.bad)]
-    metrics |= task.folder.places | {"notes": notes}
-    write_report(task.folder, model, task.splits.test, predictions, metrics, notes)
-    return metrics
-
-
-def _without_leaks(task: Task, predictions: Predictions) -> dict[str, Any]:
-    """Return how many test images were learned from, and the accuracy on all others."""
-    leaks = task.leaks or {}
-    if not leaks.get("test") or leaks["dropped"]:
-        return {}
-    others = np.flatnonzero(~np.isin(predictions.indices, leaks["test"]))
-    result: dict[str, Any] = {"trained_on": len(predictions.indices) - len(others)}
-    if len(others) and not predictions.labels.several:
-        rest = figures(predictions.probabilities[others], predictions.labels.take(others))
-        result["accuracy_without"] = rest["accuracy"]
-    return result

@@ -1,8 +1,8 @@
 """One session of a run: from its start, or its newest checkpoint, to its end or a stop."""
 
 import time
-from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,20 +10,15 @@ from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.loader import choose_workers, training_loader
 from vitlab.data.loading.workers import WorkerDiedError, deaths_explained, deaths_reported_late
 from vitlab.data.sources.protocol import Source
-from vitlab.distributed.parallel import plain
 from vitlab.distributed.shares import counted
 from vitlab.distributed.world import World
-from vitlab.errors import DataError, DivergedError, RunError
-from vitlab.evaluation.metrics import curve_point
-from vitlab.evaluation.predictions import Predictions
-from vitlab.evaluation.probes.watching import Probe
-from vitlab.evaluation.together import predict_together
-from vitlab.models.model import Model
+from vitlab.errors import DivergedError, RunError
 from vitlab.progress import Meter
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.runs import RunFolder
+from vitlab.runs.run_folder import RunFolder
 from vitlab.training.budget import Pacer
+from vitlab.training.observer import Observer
 from vitlab.training.plan import Plan, batches_of, plan_for
 from vitlab.training.saving.saver import Saver
 from vitlab.training.saving.state import State
@@ -46,13 +41,10 @@ class Session:
         trainer: takes the steps
         saver: writes the checkpoints
         source: training images
-        held_out: images that the learning curve is measured on
-        images: number of all images, of which `host.max_bad` may be damaged
+        observer: measures the model
         world: this process among those that share every batch
         stop: whether a stop was asked for
         tracker: gets every line of the journal
-        probe: what else is measured at each evaluation
-        told: messages about the probe's damaged images
     """
 
     recipe: Recipe
@@ -62,13 +54,10 @@ class Session:
     trainer: Trainer
     saver: Saver
     source: Source
-    held_out: Source
-    images: int
+    observer: Observer
     world: World
     stop: Stop
     tracker: Tracker
-    probe: Probe | None = None
-    told: list[str] = field(default_factory=list)
     decisions: Decisions = field(init=False)
     plan: Plan = field(init=False)
     pacer: Pacer = field(init=False)
@@ -108,7 +97,7 @@ class Session:
             closing(self.batches(self.plan.total)) as batches,
         ):
             for batch in batches:
-                self.note_damage(batch.bad)
+                self.observer.note_damage(batch.bad)
                 self.learn(batch)
                 meter.show(self.state.step, self.progress, self.plan.total)
                 self.log()
@@ -144,21 +133,6 @@ class Session:
 
     # The events of a step, in their order
 
-    def note_damage(self, bad: list[tuple[int, str]]) -> None:
-        """Report damaged images, each once, and refuse too many of them."""
-        noted, limit = self.state.tally.bad, self.host.max_bad
-        for _, message in bad:
-            if message not in noted:
-                noted.append(message)
-                self.world.say(f"skipped: {message}")
-            if len(noted) > limit * self.images:
-                raise self.world.shared(
-                    DataError(
-                        f"{len(noted)} of {self.images:,} images are damaged, more than --max-bad "
-                        f"{100 * limit:g}% allows; the last one: {message}"
-                    )
-                )
-
     def learn(self, batch: Batch) -> None:
         """Take a step, and count what is known of it."""
         start, step = time.perf_counter(), self.state.step
@@ -183,31 +157,13 @@ class Session:
         if state.step not in self.plan.evaluations:
             return
         start = time.monotonic()
-        predictions = self.predict(self.held_out)
-        point: dict[str, float] = {}
-        if self.world.first:
-            point = curve_point(predictions.probabilities, predictions.labels)
-        point |= self.watch()
+        point = self.observer.measure()
         self.write({"kind": "test", **self.position, **point})
         if recipe.patience:
             point = self.world.broadcast(point)
             accuracy = point.get("accuracy", point.get("map", 0.0))
             state.best.compare(state.step, accuracy, point["loss"], state.evaluated)
         self.pacer.evaluated(time.monotonic() - start)
-
-    def watch(self) -> dict[str, float]:
-        """Measure the probe, if there is one, and tell the user."""
-        if self.probe is None:
-            return {}
-        accuracy, bad = self.measured(self.probe)
-        for message in bad:
-            if message not in self.told:
-                self.told.append(message)
-                self.world.say(f"skipped by the probe: {message}")
-        self.world.say(
-            f"10-shot accuracy on {self.probe.title} after step {self.state.step:,}: {accuracy:.1%}"
-        )
-        return {"probe": accuracy}
 
     def save_or_stop(self) -> None:
         """Save a checkpoint if one is due or a stop is asked for, and stop; all processes agree."""
@@ -285,48 +241,6 @@ class Session:
                     )
                 )
             self.state.tally.add(figures)
-
-    def predict(self, source: Source, model: Model | None = None) -> Predictions:
-        """Return the predictions of the evaluated weights; damaged images count as in training.
-
-        With several processes, only the first gets the probabilities.
-        """
-        with self.no_worker_dead(), deaths_explained():
-            predictions = predict_together(
-                self.world,
-                model or plain(self.state.evaluated),
-                source,
-                device=self.trainer.device,
-                precision=self.recipe.precision,
-                workers=choose_workers(source, self.host.workers, self.world.local_size),
-            )
-        self.note_damage(list(predictions.bad.items()))
-        return predictions
-
-    def measured(self, probe: Probe) -> tuple[float, list[str]]:
-        """Return the probe's accuracy of the evaluated weights, and messages about its damage."""
-        with self.no_worker_dead():
-            return probe.measure(
-                plain(self.state.evaluated),
-                self.world,
-                device=self.trainer.device,
-                precision=self.recipe.precision,
-                workers=self.host.workers,
-            )
-
-    @contextmanager
-    def no_worker_dead(self) -> Iterator[None]:
-        """End the run if a worker process dies in an evaluation.
-
-        Raises:
-            RunError: one died.
-        """
-        try:
-            yield
-        except WorkerDiedError as error:  # before anything is written down: nothing to save
-            raise RunError(
-                f"{error}; pass --resume to continue from the last checkpoint"
-            ) from error
 
     def save(self) -> None:
         """Save a checkpoint, everything so far being counted and the journal on the disk."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from vitlab.errors import PackageError
 from vitlab.progress import say
-from vitlab.runs import RunFolder
+from vitlab.runs.run_folder import RunFolder
 
 WAITING = 1000  # lines
 PATIENCE = 15.0  # seconds for the last lines when the run ends

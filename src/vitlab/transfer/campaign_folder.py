@@ -2,7 +2,7 @@
 
 campaign.json   what the campaign is, which may not change; what diverged; the result
 report.html     the result as a page
-NAME/           the runs (runs.py)
+NAME/           the runs (runs/run_folder.py)
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 from vitlab.errors import OptionError, RunError
 from vitlab.files import CAMPAIGN_FILE, SWEEP_FOLDER, is_empty, write_text
 from vitlab.recipes.recipe import Recipe
-from vitlab.runs import RunFolder
+from vitlab.runs.run_folder import RunFolder
 
 
 class CampaignFolder:

@@ -6,7 +6,8 @@ from typing import Any
 from vitlab.models.model import Model
 from vitlab.recipes.named import recipe as named
 from vitlab.recipes.recipe import Host
-from vitlab.training.run import Run, train
+from vitlab.training.ending import Run
+from vitlab.training.run import train
 from vitlab.tuning.free import Tune
 
 

@@ -17,7 +17,7 @@ from vitlab.evaluation.rows import Layout, table_to
 from vitlab.models.model import Model
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage, write_tables
-from vitlab.runs import default_folder
+from vitlab.runs.naming import default_folder
 from vitlab.transfer.campaign_folder import CampaignFolder
 from vitlab.transfer.trials import Campaign, Outcome, Trial, begin
 from vitlab.units import percent

@@ -10,8 +10,9 @@ from vitlab.errors import DivergedError, OptionError, RunError
 from vitlab.models.model import Model
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage, write_tables
-from vitlab.runs import RunFolder, folder_of
-from vitlab.training.run import Run
+from vitlab.runs.naming import folder_of
+from vitlab.runs.run_folder import RunFolder
+from vitlab.training.ending import Run
 from vitlab.transfer.campaign_folder import sweep_of
 from vitlab.transfer.grids import SHARE, default_grid, grid_of, paper_data
 from vitlab.transfer.trials import Campaign, Outcome, Trial, begin

@@ -9,8 +9,9 @@ from vitlab.errors import DivergedError, UserError
 from vitlab.models.model import Model
 from vitlab.progress import say
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.runs import RunFolder
-from vitlab.training.run import Run, train
+from vitlab.runs.run_folder import RunFolder
+from vitlab.training.ending import Run
+from vitlab.training.run import train
 from vitlab.transfer.campaign_folder import CampaignFolder
 
 

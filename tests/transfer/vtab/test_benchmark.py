@@ -12,7 +12,7 @@ from conftest import call
 from data.vtab.fakes import listed
 from vitlab.data.vtab.tasks import BY_NAME, GROUPS, TASKS
 from vitlab.errors import DataError, DivergedError, OptionError, RunError
-from vitlab.runs import RunFolder
+from vitlab.runs.run_folder import RunFolder
 from vitlab.transfer.vtab import benchmark
 from vitlab.transfer.vtab.benchmark import best_rate, recipe_of, vtab
 from vitlab.transfer.vtab.scores import PAPER, paper_rows, remark, summary, table

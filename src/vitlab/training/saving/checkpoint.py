@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vitlab.errors import RunError
 from vitlab.files import sha256, staged_folder
-from vitlab.runs import RENAMED
+from vitlab.runs.recipe_file import RENAMED
 
 TENSORS, STATE, MANIFEST = "state.safetensors", "state.json", "manifest.json"
 SHARDS = "shards.json"  # of a checkpoint that several processes wrote (sharded_checkpoints.py)

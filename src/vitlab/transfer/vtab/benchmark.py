@@ -22,7 +22,7 @@ from vitlab.progress import say
 from vitlab.recipes.named import recipe as named
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import write_tables
-from vitlab.runs import default_folder
+from vitlab.runs.naming import default_folder
 from vitlab.training.run import train
 from vitlab.transfer.vtab.scores import page, summary
 from vitlab.transfer.vtab.setting import GRID, STEPS, WARMUP, Setting

@@ -36,9 +36,10 @@ from vitlab.errors import OptionError, RunError
 from vitlab.files import CAMPAIGN_FILE, MODEL_FOLDER, SWEEP_FOLDER, explained, is_empty, write_text
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host, Recipe
+from vitlab.runs.journal import Journal
+from vitlab.runs.recipe_file import renamed
+from vitlab.runs.versions import versions
 
-# old name -> new name, of tables and fields in run.toml and of keys in checkpoints
-RENAMED = {"optimiser": "optimizer", "tally": "sums"}
 
 
 DUPLICATES = "duplicates.json"
@@ -112,7 +113,7 @@ class RunFolder:
         """
         if self._tables is None:
             try:
-                self._tables = _renamed(tomllib.loads(self._file.read_text(encoding="utf-8")))
+                self._tables = renamed(tomllib.loads(self._file.read_text(encoding="utf-8")))
             except (OSError, ValueError) as error:
                 raise self._damaged(error) from error
         return self._tables
@@ -232,117 +233,3 @@ class RunFolder:
         return RunError(
             f"{self._file} is damaged or from another version ({error}): choose another --out"
         )
-
-
-class Journal:
-    """`metrics.jsonl`: one JSON object per line.
-
-    Lines are appended; resuming cuts the file back to the checkpoint. A line that a killed process
-    did not finish is skipped.
-
-    Args:
-        file: its place
-        silent: write nothing, as every process but the first does
-    """
-
-    def __init__(self, file: Path, silent: bool = False) -> None:
-        self.file, self.silent = file, silent
-
-    def cut(self, size: int) -> None:
-        """Drop everything after the first `size` bytes: those steps will be taken again."""
-        if not self.silent:
-            with explained(self.file), self.file.open("ab") as stream:
-                stream.truncate(size)
-
-    def write(self, line: dict[str, Any]) -> None:
-        """Append a line; numbers that are not finite become null."""
-        if self.silent:
-            return
-        finite = {
-            key: None if isinstance(value, float) and not math.isfinite(value) else value
-            for key, value in line.items()
-        }
-        with explained(self.file), self.file.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(finite) + "\n")
-
-    def sync(self) -> int:
-        """Wait until all lines are on the disk; return the file's size in bytes."""
-        if self.silent:
-            return 0
-        with explained(self.file), self.file.open("ab") as stream:
-            os.fsync(stream.fileno())
-            return stream.tell()
-
-    def read(self) -> list[dict[str, Any]]:
-        """Return all complete lines."""
-        try:
-            lines = self.file.read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            return []
-        return [json.loads(line) for line in lines if line.endswith("}")]
-
-
-def recipe_in(place: str | Path) -> Recipe | None:
-    """Return the recipe in a run's folder, or in its `run.toml` or a copy of it; None elsewhere.
-
-    The classes and channels of that run's data are left out, so that it goes with other data.
-
-    Raises:
-        RunError: the file is damaged, or has fields that this version does not know.
-    """
-    path = Path(place)
-    file = path / "run.toml" if path.is_dir() else path
-    if path.suffix != ".toml" and not (path.is_dir() and file.is_file()):
-        return None
-    try:
-        recipe = Recipe.from_tables(_renamed(tomllib.loads(file.read_text(encoding="utf-8"))))
-    except (OSError, ValueError, TypeError) as error:
-        raise RunError(f"{file} cannot be read as a recipe: {error}") from error
-    chosen = {k: v for k, v in recipe.model.chosen().items() if k not in ("classes", "channels")}
-    return replace(recipe, model=type(recipe.model)(model=recipe.model.model, **chosen))
-
-
-def folder_of(recipe: Recipe) -> Path:
-    """Return where a run is if no folder is given: data, recipe and seed in `runs/`."""
-    return default_folder(recipe.data.data, recipe.recipe, recipe.seed)
-
-
-def default_folder(*words: object) -> Path:
-    """Return `runs/` and a name made of words, such as data, recipe and seed.
-
-    A word that is a path counts by its last part.
-    """
-    parts = [re.sub(r"[^\w.-]+", "-", Path(str(word)).name) or "data" for word in words]
-    return Path("runs") / "-".join(parts)
-
-
-def _renamed(value: Any) -> Any:
-    """Return tables with the names that are in use today."""
-    if not isinstance(value, dict):
-        return value
-    return {RENAMED.get(key, key): _renamed(each) for key, each in value.items()}
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of everything whose arithmetic decides the result, and our revision."""
-    packages = {name: version(name) for name in ("vitlab", "torch", "numpy", "pillow")}
-    revision = _revision()
-    return (
-        packages | {"python": platform.python_version()} | ({"git": revision} if revision else {})
-    )
-
-
-def _revision() -> str:
-    """Return the git revision of our source tree, or nothing outside one; `+` marks changes."""
-    here = Path(__file__).parent
-
-    def git(*words: str) -> str:
-        done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    try:
-        tracked = git("ls-files", Path(__file__).name)
-        changed = "+" if git("status", "--porcelain", "--untracked-files=no") else ""
-        return git("rev-parse", "HEAD") + changed if tracked else ""
-    except (OSError, subprocess.CalledProcessError):
-        return ""

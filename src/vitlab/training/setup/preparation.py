@@ -24,11 +24,11 @@ from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.table import OPTIMIZERS
 from vitlab.recipes.model_part import part_of
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.runs import RunFolder
+from vitlab.runs.run_folder import RunFolder
 from vitlab.training import tracking
 from vitlab.training.saving.state import State
-from vitlab.training.settling import check_native, check_same, settled
-from vitlab.training.starting import config_from, made_from, starting_model
+from vitlab.training.setup.settling import check_native, check_same, settled
+from vitlab.training.setup.starting import config_from, made_from, starting_model
 from vitlab.tuning.begin import begin_tuning
 from vitlab.weights.identity import fingerprint as fingerprint_of
 
@@ -48,7 +48,7 @@ class Task:
         base: the model that the run starts from, which stays as it is; None for random weights
         base_fingerprint: of that model; empty for random weights
         probe: what else is measured at each evaluation
-        leaks: what was found of test images among the training images (training/leaks.py)
+        leaks: what was found of test images among the training images (training/setup/leaks.py)
     """
 
     recipe: Recipe

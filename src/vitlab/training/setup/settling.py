@@ -8,7 +8,7 @@ from vitlab.errors import OptionError, RunError
 from vitlab.models.config import ModelConfig
 from vitlab.objectives.balance import decided
 from vitlab.recipes.recipe import Recipe
-from vitlab.runs import RunFolder
+from vitlab.runs.run_folder import RunFolder
 
 
 def settled(recipe: Recipe, splits: Splits, before: Recipe | None) -> tuple[Recipe, Splits]:

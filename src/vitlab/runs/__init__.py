@@ -1,0 +1,1 @@
+"""Runs on the disk: the only code that knows their files and their formats."""

@@ -1,0 +1,39 @@
+"""`run.toml` as a recipe for other runs."""
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vitlab.errors import RunError
+from vitlab.recipes.recipe import Recipe
+
+# old name -> new name, of tables and fields in run.toml and of keys in checkpoints
+RENAMED = {"optimiser": "optimizer", "tally": "sums"}
+
+
+def recipe_in(place: str | Path) -> Recipe | None:
+    """Return the recipe in a run's folder, or in its `run.toml` or a copy of it; None elsewhere.
+
+    The classes and channels of that run's data are left out, so that it goes with other data.
+
+    Raises:
+        RunError: the file is damaged, or has fields that this version does not know.
+    """
+    path = Path(place)
+    file = path / "run.toml" if path.is_dir() else path
+    if path.suffix != ".toml" and not (path.is_dir() and file.is_file()):
+        return None
+    try:
+        recipe = Recipe.from_tables(renamed(tomllib.loads(file.read_text(encoding="utf-8"))))
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(f"{file} cannot be read as a recipe: {error}") from error
+    chosen = {k: v for k, v in recipe.model.chosen().items() if k not in ("classes", "channels")}
+    return replace(recipe, model=type(recipe.model)(model=recipe.model.model, **chosen))
+
+
+def renamed(value: Any) -> Any:
+    """Return tables with the names that are in use today."""
+    if not isinstance(value, dict):
+        return value
+    return {RENAMED.get(key, key): renamed(each) for key, each in value.items()}

@@ -1,0 +1,31 @@
+"""The versions of what decides the results of a run."""
+
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of everything whose arithmetic decides the result, and our revision."""
+    packages = {name: version(name) for name in ("vitlab", "torch", "numpy", "pillow")}
+    revision = _revision()
+    return (
+        packages | {"python": platform.python_version()} | ({"git": revision} if revision else {})
+    )
+
+
+def _revision() -> str:
+    """Return the git revision of our source tree, or nothing outside one; `+` marks changes."""
+    here = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        tracked = git("ls-files", Path(__file__).name)
+        changed = "+" if git("status", "--porcelain", "--untracked-files=no") else ""
+        return git("rev-parse", "HEAD") + changed if tracked else ""
+    except (OSError, subprocess.CalledProcessError):
+        return ""

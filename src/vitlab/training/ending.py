@@ -1,0 +1,92 @@
+"""The end of a run: its model, its test, its report."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitlab import device as devices
+from vitlab.data.classes import most_frequent
+from vitlab.distributed.parallel import plain
+from vitlab.distributed.world import World
+from vitlab.evaluation.intervals import with_intervals
+from vitlab.evaluation.metrics import figures
+from vitlab.evaluation.predictions import Predictions
+from vitlab.models.cost import cost
+from vitlab.models.model import Model
+from vitlab.training.session import Session
+from vitlab.training.setup.preparation import Task
+from vitlab.weights.deltas import delta
+from vitlab.weights.save import save
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+        folder: the run's folder
+        metrics: its figures, the keys of the command's JSON
+        model: the trained model, on the CPU
+        rank: this process's number if torchrun started several; number 0 reports to the user
+    """
+
+    folder: Path
+    metrics: dict[str, Any]
+    model: Model
+    rank: int = 0
+
+
+def conclude(task: Task, session: Session, world: World) -> Run:
+    """Save the model, test it, write the report, and finish the journal."""
+    model = plain(session.state.evaluated).eval()
+    with world.agreed():
+        if world.first:
+            save(model, task.folder.model)
+            if task.base is not None and task.recipe.start.tune != "all":
+                delta(model, task.base).save(task.folder.delta)
+    predictions = session.observer.predict(task.splits.test, model)
+    metrics: dict[str, Any] = {}
+    with world.agreed():
+        if world.first:
+            metrics = _result(task, session, model, predictions)
+            task.folder.journal.write({"kind": "result"} | metrics)
+            task.folder.journal.sync()
+    return Run(task.folder.path, world.broadcast(metrics), model.cpu(), world.rank)
+
+
+def _result(task: Task, session: Session, model: Model, predictions: Predictions) -> dict[str, Any]:
+    """Return the run's figures, once they are in its report."""
+    from vitlab.report.gather import write_report  # draws with matplotlib, slow to import
+
+    tally, price = session.state.tally, cost(model)
+    metrics = with_intervals(predictions.probabilities, predictions.labels) | {
+        "model": model.config.name,
+        "params": price.params,
+        "macs": price.macs,
+        "images_per_second": tally.means["images_per_second"],
+        "peak_memory": devices.peak_memory(session.trainer.device),
+        "seconds": tally.seconds,
+        "damaged": len(tally.bad),
+    }
+    if (usual := most_frequent(task.splits)) is not None:
+        metrics["majority"] = usual[1]
+    metrics |= _without_leaks(task, predictions)
+    notes = [*task.splits.notes, *(f"skipped: {message}" for message in tally.bad)]
+    metrics |= task.folder.places | {"notes": notes}
+    write_report(task.folder, model, task.splits.test, predictions, metrics, notes)
+    return metrics
+
+
+def _without_leaks(task: Task, predictions: Predictions) -> dict[str, Any]:
+    """Return how many test images were learned from, and the accuracy on all others."""
+    leaks = task.leaks or {}
+    if not leaks.get("test") or leaks["dropped"]:
+        return {}
+    others = np.flatnonzero(~np.isin(predictions.indices, leaks["test"]))
+    result: dict[str, Any] = {"trained_on": len(predictions.indices) - len(others)}
+    if len(others) and not predictions.labels.several:
+        rest = figures(predictions.probabilities[others], predictions.labels.take(others))
+        result["accuracy_without"] = rest["accuracy"]
+    return result

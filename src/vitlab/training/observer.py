@@ -1,0 +1,126 @@
+"""What is measured of a model while it is trained, and after it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from vitlab.data.loading.loader import choose_workers
+from vitlab.data.loading.workers import WorkerDiedError, deaths_explained
+from vitlab.data.sources.protocol import Source
+from vitlab.distributed.parallel import plain
+from vitlab.distributed.world import World
+from vitlab.errors import DataError, RunError
+from vitlab.evaluation.metrics import curve_point
+from vitlab.evaluation.predictions import Predictions
+from vitlab.evaluation.probes.watching import Probe
+from vitlab.evaluation.together import predict_together
+from vitlab.models.model import Model
+from vitlab.recipes.recipe import Host
+from vitlab.training.saving.state import State
+
+
+@dataclass
+class Observer:
+    """Measures the evaluated weights of a run, and counts the images that are damaged.
+
+    Attributes:
+        state: where the run stands
+        host: where and how
+        world: this process among those that share every batch
+        device: where to compute
+        precision: fp32, bf16 or bf16-pure, as in training
+        held_out: images that the learning curve is measured on
+        images: number of all images, of which `host.max_bad` may be damaged
+        probe: what else is measured at each evaluation
+        told: messages about the probe's damaged images
+    """
+
+    state: State
+    host: Host
+    world: World
+    device: torch.device
+    precision: str
+    held_out: Source
+    images: int
+    probe: Probe | None = None
+    told: list[str] = field(default_factory=list)
+
+    def measure(self) -> dict[str, float]:
+        """Return the figures of a point of the learning curve; the first process has them all."""
+        predictions = self.predict(self.held_out)
+        point: dict[str, float] = {}
+        if self.world.first:
+            point = curve_point(predictions.probabilities, predictions.labels)
+        return point | self._probed()
+
+    def predict(self, source: Source, model: Model | None = None) -> Predictions:
+        """Return the predictions of the evaluated weights; damaged images count as in training.
+
+        With several processes, only the first gets the probabilities.
+        """
+        with _no_worker_dead(), deaths_explained():
+            predictions = predict_together(
+                self.world,
+                model or plain(self.state.evaluated),
+                source,
+                device=self.device,
+                precision=self.precision,
+                workers=choose_workers(source, self.host.workers, self.world.local_size),
+            )
+        self.note_damage(list(predictions.bad.items()))
+        return predictions
+
+    def note_damage(self, bad: list[tuple[int, str]]) -> None:
+        """Report damaged images, each once, and refuse too many of them.
+
+        Raises:
+            DataError: there are more than `host.max_bad` allows.
+        """
+        noted, limit = self.state.tally.bad, self.host.max_bad
+        for _, message in bad:
+            if message not in noted:
+                noted.append(message)
+                self.world.say(f"skipped: {message}")
+            if len(noted) > limit * self.images:
+                raise self.world.shared(
+                    DataError(
+                        f"{len(noted)} of {self.images:,} images are damaged, more than --max-bad "
+                        f"{100 * limit:g}% allows; the last one: {message}"
+                    )
+                )
+
+    def _probed(self) -> dict[str, float]:
+        """Measure the probe, if there is one, and tell the user."""
+        if self.probe is None:
+            return {}
+        with _no_worker_dead():
+            accuracy, bad = self.probe.measure(
+                plain(self.state.evaluated),
+                self.world,
+                device=self.device,
+                precision=self.precision,
+                workers=self.host.workers,
+            )
+        for message in bad:
+            if message not in self.told:
+                self.told.append(message)
+                self.world.say(f"skipped by the probe: {message}")
+        self.world.say(
+            f"10-shot accuracy on {self.probe.title} after step {self.state.step:,}: {accuracy:.1%}"
+        )
+        return {"probe": accuracy}
+
+
+@contextmanager
+def _no_worker_dead() -> Iterator[None]:
+    """End the run if a worker process dies in an evaluation.
+
+    Raises:
+        RunError: one died.
+    """
+    try:
+        yield
+    except WorkerDiedError as error:  # before anything is written down: nothing to save
+        raise RunError(f"{error}; pass --resume to continue from the last checkpoint") from error

@@ -1,9 +1,11 @@
 """Files and folders that are either complete or not there (fsync, then rename)."""
 
+import errno
 import hashlib
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,6 +99,36 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def check_regular(file: Path, limit: int | None = None) -> int:
+    """Return the size of a file that is to be read: a regular one, of at most `limit` bytes.
+
+    A pipe would be waited for, and a device may never end.
+
+    Raises:
+        OSError: it is missing, something else or larger; `strerror` says which.
+    """
+    state = file.stat()
+    if stat.S_ISDIR(state.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "a folder, not a file", str(file))
+    if not stat.S_ISREG(state.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(file))
+    if limit is not None and state.st_size > limit:
+        reason = f"{state.st_size:,} bytes exceed the limit of {limit:,}"
+        raise OSError(errno.EFBIG, reason, str(file))
+    return state.st_size
+
+
+def read_bytes(file: Path, limit: int) -> bytes:
+    """Return the content of a regular file of at most `limit` bytes.
+
+    Raises:
+        OSError: it cannot be read; `strerror` says why.
+    """
+    size = check_regular(file, limit)
+    with file.open("rb") as stream:
+        return stream.read(size)
 
 
 def sha256(file: Path) -> str:

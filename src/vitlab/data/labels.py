@@ -1,6 +1,6 @@
 """Labels of images: one class per image, or several; and what depends on which it is."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -14,6 +14,7 @@ Label = str | tuple[str, ...] | list[str]
 """The label of one image as data spells it: one class, or any number of them."""
 
 Indices = Sequence[int] | NDArray[np.int64]
+LONGEST = 1000  # characters of a label
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,9 +211,10 @@ def index_labels(
         names: the names that whole numbers among the labels index, if the data has them
 
     Raises:
-        DataError: a label that is not among `names`, or not among the classes.
+        DataError: a label that is too long, not among `names`, or not among the classes.
     """
     sets = [[label] if isinstance(label, str) else list(label) for label in raw]
+    check_length({label for own in sets for label in own}, title)
     if names is not None:
         spelled = {label: _name(label, names, title) for own in sets for label in own}
         sets = [[spelled[label] for label in own] for own in sets]
@@ -226,6 +228,19 @@ def index_labels(
     for row, own in enumerate(sets):
         table[row, [place[label] for label in own]] = 1
     return MultiLabels(table), order
+
+
+def check_length(found: Iterable[str], title: str) -> None:
+    """Refuse labels that cannot be names of classes.
+
+    Raises:
+        DataError: the first that is too long.
+    """
+    if long := next((label for label in found if len(label) > LONGEST), ""):
+        raise DataError(
+            f"{title} contains a label of {len(long):,} characters, {long[:20]!r}…; at most "
+            f"{LONGEST:,} are allowed"
+        )
 
 
 def check_classes(found: set[str] | list[str], known: Sequence[str], title: str) -> None:

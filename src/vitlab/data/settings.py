@@ -29,7 +29,12 @@ class Columns(Options):
     )
     label_separator: str = option("", "what stands between several labels in one cell, such as '|'")
     images: str = option(
-        "", "folder that the paths in a list are relative to (default: that of the list)"
+        "",
+        "folder of the images that a list, or a Parquet file, names (default: that of the list)",
+    )
+    allow_outside: bool = option(
+        False,
+        "read images that a list or a Parquet file names outside of that folder: of data you trust",
     )
 
 

@@ -13,11 +13,12 @@ from PIL.ImageFile import ImageFile
 from torch import Tensor
 
 from vitlab.data.decode.colors import recolor
-from vitlab.data.decode.headers import MAX_PIXELS
+from vitlab.data.decode.headers import MAX_BYTES, MAX_PIXELS
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
 from vitlab.data.decode.stored import EncodedImage, PixelImage, StoredImage
 from vitlab.data.labels import Labels
 from vitlab.errors import DataError, ImageError
+from vitlab.files import read_bytes
 
 Picture = str | Path | bytes | Image.Image | NDArray[np.uint8] | Tensor
 """A file, its bytes, an image of Pillow, an array (rows, columns, channels) or a tensor (channels,
@@ -137,7 +138,7 @@ def several(pictures: Picture | Iterable[Picture]) -> list[Picture]:
 
 def _read(file: Path, name: str) -> bytes:
     try:
-        return file.read_bytes()
+        return read_bytes(file, MAX_BYTES)
     except OSError as error:
         raise ImageError(f"{name}: {(error.strerror or str(error)).lower()}") from None
 

@@ -8,12 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from vitlab.data.decode.headers import SUFFIXES
+from vitlab.data.decode.headers import MAX_BYTES, SUFFIXES
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.labels import Labels, SingleLabels, check_classes
 from vitlab.data.sources.filenames import Names
 from vitlab.data.sources.splits import NAMES, Request, Splits, hold_out, join
 from vitlab.errors import DataError, ImageError
+from vitlab.files import read_bytes
 
 # Endings of what usually lies beside images.
 BESIDE = frozenset({".txt", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".md", ".html", ".yaml",
@@ -38,11 +39,11 @@ class Files:
         """Read one file.
 
         Raises:
-            ImageError: it cannot be read.
+            ImageError: it cannot be read, or is too large.
         """
         name = self.name(index)
         try:
-            return EncodedImage((self.root / self.paths[index]).read_bytes(), name)
+            return EncodedImage(read_bytes(self.root / self.paths[index], MAX_BYTES), name)
         except OSError as error:
             raise ImageError(f"{name}: {(error.strerror or str(error)).lower()}") from None
 

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from vitlab.data.labels import check_classes
 from vitlab.data.settings import Columns
 from vitlab.data.sources.arrays import open_digits
-from vitlab.data.sources.arrow import open_hub, open_parquet
 from vitlab.data.sources.folders import open_folder
 from vitlab.data.sources.listed.lists import open_list
 from vitlab.data.sources.protocol import counts
 from vitlab.data.sources.splits import Request, Splits
+from vitlab.data.sources.tables.table_files import open_hub, open_parquet
 from vitlab.data.sources.tar_shards import open_shards
 from vitlab.data.vtab.layouts import open_vtab
 from vitlab.errors import DataError

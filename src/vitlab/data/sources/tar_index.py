@@ -18,7 +18,7 @@ from vitlab.data.sources.listed.lists import label_of
 from vitlab.data.sources.remote import filesystem, is_url, reason
 from vitlab.data.sources.tar import DamagedError, Read, members
 from vitlab.errors import DataError, UserError
-from vitlab.files import write_text
+from vitlab.files import check_regular, write_text
 
 LABELS = ("cls", "json", "txt")  # the first of these that exists has the label
 _MAX_LABEL = 2**20  # bytes
@@ -119,6 +119,7 @@ def _opened(place: str) -> Iterator[tuple[Read, int, str]]:
 
             yield read, size, f"{place} {size} {system.ukey(path)}"
         return
+    check_regular(Path(place))
     with Path(place).open("rb", buffering=0) as file:
         state = os.fstat(file.fileno())
         stamp = f"{Path(place).resolve()} {state.st_size} {state.st_mtime_ns}"

@@ -24,6 +24,7 @@ from vitlab.data.sources.remote import expand, filesystem, is_url, read_part, re
 from vitlab.data.sources.splits import Request, Splits, by_split, join
 from vitlab.data.sources.tar_index import index_shard
 from vitlab.errors import DataError, ImageError
+from vitlab.files import read_bytes
 
 CLASSES = "classes.txt"  # beside the shards: the classes by number, one name per line
 
@@ -125,7 +126,7 @@ def _class_names(place: str) -> list[str] | None:
             system, path = filesystem(beside)
             text = bytes(system.cat_file(path)).decode("utf-8")
         else:
-            text = Path(beside).read_text(encoding="utf-8")
+            text = read_bytes(Path(beside), MAX_BYTES).decode("utf-8")
     except UnicodeDecodeError:
         raise DataError(f"{beside} is not UTF-8 text") from None
     except Exception:  # it is optional

@@ -25,19 +25,23 @@ import numpy as np
 
 from vitlab.data.composed import Altered, Joined, Relabeled
 from vitlab.data.labels import SingleLabels
-from vitlab.data.sources import arrow
 from vitlab.data.sources.filenames import Names
 from vitlab.data.sources.folders import Files, class_folders
+from vitlab.data.sources.inside import Inside
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.splits import NAMES, Request, Splits
+from vitlab.data.sources.tables.arrow import unlabeled
+from vitlab.data.sources.tables.table_files import SAVED, load_tables, places
 from vitlab.data.vtab.adapters import brightened
 from vitlab.data.vtab.tasks import BY_NAME, TASKS, VtabTask
 from vitlab.errors import DataError
+from vitlab.files import read_bytes
 from vitlab.options import nearest
 
 WHOLE, SEARCH = "vtab:", "vtab-search:"
 SOURCES = "sources.toml"
 TRAIN, VALIDATION = 800, 200  # images
+LARGEST = 2**26  # bytes of a list
 LISTS = {"train": "train800.txt", "validation": "val200.txt", "test": "test.txt"}
 
 Parts = tuple[Source, Source, Source]
@@ -128,18 +132,21 @@ def _lists(folder: Path, task: VtabTask) -> Parts:
 def _list(file: Path, task: VtabTask) -> Source:
     """Return the images that a list of `path label` names."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = read_bytes(file, LARGEST).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {file}: {error}") from None
     paths, labels = [], []
     for number, line in enumerate(filter(str.strip, lines), 1):
         path, _, label = line.strip().rpartition(" ")
-        if not path or not label.isdecimal() or int(label) >= task.classes:
+        if not path or not re.fullmatch("[0-9]{1,9}", label) or int(label) >= task.classes:
             raise DataError(
                 f"{file} line {number}: {line.strip()[:80]!r} is not a path and a class from 0 to "
                 f"{task.classes - 1}"
             )
-        paths.append(path.strip())
+        path = path.strip()
+        if Path(path).is_absolute() or ".." in Path(path).parts:
+            raise DataError(f"{file} line {number} names {path[:80]!r}, outside of its folder")
+        paths.append(path)
         labels.append(int(label))
     if missing := [path for path in paths if not (file.parent / path).is_file()]:
         raise DataError(
@@ -151,7 +158,7 @@ def _list(file: Path, task: VtabTask) -> Source:
 
 
 def _has_class_folders(folder: Path) -> bool:
-    return (folder / "train").is_dir() and not (folder / arrow.SAVED).is_file()
+    return (folder / "train").is_dir() and not (folder / SAVED).is_file()
 
 
 def _class_folders(folder: Path, task: VtabTask) -> Parts:
@@ -183,7 +190,7 @@ def _by_value(name: str) -> tuple[int, str]:
 
 def _tables(place: Path | str, task: VtabTask) -> Parts:
     """Return the images of tables: as they are if they have 800 and 200 rows, else cut out."""
-    tables = arrow.load_tables(str(place))
+    tables = load_tables(str(place))
     rows = {split: _named(tables, split) for split in NAMES}
     counts = [len(each) if each is not None else 0 for each in rows.values()]
     if counts[:2] == [TRAIN, VALIDATION]:
@@ -218,7 +225,7 @@ def _part(part: str, rows: dict[str, Any], task: VtabTask, place: str) -> Source
     if not SingleLabels(labels).fit(task.classes):
         wrong = labels[(labels < 0) | (labels >= task.classes)][0]
         raise DataError(f"{place}: class {wrong} is outside 0 to {task.classes - 1}")
-    images = arrow.unlabeled(table, f"{place} {part}", _numbered(task))
+    images = unlabeled(table, f"{place} {part}", Inside(places(place)), _numbered(task))
     return Relabeled(images, SingleLabels(labels), images.classes)
 
 

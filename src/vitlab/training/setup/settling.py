@@ -64,7 +64,7 @@ def check_same(folder: RunFolder, recipe: Recipe, mark: str, origin: str = "") -
     for part in old:
         for key in old[part] | new[part]:
             before, now = old[part].get(key), new[part].get(key)
-            if before != now:
+            if before != now and key != "allow_outside":  # a permission, not a choice
                 raise RunError(
                     f"{folder.path} was started with {key}={before}, not {now}: leave the option "
                     "out, or choose another --out"

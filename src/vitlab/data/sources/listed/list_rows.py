@@ -7,9 +7,12 @@ from pathlib import Path
 
 from vitlab.data.settings import Columns
 from vitlab.data.sources.listed.columns import Row, candidates
+from vitlab.data.sources.remote import reason
 from vitlab.errors import DataError
+from vitlab.files import read_bytes
 
 DELIMITERS = ",;\t"
+LARGEST = 2**30  # bytes of a list: more than ten million lines
 
 
 def read_rows(file: Path, known: Columns) -> tuple[list[str], list[tuple[int, Row]]]:
@@ -19,14 +22,15 @@ def read_rows(file: Path, known: Columns) -> tuple[list[str], list[tuple[int, Ro
         DataError: the file, or a line of it, cannot be read.
     """
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        text = read_bytes(file, LARGEST).decode("utf-8-sig")
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
         if file.suffix.lower() == ".jsonl":
             rows = list(_jsonl(text, file))
             names = list(dict.fromkeys(name for _, row in rows for name in row))
         else:
             names, rows = _csv(text, file, known)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"cannot read {file}: {error}") from None
+        raise DataError(f"cannot read {file}: {reason(error)}") from None
     if not rows:
         raise DataError(f"{file} lists no images")
     return names, rows
@@ -67,6 +71,8 @@ def _jsonl(text: str, file: Path) -> Iterator[tuple[int, Row]]:
             row = json.loads(line)
         except (json.JSONDecodeError, RecursionError):
             row = None
+        except ValueError:  # Python converts no more digits than 4,300
+            raise DataError(f"{file} line {number} has a number of too many digits") from None
         if not isinstance(row, dict):
             raise DataError(f'{file} line {number} is not a JSON object like {{"path": …}}')
         yield number, row

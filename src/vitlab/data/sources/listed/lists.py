@@ -18,6 +18,7 @@ from vitlab.data.labels import Label, index_labels
 from vitlab.data.settings import Columns
 from vitlab.data.sources.filenames import Names
 from vitlab.data.sources.folders import Files
+from vitlab.data.sources.inside import Inside
 from vitlab.data.sources.listed.columns import (
     Found,
     Places,
@@ -33,6 +34,7 @@ SUFFIXES = {".csv", ".tsv", ".jsonl"}
 METADATA = ("metadata.csv", "metadata.jsonl")  # in a folder of images, as Hugging Face has it
 HEAD = 65_536  # bytes of a first line
 SEPARATOR = "|"
+SHOWN = 200  # characters of a path in a message
 PLAIN = ("path", "file_name", "label", "labels")  # columns whose names say what they hold
 
 
@@ -82,7 +84,7 @@ def _list_file(path: Path) -> Path | None:
 
 def _names_files(file: Path) -> bool:
     """Whether a file is a list in the form of Hugging Face, not notes on something else."""
-    if not file.is_file():
+    if not file.is_file():  # nor a pipe, which would be waited for
         return False
     with file.open("rb") as stream:
         return b"file_name" in stream.readline(HEAD)
@@ -106,7 +108,7 @@ def read_entries(
     """Return the entries of a list, after checking that every file in it exists, and notes.
 
     Raises:
-        DataError: rows without path or label, or missing files.
+        DataError: rows without path or label, missing files, or files elsewhere.
     """
     labels = _label_reader([row for _, row in rows], found, known)
     folds = _folds([row for _, row in rows], found)
@@ -120,17 +122,36 @@ def read_entries(
             split = "test" if str(row.get(found.fold)) == folds[0] else "train"
         entries.append(Entry(f"{path}{found.places.ending}", labels(row, where), split))
     _check_files(entries, found.places, file)
+    check_inside(entries, found.places, file, known)
     return entries, _notes(found, file, folds)
 
 
 def _check_files(entries: Sequence[Entry], places: Places, file: Path) -> None:
     missing = [entry.path for entry in entries if not places.has(entry.path, whole=True)]
     if missing:
-        first = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+        first = ", ".join(path[:SHOWN] for path in missing[:3]) + (
+            ", …" if len(missing) > 3 else ""
+        )
         raise DataError(
             f"{len(missing):,} of the {len(entries):,} files listed in {file} do not exist: "
             f"{first} (paths are relative to {places.root}; --images names another folder)"
         )
+
+
+def check_inside(entries: Sequence[Entry], places: Places, file: Path, known: Columns) -> None:
+    """Refuse files outside of the folder of the images, which other people's lists may name.
+
+    Raises:
+        DataError: the first such file, links followed.
+    """
+    root = Path(known.images).expanduser() if known.images else file.parent
+    inside = Inside((root,), known.allow_outside)
+    for entry in entries:
+        if not inside.holds(places.root / entry.path):
+            raise DataError(
+                f"{file} names {entry.path[:SHOWN]}, which is outside of {root}: name the folder "
+                "of the images with --images, or pass --allow-outside if you trust the list"
+            )
 
 
 def _folds(rows: Sequence[Row], found: Found) -> list[str]:

@@ -1,0 +1,1 @@
+"""Tables of images: Parquet files, and data sets of the Hugging Face Hub."""

@@ -1,0 +1,178 @@
+"""Opening Parquet files, and data sets of the Hugging Face Hub."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vitlab.data.sources.inside import Inside
+from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.remote import expand, is_url, reason
+from vitlab.data.sources.splits import NAMES, Request, Splits, by_split, join
+from vitlab.data.sources.tables.arrow import Table, quietly, table
+from vitlab.errors import DataError
+from vitlab.files import check_regular
+from vitlab.units import storage
+
+SAVED = "dataset_dict.json"  # in what `DatasetDict.save_to_disk` writes
+
+
+def open_parquet(request: Request) -> Splits | None:
+    """Open a Parquet file, a folder or a glob of them; None for other data."""
+    groups = _parquet_files(request.data)
+    if not groups:
+        return None
+    files = [Path(file) for own in groups.values() for file in own]
+    folder = request.path if request.path.is_dir() else files[0].parent
+    loaded = _load_parquet(groups, request.data)
+    splits = _tables(loaded, request, (folder,))
+    return replace(splits, notes=[*_copied(loaded, request.data), *splits.notes])
+
+
+def _copied(loaded: Any, data: str) -> list[str]:
+    """The line about the copy that `datasets` makes."""
+    copies = {Path(each["filename"]) for own in loaded.values() for each in own.cache_files}
+    size = sum(copy.stat().st_size for copy in copies if copy.is_file())
+    if not size:
+        return []
+    import datasets
+
+    return [f"{data} is read from a copy in {datasets.config.HF_DATASETS_CACHE} ({storage(size)})"]
+
+
+def _parquet_files(data: str) -> dict[str, list[str]]:
+    """Return the Parquet files that data names, by split."""
+    path = Path(data).expanduser()
+    if path.is_dir():
+        files = sorted(path.glob("*.parquet"))
+    elif data.endswith(".parquet") and not is_url(data):
+        files = [path] if path.is_file() else [Path(each) for each in expand(str(path))]
+    else:
+        files = []
+    return by_split([(file.stem, str(file)) for file in files]) if files else {}
+
+
+def _load_parquet(groups: dict[str, list[str]], data: str) -> Any:
+    for file in (Path(name) for own in groups.values() for name in own):
+        try:
+            check_regular(file)
+        except OSError as error:
+            raise DataError(f"cannot read {file}: {reason(error)}") from None
+
+    def load() -> Any:
+        import datasets
+
+        return datasets.load_dataset("parquet", data_files=groups)
+
+    return quietly(load, f"cannot read {data}")
+
+
+def load_tables(data: str) -> Any:
+    """Return the tables of a folder of Parquet files, one saved by `datasets`, or a hub data set.
+
+    Returns:
+        A `datasets.DatasetDict`.
+
+    Raises:
+        DataError: there are none, or they cannot be read.
+    """
+    path = Path(data).expanduser()
+    if (path / SAVED).is_file():
+
+        def load() -> Any:
+            import datasets
+
+            return datasets.load_from_disk(path)
+
+        return quietly(load, f"cannot read {data}")
+    if groups := _parquet_files(data):
+        return _load_parquet(groups, data)
+    if path.exists():
+        raise DataError(f"{data} contains no tables: Parquet files, or what datasets saves to disk")
+    return _load_hub(data)
+
+
+def open_hub(request: Request) -> Splits | None:
+    """Open a data set of the Hugging Face Hub, downloaded once and memory-mapped.
+
+    It is not streamed: a stream through a shuffling buffer has no image by number, so that batches
+    would depend on the workers, and of a Parquet file a whole row group would be read for every
+    image. Data too large to download can be read in place from tar shards:
+    `hf://datasets/user/name/*.tar`.
+    """
+    name = request.data
+    if request.path.exists() or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
+        return None
+    return _tables(_load_hub(name), request, _downloads())
+
+
+def _load_hub(name: str) -> Any:
+    def load() -> Any:
+        import datasets
+        import huggingface_hub
+
+        try:
+            huggingface_hub.HfApi().dataset_info(name, timeout=10)
+        except Exception as error:  # whatever the reason, a copy in the local cache will do
+            with _offline(), suppress(Exception):
+                return datasets.load_dataset(name)
+            absent = isinstance(error, huggingface_hub.errors.RepositoryNotFoundError)
+            raise DataError("there is none of that name" if absent else str(error)) from error
+        return datasets.load_dataset(name)
+
+    failed = f"no such folder: {name}; nor could it be loaded as a data set of the Hugging Face Hub"
+    return quietly(load, failed)
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Look into the local cache only: the libraries would try to connect for half a minute."""
+    import datasets
+    import huggingface_hub
+
+    homes: list[Any] = [datasets.config, huggingface_hub.constants]
+    before = [home.HF_HUB_OFFLINE for home in homes]
+    try:
+        for home in homes:
+            home.HF_HUB_OFFLINE = True
+        yield
+    finally:
+        for home, value in zip(homes, before, strict=True):
+            home.HF_HUB_OFFLINE = value
+
+
+def places(data: str) -> tuple[Path, ...]:
+    """Return the folders in which files may be that the tables of a folder, or of the Hub, name."""
+    path = Path(data).expanduser()
+    return (path,) if path.exists() else _downloads()
+
+
+def _downloads() -> tuple[Path, ...]:
+    """The folders that `datasets` downloads files into, which its tables name."""
+    import datasets
+    import huggingface_hub
+
+    cache = datasets.config.HF_DATASETS_CACHE, datasets.config.DOWNLOADED_DATASETS_PATH
+    return tuple(Path(each) for each in (*cache, huggingface_hub.constants.HF_HUB_CACHE))
+
+
+def _tables(loaded: Any, request: Request, folders: tuple[Path, ...]) -> Splits:
+    """Return the splits of a `datasets.DatasetDict`, whose files are in some folders."""
+    data, columns = request.data, request.columns
+    if columns.images:
+        folders = (Path(columns.images).expanduser(),)
+    inside = Inside(folders, columns.allow_outside)
+
+    def opened(name: str, classes: Sequence[str] | None) -> Table:
+        return table(loaded[name], f"{data} {name}", inside, classes)
+
+    first = "train" if "train" in loaded else next(iter(loaded))
+    train = opened(first, request.classes)
+    rest: list[Source] = [
+        opened(name, train.classes)
+        for name in (*NAMES["validation"], *NAMES["test"])
+        if name in loaded and name != first
+    ]
+    return join(train, rest, request)

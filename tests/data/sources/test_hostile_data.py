@@ -1,0 +1,282 @@
+"""Other people's data: sizes are known before anything is read, and paths stay inside."""
+
+import io
+import json
+import os
+import pickle
+import re
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet as pq
+
+from conftest import photo, photo_folder
+from vitlab.data.decode.headers import MAX_BYTES
+from vitlab.data.settings import Columns
+from vitlab.data.sources.inside import Inside
+from vitlab.data.sources.opening import open_data
+from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.splits import Splits
+from vitlab.errors import DataError, ImageError
+
+TOO_LARGE = "bytes exceed the limit of 268,435,456"
+
+
+def png(number: int) -> bytes:
+    stream = io.BytesIO()
+    photo(number).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def cells(**changed: object) -> list[dict[str, object]]:
+    """Twelve images, of which the first is changed."""
+    found: list[dict[str, object]] = [{"bytes": png(n), "path": None} for n in range(12)]
+    found[0] |= changed
+    return found
+
+
+def table(folder: Path, images: Any = None, labels: Any = None) -> str:
+    """A Parquet file of twelve rows."""
+    folder.mkdir(exist_ok=True)
+    columns = {"image": images or cells(), "label": labels or [0, 1] * 6}
+    pq.write_table(pa.table(columns), folder / "all.parquet")
+    return str(folder / "all.parquet")
+
+
+def whole(data: str, **columns: object) -> Source:
+    source = open_data(data, columns=Columns(**columns)).whole  # type: ignore[arg-type]
+    assert source is not None
+    return source
+
+
+def sparse(file: Path, size: int = 40 * 2**30) -> Path:
+    """A file of any size that takes no room."""
+    with file.open("wb") as stream:
+        stream.truncate(size)
+    return file
+
+
+def listed(folder: Path, *paths: str) -> str:
+    """A list of six images in its folder, and of others."""
+    photo_folder(folder, {"a": 3, "b": 3})
+    own = [f"{name}/{n:03d}.png,{name}" for name in "ab" for n in range(3)]
+    (folder / "list.csv").write_text("\n".join(["path,label", *own, *(f"{p},a" for p in paths)]))
+    return str(folder / "list.csv")
+
+
+def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    root = photo_folder(tmp_path / "photos", {"a": 3, "b": 3})
+    sparse(root / "a" / "huge.jpg")
+    source = whole(str(root))
+    number = next(n for n in range(len(source)) if source.name(n).endswith("huge.jpg"))
+    with pytest.raises(ImageError, match=rf"huge\.jpg: 42,949,672,960 {TOO_LARGE}"):
+        source.image(number)
+
+
+def test_a_huge_list_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    for name in ("huge.csv", "huge.jsonl"):
+        file = sparse(tmp_path / name)
+        with pytest.raises(DataError, match=r"42,949,672,960 bytes exceed the limit"):
+            open_data(str(file))
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.tar", "x.csv", "x.jsonl"])
+def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DataError):
+        open_data(str(tmp_path / name))
+    if name in ("x.parquet", "x.tar"):
+        with pytest.raises(DataError, match="not a regular file"):
+            open_data(str(tmp_path))
+
+
+def test_pipes_beside_images_are_not_waited_for(tmp_path: Path) -> None:
+    root = photo_folder(tmp_path / "photos", {"a": 3, "b": 3})
+    os.mkfifo(root / "metadata.csv")
+    os.mkfifo(root / "a" / "pipe.png")
+    assert len(whole(str(root))) == 6
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../photo.png", "away/000.png", "../../../x.png"])
+def test_a_list_names_files_of_its_folder_only(tmp_path: Path, path: str) -> None:
+    photo(1).save(tmp_path / "photo.png")
+    photo(1).save(tmp_path.parent.parent / "x.png")
+    photo_folder(tmp_path / "elsewhere", {"a": 1})
+    data = listed(tmp_path / "list", path)
+    (tmp_path / "list" / "away").symlink_to(tmp_path / "elsewhere" / "a")
+    with pytest.raises(DataError) as refused:
+        open_data(data)
+    assert str(refused.value) == (
+        f"{data} names {path}, which is outside of {tmp_path / 'list'}: name the folder of the "
+        "images with --images, or pass --allow-outside if you trust the list"
+    )
+    assert len(whole(data, allow_outside=True)) == 7
+
+
+def test_paths_inside_of_a_folder_may_be_absolute_or_links(tmp_path: Path) -> None:
+    folder = tmp_path / "list"
+    data = listed(folder, str(folder / "a" / "000.png"), "b/../a/001.png", "link.png")
+    (folder / "link.png").symlink_to(folder / "b" / "000.png")
+    assert len(whole(data)) == 9
+    (tmp_path / "here").symlink_to(folder)
+    assert len(whole(str(tmp_path / "here" / "list.csv"))) == 9
+    outside = tmp_path / "lists"
+    outside.mkdir()
+    (outside / "list.csv").write_text((folder / "list.csv").read_text())
+    assert len(whole(str(outside / "list.csv"), images=str(folder))) == 9
+
+
+def test_class_folders_may_be_links(tmp_path: Path) -> None:
+    photo_folder(tmp_path / "elsewhere", {"a": 3, "b": 3})
+    (tmp_path / "photos").mkdir()
+    for name in "ab":
+        (tmp_path / "photos" / name).symlink_to(tmp_path / "elsewhere" / name)
+    assert len(whole(str(tmp_path / "photos"))) == 6
+
+
+def test_inside(tmp_path: Path) -> None:
+    inside = Inside((tmp_path,))
+    (tmp_path / "ring").symlink_to(tmp_path / "ring")
+    (tmp_path / "up").symlink_to("..")
+    for path in ("a", "b/c", "b/../c", "missing/.."):
+        assert inside.holds(tmp_path / path)
+    for path in ("..", "up", "up/x", "ring", "ring/x", "b/../../x", "/"):
+        assert not inside.holds(tmp_path / path)
+    assert not Inside(()).holds(tmp_path)
+    assert Inside((), anywhere=True).holds(tmp_path)
+
+
+def test_long_paths_and_numbers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"1 of the 7 files listed in .* do not exist"):
+        open_data(listed(tmp_path / "list", "x" * 6000))
+    rows = [{"path": "a/000.png", "label": 1}, {"path": "b/000.png", "label": "9" * 10_000}]
+    file = tmp_path / "list" / "rows.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(DataError, match=r"label of 10,000 characters, '9+'…; at most 1,000"):
+        open_data(str(file))
+    file.write_text(file.read_text().replace('"' + "9" * 10_000 + '"', "9" * 10_000))
+    with pytest.raises(DataError, match="line 2 has a number of too many digits"):
+        open_data(str(file))
+
+
+def test_a_huge_cell_is_refused_before_it_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = whole(table(tmp_path / "pq", cells(bytes=bytes(100_000))))
+    monkeypatch.setattr("vitlab.data.sources.tables.arrow.MAX_BYTES", 99_999)
+    with pytest.raises(ImageError, match="row 0: 100,000 bytes exceed the limit of 99,999"):
+        data.image(0)
+    assert data.image(1).content() == png(1)
+    assert MAX_BYTES == 256 * 2**20
+
+
+PATHS = {
+    "/dev/zero": "outside of",
+    "/etc/passwd": "outside of",
+    "../photo.png": "outside of",
+    "missing.png": "no such file",
+    "folder": "a folder, not a file",
+    "pipe.png": "not a regular file",
+    "huge.png": TOO_LARGE,
+    "x" * 6000: "(?i)file name too long|outside of",
+    "a\0b": "outside of|null",
+    "": "no image in this row",
+}
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path[:12].replace("\0", "NUL"))
+def test_a_cell_names_files_of_its_folder_only(tmp_path: Path, path: str) -> None:
+    photo(1).save(tmp_path / "photo.png")
+    data = whole(table(tmp_path / "pq", cells(bytes=None, path=path)))
+    (tmp_path / "pq" / "folder").mkdir()
+    os.mkfifo(tmp_path / "pq" / "pipe.png")
+    sparse(tmp_path / "pq" / "huge.png")
+    with pytest.raises(ImageError, match=PATHS[path]) as refused:
+        data.image(0)
+    assert str(refused.value).isprintable()
+
+
+def test_files_that_cells_name(tmp_path: Path) -> None:
+    """Relative to the Parquet files, or to the folder given; elsewhere with the option alone."""
+    (tmp_path / "pq" / "in").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "pq" / "in" / "x.png").write_bytes(png(7))
+    (tmp_path / "other" / "y.png").write_bytes(png(8))
+    data = table(tmp_path / "pq", cells(bytes=None, path="in/x.png"))
+    assert whole(data).image(0).content() == png(7)
+    assert whole(str(tmp_path / "pq")).image(0).content() == png(7)
+    assert pickle.loads(pickle.dumps(whole(data))).image(0).content() == png(7)
+    outside = str(tmp_path / "other" / "y.png")
+    data = table(tmp_path / "pq", cells(bytes=None, path=outside))
+    assert whole(data, images=str(tmp_path / "other")).image(0).content() == png(8)
+    assert whole(data, allow_outside=True).image(0).content() == png(8)
+    with pytest.raises(ImageError, match=r"outside of .*pq: name the folder .* --allow-outside"):
+        whole(data).image(0)
+
+
+def test_the_copy_of_a_parquet_file_is_announced(tmp_path: Path) -> None:
+    import datasets
+
+    data = table(tmp_path / "pq")
+    home = datasets.config.HF_DATASETS_CACHE
+    assert re.fullmatch(
+        rf"{data} is read from a copy in {home} \(\d+ kB\)", open_data(data).notes[0]
+    )
+
+
+NO_LABEL = r"row 3 has no label \(1 of 12 rows\)"
+NOT_LABELS = "labels are texts, whole numbers, or lists of them"
+REFUSED: dict[str, tuple[Any, str]] = {
+    "texts with a null": (["a", "b", "a", None, *"abababab"], NO_LABEL),
+    "whole numbers with a null": ([0, 1, 0, None, *[0, 1] * 4], NO_LABEL),
+    "NaN": ([0.0, 1.0, 0.0, float("nan"), *[0.0, 1.0] * 4], NO_LABEL),
+    "fractions": ([0.5, 1.0] * 6, NOT_LABELS),
+    "infinity": ([float("inf"), 1.0] * 6, NOT_LABELS),
+    "records": ([{"a": 1}, {"a": 2}] * 6, NOT_LABELS),
+    "bytes": ([b"a", b"b"] * 6, NOT_LABELS),
+    "dates": ([date(2026, 1, 1), date(2026, 1, 2)] * 6, NOT_LABELS),
+    "nulls": ([None] * 12, r"row 0 has no label \(12 of 12 rows\)"),
+    "lists with a null": ([["a", None], ["b"]] * 6, "must hold texts or whole numbers"),
+    "lists of fractions": ([[0.5], [1.0]] * 6, "must hold texts or whole numbers"),
+    "lists of lists": ([[["a"]], [["b"]]] * 6, "must hold texts or whole numbers"),
+    "long texts": (["a" * 2000, "b"] * 6, "a label of 2,000 characters"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_labels_of_a_table_that_are_refused(tmp_path: Path, kind: str) -> None:
+    values, message = REFUSED[kind]
+    with pytest.raises(DataError, match=message) as refused:
+        open_data(table(tmp_path / "pq", labels=values))
+    assert str(refused.value).isprintable()
+
+
+def read(data: str) -> tuple[Splits, list[Any]]:
+    splits = open_data(data)
+    assert splits.whole is not None
+    return splits, splits.whole.labels.values.tolist()
+
+
+def test_labels_of_a_table(tmp_path: Path) -> None:
+    splits, found = read(table(tmp_path / "a", labels=[10, 9] * 6))
+    assert (splits.classes, found) == (("9", "10"), [1, 0] * 6)
+    splits, found = read(table(tmp_path / "b", labels=[True, False] * 6))
+    assert (splits.classes, found) == (("False", "True"), [1, 0] * 6)
+    splits, found = read(table(tmp_path / "c", labels=pa.array(["b", "a"] * 6, pa.large_string())))
+    assert (splits.classes, found) == (("a", "b"), [1, 0] * 6)
+    splits, found = read(table(tmp_path / "d", labels=[["b", "a"], ["a"], None] * 4))
+    assert (splits.classes, found) == (("a", "b"), [[1, 1], [1, 0], [0, 0]] * 4)
+    splits, found = read(table(tmp_path / "e", labels=[[10, 9], [9]] * 6))
+    assert (splits.classes, found) == (("9", "10"), [[1, 1], [1, 0]] * 6)
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.uint8()), pa.int64(), pa.struct([("x", pa.int8())])])
+def test_cells_that_hold_no_images(tmp_path: Path, kind: pa.DataType) -> None:
+    images = pa.array(
+        [{"bytes": None, "path": None}] * 12, pa.struct([("bytes", kind), ("path", pa.string())])
+    )
+    with pytest.raises(DataError, match=r"column 'image' contains no images|no image column"):
+        open_data(table(tmp_path / "pq", images))

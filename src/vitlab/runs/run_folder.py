@@ -16,17 +16,10 @@ see `RENAMED`.
 
 import fcntl
 import json
-import math
-import os
-import platform
-import re
-import subprocess
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +32,6 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.journal import Journal
 from vitlab.runs.recipe_file import renamed
 from vitlab.runs.versions import versions
-
-
 
 DUPLICATES = "duplicates.json"
 

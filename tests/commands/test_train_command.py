@@ -51,7 +51,7 @@ def test_resume_finds_the_default_folder(capsys: pytest.CaptureFixture[str]) -> 
     code, out, err = call(capsys, "train", "digits", "--json", *QUICK)
     assert code == 0, err
     figures = json.loads(out)
-    assert figures["run"] == "runs/digits-digits-0"
+    assert figures["run"] == "runs/digits-ViT-4"
     code, out, err = call(capsys, "train", "digits", "--resume", "--json")  # with QUICK's options
     assert (code, json.loads(out)) == (0, figures), err
     assert "already finished" in err

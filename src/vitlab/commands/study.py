@@ -61,7 +61,7 @@ class Study(Options):
     lr_steps: int = option(
         100, "steps from the first to the last", at_least(20), only=when("name", "lr")
     )
-    out: str | None = option(None, "folder of the study (default: runs/study-NAME-DATA)")
+    out: str | None = option(None, "folder of the study (default: a new one, runs/study-NAME-DATA)")
     recipe: Recipe = Recipe()
     host: Host = Host()
     command: str = ""

@@ -7,7 +7,7 @@ from typing import Any
 from vitlab.options import Options, option
 from vitlab.recipes.named import RECIPES, start_from
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.runs.naming import folder_of
+from vitlab.runs import naming
 from vitlab.runs.recipe_file import recipe_in
 from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import print_figures, print_rows
@@ -20,8 +20,10 @@ SUMMARY = "Train a model, test it and write a report."
 class Train(Options):
     """A recipe, where to train it, and the run's folder; `command` is what the user typed."""
 
-    out: str | None = option(None, "folder of the run (default: runs/DATA-RECIPE-SEED)")
-    resume: bool = option(False, "continue the run in that folder")
+    out: str | None = option(
+        None, "folder of the run (default: runs/DATA-MODEL, then runs/DATA-MODEL-2, …)"
+    )
+    resume: bool = option(False, "continue the run in that folder, or the newest of that name")
     series: Series = Series()
     recipe: Recipe = Recipe()
     host: Host = Host()
@@ -43,10 +45,11 @@ def build(given: dict[str, Any], otherwise: str = "") -> Train:
         if start is None:
             start, rest = start_from(given, otherwise)
         options = Train(recipe=start).changed(**rest)
-        out = out or folder_of(options.recipe)
         if not options.resume:
             return options
-    begun = _to_continue(out)
+        name = naming.run_name(options.recipe, None, *options.series.words)
+        out = out or naming.newest(name)
+    begun = _to_continue(out) if out else None
     return begun.changed(**given) if begun else options
 
 

@@ -19,7 +19,7 @@ class Vtab(Options):
 
     weights: str = option(MISSING, WEIGHTS, positional=True)
     data: str = option(MISSING, "folder with a sub-folder per task, such as cifar100")
-    out: str | None = option(None, "folder of the runs (default: runs/vtab-WEIGHTS-SEED)")
+    out: str | None = option(None, "folder of the runs (default: a new one, runs/vtab-WEIGHTS)")
     resume: bool = option(False, "continue the runs in that folder; none is repeated")
     tasks: tuple[str, ...] = option((), "tasks to learn (default: all that there is data for)")
     setting: Setting = Setting()

@@ -1,20 +1,79 @@
-"""Where a run is if no folder is given."""
+"""Where a run is if no folder is given: `runs/DATA-MODEL`, then `runs/DATA-MODEL-2`, …"""
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from vitlab.files import is_empty
 from vitlab.recipes.recipe import Recipe
 
+if TYPE_CHECKING:  # PyTorch takes seconds to import
+    from vitlab.models.model import Model
 
-def folder_of(recipe: Recipe) -> Path:
-    """Return where a run is if no folder is given: data, recipe and seed in `runs/`."""
-    return default_folder(recipe.data.data, recipe.recipe, recipe.seed)
+ROOT = Path("runs")
+LONGEST = 60  # characters of a word
 
 
-def default_folder(*words: object) -> Path:
-    """Return `runs/` and a name made of words, such as data, recipe and seed.
+def run_name(recipe: Recipe, start: "Model | None" = None, *more: str) -> Path:
+    """Return the folder of a recipe's first run: its data and its model, in `runs/`.
+
+    Args:
+        recipe: names the data, and the model or the weights to start from
+        start: a model to start from, in place of weights
+        more: further words
+    """
+    model = start.config.name if start is not None else recipe.start.weights
+    model = _model(recipe.model.model or model)
+    return folder_name(_data(recipe.data.data), *([model] if model else []), *more)
+
+
+def folder_name(*words: object) -> Path:
+    """Return `runs/` and a name made of words; what no file name should have becomes a hyphen.
 
     A word that is a path counts by its last part.
     """
-    parts = [re.sub(r"[^\w.-]+", "-", Path(str(word)).name) or "data" for word in words]
-    return Path("runs") / "-".join(parts)
+    return ROOT / "-".join(_word(Path(str(word)).name) for word in words)
+
+
+def _data(data: str) -> str:
+    """Return the data as a path; the folder that the command is typed in by its own name."""
+    return data if Path(data).name not in ("", "..") else str(Path(data).resolve())
+
+
+def _model(name: str) -> str:
+    """Return a model's notation without its list of fields, or the last part of a path."""
+    short = re.sub(r"\(.*?\)", "", name)
+    # a notation is known by its capitals: ViT-S/16, BiT-R50x1; weights are a path or a Hub id
+    return short.replace("/", "-") if re.match(r"[A-Z][\w+-]*(/\d+)?$", short) else short
+
+
+def _word(text: str) -> str:
+    return re.sub(r"[^\w.]+", "-", text).strip("-.")[:LONGEST] or "data"
+
+
+def newest(name: Path) -> Path | None:
+    """Return the folder of the highest number that holds something, if there is one."""
+    taken = _taken(name)
+    return numbered(name, taken[-1]) if taken else None
+
+
+def next_free(name: Path) -> Path:
+    """Return the folder after the newest one: the name itself, then with -2, -3, …"""
+    taken = _taken(name)
+    return numbered(name, taken[-1] + 1 if taken else 1)
+
+
+def numbered(name: Path, number: int) -> Path:
+    """Return the folder of a number."""
+    return name if number == 1 else name.with_name(f"{name.name}-{number}")
+
+
+def _taken(name: Path) -> list[int]:
+    """Return the numbers of the folders of a name that hold something, in order."""
+    pattern = re.compile(rf"{re.escape(name.name)}(?:-([2-9]|[1-9]\d+))?")
+    found = []
+    for place in name.parent.iterdir() if name.parent.is_dir() else ():
+        match = pattern.fullmatch(place.name)
+        if match and not is_empty(place, ".lock"):
+            found.append(int(match[1] or 1))
+    return sorted(found)

@@ -27,9 +27,10 @@ from vitlab.progress import Meter
 from vitlab.recipes.choices import Average, Schedule
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import TablePage, write_tables
-from vitlab.runs.naming import default_folder
+from vitlab.runs.naming import folder_name
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.plan import batches_of, step_seed
+from vitlab.training.setup.placing import placed
 from vitlab.training.setup.preparation import Task, first_state, prepare
 from vitlab.training.step.trainer import Trainer
 from vitlab.training.stop import Stop
@@ -92,7 +93,7 @@ def study(
     Args:
         recipe: data, model, optimizer, batch and augmentation; its rate and schedule do not matter,
             and the average of the weights is left out
-        out: folder of the figures; None for `runs/study-lr-DATA`
+        out: folder of the figures; None for a new one, `runs/study-lr-DATA`
         host: where to train
         lr_low: the first learning rate
         lr_high: that of the last step
@@ -111,15 +112,18 @@ def study(
     """
     if lr_low >= lr_high:
         raise OptionError(f"lr_low={lr_low:g} must be below lr_high={lr_high:g}")
-    folder, host = Path(out or default_folder("study-lr", recipe.data.data)), host or Host()
-    if not is_empty(folder, *FILES):
-        raise RunError(f"{folder} contains something else than a study: choose another --out")
+    host, name = host or Host(), folder_name("study-lr", recipe.data.data)
     plain = replace(
         recipe, schedule=Schedule(schedule="constant"), average=Average(), budget="", patience=0
     )
     rates = np.geomspace(lr_low, lr_high, lr_steps).tolist()
     with joined(host.device, host.timeout) as (world, device):
         with world.agreed():
+            folder = placed(out, name, resume=False, world=world)
+            if not is_empty(folder, *FILES):
+                raise RunError(
+                    f"{folder} contains something else than a study: choose another --out"
+                )
             nowhere = RunFolder(folder / "run", silent=True)
             task = prepare(plain, host, nowhere, resume=False, world=world)
         world.say(f"{task.config.name}: {lr_steps} steps from lr {lr_low:g} to {lr_high:g}")

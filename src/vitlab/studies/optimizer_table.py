@@ -14,11 +14,11 @@ from vitlab.options import check_known
 from vitlab.recipes.choices import Optimization
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage, write_tables
-from vitlab.runs.naming import default_folder
+from vitlab.runs.naming import folder_name, newest
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.ending import Run
 from vitlab.transfer.campaign_folder import CampaignFolder
-from vitlab.transfer.trials import Outcome, Trial, begin
+from vitlab.transfer.trials import Outcome, Trial, begin, campaign_place
 from vitlab.units import percent
 
 UPDATES = 20  # timed; twice the steps between two roots of Shampoo
@@ -75,7 +75,8 @@ def study(
 
     Args:
         recipe: data, model, length and seed; its learning rate is AdamW's
-        out: folder that gets one run folder per training (None: `runs/study-optimizers-DATA`)
+        out: folder that gets one run folder per training; None for `runs/study-optimizers-DATA`,
+            the newest of that name if it is of the same study, else a new one
         host: where to train
         only: names of rows in `ENTRIES` (empty: all)
         lr_grid: factors of each learning rate to try; the lowest training loss at the end decides,
@@ -90,10 +91,11 @@ def study(
         UserError: anything that `train` raises, except that a run diverged.
     """
     check_known(only, ENTRIES, "row")
-    folder = CampaignFolder(out or default_folder("study-optimizers", recipe.data.data))
-    campaign = begin(
-        "study", folder, {"study": "optimizers"}, recipe, resume=True, host=host, command=command
-    )
+    settings, name = {"study": "optimizers"}, folder_name("study-optimizers", recipe.data.data)
+    last = newest(name)
+    same = last is not None and CampaignFolder(last).holds("study", settings, recipe)
+    folder = CampaignFolder(campaign_place(out, name, resume=same, host=host))
+    campaign = begin("study", folder, settings, recipe, resume=True, host=host, command=command)
     names = only or tuple(ENTRIES)
     tried = [(name, factor) for name in names for factor in sorted(set(lr_grid))]
     outcomes = campaign.outcomes([_trial(recipe, name, factor) for name, factor in tried])

@@ -14,7 +14,7 @@ from vitlab.distributed.world import World
 from vitlab.errors import RunError
 from vitlab.models.model import Model
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.runs.naming import folder_of
+from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training import rehearsal
 from vitlab.training.announcing import announce
@@ -24,6 +24,7 @@ from vitlab.training.saving.saver import Saver
 from vitlab.training.saving.state import State
 from vitlab.training.session import Session
 from vitlab.training.setup.leaks import applied, find_leaks
+from vitlab.training.setup.placing import placed
 from vitlab.training.setup.preparation import Task, first_state, prepare
 from vitlab.training.step.recompute import recomputed
 from vitlab.training.step.trainer import Trainer
@@ -48,10 +49,10 @@ def train(
 
     Args:
         recipe: what to learn, from `vitlab.recipe`
-        out: the run's folder; None for a name in `runs/` made of data, recipe and seed
+        out: the run's folder; None for a new one in `runs/`, named after data and model
         start: a model to start from, in place of `recipe.start.weights`; it stays as it is
-        resume: continue the run in that folder, to the same bits on a CPU; start it if there is
-            none
+        resume: continue the run in that folder, or the newest of that name, to the same bits on a
+            CPU; start it if there is none
         host: device, workers, checkpoints
         on_line: called with each line of metrics.jsonl as it is written, by the first process: a
             dictionary with its `kind` (`train`, `test`, `result`), `step`, `epoch` and figures;
@@ -65,8 +66,9 @@ def train(
     """
     host = host or Host()
     with joined(host.device, host.timeout) as (world, device), ExitStack() as stack:
-        out = out or folder_of(recipe)
-        folder = RunFolder(out, silent=not world.first)
+        with world.agreed():
+            place = placed(out, run_name(recipe, start), resume=resume, world=world)
+        folder = RunFolder(place, silent=not world.first)
         with world.agreed():
             task = prepare(recipe, host, folder, resume or world.restarted, world, start)
         if result := world.broadcast(folder.result() if task.started else None):

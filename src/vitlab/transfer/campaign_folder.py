@@ -85,7 +85,7 @@ class CampaignFolder:
             RunError: the folder contains something else, or a campaign that may not be continued.
             DiskError: it cannot be written to.
         """
-        tables = json.loads(json.dumps({"settings": settings} | recipe.as_tables()))
+        tables = _tables(settings, recipe)
         if not self.started:
             if not is_empty(self.path):
                 raise RunError(
@@ -114,6 +114,13 @@ class CampaignFolder:
                 "another --out"
             )
         self._check_same({"settings": found["settings"]} | found["recipe"], tables)
+
+    def holds(self, kind: str, settings: dict[str, Any], recipe: Recipe) -> bool:
+        """Return whether the folder contains this very campaign."""
+        if not self.started or self.record.get("campaign") != kind:
+            return False
+        found = {"settings": self.record["settings"]} | self.record.get("recipe", {})
+        return found == _tables(settings, recipe)
 
     def _check_same(self, old: dict[str, Any], new: dict[str, Any]) -> None:
         for part in old | new:
@@ -154,6 +161,12 @@ class CampaignFolder:
         return RunError(
             f"{self._file} is damaged or from another version ({error}): choose another --out"
         )
+
+
+def _tables(settings: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
+    """Return what may not change, as JSON gives it back."""
+    tables: dict[str, Any] = json.loads(json.dumps({"settings": settings} | recipe.as_tables()))
+    return tables
 
 
 def sweep_of(run: str | Path) -> CampaignFolder:

@@ -30,7 +30,7 @@ def finetune(
         data: as for training
         weights: anything that `vitlab.load` takes, or a model in hand; None for those that the
             recipe names
-        out: the run's folder; None for a name in `runs/` made of data, recipe and seed
+        out: the run's folder; None for a new one in `runs/`, named after data and weights
         tune: what to train: all, attention, ffn, head, norms or lora; always with the classifier
         recipe: the recipe to start from
         resume: continue the run in that folder; start it if there is none

@@ -17,9 +17,9 @@ from vitlab.evaluation.rows import Layout, table_to
 from vitlab.models.model import Model
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage, write_tables
-from vitlab.runs.naming import default_folder
+from vitlab.runs.naming import run_name
 from vitlab.transfer.campaign_folder import CampaignFolder
-from vitlab.transfer.trials import Campaign, Outcome, Trial, begin
+from vitlab.transfer.trials import Campaign, Outcome, Trial, begin, campaign_place
 from vitlab.units import percent
 from vitlab.weights.load import load
 
@@ -56,7 +56,7 @@ def cross_validate(
 
     Args:
         recipe: what to learn
-        out: the folder of all runs; None for a name in `runs/` made of data, recipe and seed
+        out: the folder of all runs; None for a new one in `runs/`, named after data and model
         folds: their number, at least 2
         start: a model to start from, in place of `recipe.start.weights`
         resume: continue in that folder, repeating no finished run; start if there is none
@@ -78,8 +78,8 @@ def cross_validate(
         raise OptionError(f"folds must be at least 2, not {folds}")
     if recipe.data.fold or recipe.data.dev_share:
         raise OptionError("folds are chosen by the campaign: leave fold and dev_share out")
-    words = (recipe.data.data, recipe.recipe, recipe.seed, f"{folds}-folds")
-    folder = CampaignFolder(out or default_folder(*words))
+    name = run_name(recipe, start, f"{folds}-folds")
+    folder = CampaignFolder(campaign_place(out, name, resume=resume, host=host))
     parts = [f"{part}/{folds}" for part in range(1, folds + 1)]
     trials = [
         Trial(f"fold-{part.replace('/', '-of-')}", recipe.changed(fold=part), f"fold {part}")

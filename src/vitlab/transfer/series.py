@@ -50,6 +50,11 @@ class Series(Options):
         if self.folds and self.sweep is not None:
             raise OptionError("folds and sweep exclude each other: set one of them")
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What the name of its folder says beside data and model."""
+        return (f"{self.folds}-folds",) if self.folds else ()
+
 
 def recorded(out: str | Path | None) -> tuple[Recipe, Series] | None:
     """Return the recipe and the options of the campaign in a run's folder, if there is one.

@@ -10,12 +10,12 @@ from vitlab.errors import DivergedError, OptionError, RunError
 from vitlab.models.model import Model
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage, write_tables
-from vitlab.runs.naming import folder_of
+from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.ending import Run
 from vitlab.transfer.campaign_folder import sweep_of
 from vitlab.transfer.grids import SHARE, default_grid, grid_of, paper_data
-from vitlab.transfer.trials import Campaign, Outcome, Trial, begin
+from vitlab.transfer.trials import Campaign, Outcome, Trial, begin, campaign_place
 from vitlab.units import percent
 
 Point = dict[str, float]
@@ -43,8 +43,8 @@ def sweep(
 
     Args:
         recipe: what to learn; the chosen learning rate replaces its own
-        out: the folder of the last run, which has those of the others in `sweep/`; None for a name
-            in `runs/` made of data, recipe and seed
+        out: the folder of the last run, which has those of the others in `sweep/`; None for a new
+            one in `runs/`, named after data and model
         grid: learning rates; None for the paper's grid for the data if the recipe has SGD, or for
             one around the recipe's own values if it has AdamW (`transfer/grids.py`)
         layer_decays: to try with each learning rate; none for the recipe's own
@@ -65,11 +65,11 @@ def sweep(
         DivergedError: every run of the grid, or the last run, diverged.
         UserError: as `vitlab.train`.
     """
-    out = Path(out or folder_of(recipe))
     if recipe.data.fold or recipe.data.dev_share:
         raise OptionError("a sweep holds images out by itself: leave fold and dev_share out")
     points, share = _choices(recipe, grid, layer_decays, share)
     trials = [_trial(recipe, point, share) for point in points]
+    out = campaign_place(out, run_name(recipe, start), resume=resume, host=host)
     folder, final = sweep_of(out), RunFolder(out)
     if final.started and not folder.started:
         raise RunError(f"{out} already contains a run without a sweep: choose another --out")

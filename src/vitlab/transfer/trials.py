@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from vitlab.distributed.launch import joined
@@ -12,6 +13,7 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.ending import Run
 from vitlab.training.run import train
+from vitlab.training.setup.placing import placed
 from vitlab.transfer.campaign_folder import CampaignFolder
 
 
@@ -105,6 +107,15 @@ class Campaign:
         """Print a message for the user, once for all processes."""
         if self.first:
             say(text)
+
+
+def campaign_place(
+    out: str | Path | None, name: Path, *, resume: bool, host: Host | None = None
+) -> Path:
+    """Return the folder of several runs: the given one, or one of a name (see `placed`)."""
+    host = host or Host()
+    with joined(host.device, host.timeout) as (world, _), world.agreed():
+        return placed(out, name, resume=resume, world=world)
 
 
 def begin(

@@ -22,8 +22,9 @@ from vitlab.progress import say
 from vitlab.recipes.named import recipe as named
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import write_tables
-from vitlab.runs.naming import default_folder
+from vitlab.runs.naming import folder_name
 from vitlab.training.run import train
+from vitlab.training.setup.placing import placed
 from vitlab.transfer.vtab.scores import page, summary
 from vitlab.transfer.vtab.setting import GRID, STEPS, WARMUP, Setting
 
@@ -50,7 +51,7 @@ def vtab(
     Args:
         weights: anything that `vitlab.load` takes
         root: the folder of the tasks' data (see `vitlab.data.vtab.layouts`)
-        out: folder that gets one run folder per task; None for a name in `runs/`
+        out: folder that gets one run folder per task; None for a new one, `runs/vtab-WEIGHTS`
         tasks: names of tasks; none for all that there is data for
         setting: how each task is learned
         known: what the file of the weights may not say, as `vitlab.load` takes it: name, heads, …
@@ -72,10 +73,10 @@ def vtab(
     """
     setting, host, root = setting or Setting(), host or Host(), Path(root).expanduser()
     chosen, missing = choose(root, tasks)
-    out = Path(out or default_folder("vtab", weights, setting.seed))
     with joined(host.device, host.timeout) as (world, _):
         first = world.first
         with world.agreed():
+            out = placed(out, folder_name("vtab", weights), resume=resume, world=world)
             if first and not (resume or world.restarted):
                 _check_free(out)
     if first and missing:

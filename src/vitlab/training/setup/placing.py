@@ -1,0 +1,33 @@
+"""Which folder a run, or several runs with one purpose, gets if none is given."""
+
+from pathlib import Path
+
+from vitlab.distributed.world import World
+from vitlab.runs import naming
+from vitlab.runs.run_folder import RunFolder
+
+
+def placed(out: str | Path | None, name: Path, *, resume: bool, world: World) -> Path:
+    """Return the folder to use: the given one, the newest of a name, or a new one of that name.
+
+    The first process decides for all of them.
+
+    Args:
+        out: the folder that the user gave
+        name: the first folder of the name; further ones get a number
+        resume: continue the newest one, if there is one
+        world: this process among those of the run
+    """
+    if out:
+        return Path(out)
+    chosen = ""
+    if world.first:
+        newest = naming.newest(name)
+        # after a restart the newest one is this run's own, unless that had not begun yet
+        again = newest is not None and world.restarted and RunFolder(newest).result() is None
+        if newest is not None and (resume or again):
+            world.say(f"continuing {newest}")
+            chosen = str(newest)
+        else:
+            chosen = str(naming.next_free(name))
+    return Path(world.broadcast(chosen))

@@ -30,8 +30,8 @@ from vitlab.report.table_page import TablePage, write_tables
 from vitlab.runs.naming import folder_name
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.plan import batches_of, step_seed
-from vitlab.training.setup.placing import placed
 from vitlab.training.setup.preparation import Task, first_state, prepare
+from vitlab.training.setup.whereabouts import placed
 from vitlab.training.step.trainer import Trainer
 from vitlab.training.stop import Stop
 

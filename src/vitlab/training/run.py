@@ -24,8 +24,8 @@ from vitlab.training.saving.saver import Saver
 from vitlab.training.saving.state import State
 from vitlab.training.session import Session
 from vitlab.training.setup.leaks import applied, find_leaks
-from vitlab.training.setup.placing import placed
 from vitlab.training.setup.preparation import Task, first_state, prepare
+from vitlab.training.setup.whereabouts import placed
 from vitlab.training.step.recompute import recomputed
 from vitlab.training.step.trainer import Trainer
 from vitlab.training.stop import Stop

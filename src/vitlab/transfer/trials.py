@@ -13,7 +13,7 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.ending import Run
 from vitlab.training.run import train
-from vitlab.training.setup.placing import placed
+from vitlab.training.setup.whereabouts import placed
 from vitlab.transfer.campaign_folder import CampaignFolder
 
 

@@ -24,7 +24,7 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import write_tables
 from vitlab.runs.naming import folder_name
 from vitlab.training.run import train
-from vitlab.training.setup.placing import placed
+from vitlab.training.setup.whereabouts import placed
 from vitlab.transfer.vtab.scores import page, summary
 from vitlab.transfer.vtab.setting import GRID, STEPS, WARMUP, Setting
 

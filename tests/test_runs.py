@@ -2,17 +2,20 @@
 
 import json
 import math
+import shutil
 import tomllib
 from pathlib import Path
 
 import pytest
 
 import vitlab
-from vitlab.errors import RunError
+from vitlab.errors import DiskError, RunError
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host
 from vitlab.runs.recipe_file import RENAMED
 from vitlab.runs.run_folder import RunFolder
+
+RESULT = {"kind": "result", "model": "ViT", "params": 1, "macs": 1, "images": 1, "seconds": 1.0}
 
 
 @pytest.fixture
@@ -82,24 +85,182 @@ def test_names_of_the_code_before_the_release_are_read(folder: RunFolder) -> Non
 
 def test_a_line_that_was_cut_short_is_skipped_by_every_reader(folder: RunFolder) -> None:
     assert folder.journal.read() == []
-    folder.journal.write({"kind": "train", "loss": math.nan, "lr": math.inf, "step": 1})
+    folder.journal.restore()
+    line = {"kind": "train", "epoch": 0.1, "accuracy": 0.5, "loss": math.nan, "lr": math.inf}
+    folder.journal.write(line | {"step": 1})
     size = folder.journal.sync()
     assert folder.journal.file.stat().st_size == size
     with folder.journal.file.open("a") as stream:
         stream.write('{"kind": "train", "st')
-    assert folder.journal.read() == [{"kind": "train", "loss": None, "lr": None, "step": 1}]
+    assert folder.journal.read() == [line | {"loss": None, "lr": None, "step": 1}]
     assert folder.result() is None
-    folder.journal.cut(size)
-    folder.journal.write({"kind": "result", "accuracy": 1.0})
+    assert folder.journal.restore(None, size) == ""
+    folder.journal.write(RESULT)
     places = {"run": str(folder.path), "report": str(folder.path / "report.html")}
-    assert folder.result() == {"accuracy": 1.0} | places
+    assert folder.result() == {key: RESULT[key] for key in RESULT if key != "kind"} | places
     lines = folder.journal.file.read_text().splitlines()
     assert [json.loads(line)["kind"] for line in lines] == ["train", "result"]
 
 
 def test_a_silent_one_writes_no_journal(folder: RunFolder) -> None:
     silent = RunFolder(folder.path, silent=True)
+    assert silent.continue_from(b"", 0) == ""
     silent.journal.write({"kind": "train"})
-    silent.journal.cut(0)
     assert silent.journal.sync() == 0
     assert not folder.journal.file.exists()
+    assert not folder.checkpoints.exists()
+
+
+def lines(*steps: int) -> bytes:
+    """A journal of these steps."""
+    each = {"kind": "train", "epoch": 0.5, "loss": 1.5, "accuracy": 0.5, "lr": 0.1}
+    return b"".join(json.dumps({"step": step} | each).encode() + b"\n" for step in steps)
+
+
+GARBLED = {
+    "flipped bit": lines(1, 2).replace(b"step", b"ste\xf0", 1),
+    "another number": lines(1, 7),
+    "cut": lines(1, 2)[:50],
+    "NUL bytes": b"\0" * len(lines(1, 2)),
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("found", GARBLED.values(), ids=GARBLED)
+def test_a_garbled_journal_is_restored_from_the_copy(folder: RunFolder, found: bytes) -> None:
+    folder.journal.file.write_bytes(found + lines(3))
+    state = "damaged"
+    assert folder.continue_from(lines(1, 2), 0) == (
+        f"{folder.journal.file} was {state}: restored from the checkpoint"
+    )
+    assert folder.journal.file.read_bytes() == folder.journal.content == lines(1, 2)
+    assert folder.continue_from(lines(1, 2), 0) == ""
+    assert not list(folder.path.glob(".*"))
+
+
+def test_a_missing_journal_is_restored_and_later_steps_are_dropped(folder: RunFolder) -> None:
+    said = folder.continue_from(lines(1), 0)
+    assert said == f"{folder.journal.file} was missing: restored from the checkpoint"
+    folder.journal.file.write_bytes(lines(1, 2) + b"\xff garbage")
+    assert folder.continue_from(lines(1), 0) == ""
+    assert folder.journal.file.read_bytes() == lines(1)
+    assert folder.continue_from(b"", 0) == ""
+    assert folder.journal.file.read_bytes() == b""
+
+
+@pytest.mark.parametrize("found", [lines(1), lines(1) + b'{"kin', lines(1) + b"\0" * 200, b""])
+def test_without_a_copy_undamaged_lines_are_kept(folder: RunFolder, found: bytes) -> None:
+    folder.journal.file.write_bytes(found)
+    remark = folder.continue_from(None, len(lines(1, 2)))
+    assert remark.endswith("was damaged: lines before the checkpoint are missing from it")
+    assert folder.journal.file.read_bytes() == (lines(1) if found else b"")
+    folder.journal.write({"kind": "test", "step": 2, "epoch": 1.0, "loss": 0.5})
+    assert [line["step"] for line in folder.journal.read()] == ([1, 2] if found else [2])
+
+
+def test_damaged_lines_are_skipped_and_counted(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = [b"\xff\xfe", b"{", b"[1]", b'{"x": 1}', b'{"kind": "train", "step": 1}', b"9" * 5000]
+    bad += [b"[" * 9999, lines(1)[:-1].replace(b"1.5", b'"high"'), b'{"kind": "result"}']
+    folder.journal.file.write_bytes(lines(1) + b"\n".join(bad) + b"\n" + lines(2))
+    assert [line["step"] for line in folder.journal.read()] == [1, 2]
+    assert capsys.readouterr().err == f"{folder.journal.file}: 9 damaged lines skipped\n"
+    assert folder.result() is None
+
+
+def test_a_journal_is_never_created_again_and_one_that_cannot_be_read_is_named(
+    folder: RunFolder,
+) -> None:
+    folder.continue_from(b"", 0)
+    folder.journal.file.unlink()
+    for use in (lambda: folder.journal.write({"kind": "x"}), folder.journal.sync):
+        with pytest.raises(DiskError, match=r"cannot write .*metrics.jsonl: no such file"):
+            use()
+    assert not folder.journal.file.exists()
+    folder.journal.file.mkdir()
+    with pytest.raises(RunError, match=r"cannot read .*metrics.jsonl: Is a directory"):
+        folder.result()
+
+
+def test_drafts_of_a_killed_process_go_and_nothing_else(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    ours = [
+        ".run.toml.draft-ab_12345",
+        ".report.html.draft-abcdefgh",
+        ".metrics.jsonl.draft-1_3_5_7_",
+    ]
+    theirs = [
+        ".model.mybackup",
+        ".thesis.txt.draft-abcdefgh",
+        ".run.toml.draft-1",
+        "run.toml.draft",
+    ]
+    folder.path.mkdir()
+    for name in ours:
+        (folder.path / name).write_text("draft")
+    (folder.path / ".model.draft-abcdefgh").mkdir()
+    (folder.path / ".model.draft-abcdefgh" / "config.json").write_text("{")
+    assert (folder.started, folder.free) == (False, True)
+    for name in theirs:
+        (folder.path / name).write_text("mine")
+        assert not folder.free
+        with folder.locked():
+            assert (folder.path / name).read_text() == "mine"
+        (folder.path / name).unlink()
+    assert folder.free
+    assert [each.name for each in folder.path.iterdir()] == [".lock"]
+
+
+def test_an_older_model_that_was_moved_aside_is_put_back(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    (tmp_path / ".model.older-abcdefgh" / "model").mkdir(parents=True)
+    (tmp_path / ".model.older-abcdefgh" / "model" / "config.json").write_text("older")
+    with folder.locked():
+        assert (folder.model / "config.json").read_text() == "older"
+    (tmp_path / ".model.older-abcdefgh" / "model").mkdir(parents=True)  # now it was replaced
+    with folder.locked():
+        assert (folder.model / "config.json").read_text() == "older"
+    assert sorted(each.name for each in tmp_path.iterdir()) == [".lock", "model"]
+
+
+def test_what_is_known_of_duplicates_is_written_first_and_not_in_the_way(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.keep_duplicates({"test": [1], "dropped": False})
+    assert folder.free
+    (tmp_path / "duplicates.json").write_text('["mine"]')
+    assert not folder.free
+    (tmp_path / "duplicates.json").write_text("mine")
+    assert not folder.free
+
+
+def test_a_folder_that_is_no_longer_there_is_noticed(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with folder.locked():
+        folder.start(vitlab.recipe("digits"), Host(), "", "")
+        folder.continue_from(b"", 0)
+        folder.check()
+        folder.checkpoints.rmdir()
+        with pytest.raises(RunError, match=r"checkpoints was removed during the run.*--resume"):
+            folder.check()
+        folder.checkpoints.mkdir()
+        (folder.path / "run.toml").rename(tmp_path / "run.toml")
+        with pytest.raises(RunError, match=r"run.toml was removed during the run"):
+            folder.check()
+        (tmp_path / "run.toml").rename(folder.path / "run.toml")
+        folder.check()
+        folder.path.rename(tmp_path / "moved")
+        for another in (False, True):
+            if another:
+                shutil.copytree(tmp_path / "moved", folder.path)
+            with pytest.raises(RunError, match=r"run was removed or replaced during the run"):
+                folder.check()
+
+
+def test_a_damaged_sweep_is_left_out(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    file = folder.path / "sweep" / "campaign.json"
+    file.parent.mkdir()
+    for text in ("{", "[]", "{}", "\xff"):
+        file.write_bytes(text.encode("latin-1"))
+        assert folder.sweep() is None
+        assert f"{file} is damaged and was skipped" in capsys.readouterr().err

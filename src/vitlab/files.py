@@ -8,7 +8,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -18,6 +18,7 @@ from vitlab.errors import DiskError
 MODEL_FOLDER = "model"  # of a run: RunFolder writes it, vitlab.load finds it
 SWEEP_FOLDER = "sweep"  # of a run: the runs that chose its learning rate
 CAMPAIGN_FILE = "campaign.json"  # of several runs: what they are and have come to
+DRAFT = re.compile(r"\.(?P<name>.+)\.(?P<kind>draft|older)-[a-z0-9_]{8}")
 
 
 def write_text(file: Path, text: str) -> None:
@@ -39,7 +40,7 @@ def staged_file(file: Path) -> Iterator[Path]:
     """
     with explained(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{file.name}.draft-", dir=file.parent)
         os.close(handle)
         draft = Path(name)
         try:
@@ -63,7 +64,7 @@ def staged_folder(folder: Path) -> Iterator[Path]:
     """
     with explained(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.draft-", dir=folder.parent))
         try:
             yield draft
             draft.chmod(0o777 & ~_umask())
@@ -80,7 +81,7 @@ def staged_folder(folder: Path) -> Iterator[Path]:
 
 def _swap(draft: Path, folder: Path) -> None:
     """Replace an older folder by a draft; if that fails, put the older one back."""
-    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
+    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.older-", dir=folder.parent))
     folder.rename(aside / folder.name)
     try:
         draft.rename(folder)
@@ -90,6 +91,33 @@ def _swap(draft: Path, folder: Path) -> None:
     finally:
         if folder.exists():  # else the older one is still aside
             shutil.rmtree(aside, ignore_errors=True)
+
+
+def is_draft(path: Path, names: str) -> bool:
+    """Return whether this is a draft of a file or folder whose name matches `names`."""
+    found = DRAFT.fullmatch(path.name)
+    return found is not None and re.fullmatch(names, found["name"]) is not None
+
+
+def tidy(folder: Path, names: str) -> None:
+    """Remove drafts that a killed process left; nobody else may be writing into the folder.
+
+    A folder that was moved aside, and whose successor never took its place, is put back.
+
+    Args:
+        folder: where they are
+        names: regular expression of the names that the drafts are of
+    """
+    with suppress(OSError):  # what cannot be removed is in nobody's way
+        for draft in [each for each in folder.iterdir() if is_draft(each, names)]:
+            found = DRAFT.fullmatch(draft.name)
+            place = folder / found["name"] if found else draft
+            if (draft / place.name).is_dir() and not place.exists():
+                (draft / place.name).rename(place)
+            if draft.is_dir() and not draft.is_symlink():
+                shutil.rmtree(draft, ignore_errors=True)
+            else:
+                draft.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:

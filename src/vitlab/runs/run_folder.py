@@ -16,17 +16,27 @@ see `RENAMED`.
 
 import fcntl
 import json
+import os
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import tomli_w
 
 from vitlab.errors import OptionError, RunError
-from vitlab.files import CAMPAIGN_FILE, MODEL_FOLDER, SWEEP_FOLDER, explained, is_empty, write_text
+from vitlab.files import (
+    CAMPAIGN_FILE,
+    MODEL_FOLDER,
+    SWEEP_FOLDER,
+    explained,
+    is_draft,
+    tidy,
+    write_text,
+)
+from vitlab.progress import say
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.journal import Journal
@@ -34,6 +44,7 @@ from vitlab.runs.recipe_file import renamed
 from vitlab.runs.versions import versions
 
 DUPLICATES = "duplicates.json"
+WRITTEN = r"run\.toml|metrics\.jsonl|duplicates\.json|model|delta\.safetensors|report\.html"
 
 
 class RunFolder:
@@ -59,6 +70,7 @@ class RunFolder:
         self.report = self.path / "report.html"
         self.journal = Journal(self.path / "metrics.jsonl", silent)
         self._file, self._lock = self.path / "run.toml", self.path / ".lock"
+        self._held: IO[str] | None = None
         self._tables: dict[str, Any] | None = None
 
     @property
@@ -68,13 +80,25 @@ class RunFolder:
 
     @property
     def free(self) -> bool:
-        """Whether the folder is missing or empty, but for a sweep before the run."""
-        return is_empty(self.path, self._lock.name, SWEEP_FOLDER)
+        """Whether the folder is missing or empty, but for a sweep before the run.
+
+        What is left of a start that was killed is not in the way.
+        """
+        if not self.path.is_dir():
+            return not self.path.exists()
+        return all(self._before_a_run(each) for each in self.path.iterdir())
+
+    def _before_a_run(self, entry: Path) -> bool:
+        """Return whether this may be in the folder before `run.toml` is."""
+        if entry.name == DUPLICATES:  # ours, or somebody's?
+            with suppress(RunError):
+                return "dropped" in (self.duplicates or {})
+        return entry.name in (self._lock.name, SWEEP_FOLDER) or is_draft(entry, WRITTEN)
 
     def start(
         self, recipe: Recipe, host: Host, command: str, fingerprint: str, base: str = ""
     ) -> None:
-        """Write `run.toml`.
+        """Write `run.toml`, which is what makes the folder a run's.
 
         Args:
             recipe: with every field, as it will be trained
@@ -175,18 +199,44 @@ class RunFolder:
             write_text(self.path / DUPLICATES, json.dumps(found))
 
     def result(self) -> dict[str, Any] | None:
-        """Return the figures of a finished run (the keys of the command's JSON), else None."""
+        """Return the figures of a finished run (the keys of the command's JSON), else None.
+
+        Raises:
+            RunError: the journal cannot be read.
+        """
         for line in self.journal.read():
             if line["kind"] == "result":
                 return {key: line[key] for key in line if key != "kind"} | self.places
         return None
+
+    def continue_from(self, journal: bytes | None, size: int) -> str:
+        """Make the journal what it was at a checkpoint, and make room for the next ones.
+
+        Args:
+            journal: the checkpoint's copy, if it has one
+            size: bytes that the journal had then
+
+        Returns:
+            A remark for the user if the journal had to be repaired; else nothing.
+
+        Raises:
+            DiskError: the folder cannot be written to.
+        """
+        if not self.journal.silent:
+            with explained(self.checkpoints):
+                self.checkpoints.mkdir(exist_ok=True)
+        return self.journal.restore(journal, size)
 
     def sweep(self) -> dict[str, Any] | None:
         """Return the result of the sweep that chose the learning rate; None if there was none."""
         file = self.path / SWEEP_FOLDER / CAMPAIGN_FILE
         if not file.is_file():
             return None
-        found: dict[str, Any] | None = json.loads(file.read_text(encoding="utf-8"))["result"]
+        try:
+            found: dict[str, Any] | None = json.loads(file.read_text(encoding="utf-8"))["result"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            say(f"{file} is damaged and was skipped: {error}")
+            return None
         return found
 
     @property
@@ -197,6 +247,8 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Create the folder and hold it for this process alone, until the block or process ends.
+
+        Drafts that a killed process left are removed.
 
         Raises:
             RunError: another process holds it.
@@ -214,7 +266,37 @@ class RunFolder:
                     f"another process is training in {self.path}: wait for it, or choose "
                     "another --out"
                 ) from None
-            yield
+            self._tables = None  # whoever held it before may have decided something
+            tidy(self.path, WRITTEN)
+            self._held = file
+            try:
+                yield
+            finally:
+                self._held = None
+
+    def check(self) -> None:
+        """Refuse to go on if the folder was removed or replaced while this process held it.
+
+        Raises:
+            RunError: it was, or `run.toml` or the checkpoints were.
+        """
+        if self._held is None:
+            return
+        try:
+            mine = os.path.samestat(os.fstat(self._held.fileno()), self._lock.stat())
+        except OSError:
+            mine = False
+        if not mine:
+            raise RunError(
+                f"{self.path} was removed or replaced during the run: nothing more was written; "
+                "start the run again with another --out"
+            )
+        for each in (self._file, self.checkpoints):
+            if not each.exists():
+                raise RunError(
+                    f"{each} was removed during the run: nothing more was written; put it back and "
+                    "pass --resume, or start the run again with another --out"
+                )
 
     def _write(self, tables: dict[str, Any]) -> None:
         write_text(self._file, tomli_w.dumps(tables))

@@ -8,8 +8,10 @@ import numpy as np
 
 from vitlab import device as devices
 from vitlab.data.classes import most_frequent
+from vitlab.data.loading.workers import WorkerDiedError
 from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import World
+from vitlab.errors import RunError
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.predictions import Predictions
@@ -39,18 +41,30 @@ class Run:
 
 
 def conclude(task: Task, session: Session, world: World) -> Run:
-    """Save the model, test it, write the report, and finish the journal."""
+    """Save the model, test it, write the report, and finish the journal.
+
+    Raises:
+        RunError: the run folder was removed, or a data-loading worker died.
+        Interrupted: a stop was asked for before the test was done; the report takes seconds, and
+            is finished.
+    """
     model = plain(session.state.evaluated).eval()
     with world.agreed():
         if world.first:
+            task.folder.check()
             save(model, task.folder.model)
             if task.base is not None and task.recipe.start.tune != "all":
                 delta(model, task.base).save(task.folder.delta)
-    predictions = session.observer.predict(task.splits.test, model)
+    try:
+        with session.stop.at_once():
+            predictions = session.observer.predict(task.splits.test, model)
+    except WorkerDiedError as error:
+        raise RunError(f"{error}; pass --resume to finish the run") from error
     metrics: dict[str, Any] = {}
     with world.agreed():
         if world.first:
             metrics = _result(task, session, model, predictions)
+            task.folder.check()
             task.folder.journal.write({"kind": "result"} | metrics)
             task.folder.journal.sync()
     return Run(task.folder.path, world.broadcast(metrics), model.cpu(), world.rank)
@@ -75,6 +89,7 @@ def _result(task: Task, session: Session, model: Model, predictions: Predictions
     metrics |= _without_leaks(task, predictions)
     notes = [*task.splits.notes, *(f"skipped: {message}" for message in tally.bad)]
     metrics |= task.folder.places | {"notes": notes}
+    task.folder.check()
     write_report(task.folder, model, task.splits.test, predictions, metrics, notes)
     return metrics
 

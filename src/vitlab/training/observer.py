@@ -1,17 +1,15 @@
 """What is measured of a model while it is trained, and after it."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 
 from vitlab.data.loading.loader import choose_workers
-from vitlab.data.loading.workers import WorkerDiedError, deaths_explained
+from vitlab.data.loading.workers import deaths_explained
 from vitlab.data.sources.protocol import Source
 from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import World
-from vitlab.errors import DataError, RunError
+from vitlab.errors import DataError
 from vitlab.evaluation.metrics import curve_point
 from vitlab.evaluation.predictions import Predictions
 from vitlab.evaluation.probes.watching import Probe
@@ -59,8 +57,12 @@ class Observer:
         """Return the predictions of the evaluated weights; damaged images count as in training.
 
         With several processes, only the first gets the probabilities.
+
+        Raises:
+            WorkerDiedError: a data-loading worker died.
+            DataError: too many images are damaged.
         """
-        with _no_worker_dead(), deaths_explained():
+        with deaths_explained():
             predictions = predict_together(
                 self.world,
                 model or plain(self.state.evaluated),
@@ -95,14 +97,13 @@ class Observer:
         """Measure the probe, if there is one, and tell the user."""
         if self.probe is None:
             return {}
-        with _no_worker_dead():
-            accuracy, bad = self.probe.measure(
-                plain(self.state.evaluated),
-                self.world,
-                device=self.device,
-                precision=self.precision,
-                workers=self.host.workers,
-            )
+        accuracy, bad = self.probe.measure(
+            plain(self.state.evaluated),
+            self.world,
+            device=self.device,
+            precision=self.precision,
+            workers=self.host.workers,
+        )
         for message in bad:
             if message not in self.told:
                 self.told.append(message)
@@ -111,16 +112,3 @@ class Observer:
             f"10-shot accuracy on {self.probe.title} after step {self.state.step:,}: {accuracy:.1%}"
         )
         return {"probe": accuracy}
-
-
-@contextmanager
-def _no_worker_dead() -> Iterator[None]:
-    """End the run if a worker process dies in an evaluation.
-
-    Raises:
-        RunError: one died.
-    """
-    try:
-        yield
-    except WorkerDiedError as error:  # before anything is written down: nothing to save
-        raise RunError(f"{error}; pass --resume to continue from the last checkpoint") from error

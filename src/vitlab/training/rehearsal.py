@@ -43,7 +43,7 @@ def rehearse(session: Session) -> None:
     if not (size or budget or trainer.engine.compiled):
         return
     stop = state.step + (MANY if budget else 1)
-    with undone(state), closing(session.batches(stop)) as batches:
+    with session.stop.at_once(), undone(state), closing(session.batches(stop)) as batches:
         batch = next(batches)
         if size:
             trainer.micro_batch = choose_micro_batch(trainer, state, batch)

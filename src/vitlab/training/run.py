@@ -24,7 +24,8 @@ from vitlab.training.saving.saver import Saver
 from vitlab.training.saving.state import State
 from vitlab.training.session import Session
 from vitlab.training.setup.leaks import applied, find_leaks
-from vitlab.training.setup.preparation import Task, first_state, prepare
+from vitlab.training.setup.preparation import Task, first_state, may_use, prepare
+from vitlab.training.setup.settling import check_same
 from vitlab.training.setup.whereabouts import placed
 from vitlab.training.step.recompute import recomputed
 from vitlab.training.step.trainer import Trainer
@@ -65,34 +66,51 @@ def train(
         KeyboardInterrupt: a stop was asked for; the state is saved, and `resume` continues.
     """
     host = host or Host()
-    with joined(host.device, host.timeout) as (world, device), ExitStack() as stack:
+    with Stop() as stop, joined(host.device, host.timeout) as (world, device), ExitStack() as stack:
+        stop.patient, stop.quiet = world.size > 1, not world.first
         with world.agreed():
             place = placed(out, run_name(recipe, start), resume=resume, world=world)
-        folder = RunFolder(place, silent=not world.first)
-        with world.agreed():
-            task = prepare(recipe, host, folder, resume or world.restarted, world, start)
+        folder, resume = RunFolder(place, silent=not world.first), resume or world.restarted
+        with world.agreed(), stop.at_once():
+            task = prepare(recipe, host, folder, resume, world, start)
         if result := world.broadcast(folder.result() if task.started else None):
             world.say(f"the run in {folder.path} is already finished")
             return Run(folder.path, result, load(folder.model), world.rank)
-        with world.agreed():
+        with world.agreed(), stop.at_once():
             leaks = _leaks(task) if world.first else None
         leaks = world.broadcast(leaks)
         task = replace(task, splits=applied(task.splits, leaks), leaks=leaks)
-        with world.agreed():
+        with world.agreed(), stop.at_once():
             state = first_state(task, device, world)
         with world.agreed():
             if world.first:
                 stack.enter_context(folder.locked())
-                if not task.started:
-                    marks = task.fingerprint, task.base_fingerprint
-                    folder.start(task.recipe, host, command, *marks)
-                    folder.keep_duplicates(leaks)
+                _begin(task, resume, command)
         with world.agreed():
             _check_visible(folder)
-        done = conclude(task, _train(task, state, world, on_line), world)
+        done = conclude(task, _train(task, state, world, on_line, stop), world)
         if on_line is not None and world.first:
             on_line({"kind": "result"} | done.metrics)
         return done
+
+
+def _begin(task: Task, resume: bool, command: str) -> None:
+    """Start the run, whose folder this process holds, or find it as it was prepared for.
+
+    Raises:
+        RunError: another process has been at work in the folder meanwhile.
+    """
+    folder = task.folder
+    if may_use(folder, resume) != task.started or folder.result():
+        raise RunError(
+            f"another process has trained in {folder.path} meanwhile: run the command again with "
+            "--resume, or choose another --out"
+        )
+    if task.started:
+        check_same(folder, task.recipe, task.fingerprint, task.base_fingerprint)
+        return
+    folder.keep_duplicates(task.leaks)
+    folder.start(task.recipe, task.host, command, task.fingerprint, task.base_fingerprint)
 
 
 def _leaks(task: Task) -> dict[str, Any] | None:
@@ -112,14 +130,18 @@ def _check_visible(folder: RunFolder) -> None:
         )
 
 
-def _train(task: Task, state: State, world: World, on_line: OnLine | None) -> Session:
+def _train(task: Task, state: State, world: World, on_line: OnLine | None, stop: Stop) -> Session:
     """Continue from the newest checkpoint, or the start, to the end."""
     recipe, host, folder, splits = task.recipe, task.host, task.folder, task.splits
     saver = Saver(world, folder.checkpoints, host.checkpoint_every)
     found = saver.load()
     if found is not None:
         state.restore(found)
-    folder.journal.cut(state.tally.journal)
+    with world.agreed():
+        remark = folder.continue_from(found.journal if found else b"", state.tally.journal)
+    if remark:
+        world.say(remark)
+    stop.message = f"interrupted after step {state.step:,}: pass --resume to continue"
     model, channels = state.model, task.config.channels
     compiled = host.compile == "yes"
     device = next(model.parameters()).device
@@ -127,7 +149,6 @@ def _train(task: Task, state: State, world: World, on_line: OnLine | None) -> Se
         compiled = device.type == "cuda" and task.config.fit != "native"  # a graph per size
     trainer = Trainer(model, recipe, world, compiled, task.objective)
     with (
-        Stop(patient=world.size > 1) as stop,
         closing(_tracker(task, state, world, on_line)) as tracker,
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         recomputed(trainer.engine.plain, host.checkpoint_activations),
@@ -146,6 +167,7 @@ def _train(task: Task, state: State, world: World, on_line: OnLine | None) -> Se
             tracker=tracker,
         )
         announce(task, session)
+        stop.check()
         rehearsal.rehearse(session)
         session.run()
     return session

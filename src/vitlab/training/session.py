@@ -2,13 +2,18 @@
 
 import time
 from collections.abc import Generator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.loader import choose_workers, training_loader
-from vitlab.data.loading.workers import WorkerDiedError, deaths_explained, deaths_reported_late
+from vitlab.data.loading.workers import (
+    WorkerDiedError,
+    deaths_explained,
+    deaths_reported_late,
+    started,
+)
 from vitlab.data.sources.protocol import Source
 from vitlab.distributed.shares import counted
 from vitlab.distributed.world import World
@@ -75,10 +80,11 @@ class Session:
             DivergedError: a loss or gradient is not finite.
             DataError: too many images are damaged.
             DiskError: the disk refuses a checkpoint.
-            RunError: a data-loading worker died.
+            RunError: a data-loading worker died, or the run folder was removed.
             Interrupted: a stop was asked for, and the state is saved.
         """
-        with self.trainer.engine.no_more_compiling():
+        self.stop.message = "interrupted during training: pass --resume to continue"
+        with self.trainer.engine.no_more_compiling(), deaths_reported_late():
             try:
                 self.take_steps()
             except WorkerDiedError as error:  # between two steps
@@ -87,9 +93,15 @@ class Session:
             self.keep_best()
         self.save()
         self.saver.finish()
+        self.stop.message = "interrupted after the last step: pass --resume to finish the run"
+        if self.world.any(self.stop.asked)[0]:
+            raise self.stop.interrupted()
 
     def take_steps(self) -> None:
         """Take the steps that are left; after each one, the events in the order written here."""
+        if self.state.tally.unmeasured:
+            self.evaluate()
+            self.save_or_stop()
         if self.done:
             return
         with (
@@ -122,14 +134,17 @@ class Session:
         tally, world = self.state.tally, self.world
         batches = batches_of(self.recipe, self.source, self.state.model.config, world)
         workers = choose_workers(self.source, self.host.workers, world.local_size)
-        loader = iter(training_loader(batches, self.state.step, stop, workers))
         with deaths_reported_late():
-            for _ in range(self.state.step, stop):
-                start = time.perf_counter()
-                with deaths_explained():
-                    batch = next(loader)
-                tally.seconds += time.perf_counter() - start  # loading counts as training
-                yield counted(batch, world)
+            loader = started(training_loader(batches, self.state.step, stop, workers))
+            try:
+                for _ in range(self.state.step, stop):
+                    start = time.perf_counter()
+                    with deaths_explained():
+                        batch = next(loader)
+                    tally.seconds += time.perf_counter() - start  # loading counts as training
+                    yield counted(batch, world)
+            finally:
+                del loader  # ends the workers, while nobody minds how
 
     # The events of a step, in their order
 
@@ -152,12 +167,20 @@ class Session:
             tally.sums = {}
 
     def evaluate(self) -> None:
-        """Measure a point of the learning curve, where one is due."""
+        """Measure a point of the learning curve, where one is due.
+
+        If that is interrupted, or a worker dies, the run is saved as it is before the measurement.
+        """
         state, recipe = self.state, self.recipe
         if state.step not in self.plan.evaluations:
             return
-        start = time.monotonic()
-        point = self.observer.measure()
+        state.tally.unmeasured, start = True, time.monotonic()
+        try:
+            with self.stop.at_once() if self.world.size == 1 else nullcontext():
+                point = self.observer.measure()
+        except Interrupted:
+            return
+        state.tally.unmeasured = False
         self.write({"kind": "test", **self.position, **point})
         if recipe.patience:
             point = self.world.broadcast(point)
@@ -175,12 +198,11 @@ class Session:
             self.save()
         if stop:
             saver.finish()
-            error = Interrupted(
-                f"stopped after step {self.state.step:,} of {self.plan.total:,}; pass --resume to "
-                "continue"
+            step, total = self.state.step, self.plan.total
+            self.stop.message = (
+                f"stopped after step {step:,} of {total:,}; pass --resume to continue"
             )
-            error.quiet = not self.world.first
-            raise error
+            raise self.stop.interrupted()
 
     def cut_plan(self) -> None:
         """Plan fewer steps where the machine has become slower than it was when measured."""
@@ -220,7 +242,13 @@ class Session:
         return f"loss {means['loss']:.3f}  accuracy {means['accuracy']:.1%}  {speed}"
 
     def write(self, line: dict[str, Any]) -> None:
-        """Write a line of the journal, and pass it on to the tracker."""
+        """Write a line of the journal, and pass it on to the tracker.
+
+        Raises:
+            RunError: the run folder was removed.
+            DiskError: the disk refuses it.
+        """
+        self.folder.check()
         self.folder.journal.write(line)
         self.tracker.write(line)
 
@@ -248,8 +276,9 @@ class Session:
         tally = self.state.tally
         tally.spent = self.pacer.spent
         with self.world.agreed():
+            self.folder.check()
             tally.journal = self.folder.journal.sync()
-        self.saver.save(self.state)
+        self.saver.save(self.state, self.folder.journal.content)
 
     def worker_died(self, error: WorkerDiedError) -> RunError:
         """Save what can be saved, and return the error to raise."""

@@ -2,8 +2,12 @@
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
+
+START = "interrupted before the first step: run the command again"
 
 
 class Interrupted(KeyboardInterrupt):
@@ -17,9 +21,10 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Stop:
-    """Within the context, SIGINT or SIGTERM asks to stop after the current step.
+    """Within the context, SIGINT or SIGTERM asks the run to stop where nothing is lost.
 
-    A second signal stops at once.
+    That is where `check` is called, or anywhere in a block of `at_once`. A second signal stops
+    wherever the program is.
 
     Args:
         patient: ignore a second signal: several processes must all stop at the same step, and
@@ -27,11 +32,15 @@ class Stop:
 
     Attributes:
         asked: whether a signal came
+        message: what the user is told, which depends on how far the run is
+        quiet: whether another process of the same run reports it
     """
 
     def __init__(self, patient: bool = False) -> None:
         self.asked, self.patient = False, patient
+        self.message, self.quiet = START, False
         self.before: dict[int, Any] = {}
+        self._now = self._raised = False
 
     def __enter__(self) -> Self:
         """Take over the signals, which only the main thread may do."""
@@ -46,11 +55,47 @@ class Stop:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Restore the signals."""
+        """Restore the signals.
+
+        Raises:
+            Interrupted: in place of what a library, stopped halfway, made of it.
+        """
         for number, handler in self.before.items():
             signal.signal(number, handler)
+        if self._raised and error is not None and not isinstance(error, Interrupted):
+            raise self.interrupted() from error
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """In the block, which must leave nothing half-written, stop without waiting for its end.
+
+        Raises:
+            Interrupted: a stop was or is asked for.
+        """
+        before, self._now = self._now, True
+        try:
+            self.check()
+            yield
+        finally:
+            self._now = before
+
+    def check(self) -> None:
+        """Stop here if a stop was asked for.
+
+        Raises:
+            Interrupted: it was.
+        """
+        if self.asked:
+            raise self.interrupted()
+
+    def interrupted(self) -> Interrupted:
+        """Return the error to raise."""
+        error = Interrupted(self.message)
+        error.quiet = self.quiet
+        return error
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and not self.patient:
-            raise KeyboardInterrupt
-        self.asked = True
+        again, self.asked = self.asked, True
+        if self._now or (again and not self.patient):
+            self._raised = True
+            raise self.interrupted()

@@ -3,10 +3,13 @@
 import re
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
-from vitlab.errors import DataError
+from vitlab.errors import DataError, UserError
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -23,11 +26,26 @@ def deaths_reported_late() -> Iterator[None]:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         yield
-    except WorkerDiedError:  # PyTorch's handler would raise again, at the next worker's end
-        before = signal.SIG_DFL
+    except UserError as error:
+        if any(isinstance(each, WorkerDiedError) for each in (error, error.__cause__)):
+            before = signal.SIG_DFL  # PyTorch's handler would raise again, at the next worker's end
         raise
     finally:
         signal.signal(signal.SIGCHLD, before)
+
+
+def started(loader: Iterable[T]) -> Iterator[T]:
+    """Start a loader's workers, in a block of `deaths_reported_late`.
+
+    Raises:
+        WorkerDiedError: one of them died at once.
+    """
+    with deaths_explained():
+        try:
+            return iter(loader)
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # PyTorch's first loader took it over
 
 
 class WorkerDiedError(DataError):

@@ -16,11 +16,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from vitlab import files
 from vitlab.errors import RunError
 from vitlab.files import sha256, staged_folder
 from vitlab.runs.recipe_file import RENAMED
 
 TENSORS, STATE, MANIFEST = "state.safetensors", "state.json", "manifest.json"
+JOURNAL = "metrics.jsonl"  # a copy of the run's, as it was then
 SHARDS = "shards.json"  # of a checkpoint that several processes wrote (sharded_checkpoints.py)
 KEEP = 2  # the newest may turn out to be damaged
 DAMAGE = (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError)
@@ -28,10 +30,14 @@ DAMAGE = (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorErro
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run needs to continue: tensors by name, and everything else as JSON values."""
+    """What a run needs to continue: tensors by name, and everything else as JSON values.
+
+    `journal` is the content of metrics.jsonl; None in checkpoints of the code that kept none.
+    """
 
     tensors: dict[str, Tensor]
     state: dict[str, Any]
+    journal: bytes | None = None
 
 
 def save(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
@@ -45,8 +51,8 @@ def save(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
         save_file(
             {k: t.detach().contiguous() for k, t in checkpoint.tensors.items()}, draft / TENSORS
         )
-        (draft / STATE).write_text(json.dumps(checkpoint.state), encoding="utf-8")
-        write_manifest(draft, step, {name: entry(draft / name) for name in (TENSORS, STATE)})
+        names = (TENSORS, *write_values(draft, checkpoint.state, checkpoint.journal))
+        write_manifest(draft, step, {name: entry(draft / name) for name in names})
     prune(folder)
     return place
 
@@ -59,6 +65,15 @@ def place_of(folder: Path, step: int) -> Path:
 def entry(file: Path) -> dict[str, Any]:
     """Return a file's entry in the manifest."""
     return {"bytes": file.stat().st_size, "sha256": sha256(file)}
+
+
+def write_values(draft: Path, state: dict[str, Any], journal: bytes | None) -> list[str]:
+    """Write what a checkpoint has besides tensors; return the names of the files."""
+    (draft / STATE).write_text(json.dumps(state), encoding="utf-8")
+    if journal is None:
+        return [STATE]
+    (draft / JOURNAL).write_bytes(journal)
+    return [STATE, JOURNAL]
 
 
 def write_manifest(draft: Path, step: int, files: dict[str, dict[str, Any]]) -> None:
@@ -80,7 +95,8 @@ def prune(folder: Path) -> None:
 
 def tidy(folder: Path) -> None:
     """Remove drafts that a killed process left."""
-    for draft in folder.glob(".step-*"):
+    files.tidy(folder, r"step-\d+")
+    for draft in folder.glob(".step-*"):  # parts of shards, and drafts as they were named before
         shutil.rmtree(draft, ignore_errors=True)
 
 
@@ -103,21 +119,22 @@ def read(place: Path) -> Checkpoint:
     Raises:
         One of `DAMAGE`: something is missing, or is not what the manifest says.
     """
-    files = json.loads((place / MANIFEST).read_text(encoding="utf-8"))["files"]
-    for name, expected in files.items():
+    listed = json.loads((place / MANIFEST).read_text(encoding="utf-8"))["files"]
+    for name, expected in listed.items():
         file = place / name
         if Path(name).name != name:
             raise ValueError(f"{name!r} is not a file name")
         if file.stat().st_size != expected["bytes"] or sha256(file) != expected["sha256"]:
             raise ValueError(f"{name} does not match its checksum")
     state = json.loads((place / STATE).read_text(encoding="utf-8"))
-    if SHARDS in files:
-        tensors = _join(place, files)
+    if SHARDS in listed:
+        tensors = _join(place, listed)
     else:
         tensors = {name: t.clone() for name, t in load_file(place / TENSORS).items()}
     return Checkpoint(
         {_today(name): tensor for name, tensor in tensors.items()},
         {_today(key): value for key, value in state.items()},
+        (place / JOURNAL).read_bytes() if JOURNAL in listed else None,
     )
 
 
@@ -138,10 +155,10 @@ def _today(name: str) -> str:
     return RENAMED.get(first, first) + dot + rest
 
 
-def _join(place: Path, files: dict[str, Any]) -> dict[str, Tensor]:
+def _join(place: Path, listed: dict[str, Any]) -> dict[str, Tensor]:
     """Return the tensors of a sharded checkpoint, whose slices are along the first dimension."""
     layout = json.loads((place / SHARDS).read_text(encoding="utf-8"))
-    if not set(layout["files"]) <= set(files):
+    if not set(layout["files"]) <= set(listed):
         raise ValueError("its manifest does not list all shards")
     tensors: dict[str, Tensor] = {}
     with ExitStack() as stack:

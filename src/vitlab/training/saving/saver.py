@@ -1,7 +1,7 @@
 """Who writes a run's checkpoints: the first process, or all of them where the model is sharded."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vitlab.distributed.parallel import is_sharded
@@ -39,19 +39,25 @@ class Saver:
         """Whether this process has written its part of the pending checkpoint."""
         return self.pending is not None and self.pending.written
 
-    def save(self, state: State) -> None:
+    def save(self, state: State, journal: bytes | None = None) -> None:
         """Save a checkpoint; all processes call this at the same step.
+
+        Args:
+            state: where the run stands
+            journal: the content of metrics.jsonl
 
         Raises:
             DiskError: the disk is full or refuses; every earlier checkpoint is left as it was.
         """
         if is_sharded(state.model):
             self.finish()
-            self.pending = shards.start(self.world, self.folder, state.step, state.checkpoint())
+            content = replace(state.checkpoint(), journal=journal)
+            self.pending = shards.start(self.world, self.folder, state.step, content)
         else:
             with self.world.agreed():
                 if self.world.first:
-                    checkpoint.save(self.folder, state.step, state.checkpoint())
+                    content = replace(state.checkpoint(), journal=journal)
+                    checkpoint.save(self.folder, state.step, content)
         self.last = time.monotonic()
 
     def finish(self) -> None:

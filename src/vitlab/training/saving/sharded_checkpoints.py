@@ -22,12 +22,12 @@ from vitlab.files import explained, staged_folder, sync
 from vitlab.optim.sliced import is_sliced, local
 from vitlab.training.saving.checkpoint import (
     SHARDS,
-    STATE,
     Checkpoint,
     entry,
     place_of,
     prune,
     write_manifest,
+    write_values,
 )
 
 
@@ -40,6 +40,7 @@ class Saving:
     step: int
     state: dict[str, Any]
     layout: dict[str, Any]
+    journal: bytes | None = None
     thread: threading.Thread = field(init=False)
     entry: dict[str, Any] = field(default_factory=dict)
     error: UserError | None = None
@@ -93,8 +94,8 @@ class Saving:
         with staged_folder(place_of(self.folder, self.step)) as draft:
             for name in files:
                 (self.parts / name).replace(draft / name)
-            for name, content in ((SHARDS, self.layout), (STATE, self.state)):
-                (draft / name).write_text(json.dumps(content), encoding="utf-8")
+            (draft / SHARDS).write_text(json.dumps(self.layout), encoding="utf-8")
+            for name in (SHARDS, *write_values(draft, self.state, self.journal)):
                 files[name] = entry(draft / name)
             write_manifest(draft, self.step, files)
         prune(self.folder)
@@ -112,7 +113,8 @@ def start(world: World, folder: Path, step: int, checkpoint: Checkpoint) -> Savi
         "sliced": {name: list(tensor.shape) for name, tensor in sliced.items()},
         "whole": [name for name in checkpoint.tensors if name not in sliced],
     }
-    saving = Saving(world, folder, step, json.loads(json.dumps(checkpoint.state)), layout)
+    state = json.loads(json.dumps(checkpoint.state))
+    saving = Saving(world, folder, step, state, layout, checkpoint.journal)
     with world.agreed(), explained(saving.parts):
         if world.first:
             shutil.rmtree(saving.parts, ignore_errors=True)

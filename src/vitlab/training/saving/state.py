@@ -27,6 +27,7 @@ class Tally:
         bad: the message of each damaged image, which names it
         journal: bytes of metrics.jsonl that belong to the steps done
         spent: seconds of all sessions, everything included
+        unmeasured: whether the evaluation that is due after this step is still to be done
     """
 
     sums: dict[str, float] = field(default_factory=dict)
@@ -35,6 +36,7 @@ class Tally:
     bad: list[str] = field(default_factory=list)
     journal: int = 0
     spent: float = 0.0
+    unmeasured: bool = False
 
     def add(self, figures: Figures) -> None:
         """Add the figures of a step."""

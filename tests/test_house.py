@@ -13,8 +13,9 @@ SOURCE = REPOSITORY / "src" / "vitlab"
 
 # Lowest first. A file imports from its own layer or a lower one.
 LAYERS = (
-    ("errors", "units", "values"),
-    ("options", "files", "device", "progress"),
+    ("errors", "interrupts", "units", "values"),
+    ("options", "files", "device", "packages", "progress"),
+    ("places",),
     ("images",),
     ("models",),
     ("data", "weights"),

@@ -6,20 +6,30 @@ import os
 import pkgutil
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import ModuleType
-from typing import Any, NoReturn, get_type_hints
+from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
 from vitlab.errors import OptionError, UserError
+from vitlab.interrupts import Interrupts
+
+if TYPE_CHECKING:
+    from vitlab.options import Options
 
 HELP = {"-h", "--help"}
 VERSION = {"-V", "--version"}
 FIRST = ("finetune", "train", "evaluate", "predict", "measure", "models", "recipes")  # overview
 
 
-def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run a command and exit: 0 done, 2 the user can fix it, 130 interrupted, 1 a bug."""
+def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None) -> NoReturn:
+    """Run a command and exit: 0 done, 2 the user can fix it, 130 interrupted, 1 a bug.
+
+    Args:
+        argv: the words after `vitlab`; None for those of this process
+        interrupts: what handles this process's signals; None to leave them alone
+    """
+    interrupts = interrupts or Interrupts()
     # OpenMP threads busy-wait; on a loaded machine that burns whole time slices. A short spin
     # costs little when idle and saves a lot under load (docs/log.md).
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -27,7 +37,6 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     if words[:1] == ["help"]:  # help COMMAND
         words = [*words[1:], "--help"]
     name = words[0] if words else "--help"
-    prog = "vitlab"
     try:
         if name in HELP:
             print(overview())
@@ -35,15 +44,15 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
             print(f"vitlab {_version()}")
         else:
             command = command_module(name)
-            prog = f"vitlab {name}"
-            _run(command, prog, words[1:])
+            interrupts.prog = f"vitlab {name}"
+            _run(command, words[1:], interrupts)
         sys.stdout.flush()
-    except UserError as error:
-        _fail(2, prog, "" if error.quiet else str(error))
-    except KeyboardInterrupt as stop:
-        _fail(130, prog, "" if getattr(stop, "quiet", False) else str(stop) or "interrupted")
     except BrokenPipeError:  # whoever reads our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (Exception, KeyboardInterrupt) as error:
+        if interrupts.asked and not isinstance(error, KeyboardInterrupt):
+            error = KeyboardInterrupt()  # what an interrupted import may become
+        _explain(error, interrupts.prog)
     sys.exit(0)
 
 
@@ -88,10 +97,20 @@ def command_module(name: str) -> ModuleType:
     return importlib.import_module(f"vitlab.commands.{name.replace('-', '_')}")
 
 
-def _run(command: ModuleType, prog: str, words: list[str]) -> None:
+def _explain(error: BaseException, prog: str) -> NoReturn:
+    """Exit with one line for the user; a bug keeps its traceback."""
+    if isinstance(error, UserError):
+        _fail(2, prog, "" if error.quiet else str(error))
+    if isinstance(error, KeyboardInterrupt):
+        _fail(130, prog, "" if getattr(error, "quiet", False) else str(error) or "interrupted")
+    raise error
+
+
+def _run(command: ModuleType, words: list[str], interrupts: Interrupts) -> None:
     """Run one command and print its result once, or print its help."""
     from vitlab import parsing
 
+    prog = interrupts.prog
     kind = get_type_hints(command.run)["options"]
     build = getattr(command, "build", lambda given: kind.of(**given))
     asked = [word for word in words if word not in HELP]
@@ -107,9 +126,29 @@ def _run(command: ModuleType, prog: str, words: list[str]) -> None:
     options = build(given)
     if hasattr(options, "command"):
         options = replace(options, command=f"{prog} {shlex.join(words)}")
+    _begin(command, options, given)
+    if not getattr(command, "LIGHT", False):
+        importlib.import_module("torch")  # here, while a signal may end the process at once
+    interrupts.started()
     result: dict[str, Any] = command.run(options)
     if result:
         print(json.dumps(result, ensure_ascii=False)) if as_json else command.show(result)
+
+
+def _begin(command: ModuleType, options: "Options", given: Iterable[str]) -> None:
+    """Refuse what cannot be there before PyTorch is imported; of several processes, later.
+
+    Several processes agree on an error, so that only one of them reports it.
+    """
+    from vitlab import parsing
+
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return
+    for leaf in parsing.leaves_of(options):
+        if leaf.about.check and leaf.name in given:
+            leaf.about.check(leaf.default)
+    if hasattr(command, "begin"):
+        command.begin(options)
 
 
 def _version() -> str:

@@ -115,6 +115,8 @@ class Option:
         choices: returns the allowed words, if they are not in the type
         positional: given on the command line by position, without its name
         flag: its name on the command line, if Python reserves that word
+        check: refuses what cannot be there, such as a missing file; called by the command line
+            before a command runs
     """
 
     help: str
@@ -123,6 +125,7 @@ class Option:
     choices: Callable[[], Iterable[str]] | None = None
     positional: bool = False
     flag: str = ""
+    check: Callable[[Any], None] | None = None
 
 
 def option(
@@ -133,6 +136,7 @@ def option(
     choices: Callable[[], Iterable[str]] | None = None,
     positional: bool = False,
     flag: str = "",
+    check: Callable[[Any], None] | None = None,
 ) -> Any:
     """Declare a field of an `Options` class: its default, its help and its rules.
 
@@ -144,8 +148,10 @@ def option(
         choices: returns the allowed words, if the type cannot list them
         positional: given on the command line by position, without its name
         flag: its name on the command line, if Python reserves that word
+        check: refuses what cannot be there, such as a missing file; called by the command line
+            before a command runs
     """
-    about = {"option": Option(help, bounds, only, choices, positional, flag)}
+    about = {"option": Option(help, bounds, only, choices, positional, flag, check)}
     return field(metadata=about) if default is MISSING else field(default=default, metadata=about)
 
 

@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 
 from conftest import call
+from vitlab.models.config import config_of
+from vitlab.models.cost import cost
+from vitlab.models.listed import COSTS
+from vitlab.models.names import MODELS
 
 
 def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
@@ -18,6 +22,12 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
         code, out, err = call(capsys, command)
         assert (code, err) == (0, "")
         assert len(out.splitlines()) > 5
+
+
+def test_the_listed_costs_are_those_of_the_models() -> None:
+    costs = {name: cost(config_of(name)) for name in MODELS}
+    assert {name: (each.params, each.macs) for name, each in costs.items()} == COSTS
+    assert list(COSTS) == list(MODELS)
 
 
 def test_measure(capsys: pytest.CaptureFixture[str], digits_run: Path) -> None:

@@ -14,7 +14,7 @@ from conftest import call, photo, photo_folder
 from vitlab.data.sources.opening import open_data
 from vitlab.errors import DiskError, OptionError
 from vitlab.evaluation import predictions
-from vitlab.evaluation.rows import check_file
+from vitlab.places import check_file
 
 CLASSES = ("blue", 'gr"een', "red, or so")
 NAME = "ViT(width=16,depth=1,heads=2,mlp=32)/4"

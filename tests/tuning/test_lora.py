@@ -236,7 +236,7 @@ def test_without_peft_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) 
     model = tiny()
     with pytest.raises(PackageError) as caught:
         adapted(model)
-    assert str(caught.value) == 'LoRA needs peft: pip install "vitlab[lora]"'
+    assert str(caught.value) == 'tune=lora needs the package peft: pip install "vitlab[lora]"'
     assert not is_injected(model)
     assert all(weight.requires_grad for weight in model.parameters())
 

@@ -1,7 +1,9 @@
 """The commands, one file each: options, what runs, how the result is printed.
 
 A file holds a `SUMMARY`, `run(options) -> dict` (the JSON object) and `show(result)` (the table).
-Where the defaults depend on what is given, `build(given)` makes the options; else their class does.
+Where the defaults depend on what is given, `build(given)` makes the options, else their class does.
+`begin(options)` comes before PyTorch is imported: it refuses early what checks of single options
+cannot, and may say what begins. A command that works without PyTorch has `LIGHT = True`.
 """
 
 from vitlab.options import options_of

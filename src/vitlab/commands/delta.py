@@ -5,6 +5,7 @@ from typing import Any
 
 from vitlab.commands import WEIGHTS
 from vitlab.options import Options, option
+from vitlab.weights.hub_names import check_weights
 from vitlab.weights.stated import Stated
 
 SUMMARY = "Save only the weights that fine-tuning changed, in one file."
@@ -14,8 +15,12 @@ SUMMARY = "Save only the weights that fine-tuning changed, in one file."
 class Delta(Options):
     """A fine-tuned model, its base, and the file."""
 
-    weights: str = option(MISSING, f"the fine-tuned model: {WEIGHTS}", positional=True)
-    base: str = option(MISSING, "the model that fine-tuning started from", positional=True)
+    weights: str = option(
+        MISSING, f"the fine-tuned model: {WEIGHTS}", positional=True, check=check_weights
+    )
+    base: str = option(
+        MISSING, "the model that fine-tuning started from", positional=True, check=check_weights
+    )
     out: str = option(MISSING, "the new file, ending in .safetensors")
     file: Stated = Stated()
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitlab.commands import WORKERS
+from vitlab.data.presence import check_data
 from vitlab.options import Options, at_least, option
 from vitlab.terminal import print_table
 from vitlab.units import duration
@@ -24,12 +25,14 @@ class Duplicates(Options):
         MISSING,
         "any DATA of `vitlab train`, or a folder of images; its training images if it has splits",
         positional=True,
+        check=check_data,
     )
     test: str = option(
         "",
         "the same; its test images if it has splits (empty: compare the splits of TRAIN, or look "
         "for pairs within it)",
         positional=True,
+        check=check_data,
     )
     out: str | None = option(None, "write a page of the pairs: FILE.html")
     workers: int | None = option(None, WORKERS, at_least(0))

@@ -4,9 +4,12 @@ from dataclasses import MISSING, dataclass
 from typing import Any, Literal
 
 from vitlab.commands import DEVICE, PRECISION, WEIGHTS, WORKERS
+from vitlab.data.presence import check_data
 from vitlab.evaluation.probes.wanted import Taken
 from vitlab.options import Options, at_least, option
+from vitlab.places import check_new_file
 from vitlab.terminal import print_figures
+from vitlab.weights.hub_names import check_weights
 from vitlab.weights.stated import Stated
 
 SUMMARY = "Write the features of images into a Parquet file."
@@ -16,15 +19,18 @@ SUMMARY = "Write the features of images into a Parquet file."
 class Embed(Options):
     """A model, images, what to take, and where to compute."""
 
-    weights: str = option(MISSING, WEIGHTS, positional=True)
+    weights: str = option(MISSING, WEIGHTS, positional=True, check=check_weights)
     data: str = option(
         MISSING,
         "any DATA of `vitlab train`, all of its splits; or images without labels: a folder of "
         "files, or a glob pattern",
         positional=True,
+        check=check_data,
     )
     out: str = option(
-        MISSING, "a new Parquet file with the columns path, label, split and features"
+        MISSING,
+        "a new Parquet file with the columns path, label, split and features",
+        check=check_new_file,
     )
     features: Taken = Taken()
     file: Stated = Stated()

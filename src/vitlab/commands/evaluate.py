@@ -4,10 +4,13 @@ from dataclasses import MISSING, dataclass
 from typing import Any, Literal
 
 from vitlab.commands import CROPS, DEVICE, FLIPS, OUT, PRECISION, REPLACE, WEIGHTS, WORKERS
+from vitlab.data.presence import check_data
 from vitlab.options import Options, at_least, option, when
+from vitlab.places import check_file
 from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import print_figures, print_rows, print_table
 from vitlab.units import percent, readable
+from vitlab.weights.hub_names import check_weights
 from vitlab.weights.stated import Stated
 
 ROWS = 10  # classes in the table
@@ -21,8 +24,10 @@ SUMMARY = "Measure accuracy and calibration on labeled images."
 class Evaluate(Options):
     """A model, data, and where to compute."""
 
-    weights: str = option(MISSING, WEIGHTS, positional=True)
-    data: str = option(MISSING, "labeled images, any DATA of `vitlab train`", positional=True)
+    weights: str = option(MISSING, WEIGHTS, positional=True, check=check_weights)
+    data: str = option(
+        MISSING, "labeled images, any DATA of `vitlab train`", positional=True, check=check_data
+    )
     split: Literal["auto", "train", "validation", "test", "all"] = option(
         "auto",
         "auto: the test split if there is one; of data without splits, what training held out if "
@@ -63,6 +68,12 @@ class Evaluate(Options):
             check_alone(split=self.split, calibrate=self.calibrate, out=self.out)
 
 
+def begin(options: Evaluate) -> None:
+    """Refuse a file that rows cannot be written to."""
+    if options.out:
+        check_file(options.out, replace=options.replace)
+
+
 def run(options: Evaluate) -> dict[str, Any]:
     """Evaluate; images that are skipped are reported on stderr."""
     return _examined(options) if options.protocol else _evaluated(options)
@@ -98,7 +109,6 @@ def _evaluated(options: Evaluate) -> dict[str, Any]:
     import vitlab
     from vitlab.evaluation.evaluation import How, evaluation
     from vitlab.evaluation.predictions import Views
-    from vitlab.evaluation.rows import check_file
     from vitlab.progress import Meter, say
     from vitlab.weights.save import own_folder, save_provenance
 

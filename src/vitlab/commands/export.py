@@ -6,7 +6,9 @@ from typing import Any
 
 from vitlab.commands import WEIGHTS
 from vitlab.options import Options, option
+from vitlab.places import check_new_folder
 from vitlab.weights.formats.catalog import export_help, export_names
+from vitlab.weights.hub_names import check_weights
 from vitlab.weights.stated import Stated
 
 SUMMARY = "Write a model in another library's format."
@@ -16,9 +18,9 @@ SUMMARY = "Write a model in another library's format."
 class Export(Options):
     """A model, the format and the new folder."""
 
-    weights: str = option(MISSING, WEIGHTS, positional=True)
+    weights: str = option(MISSING, WEIGHTS, positional=True, check=check_weights)
     to: str = option(MISSING, f"the format: {export_help()}", choices=export_names)
-    out: str = option(MISSING, "the new folder")
+    out: str = option(MISSING, "the new folder", check=check_new_folder)
     file: Stated = Stated()
 
 

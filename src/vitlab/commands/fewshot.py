@@ -4,10 +4,12 @@ from dataclasses import MISSING, dataclass
 from typing import Any, Literal
 
 from vitlab.commands import DEVICE, PRECISION, WEIGHTS, WORKERS
+from vitlab.data.presence import check_data
 from vitlab.evaluation.probes.wanted import Pooled
 from vitlab.options import Options, above, at_least, option
 from vitlab.terminal import print_table
 from vitlab.units import percent
+from vitlab.weights.hub_names import check_weights
 from vitlab.weights.stated import Stated
 
 SUMMARY = "Measure features: few shots, nearest neighbors, a linear probe."
@@ -20,12 +22,13 @@ class Fewshot(Options):
     big_vision's few-shot evaluation prepares images with --fit squash --crop 0.875.
     """
 
-    weights: str = option(MISSING, WEIGHTS, positional=True)
+    weights: str = option(MISSING, WEIGHTS, positional=True, check=check_weights)
     data: str = option(
         MISSING,
         "labeled images, any DATA of `vitlab train`: learns from the training split, is measured "
         "on the test split",
         positional=True,
+        check=check_data,
     )
     shots: tuple[int, ...] = option((1, 5, 10, 25), "training images per class", at_least(1))
     seeds: int = option(3, "times the shots are drawn: seeds 0, 1, …", at_least(1))

@@ -13,6 +13,11 @@ def build(given: dict[str, Any]) -> Train:
     return train.build(given, "finetune")
 
 
+def begin(options: Train) -> None:
+    """Refuse a folder in the way and missing packages; say what begins."""
+    train.begin(options)
+
+
 def run(options: Train) -> dict[str, Any]:
     """Train; of several processes only the first one has a result to print."""
     return train.run(options)

@@ -8,6 +8,7 @@ from vitlab.errors import OptionError
 from vitlab.models.config import ResNetConfig, ViTConfig
 from vitlab.options import Options, option
 from vitlab.terminal import print_table
+from vitlab.weights.hub_names import check_weights
 from vitlab.weights.stated import Stated
 
 # Fields that are shown whatever their value, and origins that make a default not worth a line.
@@ -21,7 +22,7 @@ SUMMARY = "Identify a weights file: format, model, and every tensor."
 class LoadCheck(Options):
     """Weights, and what they may not say of themselves."""
 
-    source: str = option("", WEIGHTS, positional=True)
+    source: str = option("", WEIGHTS, positional=True, check=check_weights)
     verify: str = option(
         "",
         "instead of weights, a published model's name on the Hub: download it, and compare it "

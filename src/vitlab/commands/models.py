@@ -7,6 +7,7 @@ from vitlab.options import Options
 from vitlab.terminal import print_table
 
 SUMMARY = "List model names with their parameters and multiply-adds."
+LIGHT = True  # it needs no PyTorch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,13 +16,12 @@ class Models(Options):
 
 
 def run(options: Models) -> dict[str, Any]:
-    """Count every listed model at 224 pixels."""
-    from vitlab.models.config import config_of
-    from vitlab.models.cost import cost
-    from vitlab.models.names import MODELS
+    """Return the cost of every listed model at 224 pixels."""
+    from vitlab.models.listed import COSTS
 
-    costs = {name: cost(config_of(name)) for name in MODELS}
-    rows = [{"model": name, "params": c.params, "macs": c.macs} for name, c in costs.items()]
+    rows = [
+        {"model": name, "params": params, "macs": macs} for name, (params, macs) in COSTS.items()
+    ]
     return {"image_size": 224, "models": rows}
 
 

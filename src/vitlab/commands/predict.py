@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitlab.commands import CROPS, DEVICE, FLIPS, OUT, REPLACE, WEIGHTS
+from vitlab.data.presence import check_images
 from vitlab.options import Options, at_least, option, when
+from vitlab.places import check_file
+from vitlab.weights.hub_names import check_weights
 from vitlab.weights.stated import Stated
 
 SUMMARY = "Print the most likely classes of images."
@@ -15,9 +18,12 @@ SUMMARY = "Print the most likely classes of images."
 class Predict(Options):
     """A model, images, and where to compute."""
 
-    weights: str = option(MISSING, WEIGHTS, positional=True)
+    weights: str = option(MISSING, WEIGHTS, positional=True, check=check_weights)
     images: tuple[str, ...] = option(
-        MISSING, "image files, folders or glob patterns", positional=True
+        MISSING,
+        "image files, folders or glob patterns",
+        positional=True,
+        check=check_images,
     )
     top: int = option(5, "number of classes to print", at_least(1))
     flips: bool = option(False, FLIPS, only=when("crops", 1, 5))
@@ -29,10 +35,15 @@ class Predict(Options):
     workers: int = option(0, "processes that decode images", at_least(0))
 
 
+def begin(options: Predict) -> None:
+    """Refuse a file that rows cannot be written to."""
+    if options.out:
+        check_file(options.out, replace=options.replace)
+
+
 def run(options: Predict) -> dict[str, Any]:
     """Classify; images that cannot be decoded are reported on stderr."""
     import vitlab
-    from vitlab.evaluation.rows import check_file
     from vitlab.progress import say
 
     file = check_file(options.out, replace=options.replace) if options.out else None

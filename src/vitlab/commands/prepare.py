@@ -4,7 +4,9 @@ from dataclasses import MISSING, dataclass
 from typing import Any, Literal
 
 from vitlab.commands import WORKERS
+from vitlab.data.presence import check_data
 from vitlab.options import Options, at_least, at_most, option
+from vitlab.places import check_new_folder
 from vitlab.terminal import print_figures
 
 SUMMARY = "Write a resized, verified, training-ready copy of a data set."
@@ -18,8 +20,14 @@ class Prepare(Options):
         MISSING,
         "any DATA of `vitlab train`; its splits and the order of its classes are kept",
         positional=True,
+        check=check_data,
     )
-    out: str = option(MISSING, "a new folder, which can then be used as DATA", positional=True)
+    out: str = option(
+        MISSING,
+        "a new folder, which can then be used as DATA",
+        positional=True,
+        check=check_new_folder,
+    )
     side: int = option(
         256, "largest shorter side in pixels; smaller images keep their size", at_least(1)
     )

@@ -5,6 +5,7 @@ from typing import Any
 
 from vitlab.commands import WEIGHTS
 from vitlab.options import Options, option
+from vitlab.weights.hub_names import check_weights
 from vitlab.weights.stated import Stated
 
 SUMMARY = "Upload a model to the Hugging Face Hub, with a model card."
@@ -14,7 +15,7 @@ SUMMARY = "Upload a model to the Hugging Face Hub, with a model card."
 class Push(Options):
     """A model and its place on the Hub."""
 
-    weights: str = option(MISSING, WEIGHTS, positional=True)
+    weights: str = option(MISSING, WEIGHTS, positional=True, check=check_weights)
     repository: str = option(MISSING, "user/name on the Hub", positional=True)
     private: bool = option(False, "make a new repository private")
     license: str | None = option(

@@ -8,6 +8,7 @@ from vitlab.recipes.named import RECIPES
 from vitlab.terminal import print_table
 
 SUMMARY = "List the training recipes."
+LIGHT = True  # it needs no PyTorch
 
 
 @dataclass(frozen=True, kw_only=True)

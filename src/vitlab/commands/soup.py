@@ -4,8 +4,11 @@ from dataclasses import MISSING, dataclass
 from typing import Any, Literal
 
 from vitlab.commands import DEVICE, WEIGHTS, WORKERS
+from vitlab.data.presence import check_data
 from vitlab.options import Options, at_least, option
+from vitlab.places import check_new_folder
 from vitlab.terminal import print_rows
+from vitlab.weights.hub_names import check_weights
 from vitlab.weights.stated import Stated
 
 SUMMARY = "Average the weights of several fine-tuned models into one."
@@ -16,13 +19,17 @@ class Soup(Options):
     """The models, how to choose among them, and the folder of the new one."""
 
     weights: tuple[str, ...] = option(
-        MISSING, f"two or more models of one configuration: {WEIGHTS}", positional=True
+        MISSING,
+        f"two or more models of one configuration: {WEIGHTS}",
+        positional=True,
+        check=check_weights,
     )
-    out: str = option(MISSING, "the new folder")
+    out: str = option(MISSING, "the new folder", check=check_new_folder)
     greedy: str = option(
         "",
         "labeled images to choose on: the best model first, then each that does not lower the "
         "accuracy (empty: average all)",
+        check=check_data,
     )
     split: Literal["auto", "train", "validation", "test", "all"] = option(
         "auto",

@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.options import Options, option
+from vitlab.progress import say
 from vitlab.recipes.named import RECIPES, start_from
 from vitlab.recipes.recipe import Host, Recipe
+from vitlab.recipes.requirements import check_packages
 from vitlab.runs import naming
 from vitlab.runs.recipe_file import recipe_in
 from vitlab.runs.run_folder import RunFolder
+from vitlab.runs.using import may_use
 from vitlab.terminal import print_figures, print_rows
 from vitlab.transfer.series import Series, recorded, run_series
 
@@ -60,6 +63,14 @@ def _to_continue(out: str | Path) -> Train | None:
     return Train(recipe=RunFolder(out).recipe) if RunFolder(out).started else None
 
 
+def begin(options: Train) -> None:
+    """Refuse a folder in the way and missing packages; say what begins."""
+    check_packages(options.recipe)
+    if options.out and not options.series.folds and options.series.sweep is None:
+        may_use(RunFolder(options.out), options.resume)
+    say(_beginning(options))
+
+
 def run(options: Train) -> dict[str, Any]:
     """Train; of several processes only the first one has a result to print."""
     return run_series(
@@ -70,6 +81,14 @@ def run(options: Train) -> dict[str, Any]:
         host=options.host,
         command=options.command,
     )
+
+
+def _beginning(options: Train) -> str:
+    """Return what is said before the slow imports."""
+    recipe = options.recipe
+    what = recipe.model.model or recipe.start.weights
+    resumed = ", continuing" if options.resume else ""
+    return f"{what} on {recipe.data.data or 'no data'}, recipe {recipe.recipe}{resumed}"
 
 
 def show(result: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from vitlab.options import Options, option
 from vitlab.recipes.recipe import Host
 from vitlab.terminal import print_table
 from vitlab.transfer.vtab.setting import Setting
+from vitlab.weights.hub_names import check_weights
 from vitlab.weights.stated import OfNetwork
 
 SUMMARY = "Fine-tune on VTAB-1k's 19 tasks, beside the ViT paper's figures."
@@ -17,7 +18,7 @@ SUMMARY = "Fine-tune on VTAB-1k's 19 tasks, beside the ViT paper's figures."
 class Vtab(Options):
     """The weights, the tasks, how each is learned, and where."""
 
-    weights: str = option(MISSING, WEIGHTS, positional=True)
+    weights: str = option(MISSING, WEIGHTS, positional=True, check=check_weights)
     data: str = option(MISSING, "folder with a sub-folder per task, such as cifar100")
     out: str | None = option(None, "folder of the runs (default: a new one, runs/vtab-WEIGHTS)")
     resume: bool = option(False, "continue the runs in that folder; none is repeated")

@@ -14,9 +14,10 @@ from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import Predictions, Views, check_classifier, predict
 from vitlab.evaluation.protocols.grading import Outputs, Protocol, check_alone, examine
-from vitlab.evaluation.rows import check_file, rows_to
+from vitlab.evaluation.rows import rows_to
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
+from vitlab.places import check_file
 
 
 @dataclass(frozen=True)

@@ -25,33 +25,14 @@ import numpy as np
 
 from vitlab.data.sources.listed.lists import SEPARATOR
 from vitlab.data.sources.protocol import Source
-from vitlab.errors import DiskError, OptionError
 from vitlab.evaluation.predictions import Part
 from vitlab.files import staged_file
 
 WIDE = 100  # most classes that get a column each
 GROUP = 10_000  # rows of a Parquet row group
-ENDINGS = (".csv", ".parquet")
 
 Columns = dict[str, list[Any]]
 Use = Callable[[Part], None]
-
-
-def check_file(file: str | Path, *, replace: bool) -> Path:
-    """Return the path of a file that rows can be written to.
-
-    Raises:
-        OptionError: it ends neither in .csv nor in .parquet, or it exists and may not be replaced.
-        DiskError: it is a folder.
-    """
-    path = Path(file).expanduser()
-    if path.suffix.lower() not in ENDINGS:
-        raise OptionError(f"out must end in .csv or .parquet, not {path.name!r}")
-    if path.is_dir():
-        raise DiskError(f"cannot write {path}: it is a folder")
-    if path.exists() and not replace:
-        raise OptionError(f"{path} already exists: pass --replace, or choose another --out")
-    return path
 
 
 @contextmanager

@@ -8,8 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from vitlab.packages import needed
+
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+
+LIBRARY = "pytorch_optimizer"
 
 Groups = list[dict[str, Any]]  # parameter groups, as PyTorch's optimizers take them
 Betas = tuple[float, float]
@@ -26,6 +30,7 @@ class Entry:
         rest: the optimizer of all other parameters
         slices: whether it can update slices of parameters (`--shard`)
         own_schedule: whether it is its own schedule and its own average of the weights
+        package: where it is from, if not from PyTorch or here
     """
 
     make: Callable[..., "Optimizer"]
@@ -33,6 +38,7 @@ class Entry:
     rest: str = ""
     slices: bool = False
     own_schedule: bool = False
+    package: str = ""
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -71,9 +77,8 @@ def _lamb(groups: Groups, lr: float, betas: Betas, eps: float) -> "Optimizer":
 
 
 def _lars(groups: Groups, lr: float, momentum: float) -> "Optimizer":
-    from pytorch_optimizer import LARS
-
-    return cast("Optimizer", LARS(groups, lr, momentum=momentum))
+    lars = needed(LIBRARY, "optimizer=lars").LARS
+    return cast("Optimizer", lars(groups, lr, momentum=momentum))
 
 
 def _shampoo(
@@ -87,10 +92,9 @@ def _shampoo(
 def _soap(
     groups: Groups, lr: float, betas: Betas, eps: float, precondition_every: int
 ) -> "Optimizer":
-    from pytorch_optimizer import SOAP
-
-    soap = SOAP(groups, lr, betas, eps=eps, precondition_frequency=precondition_every)
-    return cast("Optimizer", soap)
+    soap = needed(LIBRARY, "optimizer=soap").SOAP
+    made = soap(groups, lr, betas, eps=eps, precondition_frequency=precondition_every)
+    return cast("Optimizer", made)
 
 
 def _muon(groups: Groups, lr: float, momentum: float) -> "Optimizer":
@@ -101,9 +105,8 @@ def _muon(groups: Groups, lr: float, momentum: float) -> "Optimizer":
 
 
 def _schedule_free(groups: Groups, lr: float, betas: Betas, eps: float) -> "Optimizer":
-    from pytorch_optimizer import ScheduleFreeAdamW
-
-    return cast("Optimizer", ScheduleFreeAdamW(groups, lr, betas, eps=eps))
+    adamw = needed(LIBRARY, "optimizer=schedule-free").ScheduleFreeAdamW
+    return cast("Optimizer", adamw(groups, lr, betas, eps=eps))
 
 
 # LARS' trust ratio, Shampoo and SOAP are for kernels; Muon is for hidden layers (Jordan, 2024)
@@ -113,11 +116,11 @@ OPTIMIZERS = {
     "adamw": Entry(_adamw, slices=True),
     "adafactor": Entry(_adafactor),
     "lamb": Entry(_lamb),
-    "lars": Entry(_lars, takes="kernels", rest="sgd"),
+    "lars": Entry(_lars, takes="kernels", rest="sgd", package=LIBRARY),
     "shampoo": Entry(_shampoo, takes="kernels", rest="adamw"),
-    "soap": Entry(_soap, takes="kernels", rest="adamw"),
+    "soap": Entry(_soap, takes="kernels", rest="adamw", package=LIBRARY),
     "muon": Entry(_muon, takes="matrices inside blocks", rest="adamw"),
-    "schedule-free": Entry(_schedule_free, own_schedule=True),
+    "schedule-free": Entry(_schedule_free, own_schedule=True, package=LIBRARY),
 }
 
 

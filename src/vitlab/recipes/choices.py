@@ -18,6 +18,7 @@ from vitlab.options import (
     options_of,
     when,
 )
+from vitlab.weights.hub_names import check_weights
 from vitlab.weights.stated import Named
 
 
@@ -30,6 +31,7 @@ class Start(Options):
         "weights to start from: a run folder, a saved model, a weights file, or user/name on the "
         "Hugging Face Hub (empty: random ones)",
         flag="from",
+        check=check_weights,
     )
     weights_name: str = option("", options_of(Named)["name"].help, only=when("weights"))
     weights_part: str = option("", options_of(Named)["part"].help, only=when("weights"))

@@ -16,6 +16,7 @@ from vitlab.models.model import Model
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
+from vitlab.runs.using import may_use
 from vitlab.training import rehearsal
 from vitlab.training.announcing import announce
 from vitlab.training.ending import Run, conclude
@@ -24,7 +25,7 @@ from vitlab.training.saving.saver import Saver
 from vitlab.training.saving.state import State
 from vitlab.training.session import Session
 from vitlab.training.setup.leaks import applied, find_leaks
-from vitlab.training.setup.preparation import Task, first_state, may_use, prepare
+from vitlab.training.setup.preparation import Task, first_state, prepare
 from vitlab.training.setup.settling import check_same
 from vitlab.training.setup.whereabouts import placed
 from vitlab.training.step.recompute import recomputed

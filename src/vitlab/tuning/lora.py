@@ -15,10 +15,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from vitlab.errors import OptionError, PackageError
+from vitlab.errors import OptionError
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
 from vitlab.optim.sliced import full
+from vitlab.packages import needed
 
 Targets = Literal["attention", "ffn", "all"]
 ADAPTER = "default"  # peft's name for the only one
@@ -130,21 +131,8 @@ def _peft() -> Any:
     Raises:
         PackageError: it is not installed, or cannot be imported.
     """
-    try:
-        with _broken_torchvision_hidden():
-            import peft
-    except ModuleNotFoundError as error:
-        if error.name != "peft":
-            raise _unusable(error) from error
-        raise PackageError('LoRA needs peft: pip install "vitlab[lora]"') from None
-    except (ImportError, RuntimeError) as error:
-        raise _unusable(error) from error
-    return peft
-
-
-def _unusable(error: Exception) -> PackageError:
-    reason = " ".join(str(error).split())
-    return PackageError(f'peft cannot be imported ({reason}): pip install -U "vitlab[lora]"')
+    with _broken_torchvision_hidden():
+        return needed("peft", "tune=lora")
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Folders to the Hugging Face Hub and back, and from its local cache without a network."""
 
 import fnmatch
-import os
 import re
 import sys
 from collections.abc import Iterable
@@ -10,6 +9,7 @@ from typing import Any
 
 from vitlab.errors import DiskError, HubError, WeightsError
 from vitlab.files import sha256
+from vitlab.weights.hub_names import repository
 from vitlab.weights.sharded import (
     CONFIG,
     INDEX,
@@ -38,49 +38,8 @@ OF_TRAINING = (
 )  # fmt: skip
 TIMEOUT = 10.0  # seconds until the Hub counts as unreachable
 UNREACHABLE = "the Hub cannot be reached"
-PREFIXES = ("hf-hub:", "hf://")
-FILES = (  # endings of local files
-    ".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".tar", ".msgpack", ".json", ".toml",
-)  # fmt: skip
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
 _REVISION = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-
-
-def is_hub_name(source: str | Path) -> bool:
-    """Return whether this names a model on the Hub: `user/name`, `hf-hub:…` or `hf://…`.
-
-    Existing files, a `Path`, and names that end like a file of weights are paths.
-    """
-    if not isinstance(source, str):
-        return False
-    if source.startswith(PREFIXES):
-        return True
-    return _is_valid(source) and not source.endswith(FILES) and not os.path.lexists(source)
-
-
-def repository(name: str) -> str:
-    """Return the `user/name` in a Hub name.
-
-    Raises:
-        HubError: it is not a valid name.
-    """
-    bare = name
-    for prefix in PREFIXES:
-        bare = bare.removeprefix(prefix)
-    if not _is_valid(bare):
-        raise HubError(f"{name!r} is not a Hub name; expected user/name")
-    return bare
-
-
-def _is_valid(name: str) -> bool:
-    """Return whether the Hub allows this user/name."""
-    return (
-        _NAME.fullmatch(name) is not None
-        and len(name) <= 96
-        and not any(bad in name for bad in ("--", ".."))
-        and not name.endswith(".git")
-    )
 
 
 def publish(

@@ -21,7 +21,8 @@ from vitlab.weights.deltas import Delta, check_base, merged
 from vitlab.weights.formats.catalog import FORMATS, supported
 from vitlab.weights.formats.origins import Origin, warning
 from vitlab.weights.formats.room import Hints, Reading, names_of
-from vitlab.weights.hub import PREFIXES, describe, fetch, is_hub_name
+from vitlab.weights.hub import describe, fetch
+from vitlab.weights.hub_names import PREFIXES, is_hub_name
 from vitlab.weights.identity import Base, fingerprint
 from vitlab.weights.matching import collect
 from vitlab.weights.sharded import CONFIG

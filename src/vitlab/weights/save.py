@@ -21,7 +21,7 @@ from vitlab.weights.formats.catalog import format_named
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.room import Hints, cannot
 from vitlab.weights.formats.vit_names import void_keys
-from vitlab.weights.hub import is_hub_name
+from vitlab.weights.hub_names import is_hub_name
 from vitlab.weights.load import place_of, recognize
 from vitlab.weights.matching import collect
 from vitlab.weights.sharded import CONFIG, LIMIT, write_tensors

@@ -10,6 +10,7 @@ from typing import Any, Self
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.tar_shards import CLASSES
 from vitlab.errors import DataError
+from vitlab.packages import needed
 
 ROWS = 100  # of a row group: what is read for one image where files cannot be mapped
 BYTES = 2**28  # of a file, approximately
@@ -23,8 +24,7 @@ class Parquet:
     """
 
     def __init__(self, folder: Path, split: str, source: Source) -> None:
-        import datasets
-
+        datasets = needed("datasets", "--format parquet", "use --format tar")
         self.folder, self.split, self.count = folder, split, 0
         self.several, self.column = source.labels.several, source.labels.column
         kind: Any = datasets.ClassLabel(names=list(source.classes))

@@ -12,7 +12,7 @@ from vitlab.data.sources.splits import VALIDATION_SHARE, Splits, fingerprint, wi
 from vitlab.distributed.parallel import shard
 from vitlab.distributed.sync_norm import synchronize
 from vitlab.distributed.world import World
-from vitlab.errors import OptionError, RunError
+from vitlab.errors import OptionError
 from vitlab.evaluation.probes.watching import Probe
 from vitlab.models.config import ModelConfig
 from vitlab.models.create import build
@@ -24,7 +24,9 @@ from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.table import OPTIMIZERS
 from vitlab.recipes.model_part import part_of
 from vitlab.recipes.recipe import Host, Recipe
+from vitlab.recipes.requirements import check_packages
 from vitlab.runs.run_folder import RunFolder
+from vitlab.runs.using import may_use
 from vitlab.training import tracking
 from vitlab.training.saving.state import State
 from vitlab.training.setup.settling import check_native, check_same, settled
@@ -99,8 +101,9 @@ def prepare(
         RunError: the folder is in the way, or its run was started otherwise.
         OptionError: options that do not go together, or do not fit the data or the processes.
         DataError: the data cannot be used.
-        PackageError: a tracker is not installed.
+        PackageError: a tracker, or a package of the recipe, is not installed.
     """
+    check_packages(recipe)
     started = world.first and may_use(folder, resume)
     check_world(recipe, host, world)
     splits = partitioned(
@@ -156,22 +159,6 @@ def first_state(task: Task, device: torch.device, world: World) -> State:
         for each in (model, *([average.model] if average else [])):
             shard(each, world)
     return State(model, average, optimizers.build(model, recipe.optimizer))
-
-
-def may_use(folder: RunFolder, resume: bool) -> bool:
-    """Return whether the folder contains a run, which must not be in the way.
-
-    Raises:
-        RunError: it contains a run and `resume` is off, or it contains something else.
-    """
-    if folder.started and not resume:
-        raise RunError(
-            f"{folder.path} already contains a run: pass --resume to continue it, or choose "
-            "another --out"
-        )
-    if not folder.started and not folder.free:
-        raise RunError(f"{folder.path} exists and contains no run: choose a new or empty folder")
-    return folder.started
 
 
 def check_world(recipe: Recipe, host: Host, world: World) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
-from vitlab.weights.hub import is_hub_name, repository
+from vitlab.weights.hub_names import is_hub_name, repository
 
 VIT = "An Image is Worth 16x16 Words (arXiv 2010.11929)"
 THREE = "Three things everyone should know about Vision Transformers (arXiv 2203.09795)"

@@ -11,8 +11,9 @@ from vitlab.data.labels import Labels, SingleLabels
 from vitlab.data.sources.inside import Inside
 from vitlab.data.sources.remote import reason
 from vitlab.data.sources.tables.column_labels import labels_of
-from vitlab.errors import DataError, ImageError
+from vitlab.errors import DataError, ImageError, UserError
 from vitlab.files import read_bytes
+from vitlab.packages import needed
 
 SHOWN = 200  # characters of a path in a message
 
@@ -111,7 +112,7 @@ def _is_image(kind: Any) -> bool:
 
 def quietly(load: Callable[[], Any], failed: str) -> Any:
     """Call into `datasets`, with progress bars on a terminal only and any failure as one line."""
-    import datasets
+    datasets = needed("datasets", "a table of images")
 
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
@@ -119,6 +120,8 @@ def quietly(load: Callable[[], Any], failed: str) -> Any:
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     try:
         return load()
+    except UserError:
+        raise
     except Exception as error:  # the library raises dozens of kinds; each means the same here
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise DataError(f"{failed}: {lines[0]}") from error

@@ -1,12 +1,12 @@
 """Opening Parquet files, and data sets of the Hugging Face Hub."""
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vitlab.data.presence import is_hub_data
 from vitlab.data.sources.inside import Inside
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.remote import expand, is_url, reason
@@ -14,6 +14,7 @@ from vitlab.data.sources.splits import NAMES, Request, Splits, by_split, join
 from vitlab.data.sources.tables.arrow import Table, quietly, table
 from vitlab.errors import DataError
 from vitlab.files import check_regular
+from vitlab.packages import needed
 from vitlab.units import storage
 
 SAVED = "dataset_dict.json"  # in what `DatasetDict.save_to_disk` writes
@@ -62,9 +63,7 @@ def _load_parquet(groups: dict[str, list[str]], data: str) -> Any:
             raise DataError(f"cannot read {file}: {reason(error)}") from None
 
     def load() -> Any:
-        import datasets
-
-        return datasets.load_dataset("parquet", data_files=groups)
+        return needed("datasets", data).load_dataset("parquet", data_files=groups)
 
     return quietly(load, f"cannot read {data}")
 
@@ -82,9 +81,7 @@ def load_tables(data: str) -> Any:
     if (path / SAVED).is_file():
 
         def load() -> Any:
-            import datasets
-
-            return datasets.load_from_disk(path)
+            return needed("datasets", data).load_from_disk(path)
 
         return quietly(load, f"cannot read {data}")
     if groups := _parquet_files(data):
@@ -103,14 +100,15 @@ def open_hub(request: Request) -> Splits | None:
     `hf://datasets/user/name/*.tar`.
     """
     name = request.data
-    if request.path.exists() or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
+    if request.path.exists() or not is_hub_data(name):
         return None
     return _tables(_load_hub(name), request, _downloads())
 
 
 def _load_hub(name: str) -> Any:
+    datasets = needed("datasets", f"{name}, not a file or folder but perhaps a name on the Hub,")
+
     def load() -> Any:
-        import datasets
         import huggingface_hub
 
         try:

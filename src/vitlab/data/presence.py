@@ -1,0 +1,49 @@
+"""Whether what a user names as data can be there, looked at before anything is imported.
+
+Nothing here imports PyTorch, so that the command line answers a mistyped path at once. What is
+there is opened, and checked in full, by `open_data`.
+"""
+
+import re
+from collections.abc import Iterable
+
+from vitlab.data.sources.remote import is_url
+from vitlab.errors import DataError
+from vitlab.packages import check_installed
+from vitlab.places import exists
+
+PATTERN = "*?[{"  # signs of a glob or a brace range
+
+
+def is_hub_data(name: str) -> bool:
+    """Return whether a name may be that of a data set on the Hugging Face Hub, `user/name`."""
+    return re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name) is not None
+
+
+def check_data(data: str) -> None:
+    """Refuse DATA that cannot exist: no file or folder, and not the name of something else.
+
+    Raises:
+        DataError: no such file or folder.
+        PackageError: Parquet files, or a name on the Hub, without the package that reads them.
+    """
+    if not data or data == "digits" or data.startswith("vtab:") or is_url(data):
+        return
+    if data.endswith(".parquet"):
+        check_installed("datasets", data)
+    if any(sign in data for sign in PATTERN) or exists(data):
+        return
+    if not is_hub_data(data):
+        raise DataError(f"no such file or folder: {data}")
+    check_installed("datasets", f"{data}, not a file or folder but perhaps a name on the Hub,")
+
+
+def check_images(patterns: Iterable[str]) -> None:
+    """Refuse names of images that are neither files, folders nor patterns.
+
+    Raises:
+        DataError: the first such name.
+    """
+    for each in patterns:
+        if not any(sign in each for sign in PATTERN) and not exists(each):
+            raise DataError(f"no such file: {each}")

@@ -1,0 +1,76 @@
+"""Ctrl-C and SIGTERM from the first import of a command to its end: one line, and status 130.
+
+Only the modules that Python itself needs are imported here, since this comes before all others.
+"""
+
+import os
+import signal
+import sys
+import time
+from types import FrameType, TracebackType
+from typing import NoReturn
+
+STATUS = 130
+PATIENCE = 1.0  # seconds in which further signals are ignored, for cleaning up
+
+
+class Interrupts:
+    """Within the context, a signal ends the process in good order.
+
+    While Python and PyTorch start, nothing has been written, and an exception in the middle of an
+    import may come out of it as any other error: the process ends at once. After `started`, a
+    signal raises KeyboardInterrupt, so that unfinished files are removed on the way out; a second
+    one, unless it comes at once, ends the process. Training has its own handlers for its steps
+    (`training/stop.py`).
+
+    Attributes:
+        prog: the command, for the line
+        asked: whether a signal came: errors after it are its consequences
+    """
+
+    def __init__(self) -> None:
+        self.prog, self.asked = "vitlab", False
+        self._at_once, self._process, self._since = True, os.getpid(), -PATIENCE
+
+    def __enter__(self) -> "Interrupts":
+        """Take over the signals, and KeyboardInterrupt where Python ignores exceptions."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._handle)
+        self._hook, sys.unraisablehook = sys.unraisablehook, self._ignored
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End at once on a signal from now on: nothing but Python's own end is left."""
+        self._at_once = True
+
+    def started(self) -> None:
+        """Tell that the slow imports are over, and that files may be written."""
+        self._at_once = False
+
+    def end(self) -> NoReturn:
+        """Print the line and end the process, whatever it is doing."""
+        os.write(2, f"{self.prog}: interrupted\n".encode("utf-8", "backslashreplace"))
+        os._exit(STATUS)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:  # a new process that has no handlers of its own yet
+            os._exit(STATUS)
+        now = time.monotonic()
+        if self._at_once or (self.asked and now - self._since > PATIENCE):
+            self.end()
+        if not self.asked:
+            self.asked, self._since = True, now
+            raise KeyboardInterrupt
+
+    def _ignored(self, about: "sys.UnraisableHookArgs") -> None:
+        """Raise KeyboardInterrupt again that came where Python could only print and ignore it."""
+        if isinstance(about.exc_value, KeyboardInterrupt):
+            self.asked = False
+            signal.raise_signal(signal.SIGINT)
+        else:
+            self._hook(about)

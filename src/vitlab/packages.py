@@ -1,0 +1,64 @@
+"""Packages that only some features need: imported where they are used, named where missing.
+
+`pip install vitlab` is enough to train and fine-tune on images in files, to report, predict and
+evaluate, and to load anybody's weights. The rest comes with an extra, as `vitlab[datasets]`.
+"""
+
+import importlib
+import importlib.util
+from typing import Any
+
+from vitlab.errors import PackageError
+
+# The extra of pyproject.toml that installs each of them.
+EXTRAS = {
+    "datasets": "datasets",
+    "pyarrow": "datasets",
+    "pytorch_optimizer": "optimizers",
+    "peft": "lora",
+    "tensorboard": "track",
+}
+
+
+def check_installed(package: str, what: str, instead: str = "") -> None:
+    """Refuse what needs a missing package, without importing the package if it is there.
+
+    Args:
+        package: a key of `EXTRAS`
+        what: what needs it: begins the message
+        instead: what would work without it: ends the message
+
+    Raises:
+        PackageError: it is not installed.
+    """
+    try:
+        found = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        found = None
+    if found is None:
+        rest = f", or {instead}" if instead else ""
+        raise PackageError(
+            f'{what} needs the package {package}: pip install "vitlab[{EXTRAS[package]}]"{rest}'
+        )
+
+
+def needed(package: str, what: str, instead: str = "") -> Any:
+    """Import a package that only some features need.
+
+    Args:
+        package: a key of `EXTRAS`
+        what: what needs it: begins the message
+        instead: what would work without it: ends the message
+
+    Raises:
+        PackageError: it is not installed, or cannot be imported.
+    """
+    check_installed(package, what, instead)
+    try:
+        return importlib.import_module(package)
+    except (ImportError, RuntimeError) as error:  # for instance one built for another NumPy
+        reason = " ".join(str(error).split())
+        extra = EXTRAS[package]
+        raise PackageError(
+            f'{package} cannot be imported ({reason}): pip install -U "vitlab[{extra}]"'
+        ) from error

@@ -1,0 +1,61 @@
+"""Whether something can be written where the user wants it, looked at before anything is computed.
+
+Nothing here imports PyTorch, so that the command line answers at once.
+"""
+
+from pathlib import Path
+
+from vitlab.errors import DiskError, OptionError
+from vitlab.files import is_empty
+from vitlab.packages import check_installed
+
+ENDINGS = (".csv", ".parquet")  # of files with a row per image
+
+
+def exists(name: str) -> bool:
+    """Return whether a file or folder of this name exists; a name that none can have does not."""
+    try:
+        return Path(name).expanduser().exists()
+    except (OSError, ValueError, RuntimeError):  # too long, with a null character, of no user
+        return False
+
+
+def check_new_folder(folder: str | Path) -> None:
+    """Refuse a folder that is not new or empty.
+
+    Raises:
+        DiskError: it contains something, or is a file.
+    """
+    path = Path(folder).expanduser()
+    if not is_empty(path):
+        raise DiskError(f"{folder} already exists: choose a new folder")
+
+
+def check_new_file(file: str | Path) -> None:
+    """Refuse a file that exists.
+
+    Raises:
+        DiskError: it exists.
+    """
+    if Path(file).expanduser().exists():
+        raise DiskError(f"{file} already exists: choose another --out")
+
+
+def check_file(file: str | Path, *, replace: bool) -> Path:
+    """Return the path of a file that rows can be written to.
+
+    Raises:
+        OptionError: it ends neither in .csv nor in .parquet, or it exists and may not be replaced.
+        PackageError: it ends in .parquet, and pyarrow is not installed.
+        DiskError: it is a folder.
+    """
+    path = Path(file).expanduser()
+    if path.suffix.lower() not in ENDINGS:
+        raise OptionError(f"out must end in .csv or .parquet, not {path.name!r}")
+    if path.suffix.lower() == ".parquet":
+        check_installed("pyarrow", path.name, "write a .csv file")
+    if path.is_dir():
+        raise DiskError(f"cannot write {path}: it is a folder")
+    if path.exists() and not replace:
+        raise OptionError(f"{path} already exists: pass --replace, or choose another --out")
+    return path

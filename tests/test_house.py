@@ -13,7 +13,7 @@ SOURCE = REPOSITORY / "src" / "vitlab"
 
 # Lowest first. A file imports from its own layer or a lower one.
 LAYERS = (
-    ("errors", "interrupts", "units", "values"),
+    ("errors", "units", "values"),
     ("options", "files", "device", "packages", "progress"),
     ("places",),
     ("images",),
@@ -28,7 +28,7 @@ LAYERS = (
     ("transfer",),
     ("studies",),
     ("__init__",),  # the public names
-    ("parsing", "terminal"),
+    ("console", "terminal"),
     ("commands",),
     ("cli", "__main__"),
 )

@@ -1,6 +1,6 @@
 """The command `vitlab`, also as `python -m vitlab`; signals are answered from here on."""
 
-from vitlab.interrupts import Interrupts
+from vitlab.console.interrupts import Interrupts
 
 
 def main() -> None:

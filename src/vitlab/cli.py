@@ -11,8 +11,8 @@ from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
+from vitlab.console.interrupts import Interrupts
 from vitlab.errors import OptionError, UserError
-from vitlab.interrupts import Interrupts
 
 if TYPE_CHECKING:
     from vitlab.options import Options
@@ -108,7 +108,7 @@ def _explain(error: BaseException, prog: str) -> NoReturn:
 
 def _run(command: ModuleType, words: list[str], interrupts: Interrupts) -> None:
     """Run one command and print its result once, or print its help."""
-    from vitlab import parsing
+    from vitlab.console import parsing
 
     prog = interrupts.prog
     kind = get_type_hints(command.run)["options"]
@@ -140,7 +140,7 @@ def _begin(command: ModuleType, options: "Options", given: Iterable[str]) -> Non
 
     Several processes agree on an error, so that only one of them reports it.
     """
-    from vitlab import parsing
+    from vitlab.console import parsing
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return

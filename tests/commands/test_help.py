@@ -9,8 +9,8 @@ import pytest
 from conftest import call, environment
 from vitlab.cli import command_module, commands
 from vitlab.commands.train import build
+from vitlab.console.parsing import Leaf, all_leaves, help_text, leaves_of
 from vitlab.options import Options
-from vitlab.parsing import Leaf, all_leaves, help_text, leaves_of
 
 HEAVY = {"torch", "datasets", "matplotlib"}
 LIGHT = HEAVY | {"numpy", "PIL", "tyro", "rich"}

@@ -7,8 +7,8 @@ import pytest
 
 from conftest import call
 from vitlab.models.config import config_of
+from vitlab.models.configs.listed import COSTS
 from vitlab.models.cost import cost
-from vitlab.models.listed import COSTS
 from vitlab.models.names import MODELS
 
 

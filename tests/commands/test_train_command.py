@@ -10,8 +10,8 @@ import pytest
 import vitlab
 from conftest import QUICK, call
 from vitlab.commands.train import Train, build
+from vitlab.console.parsing import parse
 from vitlab.errors import OptionError
-from vitlab.parsing import parse
 from vitlab.runs.run_folder import RunFolder
 
 

@@ -14,9 +14,9 @@ from command_pages import help_text
 import vitlab
 from docs.pages import ROOT, blocks, commands
 from oracles import peers
-from vitlab import parsing
 from vitlab.cli import command_module
 from vitlab.cli import commands as command_names
+from vitlab.console import parsing
 from vitlab.recipes.named import RECIPES
 
 COMMANDS = command_names()

@@ -12,9 +12,9 @@ import tomli_w
 
 import vitlab
 from vitlab.commands.train import Train, build
+from vitlab.console.parsing import Leaf, leaves_of, parse
 from vitlab.errors import OptionError, RunError
 from vitlab.options import owners
-from vitlab.parsing import Leaf, leaves_of, parse
 from vitlab.recipes.model_part import ModelPart, model_part
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder

@@ -7,8 +7,8 @@ import pytest
 
 import vitlab
 from vitlab.commands.train import Train, build
+from vitlab.console.parsing import parse
 from vitlab.models.config import ResNetConfig
-from vitlab.parsing import parse
 from vitlab.recipes.named import RECIPES
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder

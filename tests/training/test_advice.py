@@ -9,8 +9,8 @@ import torch
 
 import vitlab
 from vitlab.commands.train import Train, build
+from vitlab.console.parsing import parse
 from vitlab.errors import DeviceError
-from vitlab.parsing import parse
 from vitlab.training.step.recompute import out_of_memory_explained
 
 SOURCE = Path(inspect.getfile(vitlab)).parent

@@ -29,7 +29,7 @@ STOPS = 4  # a run, at the most
 
 SERVER = """
 import json, os, sys
-import vitlab.commands.train, vitlab.parsing, vitlab.report.gather, vitlab.training.run
+import vitlab.commands.train, vitlab.console.parsing, vitlab.report.gather, vitlab.training.run
 from vitlab.cli import main
 for line in sys.stdin:
     said, words = json.loads(line)

@@ -17,7 +17,7 @@ class Models(Options):
 
 def run(options: Models) -> dict[str, Any]:
     """Return the cost of every listed model at 224 pixels."""
-    from vitlab.models.listed import COSTS
+    from vitlab.models.configs.listed import COSTS
 
     rows = [
         {"model": name, "params": params, "macs": macs} for name, (params, macs) in COSTS.items()

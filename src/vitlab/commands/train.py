@@ -1,11 +1,11 @@
 """`vitlab train`."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vitlab.options import Options, option
-from vitlab.progress import say
 from vitlab.recipes.named import RECIPES, start_from
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.recipes.requirements import check_packages
@@ -68,7 +68,7 @@ def begin(options: Train) -> None:
     check_packages(options.recipe)
     if options.out and not options.series.folds and options.series.sweep is None:
         may_use(RunFolder(options.out), options.resume)
-    say(_beginning(options))
+    print(_beginning(options), file=sys.stderr, flush=True)
 
 
 def run(options: Train) -> dict[str, Any]:

@@ -5,9 +5,17 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
+from vitlab.console.parsing import (
+    all_leaves,
+    from_words,
+    help_text,
+    leaves_of,
+    missing,
+    parse,
+    required,
+)
 from vitlab.errors import OptionError
 from vitlab.options import Options, at_least, option, when
-from vitlab.parsing import all_leaves, from_words, help_text, leaves_of, missing, parse, required
 
 
 @dataclass(frozen=True, kw_only=True)

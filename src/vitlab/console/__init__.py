@@ -1,0 +1,1 @@
+"""Between the user's terminal and the commands: words to options, help, signals."""

@@ -11,7 +11,7 @@ from vitlab.data.labels import Labels, SingleLabels
 from vitlab.data.sources.inside import Inside
 from vitlab.data.sources.remote import reason
 from vitlab.data.sources.tables.column_labels import labels_of
-from vitlab.errors import DataError, ImageError, UserError
+from vitlab.errors import DataError, ImageError
 from vitlab.files import read_bytes
 from vitlab.packages import needed
 
@@ -120,8 +120,6 @@ def quietly(load: Callable[[], Any], failed: str) -> Any:
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     try:
         return load()
-    except UserError:
-        raise
     except Exception as error:  # the library raises dozens of kinds; each means the same here
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise DataError(f"{failed}: {lines[0]}") from error

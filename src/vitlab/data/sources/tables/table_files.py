@@ -62,10 +62,10 @@ def _load_parquet(groups: dict[str, list[str]], data: str) -> Any:
         except OSError as error:
             raise DataError(f"cannot read {file}: {reason(error)}") from None
 
-    def load() -> Any:
-        return needed("datasets", data).load_dataset("parquet", data_files=groups)
-
-    return quietly(load, f"cannot read {data}")
+    datasets = needed("datasets", data)
+    return quietly(
+        lambda: datasets.load_dataset("parquet", data_files=groups), f"cannot read {data}"
+    )
 
 
 def load_tables(data: str) -> Any:
@@ -79,11 +79,8 @@ def load_tables(data: str) -> Any:
     """
     path = Path(data).expanduser()
     if (path / SAVED).is_file():
-
-        def load() -> Any:
-            return needed("datasets", data).load_from_disk(path)
-
-        return quietly(load, f"cannot read {data}")
+        datasets = needed("datasets", data)
+        return quietly(lambda: datasets.load_from_disk(path), f"cannot read {data}")
     if groups := _parquet_files(data):
         return _load_parquet(groups, data)
     if path.exists():

@@ -22,20 +22,28 @@ def imbalance(counts: Sequence[int]) -> float:
     return max(some) / min(some)
 
 
-def decided(options: Objective, labels: Labels, classes: int) -> tuple[Objective, list[str]]:
+def decided(
+    options: Objective, labels: Labels, classes: int, own: bool = False
+) -> tuple[Objective, list[str]]:
     """Decide what `balance=auto` leaves to the data, and say so in one line if classes are uneven.
 
     Args:
         options: of the recipe
         labels: of the training images
         classes: their number
+        own: whether a function of the user's own takes the place of the loss
 
     Returns:
         The options without `auto`, and lines for the user.
 
     Raises:
-        OptionError: sampling by class where images have several.
+        OptionError: sampling by class where images have several; weights in a loss of one's own.
     """
+    if own and options.balance in ("weights", "focal"):
+        raise OptionError(
+            f"balance={options.balance} changes the recipe's loss, which a loss of your own "
+            "replaces: set balance=none or balance=sampling"
+        )
     if labels.several:
         if options.balance == "sampling":
             raise OptionError(
@@ -45,6 +53,8 @@ def decided(options: Objective, labels: Labels, classes: int) -> tuple[Objective
         return _chosen(options, "none"), []  # the yes and no of a class are uneven by nature
     ratio = imbalance(labels.counts(classes))
     if ratio < UNEVEN:
+        return _chosen(options, "none"), []
+    if own:
         return _chosen(options, "none"), []
     found = f"the largest class has {ratio:,.0f} times the images of the smallest"
     if options.balance == "auto":

@@ -1,5 +1,6 @@
 """Supervised classification."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +14,9 @@ from vitlab.data.augment.mix import dense
 from vitlab.data.labels import Labels
 from vitlab.data.loading.batches import Batch
 from vitlab.errors import OptionError
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""Scores (B, classes) and targets (B, classes) -> the loss of each image, (B,), or their mean."""
 
 TINY = 1e-6  # below it a power of a distance has no slope: that of a root would be infinite
 
@@ -34,6 +38,8 @@ class Classify:
             by 1). For full targets this is the focal loss (Lin et al., 2017, eq. 4, without
             alpha); for smoothed and mixed ones its extension by Li et al. (Generalized Focal Loss,
             2020, eq. 4), which is least where the probabilities are the targets
+        own: the user's function in place of all that, but for label smoothing, mixing and the
+            threshold, which have made its targets
     """
 
     label_smoothing: float = 0.0
@@ -41,6 +47,7 @@ class Classify:
     threshold: float | None = None
     weights: NDArray[np.float32] | None = None
     gamma: float | None = None
+    own: Loss | None = None
 
     def check(self, labels: Labels) -> None:
         """See that such labels can be learned with this loss.
@@ -48,7 +55,7 @@ class Classify:
         Raises:
             OptionError: several labels per image with a softmax, which expects one.
         """
-        if labels.several and self.kind == "softmax":
+        if labels.several and self.kind == "softmax" and self.own is None:
             raise OptionError("images with several labels need --loss bce or --loss sigmoid")
 
     def loss(
@@ -71,14 +78,19 @@ class Classify:
             correct = best == labels
         else:
             correct = labels.gather(1, best[:, None])[:, 0] == labels.amax(-1)
-        return self._mean(scores.float(), labels), {"correct": correct.sum()}
+        return self.mean(scores.float(), labels), {"correct": correct.sum()}
 
-    def _mean(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss of scores (B, classes).
+    def mean(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss of scores, float32 (B, classes), with labels as `loss` takes them.
 
         It is divided by the number of images, not by their weight, so that the losses of the passes
         and the processes that share a batch add up to the batch's.
+
+        Raises:
+            OptionError: what the user's own loss returns cannot be a loss.
         """
+        if self.own is not None:
+            return _own_mean(self.own, scores, self._targets(dense(labels, scores.shape[-1])))
         plain = self.weights is None and self.gamma is None
         if plain and self.kind == "softmax":
             return F.cross_entropy(scores, labels, label_smoothing=self.label_smoothing)
@@ -118,3 +130,20 @@ class Classify:
         if own.ndim == 1:
             return (shares @ own)[:, None]
         return (1 - shares) * own[0] + shares * own[1]
+
+
+def _own_mean(loss: Loss, scores: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean of a user's own loss, computed in float32 whatever the run's precision."""
+    with torch.autocast(scores.device.type, enabled=False):
+        found = loss(scores, targets)
+    if not isinstance(found, Tensor):
+        raise OptionError(f"loss must return a tensor, not a {type(found).__name__}")
+    if found.shape not in ((), scores.shape[:1]) or not found.is_floating_point():
+        kind = str(found.dtype).removeprefix("torch.")
+        raise OptionError(
+            f"loss must return one number for each image, float32 ({len(scores)},), or their mean, "
+            f"not {kind} {tuple(found.shape)}"
+        )
+    if torch.is_grad_enabled() and scores.requires_grad and not found.requires_grad:
+        raise OptionError("what loss returns does not depend on the scores: nothing is learned")
+    return found.float().mean()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from vitlab.data.labels import Labels
 from vitlab.data.loading.batches import Batch
 from vitlab.objectives.balance import class_weights
-from vitlab.objectives.classify import Classify
+from vitlab.objectives.classify import Classify, Loss
 from vitlab.recipes import choices
 
 
@@ -39,7 +39,10 @@ class Objective(Protocol):
 
 
 def objective_of(
-    options: choices.Objective, labels: Labels | None = None, classes: int = 0
+    options: choices.Objective,
+    labels: Labels | None = None,
+    classes: int = 0,
+    own: Loss | None = None,
 ) -> Objective:
     """Return the objective that a recipe asks for.
 
@@ -47,6 +50,7 @@ def objective_of(
         options: what is minimized, `balance=auto` being decided
         labels: of the training images, which `balance=weights` counts
         classes: their number
+        own: the user's function in place of the recipe's loss
     """
     weights = gamma = None
     if options.balance == "weights" and labels is not None:
@@ -54,4 +58,4 @@ def objective_of(
     elif options.balance == "focal":
         gamma = options.focal_gamma
     smoothing, loss, threshold = options.label_smoothing, options.loss, options.bce_threshold
-    return Classify(smoothing, loss, threshold, weights, gamma)
+    return Classify(smoothing, loss, threshold, weights, gamma, own)

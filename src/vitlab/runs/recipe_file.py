@@ -1,5 +1,6 @@
 """`run.toml` as a recipe for other runs."""
 
+import logging
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +26,15 @@ def recipe_in(place: str | Path) -> Recipe | None:
     if path.suffix != ".toml" and not (path.is_dir() and file.is_file()):
         return None
     try:
-        recipe = Recipe.from_tables(renamed(tomllib.loads(file.read_text(encoding="utf-8"))))
+        tables = renamed(tomllib.loads(file.read_text(encoding="utf-8")))
+        recipe = Recipe.from_tables(tables)
     except (OSError, ValueError, TypeError) as error:
         raise RunError(f"{file} cannot be read as a recipe: {error}") from error
+    if code := [f"{k}={v}" for k, v in tables.get("code", {}).items() if "sha256" not in k]:
+        logging.getLogger("vitlab").warning(
+            f"{file} is of a run with {' and '.join(code)}, which a recipe does not have: pass the "
+            "function to vitlab.train again"
+        )
     chosen = {k: v for k, v in recipe.model.chosen().items() if k not in ("classes", "channels")}
     return replace(recipe, model=type(recipe.model)(model=recipe.model.model, **chosen))
 

@@ -96,7 +96,13 @@ class RunFolder:
         return entry.name in (self._lock.name, SWEEP_FOLDER) or is_draft(entry, WRITTEN)
 
     def start(
-        self, recipe: Recipe, host: Host, command: str, fingerprint: str, base: str = ""
+        self,
+        recipe: Recipe,
+        host: Host,
+        command: str,
+        fingerprint: str,
+        base: str = "",
+        code: dict[str, str] | None = None,
     ) -> None:
         """Write `run.toml`, which is what makes the folder a run's.
 
@@ -106,6 +112,7 @@ class RunFolder:
             command: what the user typed, for the report
             fingerprint: of the data, so that changed data is noticed on resuming
             base: fingerprint of the weights that the run starts from; empty for random ones
+            code: names and digests of the user's own functions in the run
 
         Raises:
             DiskError: the file cannot be written.
@@ -117,7 +124,7 @@ class RunFolder:
             **({"base": base} if base else {}),
         }
         about = {"run": run, "versions": versions(), "host": host.as_table()}
-        self._write(about | recipe.as_tables())
+        self._write(about | recipe.as_tables() | ({"code": code} if code else {}))
 
     @property
     def tables(self) -> dict[str, dict[str, Any]]:
@@ -154,6 +161,11 @@ class RunFolder:
     def base(self) -> str:
         """The fingerprint of the weights that the run started from; empty for random ones."""
         return str(self.tables.get("run", {}).get("base", ""))
+
+    @property
+    def code(self) -> dict[str, Any]:
+        """Names and digests of the user's own functions that the run was started with."""
+        return self.tables.get("code", {})
 
     @property
     def decisions(self) -> Decisions:

@@ -13,6 +13,7 @@ from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World
 from vitlab.errors import RunError
 from vitlab.models.model import Model
+from vitlab.objectives.classify import Loss
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
@@ -24,12 +25,14 @@ from vitlab.training.observer import Observer
 from vitlab.training.saving.saver import Saver
 from vitlab.training.saving.state import State
 from vitlab.training.session import Session
+from vitlab.training.setup.hooks import Hooks
 from vitlab.training.setup.leaks import applied, find_leaks
 from vitlab.training.setup.preparation import Task, first_state, prepare
 from vitlab.training.setup.settling import check_same
 from vitlab.training.setup.whereabouts import placed
 from vitlab.training.step.recompute import recomputed
 from vitlab.training.step.trainer import Trainer
+from vitlab.training.step.transform import Transform
 from vitlab.training.stop import Stop
 from vitlab.training.tracking import OnLine, Tracker
 from vitlab.weights.load import load
@@ -43,6 +46,8 @@ def train(
     resume: bool = False,
     host: Host | None = None,
     on_line: OnLine | None = None,
+    transform: Transform | None = None,
+    loss: Loss | None = None,
     command: str = "",
 ) -> Run:
     """Train a model by a recipe, test it, and leave a run folder with a report.
@@ -59,6 +64,13 @@ def train(
         on_line: called with each line of metrics.jsonl as it is written, by the first process: a
             dictionary with its `kind` (`train`, `test`, `result`), `step`, `epoch` and figures;
             whatever it raises ends the run, which can be resumed
+        transform: a function of your own that changes the training images of every step, after the
+            crop and before the recipe's augmentation: images, uint8 (B, channels, H, W) on the
+            training device, and a `torch.Generator` there, seeded by the run's seed and the step,
+            to such images
+        loss: a function of your own in place of the recipe's loss: scores, float32 (B, classes),
+            and targets, float32 (B, classes), as label smoothing and mixing leave them, to the
+            loss of each image, (B,), or to their mean
         command: what the user typed, for the report
 
     Raises:
@@ -72,16 +84,15 @@ def train(
         with world.agreed():
             place = placed(out, run_name(recipe, start), resume=resume, world=world)
         folder, resume = RunFolder(place, silent=not world.first), resume or world.restarted
+        hooks = Hooks(transform, loss)
         with world.agreed(), stop.at_once():
-            task = prepare(recipe, host, folder, resume, world, start)
+            task = prepare(recipe, host, folder, resume, world, start, hooks)
         if result := world.broadcast(folder.result() if task.started else None):
             world.say(f"the run in {folder.path} is already finished")
             return Run(folder.path, result, load(folder.model), world.rank)
+        task = _without_leaks(task, world, stop)
         with world.agreed(), stop.at_once():
-            leaks = _leaks(task) if world.first else None
-        leaks = world.broadcast(leaks)
-        task = replace(task, splits=applied(task.splits, leaks), leaks=leaks)
-        with world.agreed(), stop.at_once():
+            hooks.try_out(task.config, task.objective, task.splits.train.labels, device)
             state = first_state(task, device, world)
         with world.agreed():
             if world.first:
@@ -107,11 +118,24 @@ def _begin(task: Task, resume: bool, command: str) -> None:
             f"another process has trained in {folder.path} meanwhile: run the command again with "
             "--resume, or choose another --out"
         )
+    marks = task.fingerprint, task.base_fingerprint
     if task.started:
-        check_same(folder, task.recipe, task.fingerprint, task.base_fingerprint)
+        task.hooks.check_same(folder)
+        check_same(folder, task.recipe, *marks)
         return
     folder.keep_duplicates(task.leaks)
-    folder.start(task.recipe, task.host, command, task.fingerprint, task.base_fingerprint)
+    folder.start(task.recipe, task.host, command, *marks, task.hooks.record())
+
+
+def _without_leaks(task: Task, world: World, stop: Stop) -> Task:
+    """Return the task with what the first process knows of test images among the training images.
+
+    If the recipe says so, they are left out.
+    """
+    with world.agreed(), stop.at_once():
+        leaks = _leaks(task) if world.first else None
+    leaks = world.broadcast(leaks)
+    return replace(task, splits=applied(task.splits, leaks), leaks=leaks)
 
 
 def _leaks(task: Task) -> dict[str, Any] | None:
@@ -148,7 +172,7 @@ def _train(task: Task, state: State, world: World, on_line: OnLine | None, stop:
     device = next(model.parameters()).device
     if host.compile == "auto":
         compiled = device.type == "cuda" and task.config.fit != "native"  # a graph per size
-    trainer = Trainer(model, recipe, world, compiled, task.objective)
+    trainer = Trainer(model, recipe, world, compiled, task.objective, task.hooks.transform)
     with (
         closing(_tracker(task, state, world, on_line)) as tracker,
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),

@@ -4,10 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.models.model import Model
+from vitlab.objectives.classify import Loss
 from vitlab.recipes.named import recipe as named
 from vitlab.recipes.recipe import Host
 from vitlab.training.ending import Run
 from vitlab.training.run import train
+from vitlab.training.step.transform import Transform
+from vitlab.training.tracking import OnLine
 from vitlab.tuning.free import Tune
 
 
@@ -20,6 +23,9 @@ def finetune(
     recipe: str = "finetune",
     resume: bool = False,
     host: Host | None = None,
+    on_line: OnLine | None = None,
+    transform: Transform | None = None,
+    loss: Loss | str | None = None,
     **fields: Any,
 ) -> Run:
     """Fine-tune trained weights on some data, test the model and write a report.
@@ -35,6 +41,10 @@ def finetune(
         recipe: the recipe to start from
         resume: continue the run in that folder; start it if there is none
         host: device, workers, checkpoints
+        on_line: called with each line of metrics.jsonl, as in `vitlab.train`
+        transform: a function of your own on the training images, as in `vitlab.train`
+        loss: a function of your own in place of the recipe's loss, as in `vitlab.train`, or
+            the name of one of the recipe's losses
         fields: any option of the recipe or its model: `lr=1e-3`, `image_size=384`
 
     Raises:
@@ -42,5 +52,16 @@ def finetune(
     """
     start = weights if isinstance(weights, Model) else None
     named_weights = {} if weights is None or start is not None else {"weights": str(weights)}
+    if isinstance(loss, str):
+        fields, loss = fields | {"loss": loss}, None
     options = named(recipe, data, tune=tune, **named_weights, **fields)
-    return train(options, out, start=start, resume=resume, host=host)
+    return train(
+        options,
+        out,
+        start=start,
+        resume=resume,
+        host=host,
+        on_line=on_line,
+        transform=transform,
+        loss=loss,
+    )

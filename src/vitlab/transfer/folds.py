@@ -15,11 +15,13 @@ from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.predictions import predict
 from vitlab.evaluation.rows import Layout, table_to
 from vitlab.models.model import Model
+from vitlab.objectives.classify import Loss
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage, write_tables
 from vitlab.runs.naming import run_name
+from vitlab.training.step.transform import Transform
 from vitlab.transfer.campaign_folder import CampaignFolder
-from vitlab.transfer.trials import Campaign, Outcome, Trial, begin, campaign_place
+from vitlab.transfer.trials import Campaign, Outcome, Parts, Trial, begin, campaign_place
 from vitlab.units import percent
 from vitlab.weights.load import load
 
@@ -46,6 +48,8 @@ def cross_validate(
     start: Model | None = None,
     resume: bool = False,
     host: Host | None = None,
+    transform: Transform | None = None,
+    loss: Loss | None = None,
     command: str = "",
 ) -> dict[str, Any]:
     """Train once per fold, each time testing on the images of that fold.
@@ -61,6 +65,8 @@ def cross_validate(
         start: a model to start from, in place of `recipe.start.weights`
         resume: continue in that folder, repeating no finished run; start if there is none
         host: device, workers, checkpoints
+        transform: a function of your own on the training images, as in `vitlab.train`
+        loss: a function of your own in place of the recipe's loss, as in `vitlab.train`
         command: what the user typed, for the report
 
     Returns:
@@ -94,10 +100,9 @@ def cross_validate(
         resume=resume,
         host=host,
         command=command,
+        parts=Parts(start, transform, loss),
     )
-    rows = [
-        _row(part, each) for part, each in zip(parts, campaign.outcomes(trials, start), strict=True)
-    ]
+    rows = [_row(part, each) for part, each in zip(parts, campaign.outcomes(trials), strict=True)]
     if not campaign.first:
         return {}
     return folder.record["result"] or _conclude(campaign, trials, rows)

@@ -8,14 +8,16 @@ from typing import Any
 from vitlab.data.sources.opening import open_data
 from vitlab.errors import DivergedError, OptionError, RunError
 from vitlab.models.model import Model
+from vitlab.objectives.classify import Loss
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage, write_tables
 from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.ending import Run
+from vitlab.training.step.transform import Transform
 from vitlab.transfer.campaign_folder import sweep_of
 from vitlab.transfer.grids import SHARE, default_grid, grid_of, paper_data
-from vitlab.transfer.trials import Campaign, Outcome, Trial, begin, campaign_place
+from vitlab.transfer.trials import Campaign, Outcome, Parts, Trial, begin, campaign_place
 from vitlab.units import percent
 
 Point = dict[str, float]
@@ -32,6 +34,8 @@ def sweep(
     start: Model | None = None,
     resume: bool = False,
     host: Host | None = None,
+    transform: Transform | None = None,
+    loss: Loss | None = None,
     command: str = "",
 ) -> Run:
     """Train with each learning rate of a grid, then with the best one on all training images.
@@ -54,6 +58,8 @@ def sweep(
         resume: continue the sweep in that folder, repeating no finished run; start it if there is
             none
         host: device, workers, checkpoints
+        transform: a function of your own on the training images, as in `vitlab.train`
+        loss: a function of your own in place of the recipe's loss, as in `vitlab.train`
         command: what the user typed, for the report
 
     Returns:
@@ -75,14 +81,15 @@ def sweep(
         raise RunError(f"{out} already contains a run without a sweep: choose another --out")
     if not final.started and not final.free:
         raise RunError(f"{out} exists and contains no run: choose a new or empty folder")
-    settings = _settings(points, share)
-    campaign = begin("sweep", folder, settings, recipe, resume=resume, host=host, command=command)
-    outcomes = campaign.outcomes(trials, start)
-    rows = [_row(point, each) for point, each in zip(points, outcomes, strict=True)]
+    settings, parts = _settings(points, share), Parts(start, transform, loss)
+    campaign = begin(
+        "sweep", folder, settings, recipe, parts, resume=resume, host=host, command=command
+    )
+    rows = [_row(p, each) for p, each in zip(points, campaign.outcomes(trials), strict=True)]
     result = _decided(campaign, recipe, share, points, rows)
     best = points[result["best"]]
     campaign.say(f"chosen: {_title(best)}; training on all training images")
-    run = campaign.train(recipe.changed(**best), final, start)
+    run = campaign.train(recipe.changed(**best), final)
     return replace(run, metrics=run.metrics | {"sweep": result})
 
 

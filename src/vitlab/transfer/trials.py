@@ -8,12 +8,14 @@ from typing import Any
 from vitlab.distributed.launch import joined
 from vitlab.errors import DivergedError, UserError
 from vitlab.models.model import Model
+from vitlab.objectives.classify import Loss
 from vitlab.progress import say
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.ending import Run
 from vitlab.training.run import train
 from vitlab.training.setup.whereabouts import placed
+from vitlab.training.step.transform import Transform
 from vitlab.transfer.campaign_folder import CampaignFolder
 
 
@@ -43,6 +45,15 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class Parts:
+    """What every run of a campaign has besides its recipe, as `vitlab.train` takes it."""
+
+    start: Model | None = None
+    transform: Transform | None = None
+    loss: Loss | None = None
+
+
+@dataclass(frozen=True)
 class Campaign:
     """Runs with one purpose in one folder.
 
@@ -52,6 +63,7 @@ class Campaign:
         host: where to train
         command: what the user typed
         first: whether this process writes and reports, of those that torchrun started
+        parts: what every run has besides its recipe
     """
 
     kind: str
@@ -59,13 +71,13 @@ class Campaign:
     host: Host
     command: str
     first: bool
+    parts: Parts = Parts()
 
-    def outcomes(self, trials: Sequence[Trial], start: Model | None = None) -> Iterator[Outcome]:
+    def outcomes(self, trials: Sequence[Trial]) -> Iterator[Outcome]:
         """Train, yielding each outcome; finished runs are not repeated, begun ones go on.
 
         Args:
             trials: in their order
-            start: a model to start from, in place of the recipes' weights
 
         Raises:
             UserError: as `vitlab.train`, except that a run diverged.
@@ -79,7 +91,7 @@ class Campaign:
             run = None
             if not message:
                 try:
-                    run = self.train(trial.recipe, folder, start)
+                    run = self.train(trial.recipe, folder)
                 except DivergedError as error:
                     message = str(error)
                     if self.first:
@@ -92,14 +104,16 @@ class Campaign:
                 self.say(f"{trial.title} diverged: {message}")
             yield Outcome(trial, folder, run, message)
 
-    def train(self, recipe: Recipe, folder: RunFolder, start: Model | None = None) -> Run:
+    def train(self, recipe: Recipe, folder: RunFolder) -> Run:
         """Train one run, or continue it."""
         return train(
             recipe,
             folder.path,
-            start=start,
+            start=self.parts.start,
             resume=folder.started,
             host=self.host,
+            transform=self.parts.transform,
+            loss=self.parts.loss,
             command=self.command,
         )
 
@@ -123,6 +137,7 @@ def begin(
     folder: CampaignFolder,
     settings: dict[str, Any],
     recipe: Recipe,
+    parts: Parts = Parts(),
     *,
     resume: bool,
     host: Host | None = None,
@@ -135,6 +150,7 @@ def begin(
         folder: its place
         settings: what may not change when it is continued, as JSON values
         recipe: that it varies, which may not change either
+        parts: what every run has besides its recipe
         resume: continue the campaign in the folder; start it if there is none
         host: where to train
         command: what the user typed
@@ -150,4 +166,4 @@ def begin(
                 if resume and not folder.started:
                     say(f"no {kind} in {folder.path} yet: starting it")
                 folder.begin(kind, settings, recipe, resume or world.restarted, command)
-        return Campaign(kind, folder, host, command, world.first)
+        return Campaign(kind, folder, host, command, world.first, parts)

@@ -29,6 +29,7 @@ from vitlab.runs.run_folder import RunFolder
 from vitlab.runs.using import may_use
 from vitlab.training import tracking
 from vitlab.training.saving.state import State
+from vitlab.training.setup.hooks import NONE, Hooks
 from vitlab.training.setup.settling import check_native, check_same, settled
 from vitlab.training.setup.starting import config_from, made_from, starting_model
 from vitlab.tuning.begin import begin_tuning
@@ -51,6 +52,7 @@ class Task:
         base_fingerprint: of that model; empty for random weights
         probe: what else is measured at each evaluation
         leaks: what was found of test images among the training images (training/setup/leaks.py)
+        hooks: functions of the user's own
     """
 
     recipe: Recipe
@@ -64,12 +66,13 @@ class Task:
     base_fingerprint: str = ""
     probe: Probe | None = None
     leaks: dict[str, Any] | None = None
+    hooks: Hooks = NONE
 
     @property
     def objective(self) -> Objective:
         """What is minimized."""
         labels, classes = self.splits.train.labels, len(self.splits.classes)
-        return objective_of(self.recipe.objective, labels, classes)
+        return objective_of(self.recipe.objective, labels, classes, self.hooks.loss)
 
     @property
     def images(self) -> int:
@@ -85,6 +88,7 @@ def prepare(
     resume: bool,
     world: World,
     start: Model | None = None,
+    hooks: Hooks = NONE,
 ) -> Task:
     """Work out what a run needs, and refuse what cannot be.
 
@@ -95,6 +99,7 @@ def prepare(
         resume: whether it may contain this run
         world: this process among those of the run
         start: a model to start from, in place of `recipe.start.weights`
+        hooks: functions of the user's own
 
     Raises:
         WeightsError: the weights to start from cannot be loaded.
@@ -112,26 +117,27 @@ def prepare(
     if recipe.patience:
         splits = with_validation(splits)
     mark = fingerprint(splits.whole or splits.train)
-    recipe, splits = settled(recipe, splits, folder.recipe if started else None)
+    before = folder.recipe if started else None
+    recipe, splits = settled(recipe, splits, before, hooks.loss is not None)
     base = starting_model(recipe, start)
     config, remarks = resolve(recipe, splits, base)
     splits = replace(splits, notes=[*splits.notes, *remarks])
     check_native(recipe, config)
-    objective_of(recipe.objective).check(splits.train.labels)
-    if host.track != "no":
-        tracking.find(host.track)
-    if host.checkpoint_activations and not config.blocks:
-        raise OptionError("checkpoint_activations applies to Vision Transformers: leave it out")
+    hooks.check(recipe, config, splits.train.labels)
+    check_host(host, config)
     recipe = replace(recipe, model=part_of(config, recipe.model.model))
     if start is not None:
         recipe = replace(recipe, start=replace(recipe.start, weights=start.source))
     origin = fingerprint_of(base) if base is not None else ""
     if started:
+        hooks.check_same(folder)
         check_same(folder, recipe, mark, origin)
     elif resume:
         world.say(f"no run in {folder.path} yet: starting it")
     probe = Probe.of(host.probe, config.channels) if host.probe else None
-    return Task(recipe, host, folder, splits, config, mark, started, base, origin, probe)
+    return Task(
+        recipe, host, folder, splits, config, mark, started, base, origin, probe, hooks=hooks
+    )
 
 
 def first_state(task: Task, device: torch.device, world: World) -> State:
@@ -192,6 +198,19 @@ def check_world(recipe: Recipe, host: Host, world: World) -> None:
         raise OptionError(f"--shard does not support {name}: choose from {able}, without --rho")
     if recipe.patience:
         raise OptionError("--shard does not support --patience: leave one of them out")
+
+
+def check_host(host: Host, config: ModelConfig) -> None:
+    """Refuse what the machine lacks or the model cannot.
+
+    Raises:
+        OptionError: activations are recomputed block by block, and the model has no blocks.
+        PackageError: a tracker is not installed.
+    """
+    if host.track != "no":
+        tracking.find(host.track)
+    if host.checkpoint_activations and not config.blocks:
+        raise OptionError("checkpoint_activations applies to Vision Transformers: leave it out")
 
 
 def resolve(

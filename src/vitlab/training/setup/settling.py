@@ -11,13 +11,16 @@ from vitlab.recipes.recipe import Recipe
 from vitlab.runs.run_folder import RunFolder
 
 
-def settled(recipe: Recipe, splits: Splits, before: Recipe | None) -> tuple[Recipe, Splits]:
+def settled(
+    recipe: Recipe, splits: Splits, before: Recipe | None, own_loss: bool = False
+) -> tuple[Recipe, Splits]:
     """Return the recipe with a number for `train_images` and without `balance=auto`.
 
     Args:
         recipe: as the user asked for it
         splits: all images
         before: the recipe of the run that goes on, whose decision stands
+        own_loss: whether a function of the user's own takes the place of the loss
 
     Returns:
         The recipe, and splits with the chosen training images and a note on uneven classes.
@@ -32,7 +35,7 @@ def settled(recipe: Recipe, splits: Splits, before: Recipe | None) -> tuple[Reci
         data = replace(data, train_images=len(splits.train))
     if before is not None and objective.balance == "auto":
         objective = replace(objective, balance=before.objective.balance)
-    objective, notes = decided(objective, splits.train.labels, len(splits.classes))
+    objective, notes = decided(objective, splits.train.labels, len(splits.classes), own_loss)
     splits = replace(splits, notes=[*splits.notes, *missing_lines(splits), *notes])
     return replace(recipe, data=data, objective=objective), splits
 

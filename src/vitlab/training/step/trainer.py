@@ -23,6 +23,7 @@ from vitlab.training.saving.state import State
 from vitlab.training.step.guard import Figures, can_skip, take_step
 from vitlab.training.step.precision import Engine
 from vitlab.training.step.recompute import out_of_memory_explained
+from vitlab.training.step.transform import Transform, transformed_batch
 
 
 class Trainer:
@@ -34,6 +35,7 @@ class Trainer:
         world: this process among those that share every batch
         compiled: whether forward and backward pass are compiled
         objective: what is minimized; None for the recipe's, if it needs no counts of the classes
+        transform: of the user's own, before the recipe's augmentation
 
     Attributes:
         micro_batch: images per pass (0: the whole batch)
@@ -48,8 +50,10 @@ class Trainer:
         world: World = ALONE,
         compiled: bool = False,
         objective: Objective | None = None,
+        transform: Transform | None = None,
     ) -> None:
         self.model, self.recipe, self.world = model, recipe, world
+        self.transform = transform
         self.device = next(model.parameters()).device
         self.objective = objective or objective_of(recipe.objective)
         self.engine = Engine(
@@ -96,6 +100,8 @@ class Trainer:
         """
         for weight in self.model.parameters():
             weight.grad = None
+        if self.transform is not None:
+            batch = transformed_batch(batch.to(self.device), self.transform, self._own(seed))
         sums = self._accumulate(batch, seed)
         if rho := self.recipe.optimizer.rho:
             with uphill(self.model, rho), statistics_kept(self.engine.plain):
@@ -131,9 +137,8 @@ class Trainer:
 
     def _accumulate(self, batch: Batch, seed: int) -> Tensor:
         """Add a batch's gradient, pass by pass; return its summed loss and correct answers."""
-        # dropout can only draw from the default generator; each process has its own seed
-        own = seed if self.world.first else seed + (self.world.rank << 32) & (2**63 - 1)
-        torch.manual_seed(own)
+        own = self._own(seed)
+        torch.manual_seed(own)  # dropout can only draw from the default generator
         generator = torch.Generator(self.device).manual_seed(own)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         correct = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -153,3 +158,7 @@ class Trainer:
             loss += mean.detach() * images
             correct += metrics["correct"] * counts
         return torch.stack([loss, correct.double()])
+
+    def _own(self, seed: int) -> int:
+        """Return this process's own seed of a step."""
+        return seed if self.world.first else seed + (self.world.rank << 32) & (2**63 - 1)

@@ -1,0 +1,145 @@
+"""Functions of the user's own in a run: a transform of the images, and a loss."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitlab.data.labels import Labels
+from vitlab.errors import OptionError, RunError, UserError
+from vitlab.models.config import ModelConfig
+from vitlab.objectives.classify import Classify, Loss
+from vitlab.objectives.objective import objective_of
+from vitlab.recipes.recipe import Recipe
+from vitlab.runs.run_folder import RunFolder
+from vitlab.training.setup.own_code import recorded
+from vitlab.training.step.transform import Transform, transformed
+
+TRIED = 8  # images of the trial before a run
+OPTIONS = ("transform", "loss")
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What takes part in every step besides the recipe.
+
+    Attributes:
+        transform: images uint8 (B, C, H, W) and a generator on the training device to such images
+        loss: scores float32 (B, classes) and targets float32 (B, classes) to the loss of each
+            image, (B,), or to their mean
+    """
+
+    transform: Transform | None = None
+    loss: Loss | None = None
+
+    def record(self) -> dict[str, str]:
+        """Return the table `[code]` of `run.toml`.
+
+        Raises:
+            OptionError: one is not a plain function, or its source text cannot be read.
+        """
+        given = {name: getattr(self, name) for name in OPTIONS}
+        found = [recorded(name, value) for name, value in given.items() if value is not None]
+        return {key: value for each in found for key, value in each.items()}
+
+    def check(self, recipe: Recipe, config: ModelConfig, labels: Labels) -> None:
+        """Refuse what cannot be recorded, or does not go with the recipe, the model or the labels.
+
+        Raises:
+            OptionError: the message says what would work.
+        """
+        self.record()
+        objective_of(recipe.objective, own=self.loss).check(labels)
+        if self.transform is not None and config.fit == "native":
+            raise OptionError(
+                "transform needs images of one size, which fit=native does not give: set fit=crop"
+            )
+
+    def check_same(self, folder: RunFolder) -> None:
+        """Refuse to continue a run with other functions.
+
+        Raises:
+            RunError: the run had another function, or none, or one that is missing now.
+        """
+        old, new = folder.code, self.record()
+        for name in OPTIONS:
+            before, now = old.get(name), new.get(name)
+            if before and not now:
+                raise RunError(
+                    f"{folder.path} was started with {name}={before}: continue it in Python with "
+                    f"vitlab.train(..., {name}={before.split('.')[-1]}, resume=True)"
+                )
+            if now and not before:
+                raise RunError(
+                    f"{folder.path} was started without {name}: leave it out, or choose another "
+                    "folder"
+                )
+            if old.get(f"{name}_sha256") != new.get(f"{name}_sha256"):
+                raise RunError(
+                    f"the source of {name}={now} has changed since {folder.path} was started with "
+                    f"{before}: restore it, or choose another folder"
+                )
+
+    def try_out(
+        self, config: ModelConfig, objective: object, labels: Labels, device: torch.device
+    ) -> None:
+        """Call both functions as a step does, on random images and scores.
+
+        Args:
+            config: of the model
+            objective: that has the loss
+            labels: of the training images
+            device: where to train
+
+        Raises:
+            OptionError: one fails, or what it returns cannot be used.
+        """
+        count = min(TRIED, len(labels))
+        generator = torch.Generator().manual_seed(0)
+        if self.transform is not None:
+            shape = (count, *config.size, config.channels)
+            images = torch.randint(256, shape, generator=generator, dtype=torch.uint8).to(device)
+            with _explained("transform", self.transform):
+                transformed(images, self.transform, seed=0)
+        if self.loss is not None:
+            assert isinstance(objective, Classify)
+            truth = torch.from_numpy(labels.take(np.arange(count)).targets()).to(device)
+            random = torch.randn(count, config.classes, generator=generator).to(device)
+            for scores in (random, torch.zeros_like(random)):  # a new classifier gives zeros
+                scores.requires_grad_()
+                with _explained("loss", self.loss):
+                    mean = objective.mean(scores, truth)
+                    mean.backward()
+                _check_finite(self.loss, mean, scores)
+
+
+NONE = Hooks()
+
+
+@contextmanager
+def _explained(option: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Say in one line what fails in a function of the user's own."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # it may raise anything
+        reason = " ".join(str(error).split()[:40])
+        raise OptionError(
+            f"{option}={function.__name__} fails on a trial batch: {type(error).__name__}: {reason}"
+        ) from error
+
+
+def _check_finite(loss: Loss, mean: Tensor, scores: Tensor) -> None:
+    assert scores.grad is not None
+    for what, value in (("loss", mean), ("gradient", scores.grad)):
+        if not value.isfinite().all():
+            size = "0" if not scores.any() else "about 1"
+            raise OptionError(
+                f"loss={loss.__name__} gives a {what} that is not finite for scores of {size}: "
+                "avoid logarithms, roots and quotients of 0"
+            )

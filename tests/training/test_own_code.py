@@ -1,0 +1,321 @@
+"""A transform and a loss of the user's own: what they get, what a run records, what is refused."""
+
+import functools
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import vitlab
+from conftest import call, photo_folder
+from steps import asked_to_stop
+from vitlab.errors import OptionError, RunError
+from vitlab.runs.recipe_file import recipe_in
+from vitlab.training.setup.own_code import recorded
+from vitlab.training.stop import Interrupted
+
+TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "warmup": 0.0}
+WEIGHTS = "model/model.safetensors"
+STRENGTH = 2.0
+
+
+@pytest.fixture(scope="session")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes of eight pictures, not split."""
+    counts = {"blue": 8, "green": 8, "red": 8}
+    return photo_folder(tmp_path_factory.mktemp("own") / "photos", counts, 16, 16)
+
+
+def recipe(few: Path, **more: Any) -> vitlab.Recipe:
+    return vitlab.recipe("small", str(few), **TINY | {"steps": 3, "batch": 8} | more)
+
+
+def weights(run: vitlab.Run) -> dict[str, Tensor]:
+    return load_file(run.folder / WEIGHTS)
+
+
+def same(one: vitlab.Run, other: vitlab.Run) -> bool:
+    theirs = weights(other)
+    return all(torch.equal(tensor, theirs[name]) for name, tensor in weights(one).items())
+
+
+def near(one: vitlab.Run, other: vitlab.Run) -> bool:
+    theirs = weights(other)
+    return all(torch.allclose(t, theirs[n], atol=2e-5) for n, t in weights(one).items())
+
+
+def noise(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Random numbers of both generators, as a transform may draw them."""
+    drawn = torch.rand(images.shape, generator=generator, device=images.device)
+    return (images * (drawn + torch.rand_like(drawn)) / 2).to(torch.uint8)
+
+
+def kept(images: Tensor, generator: torch.Generator) -> Tensor:
+    return images
+
+
+def entropy(scores: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(scores, targets)
+
+
+def entropy_each(scores: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(scores, targets, reduction="none")
+
+
+def steep(scores: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(scores, targets, reduction="none") ** STRENGTH
+
+
+def test_a_loss_gets_the_targets_that_smoothing_and_mixing_leave(few: Path, tmp_path: Path) -> None:
+    """So that cross-entropy written by hand is the recipe's own, and a scalar counts as a mean."""
+    usual = vitlab.train(recipe(few), tmp_path / "usual")
+    assert near(vitlab.train(recipe(few), tmp_path / "each", loss=entropy_each), usual)
+    assert not near(vitlab.train(recipe(few), tmp_path / "steep", loss=steep), usual)
+    mixed = recipe(few, label_smoothing=0.2, mixup=0.5, micro_batch=6)
+    usual = vitlab.train(mixed, tmp_path / "mixed")
+    assert near(vitlab.train(mixed, tmp_path / "mean", loss=entropy), usual)
+
+
+def test_a_loss_is_computed_in_float32_whatever_the_precision(few: Path, tmp_path: Path) -> None:
+    seen: set[Any] = set()
+
+    def loss(scores: Tensor, targets: Tensor) -> Tensor:
+        product = scores @ targets.T  # bf16 under autocast
+        seen.update({scores.dtype, targets.dtype, product.dtype, tuple(targets.shape)[1]})
+        return -(scores.log_softmax(-1) * targets).sum(-1)
+
+    vitlab.train(recipe(few, precision="bf16"), tmp_path / "run", loss=loss)
+    assert seen == {torch.float32, 3}
+
+
+def test_a_transform_gets_the_whole_batch_before_the_augmentation(
+    few: Path, tmp_path: Path
+) -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    def transform(images: Tensor, generator: torch.Generator) -> Tensor:
+        seen.append((images.dtype, tuple(images.shape), int(images.max()) > 1, generator.device))
+        return images
+
+    options = recipe(few, micro_batch=2, flip=True, rho=0.05)  # SAM makes two passes
+    own = vitlab.train(options, tmp_path / "own", transform=transform)
+    batches = [each for each in seen if each[1][0] == 8]
+    assert batches[-3:] == [(torch.uint8, (8, 3, 16, 16), True, torch.device("cpu"))] * 3
+    assert len(batches) in (3, 4)  # a trial before the run, and one call per step
+    assert same(own, vitlab.train(options, tmp_path / "usual"))
+
+
+def test_stopped_it_goes_on_to_the_same_bits(few: Path, tmp_path: Path) -> None:
+    whole = vitlab.train(recipe(few), tmp_path / "whole", transform=noise, loss=steep)
+    with pytest.raises(Interrupted), asked_to_stop(1):
+        vitlab.train(recipe(few), tmp_path / "run", transform=noise, loss=steep)
+    go_on = functools.partial(vitlab.train, recipe(few), tmp_path / "run", resume=True)
+    run = go_on(transform=noise, loss=steep, host=vitlab.Host(workers=1))
+    assert same(run, whole)
+    assert not same(whole, vitlab.train(recipe(few), tmp_path / "plain", loss=steep))
+
+
+def test_a_run_records_them_and_goes_on_with_no_others(
+    few: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    out = tmp_path / "run"
+    run = vitlab.train(recipe(few), out, transform=kept, loss=steep)
+    code = tomllib.loads((out / "run.toml").read_text())["code"]
+    assert code["loss"] == f"{steep.__module__}.steep"
+    assert code["transform"] == f"{kept.__module__}.kept"
+    assert len(code["loss_sha256"]) == 64
+    assert f"{steep.__module__}.steep" in (out / "report.html").read_text()
+    again = functools.partial(vitlab.train, recipe(few), out, resume=True)
+    assert again(transform=kept, loss=steep).metrics == run.metrics
+    with pytest.raises(RunError, match=r"was started with transform=.*kept: continue it in Python"):
+        again(loss=steep)
+    with pytest.raises(RunError, match=r"source of loss=.*entropy has changed .* choose another"):
+        again(transform=kept, loss=entropy)
+    monkeypatch.setattr(f"{__name__}.STRENGTH", 3.0)
+    with pytest.raises(RunError, match=r"source of loss=.*steep has changed"):
+        again(transform=kept, loss=steep)
+    status, _, err = call(capsys, "train", "--out", str(out), "--resume")
+    assert status == 2
+    assert "vitlab.train(..., transform=kept, resume=True)" in err.splitlines()[-1]
+    caplog.clear()
+    assert recipe_in(out) is not None
+    assert "which a recipe does not have" in caplog.text
+    plain = tmp_path / "plain"
+    vitlab.train(recipe(few), plain)
+    assert "[code]" not in (plain / "run.toml").read_text()
+    with pytest.raises(RunError, match="was started without loss: leave it out"):
+        vitlab.train(recipe(few), plain, resume=True, loss=steep)
+
+
+def test_the_digest_is_of_all_that_a_function_is() -> None:
+    def made(factor: Any, more: Any = 1.0) -> dict[str, str]:
+        def loss(scores: Tensor, targets: Tensor, power: float = more) -> Tensor:
+            return (factor * entropy_each(scores, targets)) ** power
+
+        return recorded("loss", loss)
+
+    first = made(2.0)
+    assert first == made(2.0)
+    others = [made(3.0), made(2.0, 2.0), made(torch.ones(3)), made(torch.zeros(3)), made((2.0, 1))]
+    assert len({each["loss_sha256"] for each in [first, *others]}) == 6
+    assert made([1]) == made([2])  # what may change while a run goes on
+    assert recorded("loss", torch.no_grad()(entropy)) == recorded("loss", entropy)
+
+
+class Loss(nn.Module):
+    def forward(self, scores: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(scores, targets)
+
+
+def typed() -> Any:
+    space: dict[str, Any] = {}
+    exec("def typed(scores, targets):\n    return scores.sum()", space)
+    return space["typed"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "match"),
+    [
+        (lambda scores, targets: scores.sum(), "loss is a lambda.* write a function with def$"),
+        (Loss(), "a plain function, not a Loss: write one with def that calls it$"),
+        (functools.partial(entropy), "a plain function, not a partial"),
+        (math.sin, "a plain function, not a builtin_function_or_method"),
+        ("bce", "a function, not 'bce'; options of a recipe are set there"),
+        (typed(), "source of loss=typed cannot be read, .* in a file or in a notebook$"),
+    ],
+)
+def test_what_is_no_function_of_their_own_is_refused(
+    loss: Any, match: str, few: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError, match=match):
+        vitlab.train(recipe(few), tmp_path / "run", loss=loss)
+    assert not (tmp_path / "run").exists()
+
+
+def shape(scores: Tensor, targets: Tensor) -> Tensor:
+    return scores * targets
+
+
+def counted(scores: Tensor, targets: Tensor) -> Tensor:
+    return (scores.argmax(-1) != targets.argmax(-1)).sum()
+
+
+def detached(scores: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(scores.detach(), targets)
+
+
+def infinite(scores: Tensor, targets: Tensor) -> Tensor:
+    return (scores.abs() / targets.floor()).mean()
+
+
+def steep_at_zero(scores: Tensor, targets: Tensor) -> Tensor:
+    return (scores.pow(2).sum(-1)).sqrt()
+
+
+def missing(scores: Tensor) -> Tensor:
+    return scores.sum()
+
+
+def number(scores: Tensor, targets: Tensor) -> Any:
+    return float(scores.detach().sum())
+
+
+@pytest.mark.parametrize(
+    ("loss", "match"),
+    [
+        (shape, r"each image, float32 \(8,\), or their mean, not float32 \(8, 3\)$"),
+        (counted, r"not int64 \(\)$"),
+        (detached, "does not depend on the scores: nothing is learned$"),
+        (infinite, "loss=infinite gives a loss that is not finite for scores of about 1: avoid"),
+        (steep_at_zero, "gives a gradient that is not finite for scores of 0: avoid"),
+        (missing, "loss=missing fails on a trial batch: TypeError: .* positional argument"),
+        (number, "loss must return a tensor, not a float$"),
+    ],
+)
+def test_a_loss_is_tried_before_anything_is_written(
+    loss: Any, match: str, few: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError, match=match) as caught:
+        vitlab.train(recipe(few), tmp_path / "run", loss=loss)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def floats(images: Tensor, generator: torch.Generator) -> Tensor:
+    return images / 255
+
+
+def smaller(images: Tensor, generator: torch.Generator) -> Tensor:
+    return images[..., 1:]
+
+
+def nothing(images: Tensor, generator: torch.Generator) -> Any:
+    images.zero_()
+
+
+@pytest.mark.parametrize(
+    ("transform", "match"),
+    [
+        (floats, r"uint8 \(8, 3, 16, 16\) on cpu, not float32 \(8, 3, 16, 16\) on cpu$"),
+        (smaller, r"not uint8 \(8, 3, 16, 15\) on cpu$"),
+        (nothing, "transform must return a tensor, not a NoneType$"),
+        (entropy, "transform=entropy fails on a trial batch: "),
+    ],
+)
+def test_a_transform_is_tried_before_anything_is_written(
+    transform: Any, match: str, few: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError, match=match):
+        vitlab.train(recipe(few), tmp_path / "run", transform=transform)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_does_not_go_with_them_is_refused(few: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="balance=weights changes the recipe's loss"):
+        vitlab.train(recipe(few, balance="weights"), tmp_path / "run", loss=entropy)
+    native = recipe(few, fit="native", tokens=16)
+    with pytest.raises(OptionError, match="transform needs images of one size"):
+        vitlab.train(native, tmp_path / "run", transform=kept)
+
+
+def test_finetune_and_campaigns_pass_them_on(few: Path, tmp_path: Path) -> None:
+    base = vitlab.create(TINY["model"], classes=2, image_size=16)
+    lines: list[dict[str, Any]] = []
+    options = {"steps": 1, "batch": 8, "warmup": 0.0, "on_line": lines.append}
+    vitlab.finetune(str(few), base, tmp_path / "named", loss="bce", **options)
+    assert lines[-1]["kind"] == "result"
+    each = {
+        "tuned": functools.partial(vitlab.finetune, str(few), base),
+        "folds": functools.partial(vitlab.cross_validate, recipe(few)),
+        "swept": functools.partial(vitlab.sweep, recipe(few), grid=[0.01]),
+    }
+    for name, start in each.items():
+        for own in ({"transform": floats}, {"loss": number}):
+            with pytest.raises(OptionError, match="must return"):
+                start(out=tmp_path / name, **own)
+        assert not (tmp_path / name).exists()
+
+
+def test_several_labels_need_no_sigmoid_of_the_recipe(few: Path, tmp_path: Path) -> None:
+    files = sorted(few.rglob("*.png"))
+    table = few.parent / "several.csv"
+    table.write_text("path,labels\n" + "".join(f"{f},{f.parent.name}|any\n" for f in files))
+
+    def loss(scores: Tensor, targets: Tensor) -> Tensor:
+        assert set(targets.unique().tolist()) <= {0.0, 1.0}
+        return F.binary_cross_entropy_with_logits(scores, targets)
+
+    options = vitlab.recipe("small", str(table), **TINY, steps=1, batch=8, label_smoothing=0.0)
+    with pytest.raises(OptionError, match="need --loss bce"):
+        vitlab.train(options, tmp_path / "run")
+    assert 0 <= vitlab.train(options, tmp_path / "run", loss=loss).metrics["map"] <= 1

@@ -22,7 +22,7 @@ LAYERS = (
     ("recipes", "objectives", "optim", "tuning"),
     ("runs",),
     ("distributed",),
-    ("evaluation", "measure", "inspect"),
+    ("adapters", "evaluation", "measure", "inspect"),
     ("report",),
     ("training",),
     ("transfer",),

@@ -21,7 +21,7 @@ GROUPS = {
     "Modules": (),
 }
 ERRORS = "vitlab.errors"
-MODULES = {"measure": ("cost",), "inspect": ("rollout",)}
+MODULES = {"measure": ("cost",), "inspect": ("rollout",), "adapters": ("timm", "transformers")}
 
 
 def python_page() -> str:

@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vitlab import adapters as adapters
     from vitlab import errors as errors
     from vitlab import inspect as inspect
     from vitlab import measure as measure
@@ -47,6 +48,7 @@ _HOMES = {
     "UserError": "vitlab.errors",
     "ViTConfig": "vitlab.models.config",
     "VisionTransformer": "vitlab.models.vit",
+    "adapters": "",
     "calibrate": "vitlab.evaluation.calibration",
     "classify": "vitlab.evaluation.classification",
     "create": "vitlab.models.create",

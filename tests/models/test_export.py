@@ -33,5 +33,6 @@ def test_a_graph_takes_any_number_of_images(case: str, fused: bool) -> None:
     form = vitlab.fuse(model) if fused else model
     with torch.no_grad():
         graph = export(form, (torch.randn(2, 3, 32, 32),), dynamic_shapes=({0: Dim("b")},))
+        assert isinstance(graph.module(), torch.fx.GraphModule)
         for images in (torch.randn(count, 3, 32, 32) for count in (1, 5)):
             torch.testing.assert_close(graph.module()(images), model(images), rtol=0, atol=1e-5)

@@ -128,12 +128,12 @@ class VisionTransformer(Model):
             tokens = block(placed.place(tokens), placed.layout)
         runs = placed.layout.runs
         if not runs:
-            return [self._ended(tokens, placed.layout.grid)]
+            return [self.finish(tokens, placed.layout.grid)]
         parts = zip(parted(tokens, runs), runs, strict=True)
-        return [self._ended(part, run.layout.grid) for part, run in parts]
+        return [self.finish(part, run.layout.grid) for part, run in parts]
 
-    def _ended(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Return what leaves the blocks after class-attention layers, last norm and neck."""
+    def finish(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Return what leaves the blocks, (B, N, D), after class-attention layers, norm and neck."""
         if self.class_layers is not None:
             tokens = self.class_layers(tokens)
         tokens = self.norm(tokens)

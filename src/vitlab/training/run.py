@@ -12,6 +12,7 @@ from vitlab.data.loading.cache import cached
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World
 from vitlab.errors import RunError
+from vitlab.models.encoder.recomputing import recomputed
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.recipes.recipe import Host, Recipe
@@ -30,7 +31,6 @@ from vitlab.training.setup.leaks import applied, find_leaks
 from vitlab.training.setup.preparation import Task, first_state, prepare
 from vitlab.training.setup.settling import check_same
 from vitlab.training.setup.whereabouts import placed
-from vitlab.training.step.recompute import recomputed
 from vitlab.training.step.trainer import Trainer
 from vitlab.training.step.transform import Transform
 from vitlab.training.stop import Stop

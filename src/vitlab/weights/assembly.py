@@ -21,7 +21,8 @@ def empty(config: ModelConfig) -> dict[str, Tensor]:
 def unwrapped(model: nn.Module) -> Model:
     """Return the model inside of what other libraries wrap around one.
 
-    Those of `torch.compile`, `DistributedDataParallel` and `DataParallel` are taken off.
+    Those of `torch.compile`, `DistributedDataParallel`, `DataParallel` and `vitlab.adapters` are
+    taken off.
 
     Raises:
         WeightsError: it is in another wrapper, or not a model of ViTLab; the message says what
@@ -29,17 +30,16 @@ def unwrapped(model: nn.Module) -> Model:
     """
     inner: object = model
     while not isinstance(inner, Model):
-        found = [getattr(inner, name, None) for name in ("_orig_mod", "module")]
-        inside = next((each for each in found if isinstance(each, nn.Module)), None)
-        if inside is None:
-            kind = type(model).__name__
-            if hasattr(model, "merge_and_unload"):  # peft
-                raise WeightsError(
-                    f"the model is a {kind} with adapters beside its weights: pass "
-                    "model.merge_and_unload()"
-                )
+        kind = type(model).__name__
+        if hasattr(inner, "merge_and_unload"):  # peft
+            raise WeightsError(
+                f"the model is a {kind} with adapters beside its weights: pass "
+                "model.merge_and_unload()"
+            )
+        found = [getattr(inner, name, None) for name in ("_orig_mod", "module", "model")]
+        inner = next((each for each in found if isinstance(each, nn.Module)), None)
+        if inner is None:
             raise WeightsError(f"a {kind} is not a model of ViTLab: pass the model inside of it")
-        inner = inside
     return inner
 
 

@@ -136,6 +136,10 @@ class AxialBody(nn.Module):
         """Compute the input of the first stage."""
         return self.root(images)
 
+    def finish(self, features: Tensor) -> Tensor:
+        """Return what leaves the last stage: it is the map of features."""
+        return features
+
     def forward(self, images: Tensor) -> Tensor:
         """Compute the map of features."""
         return self.stages(self.enter(images))

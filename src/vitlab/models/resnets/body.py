@@ -264,9 +264,13 @@ class BiTBody(nn.Module):
         # Pad the maximum with zeros, not -inf: they count, since nothing was rectified yet
         return F.max_pool2d(F.pad(features, (1, 1, 1, 1)), 3, 2)
 
+    def finish(self, features: Tensor) -> Tensor:
+        """Compute the map of features from what leaves the last stage."""
+        return F.relu(self.norm(features))
+
     def forward(self, images: Tensor) -> Tensor:
         """Compute the map of features."""
-        return F.relu(self.norm(self.stages(self.enter(images))))
+        return self.finish(self.stages(self.enter(images)))
 
 
 def reset_convolutions(body: nn.Module, generator: torch.Generator | None = None) -> None:

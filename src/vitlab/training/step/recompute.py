@@ -1,50 +1,16 @@
-"""Making a batch fit into memory: recomputed activations, and the largest pass that fits."""
+"""Making a batch fit into memory: the largest pass that fits."""
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from vitlab.errors import DeviceError
 from vitlab.units import storage
 
 SHARE = 0.9  # of a device's memory that a batch may take; evaluation and fragments need some
-
-
-@contextmanager
-def recomputed(model: nn.Module, on: bool) -> Iterator[None]:
-    """Within the context, keep only the input of each encoder block (Chen et al., 2016).
-
-    The backward pass recomputes a block with the same random numbers, so dropout and stochastic
-    depth repeat and every gradient has the same bits.
-
-    Args:
-        model: a Vision Transformer
-        on: whether to do so
-    """
-    if not on:
-        yield
-        return
-    blocks = getattr(model, "blocks", None)
-    assert isinstance(blocks, nn.ModuleList)
-    for block in blocks:
-        block.forward = _recomputing(block.forward)  # the instance's own hides the class's
-    try:
-        yield
-    finally:
-        for block in blocks:
-            del block.forward
-
-
-def _recomputing(forward: Callable[..., Tensor]) -> Callable[..., Any]:
-    def forward_again(*inputs: Any) -> Any:
-        return checkpoint(forward, *inputs, use_reentrant=False)
-
-    return forward_again
 
 
 def pieces_to_try(batch: int) -> list[int]:

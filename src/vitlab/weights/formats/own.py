@@ -17,7 +17,7 @@ VERSION = "vitlab-1"
 
 
 def reads(source: Source, hints: Hints) -> Reading | None:
-    """Recognize a folder that `vitlab.save` wrote.
+    """Recognize a folder that `vitlab.save` wrote, or transformers' `Trainer` with our adapter.
 
     Raises:
         WeightsError: it is damaged or of another version.
@@ -41,7 +41,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     return Reading(
         "ViTLab",
         config,
-        _entries(config),
+        _entries(config, "model." if content.get("model_type") == "vitlab" else ""),
         origins=dict.fromkeys(config.as_dict(), Origin.FILE),
         exact=True,
         provenance=dict(provenance) if isinstance(provenance, dict) else None,
@@ -54,5 +54,5 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
     return Writing(_entries(config), {CONFIG: content})
 
 
-def _entries(config: ModelConfig) -> list[Entry]:
-    return [same(name, name) for name in empty(config)]
+def _entries(config: ModelConfig, prefix: str = "") -> list[Entry]:
+    return [same(name, prefix + name) for name in empty(config)]

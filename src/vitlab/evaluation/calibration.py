@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from vitlab import device as devices
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
+from vitlab.data.sources.memory.given import Given, title_of
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.splits import Splits, fingerprint, with_validation
 from vitlab.errors import DataError
@@ -50,7 +51,7 @@ class Calibration:
 
 def calibrate(
     model: Model,
-    data: str,
+    data: Given,
     *,
     device: str = "auto",
     precision: Literal["fp32", "bf16"] = "fp32",
@@ -63,7 +64,7 @@ def calibrate(
 
     Args:
         model: from `vitlab.load` or a run; its `provenance` gets `temperature` and `calibration`
-        data: as for training
+        data: as for training, also labeled images in memory
         device: auto, cpu, cuda or cuda:N
         precision: fp32, or bf16 autocast
         workers: processes that decode; None to choose
@@ -80,12 +81,14 @@ def calibrate(
     where = devices.choose(device)
     done = predict(model, source, device=where, precision=precision, workers=workers, logits=True)
     assert done.logits is not None
-    found = Calibration(fitted_temperature(done.logits, done.labels), data, len(done.labels))
+    found = Calibration(
+        fitted_temperature(done.logits, done.labels), title_of(data), len(done.labels)
+    )
     model.provenance = model.provenance | found.provenance
     return found
 
 
-def validation_of(model: Model, data: str) -> Source:
+def validation_of(model: Model, data: Given) -> Source:
     """Return the validation images of a data set, which are never those of its test split.
 
     They are its validation split, or what the model's training held out to decide when to stop.
@@ -97,9 +100,9 @@ def validation_of(model: Model, data: str) -> Source:
     found = splits.validation or _held_out(model, splits)
     if found is None:
         raise DataError(
-            f"{data} has no validation split to calibrate on, and the test images must stay "
-            "unseen: add one beside train and test (a folder or files named val), or train with "
-            "--patience, which holds one out"
+            f"{title_of(data)} has no validation split to calibrate on, and the test images must "
+            "stay unseen: add one beside train and test (a folder or files named val), or train "
+            "with --patience, which holds one out"
         )
     return found
 

@@ -4,6 +4,7 @@ import logging
 from typing import Literal
 
 from vitlab.data.partition import fold_of
+from vitlab.data.sources.memory.given import Given, title_of
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.splits import Splits, fingerprint, hold_out
@@ -13,27 +14,27 @@ from vitlab.models.model import Model
 Split = Literal["auto", "train", "validation", "test", "all"]
 
 
-def choose(model: Model, data: str, split: Split) -> tuple[str, Source]:
+def choose(model: Model, data: Given, split: Split) -> tuple[str, Source]:
     """Return the name of the split to evaluate on, and its images.
 
     Raises:
         DataError: no such data or split, or classes that the model does not have.
     """
-    splits = open_for(model, data)
+    splits, title = open_for(model, data), title_of(data)
     whole = splits.whole
     if whole is not None and (
         split == "all" or (split == "auto" and not was_trained_on(model, whole))
     ):
         return "all", whole
     if split == "all":
-        raise DataError(f"{data} comes in splits: choose train, validation or test")
+        raise DataError(f"{title} comes in splits: choose train, validation or test")
     name = "test" if split == "auto" else split
     if name not in splits.parts:
-        raise DataError(f"{data} has no {name} split; choose from {', '.join(splits.parts)}")
+        raise DataError(f"{title} has no {name} split; choose from {', '.join(splits.parts)}")
     return name, splits.parts[name]
 
 
-def open_for(model: Model, data: str) -> Splits:
+def open_for(model: Model, data: Given) -> Splits:
     """Return the splits of a data set, the labels mapped to the model's classes by name.
 
     A model that does not name its classes has them in the order of the data; a warning says so.
@@ -43,15 +44,16 @@ def open_for(model: Model, data: str) -> Splits:
     Raises:
         DataError: no such data, or classes that the model does not have.
     """
+    title = title_of(data)
     splits = open_data(data, classes=model.config.labels)
     if len(splits.classes) != model.config.classes:
         raise DataError(
-            f"{data} has {len(splits.classes)} classes, but the model has {model.config.classes}"
+            f"{title} has {len(splits.classes)} classes, but the model has {model.config.classes}"
         )
     if not model.config.labels:
         shown = ", ".join(f"{number} {name}" for number, name in enumerate(splits.classes[:3]))
         logging.getLogger("vitlab").warning(
-            f"{model.source or model.config.name} does not name its classes, so those of {data} "
+            f"{model.source or model.config.name} does not name its classes, so those of {title} "
             f"are matched by position ({shown}, …); --labels (labels=…) gives their names"
         )
     if splits.whole is not None and was_trained_on(model, splits.whole):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitlab import device as devices
+from vitlab.data.sources.memory.given import Given
 from vitlab.data.sources.protocol import Source
 from vitlab.errors import OptionError
 from vitlab.evaluation import calibration
@@ -48,7 +49,7 @@ class Evaluation:
 
 def evaluate(
     model: Model,
-    data: str,
+    data: Given,
     *,
     split: Split = "auto",
     device: str = "auto",
@@ -69,7 +70,10 @@ def evaluate(
 
     Args:
         model: from `vitlab.load` or a run; its device and mode are the same afterwards
-        data: as for training
+        data: as for training; or labeled images in memory: (image, label) pairs in a list or a data
+            set of PyTorch, a `datasets.Dataset`, a DataFrame or a list of dictionaries with the
+            columns that lists have, a tuple of two arrays; or a dictionary with these for `train`,
+            `validation` or `test`, and under `classes` the names that numbers index
         split: `auto` is the test split if the data has one; of unsplit data it is what training
             held out if this model was trained on it, else every image
         device: auto, cpu, cuda or cuda:N
@@ -102,9 +106,11 @@ def evaluate(
     how = How(device, precision, workers, Views(flips, crops))
     if protocol is not None:
         check_alone(split=split, calibrate=calibrate, out=out)
+        if not isinstance(data, str | Path):
+            raise OptionError("protocol needs the data set's folder, not images in memory")
         return examine(
             model,
-            data,
+            str(data),
             protocol,
             real_labels=real_labels,
             outputs=outputs,
@@ -121,7 +127,7 @@ def evaluate(
 
 def evaluation(
     model: Model,
-    data: str,
+    data: Given,
     how: How,
     *,
     split: Split = "auto",
@@ -167,7 +173,7 @@ def evaluation(
     return Evaluation(source, done, figures)
 
 
-def _fitted(model: Model, data: str, how: How) -> calibration.Calibration:
+def _fitted(model: Model, data: Given, how: How) -> calibration.Calibration:
     return calibration.calibrate(
         model, data, device=how.device, precision=how.precision, workers=how.workers
     )

@@ -172,6 +172,11 @@ def default_weights(name: str) -> str:
     return RECIPES[name]().start.weights if name in FROM_WEIGHTS else ""
 
 
+def default_data(name: str) -> str:
+    """Return the data that a recipe is for, if it names any; empty otherwise."""
+    return RECIPES[name]().data.data if name in RECIPES else ""
+
+
 def default_recipe(data: str) -> str:
     """Return the name of the recipe for some data if none is named."""
     return "digits" if data == "digits" else "small"

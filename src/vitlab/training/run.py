@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from vitlab.data.loading.cache import cached
+from vitlab.data.sources.memory.given import Given
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World
 from vitlab.errors import RunError
@@ -29,7 +30,7 @@ from vitlab.training.session import Session
 from vitlab.training.setup.hooks import Hooks
 from vitlab.training.setup.leaks import applied, find_leaks
 from vitlab.training.setup.preparation import Task, first_state, prepare
-from vitlab.training.setup.settling import check_same
+from vitlab.training.setup.settling import check_same, learning_from
 from vitlab.training.setup.whereabouts import placed
 from vitlab.training.step.trainer import Trainer
 from vitlab.training.step.transform import Transform
@@ -42,6 +43,7 @@ def train(
     recipe: Recipe,
     out: str | Path | None = None,
     *,
+    data: Given | None = None,
     start: Model | None = None,
     resume: bool = False,
     host: Host | None = None,
@@ -57,6 +59,9 @@ def train(
     Args:
         recipe: what to learn, from `vitlab.recipe`
         out: the run's folder; None for a new one in `runs/`, named after data and model
+        data: what to learn from, in place of `recipe.data.data`: any DATA, or labeled images in
+            memory (`vitlab.evaluate` says which); a run of images in memory goes on if it is given
+            the same ones
         start: a model to start from, in place of `recipe.start.weights`; it stays as it is
         resume: continue the run in that folder, or the newest of that name, to the same bits on a
             CPU; start it if there is none
@@ -79,6 +84,7 @@ def train(
         KeyboardInterrupt: a stop was asked for; the state is saved, and `resume` continues.
     """
     host = host or Host()
+    recipe, images = learning_from(recipe, data)
     with Stop() as stop, joined(host.device, host.timeout) as (world, device), ExitStack() as stack:
         stop.patient, stop.quiet = world.size > 1, not world.first
         with world.agreed():
@@ -86,7 +92,7 @@ def train(
         folder, resume = RunFolder(place, silent=not world.first), resume or world.restarted
         hooks = Hooks(transform, loss)
         with world.agreed(), stop.at_once():
-            task = prepare(recipe, host, folder, resume, world, start, hooks)
+            task = prepare(recipe, host, folder, resume, world, start, hooks, images)
         if result := world.broadcast(folder.result() if task.started else None):
             world.say(f"the run in {folder.path} is already finished")
             return Run(folder.path, result, load(folder.model), world.rank)

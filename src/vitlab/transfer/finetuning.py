@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from vitlab.data.sources.memory.given import Given
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.recipes.named import recipe as named
@@ -15,7 +16,7 @@ from vitlab.tuning.free import Tune
 
 
 def finetune(
-    data: str,
+    data: Given,
     weights: str | Path | Model | None = None,
     out: str | Path | None = None,
     tune: Tune = "all",
@@ -33,7 +34,7 @@ def finetune(
     The same as `vitlab.train(vitlab.recipe(recipe, data, weights=weights, tune=tune, **fields))`.
 
     Args:
-        data: as for training
+        data: as for training, also labeled images in memory
         weights: anything that `vitlab.load` takes, or a model in hand; None for those that the
             recipe names
         out: the run's folder; None for a new one in `runs/`, named after data and weights
@@ -54,10 +55,11 @@ def finetune(
     named_weights = {} if weights is None or start is not None else {"weights": str(weights)}
     if isinstance(loss, str):
         fields, loss = fields | {"loss": loss}, None
-    options = named(recipe, data, tune=tune, **named_weights, **fields)
+    options = named(recipe, tune=tune, **named_weights, **fields)
     return train(
         options,
         out,
+        data=data,
         start=start,
         resume=resume,
         host=host,

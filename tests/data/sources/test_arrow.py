@@ -6,7 +6,9 @@ import pytest
 
 from conftest import photo
 from vitlab.data.loading.shape import input_shape
+from vitlab.data.settings import Columns
 from vitlab.data.sources.opening import open_data
+from vitlab.errors import DataError
 
 
 def parquet(folder: Path, **splits: int) -> Path:
@@ -81,6 +83,38 @@ def test_plain_columns_serve_too_and_unlabeled_ones_are_refused(tmp_path: Path) 
     (tmp_path / "d.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(ValueError, match=r"cannot read .*d\.parquet"):
         open_data(str(tmp_path / "d.parquet"))
+
+
+def test_columns_of_tables_can_be_chosen(tmp_path: Path) -> None:
+    """Also plain bytes, as other programs than `datasets` write images."""
+    import io
+
+    import pyarrow as pa
+    from pyarrow import parquet as pq
+
+    stream = io.BytesIO()
+    photo(0).save(stream, "PNG")
+    columns = {
+        "scan": [stream.getvalue()] * 8,
+        "fine_label": list("abcd") * 2,
+        "label": list("xxxxyyyy"),
+        "side": list("lrlrlrlr"),
+    }
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.table(columns), file)
+    found = open_data(str(file))
+    assert found.classes == ("x", "y")
+    assert found.train.image(0).shape() == (24, 32, 3)
+    assert "labels are in column label; --label-column fine_label takes others" in found.notes
+    chosen = open_data(str(file), columns=Columns(path_column="scan", label_column=("side",)))
+    assert chosen.classes == ("l", "r")
+    assert not any("--label-column" in note for note in chosen.notes)
+    for column, words in ((("sied",), "did you mean side"), (("side", "label"), "one --label-col")):
+        with pytest.raises(DataError, match=words):
+            open_data(str(file), columns=Columns(label_column=column))
+    pq.write_table(pa.table(columns | {"mask": columns["scan"]}), file)
+    with pytest.raises(DataError, match="2 columns of bytes"):
+        open_data(str(file))
 
 
 def test_a_hub_name_without_a_network_is_one_line() -> None:

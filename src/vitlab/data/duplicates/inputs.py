@@ -1,20 +1,23 @@
 """The images that a user names for comparing: DATA, a source, or a list of files; labels or not."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import cast
 
 from vitlab.data.decode.headers import SUFFIXES
 from vitlab.data.labels import SingleLabels
+from vitlab.data.pictures.pictures import Picture
 from vitlab.data.sources.filenames import Names
 from vitlab.data.sources.folders import Files, image_files
+from vitlab.data.sources.memory.given import Given, unlabeled_images
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.splits import Splits
 from vitlab.errors import DataError
 
-Images = str | Path | Source | Sequence[str | Path]
-"""DATA as for training, a folder of images without classes, one file, a source, or files."""
+Images = Given | Source | Sequence[Picture]
+"""DATA as for training, a folder of images without classes, one file, a source, or any number of
+files or images in memory, with labels as for `vitlab.evaluate` or without."""
 
 
 def images_of(images: Images, split: str) -> Source:
@@ -47,7 +50,7 @@ def opened_data(images: Images) -> Splits | Source:
     if hasattr(images, "image"):
         return cast(Source, images)
     if not isinstance(images, str | Path):
-        return files(list(images))
+        return _in_memory(images)
     path = Path(images).expanduser()
     if path.is_file() and path.suffix.lower() in SUFFIXES:
         return files([path])
@@ -59,6 +62,14 @@ def opened_data(images: Images) -> Splits | Source:
         return files(found)
 
 
+def _in_memory(images: Sized) -> Splits | Source:
+    """Images that a program holds; a list of paths names files."""
+    if isinstance(images, Sequence) and all(isinstance(each, str | Path) for each in images):
+        return files(images)
+    found = unlabeled_images(images)
+    return open_data(images) if found is None else found
+
+
 def files(paths: Sequence[str | Path]) -> Files:
     """Return image files as a source without classes.
 
@@ -68,8 +79,6 @@ def files(paths: Sequence[str | Path]) -> Files:
     if not paths:
         raise DataError("no images given: name DATA, a folder, or at least one file")
     for path in paths:
-        if not isinstance(path, str | Path):
-            raise DataError(f"images must be named by paths, not {type(path).__name__}")
         if not Path(path).is_file():
             raise DataError(f"no such file: {path}")
     return Files(Path(), Names.of(map(str, paths)), SingleLabels.blank(len(paths), 0), ())

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -38,7 +39,11 @@ class Pictures:
     pictures: Sequence[Picture]
     labels: Labels
     classes: tuple[str, ...]
-    in_memory: ClassVar[bool] = True
+
+    @cached_property
+    def in_memory(self) -> bool:
+        """Whether no image is a file or its bytes, which processes may decode."""
+        return not any(isinstance(each, str | Path | bytes) for each in self.pictures)
 
     def __len__(self) -> int:
         return len(self.pictures)

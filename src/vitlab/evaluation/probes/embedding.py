@@ -3,14 +3,17 @@
 import json
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from vitlab.data.decode.headers import SUFFIXES
 from vitlab.data.labels import SingleLabels
+from vitlab.data.pictures.pictures import Picture
 from vitlab.data.sources.filenames import Names
 from vitlab.data.sources.folders import Files
+from vitlab.data.sources.memory.given import Given, unlabeled_images
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.splits import fingerprint as mark_of
@@ -32,7 +35,7 @@ UNLABELED = "all"  # the split of images without labels
 
 def embed(
     model: Model,
-    data: str,
+    data: Given | Sequence[Picture],
     out: str | Path,
     *,
     what: Literal["features", "mean", "patches", "tokens"] = "features",
@@ -54,7 +57,8 @@ def embed(
     Args:
         model: from `vitlab.load` or a run; its device and mode are the same afterwards
         data: as for training, all splits; or images without labels: a folder that holds nothing
-            else, an image file, or a glob pattern of them
+            else, an image file, or a glob pattern of them; or images in memory, labeled as for
+            `vitlab.evaluate` or not
         out: the file, which must not exist yet
         what: features: what the classifier sees; mean: the mean of the patch tokens; patches: each
             patch token, row by row; tokens: class token and registers too
@@ -198,16 +202,19 @@ class _Work:
         }
 
 
-def sources_of(data: str) -> dict[str, Source]:
+def sources_of(data: Given | Sequence[Picture]) -> dict[str, Source]:
     """Return the splits of DATA by name; images without labels are one split, `all`.
 
     Raises:
         DataError: as `open_data`, or no images.
     """
+    if not isinstance(data, str | Path):
+        found = unlabeled_images(data)
+        return open_data(data).parts if found is None else {UNLABELED: found}
     path = Path(data).expanduser()
     flat = path.is_dir() and _is_flat(path)
     if flat or (not path.is_dir() and path.suffix.lower() in SUFFIXES):
-        paths = find_images([data])
+        paths = find_images([str(data)])
         return {UNLABELED: Files(Path(), Names.of(paths), SingleLabels.blank(len(paths), 0), ())}
     return open_data(data).parts
 

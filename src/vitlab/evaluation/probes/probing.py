@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitlab.data.labels import SingleLabels
+from vitlab.data.sources.memory.given import Given, title_of
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source
 from vitlab.distributed.launch import joined
@@ -57,7 +58,7 @@ class Probing:
     timeout: float = 600.0
 
 
-def probe(model: Model, data: str, probing: Probing) -> dict[str, Any]:
+def probe(model: Model, data: Given, probing: Probing) -> dict[str, Any]:
     """Measure a model's features on the test split of DATA, learning from its training split.
 
     Under torchrun, all processes compute features; the first one has the result.
@@ -76,7 +77,9 @@ def probe(model: Model, data: str, probing: Probing) -> dict[str, Any]:
     with joined(probing.device, probing.timeout) as (world, device):
         with world.agreed():
             splits = open_data(data)
-            check_shots(classes_of(splits.train, data), splits.classes, max(probing.shots))
+            check_shots(
+                classes_of(splits.train, title_of(data)), splits.classes, max(probing.shots)
+            )
         learn, test = (
             _side(Extraction(
                 model, source, probing.taken, device, probing.precision, probing.workers,
@@ -92,7 +95,7 @@ def probe(model: Model, data: str, probing: Probing) -> dict[str, Any]:
     bad = [*learn.bad, *test.bad]
     return {
         "model": model.config.name,
-        "data": data,
+        "data": title_of(data),
         "features": learn.x.shape[1],
         "train_images": len(learn.x),
         "images": len(test.x),

@@ -1,5 +1,6 @@
 """What is worked out and refused before a run writes anything."""
 
+from collections.abc import Sized
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,6 +90,7 @@ def prepare(
     world: World,
     start: Model | None = None,
     hooks: Hooks = NONE,
+    data: Sized | None = None,
 ) -> Task:
     """Work out what a run needs, and refuse what cannot be.
 
@@ -100,6 +102,7 @@ def prepare(
         world: this process among those of the run
         start: a model to start from, in place of `recipe.start.weights`
         hooks: functions of the user's own
+        data: images in memory, in place of `recipe.data.data`
 
     Raises:
         WeightsError: the weights to start from cannot be loaded.
@@ -111,9 +114,9 @@ def prepare(
     check_packages(recipe)
     started = world.first and may_use(folder, resume)
     check_world(recipe, host, world)
-    splits = partitioned(
-        open_data(recipe.data.data, recipe.data.test_fraction, columns=recipe.data), recipe.data
-    )
+    given = recipe.data.data if data is None else data
+    splits = open_data(given, recipe.data.test_fraction, columns=recipe.data)
+    splits = partitioned(splits, recipe.data)
     if recipe.patience:
         splits = with_validation(splits)
     mark = fingerprint(splits.whole or splits.train)

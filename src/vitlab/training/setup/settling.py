@@ -1,14 +1,36 @@
 """What a recipe leaves to the data, and what data, images and earlier runs ask of it."""
 
+from collections.abc import Sized
 from dataclasses import replace
+from pathlib import Path
 
 from vitlab.data.classes import missing_lines
+from vitlab.data.sources.memory.given import IN_MEMORY, Given
 from vitlab.data.sources.splits import Splits, with_train_images
 from vitlab.errors import OptionError, RunError
 from vitlab.models.config import ModelConfig
 from vitlab.objectives.balance import decided
+from vitlab.recipes.named import default_data
 from vitlab.recipes.recipe import Recipe
 from vitlab.runs.run_folder import RunFolder
+
+
+def learning_from(recipe: Recipe, data: Given | None) -> tuple[Recipe, Sized | None]:
+    """Return the recipe with the data it learns from, and the images if they are in memory.
+
+    Raises:
+        OptionError: the recipe names other data.
+    """
+    if data is None:
+        return recipe, None
+    name = str(data) if isinstance(data, str | Path) else IN_MEMORY
+    if recipe.data.data not in ("", name, default_data(recipe.recipe)):
+        raise OptionError(
+            f"data={recipe.data.data} of the recipe and the data given exclude each other: leave "
+            "one of them out"
+        )
+    recipe = replace(recipe, data=replace(recipe.data, data=name))
+    return recipe, None if isinstance(data, str | Path) else data
 
 
 def settled(
@@ -76,6 +98,11 @@ def check_same(folder: RunFolder, recipe: Recipe, mark: str, origin: str = "") -
         raise RunError(
             f"{recipe.start.weights or 'the model to start from'} has changed since {folder.path} "
             "was started: choose another --out"
+        )
+    if folder.fingerprint != mark and recipe.data.data == IN_MEMORY:
+        raise RunError(
+            f"{folder.path} was started with other images: give the same ones with the same labels "
+            "in the same order, or choose another --out"
         )
     if folder.fingerprint != mark:
         raise RunError(

@@ -58,6 +58,7 @@ class Found:
         one_hot: each of `labels` is a class
         split, fold: the columns of that, empty if there are none
         places: where the images are
+        images: the column of the paths holds the images themselves, of rows in memory
     """
 
     path: str
@@ -66,9 +67,12 @@ class Found:
     split: str
     fold: str
     places: Places
+    images: bool = False
 
 
-def find_columns(names: Sequence[str], rows: Sequence[Row], file: Path, known: Columns) -> Found:
+def find_columns(
+    names: Sequence[str], rows: Sequence[Row], file: Path, known: Columns, images: str = ""
+) -> Found:
     """Return which column is which.
 
     Args:
@@ -76,6 +80,7 @@ def find_columns(names: Sequence[str], rows: Sequence[Row], file: Path, known: C
         rows: all rows
         file: the list
         known: what the user says of them
+        images: the column of images in memory; empty if a column of paths is to be found
 
     Raises:
         DataError: an unknown column, or columns that cannot be told apart.
@@ -83,11 +88,14 @@ def find_columns(names: Sequence[str], rows: Sequence[Row], file: Path, known: C
     for name in (known.path_column, *known.label_column):
         if name and name not in names:
             raise DataError(f"{file} has no column {name!r}: {nearest(name, names)}")
-    path, places = _paths(names, rows[:SAMPLE], file, known)
+    if images:
+        path, places = images, Places(Path())
+    else:
+        path, places = _paths(names, rows[:SAMPLE], file, known)
     taken = {path, *(split := _named(names, SPLITS)), *(fold := _named(names, FOLDS))}
     others = [name for name in names if name not in taken]
     labels, one_hot = _labels(others, rows, file, known)
-    return Found(path, labels, one_hot, "".join(split[:1]), "".join(fold[:1]), places)
+    return Found(path, labels, one_hot, "".join(split[:1]), "".join(fold[:1]), places, bool(images))
 
 
 def candidates(file: Path, known: Columns) -> list[Places]:

@@ -54,11 +54,13 @@ def open_list(request: Request) -> Splits | None:
         return None
     names, rows = read_rows(file, request.columns)
     found = find_columns(names, [row for _, row in rows], file, request.columns)
-    entries, notes = read_entries(rows, found, file, request.columns)
+    lines = [(f"line {number}", row) for number, row in rows]
+    entries, notes = read_entries(lines, found, file, request.columns)
+    check_inside(entries, found.places, file, request.columns)
     several = any(not isinstance(entry.label, str) for entry in entries)
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
-        groups.setdefault(_split(entry, file), []).append(entry)
+        groups.setdefault(split_in(entry, file), []).append(entry)
     if "train" not in groups:
         groups = {"train": entries}
     sources: list[Files] = []
@@ -90,8 +92,12 @@ def _names_files(file: Path) -> bool:
         return b"file_name" in stream.readline(HEAD)
 
 
-def _split(entry: Entry, file: Path) -> str:
-    """Return the split of an entry: train where its line names none."""
+def split_in(entry: Entry, file: Path) -> str:
+    """Return the split of an entry: train where its line names none.
+
+    Raises:
+        DataError: it names an unknown one.
+    """
     if not entry.split:
         return "train"
     for split, names in NAMES.items():
@@ -103,26 +109,34 @@ def _split(entry: Entry, file: Path) -> str:
 
 
 def read_entries(
-    rows: Sequence[tuple[int, Row]], found: Found, file: Path, known: Columns
+    rows: Sequence[tuple[str, Row]], found: Found, file: Path, known: Columns
 ) -> tuple[list[Entry], list[str]]:
     """Return the entries of a list, after checking that every file in it exists, and notes.
 
+    Args:
+        rows: each with its place in the list, such as `line 3`
+        found: which column is which
+        file: the list
+        known: what the user says of the columns
+
     Raises:
-        DataError: rows without path or label, missing files, or files elsewhere.
+        DataError: rows without path or label, or missing files.
     """
     labels = _label_reader([row for _, row in rows], found, known)
     folds = _folds([row for _, row in rows], found)
     entries = []
-    for number, row in rows:
-        path, where = row.get(found.path), f"{file} line {number}"
-        if not isinstance(path, str | int) or not str(path).strip() or "\0" in str(path):
+    for place, row in rows:
+        path, where = row.get(found.path), f"{file} {place}"
+        if found.images:
+            path = ""
+        elif not isinstance(path, str | int) or not str(path).strip() or "\0" in str(path):
             raise DataError(f"{where} has no path")
         split = str(row.get(found.split) or "").strip().lower()
         if folds:
             split = "test" if str(row.get(found.fold)) == folds[0] else "train"
         entries.append(Entry(f"{path}{found.places.ending}", labels(row, where), split))
-    _check_files(entries, found.places, file)
-    check_inside(entries, found.places, file, known)
+    if not found.images:
+        _check_files(entries, found.places, file)
     return entries, _notes(found, file, folds)
 
 
@@ -165,7 +179,7 @@ def _folds(rows: Sequence[Row], found: Found) -> list[str]:
 def _notes(found: Found, file: Path, folds: Sequence[str]) -> list[str]:
     """What was found that the list does not say outright."""
     notes = []
-    if found.places.root != file.parent or found.places.ending:
+    if not found.images and (found.places.root != file.parent or found.places.ending):
         ending = (
             f", whose endings {found.places.ending} it leaves out" if found.places.ending else ""
         )
@@ -177,7 +191,8 @@ def _notes(found: Found, file: Path, folds: Sequence[str]) -> list[str]:
         )
     columns = ", ".join(found.labels[:3]) + (", …" if len(found.labels) > 3 else "")
     if found.path not in PLAIN or found.labels[0] not in PLAIN:
-        notes.append(f"{file}: paths are in column {found.path}, labels in {columns}")
+        what = "images" if found.images else "paths"
+        notes.append(f"{file}: {what} are in column {found.path}, labels in {columns}")
     return notes
 
 

@@ -8,14 +8,18 @@ from typing import Any, ClassVar
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.labels import Labels, SingleLabels
+from vitlab.data.settings import Columns
 from vitlab.data.sources.inside import Inside
 from vitlab.data.sources.remote import reason
 from vitlab.data.sources.tables.column_labels import labels_of
 from vitlab.errors import DataError, ImageError
 from vitlab.files import read_bytes
+from vitlab.options import nearest
 from vitlab.packages import needed
 
 SHOWN = 200  # characters of a path in a message
+
+BYTES = ("binary", "large_binary")  # encoded images without a type of their own
 
 
 @dataclass(frozen=True)
@@ -70,30 +74,66 @@ class Table:
         return f"{self.title} row {index}"
 
 
-def table(rows: Any, title: str, inside: Inside, classes: Sequence[str] | None = None) -> Table:
+def table(
+    rows: Any,
+    title: str,
+    inside: Inside,
+    classes: Sequence[str] | None = None,
+    known: Columns | None = None,
+) -> Table:
     """Return a source of a `datasets.Dataset`, its image and label columns found by type and name.
 
     Labels map to `classes` by name where given, as for a test split.
 
+    Args:
+        rows: the data set
+        title: what to call it in an error
+        inside: where files are that it may name
+        classes: the class index to follow; None for the data's own
+        known: what the user says of the columns
+
     Raises:
         DataError: no image column, no label column, or labels that fit no class.
     """
-    found = unlabeled(rows, title, inside, ())
-    labels, order = labels_of(rows, title, classes)
+    known = known or Columns()
+    for name in (known.path_column, *known.label_column):
+        if name and name not in rows.features:
+            raise DataError(f"{title} has no column {name!r}: {nearest(name, rows.features)}")
+    if len(known.label_column) > 1:
+        raise DataError(f"{title} is a table: it needs one --label-column, perhaps of lists")
+    found = unlabeled(rows, title, inside, (), known.path_column)
+    labels, order = labels_of(rows, title, classes, "".join(known.label_column[:1]))
     return replace(found, labels=labels, classes=order)
 
 
-def unlabeled(rows: Any, title: str, inside: Inside, classes: tuple[str, ...]) -> Table:
+def unlabeled(
+    rows: Any, title: str, inside: Inside, classes: tuple[str, ...], column: str = ""
+) -> Table:
     """Return a source of a `datasets.Dataset` whose labels are not in a column.
+
+    Args:
+        rows: the data set
+        title: what to call it in an error
+        inside: where files are that it may name
+        classes: of its labels
+        column: of the images; empty to find it
 
     Raises:
         DataError: no image column.
     """
     import datasets
 
-    image = next((key for key, kind in rows.features.items() if _is_image(kind)), None)
+    kinds = rows.features
+    binary = [key for key, kind in kinds.items() if getattr(kind, "dtype", "") in BYTES]
+    images = [key for key, kind in kinds.items() if _is_image(kind)]
+    image = column or next(iter(images or binary), None)
+    if not column and not images and len(binary) > 1:
+        raise DataError(
+            f"{title} has {len(binary)} columns of bytes ({', '.join(binary)}): name the one of "
+            "the images with --path-column"
+        )
     if image is None:
-        raise DataError(f"{title} has no image column; its columns are {', '.join(rows.features)}")
+        raise DataError(f"{title} has no image column; its columns are {', '.join(kinds)}")
     encoded = quietly(
         lambda: rows.cast_column(image, datasets.Image(decode=False)).with_format("arrow"),
         f"{title}: column {image!r} contains no images",

@@ -13,16 +13,22 @@ COLUMNS = ("label", "labels", "class", "target", "fine_label")
 
 
 def labels_of(
-    rows: Any, title: str, classes: Sequence[str] | None
+    rows: Any, title: str, classes: Sequence[str] | None, column: str = ""
 ) -> tuple[Labels, tuple[str, ...]]:
     """Return the labels of a `datasets.Dataset`, and the classes that they index.
+
+    Args:
+        rows: the data set
+        title: what to call it in an error
+        classes: the class index to follow; None for the data's own
+        column: of the labels; empty to find it
 
     Raises:
         DataError: no column of labels, or labels that fit no class.
     """
     import datasets
 
-    column = _label_column(rows.features, title)
+    column = column or label_columns(rows.features, title)[0]
     kind = rows.features[column]
     if isinstance(kind, datasets.List):
         return _several(rows, column, title, classes)
@@ -47,14 +53,22 @@ def labels_of(
     return SingleLabels(_by_name(labels.values, names, classes, title)), tuple(classes)
 
 
-def _label_column(features: Any, title: str) -> str:
+def label_columns(features: Any, title: str) -> list[str]:
+    """Return the columns that may hold the labels, the likeliest first.
+
+    Raises:
+        DataError: there are none.
+    """
     import datasets
 
     named = [key for key in COLUMNS if key in features]
     typed = [key for key, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
     if not named + typed:
-        raise DataError(f"{title} has no label column; its columns are {', '.join(features)}")
-    return (named + typed)[0]
+        raise DataError(
+            f"{title} has no label column; its columns are {', '.join(features)}: name one with "
+            "--label-column"
+        )
+    return list(dict.fromkeys(named + typed))
 
 
 def _several(

@@ -12,6 +12,7 @@ from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.remote import expand, is_url, reason
 from vitlab.data.sources.splits import NAMES, Request, Splits, by_split, join
 from vitlab.data.sources.tables.arrow import Table, quietly, table
+from vitlab.data.sources.tables.column_labels import label_columns
 from vitlab.errors import DataError
 from vitlab.files import check_regular
 from vitlab.packages import needed
@@ -161,7 +162,7 @@ def _tables(loaded: Any, request: Request, folders: tuple[Path, ...]) -> Splits:
     inside = Inside(folders, columns.allow_outside)
 
     def opened(name: str, classes: Sequence[str] | None) -> Table:
-        return table(loaded[name], f"{data} {name}", inside, classes)
+        return table(loaded[name], f"{data} {name}", inside, classes, columns)
 
     first = "train" if "train" in loaded else next(iter(loaded))
     train = opened(first, request.classes)
@@ -170,4 +171,9 @@ def _tables(loaded: Any, request: Request, folders: tuple[Path, ...]) -> Splits:
         for name in (*NAMES["validation"], *NAMES["test"])
         if name in loaded and name != first
     ]
-    return join(train, rest, request)
+    splits = join(train, rest, request)
+    if columns.label_column:
+        return splits
+    used, *others = label_columns(loaded[first].features, data)
+    notes = [f"labels are in column {used}; --label-column {each} takes others" for each in others]
+    return replace(splits, notes=[*splits.notes, *notes[:1]])

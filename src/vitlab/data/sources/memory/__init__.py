@@ -1,0 +1,1 @@
+"""Data in memory as sources: one file per kind of object."""

@@ -1,0 +1,263 @@
+"""Data in memory: every kind of object opens as the folder does that it was made of."""
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset, random_split
+
+from conftest import photo_folder
+from vitlab.data.loading.batches import EvaluationBatches
+from vitlab.data.loading.loader import evaluation_loader
+from vitlab.data.settings import Columns
+from vitlab.data.sources.memory.given import unlabeled_images
+from vitlab.data.sources.opening import open_data
+from vitlab.data.sources.splits import fingerprint
+from vitlab.errors import DataError, ImageError
+from vitlab.models.config import ViTConfig
+
+SPEC = ViTConfig(width=8, depth=1, heads=1, patch=8, image_size=(16, 24), classes=2)
+
+
+def opened(file: Path) -> Image.Image:
+    with Image.open(file) as image:
+        return image.copy()
+
+
+class Torch(Dataset[tuple[Image.Image, int]]):
+    """As torchvision's data sets are."""
+
+    classes = ("a", "b")
+
+    def __init__(self, files: list[Path], damaged: int | None = None) -> None:
+        self.files, self.damaged, self.read = files, damaged, 0
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        self.read += 1
+        if index == self.damaged and self.read > len(self):
+            raise RuntimeError("no luck\ntoday")
+        return opened(self.files[index]), int(self.label(index) == "b")
+
+    def label(self, index: int) -> str:
+        return self.files[index].parent.name
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    return sorted(photo_folder(tmp_path / "photos", {"a": 6, "b": 5}).rglob("*.png"))
+
+
+def forms(files: list[Path]) -> dict[str, Any]:
+    """The same labeled images in every form."""
+    names = [file.parent.name for file in files]
+    images = list(map(opened, files))
+    arrays = [np.asarray(image) for image in images]
+    tensors = [torch.from_numpy(each.copy()).permute(2, 0, 1) for each in arrays]
+    numbers = [int(name == "b") for name in names]
+    table = datasets.Dataset.from_dict(
+        {"image": list(map(str, files)), "label": numbers},
+        features=datasets.Features(
+            image=datasets.Image(), label=datasets.ClassLabel(names=["a", "b"])
+        ),
+    )
+    paths = [{"file": str(file), "kind": name} for file, name in zip(files, names, strict=True)]
+    stored = [
+        {"image": {"bytes": file.read_bytes(), "path": None}, "label": name}
+        for file, name in zip(files, names, strict=True)
+    ]
+    return {
+        "paths": list(zip(map(str, files), names, strict=True)),
+        "Path": list(zip(files, names, strict=True)),
+        "bytes": [(file.read_bytes(), name) for file, name in zip(files, names, strict=True)],
+        "Pillow": list(zip(images, names, strict=True)),
+        "arrays": list(zip(arrays, names, strict=True)),
+        "tensors": tuple(zip(tensors, names, strict=True)),
+        "stacked": (np.stack(arrays), names),
+        "stacked tensors": {
+            "train": (torch.stack(tensors), torch.tensor(numbers)),
+            "classes": "ab",
+        },
+        "numbers": {"all": 0, "train": list(zip(files, np.array(numbers), strict=True))},
+        "torch": Torch(files),
+        "subset": Subset(Torch(files[::-1]), list(range(len(files)))[::-1]),
+        "datasets": table,
+        "DatasetDict": datasets.DatasetDict(train=table),
+        "DataFrame": pd.DataFrame(paths),
+        "DataFrame of images": pd.DataFrame({"pic": images, "label": names}),
+        "Parquet of datasets": pd.DataFrame(stored),
+        "dictionaries": paths,
+    }
+
+
+def test_every_form_is_the_folder(files: list[Path]) -> None:
+    """The same images, labels, classes and held-out part."""
+    folder = open_data(str(files[0].parents[1]))
+    assert folder.whole is not None
+    want = EvaluationBatches(folder.test, SPEC, 4)[0]
+    for name, data in forms(files).items():
+        if name == "numbers":
+            data = {"train": data["train"], "classes": ["a", "b"]}
+        splits = open_data(data)
+        assert splits.whole is not None, name
+        assert splits.classes == ("a", "b"), name
+        assert np.array_equal(splits.train.labels.values, folder.train.labels.values), name
+        got = EvaluationBatches(splits.test, SPEC, 4)[0]
+        assert torch.equal(got.images, want.images), name
+        assert torch.equal(got.labels, want.labels), name
+        if name in ("paths", "bytes", "datasets", "DataFrame", "Parquet of datasets"):
+            assert fingerprint(splits.whole) == fingerprint(folder.whole), name
+        assert splits.whole.in_memory == (
+            name in ("Pillow", "arrays", "tensors", "stacked", "stacked tensors")
+            or name == "DataFrame of images"
+        ), name
+
+
+@pytest.mark.parametrize("form", ["torch", "Pillow", "datasets", "DataFrame of images"])
+def test_processes_give_the_same_batches(files: list[Path], form: str) -> None:
+    whole = open_data(forms(files)[form]).whole
+    assert whole is not None
+    batches = EvaluationBatches(whole, SPEC, 3)
+    for one, two in zip(evaluation_loader(batches, 0), evaluation_loader(batches, 2), strict=True):
+        assert torch.equal(one.images, two.images)
+        assert torch.equal(one.labels, two.labels)
+
+
+def test_a_dictionary_of_splits(files: list[Path]) -> None:
+    pairs = [(file, file.parent.name) for file in files]
+    splits = open_data({"Training": pairs[::2], "valid": pairs[:2], "testing": pairs[1::2]})
+    assert splits.whole is None
+    assert [len(each) for each in splits.parts.values()] == [6, 2, 5]
+    assert splits.test.name(0) == str(files[1])
+    alone = open_data({"test": pairs})
+    assert alone.whole is not None
+    assert len(alone.whole) == 11
+    cut = random_split(Torch(files), [7, 4], torch.Generator().manual_seed(0))
+    both = open_data({"train": cut[0], "test": cut[1]})
+    assert both.classes == ("a", "b")
+    wanted = [int(files[i].parent.name == "b") for i in cut[1].indices]
+    assert both.test.labels.values.tolist() == wanted
+
+
+def test_rows_name_their_split_fold_or_classes(files: list[Path]) -> None:
+    rows = [
+        {"image_id": file.stem + file.parent.name, "pic": opened(file), "set": "train"}
+        | {"day": 1, "night": int(file.parent.name == "b")}
+        for file in files
+    ]
+    for row in rows[:2]:
+        row["set"] = "valid"
+    rows[3]["set"] = "Test"
+    splits = open_data(pd.DataFrame(rows), columns=Columns(label_column=("day", "night")))
+    assert [len(each) for each in splits.parts.values()] == [8, 2, 1]
+    assert splits.classes == ("day", "night")
+    assert splits.train.labels.several
+    chosen = Columns(path_column="pic", label_column=("image_id",))
+    folds = [row | {"fold": number % 2, "set": ""} for number, row in enumerate(rows)]
+    same = [{"pic": row["pic"], "label": "ab"[n % 3 == 0], "fold": n % 2} for n, row in
+            enumerate(folds)]  # fmt: skip
+    assert [len(each) for each in open_data(same).parts.values()] == [5, 6]
+    assert any("column fold" in note for note in open_data(same).notes)
+    with pytest.raises(DataError, match="contains class"):
+        open_data({"train": rows[:5], "test": rows[5:]}, columns=chosen)
+    with pytest.raises(DataError, match="row 1 has no image"):
+        open_data([rows[0], rows[1] | {"pic": None}], columns=chosen)
+
+
+def test_paths_in_a_frame_are_found_as_in_lists(files: list[Path]) -> None:
+    frame = pd.DataFrame({"id": [f.stem for f in files], "breed": [f.parent.name for f in files]})
+    only = frame[frame.breed == "a"].assign(breed=["x", "y"] * 3)
+    splits = open_data(only, columns=Columns(images=str(files[0].parent)))
+    assert splits.classes == ("x", "y")
+    with pytest.raises(DataError, match="2 of the 2 files of the given data do not exist: x, y"):
+        open_data([("x", "a"), ("y", "b")])
+
+
+def test_several_labels(files: list[Path]) -> None:
+    pairs = [
+        (file, ["day"] if number % 2 else ("day", "night")) for number, file in enumerate(files)
+    ]
+    splits = open_data(pairs)
+    assert splits.train.labels.several
+    assert splits.classes == ("day", "night")
+
+
+def test_labels_of_a_data_set_come_from_its_targets(files: list[Path]) -> None:
+    """Without reading all images; unless they are not what the items say."""
+    data = Torch(files)
+    data.targets = torch.tensor([int(data.label(i) == "b") for i in range(len(data))])
+    labels = open_data(data).whole.labels.values
+    assert data.read < 5
+    assert labels.tolist() == data.targets.tolist()
+    wrong = Torch(files)
+    wrong.targets = [1 - int(each) for each in data.targets]
+    assert open_data(wrong).whole.labels.values.tolist() == data.targets.tolist()
+
+
+def test_an_item_that_fails_is_a_damaged_image(files: list[Path]) -> None:
+    whole = open_data(Torch(files, damaged=1)).whole
+    batch = EvaluationBatches(whole, SPEC, 4)[0]
+    assert batch.bad == [(1, "image 1: RuntimeError: no luck today")]
+    with pytest.raises(ImageError, match="no luck"):
+        whole.image(1)
+
+
+def test_images_without_labels(files: list[Path]) -> None:
+    images = list(map(opened, files[:3]))
+    found = unlabeled_images(images)
+    assert found is not None
+    assert (len(found), found.classes) == (3, ())
+    assert len(unlabeled_images(np.stack([np.asarray(image) for image in images]))) == 3
+    assert len(unlabeled_images(np.asarray(images[0]))) == 1
+    assert len(unlabeled_images([str(files[0]), images[0]])) == 2
+    assert unlabeled_images([(images[0], "a")]) is None
+    assert unlabeled_images((np.zeros((2, 4, 4), np.uint8), [0, 1])) is None
+
+
+class Endless(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter([])
+
+
+PIXELS = np.zeros((4, 8, 8, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ([], "the given data has no images"),
+        ({}, "the dictionary has no splits: give"),
+        ([1, 2], "item 0 of the given data is of type int: give (image, label) pairs"),
+        ([("a", "b", "c")], "item 0 of the given data is of type tuple"),
+        ({"train": [], "holdout": []}, "unknown key 'holdout' of the dictionary of splits"),
+        ({"val": [1], "test": [1]}, "has validation and test, but no train: give one"),
+        ([(PIXELS[0], 0.5), (PIXELS[0], 1)], "image 0 has no label, or one that is neither"),
+        ([(PIXELS[0], None)], "image 0 has no label"),
+        ([(PIXELS[0], np.array([0, 1]))], "image 0 has an array for a label: give its class"),
+        ([(PIXELS[0], 0), (PIXELS[0], 0)], "has only one class ('0')"),
+        (
+            (PIXELS / 255, [0, 1, 0, 1]),
+            "numbers of type float64: give (n, rows, columns, channels)",
+        ),
+        ((PIXELS, [0, 1]), "the given data has 4 images, but 2 labels"),
+        ({"train": [(PIXELS[0], 0), (PIXELS[0], 5)], "classes": ["x", "y"]}, "label '5' is not"),
+        (pd.DataFrame({"label": []}), "the given data has no rows"),
+        (pd.DataFrame({"u": [1, 2], "v": [3, 4]}), "has no column of paths among u, v"),
+        (TensorDataset(torch.zeros(4, 3, 8, 8), torch.arange(4)), "leave out ToTensor and"),
+        (TensorDataset(torch.zeros(4, 3, 8, 8)), "item 0 of the given data is of type tuple"),
+        (Endless(), "is of type Endless, without a length"),
+        (datasets.Dataset.from_dict({"a": [1]}).to_iterable_dataset(), "is a stream: load it"),
+    ],
+)
+def test_what_is_not_labeled_images(data: Any, words: str) -> None:
+    with pytest.raises(DataError) as caught:
+        open_data(data)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)

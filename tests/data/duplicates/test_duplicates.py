@@ -11,6 +11,7 @@ import torch
 from PIL import Image, ImageDraw
 
 import vitlab
+from conftest import photo
 from vitlab.data.decode.stored import PixelImage
 from vitlab.data.duplicates import signatures as signing
 from vitlab.data.duplicates.cells import Cells
@@ -208,7 +209,7 @@ def test_lists_folders_and_data(tmp_path: Path) -> None:
     [
         ([], "no images given"),
         (["missing.png"], "no such file: missing.png"),
-        ([3], "images must be named by paths, not int"),
+        ([3], "item 0 of the given data is of type int"),
         ("missing-folder", "no such file or folder: missing-folder"),
     ],
 )
@@ -275,3 +276,12 @@ def test_recall_on_cifar10(kind: str) -> None:
     assert sum(i == j for i, j, _ in found) >= 0.99 * len(originals)
     others = {(i, j) for i, j, _ in found if i != j}
     assert len(others - known) <= 2, others - known  # near-duplicates that one alteration reveals
+
+
+def test_images_in_memory() -> None:
+    images = [photo(seed, 64, 80) for seed in range(3)]
+    again = np.asarray(images[1].resize((60, 48)))
+    assert [pair[:2] for pair in vitlab.duplicates(images, [again], workers=0)] == [(1, 0)]
+    labeled = {"train": [(each, "a") for each in images], "test": [(again, "a")] * 2}
+    with pytest.raises(DataError, match="only one class"):
+        vitlab.duplicates(labeled)

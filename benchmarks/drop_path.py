@@ -2,7 +2,8 @@
 
 `python benchmarks/drop_path.py --batch 16`
 
-A sample that is dropped takes no part in a branch, so at rate 0.4 the time should come near 60% of
+A sample that is dropped takes no part in a branch (the number of those that do is rounded up, to
+keep shapes the same in every step), so at rate 0.4 the time should come near 60% of
 that at rate 0. Figures are medians of interleaved rounds. Needs torch alone.
 """
 

@@ -319,35 +319,6 @@ def test_relative_positions_are_a_loop_over_offsets() -> None:
         torch.testing.assert_close(bias[:, :, i, j], want, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("rate", [0.25, 0.5])
-def test_stochastic_depth_saves_work_and_keeps_the_expectation(rate: float) -> None:
-    model = a_model("plain", drop_path=rate)
-    branch = model.blocks[0].mlp[0]
-    tokens = torch.randn(8, 33, 192)
-    seen: list[int] = []
-    branch.body.register_forward_hook(lambda module, args, out: seen.append(len(args[0])))
-    whole = branch(tokens)
-    assert seen == [8]
-    branch.train()
-    torch.manual_seed(0)
-    with torch.no_grad():
-        draws = torch.stack([branch(tokens) for _ in range(600)])
-    assert set(seen[1:]) == {round(8 * (1 - rate))}
-    dropped = (draws[:, :, 0, 0] == 0).float().mean()
-    assert dropped == pytest.approx(rate, abs=1e-6)
-    error = (draws.mean(0) - whole).abs().mean() / whole.abs().mean()
-    assert error < 0.15 * (rate / (1 - rate)) ** 0.5
-
-
-def test_stochastic_depth_ramps_or_not() -> None:
-    def rates(model: Any) -> list[float]:
-        return [block.mlp[0].drop_path for block in model.blocks]
-
-    assert rates(vitlab.create("ViT-Ti5/8", 2, 16, drop_path=0.2)) == [0.2] * 5
-    ramp = rates(vitlab.create("ViT-Ti5/8", 2, 16, drop_path=0.2, drop_path_ramp=True))
-    assert ramp == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
-
-
 def test_layer_scale_starts_where_asked() -> None:
     model = vitlab.create("ViT-Ti2x2/8", 2, 16, layer_scale=1e-4)
     scales = [b.scale for block in model.blocks for b in (*block.attention, *block.mlp)]

@@ -203,13 +203,6 @@ def refusal(**choices: Any) -> str:
     return str(caught.value)
 
 
-def test_a_batch_of_one_is_never_dropped() -> None:
-    model = vitlab.create(SHAPE, 3, 16, drop_path=0.9)
-    images = torch.randn(1, 3, 16, 16)
-    with torch.no_grad():
-        assert torch.equal(model.train()(images), model.eval()(images))
-
-
 def test_the_halves_of_swiglu_start_each_by_themselves() -> None:
     model: Any = vitlab.create(SHAPE, 3, 16, ffn="swiglu", mlp=400)
     expand = model.blocks[0].mlp[0].body.expand

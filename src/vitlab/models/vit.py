@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from vitlab.errors import OptionError
 from vitlab.images import Size
 from vitlab.models.config import ModelConfig, ViTConfig
-from vitlab.models.encoder.block import Block, drop_rates
+from vitlab.models.encoder.block import Block
 from vitlab.models.encoder.class_attention import ClassLayers, with_idle_token
 from vitlab.models.encoder.layout import joined, parted
 from vitlab.models.encoder.neck import Neck
 from vitlab.models.encoder.placing import Placed, checked_extra
 from vitlab.models.encoder.reach import Axis
+from vitlab.models.encoder.stochastic_depth import drop_rates
 from vitlab.models.head import Head
 from vitlab.models.layers import NORMS, modules, norm_of, params_of, reset_norm
 from vitlab.models.model import Model, Part
@@ -99,8 +100,7 @@ class VisionTransformer(Model):
             return self.head.features(self.encode(images))
         images, order = images.by_size()
         rows = torch.cat([self.head.features(part) for part in self._encoded(images)])
-        back = torch.tensor(order, device=rows.device).argsort()
-        return rows.index_select(0, back)
+        return rows.index_select(0, torch.tensor(order, device=rows.device).argsort())
 
     def encode(self, images: Tensor | Packed, extra: Tensor | None = None) -> Tensor:
         """Compute all tokens, after the final norm where it is on tokens.

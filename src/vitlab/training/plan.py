@@ -89,7 +89,7 @@ def batches_of(recipe: Recipe, source: Source, spec: ImageSpec, world: World) ->
 
 
 def step_seed(seed: int, step: int) -> int:
-    """Return the seed of a step's random numbers, in [0, 2^63)."""
+    """Return the seed of a step's random numbers, in [0, 2^63); or of a process's within a step."""
     return int(np.random.SeedSequence((seed, step)).generate_state(1, np.uint64)[0] >> 1)
 
 

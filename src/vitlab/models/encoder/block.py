@@ -10,6 +10,7 @@ from vitlab.models.config import ViTConfig
 from vitlab.models.encoder.attention import Attention
 from vitlab.models.encoder.layout import Layout
 from vitlab.models.encoder.reach import Axis
+from vitlab.models.encoder.stochastic_depth import draw_kept
 from vitlab.models.layers import dense_macs, modules, norm_of, reset_norm
 
 
@@ -159,19 +160,18 @@ class Branch(nn.Module, Generic[Body]):
     def forward(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
         """Compute what to add to the tokens: (B, N, D) -> (B, N, D).
 
-        Stochastic depth (Huang et al., 2016) takes a random subset of the batch, of fixed size, and
-        does no work for the rest; its output is scaled up to keep the expectation, as DINOv2's
-        code does. A batch of one is never dropped. In a packed sequence the rest is computed too.
+        Stochastic depth takes a random subset of the batch and does no work for the rest; its
+        output is scaled up to keep the expectation. In a packed sequence the rest is computed too.
         """
-        count = layout.packed if layout and layout.packed else tokens.shape[0]
-        drawn = max(1, round(count * (1 - self.drop_path)))
-        if not self.training or drawn == count:
+        if not (self.training and self.drop_path):
             return self._added(tokens, layout)
-        chosen = torch.randperm(count, device=tokens.device)[:drawn]
+        count = layout.packed if layout and layout.packed else tokens.shape[0]
+        chosen, weights = draw_kept(count, self.drop_path, tokens.device)
         if layout and layout.packed:
-            kept = tokens.new_zeros(count).index_fill_(0, chosen, count / drawn)
+            kept = tokens.new_zeros(count).index_copy_(0, chosen, weights.to(tokens.dtype))
             return self._added(tokens, layout) * layout.per_token(kept)
-        part = self._added(tokens[chosen], layout) * (count / drawn)
+        part = self._added(tokens[chosen], layout)
+        part = part * weights[:, None, None].to(part.dtype)
         return torch.zeros_like(tokens, dtype=part.dtype).index_copy(0, chosen, part)
 
     def entering(self, tokens: Tensor) -> Tensor:
@@ -183,10 +183,3 @@ class Branch(nn.Module, Generic[Body]):
         added = body(entering, layout) if body.role == "attention" else body(entering)
         added = self.drop(self.norm(added) if self.after else added)
         return added if self.scale is None else added * self.scale
-
-
-def drop_rates(config: ViTConfig) -> list[float]:
-    """Return the share of stochastic depth in each block: the same for all, or a ramp from 0."""
-    if not config.drop_path_ramp or config.depth == 1:
-        return [config.drop_path] * config.depth
-    return [config.drop_path * i / (config.depth - 1) for i in range(config.depth)]

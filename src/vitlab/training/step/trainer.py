@@ -19,6 +19,7 @@ from vitlab.optim.optimizers import set_rate
 from vitlab.optim.sam import statistics_kept, uphill
 from vitlab.optim.sliced import full
 from vitlab.recipes.recipe import Recipe
+from vitlab.training.plan import step_seed
 from vitlab.training.saving.state import State
 from vitlab.training.step.guard import Figures, can_skip, take_step
 from vitlab.training.step.precision import Engine
@@ -160,5 +161,5 @@ class Trainer:
         return torch.stack([loss, correct.double()])
 
     def _own(self, seed: int) -> int:
-        """Return this process's own seed of a step."""
-        return seed if self.world.first else seed + (self.world.rank << 32) & (2**63 - 1)
+        """Return this process's own seed of a step; a CPU's generator takes its low 32 bits."""
+        return seed if self.world.first else step_seed(seed, self.world.rank)

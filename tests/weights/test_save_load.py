@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from scipy import ndimage
 
 import vitlab
-from vitlab.errors import WeightsError
+from vitlab.errors import OptionError, WeightsError
 from vitlab.models.positions.resampling import resample
 
 
@@ -164,6 +164,13 @@ def test_a_loaded_model_does_not_depend_on_the_file(tmp_path: Path) -> None:
     before = model.stem.layers[0].weight.clone()
     (folder / "model.safetensors").write_bytes(b"")
     assert torch.equal(model.stem.layers[0].weight, before)
+
+
+def test_slips_are_answered_without_the_hub() -> None:
+    with pytest.raises(WeightsError, match=r"names a shape, not weights: vitlab\.create makes it"):
+        vitlab.load("ViT-B/16")
+    with pytest.raises(OptionError, match="'num_labels': did you mean classes"):
+        vitlab.load("google/vit-base-patch16-224", num_labels=3)
 
 
 def test_where_there_is_no_model(tmp_path: Path) -> None:

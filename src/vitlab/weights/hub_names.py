@@ -7,7 +7,8 @@ import os
 import re
 from pathlib import Path
 
-from vitlab.errors import HubError, WeightsError
+from vitlab.errors import HubError, OptionError, WeightsError
+from vitlab.models.names import shape_of
 
 PREFIXES = ("hf-hub:", "hf://")
 FILES = (  # endings of local files
@@ -25,7 +26,27 @@ def is_hub_name(source: str | Path) -> bool:
         return False
     if source.startswith(PREFIXES):
         return True
-    return _is_valid(source) and not source.endswith(FILES) and not os.path.lexists(source)
+    if source.endswith(FILES) or os.path.lexists(source):
+        return False
+    return _is_valid(source) and not _is_shape(source)
+
+
+def missing(source: str | Path) -> WeightsError:
+    """Return the error about a source that is neither a file nor a folder."""
+    if _is_shape(str(source)):
+        return WeightsError(
+            f"{source} names a shape, not weights: vitlab.create makes it with random weights, "
+            "vitlab.load takes a file, a folder or user/name on the Hub"
+        )
+    return WeightsError(f"no such file or folder: {source}")
+
+
+def _is_shape(name: str) -> bool:
+    """Return whether this is a model's name in the papers' notation, `ViT-B/16`."""
+    try:
+        return bool(shape_of(name))
+    except OptionError:
+        return False
 
 
 def repository(name: str) -> str:
@@ -60,4 +81,4 @@ def check_weights(sources: str | tuple[str, ...]) -> None:
     """
     for each in (sources,) if isinstance(sources, str) else sources:
         if each and not is_hub_name(each) and not os.path.lexists(each):
-            raise WeightsError(f"no such file or folder: {each}")
+            raise missing(each)

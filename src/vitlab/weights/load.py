@@ -22,7 +22,7 @@ from vitlab.weights.formats.catalog import FORMATS, supported
 from vitlab.weights.formats.origins import Origin, warning
 from vitlab.weights.formats.room import Hints, Reading, names_of
 from vitlab.weights.hub import describe, fetch
-from vitlab.weights.hub_names import PREFIXES, is_hub_name
+from vitlab.weights.hub_names import PREFIXES, is_hub_name, missing
 from vitlab.weights.identity import Base, fingerprint
 from vitlab.weights.matching import collect
 from vitlab.weights.sharded import CONFIG
@@ -66,6 +66,7 @@ def load(
             names the tensor or the place and says what would work.
         HubError: the Hub does not have it, or cannot be reached.
     """
+    _check_known(choices)
     path, on_hub = place_of(source, revision)
     labels = choices.pop("labels", ()) if classes is not None else ()  # of the new classifier
     reading, tensors = _read(path, Hints(name, choices, image_size, part, names_of(drop)), base)
@@ -103,7 +104,7 @@ def recognize(path: Path, hints: Hints) -> tuple[Source, Reading]:
         OptionError: the hints name an unknown field.
         WeightsError: no model there, an unsupported format, or a damaged file.
     """
-    check_known(hints.choices, options_of(ViTConfig) | options_of(ResNetConfig), "model option")
+    _check_known(hints.choices)
     source = open_source(path, hints.part, hints.drop)
     with readable(path):
         for each in FORMATS:
@@ -116,6 +117,11 @@ def recognize(path: Path, hints: Hints) -> tuple[Source, Reading]:
     raise WeightsError(
         f"{path}: unsupported weight format (tensors {names}, …); supported: {supported()}"
     )
+
+
+def _check_known(choices: dict[str, Any]) -> None:
+    """Refuse fields that no model has."""
+    check_known(choices, options_of(ViTConfig) | options_of(ResNetConfig), "model option")
 
 
 def remarks(path: Path, reading: Reading) -> list[str]:
@@ -146,7 +152,7 @@ def _located(source: Path) -> Path:
     if (source / MODEL_FOLDER / CONFIG).is_file():
         return source / MODEL_FOLDER
     if not source.exists():
-        raise WeightsError(f"no such file or folder: {source}")
+        raise missing(source)
     return source
 
 

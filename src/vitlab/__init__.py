@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from vitlab.transfer.folds import cross_validate as cross_validate
     from vitlab.transfer.mixing import soup as soup
     from vitlab.transfer.multitask import MultiTask as MultiTask
+    from vitlab.transfer.repeats import repeat as repeat
     from vitlab.transfer.sweep import sweep as sweep
     from vitlab.weights.deltas import Delta as Delta
     from vitlab.weights.deltas import delta as delta
@@ -69,6 +70,7 @@ _HOMES = {
     "preprocess": "vitlab.data.pictures.preprocess",
     "push": "vitlab.weights.publishing.publish",
     "recipe": "vitlab.recipes.named",
+    "repeat": "vitlab.transfer.repeats",
     "save": "vitlab.weights.save",
     "soup": "vitlab.transfer.mixing",
     "sweep": "vitlab.transfer.sweep",

@@ -231,6 +231,8 @@ def test_the_command_line_goes_on_with_nothing_but_the_folder(
     [
         (["--sweep-share", "0.1"], "sweep_share=0.1 applies only with sweep"),
         (["--sweep", "0.1", "--folds", "3"], "folds and sweep exclude each other: set one of them"),
+        (["--seeds", "2", "--folds", "3"], "folds and seeds exclude each other: set one of them"),
+        (["--seeds", "1"], "seeds must be 0 or at least 2, not 1"),
         (["--folds", "1"], "folds must be 0 or at least 2, not 1"),
         (["--sweep", "0"], "sweep must be above 0, not 0"),
         (["--sweep", "0.1", "0.1"], "the grid contains lr=0.1 twice: name it once"),

@@ -66,7 +66,7 @@ def _to_continue(out: str | Path) -> Train | None:
 def begin(options: Train) -> None:
     """Refuse a folder in the way and missing packages; say what begins."""
     check_packages(options.recipe)
-    if options.out and not options.series.folds and options.series.sweep is None:
+    if options.out and options.series.single:
         may_use(RunFolder(options.out), options.resume)
     print(_beginning(options), file=sys.stderr, flush=True)
 
@@ -94,5 +94,8 @@ def _beginning(options: Train) -> str:
 def show(result: dict[str, Any]) -> None:
     """Print the test figures; of several runs their table, too."""
     campaign = result.get("sweep", result)
-    print_rows(campaign.get("runs", []))
+    rows = list(campaign.get("runs", []))
+    what = next(iter(rows[0])) if rows else ""  # such as seed
+    rows += [{what: name} | campaign[name] for name in ("mean", "std") if name in campaign]
+    print_rows(rows)
     print_figures(result)

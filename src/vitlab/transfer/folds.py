@@ -10,34 +10,22 @@ from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.partition import partitioned
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source
-from vitlab.errors import DivergedError, OptionError
+from vitlab.errors import OptionError
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.predictions import predict
 from vitlab.evaluation.rows import Layout, table_to
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.report.table_page import Table, TablePage, write_tables
+from vitlab.report.table_page import TablePage, write_tables
 from vitlab.runs.naming import run_name
 from vitlab.training.step.transform import Transform
 from vitlab.transfer.campaign_folder import CampaignFolder
-from vitlab.transfer.trials import Campaign, Outcome, Parts, Trial, begin, campaign_place
-from vitlab.units import percent
+from vitlab.transfer.spread import lead_of, mean_and_std, row_of, table_of
+from vitlab.transfer.trials import Campaign, Parts, Trial, begin, campaign_place
 from vitlab.weights.load import load
 
 PREDICTIONS = "predictions.csv"
-FIGURES = {  # of single labels and of several, as tables call them
-    "accuracy": "accuracy",
-    "top5": "top-5",
-    "nll": "NLL",
-    "ece": "ECE",
-    "balanced_accuracy": "balanced accuracy",
-    "map": "mAP",
-    "micro_f1": "F1",
-    "macro_f1": "F1 per class",
-    "bce": "cross-entropy",
-}
-SHARES = ("accuracy", "top5", "ece", "balanced_accuracy", "map", "micro_f1", "macro_f1")
 
 
 def cross_validate(
@@ -102,36 +90,21 @@ def cross_validate(
         command=command,
         parts=Parts(start, transform, loss),
     )
-    rows = [_row(part, each) for part, each in zip(parts, campaign.outcomes(trials), strict=True)]
+    outcomes = zip(parts, campaign.outcomes(trials), strict=True)
+    rows = [row_of("fold", part, each) for part, each in outcomes]
     if not campaign.first:
         return {}
     return folder.record["result"] or _conclude(campaign, trials, rows)
-
-
-def _row(fold: str, outcome: Outcome) -> dict[str, Any]:
-    """Return a row of the table in JSON.
-
-    Raises:
-        DivergedError: the run diverged: a mean over the others would be too good.
-    """
-    if outcome.run is None:
-        raise DivergedError(f"fold {fold} diverged: {outcome.diverged}, and another --out")
-    metrics = outcome.run.metrics
-    kept = [key for key in (*FIGURES, "images", "seconds") if key in metrics]
-    return {"fold": fold} | {key: metrics[key] for key in kept} | {"run": str(outcome.folder.path)}
 
 
 def _conclude(
     campaign: Campaign, trials: list[Trial], rows: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Return the figures of all folds together, and write down predictions, result and page."""
-    names = [key for key in FIGURES if all(row.get(key) is not None for row in rows)]
-    values = {name: [row[name] for row in rows] for name in names}
     file = campaign.folder.path / PREDICTIONS
     result = write_predictions(file, campaign, trials) | {
         "folds": len(rows),
-        "mean": {name: float(np.mean(values[name])) for name in names},
-        "std": {name: float(np.std(values[name], ddof=1)) for name in names},
+        **mean_and_std(rows),
         "runs": rows,
         "predictions": str(file),
         "run": str(campaign.folder.path),
@@ -183,26 +156,14 @@ def _images(trial: Trial) -> Source:
 
 def _page(campaign: Campaign, recipe: Recipe, result: dict[str, Any]) -> TablePage:
     """Return the page of all folds."""
-    names = list(result["mean"])
-    rows = [_cells(row["fold"], row, names) for row in result["runs"]]
-    rows.append(_cells("mean", result["mean"], names))
-    rows.append(_cells("standard deviation", result["std"], names))
-    rows.append(_cells("all predictions together", result, names))
-    head = ("fold", *(FIGURES[name] for name in names))
-    table = Table(
-        "Folds", head, rows, note="Each model was tested on images it did not learn from."
+    table = table_of(
+        "Folds",
+        "fold",
+        result,
+        {"all predictions together": result},
+        "Each model was tested on images it did not learn from.",
     )
-    mean, std = result["mean"], result["std"]
-    first, title = names[0], FIGURES[names[0]]
-    lead = (
-        f"{title[:1].upper()}{title[1:]} {percent(mean[first])} ± {percent(std[first])}: mean and "
-        f"standard deviation of {result['folds']} folds, {result['images']:,} images."
-    )
+    lead = lead_of(result, f"{result['folds']} folds")
     notes = [f"A row per image with its probabilities: {PREDICTIONS}, beside this page."]
     title = f"Cross-validation on {recipe.data.data}"
     return TablePage(title, lead, [table], notes=notes, command=campaign.command)
-
-
-def _cells(title: str, values: dict[str, Any], names: list[str]) -> tuple[str, ...]:
-    texts = (percent(values[name]) if name in SHARES else f"{values[name]:.3f}" for name in names)
-    return (title, *texts)

@@ -14,7 +14,7 @@ _SWEEPING = Only("with sweep", lambda options: options.sweep is not None)
 
 @dataclass(frozen=True, kw_only=True)
 class Series(Options):
-    """Several runs in place of one: a sweep of learning rates, or a cross-validation."""
+    """Several runs in place of one: a sweep of learning rates, a cross-validation, more seeds."""
 
     sweep: tuple[float, ...] | None = option(
         None,
@@ -41,18 +41,33 @@ class Series(Options):
     folds: int = option(
         0, "parts of a cross-validation: one run per part, tested on it (0: off)", at_least(0)
     )
+    seeds: int = option(
+        0,
+        "runs that differ in their seed alone, this one's and those after it, with the mean and "
+        "the deviation of their figures (0: off)",
+        at_least(0),
+    )
 
     def __post_init__(self) -> None:
         """Check every option, and that they go together."""
         super().__post_init__()
-        if self.folds == 1:
-            raise OptionError("folds must be 0 or at least 2, not 1")
-        if self.folds and self.sweep is not None:
-            raise OptionError("folds and sweep exclude each other: set one of them")
+        for name in ("folds", "seeds"):
+            if getattr(self, name) == 1:
+                raise OptionError(f"{name} must be 0 or at least 2, not 1")
+        given = {"folds": self.folds, "seeds": self.seeds, "sweep": self.sweep is not None}
+        if len(chosen := [name for name, value in given.items() if value]) > 1:
+            raise OptionError(f"{' and '.join(chosen)} exclude each other: set one of them")
+
+    @property
+    def single(self) -> bool:
+        """Whether there is one run."""
+        return not self.folds and not self.seeds and self.sweep is None
 
     @property
     def words(self) -> tuple[str, ...]:
         """What the name of its folder says beside data and model."""
+        if self.seeds:
+            return (f"{self.seeds}-seeds",)
         return (f"{self.folds}-folds",) if self.folds else ()
 
 
@@ -80,10 +95,13 @@ def run_series(
     """Run what the options ask for; return its figures, empty in all processes but the first."""
     from vitlab.training.run import train  # the command line reads the options without PyTorch
     from vitlab.transfer.folds import cross_validate
+    from vitlab.transfer.repeats import repeat
     from vitlab.transfer.sweep import sweep
 
     if series.folds:
         return cross_validate(recipe, out, series.folds, resume=resume, host=host, command=command)
+    if series.seeds:
+        return repeat(recipe, out, series.seeds, resume=resume, host=host, command=command)
     if series.sweep is not None:
         run = sweep(
             recipe,

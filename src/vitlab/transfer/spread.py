@@ -1,0 +1,117 @@
+"""The figures of several runs together: their rows, their mean, their deviation, their table."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from vitlab.errors import DivergedError
+from vitlab.report.table_page import Table
+from vitlab.transfer.trials import Outcome
+from vitlab.units import percent
+
+FIGURES = {  # of single labels and of several, as tables call them
+    "accuracy": "accuracy",
+    "top5": "top-5",
+    "nll": "NLL",
+    "ece": "ECE",
+    "balanced_accuracy": "balanced accuracy",
+    "map": "mAP",
+    "micro_f1": "F1",
+    "macro_f1": "F1 per class",
+    "mcc": "MCC",
+    "auroc": "AUROC",
+    "bce": "cross-entropy",
+}
+SHARES = ("accuracy", "top5", "ece", "balanced_accuracy", "map", "micro_f1", "macro_f1")
+LEVEL = 0.95
+
+Row = dict[str, Any]
+"""A run in JSON: which one it is, its figures, `images`, `seconds`, and `run`, its folder."""
+
+
+def row_of(what: str, value: str | int, outcome: Outcome) -> Row:
+    """Return the row of a run that differs from the others in one thing, such as its seed.
+
+    Raises:
+        DivergedError: the run diverged: a mean over the others would be too good.
+    """
+    if outcome.run is None:
+        raise DivergedError(f"{what} {value} diverged: {outcome.diverged}, and another --out")
+    metrics = outcome.run.metrics
+    kept = [key for key in (*FIGURES, "images", "seconds") if key in metrics]
+    return {what: value} | {key: metrics[key] for key in kept} | {"run": str(outcome.folder.path)}
+
+
+def mean_and_std(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """Return `mean` and `std`, the sample standard deviation, of each figure that all rows have."""
+    names = [key for key in FIGURES if all(row.get(key) is not None for row in rows)]
+    values = {name: [row[name] for row in rows] for name in names}
+    return {
+        "mean": {name: float(np.mean(values[name])) for name in names},
+        "std": {name: float(np.std(values[name], ddof=1)) for name in names},
+    }
+
+
+def intervals_of_means(found: dict[str, dict[str, float]], runs: int) -> dict[str, list[float]]:
+    """Return the 95% confidence interval of each mean over runs, by Student's t.
+
+    Args:
+        found: from `mean_and_std`
+        runs: how many there were
+    """
+    reach = t_quantile(runs - 1, LEVEL) / math.sqrt(runs)
+    result = {}
+    for name, mean in found["mean"].items():
+        ends = [mean - reach * found["std"][name], mean + reach * found["std"][name]]
+        result[name] = [min(max(end, 0.0), 1.0) for end in ends] if name in SHARES else ends
+    return result
+
+
+def t_quantile(freedom: int, level: float) -> float:
+    """Return how far from 0 the middle share `level` of Student's t distribution reaches.
+
+    With t = sqrt(freedom) tan(angle), the density of the angle is cos(angle)^(freedom - 1), up to
+    a factor; its integral is taken by the trapezoidal rule.
+    """
+    angles = np.linspace(0, np.pi / 2, 100_001)
+    density = np.cos(angles) ** (freedom - 1)
+    share = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
+    return float(math.sqrt(freedom) * np.tan(np.interp(level, share / share[-1], angles)))
+
+
+def table_of(title: str, what: str, result: Row, more: dict[str, Row], note: str) -> Table:
+    """Return the table of all runs, then of their mean, their deviation and further rows.
+
+    Args:
+        title: its heading
+        what: the key of a row's own name
+        result: has `runs`, `mean` and `std`
+        more: further rows by their titles
+        note: a sentence above it
+    """
+    names = list(result["mean"])
+    rows = [_cells(str(row[what]), row, names) for row in result["runs"]]
+    last = {"mean": result["mean"], "standard deviation": result["std"]} | more
+    rows += [_cells(name, values, names) for name, values in last.items()]
+    return Table(title, (what, *(FIGURES[name] for name in names)), rows, note=note)
+
+
+def lead_of(result: Row, runs: str) -> str:
+    """Return the sentence that a page begins with: the first figure of all `runs`."""
+    first = next(iter(result["mean"]))
+    mean, std = (_text(first, result[key][first]) for key in ("mean", "std"))
+    title = FIGURES[first]
+    return (
+        f"{title[:1].upper()}{title[1:]} {mean} ± {std}: mean and standard deviation of {runs}, "
+        f"{result['images']:,} images."
+    )
+
+
+def _cells(title: str, values: Row, names: Sequence[str]) -> tuple[str, ...]:
+    return (title, *(_text(name, values[name]) for name in names))
+
+
+def _text(name: str, value: float) -> str:
+    return percent(value) if name in SHARES else f"{value:.3f}"

@@ -1,0 +1,114 @@
+"""Several seeds: their mean, their deviation, and going on where they stopped."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import vitlab
+from conftest import call, photo_folder
+from steps import asked_to_stop
+from vitlab.errors import DivergedError, OptionError, RunError
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.runs.run_folder import RunFolder
+from vitlab.training.stop import Interrupted
+from vitlab.transfer.spread import intervals_of_means, t_quantile
+
+TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/8", "steps": 2, "batch": 8, "warmup": 0.0}
+HOST = Host(workers=0)
+
+
+@pytest.fixture(scope="session")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes of twelve and nine pictures, not split."""
+    return photo_folder(tmp_path_factory.mktemp("seeds") / "photos", {"blue": 12, "red": 9}, 16, 16)
+
+
+def recipe(few: Path, **more: object) -> Recipe:
+    return vitlab.recipe("small", str(few), **TINY | {"seed": 4} | more)
+
+
+@pytest.fixture(scope="session")
+def repeated(tmp_path_factory: pytest.TempPathFactory, few: Path) -> dict[str, Any]:
+    """A finished series of two seeds."""
+    return vitlab.repeat(recipe(few), tmp_path_factory.mktemp("repeat") / "run", 2, host=HOST)
+
+
+def test_the_runs_differ_in_their_seed_alone(
+    repeated: dict[str, Any], few: Path, tmp_path: Path
+) -> None:
+    folders = [RunFolder(row["run"]) for row in repeated["runs"]]
+    assert [folder.recipe.seed for folder in folders] == repeated["seeds"] == [4, 5]
+    assert folders[0].recipe.changed(seed=5) == folders[1].recipe
+    assert len({row["nll"] for row in repeated["runs"]}) == 2
+    alone = vitlab.train(recipe(few, seed=5), tmp_path / "alone", host=HOST)
+    assert alone.metrics["nll"] == repeated["runs"][1]["nll"]
+    assert repeated["images"] == alone.metrics["images"]
+    assert repeated["model"] == alone.metrics["model"]
+
+
+def test_mean_deviation_and_interval(repeated: dict[str, Any]) -> None:
+    for name in ("accuracy", "nll", "mcc", "auroc"):
+        values = [row[name] for row in repeated["runs"]]
+        assert repeated[name] == repeated["mean"][name] == pytest.approx(np.mean(values))
+        assert repeated["std"][name] == pytest.approx(stats.tstd(values))
+    values = [row["nll"] for row in repeated["runs"]]
+    known = stats.t.interval(0.95, 1, np.mean(values), stats.sem(values))
+    assert repeated["intervals"]["nll"] == pytest.approx(known, rel=1e-6)
+    assert repeated["intervals"]["accuracy"][0] >= 0
+    page = Path(repeated["report"]).read_text()
+    assert "2 seeds (4 to 5)" in page
+    assert "standard deviation" in page
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 4, 30, 1000])
+def test_the_quantile_is_students(freedom: int) -> None:
+    for level in (0.5, 0.95, 0.99):
+        known = stats.t.ppf((1 + level) / 2, freedom)
+        assert t_quantile(freedom, level) == pytest.approx(known, rel=1e-6)
+    found = {"mean": {"accuracy": 0.99, "nll": 1.0}, "std": {"accuracy": 0.1, "nll": 0.0}}
+    assert intervals_of_means(found, 3)["accuracy"][1] == 1  # a share ends there
+    assert intervals_of_means(found, 3)["nll"] == [1, 1]
+
+
+def test_stopped_it_goes_on_from_the_command_line(
+    few: Path, tmp_path: Path, repeated: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(Interrupted, match="pass --resume to continue"), asked_to_stop(3):
+        vitlab.repeat(recipe(few), out, 2, host=HOST)
+    code, text, err = call(capsys, "train", "--out", str(out), "--resume", "--json")
+    assert code == 0, err
+    assert json.loads(text)["mean"] == repeated["mean"]
+    code, text, _ = call(capsys, "train", "--out", str(out), "--resume")
+    assert code == 0
+    assert [word for word in ("seed", "mean", "std", "report") if word not in text] == []
+
+
+def test_a_finished_one_is_told_again_and_another_one_refused(
+    repeated: dict[str, Any], few: Path, tmp_path: Path
+) -> None:
+    folder = Path(repeated["run"])
+    assert vitlab.repeat(recipe(few), folder, 2, resume=True, host=HOST) == repeated
+    with pytest.raises(RunError, match="was started with seeds=2, not 3: leave the option out"):
+        vitlab.repeat(recipe(few), folder, 3, resume=True)
+    with pytest.raises(RunError, match="already contains a series of seeds: pass --resume"):
+        vitlab.repeat(recipe(few), folder, 2)
+    with pytest.raises(RunError, match="contains a series of seeds, not a cross-validation"):
+        vitlab.cross_validate(recipe(few), folder, 2, resume=True)
+    with pytest.raises(OptionError, match="seeds must be at least 2, not 1"):
+        vitlab.repeat(recipe(few), tmp_path / "one", 1)
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "campaign.json").write_text("{}")
+    with pytest.raises(RunError, match="is damaged or from another version"):
+        vitlab.repeat(recipe(few), copy, 2, resume=True)
+
+
+def test_a_diverged_seed_ends_it(few: Path, tmp_path: Path) -> None:
+    wild = recipe(few, lr=1e30, clip=0.0, steps=4)
+    with pytest.raises(DivergedError, match=r"seed 4 diverged: .* and another --out"):
+        vitlab.repeat(wild, tmp_path / "run", 2, host=HOST)

@@ -115,7 +115,7 @@ def test_several_labels_per_image(tmp_path: Path, few: Path) -> None:
     files = sorted(few.rglob("*.png"))
     lines = [{"path": str(f), "labels": [f.parent.name, "any"]} for f in files]
     lines[0]["labels"] = []
-    table = tmp_path / "list.jsonl"
+    table = few.parent / "list.jsonl"
     table.write_text("".join(json.dumps(line) + "\n" for line in lines))
     many = vitlab.recipe("small", str(table), **TINY, loss="sigmoid", warmup=0.0)
     result = vitlab.cross_validate(many, tmp_path / "run", 2, host=HOST)

@@ -29,6 +29,14 @@ def choose(name: str) -> torch.device:
     return device
 
 
+def described(device: torch.device) -> str:
+    """Return a device in words: `cpu, 2 threads` or `cuda (NVIDIA H100 80GB HBM3)`."""
+    if device.type == "cuda":
+        return f"cuda ({torch.cuda.get_device_name(device)})"
+    threads = torch.get_num_threads()
+    return f"{device.type}, {threads} thread{'s' * (threads != 1)}"
+
+
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
     """Return the context that computes with fp32 weights in `precision`: bf16 autocast, or none."""
     return nullcontext() if precision == "fp32" else torch.autocast(device.type, torch.bfloat16)

@@ -72,8 +72,8 @@ def test_the_figure_is_that_of_the_fewshot_command(watched: Path) -> None:
 
 def test_the_report_has_its_curve(watched: Path, plain: Path) -> None:
     page = (watched / "report.html").read_text()
-    last = f"{curve(watched)[-1]:.4g}"
-    assert f"10-shot accuracy against epochs: test ends at {last}." in page
+    last = f"{curve(watched)[-1]:.1%}"
+    assert f": probe ends at {last}." in page
     assert "10-shot accuracy" not in (plain / "report.html").read_text()
 
 

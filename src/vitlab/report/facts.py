@@ -1,5 +1,6 @@
 """What a report is made of: plain values, gathered after a model was run."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,13 +25,24 @@ class Picture:
 class Judged:
     """One test image and the model's prediction.
 
-    `attention` is the rollout map: non-negative weights of the patches, float32 (rows, columns).
+    Attributes:
+        picture: the image; None where it is only listed
+        name: what its source calls it
+        truth: its class, or its classes
+        guess: the predicted class
+        confidence: probability of the predicted class
+        own: probability of the true class; None where there may be several
+        pair: numbers of the true and of the predicted class, of a mistake
+        attention: the rollout map, non-negative weights of the patches, float32 (rows, columns)
     """
 
-    picture: Picture
+    picture: Picture | None
+    name: str
     truth: str
     guess: str
-    confidence: float  # probability of the predicted class
+    confidence: float
+    own: float | None = None
+    pair: tuple[int, int] | None = None
     attention: NDArray[np.float32] | None = None
 
 
@@ -44,27 +56,58 @@ class Point:
     accuracy: float
     lr: float | None = None
     probe: float | None = None  # 10-shot accuracy on the data of --probe
+    map: float | None = None  # mean average precision, where images have several labels
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a sample of the training images, as rows and columns, smallest area first."""
+
+    sampled: int
+    smallest: tuple[int, int]
+    median: tuple[int, int]
+    largest: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The data of a run.
+
+    Attributes:
+        counts: split (train, validation, test) -> images of each class
+        images: split -> images
+        samples: class number -> a few of its training images
+        sizes: of the training images; None if none could be read
+    """
+
+    counts: dict[str, list[int]]
+    images: dict[str, int]
+    samples: dict[int, list[Picture]]
+    sizes: Sizes | None = None
 
 
 @dataclass(frozen=True)
 class Facts:
     """Everything that a report shows."""
 
-    title: str
-    command: str
+    model: str
+    run: dict[str, Any]  # as in run.toml: started, command, fingerprint
     figures: dict[str, Any]  # the run's JSON: accuracy, top5, nll, ece, images, params, macs, …
     classes: tuple[str, ...]
     training: list[Point]
     testing: list[Point]
     confusion: NDArray[np.int64]  # (K, K) counts; rows are true classes, columns predicted ones
     reliability: list[Bin]
-    mistakes: list[Judged]  # most confident first
+    mistakes: list[Judged]  # grouped by confusion, the most frequent one first
     examples: list[Judged]  # with attention maps
     cost: list[Part]
     recipe: dict[str, dict[str, Any]]  # section -> field -> value, as in run.toml
     versions: dict[str, str]
     notes: list[str] = field(default_factory=list)  # skipped files, missing classes, …
     per_class: list[ClassFigures] = field(default_factory=list)  # in the order of the classes
+    predicted: Sequence[int] = ()  # how often each class was predicted
     confused: list[Confusion] = field(default_factory=list)  # most frequent first
+    listed: list[Judged] = field(default_factory=list)  # mistakes by name, most confident first
     uncalibrated: list[Bin] = field(default_factory=list)  # reliability before calibration
     sweep: Table | None = None  # the runs that chose the learning rate
+    survey: Survey | None = None  # None if the data is no longer there

@@ -1,29 +1,28 @@
 """From a run folder and a model's predictions to the report."""
 
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from vitlab.data.augment.augment import normalize
-from vitlab.data.loading.batches import center, load_image
 from vitlab.data.sources.protocol import Source
 from vitlab.evaluation.calibration import SHOWN
 from vitlab.evaluation.evaluation import Evaluation
 from vitlab.evaluation.metrics import Bin, bins, confusion
-from vitlab.evaluation.per_class import class_figures, confused_pairs
+from vitlab.evaluation.per_class import class_figures, confused_pairs, decisions
 from vitlab.evaluation.predictions import Predictions
-from vitlab.inspect.rollout import rollout
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
-from vitlab.report.facts import Facts, Judged, Picture, Point
+from vitlab.report import album
+from vitlab.report.facts import Facts, Point, Survey
 from vitlab.report.page import write
+from vitlab.report.survey import surveyed
 from vitlab.report.table_page import Table
 from vitlab.runs.run_folder import RunFolder
 
-MISTAKES, EXAMPLES = 24, 8
+EVALUATED = ("test", "validation")  # kinds of lines in the journal
+APART = ("run", "versions")  # tables of run.toml that have a place of their own
 
 
 def write_report(
@@ -33,6 +32,7 @@ def write_report(
     predictions: Predictions,
     figures: dict[str, Any],
     notes: list[str],
+    survey: Survey | None = None,
 ) -> Path:
     """Write a run's `report.html`.
 
@@ -43,6 +43,7 @@ def write_report(
         predictions: the model's, of these images
         figures: the run's figures, the keys of the command's JSON
         notes: remarks for the reader
+        survey: the data of the run, if it is at hand
 
     Returns:
         The report's file.
@@ -50,27 +51,31 @@ def write_report(
     tables, journal = folder.tables, folder.journal.read()
     several = predictions.labels.several  # then no class is mistaken for another
     count, results = len(source.classes), (predictions.probabilities, predictions.labels)
+    truth = predictions.labels.values
     facts = Facts(
-        title=f"{model.config.name} on {tables['data']['data']}",
-        command=tables["run"]["command"],
+        model=model.config.name,
+        run=tables["run"],
         figures=figures,
         classes=source.classes,
-        training=_points(journal, "train"),
-        testing=_points(journal, "test"),
+        training=_points(journal, ("train",)),
+        testing=_points(journal, EVALUATED),
         confusion=np.zeros((count, count), np.int64)
         if several
-        else confusion(predictions.probabilities, predictions.labels.values),
-        reliability=[] if several else bins(predictions.probabilities, predictions.labels.values),
-        mistakes=[] if several else _mistakes(model, source, predictions),
-        examples=_examples(model, source, predictions),
+        else confusion(predictions.probabilities, truth),
+        reliability=[] if several else bins(predictions.probabilities, truth),
+        mistakes=[] if several else album.mistakes(model, source, predictions),
+        examples=album.examples(model, source, predictions),
         cost=list(cost(model).parts),
-        recipe={key: tables[key] for key in tables if key not in ("run", "versions")},
+        recipe={key: table for key, table in tables.items() if key not in APART},
         versions=tables["versions"],
         notes=notes,
         per_class=class_figures(*results, source.classes),
+        predicted=decisions(*results)[1].tolist(),
         confused=confused_pairs(*results, source.classes),
+        listed=[] if several else album.listed(source, predictions),
         uncalibrated=_uncalibrated(predictions),
         sweep=Table(**sweep["table"]) if (sweep := folder.sweep()) else None,
+        survey=survey,
     )
     return write(folder.report, facts)
 
@@ -92,7 +97,8 @@ def write_calibrated(folder: RunFolder, model: Model, evaluation: Evaluation) ->
         return None
     figures = old | {key: new[key] for key in (*SHOWN, "intervals", "calibration") if key in new}
     results, notes = evaluation.predictions, old.get("notes", [])
-    return write_report(folder, model, evaluation.source, results, figures, notes)
+    seen = surveyed(folder, model.config.channels)
+    return write_report(folder, model, evaluation.source, results, figures, notes, seen)
 
 
 def _uncalibrated(predictions: Predictions) -> list[Bin]:
@@ -103,47 +109,7 @@ def _uncalibrated(predictions: Predictions) -> list[Bin]:
     return bins(raw, predictions.labels.values)
 
 
-def _points(journal: list[dict[str, Any]], kind: str) -> list[Point]:
-    fields = ("step", "epoch", "loss", "accuracy", "lr", "probe")
-    chosen = [line for line in journal if line["kind"] == kind]
+def _points(journal: list[dict[str, Any]], kinds: tuple[str, ...]) -> list[Point]:
+    fields = ("step", "epoch", "loss", "accuracy", "lr", "probe", "map")
+    chosen = [line for line in journal if line["kind"] in kinds]
     return [Point(**{key: line[key] for key in fields if key in line}) for line in chosen]
-
-
-def _mistakes(model: Model, source: Source, predictions: Predictions) -> list[Judged]:
-    """Return the most confident mistakes."""
-    wrong = np.flatnonzero(predictions.probabilities.argmax(1) != predictions.labels.values)
-    order = wrong[np.argsort(-predictions.probabilities[wrong].max(1), kind="stable")]
-    return [_judged(model, source, predictions, int(place)) for place in order[:MISTAKES]]
-
-
-def _examples(model: Model, source: Source, predictions: Predictions) -> list[Judged]:
-    """Return the first image of each of a few classes, with its attention map."""
-    if not model.config.blocks or math.prod(model.config.grid) == 1:
-        return []
-    _, firsts = np.unique(predictions.labels.values, return_index=True, axis=0)
-    chosen = firsts[np.linspace(0, len(firsts) - 1, num=min(EXAMPLES, len(firsts)), dtype=int)]
-    judged = [_judged(model, source, predictions, int(place)) for place in chosen]
-    config, device = model.config, next(model.parameters()).device
-    maps = []
-    for place in chosen:  # each may have its own size
-        image = load_image(source, int(predictions.indices[place]), config, center(config))
-        pixels = normalize(torch.from_numpy(image)[None].to(device), config.mean, config.std)
-        maps.append(rollout(model, pixels)[0].cpu().numpy())
-    return [
-        Judged(each.picture, each.truth, each.guess, each.confidence, attention)
-        for each, attention in zip(judged, maps, strict=True)
-    ]
-
-
-def _judged(model: Model, source: Source, predictions: Predictions, place: int) -> Judged:
-    index = int(predictions.indices[place])
-    pixels = load_image(source, index, model.config, center(model.config))
-    shown = pixels[..., 0] if pixels.shape[-1] == 1 else pixels[..., :3]
-    guess = int(predictions.probabilities[place].argmax())
-    return Judged(
-        Picture(np.ascontiguousarray(shown), source.name(index)),
-        ", ".join(source.classes[label] for label in predictions.labels.classes_of(place))
-        or "none",
-        source.classes[guess],
-        float(predictions.probabilities[place, guess]),
-    )

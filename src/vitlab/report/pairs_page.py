@@ -105,7 +105,7 @@ def _best_of_its_image(test: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 def _picture(source: Source, index: int) -> str:
     """Return an image as a small data URI; empty if it can no longer be read."""
-    from vitlab.report.charts import picture
+    from vitlab.report.drawings.thumbnails import picture
 
     try:
         pixels, _ = source.image(index).decode_box(
@@ -113,4 +113,4 @@ def _picture(source: Source, index: int) -> str:
         )
     except ImageError:
         return ""
-    return picture(Picture(np.ascontiguousarray(pixels), source.name(index)))
+    return picture(Picture(np.ascontiguousarray(pixels), source.name(index)), _SIDE)

@@ -57,14 +57,21 @@ def templates() -> "Environment":
     """Return the templates of this folder; they escape what they show."""
     import jinja2
 
-    folder = importlib.resources.files("vitlab.report")
-    return jinja2.Environment(
+    from vitlab.report.drawings import theme
+
+    folder = importlib.resources.files("vitlab.report") / "templates"
+    environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda name: folder.joinpath(name).read_text("utf-8")),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals |= {
+        "light": theme.variables(theme.LIGHT), "dark": theme.variables(theme.DARK),
+        "light_cells": theme.cells(theme.LIGHT), "dark_cells": theme.cells(theme.DARK),
+    }  # fmt: skip
+    return environment
 
 
 def save_page(file: Path, text: str) -> Path:

@@ -207,8 +207,8 @@ def _result(task: Task, reading: Reading, command: str) -> dict[str, Any]:
 
 def _written(folder: Path, result: dict[str, Any]) -> dict[str, Any]:
     """Write the figures, the drawing and the page; return the figures and where they are."""
-    from vitlab.report.drawing import standalone  # draws with matplotlib, slow to import
-    from vitlab.report.rate_chart import loss_by_rate
+    from vitlab.report.drawings.drawing import standalone  # draws with matplotlib, slow to import
+    from vitlab.report.drawings.rate_chart import loss_by_rate
 
     names = ("rates", "losses", "smoothed", "lr", "steepest")
     drawing = loss_by_rate(*(result[name] for name in names))

@@ -73,6 +73,7 @@ def conclude(task: Task, session: Session, world: World) -> Run:
 def _result(task: Task, session: Session, model: Model, predictions: Predictions) -> dict[str, Any]:
     """Return the run's figures, once they are in its report."""
     from vitlab.report.gather import write_report  # draws with matplotlib, slow to import
+    from vitlab.report.survey import survey
 
     tally, price = session.state.tally, cost(model)
     metrics = with_intervals(predictions.probabilities, predictions.labels) | {
@@ -82,6 +83,7 @@ def _result(task: Task, session: Session, model: Model, predictions: Predictions
         "images_per_second": tally.means["images_per_second"],
         "peak_memory": devices.peak_memory(session.trainer.device),
         "seconds": tally.seconds,
+        "device": devices.described(session.trainer.device),
         "damaged": len(tally.bad),
     }
     if (usual := most_frequent(task.splits)) is not None:
@@ -90,7 +92,8 @@ def _result(task: Task, session: Session, model: Model, predictions: Predictions
     notes = [*task.splits.notes, *(f"skipped: {message}" for message in tally.bad)]
     metrics |= task.folder.places | {"notes": notes}
     task.folder.check()
-    write_report(task.folder, model, task.splits.test, predictions, metrics, notes)
+    seen = survey(task.splits, model.config.channels)
+    write_report(task.folder, model, task.splits.test, predictions, metrics, notes, seen)
     return metrics
 
 

@@ -6,7 +6,7 @@ import matplotlib as mpl
 from markupsafe import Markup
 from matplotlib.ticker import FuncFormatter
 
-from vitlab.report.drawing import BLUE, INK, MUTED, STYLE, WARM, new_figure, svg
+from vitlab.report.drawings.drawing import BLUE, INK, MUTED, STYLE, WARM, new_figure, svg
 
 
 def loss_by_rate(

@@ -15,14 +15,19 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from vitlab.report.drawings.theme import LIGHT
+
 # placeholder color -> CSS variable
-INK, MUTED, LINE, BLUE, WARM = "#010101", "#020202", "#030303", "#040404", "#050505"
-_VARIABLES = {INK: "ink", MUTED: "muted", LINE: "line", BLUE: "blue", WARM: "warm"}
+INK, MUTED, LINE = "#010101", "#020202", "#030303"
+BLUE, WARM, CARD = "#040404", "#050505", "#060606"
+_VARIABLES = {
+    INK: "ink", MUTED: "muted", LINE: "line", BLUE: "blue", WARM: "warm", CARD: "card",
+}  # fmt: skip
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text, in the page's font
     "svg.hashsalt": "vitlab",
     "text.parse_math": False,
-    "font.size": 11,
+    "font.size": 12,
     "text.color": INK,
     "axes.edgecolor": LINE,
     "axes.labelcolor": MUTED,
@@ -44,6 +49,7 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "legend.handlelength": 1.8,
 }
+WIDTH = 326  # of a drawing that a phone shows at its full size, so that its text stays readable
 _LARGEST = 1e30  # a larger loss is practically infinite, and would overflow the axes
 
 
@@ -81,14 +87,9 @@ def svg(figure: Figure, name: str, label: str) -> Markup:
     )
 
 
-# The colors of a drawing that stands in a file of its own.
-_ON_WHITE = {"ink": "#1c1e22", "muted": "#5b616a", "line": "#dedbd4", "blue": "#0a4c8a",
-             "warm": "#a84300"}  # fmt: skip
-
-
 def standalone(drawing: Markup) -> str:
-    """Return an inline drawing as the text of an SVG file, on white."""
-    text = re.sub(r"var\(--(\w+)\)", lambda found: _ON_WHITE[found[1]], str(drawing))
+    """Return an inline drawing as the text of an SVG file of its own, on white."""
+    text = re.sub(r"var\(--(\w+)\)", lambda found: LIGHT[found[1]], str(drawing))
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     style = 'style="background:#fff" font-family="sans-serif"'
     width, height = re.findall(r'viewBox="0 0 (\d+) (\d+)"', text)[0]

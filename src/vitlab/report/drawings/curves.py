@@ -1,0 +1,228 @@
+"""The learning curves of a run."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import matplotlib as mpl
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
+
+from vitlab.report.drawings.drawing import BLUE, STYLE, WARM, WIDTH, finite, new_figure, svg
+from vitlab.report.facts import Point
+
+Numbers = NDArray[np.float64]
+Value = Callable[[Point], float]
+
+PERCENT = PercentFormatter(xmax=1, decimals=None)
+_PLAIN = FuncFormatter(lambda value, _: f"{value:.4g}")
+_MOST_POINTS = 300  # per line: more cannot be distinguished on the page
+_FEW = 20  # points that are drawn without smoothing
+_APART = 0.13  # of the height of a panel: the least distance of two values at its right edge
+_EPOCHS = 2.5  # shorter runs are drawn against steps
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One panel: its title, its drawing, and the lines in it, as CSS classes and names."""
+
+    title: str
+    drawing: Markup
+    keys: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The values of one line of a panel, and how they are written."""
+
+    name: str
+    color: str
+    x: Numbers
+    y: Numbers
+    write: Callable[[float], str]
+    best: Callable[[Numbers], np.intp] | None = None
+    smooth: bool = True
+
+    @property
+    def shown(self) -> tuple[Numbers, Numbers]:
+        """The points of the line: smoothed where they are many, but for evaluations."""
+        x, y = _thinned(self.x, self.y)
+        return (x, _smoothed(y)) if self.dense else (x, y)
+
+    @property
+    def dense(self) -> bool:
+        """Whether the line is smoothed."""
+        return self.best is None and self.smooth and len(self.y) > _FEW
+
+    @property
+    def end(self) -> float:
+        """The last value that can be drawn."""
+        y = self.shown[1]
+        return float(y[np.isfinite(y)][-1])
+
+    @property
+    def last(self) -> str:
+        """The last value as text."""
+        return self.write(self.end)
+
+
+def undrawn(points: Sequence[Point]) -> int:
+    """Count the points whose loss no curve can show: NaN or infinite."""
+    return int(np.isnan(finite([point.loss for point in points])).sum())
+
+
+def curves(
+    training: Sequence[Point], testing: Sequence[Point], held_out: str = "test", *, alike: bool
+) -> list[Curve]:
+    """Draw loss, accuracy, probe and learning rate against epochs, each if it has values.
+
+    Args:
+        training: points of the training images
+        testing: points of the images that are evaluated
+        held_out: what these are called
+        alike: whether both losses are the same quantity; else each has an axis of its own
+    """
+    several = [point for point in testing if point.map is not None]
+    probed = [point for point in testing if point.probe is not None]
+    rates = [point for point in training if point.lr is not None]
+    counted = () if several else training  # of several labels, accuracy is another quantity there
+    shown = () if several else testing
+    panels = [
+        _panel("loss", "Loss", training, testing, held_out, lambda p: p.loss, alike=alike),
+        _panel("accuracy", "Accuracy", counted, shown, held_out, lambda p: p.accuracy),
+        _panel("map", "mAP", (), several, held_out, lambda p: p.map or 0.0),
+        _panel("probe", "10-shot accuracy", (), probed, "probe", lambda p: p.probe or 0.0),
+        _panel("rate", "Learning rate", rates, (), held_out, lambda p: p.lr or 0.0),
+    ]
+    return [panel for panel in panels if panel is not None]
+
+
+def _panel(
+    name: str,
+    title: str,
+    training: Sequence[Point],
+    testing: Sequence[Point],
+    held_out: str,
+    value: Value,
+    *,
+    alike: bool = True,
+) -> Curve | None:
+    """Draw one quantity; None if no value of it can be drawn."""
+    points = [*training, *testing]
+    steps = max((point.epoch for point in points), default=0.0) < _EPOCHS
+    plain = name in ("loss", "rate")
+    best = np.nanargmin if name == "loss" else np.nanargmax
+    lines = [
+        _Line(
+            label,
+            color,
+            finite([point.step if steps else point.epoch for point in own]),
+            finite([value(point) for point in own]),
+            _plainly if plain else _share,
+            best if color == WARM else None,
+            name != "rate",
+        )
+        for label, color, own in (("training", BLUE, training), (held_out, WARM, testing))
+    ]
+    lines = [line for line in lines if np.isfinite(line.y).any()]
+    if not lines:
+        return None
+    groups = [lines] if alike else [[line] for line in lines]
+    with mpl.rc_context(STYLE):
+        figure = new_figure(WIDTH, 250)
+        for axes, group in zip(
+            figure.subplots(len(groups), sharex=True, squeeze=False)[:, 0], groups, strict=True
+        ):
+            _fill(axes, group, plain=plain)
+        axes.set_xlabel("step" if steps else "epoch")
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
+        words = ", ".join(f"{line.name} ends at {line.last}" for line in lines)
+        drawing = svg(figure, name, f"{title} against {'steps' if steps else 'epochs'}: {words}.")
+    keys = tuple(("blue" if line.color == BLUE else "warm", line.name) for line in lines)
+    return Curve(title, drawing, keys if name != "rate" else ())
+
+
+def _fill(axes: Axes, lines: Sequence[_Line], *, plain: bool) -> None:
+    """Draw lines into axes, the last value of each at the right edge."""
+    for line in lines:
+        _draw(axes, line)
+    axes.xaxis.set_major_formatter(_PLAIN)
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.yaxis.set_major_formatter(_PLAIN if plain else PERCENT)
+    low, high = axes.get_ylim()
+    if not plain:
+        low, high = max(low, -0.03), min(high, 1.03)
+        axes.set_ylim(low, high)
+    places = _spread([(line.end - low) / (high - low) for line in lines])
+    for line, place in zip(lines, places, strict=True):
+        axes.annotate(
+            line.last, (1, place), (5, 0), xycoords="axes fraction", textcoords="offset points",
+            va="center", color=line.color, annotation_clip=False,
+        )  # fmt: skip
+
+
+def _draw(axes: Axes, line: _Line) -> None:
+    """Draw a line: smoothed over the faint original if it is dense; evaluations are marked."""
+    x, y = line.shown
+    if line.best is None:
+        if line.dense:
+            axes.plot(*_thinned(line.x, line.y), color=line.color, linewidth=1, alpha=0.3)
+        mark = "" if np.isfinite(y).sum() > 1 else "o"  # one point makes no line
+        axes.plot(x, y, color=line.color, linewidth=1.8, marker=mark, markersize=5)
+        return
+    size = 4.0 if len(y) <= 40 else 2.5
+    axes.plot(x, y, color=line.color, linewidth=1.6, marker="o", markersize=size)
+    place = int(line.best(line.y))
+    best, last = line.write(float(line.y[place])), line.last
+    if best == last:
+        return
+    axes.plot(
+        line.x[place], line.y[place], marker="o", markersize=9, markerfacecolor="none",
+        markeredgecolor=line.color, markeredgewidth=1.4, linestyle="",
+    )  # fmt: skip
+    below = line.best is np.nanargmin
+    axes.annotate(
+        f"best {best}", (line.x[place], line.y[place]), (0, -9 if below else 9),
+        textcoords="offset points", color=line.color, ha="center", va="top" if below else "bottom",
+    )  # fmt: skip
+    axes.margins(y=0.25)
+
+
+def _thinned(x: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
+    """Return at most `_MOST_POINTS` points, each the mean of its finite neighbors."""
+    if len(y) <= _MOST_POINTS:
+        return x, y
+    starts = np.linspace(0, len(y), _MOST_POINTS, endpoint=False).astype(np.int64)
+    usable = np.isfinite(x) & np.isfinite(y)
+    with np.errstate(invalid="ignore"):  # 0/0 is NaN: no point
+        counts = np.add.reduceat(usable.astype(np.int64), starts)
+        means = [np.add.reduceat(np.where(usable, v, 0.0), starts) / counts for v in (x, y)]
+    return means[0], means[1]
+
+
+def _smoothed(y: Numbers) -> Numbers:
+    """Return a centered moving average over a twentieth of the points, NaN where there is none."""
+    window = np.hanning(2 * max(len(y) // 20, 1) + 3)
+    usable = np.isfinite(y)
+    sums = np.convolve(np.where(usable, y, 0.0), window, "same")
+    weights = np.convolve(usable.astype(np.float64), window, "same")
+    return np.where(weights > 0, sums / np.maximum(weights, 1e-12), np.nan)
+
+
+def _spread(places: list[float]) -> list[float]:
+    """Move the second of two values away from the first where they would overlap."""
+    if len(places) < 2 or abs(places[0] - places[1]) >= _APART:
+        return places
+    middle, side = sum(places) / 2, np.sign(places[0] - places[1]) or 1
+    middle = min(max(middle, _APART / 2), 1 - _APART / 2)
+    return [middle + side * _APART / 2, middle - side * _APART / 2]
+
+
+def _share(value: float) -> str:
+    return f"{value:.1%}"
+
+
+def _plainly(value: float) -> str:
+    return f"{value:.3g}"

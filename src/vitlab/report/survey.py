@@ -1,0 +1,112 @@
+"""What the data of a run looks like: how many images of each class, some of them, their sizes."""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.data.labels import MultiLabels, SingleLabels
+from vitlab.data.partition import partitioned
+from vitlab.data.sources.opening import open_data
+from vitlab.data.sources.protocol import Source, Subset
+from vitlab.data.sources.splits import (
+    Splits,
+    fingerprint,
+    with_train_images,
+    with_validation,
+)
+from vitlab.errors import ImageError, UserError
+from vitlab.report.facts import Picture, Sizes, Survey
+from vitlab.runs.run_folder import RunFolder
+
+SAMPLES = 60  # pictures of training images, at most
+OF_A_CLASS = 6
+SIDE = 72  # pixels of the longer side of one
+MEASURED = 60  # images whose size is read
+
+
+def survey(splits: Splits, channels: int) -> Survey:
+    """Look at the data of a run.
+
+    Args:
+        splits: as the run used them
+        channels: that the model sees
+    """
+    count, source = len(splits.classes), splits.train
+    each = min(OF_A_CLASS, max(1, SAMPLES // max(count, 1)))
+    chosen = np.unique(np.linspace(0, count - 1, num=min(count, SAMPLES), dtype=int))
+    return Survey(
+        {name: part.labels.counts(count) for name, part in splits.parts.items()},
+        {name: len(part) for name, part in splits.parts.items()},
+        {number: _samples(source, number, each, channels) for number in chosen.tolist()},
+        _sizes(source),
+    )
+
+
+def surveyed(folder: RunFolder, channels: int) -> Survey | None:
+    """Look at the data of a finished run; None if it is no longer there, or has changed."""
+    try:
+        recipe, left_out = folder.recipe, folder.duplicates or {}
+        options = recipe.data
+        found = open_data(options.data, options.test_fraction, columns=options)
+        splits = partitioned(found, options)
+    except UserError:
+        return None
+    if recipe.patience:
+        splits = with_validation(splits)
+    if fingerprint(splits.whole or splits.train) != folder.fingerprint:
+        return None
+    if not options.dev_share:  # else `partitioned` has chosen them
+        splits = with_train_images(splits, options.train_images)
+    if left_out.get("dropped"):
+        kept = np.setdiff1d(np.arange(len(splits.train)), left_out["train"])
+        splits = replace(splits, train=Subset(splits.train, kept))
+    return survey(splits, channels)
+
+
+def _samples(source: Source, number: int, count: int, channels: int) -> list[Picture]:
+    """Return a few images of one class, spread over all of them; damaged ones are left out."""
+    own = _of_class(source, number)
+    places = own[np.unique(np.linspace(0, len(own) - 1, num=min(count, len(own)), dtype=int))]
+    found = (_picture(source, int(place), channels) for place in places)
+    return [each for each in found if each is not None]
+
+
+def _of_class(source: Source, number: int) -> NDArray[np.int64]:
+    match source.labels:
+        case SingleLabels(values):
+            return np.flatnonzero(values == number)
+        case MultiLabels(table):
+            return np.flatnonzero(table[:, number])
+
+
+def _picture(source: Source, index: int, channels: int) -> Picture | None:
+    """Return the middle square of an image, of a little more than `SIDE` pixels."""
+    try:
+        pixels, box = source.image(index).decode_box(channels, _square, (SIDE, SIDE))
+    except ImageError:
+        return None
+    left, top, right, bottom = (round(edge) for edge in box)
+    pixels = pixels[top:bottom, left:right]
+    shown = pixels[..., 0] if pixels.shape[-1] in (1, 2) else pixels[..., :3]
+    return Picture(np.ascontiguousarray(shown), source.name(index))
+
+
+def _square(rows: int, columns: int) -> tuple[float, float, float, float]:
+    side = min(rows, columns)
+    left, top = (columns - side) // 2, (rows - side) // 2
+    return left, top, left + side, top + side
+
+
+def _sizes(source: Source) -> Sizes | None:
+    """Return the sizes of some training images; None if none can be read."""
+    found = []
+    for index in np.unique(np.linspace(0, len(source) - 1, num=MEASURED, dtype=int)).tolist():
+        try:
+            found.append(source.image(index).shape()[:2])
+        except ImageError:  # damaged images are reported elsewhere
+            continue
+    if not found:
+        return None
+    found.sort(key=lambda size: size[0] * size[1])
+    return Sizes(len(found), found[0], found[len(found) // 2], found[-1])

@@ -1,0 +1,80 @@
+"""Facts of reports that no run has made."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from vitlab.data.labels import SingleLabels
+from vitlab.evaluation.metrics import bins, confusion
+from vitlab.evaluation.per_class import class_figures, confused_pairs
+from vitlab.models.model import Part
+from vitlab.report.facts import Facts, Judged, Picture, Point, Sizes, Survey
+
+NASTY = "<script>alert(\"x\")</script> & 'quotes' ünïcode"
+
+
+def some(classes: int = 10, images: int = 300, channels: int = 3) -> Facts:
+    """Facts of a middling classifier."""
+    generator = np.random.default_rng(classes)
+    labels = generator.integers(0, classes, images)
+    scores = generator.normal(size=(images, classes)) + 3 * np.eye(classes)[labels]
+    probabilities = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    shape = (32, 48, 3) if channels == 3 else (8, 8)
+    picture = Picture(generator.integers(0, 256, shape, np.uint8), "some folder/é a.png")
+    names = tuple(f"class {i}" for i in range(classes))
+    table = confusion(probabilities, labels)
+    judged = Judged(picture, picture.name, "class 1", "class 0", 0.93, 0.0123, (1, 0))
+    spread = np.linspace(10, 30, classes).astype(int).tolist()
+    accuracy = float((probabilities.argmax(1) == labels).mean())
+    return Facts(
+        model="ViT-Ti/2",
+        run={
+            "command": "vitlab train digits --out 'runs/my run'",
+            "started": "2026-03-04T05:06:07+00:00", "fingerprint": "abcdef0123456789",
+        },
+        figures={
+            "accuracy": accuracy, "top5": 0.99, "nll": 0.1, "ece": 0.02, "images": images,
+            "params": 674_410, "macs": 11_620_416, "images_per_second": 1383.0,
+            "peak_memory": 446_865_408, "seconds": 62.4, "model": "ViT-Ti/2",
+        },
+        classes=names,
+        training=[Point(i, i / 10, 2 / (i + 1), i / 40, 1e-3) for i in range(40)],
+        testing=[Point(i, i / 10, 2 / (i + 1), i / 40) for i in range(0, 40, 10)],
+        confusion=table,
+        reliability=bins(probabilities, labels),
+        mistakes=[judged] * 5,
+        examples=[replace(judged, attention=generator.random((4, 6), np.float32))] * 3,
+        cost=[Part("stem", 100, 1000), Part("attention", 5000, 90_000)],
+        recipe={
+            "recipe": {"epochs": 60, "seed": 17}, "data": {"data": "some/digits"},
+            "optimizer": {"lr": 1e-3, "betas": [0.9, 0.999]},
+        },
+        versions={"torch": "2.13.0"},
+        notes=["skipped: a.png is damaged"],
+        per_class=class_figures(probabilities, SingleLabels(labels), names),
+        confused=confused_pairs(probabilities, SingleLabels(labels), names),
+        predicted=table.sum(0).tolist(),
+        listed=[judged] * 5,
+        survey=Survey(
+            {"train": spread, "test": [2] * classes}, {"train": sum(spread), "test": 2 * classes},
+            {number: [picture] * 3 for number in range(min(classes, 12))},
+            Sizes(60, (20, 30), (40, 30), (400, 300)),
+        ),
+    )  # fmt: skip
+
+
+def nasty() -> Judged:
+    """A mistake whose every name is hostile."""
+    picture = Picture(np.zeros((8, 8), np.uint8), NASTY)
+    return Judged(picture, NASTY, NASTY, f"{NASTY}2", 0.5, 0.25, (0, 1))
+
+
+def calibrated() -> Facts:
+    """Facts of a run that was calibrated after training."""
+    facts = some()
+    ranges = {"nll": [0.1, 0.3], "ece": [0.01, 0.04]}
+    before = {"nll": 0.25, "ece": 0.1234, "intervals": ranges}
+    after = {"nll": 0.2, "ece": 0.02, "intervals": ranges}
+    about = {"temperature": 1.5678, "images": 120, "before": before, "after": after}
+    figures = facts.figures | {"calibration": about, "intervals": {"accuracy": [0.8123, 0.9345]}}
+    return replace(facts, figures=figures, uncalibrated=facts.reliability)

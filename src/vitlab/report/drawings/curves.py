@@ -17,6 +17,7 @@ Numbers = NDArray[np.float64]
 Value = Callable[[Point], float]
 
 PERCENT = PercentFormatter(xmax=1, decimals=None)
+PLAIN = ("loss", "rate")  # panels that are not in percent
 _PLAIN = FuncFormatter(lambda value, _: f"{value:.4g}")
 _MOST_POINTS = 300  # per line: more cannot be distinguished on the page
 _FEW = 20  # points that are drawn without smoothing
@@ -110,9 +111,34 @@ def _panel(
     alike: bool = True,
 ) -> Curve | None:
     """Draw one quantity; None if no value of it can be drawn."""
-    points = [*training, *testing]
-    steps = max((point.epoch for point in points), default=0.0) < _EPOCHS
-    plain = name in ("loss", "rate")
+    steps = max((point.epoch for point in (*training, *testing)), default=0.0) < _EPOCHS
+    lines = _lines(name, training, testing, held_out, value, steps=steps)
+    if not lines:
+        return None
+    groups = [lines] if alike else [[line] for line in lines]
+    with mpl.rc_context(STYLE):
+        figure = new_figure(WIDTH, 250)
+        panels = figure.subplots(len(groups), sharex=True, squeeze=False)[:, 0]
+        for axes, group in zip(panels, groups, strict=True):
+            _fill(axes, group, plain=name in PLAIN)
+        axes.set_xlabel("step" if steps else "epoch")
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
+        words = ", ".join(f"{line.name} ends at {line.last}" for line in lines)
+        drawing = svg(figure, name, f"{title} against {'steps' if steps else 'epochs'}: {words}.")
+    keys = tuple(("blue" if line.color == BLUE else "warm", line.name) for line in lines)
+    return Curve(title, drawing, keys if name != "rate" else ())
+
+
+def _lines(
+    name: str,
+    training: Sequence[Point],
+    testing: Sequence[Point],
+    held_out: str,
+    value: Value,
+    *,
+    steps: bool,
+) -> list[_Line]:
+    """Return the lines of a panel that have values."""
     best = np.nanargmin if name == "loss" else np.nanargmax
     lines = [
         _Line(
@@ -120,28 +146,13 @@ def _panel(
             color,
             finite([point.step if steps else point.epoch for point in own]),
             finite([value(point) for point in own]),
-            _plainly if plain else _share,
+            _plainly if name in PLAIN else _share,
             best if color == WARM else None,
             name != "rate",
         )
         for label, color, own in (("training", BLUE, training), (held_out, WARM, testing))
     ]
-    lines = [line for line in lines if np.isfinite(line.y).any()]
-    if not lines:
-        return None
-    groups = [lines] if alike else [[line] for line in lines]
-    with mpl.rc_context(STYLE):
-        figure = new_figure(WIDTH, 250)
-        for axes, group in zip(
-            figure.subplots(len(groups), sharex=True, squeeze=False)[:, 0], groups, strict=True
-        ):
-            _fill(axes, group, plain=plain)
-        axes.set_xlabel("step" if steps else "epoch")
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
-        words = ", ".join(f"{line.name} ends at {line.last}" for line in lines)
-        drawing = svg(figure, name, f"{title} against {'steps' if steps else 'epochs'}: {words}.")
-    keys = tuple(("blue" if line.color == BLUE else "warm", line.name) for line in lines)
-    return Curve(title, drawing, keys if name != "rate" else ())
+    return [line for line in lines if np.isfinite(line.y).any()]
 
 
 def _fill(axes: Axes, lines: Sequence[_Line], *, plain: bool) -> None:

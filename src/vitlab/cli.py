@@ -1,6 +1,7 @@
 """The command line: find the command, parse, run, print. Nothing heavy is imported early."""
 
 import importlib
+import io
 import json
 import os
 import pkgutil
@@ -33,6 +34,8 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
     # OpenMP threads busy-wait; on a loaded machine that burns whole time slices. A short spin
     # costs little when idle and saves a lot under load (docs/log.md).
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # file names may be any bytes
+        sys.stdout.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["help"]:  # help COMMAND
         words = [*words[1:], "--help"]

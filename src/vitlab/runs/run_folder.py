@@ -14,19 +14,17 @@ Files of the code before the first release, which spelled some names the British
 see `RENAMED`.
 """
 
-import fcntl
 import json
-import os
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import tomli_w
 
-from vitlab.errors import OptionError, RunError
+from vitlab.errors import OptionError, RunError, one_line
 from vitlab.files import (
     CAMPAIGN_FILE,
     MODEL_FOLDER,
@@ -40,6 +38,7 @@ from vitlab.progress import say
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.journal import Journal
+from vitlab.runs.lock import LOCK, Lock
 from vitlab.runs.recipe_file import renamed
 from vitlab.runs.versions import versions
 
@@ -69,8 +68,7 @@ class RunFolder:
         self.delta = self.path / "delta.safetensors"
         self.report = self.path / "report.html"
         self.journal = Journal(self.path / "metrics.jsonl", silent)
-        self._file, self._lock = self.path / "run.toml", self.path / ".lock"
-        self._held: IO[str] | None = None
+        self._file, self._lock = self.path / "run.toml", Lock(self.path)
         self._tables: dict[str, Any] | None = None
 
     @property
@@ -93,7 +91,7 @@ class RunFolder:
         if entry.name == DUPLICATES:  # ours, or somebody's?
             with suppress(RunError):
                 return "dropped" in (self.duplicates or {})
-        return entry.name in (self._lock.name, SWEEP_FOLDER) or is_draft(entry, WRITTEN)
+        return entry.name in (LOCK, SWEEP_FOLDER) or is_draft(entry, WRITTEN)
 
     def start(
         self,
@@ -119,7 +117,7 @@ class RunFolder:
         """
         run = {
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
-            "command": command,
+            "command": one_line(command),  # names in it may be any bytes
             "fingerprint": fingerprint,
             **({"base": base} if base else {}),
         }
@@ -266,25 +264,10 @@ class RunFolder:
             RunError: another process holds it.
             DiskError: it cannot be written to.
         """
-        with explained(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = self._lock.open("w")
-        with lock as file:
-            try:
-                # a record lock: unlike flock's, workers that outlive a killed run do not inherit it
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise RunError(
-                    f"another process is training in {self.path}: wait for it, or choose "
-                    "another --out"
-                ) from None
+        with self._lock.held():
             self._tables = None  # whoever held it before may have decided something
             tidy(self.path, WRITTEN)
-            self._held = file
-            try:
-                yield
-            finally:
-                self._held = None
+            yield
 
     def check(self) -> None:
         """Refuse to go on if the folder was removed or replaced while this process held it.
@@ -292,19 +275,13 @@ class RunFolder:
         Raises:
             RunError: it was, or `run.toml` or the checkpoints were.
         """
-        if self._held is None:
-            return
-        try:
-            mine = os.path.samestat(os.fstat(self._held.fileno()), self._lock.stat())
-        except OSError:
-            mine = False
-        if not mine:
+        if self._lock.lost:
             raise RunError(
                 f"{self.path} was removed or replaced during the run: nothing more was written; "
                 "start the run again with another --out"
             )
         for each in (self._file, self.checkpoints):
-            if not each.exists():
+            if self._lock.held_here and not each.exists():
                 raise RunError(
                     f"{each} was removed during the run: nothing more was written; put it back and "
                     "pass --resume, or start the run again with another --out"

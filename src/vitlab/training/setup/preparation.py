@@ -31,7 +31,13 @@ from vitlab.runs.using import may_use
 from vitlab.training import tracking
 from vitlab.training.saving.state import State
 from vitlab.training.setup.hooks import NONE, Hooks
-from vitlab.training.setup.settling import check_native, check_same, settled
+from vitlab.training.setup.settling import (
+    check_classes,
+    check_names,
+    check_native,
+    check_same,
+    settled,
+)
 from vitlab.training.setup.starting import config_from, made_from, starting_model
 from vitlab.tuning.begin import begin_tuning
 from vitlab.weights.identity import fingerprint as fingerprint_of
@@ -114,9 +120,11 @@ def prepare(
     check_packages(recipe)
     started = world.first and may_use(folder, resume)
     check_world(recipe, host, world)
+    check_names(recipe, folder)
     given = recipe.data.data if data is None else data
     splits = open_data(given, recipe.data.test_fraction, columns=recipe.data)
     splits = partitioned(splits, recipe.data)
+    check_classes(splits)
     if recipe.patience:
         splits = with_validation(splits)
     mark = fingerprint(splits.whole or splits.train)

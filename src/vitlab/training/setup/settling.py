@@ -7,7 +7,7 @@ from pathlib import Path
 from vitlab.data.classes import missing_lines
 from vitlab.data.sources.memory.given import IN_MEMORY, Given
 from vitlab.data.sources.splits import Splits, with_train_images
-from vitlab.errors import OptionError, RunError
+from vitlab.errors import DataError, OptionError, RunError
 from vitlab.models.config import ModelConfig
 from vitlab.objectives.balance import decided
 from vitlab.recipes.named import default_data
@@ -76,6 +76,34 @@ def check_native(recipe: Recipe, config: ModelConfig) -> None:
                 f"{name} needs images of one size, which fit=native does not give: set {name}=0, "
                 "or fit=crop"
             )
+
+
+def check_names(recipe: Recipe, folder: RunFolder) -> None:
+    """Refuse names that run.toml cannot hold: in a file system, any bytes are a name.
+
+    Raises:
+        OptionError: the first of them.
+    """
+    values = [value for part in recipe.as_tables().values() for value in part.values()]
+    for name in (str(folder.path), *values):
+        if isinstance(name, str) and not is_unicode(name):
+            raise OptionError(f"the name {name!r} is not Unicode: rename it")
+
+
+def check_classes(splits: Splits) -> None:
+    """Refuse names of classes that config.json cannot hold.
+
+    Raises:
+        DataError: the first of them.
+    """
+    for name in splits.classes:
+        if not is_unicode(name):
+            raise DataError(f"the class name {name!r} is not Unicode: rename it")
+
+
+def is_unicode(name: str) -> bool:
+    """Return whether a name can be written as UTF-8, which what Python makes of bytes cannot."""
+    return not any("\ud800" <= char <= "\udfff" for char in name)
 
 
 def check_same(folder: RunFolder, recipe: Recipe, mark: str, origin: str = "") -> None:

@@ -32,7 +32,6 @@ from vitlab.training import tracking
 from vitlab.training.saving.state import State
 from vitlab.training.setup.hooks import NONE, Hooks
 from vitlab.training.setup.settling import (
-    check_classes,
     check_names,
     check_native,
     check_same,
@@ -124,7 +123,6 @@ def prepare(
     given = recipe.data.data if data is None else data
     splits = open_data(given, recipe.data.test_fraction, columns=recipe.data)
     splits = partitioned(splits, recipe.data)
-    check_classes(splits)
     if recipe.patience:
         splits = with_validation(splits)
     mark = fingerprint(splits.whole or splits.train)

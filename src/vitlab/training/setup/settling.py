@@ -50,7 +50,9 @@ def settled(
     Raises:
         OptionError: more training images than there are, or too few; sampling by class where
             images have several.
+        DataError: the name of a class cannot be written down.
     """
+    check_classes(splits)
     data, objective = recipe.data, recipe.objective
     if data.train_images and not data.dev_share:  # else `partitioned` has chosen them
         splits = with_train_images(splits, data.train_images)

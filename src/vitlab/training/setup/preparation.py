@@ -120,11 +120,7 @@ def prepare(
     started = world.first and may_use(folder, resume)
     check_world(recipe, host, world)
     check_names(recipe, folder)
-    given = recipe.data.data if data is None else data
-    splits = open_data(given, recipe.data.test_fraction, columns=recipe.data)
-    splits = partitioned(splits, recipe.data)
-    if recipe.patience:
-        splits = with_validation(splits)
+    splits = _opened(recipe, data)
     mark = fingerprint(splits.whole or splits.train)
     before = folder.recipe if started else None
     recipe, splits = settled(recipe, splits, before, hooks.loss is not None)
@@ -147,6 +143,14 @@ def prepare(
     return Task(
         recipe, host, folder, splits, config, mark, started, base, origin, probe, hooks=hooks
     )
+
+
+def _opened(recipe: Recipe, data: Sized | None) -> Splits:
+    """Return the images of the recipe's data, or of what was given in its place."""
+    given = recipe.data.data if data is None else data
+    splits = open_data(given, recipe.data.test_fraction, columns=recipe.data)
+    splits = partitioned(splits, recipe.data)
+    return with_validation(splits) if recipe.patience else splits
 
 
 def first_state(task: Task, device: torch.device, world: World) -> State:

@@ -17,7 +17,13 @@ EXTRAS = {
     "pytorch_optimizer": "optimizers",
     "peft": "lora",
     "tensorboard": "track",
+    "pillow_heif": "heif",
 }
+
+
+def install(package: str) -> str:
+    """Return the command that installs a package with the extra that has it."""
+    return f'pip install "vitlab[{EXTRAS[package]}]"'
 
 
 def check_installed(package: str, what: str, instead: str = "") -> None:
@@ -37,9 +43,7 @@ def check_installed(package: str, what: str, instead: str = "") -> None:
         found = None
     if found is None:
         rest = f", or {instead}" if instead else ""
-        raise PackageError(
-            f'{what} needs the package {package}: pip install "vitlab[{EXTRAS[package]}]"{rest}'
-        )
+        raise PackageError(f"{what} needs the package {package}: {install(package)}{rest}")
 
 
 def needed(package: str, what: str, instead: str = "") -> Any:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from vitlab.data.decode import colors, headers
+from vitlab.data.decode import colors, formats, headers
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.errors import ImageError, UserError
 
@@ -573,29 +573,29 @@ def refused(data, *words, call=decode, **options):
 )
 @pytest.mark.parametrize("call", [decode, shape])
 def test_other_formats(data, call):
-    refused(data, "not a JPEG, PNG, WEBP, GIF, BMP, TIFF image", call=call)
+    refused(data, "not a JPEG, PNG, WEBP, GIF, BMP, TIFF", call=call)
 
 
 def test_empty():
     refused(b"", "empty")
 
 
-@pytest.mark.parametrize("kind", headers.FORMATS)
+@pytest.mark.parametrize("kind", formats.FORMATS)
 def test_only_the_formats_asked_for(kind):
     data = save(Image.fromarray(GREY[..., 0]), kind)
-    others = [other for other in headers.FORMATS if other != kind]
+    others = [other for other in formats.FORMATS if other != kind]
     refused(data, f"not a {', '.join(others)} image", formats=others)
     assert decode(data, 3, formats=[kind]).shape == RGB.shape
 
 
-@pytest.mark.parametrize("kind", headers.FORMATS)
+@pytest.mark.parametrize("kind", formats.FORMATS)
 def test_signature_alone(kind):
     refused(save(Image.fromarray(GREY[..., 0]), kind)[:13], "damaged")
 
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [(kind, {}) for kind in headers.FORMATS if kind != "TIFF"] + [("JPEG", {"progressive": True})],
+    [(kind, {}) for kind in formats.FORMATS if kind != "TIFF"] + [("JPEG", {"progressive": True})],
 )
 def test_truncated(kind, options):
     """Cut in the middle of the pixels: refused, never gray below."""
@@ -630,11 +630,14 @@ def bomb(kind):
         return start[:18] + struct.pack("<II", 100_000, 100_000) + start[26:]
     if kind == "TIFF":
         return tiff(b"1", {256: 100_000, 257: 100_000, 258: (8,)})
+    if kind == "AVIF":  # libavif itself refuses more than 16,384 x 16,384
+        at = start.index(b"ispe") + 8
+        return start[:at] + struct.pack(">II", 16_000, 16_000) + start[at + 8 :]
     lossless = save(Image.fromarray(RGB), kind, lossless=True)
     return lossless[:21] + side + lossless[25:]
 
 
-@pytest.mark.parametrize("kind", headers.FORMATS)
+@pytest.mark.parametrize("kind", [each for each in formats.FORMATS if each != "HEIF"])
 @pytest.mark.parametrize("call", [decode, shape])
 def test_bomb(kind, call):
     data = bomb(kind)
@@ -649,7 +652,7 @@ def test_bomb(kind, call):
 def test_bomb_ignores_pillows_own_limit(monkeypatch):
     """Neither a low limit of the process refuses an image, nor a missing one lets it in."""
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 60)  # of 77: a warning for Pillow
-    for kind in headers.FORMATS:
+    for kind in formats.FORMATS:
         data = save(Image.fromarray(GREY[..., 0]), kind)
         assert decode(data, 1).shape == GREY.shape
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
@@ -658,7 +661,7 @@ def test_bomb_ignores_pillows_own_limit(monkeypatch):
 
 def test_webp_canvas_is_checked_before_it_is_allocated(monkeypatch):
     opened = []
-    monkeypatch.setitem(headers._READERS, "WEBP", lambda file: opened.append(file))
+    monkeypatch.setitem(formats._READERS, "WEBP", lambda file: opened.append(file))
     lossy = save(Image.fromarray(RGB), "WEBP")
     animated = save(
         Image.fromarray(RGB), "WEBP", save_all=True, append_images=[Image.fromarray(255 - RGB)]

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from conftest import photo
-from vitlab.data.decode.headers import ENDINGS, FORMATS, SUFFIXES, format_of
+from vitlab.data.decode.formats import ENDINGS, FORMATS, SUFFIXES, format_of
 from vitlab.data.decode.pixels import Box
 from vitlab.data.decode.stored import EncodedImage, PixelImage
 from vitlab.errors import ImageError

@@ -5,10 +5,10 @@ number of pixels. Whatever Pillow raises on a bad file leaves this module as `Im
 
 Pillow's warnings neither reach the user nor become errors. JPEG and PNG files are handed to Pillow
 without their metadata, WebP and BMP readers never warn, and the readers are called directly, so
-that the process-wide `PIL.Image.MAX_IMAGE_PIXELS` plays no part. That leaves GIF and TIFF, whose
-readers warn about odd tags: they are decoded under `warnings.catch_warnings`. It swaps the
-process-wide filters for a moment and is not thread-safe in Python 3.11, so a lock admits one GIF
-or TIFF at a time. The formats a server should accept (JPEG, PNG, WebP) never take that lock.
+that the process-wide `PIL.Image.MAX_IMAGE_PIXELS` plays no part. That leaves GIF, TIFF and HEIF,
+whose readers warn about odd files: they are decoded under `warnings.catch_warnings`. It swaps the
+process-wide filters for a moment and is not thread-safe in Python 3.11, so a lock admits one of
+them at a time. The formats a server should accept (JPEG, PNG, WebP) never take that lock.
 """
 
 import struct
@@ -19,58 +19,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 
-from PIL.BmpImagePlugin import BmpImageFile
-from PIL.GifImagePlugin import GifImageFile
 from PIL.ImageFile import ImageFile
-from PIL.JpegImagePlugin import JpegImageFile
-from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
-from PIL.WebPImagePlugin import WebPImageFile
 
 from vitlab.data.decode import metadata
+from vitlab.data.decode.formats import FORMATS, format_of, reader_of
 from vitlab.errors import ImageError, UserError
-
-ENDINGS = {
-    "JPEG": ("jpg", "jpeg"),
-    "PNG": ("png",),
-    "WEBP": ("webp",),
-    "GIF": ("gif",),
-    "BMP": ("bmp",),
-    "TIFF": ("tif", "tiff"),
-}
-FORMATS = tuple(ENDINGS)
-SUFFIXES = frozenset(f".{ending}" for endings in ENDINGS.values() for ending in endings)
-"""File endings in lower case, with their dot."""
-
-_SIGNATURES = {
-    "JPEG": (b"\xff\xd8\xff",),
-    "PNG": (b"\x89PNG\r\n\x1a\n",),
-    "GIF": (b"GIF87a", b"GIF89a"),
-    "BMP": (b"BM",),
-    "TIFF": (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),
-}
 
 MAX_PIXELS = 50_000_000
 MAX_BYTES = 256 * 2**20
 """Room for the largest uncompressed file: 50 million RGBA pixels are 200 MB."""
 
-_READERS: dict[str, type[ImageFile]] = {
-    "JPEG": JpegImageFile,
-    "PNG": PngImageFile,
-    "WEBP": WebPImageFile,
-    "GIF": GifImageFile,
-    "BMP": BmpImageFile,
-    "TIFF": TiffImageFile,
-}
 _MAX_SCANS = 50  # of a progressive JPEG with the most pixels allowed; ten are usual
 _LOCK = threading.Lock()
-
-
-def format_of(data: bytes) -> str:
-    """Return the format by the file's first bytes; empty if it is none of `FORMATS`."""
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        return "WEBP"
-    return next((name for name, starts in _SIGNATURES.items() if data.startswith(starts)), "")
 
 
 @dataclass(frozen=True)
@@ -114,12 +75,14 @@ def opened(
     """
     try:
         kind = format_of(data)
+        if kind == "HEIF" and kind not in FORMATS and formats == FORMATS:
+            reader_of(kind)  # which says what is missing
         if kind not in formats:
             raise ImageError(f"not a {', '.join(formats)} image" if data else "the file is empty")
         if len(data) > MAX_BYTES:
             raise ImageError(f"{len(data):,} bytes exceed the limit of {MAX_BYTES:,}")
         with ExitStack() as stack:
-            if kind in ("GIF", "TIFF"):
+            if kind in ("GIF", "TIFF", "HEIF"):
                 stack.enter_context(_LOCK)
                 stack.enter_context(warnings.catch_warnings(action="ignore"))
             yield _read_header(data, kind, max_pixels)
@@ -140,7 +103,7 @@ def _read_header(data: bytes, kind: str, max_pixels: int) -> Header:
         data, exif = metadata.png_parts(data)
     elif kind == "WEBP":
         _check_size(*webp_size(data), max_pixels)  # the reader allocates its canvas at once
-    image = _READERS[kind](BytesIO(data))
+    image = reader_of(kind)(BytesIO(data))
     _check_size(*image.size, max_pixels)
     if kind == "PNG":
         _mend_png_key(image, data[24])

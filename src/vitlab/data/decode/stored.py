@@ -21,7 +21,8 @@ from PIL import Image
 from vitlab.data.decode import jpeg
 from vitlab.data.decode.colors import GRAY, MODES, convert, export, recolor
 from vitlab.data.decode.crop import crop_resize
-from vitlab.data.decode.headers import ENDINGS, FORMATS, MAX_PIXELS, Header, format_of, opened
+from vitlab.data.decode.formats import ENDINGS, FORMATS, format_of
+from vitlab.data.decode.headers import MAX_PIXELS, Header, opened
 from vitlab.data.decode.metadata import BACK, turn, turn_box
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
 from vitlab.errors import ImageError, UserError
@@ -118,7 +119,7 @@ class EncodedImage:
         if channels not in MODES:
             raise ValueError(f"channels must be 1, 3 or 4, not {channels}")
         with opened(self.data, self.name, max_pixels, formats) as header:
-            if at_least is not None:
+            if at_least is not None and header.image.format == "JPEG":
                 rows, columns = reversed(at_least) if header.orientation >= 5 else at_least
                 header.image.draft(None, (2 * columns, 2 * rows))
             return _whole(header, channels)

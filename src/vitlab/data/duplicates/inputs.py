@@ -4,7 +4,7 @@ from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import cast
 
-from vitlab.data.decode.headers import SUFFIXES
+from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.labels import SingleLabels
 from vitlab.data.pictures.pictures import Picture
 from vitlab.data.sources.filenames import Names

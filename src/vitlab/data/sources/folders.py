@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from vitlab.data.decode.headers import MAX_BYTES, SUFFIXES
+from vitlab.data.decode.formats import SUFFIXES, unread_lines
+from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.labels import Labels, SingleLabels, check_classes
 from vitlab.data.sources.filenames import Names
@@ -139,7 +140,7 @@ def class_folders(root: Path, classes: Sequence[str] | None = None) -> tuple[Fil
     listed = {each.name: _listed(each) for each in folders}
     images = {name: own for name, (own, _) in listed.items()}
     found = {name: paths for name, paths in images.items() if paths}
-    skipped = skipped_lines(root, sum((others for _, others in listed.values()), Counter()))
+    skipped = unread_lines(str(root), sum((others for _, others in listed.values()), Counter()))
     if not found:
         loose = " (its images are not in sub-folders)" if image_files(root) else ""
         raise DataError(
@@ -201,16 +202,4 @@ def nested_lines(root: Path, found: Mapping[str, Sequence[Path]]) -> list[str]:
         f"{len(several):,} of the {len(found):,} classes have their images in folders of their own "
         f"({root / name}: {shown}): every image has the class {name}; if those are the classes, "
         "move them up, or list the images in a .csv"
-    ]
-
-
-def skipped_lines(root: Path, endings: Counter[str]) -> list[str]:
-    """Return a line about files that may be images but cannot be read, by their endings."""
-    if not endings:
-        return []
-    shown = ", ".join(f"{count:,} with {ending}" for ending, count in endings.most_common(SHOWN))
-    more = ", …" if len(endings) > SHOWN else ""
-    return [
-        f"skipped {endings.total():,} files in {root} that are not images in a supported format "
-        f"({shown}{more}): convert them to JPEG or PNG if they are images"
     ]

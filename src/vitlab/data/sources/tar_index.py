@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from vitlab.data.decode.headers import SUFFIXES
+from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.labels import Label
 from vitlab.data.sources.listed.lists import label_of
 from vitlab.data.sources.remote import filesystem, is_url, reason

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vitlab.data.decode.headers import SUFFIXES
+from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.labels import SingleLabels
 from vitlab.data.pictures.pictures import Picture
 from vitlab.data.sources.filenames import Names

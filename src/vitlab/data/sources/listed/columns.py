@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitlab.data.decode.headers import SUFFIXES
+from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.settings import Columns
 from vitlab.data.sources.folders import visible
 from vitlab.errors import DataError

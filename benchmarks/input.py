@@ -32,7 +32,7 @@ from measuring import peer
 from PIL import Image
 
 from vitlab.data.decode import jpeg
-from vitlab.data.decode.headers import SUFFIXES
+from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.settings import Augment

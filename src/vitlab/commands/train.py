@@ -88,6 +88,7 @@ def _beginning(options: Train) -> str:
     recipe = options.recipe
     what = recipe.model.model or recipe.start.weights
     resumed = ", continuing" if options.resume else ""
+    what = what or "no weights named"
     return f"{what} on {recipe.data.data or 'no data'}, recipe {recipe.recipe}{resumed}"
 
 

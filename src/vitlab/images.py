@@ -9,6 +9,7 @@ from vitlab.errors import OptionError
 from vitlab.options import Options, above, at_least, at_most, option, when
 
 Size = int | tuple[int, int]
+MOST_PIXELS, MOST_CHANNELS = 2**26, 2**12  # of an input; other people's files state them
 # Normalizations of pixels in [0, 1] that released models were trained with, per RGB channel.
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 INCEPTION = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
@@ -60,6 +61,13 @@ class ImageSpec(Options):
     def __post_init__(self) -> None:
         """Check every field; one mean for all channels becomes one per channel."""
         super().__post_init__()
+        if self.channels > MOST_CHANNELS:
+            raise OptionError(f"channels must be at most {MOST_CHANNELS:,}, not {self.channels:,}")
+        if self.area > MOST_PIXELS:
+            raise OptionError(
+                f"an image of {self.area:,} pixels is too large for a model; the limit is "
+                f"{MOST_PIXELS:,}, such as image_size=8192"
+            )
         rows, columns = self.size
         object.__setattr__(self, "image_size", rows if rows == columns else (rows, columns))
         for name in ("mean", "std"):

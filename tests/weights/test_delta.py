@@ -13,8 +13,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import vitlab
+from vitlab.weights.formats.checksums import checksum
 from vitlab.weights.formats.delta_file import VERSION as FORMAT
-from vitlab.weights.formats.delta_file import _checksum
 from vitlab.weights.identity import fingerprint
 
 NAME = "ViT(width=16,depth=2,heads=2,mlp=32)/8"
@@ -371,7 +371,7 @@ JSON = st.recursive(
 
 @often
 @given(data=st.data())
-def test_other_contents_under_a_right_checksum(
+def test_other_contents_under_a_rightchecksum(
     small: tuple[Path, Any], tmp_path: Path, data: st.DataObject
 ) -> None:
     """A file somebody made, not one that was damaged: a model or one line, never a traceback."""
@@ -383,7 +383,7 @@ def test_other_contents_under_a_right_checksum(
         parts = [content, content["base"], content["model"], content["tensors"]]
         part = data.draw(st.sampled_from(parts))
         part[data.draw(st.sampled_from(sorted(part)))] = data.draw(JSON)
-        whole["sha256"] = _checksum(content)
+        whole["sha256"] = checksum(content)
 
     rewritten(file, change)
     try:

@@ -1,5 +1,6 @@
 """Labels of images: one class per image, or several; and what depends on which it is."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -247,10 +248,17 @@ def check_classes(found: set[str] | list[str], known: Sequence[str], title: str)
     """Refuse classes that the training images do not have.
 
     Raises:
-        DataError: the first unknown class, by name.
+        DataError: the first unknown class, by name; or a class whose name several outputs have.
     """
     if unknown := sorted(set(found) - set(known)):
         raise DataError(f"{title} contains class {unknown[0]!r}, which is not in the training data")
+    if len(set(known)) < len(known):
+        twice = {name for name, count in Counter(known).items() if count > 1}
+        if doubtful := sorted(twice & set(found)):
+            raise DataError(
+                f"{title} contains class {doubtful[0]!r}, the name of several of the model's "
+                "outputs: rename them with --labels"
+            )
 
 
 def _name(label: str, names: Sequence[str], title: str) -> str:

@@ -153,6 +153,8 @@ def _located(source: Path) -> Path:
         return source / MODEL_FOLDER
     if not source.exists():
         raise missing(source)
+    if not source.is_dir() and not source.is_file():
+        raise WeightsError(f"{source} is not a regular file")
     return source
 
 

@@ -13,18 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.errors import DiskError, WeightsError
-from vitlab.files import is_empty, staged_folder, write_text
+from vitlab.files import is_empty, read_bytes, staged_folder, write_text
 from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
 from vitlab.weights.assembly import unwrapped, whole_state
 from vitlab.weights.formats.catalog import format_named
 from vitlab.weights.formats.entries import Entry
+from vitlab.weights.formats.own import sealed
 from vitlab.weights.formats.room import Hints, cannot
 from vitlab.weights.formats.vit_names import void_keys
 from vitlab.weights.hub_names import is_hub_name
 from vitlab.weights.load import place_of, recognize
 from vitlab.weights.matching import collect
-from vitlab.weights.sharded import CONFIG, LIMIT, write_tensors
+from vitlab.weights.sharded import CONFIG, HEADER, LIMIT, write_tensors
 
 ARCHIVE = "model.npz"
 # Fields that matter in training alone, or whose exact number does.
@@ -78,6 +79,8 @@ def save(
         else:
             write_tensors(draft, tensors, shard_bytes)
         for name, content in writing.files.items():
+            if chosen.lossless:
+                content = sealed(content, tensors)
             (draft / name).write_text(_as_text(content), encoding="utf-8")
         if not chosen.lossless:
             _compare(model, draft, to)
@@ -106,7 +109,7 @@ def own_folder(source: str | Path) -> Path:
 def _is_ours(path: Path) -> bool:
     """Return whether a path is a folder that `save` wrote in our own format."""
     try:
-        content = json.loads((path / CONFIG).read_text("utf-8"))
+        content = json.loads(read_bytes(path / CONFIG, HEADER))
     except (OSError, ValueError):
         return False
     return isinstance(content, dict) and str(content.get("format")).startswith("vitlab-")
@@ -124,7 +127,7 @@ def save_provenance(model: Model, folder: Path) -> None:
     """
     file = folder / CONFIG
     content = json.loads(file.read_text("utf-8")) | {"provenance": model.provenance}
-    write_text(file, _as_text(content))
+    write_text(file, _as_text(sealed(content) if "sha256" in content else content))
 
 
 def _as_text(content: object) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.errors import OptionError
+from vitlab.files import read_bytes
 from vitlab.images import Size
 from vitlab.models.config import ViTConfig
 from vitlab.options import Options, at_least, hints, option, options_of
@@ -82,9 +83,7 @@ def _names(labels: tuple[str, ...]) -> tuple[str, ...]:
     if file.suffix not in (".txt", ".json") and not file.is_file():
         raise OptionError(f"labels: no such file: {file}; give every name, or a file of names")
     try:
-        if file.stat().st_size > LIMIT:
-            raise OptionError(f"labels: {file} is too large for names of classes")
-        text = file.read_text(encoding="utf-8")
+        text = read_bytes(file, LIMIT).decode("utf-8")
         found = json.loads(text) if text.lstrip()[:1] in ("[", "{") else text.rstrip().splitlines()
     except (OSError, ValueError) as error:
         raise OptionError(f"labels: {file} cannot be read: {error}") from None

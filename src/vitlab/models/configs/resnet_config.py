@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from vitlab.errors import OptionError
 from vitlab.models.configs.model_config import ModelConfig, check_multiple, map_features, map_stride
+from vitlab.models.configs.vit_checks import check_parameters, check_stages
 from vitlab.models.names import resnet_name
 from vitlab.options import at_least, option, when
 
@@ -40,6 +41,9 @@ class ResNetConfig(ModelConfig):
             )
         if not self.stages:
             raise OptionError("stages must have at least one stage, such as (3, 4, 6, 3)")
+        check_stages(self.stages)
+        units = sum(n * 4**stage for stage, n in enumerate(self.stages))
+        check_parameters(70_000 * units * self.widen**2 + self.classes * self.features)
         if self.attention == "axial":
             stages = f"which an Axial ResNet of {len(self.stages)} stages needs"
             stride = map_stride(self.stages)

@@ -8,14 +8,56 @@ from vitlab.errors import OptionError
 # A `ViTConfig`, which imports this file, so its name cannot stand here.
 
 
+# Numbers that no model has; a hostile file may state them, and they would be built.
+MOST = {
+    "depth": 2000, "branches": 2000, "class_blocks": 2000, "width": 2**17, "registers": 2**16,
+    "queries": 2**16, "stem_padding": 2**10, "window": 2**13, "rope_grid": 2**16,
+}  # fmt: skip
+MOST_BLOCKS, MOST_PARAMETERS = 2000, 10**11  # the largest published model has 22 billion
+
+
 def check_together(config: Any) -> None:
     """Refuse choices of a `ViTConfig` that do not go together.
 
     Raises:
         OptionError: the message says what would work.
     """
-    for check in (check_heads, check_pool, check_parts):
+    for check in (check_extent, check_heads, check_pool, check_parts):
         check(config)
+
+
+def check_extent(config: Any) -> None:
+    """Refuse a model of more blocks or parameters than could be built."""
+    for name, most in MOST.items():
+        if (value := getattr(config, name)) > most:
+            raise OptionError(f"{name} must be at most {most:,}, not {value:,}")
+    blocks = config.depth * config.branches
+    if blocks + config.class_blocks > MOST_BLOCKS:
+        raise OptionError(
+            f"depth={config.depth} and branches={config.branches} make {blocks:,} blocks; at most "
+            f"{MOST_BLOCKS:,} are supported"
+        )
+    check_stages(config.stages)
+    rows = 4 * config.width + 2 * config.mlp  # of every block's layers
+    pixels = config.patch**2 * config.channels
+    outputs = config.classes + (config.pre_logits or 0) + 2 * config.pool_mlp + 9 * config.neck
+    tokens = math.prod(config.size) // config.patch**2 + config.registers + config.queries
+    check_parameters(config.width * (blocks * rows + pixels + outputs + tokens))
+
+
+def check_stages(stages: tuple[int, ...]) -> None:
+    """Refuse a ResNet of more units than could be built."""
+    if len(stages) > 8 or sum(stages) > MOST_BLOCKS:
+        raise OptionError(f"stages has {len(stages)} stages of {sum(stages):,} units: too many")
+
+
+def check_parameters(count: int) -> None:
+    """Refuse a model that no machine could hold."""
+    if count > MOST_PARAMETERS:
+        raise OptionError(
+            f"the model would have more than {count:.0e} parameters; at most "
+            f"{MOST_PARAMETERS:.0e} are supported"
+        )
 
 
 def check_heads(config: Any) -> None:

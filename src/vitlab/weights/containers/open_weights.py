@@ -14,7 +14,9 @@ from typing import Any
 from torch import Tensor
 
 from vitlab.errors import WeightsError
+from vitlab.files import check_regular
 from vitlab.options import nearest
+from vitlab.weights.containers.archives import check_sizes
 from vitlab.weights.containers.contents import Content, Stored
 from vitlab.weights.containers.flax_msgpack import is_msgpack, read_msgpack
 from vitlab.weights.containers.named_arrays import read_npz, read_safetensors
@@ -57,8 +59,11 @@ def read_file(path: Path) -> Content:
         WeightsError: it is damaged, or holds no weights; says what it is and what to do.
     """
     with readable(path):
+        check_regular(path)
         with path.open("rb") as stream:
             start = stream.read(512)
+            if start[:2] == b"PK":
+                check_sizes(path, stream)
         if why := reason(path, start):
             raise WeightsError(f"{path} {why}")
         if start[:2] == b"PK":

@@ -5,7 +5,6 @@ configuration and provenance, the sha256 of every tensor, and the sha256 of all 
 because safetensors writes several in any order, and the same delta should be the same bytes.)
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -19,10 +18,10 @@ from torch import Tensor
 from vitlab.errors import WeightsError
 from vitlab.files import staged_file
 from vitlab.models.config import ModelConfig
-from vitlab.weights.formats.entries import Entry
+from vitlab.weights.formats.checksums import checked, checksum, of_tensors
 from vitlab.weights.formats.origins import Origin
 from vitlab.weights.formats.room import Hints, Reading
-from vitlab.weights.identity import Base, described, description, tensor_sha256
+from vitlab.weights.identity import Base, described, description
 from vitlab.weights.sharded import HEADER
 from vitlab.weights.source import Source
 
@@ -42,9 +41,8 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         content = _content(source.metadata)
         if sorted(source.shapes) != sorted(content["tensors"]):
             raise WeightsError("its tensors are not those in its header")
-        entries = [
-            _checked(source.path, name, sha256) for name, sha256 in content["tensors"].items()
-        ]
+        damaged = f"{source.path} is a damaged delta"
+        entries = [checked(name, sum_, damaged) for name, sum_ in content["tensors"].items()]
         config = described(content, hints.choices)
         base, provenance = _base(content["base"]), dict(content["provenance"])
     except DAMAGE as error:
@@ -76,9 +74,9 @@ def write(
         "kind": about["kind"],
         "model": about["model"],
         "provenance": dict(provenance),
-        "tensors": {name: tensor_sha256(tensor) for name, tensor in tensors.items()},
+        "tensors": of_tensors(tensors),
     }
-    text = json.dumps({"content": content, "sha256": _checksum(content)}, ensure_ascii=False)
+    text = json.dumps({"content": content, "sha256": checksum(content)}, ensure_ascii=False)
     if len(text.encode()) > HEADER // 2:
         raise WeightsError(f"the provenance of {about['name']} is too long for a delta: shorten it")
     with staged_file(file) as draft:
@@ -86,25 +84,12 @@ def write(
     return file
 
 
-def _checked(file: Path, name: str, sha256: str) -> Entry:
-    """One tensor as it is, if every bit of it is as it was written."""
-
-    def read(tensors: list[Tensor]) -> list[Tensor]:
-        if tensor_sha256(tensors[0]) != sha256:
-            raise WeightsError(
-                f"{file} is a damaged delta: tensor {name!r} does not match its checksum"
-            )
-        return tensors
-
-    return Entry((name,), (name,), read, list)
-
-
 def _content(metadata: Mapping[str, str]) -> dict[str, Any]:
     if set(metadata) != {VERSION}:
         found = ", ".join(map(repr, sorted(metadata)))
         raise WeightsError(f"its header has the entries {found}, not {VERSION}")
     whole = json.loads(metadata[VERSION])
-    if set(whole) != {"content", "sha256"} or _checksum(whole["content"]) != whole["sha256"]:
+    if set(whole) != {"content", "sha256"} or checksum(whole["content"]) != whole["sha256"]:
         raise WeightsError("its header does not match its checksum")
     return dict(whole["content"])
 
@@ -121,12 +106,6 @@ def _base(values: dict[str, Any]) -> Base:
     if not all(isinstance(number, int) and number > 0 for number in numbers):
         raise WeightsError("the classes or image_size of its base are not whole numbers")
     return Base(**values | {"image_size": size})
-
-
-def _checksum(content: dict[str, Any]) -> str:
-    plain = json.loads(json.dumps(content))  # keys as JSON has them
-    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _nearby(source: str | None, file: Path) -> str | None:

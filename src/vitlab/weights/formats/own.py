@@ -1,11 +1,15 @@
 """ViTLab's own folder: `config.json`, and every tensor under its own name."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import ModelConfig
 from vitlab.weights.assembly import empty
+from vitlab.weights.formats.checksums import checked, checksum, of_tensors
 from vitlab.weights.formats.entries import Entry, same
 from vitlab.weights.formats.origins import Origin
 from vitlab.weights.formats.room import Hints, Reading, Writing
@@ -25,7 +29,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     content = source.config
     if not str(content.get("format", "")).startswith("vitlab-"):
         return None
-    file = source.path / CONFIG if source.path.is_dir() else source.path
+    file = (source.path if source.path.is_dir() else source.path.parent) / CONFIG
     if content["format"] != VERSION:
         raise WeightsError(
             f"{file} has format {content['format']!r}, but this version reads {VERSION!r}: "
@@ -37,11 +41,14 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         raise WeightsError(f"{file} is damaged: {type(error).__name__} {error}") from error
     except ValueError as error:
         raise WeightsError(f"{file}: {error}") from error
+    _check(content, file)
+    if isinstance(content["model"].get("labels"), str):
+        raise WeightsError(f"{file}: labels must be a list of words")
     provenance = content.get("provenance")
     return Reading(
         "ViTLab",
         config,
-        _entries(config, "model." if content.get("model_type") == "vitlab" else ""),
+        _checked(config, content, source.path),
         origins=dict.fromkeys(config.as_dict(), Origin.FILE),
         exact=True,
         provenance=dict(provenance) if isinstance(provenance, dict) else None,
@@ -52,6 +59,48 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
     """Represent any model."""
     content = {"format": VERSION} | description(config) | {"provenance": dict(provenance)}
     return Writing(_entries(config), {CONFIG: content})
+
+
+def sealed(
+    content: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None
+) -> dict[str, Any]:
+    """Return the content of config.json with checksums, by which damage is recognized.
+
+    Args:
+        content: without checksums, or with older ones
+        tensors: as they are stored; None if those are the same as before
+    """
+    rest = {key: value for key, value in content.items() if key != "sha256"}
+    if tensors is not None:
+        rest["tensors"] = of_tensors(tensors)
+    return rest | {"sha256": checksum(rest)}
+
+
+def _check(content: Mapping[str, Any], file: Path) -> None:
+    """Refuse a config.json that is not as it was written; older ones have no checksum."""
+    rest = {key: value for key, value in content.items() if key != "sha256"}
+    if "sha256" in content and checksum(rest) != content["sha256"]:
+        raise WeightsError(
+            f"{file} does not match its checksum: copy it again, or remove sha256 from it if it "
+            "was edited on purpose"
+        )
+
+
+def _checked(config: ModelConfig, content: Mapping[str, Any], folder: Path) -> list[Entry]:
+    """Our tensors as they are, each compared with its checksum if there is one."""
+    if content.get("model_type") == "vitlab":  # the Trainer's, without checksums
+        return _entries(config, "model.")
+    sums = content.get("tensors")
+    if not isinstance(sums, dict):
+        return _entries(config)
+    advice = (
+        ": copy the file again, or remove tensors and sha256 from its config.json if it was "
+        "changed on purpose"
+    )
+    return [
+        checked(name, str(sums[name]), str(folder), advice) if name in sums else same(name, name)
+        for name in empty(config)
+    ]
 
 
 def _entries(config: ModelConfig, prefix: str = "") -> list[Entry]:

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from vitlab.errors import WeightsError
+from vitlab.weights.containers.archives import check_sizes
 from vitlab.weights.containers.contents import Content, Stored
 from vitlab.weights.containers.pickled.inert import Global, Made, described
-from vitlab.weights.containers.pickled.pickles import restricted
+from vitlab.weights.containers.pickled.pickles import Counted, restricted
 from vitlab.weights.sharded import HEADER, MOST
 from vitlab.weights.source import Shape, readable
 
@@ -146,7 +147,9 @@ def _numbers(shape: Shape, dtype: torch.dtype, chunks: tuple[Chunk, ...]) -> Ten
         with chunk.file.open("rb") as stream:
             stream.seek(chunk.start)
             raw = io.BytesIO(stream.read(chunk.length))
-        part = restricted(chunk.file, raw)
+        check_sizes(chunk.file, raw)
+        with Counted(raw) as counted:
+            part = restricted(chunk.file, counted)
         if not isinstance(part, Tensor) or tuple(part.shape) != chunk.shape or part.dtype != dtype:
             raise WeightsError(f"{chunk.file}: the part at {chunk.start} is another one")
         place = tuple(slice(o, o + n) for o, n in zip(chunk.offsets, chunk.shape, strict=True))

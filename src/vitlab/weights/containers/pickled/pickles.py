@@ -1,5 +1,6 @@
 """Files of `torch.save`, by PyTorch's restricted reader and the reviewed list of `allowed.py`."""
 
+import io
 import re
 import threading
 import warnings
@@ -12,8 +13,10 @@ import torch
 from vitlab.errors import WeightsError
 from vitlab.weights.containers.contents import Content, Plain
 from vitlab.weights.containers.pickled.allowed import ALLOWED
+from vitlab.weights.sharded import HEADER
 
 ONE_AT_A_TIME = threading.Lock()  # the list is PyTorch's own, for all threads
+STEPS = 5_000_000  # of a pickle that is read; each tensor takes about 30
 PROTOCOLS = "Unsupported operand"  # of a pickle that PyTorch's restricted reader cannot read
 
 
@@ -25,8 +28,12 @@ def read_pickle(path: Path) -> Content:
     """
     lazily = zipfile.is_zipfile(path)
     if lazily:
+        _check_description(path)
         check_archive(path)
-    content = restricted(path, path, lazily)
+        content = restricted(path, path)
+    else:
+        with Counted(io.FileIO(path)) as stream:
+            content = restricted(path, stream)
     found = Plain(path).of(content)
     if not isinstance(found, dict):
         raise WeightsError(
@@ -35,17 +42,34 @@ def read_pickle(path: Path) -> Content:
     return Content("pickle", found)
 
 
-def restricted(path: Path, stream: Path | IO[bytes], lazily: bool = False) -> Any:
+class Counted(io.BufferedReader):
+    """A file that is read a limited number of times: once or more for each step of a pickle."""
+
+    left = STEPS
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read some bytes.
+
+        Raises:
+            ValueError: too many times.
+        """
+        self.left -= 1
+        if self.left < 0:
+            raise ValueError(f"a pickle of more than {STEPS:,} steps")
+        return super().read(size)
+
+
+def restricted(path: Path, stream: Path | Counted) -> Any:
     """Return what PyTorch's restricted reader makes of a pickle, with what `ALLOWED` adds.
 
     Args:
         path: for messages
-        stream: the file, or a part of it
-        lazily: tensors stay on the disk
+        stream: an archive, whose tensors stay on the disk; or a part of one, or another file
 
     Raises:
         WeightsError: it is damaged, or holds an object that is not on the list.
     """
+    lazily = isinstance(stream, Path)
     with (
         ONE_AT_A_TIME,
         torch.serialization.safe_globals(list(ALLOWED)),
@@ -67,6 +91,17 @@ def check_archive(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         if damaged := archive.testzip():
             raise WeightsError(f"{path}: {damaged} does not match its checksum; download it again")
+
+
+def _check_description(path: Path) -> None:
+    """Refuse a description of the tensors that would take too long to read."""
+    with zipfile.ZipFile(path) as archive:
+        sizes = [i.file_size for i in archive.infolist() if i.filename.endswith("data.pkl")]
+    if max(sizes, default=0) > HEADER:
+        raise WeightsError(
+            f"{path}: its data.pkl, which describes the tensors, has {max(sizes):,} bytes; the "
+            f"limit is {HEADER:,}"
+        )
 
 
 def _reason(path: Path, error: Exception) -> str:

@@ -1,0 +1,243 @@
+"""Other people's weights: nothing unbounded is read or built, and no damage is loaded."""
+
+import io
+import json
+import os
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import vitlab
+from vitlab.weights.containers.archives import check_sizes
+from vitlab.weights.containers.pickled import pickles
+from vitlab.weights.save import own_folder, save_provenance
+
+FLIPS = int(os.environ.get("VITLAB_FLIPS", "150"))
+
+
+def tiny() -> Any:
+    generator = torch.Generator().manual_seed(3)
+    name = "ViT(width=8,depth=1,heads=2,mlp=8)/4"
+    return vitlab.create(name, 3, 8, generator=generator, labels=("ant", "bee", "cow"))
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return vitlab.save(tiny(), tmp_path / "saved")
+
+
+def refused(place: object, **given: Any) -> str:
+    with pytest.raises(vitlab.UserError) as error:
+        vitlab.load(place, **given)  # type: ignore[arg-type]
+    assert str(error.value).isprintable()
+    return str(error.value)
+
+
+def flipped(content: bytes, bit: int) -> bytes:
+    changed = bytearray(content)
+    changed[bit // 8] ^= 1 << (bit % 8)
+    return bytes(changed)
+
+
+def same(model: Any, other: Any) -> bool:
+    """Whether two models give the same probabilities, to the bit, and call classes alike."""
+    states = model.state_dict(), other.state_dict()
+    equal = states[0].keys() == states[1].keys() and all(
+        torch.equal(tensor, states[1][name]) for name, tensor in states[0].items()
+    )
+    return equal and (model.config, model.temperature) == (other.config, other.temperature)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_no_flipped_bit_loads_as_another_model(saved: Path, name: str) -> None:
+    """`VITLAB_FLIPS=10000 pytest …` tries as many."""
+    file, original = saved / name, vitlab.load(saved)
+    content = file.read_bytes()
+    generator = np.random.default_rng(0)
+    found = 0
+    for bit in generator.choice(8 * len(content), min(FLIPS, 8 * len(content)), replace=False):
+        file.write_bytes(flipped(content, int(bit)))
+        try:
+            assert same(vitlab.load(saved), original), f"bit {bit}"
+        except vitlab.UserError as error:
+            found += 1
+            assert str(saved) in str(error)
+    assert found >= FLIPS * 0.7
+
+
+def test_weights_that_were_changed_load_after_following_the_advice(saved: Path) -> None:
+    tensors = {name: 2 * tensor for name, tensor in tiny().state_dict().items()}
+    from safetensors.torch import save_file
+
+    save_file(tensors, saved / "model.safetensors")
+    message = refused(saved)
+    assert f"{saved}: tensor " in message
+    assert "remove tensors and sha256 from its config.json if it was changed on" in message
+    config = json.loads((saved / "config.json").read_text())
+    del config["tensors"]
+    (saved / "config.json").write_text(json.dumps(config))
+    assert "config.json does not match its checksum: copy it again, or remove sha256" in refused(
+        saved
+    )
+    del config["sha256"]
+    (saved / "config.json").write_text(json.dumps(config))
+    model = vitlab.load(saved)
+    assert all(torch.equal(own, tensors[name]) for name, own in model.state_dict().items())
+    again = vitlab.save(model, saved.parent / "again")
+    assert {"tensors", "sha256"} <= json.loads((again / "config.json").read_text()).keys()
+    assert same(vitlab.load(again), model)
+
+
+def test_a_new_provenance_has_a_new_checksum(saved: Path) -> None:
+    model = vitlab.load(saved)
+    model.provenance["temperature"] = 2.0
+    save_provenance(model, own_folder(saved))
+    assert vitlab.load(saved).temperature == 2
+    text = (saved / "config.json").read_text()
+    (saved / "config.json").write_text(text.replace('"temperature": 2.0', '"temperature": 3.0'))
+    assert "does not match its checksum" in refused(saved)
+
+
+def test_shards_and_all_types_of_numbers_have_checksums(tmp_path: Path) -> None:
+    model = tiny().to(torch.bfloat16)
+    folder = vitlab.save(model, tmp_path / "shards", shard_bytes=500)
+    assert len(list(folder.glob("*.safetensors"))) > 1
+    assert same(vitlab.load(folder), vitlab.load(vitlab.save(model, tmp_path / "one")))
+    file = sorted(folder.glob("*.safetensors"))[1]
+    file.write_bytes(flipped(file.read_bytes(), 8 * file.stat().st_size - 3))
+    assert "does not match its checksum" in refused(folder)
+
+
+LARGE: dict[str, Any] = {
+    "depth": [10**9, 10**6, 2001], "branches": [10**9, 10**6], "channels": [10**9, 5000],
+    "classes": [10**12], "width": [10**9, 10**6], "heads": [10**9], "mlp": [10**12],
+    "image_size": [10**9, 2**14], "patch": [10**9], "registers": [10**9], "queries": [10**9],
+    "stem_padding": [10**6], "window": [10**9], "class_blocks": [10**9], "neck": [10**12],
+    "pool_mlp": [10**13], "pre_logits": [10**12], "mean": [[float("nan")], [1e400], "0.5"],
+    "std": [[0.0], [float("nan")]], "labels": ["ant", [1, 2, 3], [["a"], "b", "c"], [None] * 3],
+    "stages": [[10**9], [1] * 20], "tokens": [10**9], "norm_eps": [float("inf")],
+}  # fmt: skip
+CASES = [(name, value) for name, values in LARGE.items() for value in values]
+
+
+@pytest.mark.parametrize(("field", "value"), CASES, ids=lambda each: str(each)[:20])
+def test_hostile_configurations(saved: Path, field: str, value: Any) -> None:
+    """Refused before anything is built, so that each takes milliseconds."""
+    file = saved / "config.json"
+    content = json.loads(file.read_text())
+    del content["sha256"], content["tensors"]
+    content["model"][field] = value
+    if field == "labels":
+        content["model"]["classes"] = 1 if isinstance(value, str) else 3
+    if field == "stages":
+        content["model"]["stem"] = "resnet"
+    if field == "tokens":
+        content["model"]["fit"] = "native"
+    file.write_text(json.dumps(content))
+    assert len(refused(saved)) < 600
+
+
+@pytest.mark.parametrize("field", ["stages", "widen", "classes"])
+def test_hostile_configurations_of_resnets(field: str) -> None:
+    value: Any = {"stages": (10**9,), "widen": 10**6, "classes": 10**12}[field]
+    with pytest.raises(vitlab.UserError):
+        vitlab.create("BiT-R50x1", **{field: value})
+
+
+def test_the_largest_published_models_are_allowed() -> None:
+    from vitlab.models.config import ViTConfig
+
+    ViTConfig(width=6144, depth=48, heads=48, mlp=24576, patch=14, classes=30_000)  # ViT-22B
+    ViTConfig(depth=1000, width=192, heads=3, image_size=4096, channels=500)
+
+
+def test_pipes_and_devices_are_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.pth")
+    os.mkfifo(tmp_path / "names.txt")
+    assert refused(tmp_path / "model.pth") == f"{tmp_path / 'model.pth'} is not a regular file"
+    assert "/dev/zero is not a regular file" in refused("/dev/zero")
+    with pytest.raises(vitlab.UserError, match="not a regular file"):
+        from vitlab.weights.stated import Stated
+
+        Stated(labels=(str(tmp_path / "names.txt"),))
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "folder" / "model.safetensors")
+    refused(tmp_path / "folder")
+
+
+def bomb(file: Path, name: str, size: int, first: bytes = b"") -> Path:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02}.") if not first else None
+        with archive.open(name, "w", force_zip64=True) as stream:
+            stream.write(first)
+            for _ in range(size >> 20):
+                stream.write(bytes(2**20))
+    return file
+
+
+def test_zip_bombs_are_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recognized by what their lists of files state."""
+    monkeypatch.setattr("vitlab.weights.containers.archives.ALWAYS", 2**20)
+    monkeypatch.setattr(zipfile.ZipFile, "testzip", lambda archive: pytest.fail("unpacked"))
+    message = refused(bomb(tmp_path / "bomb.pth", "archive/data/0", 2**24))
+    assert "that unpacks to 17 MB: not weights; if they are, save them again" in message
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "|u1", "fortran_order": False, "shape": (2**24,)}
+    )
+    message = refused(bomb(tmp_path / "bomb.npz", "x.npy", 2**24, header.getvalue()))
+    assert "that unpacks to 17 MB" in message
+
+
+def test_archives_with_endless_lists_or_overlapping_files(tmp_path: Path) -> None:
+    file = tmp_path / "m.pth"
+    torch.save({"a": torch.zeros(100)}, file)
+    content = file.read_bytes()
+    end = content.rfind(b"PK\5\6")
+    (length,) = struct.unpack_from("<L", content, end + 12)
+    (start,) = struct.unpack_from("<L", content, end + 16)
+    entries = content[start : start + length]
+
+    def with_entries(times: int) -> bytes:
+        tail = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, times * length, start, 0)
+        return content[:start] + entries * times + tail
+
+    file.write_bytes(with_entries(40))
+    assert "is a zip archive whose files overlap" in refused(file)
+    file.write_bytes(with_entries(1 + 10 * 2**20 // length))
+    assert "whose list of files has" in refused(file)
+    with file.open("wb") as stream:
+        np.savez(stream, a=np.zeros(10))
+    with file.open("rb") as stream:
+        check_sizes(file, stream)
+        assert stream.read(2) == b"PK"  # it is where it was
+
+
+def test_pickles_of_endless_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pickles.Counted, "left", 1000)
+    torch.save({"a": torch.zeros(2)}, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    with pickles.Counted(io.FileIO(tmp_path / "old.pth")) as stream:
+        assert pickles.restricted(tmp_path / "old.pth", stream)["a"].tolist() == [0, 0]
+    deep = b"\x80\x02" + b"]" * 2000 + b"a" * 1999 + b"."
+    (tmp_path / "deep.pth").write_bytes(deep)
+    assert "a pickle of more than" in refused(tmp_path / "deep.pth")
+    with zipfile.ZipFile(tmp_path / "zip.pth", "w") as archive:
+        archive.writestr("m/data.pkl", b"\x80\x02" + b"]" * 11 * 2**20)
+    assert "its data.pkl, which describes the tensors, has 11,5" in refused(tmp_path / "zip.pth")
+
+
+def test_a_name_that_several_outputs_have(tmp_path: Path) -> None:
+    """ImageNet has two classes "crane" in published models: such a model loads and predicts."""
+    from conftest import photo_folder
+    from vitlab.data.sources.opening import open_data
+
+    model = vitlab.create("ViT(width=8,depth=1,heads=2,mlp=8)/4", 3, 8, labels=("a", "b", "b"))
+    assert vitlab.load(vitlab.save(model, tmp_path / "m")).config.labels == ("a", "b", "b")
+    photos = str(photo_folder(tmp_path / "photos", {"a": 3, "b": 3}))
+    with pytest.raises(vitlab.UserError, match=r"class 'b', the name of several of the model's"):
+        open_data(photos, classes=model.config.labels)

@@ -26,7 +26,15 @@ GROUPS = {
         "Host",
         "Run",
     ),
-    "Evaluation": ("evaluate", "classify", "fewshot", "duplicates", "Client"),
+    "Evaluation": (
+        "evaluate",
+        "calibrate",
+        "choose_thresholds",
+        "classify",
+        "fewshot",
+        "duplicates",
+        "Client",
+    ),
     "Errors": (),
     "Modules": (),
 }

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vitlab.evaluation.evaluation import evaluate as evaluate
     from vitlab.evaluation.probes.embedding import embed as embed
     from vitlab.evaluation.probes.ridge import fewshot as fewshot
+    from vitlab.evaluation.thresholds import choose_thresholds as choose_thresholds
     from vitlab.models.config import ResNetConfig as ResNetConfig
     from vitlab.models.config import ViTConfig as ViTConfig
     from vitlab.models.create import create as create
@@ -51,6 +52,7 @@ _HOMES = {
     "VisionTransformer": "vitlab.models.vit",
     "adapters": "",
     "calibrate": "vitlab.evaluation.calibration",
+    "choose_thresholds": "vitlab.evaluation.thresholds",
     "classify": "vitlab.evaluation.classification",
     "create": "vitlab.models.create",
     "fuse": "vitlab.models.fuse",

@@ -200,7 +200,7 @@ def test_only_validation_images_are_fitted(
     for split in ("validation", "train", "all"):
         with pytest.raises(OptionError, match="choose split=test"):
             vitlab.evaluate(model, data, calibrate=True, split=split)
-    with pytest.raises(OptionError, match="calibrate without flips and crops first"):
+    with pytest.raises(OptionError, match="do it without flips and crops first"):
         vitlab.evaluate(model, data, calibrate=True, flips=True)
 
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from vitlab.commands import CROPS, DEVICE, FLIPS, OUT, PRECISION, REPLACE, WEIGHTS, WORKERS
 from vitlab.data.presence import check_data
-from vitlab.options import Options, at_least, option, when
+from vitlab.options import Only, Options, at_least, below, option, when
 from vitlab.places import check_file
 from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import print_figures, print_rows, print_table
@@ -38,6 +38,20 @@ class Evaluate(Options):
         "fit a temperature to the validation split and keep it with the weights",
         only=when("split", "auto", "test"),
     )
+    choose_thresholds: Literal["class", "all"] | None = option(
+        None,
+        "where images have several labels: choose the probability above which a class is "
+        "predicted by F1 on the validation split, one per class or one for all, and keep it with "
+        "the weights",
+        only=when("split", "auto", "test"),
+    )
+    threshold: float | None = option(
+        None,
+        "where images have several labels: this threshold for all classes, once",
+        at_least(0),
+        below(1),
+        only=Only("without choose_thresholds", lambda options: not options.choose_thresholds),
+    )
     flips: bool = option(False, FLIPS, only=when("crops", 1, 5))
     crops: Literal[1, 5, 10] = option(1, CROPS)
     out: str | None = option(None, OUT)
@@ -65,7 +79,18 @@ class Evaluate(Options):
         if self.protocol is not None:
             from vitlab.evaluation.protocols.grading import check_alone
 
-            check_alone(split=self.split, calibrate=self.calibrate, out=self.out)
+            check_alone(
+                split=self.split,
+                calibrate=self.calibrate,
+                choose_thresholds=self.choose_thresholds,
+                threshold=self.threshold,
+                out=self.out,
+            )
+
+    @property
+    def fits(self) -> bool:
+        """Whether something is fitted, which is kept with the weights."""
+        return self.calibrate or self.choose_thresholds is not None
 
 
 def begin(options: Evaluate) -> None:
@@ -113,16 +138,17 @@ def _evaluated(options: Evaluate) -> dict[str, Any]:
     from vitlab.weights.save import own_folder, save_provenance
 
     into = check_file(options.out, replace=options.replace) if options.out else None
-    folder = own_folder(options.weights) if options.calibrate else None
+    folder = own_folder(options.weights) if options.fits else None
     model = vitlab.load(options.weights, **options.file.arguments())
     views = Views(options.flips, options.crops)
     with Meter(0, title="evaluating") as meter:
         done = evaluation(
             model,
             options.data,
-            How(options.device, options.precision, options.workers, views),
+            How(options.device, options.precision, options.workers, views, options.threshold),
             split=options.split,
             calibrate=options.calibrate,
+            choosing=options.choose_thresholds,
             into=into,
             progress=lambda images, total: meter.show(images, "images", total),
         )
@@ -130,7 +156,9 @@ def _evaluated(options: Evaluate) -> dict[str, Any]:
         say(f"skipped: {note}")
     if folder is not None:
         save_provenance(model, folder)
-        done.figures["calibration"]["saved"] = str(folder)
+        for key in ("calibration", "chosen_thresholds"):
+            if key in done.figures:
+                done.figures[key]["saved"] = str(folder)
         if (run := RunFolder(options.weights)).started:
             from vitlab.report.gather import write_calibrated  # draws, slow to import
 
@@ -153,6 +181,8 @@ def show(result: dict[str, Any]) -> None:
         return
     if "calibration" in result:
         _show_calibration(result["calibration"])
+    if "chosen_thresholds" in result:
+        _show_thresholds(result["chosen_thresholds"])
     seen = [each for each in result["classes"] if each["images"]]
     worst = sorted(seen, key=lambda each: each["f1"])[:ROWS]
     rows = [
@@ -178,4 +208,15 @@ def _show_calibration(found: dict[str, Any]) -> None:
         shown = dict(readable(found[when_]))
         rows.append((when_, *(shown[name] for name in names)))
     print_table(("", *names), rows)
+    print(f"kept in {found['saved']}")
+
+
+def _show_thresholds(found: dict[str, Any]) -> None:
+    """Print what choosing thresholds changed, and where they are."""
+    print(f"thresholds chosen on {found['images']:,} validation images")
+    rows = [
+        (each, *(percent(found[each][key]) for key in ("micro_f1", "macro_f1")))
+        for each in ("before", "after")
+    ]
+    print_table(("", "micro F1", "macro F1"), rows)
     print(f"kept in {found['saved']}")

@@ -84,11 +84,23 @@ def calibrate(
     found = Calibration(
         fitted_temperature(done.logits, done.labels), title_of(data), len(done.labels)
     )
-    model.provenance = model.provenance | found.provenance
+    kept = _moved(model.provenance, model.temperature, found.temperature)
+    model.provenance = model.provenance | kept | found.provenance
     return found
 
 
-def validation_of(model: Model, data: Given) -> Source:
+def _moved(provenance: dict[str, Any], before: float, after: float) -> dict[str, Any]:
+    """Return chosen thresholds for another temperature: the same decisions as with the one before.
+
+    A threshold is a probability, sigmoid(logit / temperature).
+    """
+    if "thresholds" not in provenance:
+        return {}
+    logits = np.log(values := np.array(provenance["thresholds"])) - np.log1p(-values)
+    return {"thresholds": (1 / (1 + np.exp(-logits * before / after))).tolist()}
+
+
+def validation_of(model: Model, data: Given, purpose: str = "calibrate") -> Source:
     """Return the validation images of a data set, which are never those of its test split.
 
     They are its validation split, or what the model's training held out to decide when to stop.
@@ -100,7 +112,7 @@ def validation_of(model: Model, data: Given) -> Source:
     found = splits.validation or _held_out(model, splits)
     if found is None:
         raise DataError(
-            f"{title_of(data)} has no validation split to calibrate on, and the test images must "
+            f"{title_of(data)} has no validation split to {purpose} on, and the test images must "
             "stay unseen: add one beside train and test (a folder or files named val), or train "
             "with --patience, which holds one out"
         )

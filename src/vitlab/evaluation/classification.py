@@ -27,18 +27,28 @@ from vitlab.models.model import Model
 
 @dataclass(frozen=True)
 class Answer:
-    """The likeliest classes of an image, best first, with their probabilities; or an error."""
+    """The likeliest classes of an image, best first, with their probabilities; or an error.
+
+    Attributes:
+        image: its name
+        classes: the likeliest, with their probabilities
+        error: why there are none
+        predicted: all classes above their threshold, best first, of a model for several labels per
+            image; None of others
+    """
 
     image: str
     classes: tuple[tuple[str, float], ...] = ()
     error: str = ""
+    predicted: tuple[str, ...] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the answer as JSON holds it."""
         if self.error:
             return {"image": self.image, "error": self.error}
         top = [{"class": name, "probability": chance} for name, chance in self.classes]
-        return {"image": self.image, "top": top}
+        several = {} if self.predicted is None else {"predicted": list(self.predicted)}
+        return {"image": self.image, "top": top} | several
 
 
 def classify(
@@ -69,6 +79,7 @@ def classify(
         OptionError: the model has no classifier.
     """
     source = unlabeled(model, images)
+    thresholds, many = model.thresholds, source.labels.several
     names, classes = [source.name(index) for index in range(len(source))], source.classes
     predictions = predict(
         model,
@@ -79,9 +90,10 @@ def classify(
     )
     answers = {index: Answer(names[index], error=text) for index, text in predictions.bad.items()}
     for index, row in zip(predictions.indices.tolist(), predictions.probabilities, strict=True):
-        best = np.argsort(-row, kind="stable")[:top]
-        named = tuple((classes[number], float(row[number])) for number in best)
-        answers[index] = Answer(names[index], named)
+        best = np.argsort(-row, kind="stable")
+        named = tuple((classes[number], float(row[number])) for number in best[:top])
+        above = tuple(classes[n] for n in best if row[n] > thresholds[n]) if many else None
+        answers[index] = Answer(names[index], named, predicted=above)
     return [answers[index] for index in range(len(names))]
 
 
@@ -120,7 +132,7 @@ def classify_into(
     """
     source = unlabeled(model, images)
     counts = {"images": 0, "damaged": 0}
-    with rows_to(file, source, truth=False, top=top) as use:
+    with rows_to(file, source, truth=False, top=top, threshold=np.array(model.thresholds)) as use:
 
         def take(part: Part) -> None:
             use(part)

@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from vitlab import device as devices
 from vitlab.data.sources.memory.given import Given
 from vitlab.data.sources.protocol import Source
 from vitlab.errors import OptionError
-from vitlab.evaluation import calibration
+from vitlab.evaluation import calibration, thresholds
 from vitlab.evaluation.choosing import Split, choose
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.per_class import class_figures, confused_pairs
@@ -30,12 +33,14 @@ class How:
         precision: fp32, or bf16 autocast
         workers: processes that decode; None to choose
         views: of each image
+        threshold: above which a class is predicted where images have several; None for the model's
     """
 
     device: str = "auto"
     precision: Literal["fp32", "bf16"] = "fp32"
     workers: int | None = None
     views: Views = Views()
+    threshold: float | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ def evaluate(
     precision: Literal["fp32", "bf16"] = "fp32",
     workers: int | None = None,
     calibrate: bool = False,
+    choose_thresholds: thresholds.Per | None = None,
+    threshold: float | None = None,
     flips: bool = False,
     crops: Literal[1, 5, 10] = 1,
     out: str | Path | None = None,
@@ -80,6 +87,10 @@ def evaluate(
         precision: fp32, or bf16 autocast
         workers: processes that decode; None to choose
         calibrate: fit the temperature on the validation split first, as `vitlab.calibrate` does
+        choose_thresholds: choose the probability above which a class is predicted on the validation
+            split first, as `vitlab.choose_thresholds` does: one per `class`, or one for `all`
+        threshold: this one for all classes, in place of the model's, where images have several
+            labels
         flips: average the probabilities over each image and its mirror image
         crops: average them over 5 crops, the corners and the center, or over 10: these and their
             mirror images
@@ -94,35 +105,32 @@ def evaluate(
         or for several labels per image map, micro_f1, macro_f1, auroc and bce; intervals, the 95%
         confidence interval of each but mcc and auroc; images, damaged, split, model, params, macs,
         images_per_second, peak_memory (bytes), seconds, temperature, classes (precision, recall,
-        F1 and images of each), confused (the most confused pairs), notes; calibration (NLL and ECE
+        F1 and images of each), confused (the most confused pairs), notes; thresholds, where images
+        have several labels; calibration (NLL and ECE before and after) and chosen_thresholds (F1
         before and after), if asked for, and file.
 
     Raises:
         DataError: no such data or split, classes that the model does not have, or no validation
-            split to calibrate on.
+            split to calibrate or choose thresholds on.
         OptionError: the model has no classifier; options that do not go together.
         DiskError: the file cannot be written.
     """
-    how = How(device, precision, workers, Views(flips, crops))
+    how = How(device, precision, workers, Views(flips, crops), threshold)
     if protocol is not None:
-        check_alone(split=split, calibrate=calibrate, out=out)
-        if not isinstance(data, str | Path):
-            raise OptionError("protocol needs the data set's folder, not images in memory")
-        return examine(
-            model,
-            str(data),
-            protocol,
-            real_labels=real_labels,
-            outputs=outputs,
-            device=device,
-            precision=precision,
-            workers=workers,
-            views=how.views,
+        check_alone(
+            split=split,
+            calibrate=calibrate,
+            choose_thresholds=choose_thresholds,
+            threshold=threshold,
+            out=out,
         )
+        return _examined(model, data, protocol, how, real_labels, outputs)
     if real_labels or outputs != "auto":
         raise OptionError("real_labels and outputs apply only with a protocol: leave them out")
     into = None if out is None else check_file(out, replace=replace)
-    return evaluation(model, data, how, split=split, calibrate=calibrate, into=into).figures
+    return evaluation(
+        model, data, how, split=split, calibrate=calibrate, choosing=choose_thresholds, into=into
+    ).figures
 
 
 def evaluation(
@@ -132,6 +140,7 @@ def evaluation(
     *,
     split: Split = "auto",
     calibrate: bool = False,
+    choosing: thresholds.Per | None = None,
     into: Path | None = None,
     progress: Callable[[int, int], None] = lambda images, total: None,
 ) -> Evaluation:
@@ -143,16 +152,19 @@ def evaluation(
         how: to compute
         split: as `evaluate`
         calibrate: as `evaluate`
+        choosing: thresholds, as `choose_thresholds` of `evaluate`
         into: a file that `check_file` accepted
         progress: called after every batch with the number of images processed, and of all
     """
     check_classifier(model)
-    if calibrate:
-        check_calibration(split, how.views)
+    check_fitting(split, how, calibrate=calibrate, choosing=choosing is not None)
     name, source = choose(model, data, split)
     where = devices.choose(how.device)
     found = _fitted(model, data, how) if calibrate else None
-    with rows_to(into, source, truth=True) as use:
+    before = thresholds.given_or_kept(model, how.threshold, several=source.labels.several)
+    chosen = _chosen(model, data, choosing, how) if choosing else None
+    above = np.array(chosen.values) if chosen else before
+    with rows_to(into, source, truth=True, threshold=above) as use:
         done = predict(
             model,
             source,
@@ -164,13 +176,32 @@ def evaluation(
             use=use,
             progress=lambda images: progress(images, len(source)),
         )
-    figures = _figures(model, source, done)
+    figures = _figures(model, source, done, above)
     figures |= {"split": name, "peak_memory": devices.peak_memory(where)}
     if found is not None:
         figures["calibration"] = calibration.before_and_after(model, found, done)
-    if into is not None:
-        figures["file"] = str(into)
-    return Evaluation(source, done, figures)
+    if chosen is not None:
+        figures["chosen_thresholds"] = thresholds.before_and_after(chosen, before, done)
+    return Evaluation(source, done, figures if into is None else figures | {"file": str(into)})
+
+
+def _examined(
+    model: Model, data: Given, protocol: Protocol, how: How, real_labels: str, outputs: Outputs
+) -> dict[str, Any]:
+    """Evaluate by a protocol, which takes a folder."""
+    if not isinstance(data, str | Path):
+        raise OptionError("protocol needs the data set's folder, not images in memory")
+    return examine(
+        model,
+        str(data),
+        protocol,
+        real_labels=real_labels,
+        outputs=outputs,
+        device=how.device,
+        precision=how.precision,
+        workers=how.workers,
+        views=how.views,
+    )
 
 
 def _fitted(model: Model, data: Given, how: How) -> calibration.Calibration:
@@ -179,9 +210,18 @@ def _fitted(model: Model, data: Given, how: How) -> calibration.Calibration:
     )
 
 
-def _figures(model: Model, source: Source, done: Predictions) -> dict[str, Any]:
+def _chosen(model: Model, data: Given, per: thresholds.Per, how: How) -> thresholds.Thresholds:
+    return thresholds.choose_thresholds(
+        model, data, per, device=how.device, precision=how.precision, workers=how.workers
+    )
+
+
+def _figures(
+    model: Model, source: Source, done: Predictions, above: NDArray[np.float64]
+) -> dict[str, Any]:
     price, results = cost(model), (done.probabilities, done.labels)
-    return with_intervals(*results) | {
+    several = {"thresholds": thresholds.as_json(above, source.classes)}
+    return with_intervals(*results, threshold=above) | {
         "damaged": len(done.bad),
         "model": model.config.name,
         "params": price.params,
@@ -189,25 +229,32 @@ def _figures(model: Model, source: Source, done: Predictions) -> dict[str, Any]:
         "images_per_second": len(done.labels) / done.seconds,
         "seconds": done.seconds,
         "temperature": model.temperature,
-        "classes": [each.as_dict() for each in class_figures(*results, source.classes)],
+        "classes": [each.as_dict() for each in class_figures(*results, source.classes, above)],
         "confused": [each.as_dict() for each in confused_pairs(*results, source.classes)],
         "notes": [*done.bad.values()],
+        **(several if done.labels.several else {}),
     }
 
 
-def check_calibration(split: Split, views: Views) -> None:
-    """Refuse to calibrate on what is evaluated, or otherwise than the model is used.
+def check_fitting(split: Split, how: How, *, calibrate: bool, choosing: bool) -> None:
+    """Refuse to calibrate or choose thresholds on what is evaluated, or otherwise than it is used.
 
     Raises:
         OptionError: the message says what would work.
     """
+    if not calibrate and not choosing:
+        return
     if split not in ("auto", "test"):
         raise OptionError(
-            f"calibrating and evaluating on split={split} would judge a model by images that it "
-            "has seen: choose split=test"
+            f"fitting to the validation split and evaluating on split={split} would judge a model "
+            "by images that it has seen: choose split=test"
         )
-    if views.count > 1:
+    if how.views.count > 1:
         raise OptionError(
-            "a temperature is fitted to one view of each image: calibrate without flips and crops "
-            "first, then evaluate with them"
+            "temperature and thresholds are fitted to one view of each image: do it without flips "
+            "and crops first, then evaluate with them"
+        )
+    if choosing and how.threshold is not None:
+        raise OptionError(
+            "threshold and choose_thresholds exclude each other: leave one of them out"
         )

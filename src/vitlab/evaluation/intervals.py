@@ -18,7 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
-from vitlab.evaluation.metrics import BINS, Probabilities, Truth, bin_of, figures, losses, ranks
+from vitlab.evaluation.metrics import (
+    BINS,
+    Probabilities,
+    Threshold,
+    Truth,
+    bin_of,
+    figures,
+    losses,
+    ranks,
+)
 
 LEVEL = 0.95
 SHARES = ("accuracy", "top5", "balanced_accuracy", "macro_f1", "micro_f1")
@@ -36,7 +45,10 @@ Interval = tuple[float, float]
 
 
 def with_intervals(
-    probabilities: Probabilities, labels: Labels, resamples: int | None = None
+    probabilities: Probabilities,
+    labels: Labels,
+    resamples: int | None = None,
+    threshold: Threshold = 0.5,
 ) -> dict[str, Any]:
     """Return the `figures` of predictions, and `intervals`: their 95% confidence intervals.
 
@@ -44,9 +56,10 @@ def with_intervals(
         probabilities: (n, classes)
         labels: of the same n images
         resamples: None for 1,000, or as many as a few seconds allow, at least 200
+        threshold: above which a class is predicted where images have several
     """
-    own = figures(probabilities, labels)
-    found = intervals(probabilities, labels, own, resamples)
+    own = figures(probabilities, labels, threshold)
+    found = intervals(probabilities, labels, own, resamples, threshold)
     return {**own, "intervals": {name: list(each) for name, each in found.items()}}
 
 
@@ -55,6 +68,7 @@ def intervals(
     labels: Labels,
     points: dict[str, float | None],
     resamples: int | None = None,
+    threshold: Threshold = 0.5,
 ) -> dict[str, Interval]:
     """Return the 95% confidence interval of each figure.
 
@@ -66,12 +80,13 @@ def intervals(
         labels: of the same n images
         points: the figures; those that are None have no interval
         resamples: None for 1,000, or as many as a few seconds allow, at least 200
+        threshold: above which a class is predicted where images have several
     """
     match labels:
         case SingleLabels(truth):
             statistics, size = of_single(probabilities, truth), len(truth)
         case MultiLabels(table):
-            statistics, size = of_several(probabilities, table), table.size
+            statistics, size = of_several(probabilities, table, threshold), table.size
     if resamples is None:
         resamples = round(min(max(WORK / size, FEWEST), RESAMPLES))
     samples = resampled(statistics, len(labels), resamples)
@@ -162,9 +177,11 @@ def of_single(probabilities: Probabilities, truth: Truth) -> Statistics:
     return statistics
 
 
-def of_several(probabilities: Probabilities, table: Truth) -> Statistics:
+def of_several(
+    probabilities: Probabilities, table: Truth, threshold: Threshold = 0.5
+) -> Statistics:
     """Return the figures of images that have any number of labels each."""
-    own, chosen = table.astype(np.float64), (probabilities > 0.5).astype(np.float64)
+    own, chosen = table.astype(np.float64), (probabilities > threshold).astype(np.float64)
     both, sizes = own * chosen, own + chosen
     loss = losses(probabilities, table)
     ranked = [

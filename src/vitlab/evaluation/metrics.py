@@ -18,6 +18,9 @@ BINS = 15  # equal-width, as in Guo et al., On Calibration of Modern Neural Netw
 Probabilities = NDArray[np.float64]
 """(n, classes)."""
 
+Threshold = float | NDArray[np.float64]
+"""Above which a class is predicted where images have several: one number, or (classes,)."""
+
 Truth = NDArray[np.integer[Any]]
 """True classes (n,), or a table (n, classes) of zeros and ones."""
 
@@ -33,7 +36,9 @@ class Bin:
     accuracy: float
 
 
-def figures(probabilities: Probabilities, labels: Labels) -> dict[str, Any]:
+def figures(
+    probabilities: Probabilities, labels: Labels, threshold: Threshold = 0.5
+) -> dict[str, Any]:
     """Return the metrics of predictions, and `images`, their number.
 
     Single labels: `accuracy`, `top5`, `nll`, `ece`, `balanced_accuracy`, `macro_f1`, `mcc` and
@@ -55,7 +60,7 @@ def figures(probabilities: Probabilities, labels: Labels) -> dict[str, Any]:
                 "images": len(truth),
             }
         case MultiLabels(table):
-            micro, macro = f1(probabilities, table)
+            micro, macro = f1(probabilities, table, threshold)
             return {
                 "map": mean_average_precision(probabilities, table) if table.any() else None,
                 "micro_f1": micro,
@@ -150,12 +155,14 @@ def mcc(table: NDArray[np.int64]) -> float:
     return float(covariance / np.sqrt(spread)) if spread > 0 else 0.0
 
 
-def f1(probabilities: Probabilities, labels: Truth) -> tuple[float, float]:
-    """Return F1 at 0.5: of all decisions together (micro), and the mean over classes (macro).
+def f1(
+    probabilities: Probabilities, labels: Truth, threshold: Threshold = 0.5
+) -> tuple[float, float]:
+    """Return F1: of all decisions together (micro), and the mean over classes (macro).
 
     A class that no image has, and none is predicted to have, counts as 0.
     """
-    chosen, truth = probabilities > 0.5, labels.astype(bool)
+    chosen, truth = probabilities > threshold, labels.astype(bool)
     both, sizes = (chosen & truth).sum(0), chosen.sum(0) + truth.sum(0)
     macro = 2 * both / np.maximum(sizes, 1)
     return float(2 * both.sum() / max(sizes.sum(), 1)), float(macro.mean())

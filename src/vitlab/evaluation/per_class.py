@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
-from vitlab.evaluation.metrics import Probabilities
+from vitlab.evaluation.metrics import Probabilities, Threshold
 
 PAIRS = 20  # most confused pairs that are listed
 
@@ -52,19 +52,23 @@ class Confusion:
 
 
 def class_figures(
-    probabilities: Probabilities, labels: Labels, classes: Sequence[str]
+    probabilities: Probabilities,
+    labels: Labels,
+    classes: Sequence[str],
+    threshold: Threshold = 0.5,
 ) -> list[ClassFigures]:
     """Return the figures of each class, in the order of the classes.
 
     The likeliest class of an image is the predicted one; where images have several labels, every
-    class whose probability is above 0.5.
+    class whose probability is above its threshold.
 
     Args:
         probabilities: (n, classes)
         labels: of the same n images
         classes: their names
+        threshold: of each class, or of all
     """
-    right, predicted, images = decisions(probabilities, labels)
+    right, predicted, images = decisions(probabilities, labels, threshold)
     rows = zip(classes, right.tolist(), predicted.tolist(), images.tolist(), strict=True)
     return [
         ClassFigures(
@@ -77,7 +81,7 @@ def class_figures(
 
 
 def decisions(
-    probabilities: Probabilities, labels: Labels
+    probabilities: Probabilities, labels: Labels, threshold: Threshold = 0.5
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Count for each class the images recognized, predicted, and there: three times (classes,)."""
     count = probabilities.shape[1]
@@ -88,7 +92,7 @@ def decisions(
             right, predicted, images = (np.bincount(each, minlength=count) for each in columns)
             return right, predicted, images
         case MultiLabels(table):
-            chosen, own = probabilities > 0.5, table.astype(bool)
+            chosen, own = probabilities > threshold, table.astype(bool)
             return (chosen & own).sum(0), chosen.sum(0), own.sum(0)
 
 

@@ -11,8 +11,8 @@
 | class_1, p_1, … | else the likeliest classes and their probabilities, best first |
 
 Where images have several labels, `labels` and `predicted` are lists (in CSV with `|` between the
-names, as in lists of images), and classes with a probability above 0.5 are predicted; `confidence`
-is that of the likeliest class.
+names, as in lists of images), and classes with a probability above their threshold are predicted;
+`confidence` is that of the likeliest class.
 """
 
 import csv
@@ -25,6 +25,7 @@ import numpy as np
 
 from vitlab.data.sources.listed.lists import SEPARATOR
 from vitlab.data.sources.protocol import Source
+from vitlab.evaluation.metrics import Threshold
 from vitlab.evaluation.predictions import Part
 from vitlab.files import staged_file
 
@@ -36,7 +37,14 @@ Use = Callable[[Part], None]
 
 
 @contextmanager
-def rows_to(file: Path | None, source: Source, *, truth: bool, top: int = 5) -> Iterator[Use]:
+def rows_to(
+    file: Path | None,
+    source: Source,
+    *,
+    truth: bool,
+    top: int = 5,
+    threshold: Threshold = 0.5,
+) -> Iterator[Use]:
     """Yield what writes the rows of each batch; the file appears when the block succeeds.
 
     Args:
@@ -44,11 +52,12 @@ def rows_to(file: Path | None, source: Source, *, truth: bool, top: int = 5) -> 
         source: the images
         truth: whether its labels are the true ones
         top: classes per row, of more classes than `WIDE`
+        threshold: above which a class is predicted where images have several
     """
     if file is None:
         yield lambda part: None
         return
-    layout = Layout(source, truth, top)
+    layout = Layout(source, truth, top, threshold=threshold)
     with table_to(file, layout) as use:
         yield lambda part: use(layout.columns(part))
 
@@ -69,11 +78,18 @@ class Layout:
         truth: whether its labels are the true ones
         top: classes per row, of more classes than `WIDE`
         more: further columns, and what stands in each row of them
+        threshold: above which a class is predicted where images have several
     """
 
     def __init__(
-        self, source: Source, truth: bool, top: int = 5, more: dict[str, str] | None = None
+        self,
+        source: Source,
+        truth: bool,
+        top: int = 5,
+        more: dict[str, str] | None = None,
+        threshold: Threshold = 0.5,
     ) -> None:
+        self.threshold = threshold
         self.source, self.truth, self.more = source, truth, more or {}
         self.several, self.column = source.labels.several, source.labels.column
         self.classes = source.classes
@@ -132,7 +148,7 @@ class Layout:
     def _answer(self, chances: Sequence[float]) -> dict[str, Any]:
         row = np.asarray(chances)
         best = np.argsort(-row, kind="stable")
-        predicted = (np.flatnonzero(row > 0.5) if self.several else best[:1]).tolist()
+        predicted = (np.flatnonzero(row > self.threshold) if self.several else best[:1]).tolist()
         answer = {"predicted": self._named(predicted), "confidence": float(row[best[0]])}
         for place, number in enumerate(best[: self.top].tolist()):
             answer |= {f"class_{place + 1}": self.classes[number], f"p_{place + 1}": row[number]}

@@ -153,6 +153,26 @@ class Model(nn.Module):
             )
         return float(value)
 
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """The probability above which each class counts as predicted, where images have several.
+
+        0.5 unless thresholds were chosen (`vitlab.choose_thresholds`). They are part of the
+        provenance, so that every saved form of ours has them.
+
+        Raises:
+            WeightsError: the provenance has something else in their place.
+        """
+        classes = self.config.classes
+        values = self.provenance.get("thresholds", [0.5] * classes)
+        numbers = isinstance(values, list | tuple) and len(values) == classes
+        if not numbers or not all(type(each) is float and 0 <= each < 1 for each in values):
+            raise WeightsError(
+                f"the thresholds saved with {self.source or 'the model'} are not {classes} numbers "
+                "from 0 to 1: choose them again"
+            )
+        return tuple(values)
+
     def layer_of(self, name: str) -> int:
         """Return how deep a parameter or module sits, from 0 to `layers`."""
         return self.layers

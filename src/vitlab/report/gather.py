@@ -22,6 +22,7 @@ from vitlab.report.table_page import Table
 from vitlab.runs.run_folder import RunFolder
 
 EVALUATED = ("test", "validation")  # kinds of lines in the journal
+CHANGED = (*SHOWN, "intervals", "calibration", "micro_f1", "macro_f1", "thresholds", "classes")
 APART = ("run", "versions")  # tables of run.toml that have a place of their own
 
 
@@ -51,7 +52,7 @@ def write_report(
     tables, journal = folder.tables, folder.journal.read()
     several = predictions.labels.several  # then no class is mistaken for another
     count, results = len(source.classes), (predictions.probabilities, predictions.labels)
-    truth = predictions.labels.values
+    truth, above = predictions.labels.values, np.array(model.thresholds)
     facts = Facts(
         model=model.config.name,
         run=tables["run"],
@@ -69,8 +70,8 @@ def write_report(
         recipe={key: table for key, table in tables.items() if key not in APART},
         versions=tables["versions"],
         notes=notes,
-        per_class=class_figures(*results, source.classes),
-        predicted=decisions(*results)[1].tolist(),
+        per_class=class_figures(*results, source.classes, above),
+        predicted=decisions(*results, above)[1].tolist(),
         confused=confused_pairs(*results, source.classes),
         listed=[] if several else album.listed(source, predictions),
         uncalibrated=_uncalibrated(predictions),
@@ -81,12 +82,12 @@ def write_report(
 
 
 def write_calibrated(folder: RunFolder, model: Model, evaluation: Evaluation) -> Path | None:
-    """Write a run's report again, with what calibrating its model has changed.
+    """Write a run's report again, with what calibrating or choosing thresholds has changed.
 
     Args:
         folder: the run's
-        model: its model, calibrated
-        evaluation: of the calibrated model
+        model: its model, calibrated or with thresholds
+        evaluation: of that model
 
     Returns:
         The report's file; None if these are not the images that the run was tested on.
@@ -95,10 +96,21 @@ def write_calibrated(folder: RunFolder, model: Model, evaluation: Evaluation) ->
     same = ("accuracy", "map", "images")
     if old is None or any(old.get(key) != new.get(key) for key in same):
         return None
-    figures = old | {key: new[key] for key in (*SHOWN, "intervals", "calibration") if key in new}
-    results, notes = evaluation.predictions, old.get("notes", [])
+    figures = old | {key: new[key] for key in CHANGED if key in new}
+    results, notes = evaluation.predictions, [*old.get("notes", []), *_thresholds(model)]
     seen = surveyed(folder, model.config.channels)
     return write_report(folder, model, evaluation.source, results, figures, notes, seen)
+
+
+def _thresholds(model: Model) -> list[str]:
+    """Return a line about the thresholds of a model, if they were chosen."""
+    about = model.provenance.get("thresholds_chosen")
+    if not about:
+        return []
+    values, labels = model.thresholds, model.config.labels
+    shown = ", ".join(f"{name} {value:.3g}" for name, value in zip(labels, values, strict=False))
+    shown = f"{values[0]:.3g} for all classes" if len(set(values)) == 1 else shown
+    return [f"thresholds chosen by F1 on {about['images']:,} validation images: {shown}"]
 
 
 def _uncalibrated(predictions: Predictions) -> list[Bin]:

@@ -109,7 +109,7 @@ def key_cards(facts: Facts) -> list[Card]:
         ("majority", "Majority rate", percent, _usual(facts)),
         ("map", "mAP", percent, "mean average precision over the classes"),
         ("macro_f1", "Macro F1", percent, "mean F1 of the classes"),
-        ("micro_f1", "Micro F1", percent, "all decisions at a threshold of 0.5"),
+        ("micro_f1", "Micro F1", percent, "of all decisions together"),
         ("balanced_accuracy", "Balanced accuracy", percent, "mean recall of the classes"),
     )
 

@@ -28,7 +28,7 @@ from vitlab.weights.matching import collect
 from vitlab.weights.sharded import CONFIG
 from vitlab.weights.source import Source, readable
 
-OF_HEAD = ("temperature", "calibration")  # in a provenance
+OF_HEAD = ("temperature", "calibration", "thresholds", "thresholds_chosen")  # in a provenance
 DEEPEST = 8  # a delta's base may be a delta
 
 

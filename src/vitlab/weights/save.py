@@ -98,8 +98,8 @@ def own_folder(source: str | Path) -> Path:
     path = Path(source) if on_hub else place_of(source)[0]
     if on_hub or not _is_ours(path):
         raise WeightsError(
-            f"{source} is neither a run nor a folder saved by vitlab, so that a temperature cannot "
-            f"be kept with it: run vitlab export {source} --to vitlab --out FOLDER, then use FOLDER"
+            f"{source} is neither a run nor a folder saved by vitlab, so that nothing can be kept "
+            f"with it: run vitlab export {source} --to vitlab --out FOLDER, then use FOLDER"
         )
     if not os.access(path, os.W_OK):
         raise DiskError(f"cannot write {path}: permission denied; copy the folder first")
@@ -166,6 +166,8 @@ def _compare(model: Model, draft: Path, to: str) -> None:
             raise cannot(to, f"the values of {name} in this model")
     if model.temperature != 1:
         lost.append(f"temperature={model.temperature:.4g}")
+    if "thresholds" in model.provenance:
+        lost.append("the thresholds of its classes")
     if lost:
         message = f"{to} cannot represent {', '.join(lost)}: left out"
         logging.getLogger("vitlab").warning(message)

@@ -99,6 +99,9 @@ def _facts(model: Model) -> list[tuple[str, str]]:
     ]
     if model.temperature != 1:
         facts.append(("temperature", f"{model.temperature:.4g}, which divides the class scores"))
+    if "thresholds" in model.provenance:
+        low, high = min(model.thresholds), max(model.thresholds)
+        facts.append(("thresholds", f"{low:.3g}" + (f" to {high:.3g}" if high > low else "")))
     if isinstance(config, ResNetConfig):
         facts.append(("units per stage", ", ".join(map(str, config.stages))))
     if classifies(model):

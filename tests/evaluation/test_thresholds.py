@@ -1,0 +1,210 @@
+"""Thresholds of several labels: the best F1 by scikit-learn, on validation images alone, kept."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import f1_score, precision_recall_fscore_support
+
+import vitlab
+from conftest import call, photo_folder
+from vitlab.data.labels import MultiLabels
+from vitlab.data.sources.opening import open_data
+from vitlab.errors import DataError, OptionError, WeightsError
+from vitlab.evaluation import calibration
+from vitlab.evaluation.metrics import f1
+from vitlab.evaluation.per_class import class_figures
+from vitlab.evaluation.predictions import predict
+from vitlab.evaluation.thresholds import as_json, best_threshold, best_thresholds
+from vitlab.runs.run_folder import RunFolder
+
+CLASSES = ("green", "odd", "red")
+
+
+def some(seed: int, images: int = 60) -> tuple[Any, Any]:
+    """Probabilities with ties, and which classes images have."""
+    generator = np.random.default_rng(seed)
+    table = (generator.random((images, 4)) < (0.1, 0.3, 0.6, 0.9)).astype(np.uint8)
+    scores = 1 / (1 + np.exp(-generator.normal(size=(images, 4)) - 2 * table + 2))
+    return np.round(scores, 2), table
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_threshold_of_a_grid_is_better_by_scikit_learn(seed: int) -> None:
+    scores, table = some(seed)
+    grid = np.arange(0, 1, 0.005)
+    each, one = (best_thresholds(scores, table, per) for per in ("class", "all"))
+    assert each.shape == one.shape == (4,)
+    for column in range(4):
+        known = max(f1_score(table[:, column], scores[:, column] > cut) for cut in grid)
+        mine = f1_score(table[:, column], scores[:, column] > each[column])
+        assert mine == pytest.approx(known, abs=1e-12)
+    known = max(f1_score(table, scores > cut, average="micro", zero_division=0) for cut in grid)
+    assert f1_score(table, scores > one, average="micro") == pytest.approx(known, abs=1e-12)
+    assert len(set(one.tolist())) == 1
+    for values in (each, one, 0.3):
+        micro, macro = f1(scores, table, values)
+        assert micro == pytest.approx(f1_score(table, scores > values, average="micro"))
+        wanted = f1_score(table, scores > values, average="macro", zero_division=0)
+        assert macro == pytest.approx(wanted)
+    rows = class_figures(scores, MultiLabels(table), list("abcd"), each)
+    known = precision_recall_fscore_support(table, scores > each, zero_division=0)
+    assert np.allclose([[r.precision, r.recall, r.f1, r.images] for r in rows], np.array(known).T)
+
+
+def test_degenerate_scores() -> None:
+    yes, no = np.ones(3, np.uint8), np.zeros(3, np.uint8)
+    scores = np.array([0.2, 0.4, 0.9])
+    assert best_threshold(scores, no) == 0.5  # nothing to choose by
+    assert best_threshold(scores, yes) == pytest.approx(0.1)
+    assert best_threshold(np.zeros(3), yes) == 0.5
+    assert best_threshold(np.full(3, 0.7), yes) == pytest.approx(0.35)
+    assert best_threshold(np.full(3, 5e-324), yes) < 1
+    assert best_threshold(scores, np.array([0, 0, 1])) == pytest.approx(0.65)
+    lone = best_threshold(np.array([0.5, np.nextafter(0.5, 1)]), np.array([0, 1]))
+    assert lone >= 0.5
+    assert as_json(np.array([0.5, 0.5]), "ab") == 0.5
+    assert as_json(np.array([0.5, 0.25]), "ab") == {"a": 0.5, "b": 0.25}
+
+
+def listed(folder: Path, *parts: str) -> str:
+    """A list of images with several labels, in these splits."""
+    rows = []
+    for number, part in enumerate(parts):
+        photo_folder(folder / part, {"red": 5 + number, "green": 5})
+        rows += [
+            {
+                "path": f"{part}/{name}/{i:03d}.png",
+                "labels": [name, *["odd"] * i][:2],
+                "split": part,
+            }
+            for name in ("red", "green")
+            for i in range(5)
+        ]
+    (folder / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return str(folder / "list.jsonl")
+
+
+def model() -> vitlab.VisionTransformer:
+    made = vitlab.create(
+        "ViT(width=16,depth=1,heads=2,mlp=32)/4", classes=3, image_size=16, labels=CLASSES
+    )
+    with torch.no_grad():
+        for weights in made.parameters():
+            weights.normal_(0, 0.2, generator=torch.Generator().manual_seed(weights.numel()))
+    made.provenance = {"multi_label": True}
+    return made.eval()
+
+
+def test_they_are_chosen_on_validation_images_kept_and_used(tmp_path: Path) -> None:
+    data, made = listed(tmp_path / "data", "train", "val", "test"), model()
+    found = vitlab.choose_thresholds(made, data, workers=0)
+    held = open_data(data).validation
+    assert held is not None
+    seen = predict(made, held, device=torch.device("cpu"), workers=0)
+    assert found.images == len(held)
+    wanted = best_thresholds(seen.probabilities, seen.labels.values, "class")
+    assert found.values == made.thresholds == tuple(wanted.tolist())
+    folder = vitlab.save(made, tmp_path / "saved")
+    again = vitlab.load(folder)
+    assert again.thresholds == found.values
+    assert vitlab.load(folder, classes=5).thresholds == (0.5,) * 5  # a new classifier
+    rows = tmp_path / "rows.csv"
+    result = vitlab.evaluate(again, data, out=rows, workers=0)
+    assert result["thresholds"] == dict(zip(CLASSES, found.values, strict=True))
+    tested = predict(made, open_data(data).test, device=torch.device("cpu"), workers=0)
+    chosen = tested.probabilities > wanted
+    truth = tested.labels.values
+    assert result["micro_f1"] == pytest.approx(f1_score(truth, chosen, average="micro"))
+    low, high = result["intervals"]["micro_f1"]
+    assert low <= result["micro_f1"] <= high
+    with rows.open(newline="") as stream:
+        written = [row["predicted"] for row in csv.DictReader(stream)]
+    assert written == ["|".join(np.array(CLASSES)[row]) for row in chosen]
+    files = sorted((tmp_path / "data" / "test").rglob("*.png"))
+    answers = vitlab.classify(again, [str(each) for each in files])
+    chances = [dict(each.classes) for each in answers]
+    named = [{n for n, v in zip(CLASSES, found.values, strict=True) if c[n] > v} for c in chances]
+    assert [set(each.predicted or ()) for each in answers] == named
+    assert "predicted" in answers[0].as_dict()
+
+
+def test_one_for_all_given_or_kept_when_the_temperature_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, made = listed(tmp_path / "data", "train", "val", "test"), model()
+    half = vitlab.evaluate(made, data, workers=0)
+    assert half["thresholds"] == 0.5
+    low = vitlab.evaluate(made, data, threshold=0.01, workers=0)
+    assert low["thresholds"] == 0.01
+    assert low["classes"][0]["recall"] == 1
+    assert low["map"] == half["map"]
+    assert made.thresholds == (0.5, 0.5, 0.5)
+    done = vitlab.evaluate(made, data, choose_thresholds="all", workers=0)
+    assert len(set(made.thresholds)) == 1
+    assert done["chosen_thresholds"]["before"]["micro_f1"] == half["micro_f1"]
+    assert done["chosen_thresholds"]["after"]["micro_f1"] == done["micro_f1"]
+    before = made.thresholds[0]
+    monkeypatch.setattr(calibration, "fitted_temperature", lambda logits, labels: 2.5)
+    vitlab.calibrate(made, data, workers=0)
+    logit = np.log(before / (1 - before)) / 2.5
+    assert made.thresholds[0] == pytest.approx(1 / (1 + np.exp(-logit)))
+    assert vitlab.evaluate(made, data, workers=0)["micro_f1"] == done["micro_f1"]
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    data, made = listed(tmp_path / "data", "train", "test"), model()
+    with pytest.raises(DataError, match=r"no validation split to choose thresholds on, .*patience"):
+        vitlab.choose_thresholds(made, data)
+    for given, match in [
+        ({"threshold": 1.0}, "threshold must be at least 0 and below 1, not 1"),
+        ({"threshold": 0.5, "choose_thresholds": "all"}, "exclude each other"),
+        ({"split": "validation", "choose_thresholds": "all"}, "images that it has seen"),
+        ({"flips": True, "choose_thresholds": "all"}, "fitted to one view of each image"),
+        ({"protocol": "imagenet", "threshold": 0.2}, "threshold applies only without protocol"),
+    ]:
+        with pytest.raises(OptionError, match=match):
+            vitlab.evaluate(made, data, **given)
+    with pytest.raises(OptionError, match="per must be class or all, not 'each'"):
+        vitlab.choose_thresholds(made, data, "each")
+    plain = vitlab.create("ViT(width=16,depth=1,heads=1,mlp=16)/4", classes=2, image_size=16)
+    single = photo_folder(tmp_path / "single" / "train", {"red": 3, "green": 3}).parent
+    for part in ("val", "test"):
+        photo_folder(single / part, {"red": 3, "green": 3})
+    with pytest.raises(OptionError, match="thresholds are for several labels per image"):
+        vitlab.choose_thresholds(plain, str(single))
+    with pytest.raises(OptionError, match="applies only where images have several labels"):
+        vitlab.evaluate(plain, str(single), split="validation", threshold=0.3)
+    made.provenance = {"thresholds": [0.5, "x", 0.1]}
+    with pytest.raises(WeightsError, match="are not 3 numbers from 0 to 1: choose them again"):
+        _ = made.thresholds
+
+
+def test_the_command_keeps_them_with_a_run_and_its_report_shows_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, out = listed(tmp_path / "data", "train", "val", "test"), str(tmp_path / "run")
+    recipe = vitlab.recipe(
+        "small", data, model="ViT(width=16,depth=1,heads=2,mlp=32)/4", steps=2, batch=8,
+        warmup=0.0, loss="bce",
+    )  # fmt: skip
+    run = vitlab.train(recipe, out)
+    words = ("evaluate", out, data, "--choose-thresholds", "class")
+    code, text, err = call(capsys, *words)
+    assert code == 0, err
+    assert "thresholds chosen on 10 validation images" in text
+    kept = vitlab.load(out).thresholds
+    assert kept != (0.5, 0.5, 0.5)
+    page = RunFolder(out).report.read_text()
+    assert f"thresholds chosen by F1 on 10 validation images: green {kept[0]:.3g}, odd" in page
+    assert "probability is above its threshold" in page
+    code, text, _ = call(capsys, "evaluate", out, data, "--json")
+    assert (code, json.loads(text)["thresholds"]["odd"]) == (0, kept[1])
+    image = str(next((tmp_path / "data" / "test").rglob("*.png")))
+    code, text, _ = call(capsys, "predict", out, image, "--json")
+    assert set(json.loads(text)["predictions"][0]["predicted"]) <= set(CLASSES)
+    assert run.metrics["map"] is not None

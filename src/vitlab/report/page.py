@@ -36,6 +36,7 @@ def _render(facts: Facts) -> str:
         named=NAMED,
         **_top(facts),
         **_drawn(facts),
+        **_extremes(facts),
         rows=(rows := matrix.rows(facts)),
         matrix=matrix.matrix(facts),
         numbered=len(facts.classes) <= matrix.NUMBERS,
@@ -151,6 +152,16 @@ def _drawn(facts: Facts) -> dict[str, Any]:
     }
 
 
+def _extremes(facts: Facts) -> dict[str, Any]:
+    """Return the classes with the fewest and the most training images, if all are not alike."""
+    counts = facts.survey.counts["train"] if facts.survey else []
+    if not counts or min(counts) == max(counts):
+        return {"fewest": None, "most": None}
+    few, many = counts.index(min(counts)), counts.index(max(counts))
+    named = [(facts.classes[number], counts[number]) for number in (few, many)]
+    return {"fewest": named[0], "most": named[1]}
+
+
 def _validated(facts: Facts) -> bool:
     """Return whether the curves are of the validation images."""
     if facts.survey is not None:
@@ -160,7 +171,7 @@ def _validated(facts: Facts) -> bool:
 
 def _census(facts: Facts, survey: Survey | None) -> list[Census]:
     """Return the classes that have samples, or all if there are few."""
-    from vitlab.report.drawings.thumbnails import picture
+    from vitlab.report.drawings.thumbnails import SMALL, picture
 
     if survey is None:
         return []
@@ -171,7 +182,7 @@ def _census(facts: Facts, survey: Survey | None) -> list[Census]:
         if few or number in survey.samples:
             own = [counts[number] for counts in survey.counts.values()]
             widths = [100 * count / max(int(totals.max()), 1) for count in own]
-            samples = [(picture(each), each.name) for each in survey.samples.get(number, [])]
+            samples = [(picture(each, SMALL), each.name) for each in survey.samples.get(number, [])]
             found.append(Census(name, own, widths, samples))
     return found
 

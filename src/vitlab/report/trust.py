@@ -93,7 +93,7 @@ def _verdict(facts: Facts) -> str:
     if causes and accuracy - confidence > EVEN and _ece(facts) > HIGH:
         text += (
             f" It was trained with {' and '.join(causes)}, which keeps confidence below accuracy; "
-            "a temperature (vitlab evaluate --calibrate) makes up for it."
+            "with a validation split, vitlab evaluate --calibrate makes up for it."
         )
     return text
 

@@ -82,7 +82,7 @@ def spread(recalls: Sequence[float]) -> Markup:
         axes.hist(recalls, np.linspace(0, 1, 21).tolist(), rwidth=0.92, color=BLUE)
         axes.set(xlim=(0, 1), xlabel="recall of the class", ylabel="classes")
         axes.xaxis.set_major_formatter(PERCENT)
-        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True, prune="lower"))
         median = float(np.median(recalls))
         label = f"Histogram of the recall of {len(recalls)} classes; the median is {median:.1%}."
         return svg(figure, "spread", label)
@@ -99,7 +99,7 @@ def sorted_counts(counts: Sequence[int]) -> Markup:
         axes.set(xlim=(0, len(counts) - 1), xlabel="classes, largest first", ylabel="images")
         axes.set_ylim(bottom=0)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True, prune="lower"))
         axes.yaxis.set_major_formatter(FuncFormatter(_thousands))
         most, least = largest_first[0], largest_first[-1]
         label = f"Training images of {len(counts)} classes: from {most:,} down to {least:,}."

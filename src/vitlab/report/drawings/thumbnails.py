@@ -16,7 +16,8 @@ from vitlab.report.drawings.theme import HUES, LEVELS, LIGHT
 from vitlab.report.facts import Picture
 
 SIDE = 160  # pixels of the longer side, at most
-_TINY = 64  # a picture up to this side is kept as it is
+SMALL = 72  # of a sample of the data
+_TINY = 32  # a picture up to this side is kept as it is
 _MATRIX = 500  # most pixels of a side of a matrix
 _QUALITY = 82
 

@@ -223,6 +223,11 @@ def test_what_training_held_out_to_stop_is_validation_data(
     report = (run.folder / "report.html").read_text()
     assert "143 validation images" in report
     assert "143 validation images" not in plain
+    data, whole = (
+        text.split('<section id="data"')[1].split("</section>")[0] for text in (plain, report)
+    )
+    assert "143 validation, 359 test images" in data
+    assert data == whole  # the data is opened again
     for note in run.metrics["notes"]:  # what training had to say stays in it
         assert note in plain
         assert note in report

@@ -165,20 +165,55 @@ document.getElementById("page").onload = function () {{
 }};</script>"""
 
 
-@pytest.mark.skipif(not shutil.which("chromium"), reason="Chromium is not installed")
+def shown(tmp_path: Path, script: str) -> str:
+    """Open a page with a script in Chromium; return the title that the script sets."""
+    wrapper = tmp_path / "wrapper.html"
+    wrapper.write_text(script)
+    words = ["chromium", *FLAGS.split(), f"--user-data-dir={tmp_path / 'profile'}"]
+    words += ["--virtual-time-budget=5000", "--dump-dom", wrapper.as_uri()]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert "CONSOLE" not in done.stderr
+    return re.findall("<title>(.*?)</title>", done.stdout)[0]
+
+
+needs_chromium = pytest.mark.skipif(
+    not shutil.which("chromium"), reason="Chromium is not installed"
+)
+
+
+CLICK = """<!doctype html><title>wait</title><iframe id="page" src="report.html"
+style="border:0;width:1280px;height:900px"></iframe><script>
+document.getElementById("page").onload = function () {
+  const page = this.contentDocument;
+  const pictures = [...page.querySelectorAll("#mistakes figure")];
+  const count = () => pictures.filter(each => each.offsetHeight).length + " of " + pictures.length;
+  const before = count();
+  page.querySelector('.matrix a[href="#m-1-2"]').click();
+  setTimeout(() => {
+    const top = page.getElementById("m-1-2").getBoundingClientRect().top;
+    document.title = `hidden ${before}; shown ${count()}; in sight ${top >= 0 && top < 900}`;
+  }, 500);
+};</script>"""
+
+
+@needs_chromium
 @pytest.mark.parametrize("case", ["usual", "a thousand", "nasty names"])
 def test_chromium_shows_it_without_complaint(tmp_path: Path, case: str) -> None:
     write(tmp_path / "report.html", EDGES[case])
     for width in (390, 1280):
-        wrapper = tmp_path / f"measure-{width}.html"
-        wrapper.write_text(MEASURE.format(width=width))
-        words = ["chromium", *FLAGS.split(), f"--user-data-dir={tmp_path / 'profile'}"]
-        words += ["--virtual-time-budget=5000", "--dump-dom", wrapper.as_uri()]
-        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
-        assert "CONSOLE" not in done.stderr
-        found = re.search(r"<title>width (\d+) of (\d+)</title>", done.stdout)
-        assert found, done.stdout[:200]
+        found = re.fullmatch(r"width (\d+) of (\d+)", shown(tmp_path, MEASURE.format(width=width)))
+        assert found
         assert found[1] == found[2]  # nothing sticks out; a scroll bar may take some of the width
+
+
+@needs_chromium
+def test_a_link_shows_pictures_that_are_hidden_at_first(tmp_path: Path) -> None:
+    facts = some(3)
+    mistakes = [replace(facts.mistakes[0], pair=pair) for pair in [(0, 1)] * 24 + [(1, 2)] * 2]
+    table = np.array([[5, 30, 0], [0, 5, 2], [0, 0, 5]])
+    write(tmp_path / "report.html", replace(facts, mistakes=mistakes, confusion=table))
+    title = shown(tmp_path, CLICK)
+    assert title == "hidden 24 of 26; shown 26 of 26; in sight true"
 
 
 def test_a_fine_tuned_model_says_where_it_started(tmp_path: Path) -> None:

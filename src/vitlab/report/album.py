@@ -106,14 +106,19 @@ def _named(
     attention: NDArray[np.float32] | None = None,
 ) -> Judged:
     chances, labels = predictions.probabilities[place], predictions.labels
-    guess, single = int(chances.argmax()), isinstance(labels, SingleLabels)
+    single, best = isinstance(labels, SingleLabels), int(chances.argmax())
+    guesses = [best] if single else np.flatnonzero(chances > 0.5).tolist()
     return Judged(
         shown,
         source.name(int(predictions.indices[place])),
-        ", ".join(source.classes[label] for label in labels.classes_of(place)) or "none",
-        source.classes[guess],
-        float(chances[guess]),
+        _names(source, labels.classes_of(place)),
+        _names(source, guesses),
+        float(chances[best]),
         float(chances[labels.values[place]]) if single else None,
         _pair(predictions, place) if single else None,
         attention,
     )
+
+
+def _names(source: Source, classes: Sequence[int]) -> str:
+    return ", ".join(source.classes[label] for label in classes) or "none"

@@ -29,8 +29,8 @@ class Judged:
         picture: the image; None where it is only listed
         name: what its source calls it
         truth: its class, or its classes
-        guess: the predicted class
-        confidence: probability of the predicted class
+        guess: the predicted class, or classes
+        confidence: the highest probability of a class
         own: probability of the true class; None where there may be several
         pair: numbers of the true and of the predicted class, of a mistake
         attention: the rollout map, non-negative weights of the patches, float32 (rows, columns)

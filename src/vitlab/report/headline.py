@@ -158,7 +158,10 @@ def about(facts: Facts) -> list[tuple[str, str]]:
         tune = start.get("tune", "all")
         trained = f" (tune={tune})" if tune != "all" else ""
         rows.append(("Fine-tuned", f"from {weights}{trained}"))
+    code = facts.recipe.get("code", {})
+    own = [f"{key} {code[key]}" for key in ("transform", "loss") if code.get(key)]
     rows += [
+        ("Own code", ", ".join(own)),
         ("Trained", _length(facts)),
         ("Date", _date(str(facts.run.get("started", "")))),
         ("Seed", str(recipe.get("seed", ""))),

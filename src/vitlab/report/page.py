@@ -1,11 +1,13 @@
 """From facts to one self-contained HTML file: no network, no scripts, no other files."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup, escape
 
 from vitlab.models.model import Part
 from vitlab.report import headline, matrix
@@ -30,7 +32,7 @@ def write(file: Path, facts: Facts) -> Path:
 def _render(facts: Facts) -> str:
     """Return the page as text; the drawing and template libraries are imported here."""
     environment = templates()
-    environment.filters |= {"percent": percent, "si": si, "setting": setting}
+    environment.filters |= {"percent": percent, "si": si, "setting": setting, "soft": soft}
     return environment.get_template("page.html.jinja").render(
         facts=facts,
         named=NAMED,
@@ -69,6 +71,13 @@ def setting(choice: Any) -> str:
             return f"{choice:g}"
         case _:
             return str(choice) or "–"
+
+
+def soft(name: str) -> Markup:
+    """Return a name, escaped, that may be broken after a hyphen, dot, slash or underscore."""
+    return Markup("<wbr>").join(
+        escape(part) for part in re.findall(r"[^-_./]*[-_./]|[^-_./]+", name)
+    )
 
 
 # What the page shows

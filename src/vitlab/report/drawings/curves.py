@@ -160,7 +160,7 @@ def _fill(axes: Axes, lines: Sequence[_Line], *, plain: bool) -> None:
     for line in lines:
         _draw(axes, line)
     axes.xaxis.set_major_formatter(_PLAIN)
-    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(_PLAIN if plain else PERCENT)
     low, high = axes.get_ylim()
     if not plain:

@@ -78,6 +78,7 @@ def svg(figure: Figure, name: str, label: str) -> Markup:
     body = text[text.index(">", text.index("<svg")) + 1 :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", body)
+    body = re.sub(r"font-family: [^;\"]*;? ?", "", body)  # the page's own
     for color, variable in _VARIABLES.items():
         body = body.replace(color, f"var(--{variable})")
     width, height = (round(side * 72) for side in figure.get_size_inches())

@@ -1,0 +1,107 @@
+"""Which pictures a report shows, and what it knows of the data."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import vitlab
+from conftest import photo_folder
+from vitlab.data.labels import MultiLabels, SingleLabels
+from vitlab.data.sources.opening import open_data
+from vitlab.evaluation.predictions import Predictions
+from vitlab.report import album
+from vitlab.report.survey import survey
+
+
+@pytest.fixture(scope="module")
+def model() -> vitlab.VisionTransformer:
+    made = vitlab.create(
+        "ViT(width=16,depth=1,heads=2,mlp=16)/4", classes=10, image_size=8, channels=1
+    )
+    assert isinstance(made, vitlab.VisionTransformer)
+    return made.eval()
+
+
+def predicted(labels: np.ndarray, guesses: np.ndarray, sure: np.ndarray) -> Predictions:
+    """Predictions of these classes with these probabilities."""
+    table = np.repeat((1 - sure)[:, None] / 9, 10, axis=1)
+    table[np.arange(len(labels)), guesses] = sure
+    return Predictions(table, SingleLabels(labels), np.arange(len(labels)), {}, 1.0)
+
+
+def test_each_confusion_is_shown_and_the_most_confident_first(
+    model: vitlab.VisionTransformer,
+) -> None:
+    source = open_data("digits").test
+    labels, generator = source.labels.values, np.random.default_rng(0)
+    guesses = np.where(generator.random(359) < 0.75, labels, generator.integers(0, 10, 359))
+    done = predicted(labels, guesses, generator.uniform(0.5, 1, len(labels)))
+    shown = album.mistakes(model, source, done)
+    wrong = [(int(t), int(g)) for t, g in zip(labels, guesses, strict=True) if t != g]
+    pairs = [each.pair for each in shown]
+    assert len(set(wrong)) > 30
+    assert set(pairs) == set(wrong)
+    assert len(shown) == album.MISTAKES
+    order = list(dict.fromkeys(pairs))
+    counts = [wrong.count(pair) for pair in order]  # type: ignore[arg-type]
+    assert counts == sorted(counts, reverse=True)
+    for pair in order:
+        own = [each for each in shown if each.pair == pair]
+        sure = [each.confidence for each in own]
+        assert sure == sorted(sure, reverse=True)
+        places = [n for n in range(359) if (labels[n], guesses[n]) == pair]
+        assert sure[0] == max(done.probabilities[n].max() for n in places)
+        assert all(each.own == pytest.approx((1 - each.confidence) / 9) for each in own)
+    names = [each.name for each in album.listed(source, done)]
+    assert len(names) == len(wrong)
+    assert {each.name for each in shown} <= set(names)
+
+
+def test_of_several_labels_all_that_are_predicted_are_named(
+    model: vitlab.VisionTransformer,
+) -> None:
+    source = open_data("digits").test
+    truth = np.zeros((3, 10), np.uint8)
+    truth[0, [1, 2]] = truth[1, 3] = 1
+    table = np.full((3, 10), 0.1)
+    table[0, [1, 4]] = 0.9, 0.6
+    done = Predictions(table, MultiLabels(truth), np.arange(3), {}, 1.0)
+    found = {each.truth: each for each in album.examples(model, source, done)}
+    assert found["1, 2"].guess == "1, 4"
+    assert found["3"].guess == found["none"].guess == "none"
+    assert found["3"].own is None
+    assert found["3"].attention is not None
+    torch.testing.assert_close(torch.tensor(found["3"].attention.shape), torch.tensor([2, 2]))
+
+
+def test_the_data_is_surveyed(tmp_path: Path) -> None:
+    photo_folder(tmp_path / "photos", {"blue": 9, "red": 4}, 30, 50)
+    first = sorted((tmp_path / "photos" / "blue").iterdir())[0]
+    first.write_bytes(first.read_bytes()[:60])  # damaged
+    shutil.copytree(tmp_path / "photos" / "red", tmp_path / "photos" / "test" / "red")
+    for number, image in enumerate(sorted((tmp_path / "photos" / "red").iterdir())):
+        image.rename(image.with_name(f"{number}-red{image.suffix}"))
+    train = tmp_path / "photos" / "train"
+    train.mkdir()
+    for name in ("blue", "red"):
+        (tmp_path / "photos" / name).rename(train / name)
+    found = survey(open_data(str(tmp_path / "photos")), 3)
+    assert found.counts == {"train": [9, 4], "test": [0, 4]}
+    assert found.images == {"train": 13, "test": 4}
+    assert found.sizes is not None
+    assert {found.sizes.smallest, found.sizes.median, found.sizes.largest} == {(30, 50)}
+    assert [len(found.samples[number]) for number in (0, 1)] == [5, 4]  # the first is damaged
+    for number, name in enumerate(("blue", "red")):
+        for each in found.samples[number]:
+            assert f"/{name}/" in each.name
+            assert each.pixels.shape == (30, 30, 3)
+
+
+def test_a_survey_of_many_classes_stays_small() -> None:
+    digits = survey(open_data("digits"), 1)
+    assert digits.images == {"train": 1438, "test": 359}
+    assert sum(len(each) for each in digits.samples.values()) == 60
+    assert all(each.pixels.shape == (8, 8) for own in digits.samples.values() for each in own)

@@ -7,6 +7,7 @@ from vitlab.commands import DEVICE, PRECISION, WEIGHTS, WORKERS
 from vitlab.data.presence import check_data
 from vitlab.evaluation.probes.wanted import Taken
 from vitlab.options import Options, at_least, option
+from vitlab.packages import check_installed
 from vitlab.places import check_new_file
 from vitlab.terminal import print_figures
 from vitlab.weights.hub_names import check_weights
@@ -37,6 +38,11 @@ class Embed(Options):
     device: str = option("auto", DEVICE)
     precision: Literal["fp32", "bf16"] = option("fp32", PRECISION)
     workers: int | None = option(None, WORKERS, at_least(0))
+
+
+def begin(options: Embed) -> None:
+    """Refuse to begin without the package that writes the file."""
+    check_installed("pyarrow", "vitlab embed")
 
 
 def run(options: Embed) -> dict[str, Any]:

@@ -29,13 +29,13 @@ def check_data(data: str) -> None:
     """
     if not data or data == "digits" or data.startswith("vtab:") or is_url(data):
         return
+    named = exists(data) or any(sign in data for sign in PATTERN)
+    if not named and not is_hub_data(data):
+        raise DataError(f"no such file or folder: {data}")
     if data.endswith(".parquet"):
         check_installed("datasets", data)
-    if any(sign in data for sign in PATTERN) or exists(data):
-        return
-    if not is_hub_data(data):
-        raise DataError(f"no such file or folder: {data}")
-    check_installed("datasets", f"{data}, not a file or folder but perhaps a name on the Hub,")
+    elif not named:
+        check_installed("datasets", f"{data}, not a file or folder but perhaps a name on the Hub,")
 
 
 def check_images(patterns: Iterable[str]) -> None:

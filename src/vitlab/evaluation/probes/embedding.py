@@ -26,6 +26,7 @@ from vitlab.evaluation.probes.extraction import Extraction
 from vitlab.evaluation.probes.wanted import Taken
 from vitlab.files import explained, write_text
 from vitlab.models.model import Model
+from vitlab.packages import check_installed
 from vitlab.progress import Meter
 from vitlab.weights.identity import fingerprint
 
@@ -78,7 +79,9 @@ def embed(
         OptionError: a layer of what the classifier sees, or one that the model does not have.
         DataError: no such data, no usable image, or an unfinished file of something else.
         DiskError: the file exists, or cannot be written.
+        PackageError: pyarrow is not installed.
     """
+    check_installed("pyarrow", "vitlab embed")
     begin, out, taken = time.monotonic(), Path(out), Taken(what=what, layer=layer)
     with joined(device, timeout) as (world, place):
         with world.agreed():

@@ -1,0 +1,131 @@
+"""`pip install vitlab` without extras: the main job works, the rest names its extra in one line."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vitlab
+from conftest import environment
+from vitlab.errors import PackageError
+from vitlab.packages import EXTRAS, check_installed, needed
+
+OPTIONAL = ["datasets", "pyarrow", "pandas", "pytorch_optimizer", "peft", "transformers", "timm",
+            "tensorboard", "torchvision", "sklearn", "scipy", "accelerate", "requests"]  # fmt: skip
+# Runs command lines one after the other where none of these can be imported.
+RUNNER = """
+import contextlib, io, json, sys
+
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, path=None, target=None):
+        missing = name.split(".")[0] in sys.argv[1].split()
+        return None if missing else self.finder.find_spec(name, path, target)
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+sys.meta_path[:] = map(Without, sys.meta_path)
+from vitlab.cli import main
+
+for line in sys.stdin:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(json.loads(line))
+        except SystemExit as stop:
+            code = stop.code
+    print(json.dumps([code, out.getvalue(), err.getvalue()]))
+"""
+TINY = ["--model", "ViT(width=16,depth=1,heads=2,mlp=32)/8", "--epochs", "1", "--workers", "0"]
+EXTRA = 'needs the package {}: pip install "vitlab[{}]"'
+
+
+def run(lines: list[list[str]]) -> list[list[Any]]:
+    """Exit status, stdout and stderr of each command line, without any optional package."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER, " ".join(OPTIONAL)],
+        input="\n".join(map(json.dumps, lines)),
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_the_main_job_needs_no_extra(photos: Path, tmp_path: Path) -> None:
+    model, tuned = str(tmp_path / "run"), str(tmp_path / "tuned")
+    theirs, image = str(tmp_path / "timm"), str(photos / "red" / "000.png")
+    data, rows = str(photos), str(tmp_path / "rows.csv")
+    done = run(
+        [
+            ["train", data, *TINY, "--out", model],
+            ["finetune", data, "--from", model, "--epochs", "1", "--workers", "0", "--out", tuned],
+            ["evaluate", tuned, data, "--workers", "0", "--out", rows],
+            ["predict", model, image, "--json"],
+            ["export", tuned, "--to", "timm", "--out", theirs],
+            ["evaluate", theirs, data, "--workers", "0", "--json"],
+            ["fewshot", model, data, "--shots", "1", "--seeds", "1", "--cache", "no"],
+            ["prepare", data, str(tmp_path / "copy"), "--format", "tar"],
+        ]
+    )
+    assert [code for code, _, _ in done] == [0] * len(done), done
+    assert (tmp_path / "run" / "report.html").is_file()
+    assert len(Path(rows).read_text().splitlines()) > 10
+    assert json.loads(done[3][1])["predictions"][0]["top"]
+    assert json.loads(done[5][1])["images"] == 60
+
+
+def test_what_needs_an_extra_names_it_in_one_line(photos: Path, tmp_path: Path) -> None:
+    data, new = str(photos), str(tmp_path / "new")
+    vitlab.save(vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/8", 3, 32), tmp_path / "model")
+    model, table = str(tmp_path / "model"), tmp_path / "table.parquet"
+    table.touch()
+    lines = {
+        ("train", "user/name"): ("datasets", "datasets"),
+        ("train", str(table)): ("datasets", "datasets"),
+        ("prepare", data, new): ("datasets", "datasets"),
+        ("embed", model, data, "--out", new): ("pyarrow", "datasets"),
+        ("predict", model, data, "--out", f"{new}.parquet"): ("pyarrow", "datasets"),
+        ("train", data, "--optimizer", "lars", "--out", new): ("pytorch_optimizer", "optimizers"),
+        ("finetune", data, "--tune", "lora", "--from", model, "--out", new): ("peft", "lora"),
+    }
+    before = sorted(tmp_path.rglob("*"))
+    for words, (code, out, err) in zip(lines, run([list(each) for each in lines]), strict=True):
+        assert (code, out) == (2, ""), (words, err)
+        assert EXTRA.format(*lines[words]) in err
+        assert err.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_every_package_is_in_the_extra_that_is_named() -> None:
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    extras = tomllib.loads(project.read_text())["project"]["optional-dependencies"]
+    brought = {"pyarrow": "datasets"}  # comes with it
+    for package, extra in EXTRAS.items():
+        wanted = brought.get(package, package)
+        assert any(each.startswith(wanted) for each in extras[extra]), package
+    core = tomllib.loads(project.read_text())["project"]["dependencies"]
+    assert not [each for each in core if each.split(">")[0] in EXTRAS]
+
+
+def test_a_package_that_cannot_be_imported_is_told_from_a_missing_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "peft.py").write_text("raise ImportError('built for\\nanother NumPy')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "peft", raising=False)
+    check_installed("peft", "tune=lora")
+    with pytest.raises(PackageError, match=r"^peft cannot be imported \(built for another NumPy\)"):
+        needed("peft", "tune=lora")
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(PackageError, match=r"^tune=lora needs the package peft: .*, or tune=head$"):
+        needed("peft", "tune=lora", "tune=head")

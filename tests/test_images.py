@@ -36,3 +36,10 @@ def test_refusals(choices: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError) as caught:
         ImageSpec(**choices)
     assert str(caught.value) == message
+
+
+def test_two_equal_numbers_are_not_one_for_all_channels() -> None:
+    with pytest.raises(OptionError, match="mean needs 3 numbers, one per channel"):
+        ImageSpec(mean=(0.5, 0.5))
+    assert ImageSpec(channels=1, mean=(0.5, 0.5, 0.5)).mean == (0.5,)
+    assert ImageSpec(channels=2, mean=(0.5, 0.5)).mean == (0.5, 0.5)

@@ -111,7 +111,7 @@ def _explain(error: BaseException, prog: str) -> NoReturn:
 
 def _run(command: ModuleType, words: list[str], interrupts: Interrupts) -> None:
     """Run one command and print its result once, or print its help."""
-    from vitlab.console import parsing
+    from vitlab.console import leaves, parsing
 
     prog = interrupts.prog
     kind = get_type_hints(command.run)["options"]
@@ -119,13 +119,15 @@ def _run(command: ModuleType, words: list[str], interrupts: Interrupts) -> None:
     asked = [word for word in words if word not in HELP]
     given = parsing.parse(kind, asked, prog)
     as_json = given.pop("json", False)
-    missing = parsing.missing(kind, given)
+    missing = leaves.missing(kind, given)
     if asked != words:
         start = kind if missing else build(given)
-        print(parsing.help_text(start, prog, command.SUMMARY))
+        from vitlab.console.help_page import help_text
+
+        print(help_text(start, prog, command.SUMMARY))
         return
     if missing:
-        raise OptionError(f"missing {missing[0]}; usage: {prog} {' '.join(parsing.required(kind))}")
+        raise OptionError(f"missing {missing[0]}; usage: {prog} {' '.join(leaves.required(kind))}")
     options = build(given)
     if hasattr(options, "command"):
         options = replace(options, command=f"{prog} {shlex.join(words)}")
@@ -143,11 +145,11 @@ def _begin(command: ModuleType, options: "Options", given: Iterable[str]) -> Non
 
     Several processes agree on an error, so that only one of them reports it.
     """
-    from vitlab.console import parsing
+    from vitlab.console.leaves import leaves_of
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return
-    for leaf in parsing.leaves_of(options):
+    for leaf in leaves_of(options):
         if leaf.about.check and leaf.name in given:
             leaf.about.check(leaf.default)
     if hasattr(command, "begin"):

@@ -10,6 +10,7 @@ from vitlab.options import Options, above, at_least, at_most, option, when
 
 Size = int | tuple[int, int]
 MOST_PIXELS, MOST_CHANNELS = 2**26, 2**12  # of an input; other people's files state them
+USUAL = (1, 3, 4)  # channels of images; a mean of equal numbers for these stands for all others
 # Normalizations of pixels in [0, 1] that released models were trained with, per RGB channel.
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 INCEPTION = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
@@ -72,7 +73,7 @@ class ImageSpec(Options):
         object.__setattr__(self, "image_size", rows if rows == columns else (rows, columns))
         for name in ("mean", "std"):
             values = getattr(self, name)
-            if len(set(values)) == 1:
+            if len(set(values)) == 1 and len(values) in USUAL:
                 values = values[:1] * self.channels
             if len(values) != self.channels:
                 raise OptionError(f"{name} needs {self.channels} numbers, one per channel")

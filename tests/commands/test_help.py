@@ -1,5 +1,6 @@
 """Every command explains itself, quickly, and under `python -OO` too."""
 
+import re
 import subprocess
 import sys
 from typing import get_type_hints
@@ -8,8 +9,9 @@ import pytest
 
 from conftest import call, environment
 from vitlab.cli import command_module, commands
-from vitlab.commands.train import build
-from vitlab.console.parsing import Leaf, all_leaves, help_text, leaves_of
+from vitlab.commands.train import Train, build
+from vitlab.console.help_page import help_text
+from vitlab.console.leaves import Leaf, all_leaves, leaves_of
 from vitlab.options import Options
 
 HEAVY = {"torch", "datasets", "matplotlib"}
@@ -54,6 +56,28 @@ def test_the_overview_lists_every_command_with_its_summary(
     assert len(commands()) >= 13
     assert commands()[:3] == ("finetune", "train", "evaluate")
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_what_matters_first_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = call(capsys, "finetune", "--help")[1].splitlines()
+    heads = [number for number, line in enumerate(lines) if re.match(r" \w", line)]
+    titles = [lines[number] for number in heads]
+    assert titles[:4] == [
+        " positional arguments", " options", " series options", " other recipe options",
+    ]  # fmt: skip
+    first = [line.split()[0] for line in lines[heads[1] : heads[2]] if line.startswith("  -")]
+    words = [name.replace("weights", "from").replace("_", "-") for name in Train.FIRST]
+    assert [word.strip(",") for word in first] == ["-h", *(f"--{each}" for each in words), "--json"]
+    assert not set(first[1:-1]) & {line.split()[0] for line in lines[heads[2] :] if line.split()}
+
+
+def test_help_has_no_colors_on_a_terminal() -> None:
+    """Neither of tyro's nor of rich's, whatever NO_COLOR says."""
+    command = [sys.executable, "-m", "vitlab", "train", "--help"]
+    words = [sys.executable, "-c", f"import pty; pty.spawn({command})"]
+    done = subprocess.run(words, capture_output=True, check=False, env=environment(TERM="xterm"))
+    assert b"--resume" in done.stdout
+    assert b"\x1b" not in done.stdout
 
 
 def test_help_shows_the_values_of_the_named_recipe(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,15 +5,9 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
-from vitlab.console.parsing import (
-    all_leaves,
-    from_words,
-    help_text,
-    leaves_of,
-    missing,
-    parse,
-    required,
-)
+from vitlab.console.help_page import help_text
+from vitlab.console.leaves import all_leaves, leaves_of, missing, required
+from vitlab.console.parsing import from_words, parse
 from vitlab.errors import OptionError
 from vitlab.options import Options, at_least, option, when
 
@@ -120,7 +114,8 @@ def test_words_become_values(words: list[str], hint: Any, value: object) -> None
     ("words", "says"),
     [
         (["--lrr", "3"], "unknown option 'lrr': did you mean lr?"),
-        (["--no-lr"], "unknown option 'no_lr': "),
+        (["--no-lr"], "--no-lr: lr takes a value: leave it out, or give one"),
+        (["--source", "x"], "SOURCE is given without --source, by its position"),
         (["--kind", "2d"], "unknown option 'kind': "),
         (["--betas", "3"], "--betas needs 2 values"),
         (["--lr"], "--lr needs a value"),

@@ -16,7 +16,7 @@ from docs.pages import ROOT, blocks, commands
 from oracles import peers
 from vitlab.cli import command_module
 from vitlab.cli import commands as command_names
-from vitlab.console import parsing
+from vitlab.console import leaves, parsing
 from vitlab.recipes.named import RECIPES
 
 COMMANDS = command_names()
@@ -71,7 +71,7 @@ def understood(name: str, given: list[str]) -> object:
     command = command_module(name)
     kind = get_type_hints(command.run)["options"]
     values = parsing.parse(kind, given, f"vitlab {name}")
-    assert not parsing.missing(kind, values), given
+    assert not leaves.missing(kind, values), given
     values.pop("json", None)
     return getattr(command, "build", lambda values: kind.of(**values))(values)
 

@@ -12,7 +12,8 @@ import tomli_w
 
 import vitlab
 from vitlab.commands.train import Train, build
-from vitlab.console.parsing import Leaf, leaves_of, parse
+from vitlab.console.leaves import Leaf, leaves_of
+from vitlab.console.parsing import parse
 from vitlab.errors import OptionError, RunError
 from vitlab.options import owners
 from vitlab.recipes.model_part import ModelPart, model_part

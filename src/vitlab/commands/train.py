@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from vitlab.options import Options, option
 from vitlab.recipes.named import RECIPES, start_from
@@ -22,6 +22,11 @@ SUMMARY = "Train a model, test it and write a report."
 @dataclass(frozen=True, kw_only=True)
 class Train(Options):
     """A recipe, where to train it, and the run's folder; `command` is what the user typed."""
+
+    FIRST: ClassVar[tuple[str, ...]] = (
+        "model", "weights", "tune", "out", "resume", "recipe", "epochs", "budget", "batch", "lr",
+        "image_size", "seed", "device", "workers",
+    )  # fmt: skip
 
     out: str | None = option(
         None, "folder of the run (default: runs/DATA-MODEL, then runs/DATA-MODEL-2, …)"

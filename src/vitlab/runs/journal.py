@@ -7,7 +7,6 @@ from typing import Any
 
 from vitlab.errors import RunError
 from vitlab.files import explained, staged_file, sync
-from vitlab.progress import say
 
 NUMBERS = ("step", "epoch", "loss", "accuracy", "lr")
 NEEDED = {  # keys without which a line is damaged
@@ -109,6 +108,8 @@ class Journal:
             raise RunError(f"cannot read {self.file}: {error.strerror}") from error
         lines = [_parsed(part) for part in parts]
         if damaged := sum(line is None for line in lines):
+            from vitlab.progress import say  # slow to import
+
             say(f"{self.file}: {damaged:,} damaged lines skipped")
         return [line for line in (*lines, _parsed(last)) if line is not None]
 

@@ -34,7 +34,6 @@ from vitlab.files import (
     tidy,
     write_text,
 )
-from vitlab.progress import say
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.journal import Journal
@@ -245,6 +244,8 @@ class RunFolder:
         try:
             found: dict[str, Any] | None = json.loads(file.read_text(encoding="utf-8"))["result"]
         except (OSError, ValueError, KeyError, TypeError) as error:
+            from vitlab.progress import say  # slow to import
+
             say(f"{file} is damaged and was skipped: {error}")
             return None
         return found

@@ -1,0 +1,135 @@
+"""The options of a command one by one, out of their groups, and how each is written."""
+
+import types
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, Literal, Union, cast, get_args, get_origin
+
+from vitlab.options import Option, Options, hints, options_of
+
+Start = Options | type[Options]  # options whose values are the defaults, or their class
+JSON = Option("print one JSON object on stdout")
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One option of a command.
+
+    Attributes:
+        name: as in Python
+        hint: its type
+        about: its help and rules
+        default: its value where none is given; `MISSING` if it is required
+    """
+
+    name: str
+    hint: Any
+    about: Option
+    default: object
+
+    @property
+    def word(self) -> str:
+        """Its name on the command line, with underscores."""
+        return self.about.flag or self.name
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether it is given as `--name` or `--no-name`."""
+        return set(kinds_of(self.hint)) <= {bool, types.NoneType}
+
+    @property
+    def is_required(self) -> bool:
+        """Whether a command cannot run without it."""
+        return self.default is MISSING
+
+
+def leaves_of(start: Start, nested: bool = True) -> Iterator[Leaf]:
+    """Yield the options of a command, including those of its groups, with the values of `start`."""
+    kind = start if isinstance(start, type) else type(start)
+    hidden: frozenset[str] = getattr(kind, "HIDDEN", frozenset())
+    about = options_of(kind)
+    for name, value in _values(start).items():
+        if isinstance(value, Options):
+            if nested:
+                yield from (leaf for leaf in leaves_of(value) if leaf.name not in hidden)
+        elif name in about and name not in hidden:
+            yield Leaf(name, hints(kind)[name], about[name], value)
+
+
+def all_leaves(start: Start) -> Iterator[Leaf]:
+    """Yield the options of a command, including `json` and those of other kinds of its groups."""
+    found = {leaf.name: leaf for leaf in leaves_of(start)}
+    for _, group in groups_of(start):
+        for kind in group.kinds():
+            for leaf in leaves_of(kind):
+                found.setdefault(leaf.name, leaf)
+    for name in getattr(start, "HIDDEN", ()):
+        found.pop(name, None)
+    yield from found.values()
+    yield Leaf("json", bool, JSON, False)
+
+
+def groups_of(start: Start) -> Iterator[tuple[str, Options]]:
+    """Yield nested groups of options with the name of their field."""
+    for name, value in _values(start).items():
+        if isinstance(value, Options):
+            yield name, value
+            yield from groups_of(value)
+
+
+def _values(start: Start) -> dict[str, object]:
+    if isinstance(start, type):
+        return {each.name: each.default for each in fields(cast(Any, start))}
+    return {each.name: getattr(start, each.name) for each in fields(cast(Any, start))}
+
+
+def required(start: Start) -> list[str]:
+    """Return what a command cannot run without, as it is written on the command line."""
+    return [spelled(leaf) for leaf in leaves_of(start) if leaf.is_required]
+
+
+def missing(start: Start, given: dict[str, Any]) -> list[str]:
+    """Return what is required but not among the given options."""
+    absent = (leaf for leaf in leaves_of(start) if leaf.is_required and not given.get(leaf.name))
+    return [spelled(leaf) for leaf in absent]
+
+
+def kinds_of(hint: Any) -> list[Any]:
+    """Return the alternatives of a type."""
+    return list(get_args(hint)) if get_origin(hint) in (Union, types.UnionType) else [hint]
+
+
+def shape_of(leaf: Leaf) -> tuple[Any, str]:
+    """Return how many words an option takes, and its placeholder in the help."""
+    if leaf.about.positional:
+        many = get_origin(leaf.hint) is tuple
+        name = leaf.name.upper()
+        return ("*", f"{name.removesuffix('S')} ...") if many else (1, name)
+    counts: list[int] = []
+    shown: list[str] = []
+    for kind in kinds_of(leaf.hint):
+        if get_origin(kind) is tuple:
+            parts = get_args(kind)
+            if parts[-1] is Ellipsis:
+                return "*", f"{_metavar(parts[0])} ..."
+            counts.append(len(parts))
+            shown.append(" ".join(_metavar(part) for part in parts))
+        elif kind is not types.NoneType:
+            counts.append(1)
+            shown.append(_metavar(kind))
+    words = list(leaf.about.choices()) if leaf.about.choices else []
+    metavar = f"{{{','.join(words)}}}" if words else "|".join(dict.fromkeys(shown))
+    return (counts[0] if len(set(counts)) == 1 else tuple(sorted(set(counts)))), metavar
+
+
+def _metavar(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        parts = [str(part) for part in get_args(kind)]
+        return parts[0] if len(parts) == 1 else f"{{{','.join(parts)}}}"
+    return {int: "INT", float: "FLOAT", bool: "{True,False}"}.get(kind, "TEXT")
+
+
+def spelled(leaf: Leaf) -> str:
+    """Format an option as it is written on the command line."""
+    shown = shape_of(leaf)[1]
+    return shown if leaf.about.positional else f"--{leaf.word.replace('_', '-')} {shown}"

@@ -1,5 +1,6 @@
 """Stopping a run from outside without losing anything."""
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ class Stop:
         self.message, self.quiet = START, False
         self.before: dict[int, Any] = {}
         self._now = self._raised = False
+        self._process = os.getpid()
 
     def __enter__(self) -> Self:
         """Take over the signals, which only the main thread may do."""
@@ -95,6 +97,8 @@ class Stop:
         return error
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:  # a worker that has just begun, and ignores signals later
+            return
         again, self.asked = self.asked, True
         if self._now or (again and not self.patient):
             self._raised = True

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from vitlab import measure as measure
     from vitlab.data.duplicates.comparing import duplicates as duplicates
     from vitlab.data.pictures.preprocess import preprocess as preprocess
+    from vitlab.data.settings import Columns as Columns
     from vitlab.errors import UserError as UserError
     from vitlab.evaluation.calibration import calibrate as calibrate
     from vitlab.evaluation.classification import classify as classify
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 # where each name comes from; "" for a module of its own
 _HOMES = {
+    "Columns": "vitlab.data.settings",
     "Delta": "vitlab.weights.deltas",
     "Host": "vitlab.recipes.recipe",
     "MultiTask": "vitlab.transfer.multitask",

@@ -9,7 +9,7 @@ from vitlab.errors import DiskError, OptionError
 from vitlab.files import is_empty
 from vitlab.packages import check_installed
 
-ENDINGS = (".csv", ".parquet")  # of files with a row per image
+ENDINGS = (".csv", ".jsonl", ".parquet")  # of files with a row per image
 
 
 def exists(name: str) -> bool:
@@ -45,13 +45,14 @@ def check_file(file: str | Path, *, replace: bool) -> Path:
     """Return the path of a file that rows can be written to.
 
     Raises:
-        OptionError: it ends neither in .csv nor in .parquet, or it exists and may not be replaced.
+        OptionError: another ending than .csv, .jsonl or .parquet, or it exists and may not be
+            replaced.
         PackageError: it ends in .parquet, and pyarrow is not installed.
         DiskError: it is a folder.
     """
     path = Path(file).expanduser()
     if path.suffix.lower() not in ENDINGS:
-        raise OptionError(f"out must end in .csv or .parquet, not {path.name!r}")
+        raise OptionError(f"out must end in .csv, .jsonl or .parquet, not {path.name!r}")
     if path.suffix.lower() == ".parquet":
         check_installed("pyarrow", path.name, "write a .csv file")
     if path.is_dir():

@@ -10,7 +10,7 @@ from conftest import photo, photo_folder
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.splits import fingerprint
 from vitlab.errors import DataError
-from vitlab.evaluation.classification import find_images
+from vitlab.evaluation.listing import find_images
 
 
 @pytest.fixture
@@ -75,7 +75,9 @@ def test_figures_of_an_evaluation(model: vitlab.VisionTransformer, photos: Path)
         "intervals", "classes", "confused", "temperature",
     }  # fmt: skip
     assert (result["images"], result["damaged"]) == (59, 1)
-    assert result["notes"] == [f"{photos}/red/003.png: not a JPEG, PNG, WEBP, GIF, BMP, TIFF image"]
+    assert result["notes"] == [
+        f"{photos}/red/003.png: not a JPEG, PNG, WEBP, GIF, BMP, TIFF, AVIF image"
+    ]
     assert result["images_per_second"] == pytest.approx(59 / result["seconds"])
     assert result["params"] == sum(weight.numel() for weight in model.parameters())
 

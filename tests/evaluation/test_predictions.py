@@ -117,7 +117,9 @@ def test_damaged_images_are_left_out_and_listed(photos: Path) -> None:
     made = model(classes=3, channels=3)
     done = predict(made, whole, device=CPU, workers=0)
     assert sorted(done.bad) == [1, 59]
-    assert done.bad[59] == f"{photos}/red/019.png: not a JPEG, PNG, WEBP, GIF, BMP, TIFF image"
+    assert (
+        done.bad[59] == f"{photos}/red/019.png: not a JPEG, PNG, WEBP, GIF, BMP, TIFF, AVIF image"
+    )
     assert len(done.probabilities) == len(done.labels) == 58
     assert done.labels.counts(3) == [19, 20, 19]
     assert not {1, 59} & set(done.indices.tolist())

@@ -1,6 +1,7 @@
 """A row per image in CSV and Parquet: every image once, with odd names, or not at all."""
 
 import csv
+import json
 import os
 from pathlib import Path
 
@@ -42,10 +43,12 @@ def folder(tmp_path: Path) -> Path:
 def read(file: Path) -> pd.DataFrame:
     if file.suffix == ".parquet":
         return pd.read_parquet(file)
+    if file.suffix == ".jsonl":
+        return pd.read_json(file, lines=True, dtype=False)
     return pd.read_csv(file, keep_default_na=True)
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 def test_an_evaluation_image_by_image(
     model: vitlab.VisionTransformer, folder: Path, tmp_path: Path, ending: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -73,12 +76,12 @@ def test_an_evaluation_image_by_image(
     np.testing.assert_allclose(good["confidence"], chances.max(1), atol=1e-6)
     if ending == "parquet":
         assert parquet.ParquetFile(file).num_row_groups == 2
-    else:
+    elif ending == "csv":
         again = open_data(str(file))  # the file is a list of images itself
         assert again.classes == tuple(sorted(CLASSES))
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 def test_of_many_classes_the_likeliest(tmp_path: Path, ending: str) -> None:
     photo_folder(tmp_path / "photos", {"7": 3, "100": 3}, 16, 16)
     names = tuple(str(number) for number in range(101))
@@ -96,7 +99,7 @@ def test_of_many_classes_the_likeliest(tmp_path: Path, ending: str) -> None:
             assert row[f"p_{place + 1}"] == pytest.approx(chance, rel=1e-5)
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 def test_several_labels(tmp_path: Path, ending: str) -> None:
     photo_folder(tmp_path, {"a": 4}, 16, 16)
     lines = ["path,labels", "a/000.png,x|y", "a/001.png,y", "a/002.png,", "a/003.png,x"]
@@ -110,6 +113,10 @@ def test_several_labels(tmp_path: Path, ending: str) -> None:
         rows = parquet.read_table(file).to_pydict()
         assert rows["labels"] == [["x", "y"], ["y"], [], ["x"]]
         assert rows["predicted"] == [["x"]] * 4
+    elif ending == "jsonl":
+        lines = list(map(json.loads, file.read_text().splitlines()))
+        assert [row["labels"] for row in lines] == [["x", "y"], ["y"], [], ["x"]]
+        assert lines[0]["error"] is None
     else:
         table = list(csv.DictReader(file.read_text().splitlines()))
         assert [row["labels"] for row in table] == ["x|y", "y", "", "x"]
@@ -126,11 +133,13 @@ def test_bytes_that_are_no_text_survive(model: vitlab.VisionTransformer, tmp_pat
     words = ["predict", str(tmp_path / "model"), str(tmp_path / "in"), "--out"]
     from vitlab.cli import main
 
-    for name in ("rows.csv", "rows.parquet"):
+    for name in ("rows.csv", "rows.jsonl", "rows.parquet"):
         with pytest.raises(SystemExit) as stop:
             main([*words, str(tmp_path / name)])
         assert not stop.value.code
     assert odd in (tmp_path / "rows.csv").read_bytes()
+    (line,) = map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines())
+    assert os.fsencode(line["image"]) == odd
     spelled = parquet.read_table(tmp_path / "rows.parquet")["image"].to_pylist()
     assert spelled == [str(tmp_path / "in") + "/caf\\udce9.png"]
 
@@ -178,7 +187,9 @@ def test_nothing_is_left_of_a_failed_file(
 
 
 def test_files_that_cannot_be(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"out must end in \.csv or \.parquet, not 'rows\.json'"):
+    with pytest.raises(
+        OptionError, match=r"out must end in \.csv, \.jsonl or \.parquet, not 'rows\.json'"
+    ):
         check_file(tmp_path / "rows.json", replace=False)
     (tmp_path / "x.csv").mkdir()
     with pytest.raises(DiskError, match="it is a folder"):

@@ -19,5 +19,5 @@ CROPS = (
     "average the probabilities over 5 crops (corners and center), or over 10 (these and their "
     "mirror images)"
 )
-OUT = "a new .csv or .parquet file for a row per image"
+OUT = "a new .csv, .jsonl or .parquet file for a row per image"
 REPLACE = "replace the file that --out names"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitlab.commands import WORKERS
 from vitlab.data.presence import check_data
+from vitlab.data.settings import Columns
 from vitlab.options import Options, at_least, option
 from vitlab.terminal import print_table
 from vitlab.units import duration
@@ -35,6 +36,7 @@ class Duplicates(Options):
         check=check_data,
     )
     out: str | None = option(None, "write a page of the pairs: FILE.html")
+    columns: Columns = Columns()
     workers: int | None = option(None, WORKERS, at_least(0))
     command: str = ""
 
@@ -48,7 +50,7 @@ def run(options: Duplicates) -> dict[str, Any]:
 
     if options.out and (Path(options.out).suffix.lower() != ".html" or Path(options.out).is_dir()):
         raise OptionError(f"out must be a file name that ends in .html, not {options.out!r}")
-    train, test = sets(options.train, options.test or None)
+    train, test = sets(options.train, options.test or None, options.columns)
     images = len(train) + (0 if test is None else len(test))
     with Meter(images, title="reading") as meter:
         done = compare(

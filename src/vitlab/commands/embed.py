@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from vitlab.commands import DEVICE, PRECISION, WEIGHTS, WORKERS
 from vitlab.data.presence import check_data
+from vitlab.data.settings import Columns
 from vitlab.evaluation.probes.wanted import Taken
 from vitlab.options import Options, at_least, option
 from vitlab.packages import check_installed
@@ -34,6 +35,7 @@ class Embed(Options):
         check=check_new_file,
     )
     features: Taken = Taken()
+    columns: Columns = Columns()
     file: Stated = Stated()
     device: str = option("auto", DEVICE)
     precision: Literal["fp32", "bf16"] = option("fp32", PRECISION)
@@ -56,6 +58,7 @@ def run(options: Embed) -> dict[str, Any]:
         options.out,
         what=options.features.what,
         layer=options.features.layer,
+        columns=options.columns,
         device=options.device,
         precision=options.precision,
         workers=options.workers,

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from vitlab.commands import CROPS, DEVICE, FLIPS, OUT, PRECISION, REPLACE, WEIGHTS, WORKERS
 from vitlab.data.presence import check_data
+from vitlab.data.settings import Columns
 from vitlab.options import Only, Options, at_least, below, option, when
 from vitlab.places import check_file
 from vitlab.runs.run_folder import RunFolder
@@ -68,6 +69,7 @@ class Evaluate(Options):
         "its authors have it",
         only=when("protocol"),
     )
+    columns: Columns = Columns()
     file: Stated = Stated()
     device: str = option("auto", DEVICE)
     precision: Literal["fp32", "bf16"] = option("fp32", PRECISION)
@@ -145,7 +147,14 @@ def _evaluated(options: Evaluate) -> dict[str, Any]:
         done = evaluation(
             model,
             options.data,
-            How(options.device, options.precision, options.workers, views, options.threshold),
+            How(
+                options.device,
+                options.precision,
+                options.workers,
+                views,
+                options.threshold,
+                options.columns,
+            ),
             split=options.split,
             calibrate=options.calibrate,
             choosing=options.choose_thresholds,

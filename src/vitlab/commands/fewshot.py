@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from vitlab.commands import DEVICE, PRECISION, WEIGHTS, WORKERS
 from vitlab.data.presence import check_data
+from vitlab.data.settings import Columns
 from vitlab.evaluation.probes.wanted import Pooled
 from vitlab.options import Options, above, at_least, option
 from vitlab.terminal import print_table
@@ -40,6 +41,7 @@ class Fewshot(Options):
         True, "fit a logistic regression to all training images, its penalty chosen on a fifth"
     )
     features: Pooled = Pooled()
+    columns: Columns = Columns()
     file: Stated = Stated()
     cache: str = option(
         "auto",
@@ -69,6 +71,7 @@ def run(options: Fewshot) -> dict[str, Any]:
         neighbors=tuple(sorted({k for k in options.neighbors if k})),
         logistic=options.logistic,
         taken=options.features,
+        columns=options.columns,
         cache=None if options.cache == "no" else cache,
         device=options.device,
         precision=options.precision,

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from vitlab.commands import CROPS, DEVICE, FLIPS, OUT, REPLACE, WEIGHTS
 from vitlab.data.presence import check_images
-from vitlab.options import Options, at_least, option, when
+from vitlab.data.settings import Columns
+from vitlab.options import Options, at_least, option, options_of, when
 from vitlab.places import check_file
 from vitlab.weights.hub_names import check_weights
 from vitlab.weights.stated import Stated
@@ -21,10 +22,13 @@ class Predict(Options):
     weights: str = option(MISSING, WEIGHTS, positional=True, check=check_weights)
     images: tuple[str, ...] = option(
         MISSING,
-        "image files, folders or glob patterns",
+        "image files, folders or glob patterns; .csv, .tsv or .jsonl lists of them; - for paths on "
+        "standard input, one per line",
         positional=True,
         check=check_images,
     )
+    path_column: str = option("", options_of(Columns)["path_column"].help)
+    allow_outside: bool = option(False, options_of(Columns)["allow_outside"].help)
     top: int = option(5, "number of classes to print", at_least(1))
     flips: bool = option(False, FLIPS, only=when("crops", 1, 5))
     crops: Literal[1, 5, 10] = option(1, CROPS)
@@ -44,28 +48,37 @@ def begin(options: Predict) -> None:
 def run(options: Predict) -> dict[str, Any]:
     """Classify; images that cannot be decoded are reported on stderr."""
     import vitlab
+    from vitlab.evaluation.listing import listed_images
     from vitlab.progress import say
 
     file = check_file(options.out, replace=options.replace) if options.out else None
     model = vitlab.load(options.weights, **options.file.arguments())
+    if not model.config.labels:
+        say("the weights do not name their classes: numbers stand for them; --labels names them")
     result = {"model": model.config.name, "temperature": model.temperature}
+    known = Columns(path_column=options.path_column, allow_outside=options.allow_outside)
+    images = listed_images(options.images, known)
     if file is not None:
-        return result | _into(file, model, options)
+        return result | _into(file, model, images, options)
     answers = vitlab.classify(
         model,
-        options.images,
+        images,
         top=options.top,
         device=options.device,
         workers=options.workers,
         flips=options.flips,
         crops=options.crops,
     )
-    for answer in (each for each in answers if each.error):
-        say(f"skipped: {answer.error}")
-    return result | {"predictions": [each.as_dict() for each in answers]}
+    damaged = [each.error for each in answers if each.error]
+    for error in damaged:
+        say(f"skipped: {error}")
+    if damaged:
+        say(f"{len(damaged):,} of {len(answers):,} images cannot be read")
+    counts = {"images": len(answers) - len(damaged), "damaged": len(damaged)}
+    return result | counts | {"predictions": [each.as_dict() for each in answers]}
 
 
-def _into(file: Path, model: Any, options: Predict) -> dict[str, Any]:
+def _into(file: Path, model: Any, images: list[str], options: Predict) -> dict[str, Any]:
     """Write the rows."""
     from vitlab.evaluation.classification import classify_into
     from vitlab.evaluation.predictions import Views
@@ -75,7 +88,7 @@ def _into(file: Path, model: Any, options: Predict) -> dict[str, Any]:
         counts = classify_into(
             file,
             model,
-            options.images,
+            images,
             top=options.top,
             device=options.device,
             workers=options.workers,
@@ -93,6 +106,7 @@ def show(result: dict[str, Any]) -> None:
         print(f"{result['file']}: {result['images']:,} images{damaged}")
     for each in (line for line in result.get("predictions", ()) if "top" in line):
         best = "  ".join(f"{item['class']} {item['probability']:.1%}" for item in each["top"])
-        print(f"{each['image']}  {best}")
+        name = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in each["image"])
+        print(f"{name}  {best}")
     if result["temperature"] != 1:
         print(f"probabilities are calibrated: temperature {result['temperature']:.4g}")

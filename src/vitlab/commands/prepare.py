@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from vitlab.commands import WORKERS
 from vitlab.data.presence import check_data
+from vitlab.data.settings import Columns
 from vitlab.options import Options, at_least, at_most, option
 from vitlab.places import check_new_folder
 from vitlab.terminal import print_figures
@@ -34,6 +35,7 @@ class Prepare(Options):
     format: Literal["parquet", "tar"] = option(
         "parquet", "Parquet files as on the Hugging Face Hub, or WebDataset shards"
     )
+    columns: Columns = Columns()
     quality: int = option(92, "JPEG quality", at_least(1), at_most(95))
     workers: int | None = option(None, WORKERS, at_least(0))
 
@@ -43,7 +45,7 @@ def run(options: Prepare) -> dict[str, Any]:
     from vitlab.data.loading.copying import copy, sources_to_copy
     from vitlab.progress import Meter, say
 
-    sources = sources_to_copy(options.data)
+    sources = sources_to_copy(options.data, options.columns)
     with Meter(sum(map(len, sources.values())), title="preparing") as meter:
         return copy(
             sources,

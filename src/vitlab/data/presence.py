@@ -12,6 +12,10 @@ from vitlab.errors import DataError
 from vitlab.packages import check_installed
 from vitlab.places import exists
 
+IN_MEMORY = "in memory"
+"""What a recipe calls data in memory."""
+
+STDIN = "-"  # a list of paths on standard input
 PATTERN = "*?[{"  # signs of a glob or a brace range
 
 
@@ -29,6 +33,8 @@ def check_data(data: str) -> None:
     """
     if not data or data == "digits" or data.startswith("vtab:") or is_url(data):
         return
+    if data == IN_MEMORY and not exists(data):
+        raise DataError("these images were in memory: give them again in Python, with data=…")
     named = exists(data) or any(sign in data for sign in PATTERN)
     if not named and not is_hub_data(data):
         raise DataError(f"no such file or folder: {data}")
@@ -45,5 +51,5 @@ def check_images(patterns: Iterable[str]) -> None:
         DataError: the first such name.
     """
     for each in patterns:
-        if not any(sign in each for sign in PATTERN) and not exists(each):
+        if each != STDIN and not any(sign in each for sign in PATTERN) and not exists(each):
             raise DataError(f"no such file: {each}")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from vitlab import device as devices
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
+from vitlab.data.settings import Columns
 from vitlab.data.sources.memory.given import Given, title_of
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.splits import Splits, fingerprint, with_validation
@@ -53,6 +54,7 @@ def calibrate(
     model: Model,
     data: Given,
     *,
+    columns: Columns | None = None,
     device: str = "auto",
     precision: Literal["fp32", "bf16"] = "fp32",
     workers: int | None = None,
@@ -65,6 +67,7 @@ def calibrate(
     Args:
         model: from `vitlab.load` or a run; its `provenance` gets `temperature` and `calibration`
         data: as for training, also labeled images in memory
+        columns: which columns of a list or a table hold what; None to find them
         device: auto, cpu, cuda or cuda:N
         precision: fp32, or bf16 autocast
         workers: processes that decode; None to choose
@@ -77,7 +80,7 @@ def calibrate(
         OptionError: the model has no classifier.
     """
     check_classifier(model)
-    source = validation_of(model, data)
+    source = validation_of(model, data, columns)
     where = devices.choose(device)
     done = predict(model, source, device=where, precision=precision, workers=workers, logits=True)
     assert done.logits is not None
@@ -100,7 +103,9 @@ def _moved(provenance: dict[str, Any], before: float, after: float) -> dict[str,
     return {"thresholds": (1 / (1 + np.exp(-logits * before / after))).tolist()}
 
 
-def validation_of(model: Model, data: Given, purpose: str = "calibrate") -> Source:
+def validation_of(
+    model: Model, data: Given, columns: Columns | None = None, purpose: str = "calibrate"
+) -> Source:
     """Return the validation images of a data set, which are never those of its test split.
 
     They are its validation split, or what the model's training held out to decide when to stop.
@@ -108,7 +113,7 @@ def validation_of(model: Model, data: Given, purpose: str = "calibrate") -> Sour
     Raises:
         DataError: there are none.
     """
-    splits = open_for(model, data)
+    splits = open_for(model, data, columns)
     found = splits.validation or _held_out(model, splits)
     if found is None:
         raise DataError(

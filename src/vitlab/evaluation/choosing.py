@@ -4,6 +4,7 @@ import logging
 from typing import Literal
 
 from vitlab.data.partition import fold_of
+from vitlab.data.settings import Columns
 from vitlab.data.sources.memory.given import Given, title_of
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source
@@ -14,13 +15,15 @@ from vitlab.models.model import Model
 Split = Literal["auto", "train", "validation", "test", "all"]
 
 
-def choose(model: Model, data: Given, split: Split) -> tuple[str, Source]:
+def choose(
+    model: Model, data: Given, split: Split, columns: Columns | None = None
+) -> tuple[str, Source]:
     """Return the name of the split to evaluate on, and its images.
 
     Raises:
         DataError: no such data or split, or classes that the model does not have.
     """
-    splits, title = open_for(model, data), title_of(data)
+    splits, title = open_for(model, data, columns), title_of(data)
     whole = splits.whole
     if whole is not None and (
         split == "all" or (split == "auto" and not was_trained_on(model, whole))
@@ -34,7 +37,7 @@ def choose(model: Model, data: Given, split: Split) -> tuple[str, Source]:
     return name, splits.parts[name]
 
 
-def open_for(model: Model, data: Given) -> Splits:
+def open_for(model: Model, data: Given, columns: Columns | None = None) -> Splits:
     """Return the splits of a data set, the labels mapped to the model's classes by name.
 
     A model that does not name its classes has them in the order of the data; a warning says so.
@@ -45,7 +48,7 @@ def open_for(model: Model, data: Given) -> Splits:
         DataError: no such data, or classes that the model does not have.
     """
     title = title_of(data)
-    splits = open_data(data, classes=model.config.labels)
+    splits = open_data(data, classes=model.config.labels, columns=columns)
     if len(splits.classes) != model.config.classes:
         raise DataError(
             f"{title} has {len(splits.classes)} classes, but the model has {model.config.classes}"

@@ -1,6 +1,5 @@
 """The likeliest classes of single images."""
 
-import glob
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,9 @@ from vitlab import device as devices
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.pictures.pictures import Picture, Pictures, several
 from vitlab.data.sources.filenames import Names
-from vitlab.data.sources.folders import Files, image_files
+from vitlab.data.sources.folders import Files
 from vitlab.errors import DataError
+from vitlab.evaluation.listing import find_images
 from vitlab.evaluation.predictions import (
     Part,
     Views,
@@ -126,7 +126,7 @@ def classify_into(
         `images` and `damaged`, how many have a prediction and how many an error.
 
     Raises:
-        DataError: no such image.
+        DataError: no such image, or none that can be read.
         OptionError: the model has no classifier.
         DiskError: the file cannot be written.
     """
@@ -144,6 +144,8 @@ def classify_into(
 
         where = devices.choose(device)
         predict_each(model, source, take, device=where, workers=workers, views=views)
+    if not counts["images"]:
+        raise DataError(f"none of the {len(source):,} images can be read; {file} says why")
     return counts
 
 
@@ -163,26 +165,3 @@ def unlabeled(model: Model, images: Picture | Iterable[Picture]) -> Files | Pict
         return Pictures(pictures, kind.blank(len(pictures), len(classes)), classes)
     paths = Names.of(find_images(named))
     return Files(Path(), paths, kind.blank(len(paths), len(classes)), classes)
-
-
-def find_images(patterns: Sequence[str]) -> list[str]:
-    """Return every image that files, folders and glob patterns name, in that order.
-
-    Raises:
-        DataError: one of them names nothing.
-    """
-    found: list[str] = []
-    for pattern in patterns:
-        path = Path(pattern).expanduser()
-        if path.is_file():
-            matches = [str(path)]
-        elif path.is_dir():
-            matches = [str(each) for each in image_files(path)]
-        else:
-            matches = sorted(p for p in glob.glob(str(path), recursive=True) if Path(p).is_file())  # noqa: PTH207
-        if not matches:
-            raise DataError(
-                f"no images in {pattern}" if path.is_dir() else f"no such file: {pattern}"
-            )
-        found += matches
-    return found

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab import device as devices
+from vitlab.data.settings import Columns
 from vitlab.data.sources.memory.given import Given
 from vitlab.data.sources.protocol import Source
 from vitlab.errors import OptionError
@@ -34,6 +35,7 @@ class How:
         workers: processes that decode; None to choose
         views: of each image
         threshold: above which a class is predicted where images have several; None for the model's
+        columns: which columns of a list or a table hold what; None to find them
     """
 
     device: str = "auto"
@@ -41,6 +43,7 @@ class How:
     workers: int | None = None
     views: Views = Views()
     threshold: float | None = None
+    columns: Columns | None = None
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ def evaluate(
     data: Given,
     *,
     split: Split = "auto",
+    columns: Columns | None = None,
     device: str = "auto",
     precision: Literal["fp32", "bf16"] = "fp32",
     workers: int | None = None,
@@ -83,6 +87,7 @@ def evaluate(
             `validation` or `test`, and under `classes` the names that numbers index
         split: `auto` is the test split if the data has one; of unsplit data it is what training
             held out if this model was trained on it, else every image
+        columns: which columns of a list or a table hold what; None to find them
         device: auto, cpu, cuda or cuda:N
         precision: fp32, or bf16 autocast
         workers: processes that decode; None to choose
@@ -94,7 +99,7 @@ def evaluate(
         flips: average the probabilities over each image and its mirror image
         crops: average them over 5 crops, the corners and the center, or over 10: these and their
             mirror images
-        out: a new .csv or .parquet file for a row per image
+        out: a new .csv, .jsonl or .parquet file for a row per image
         replace: an older file of that name
         protocol: evaluate by the rules of ImageNet or one of its relatives instead (`examine`)
         real_labels: the file real.json, for the protocol `real`
@@ -115,7 +120,7 @@ def evaluate(
         OptionError: the model has no classifier; options that do not go together.
         DiskError: the file cannot be written.
     """
-    how = How(device, precision, workers, Views(flips, crops), threshold)
+    how = How(device, precision, workers, Views(flips, crops), threshold, columns)
     if protocol is not None:
         check_alone(
             split=split,
@@ -158,7 +163,7 @@ def evaluation(
     """
     check_classifier(model)
     check_fitting(split, how, calibrate=calibrate, choosing=choosing is not None)
-    name, source = choose(model, data, split)
+    name, source = choose(model, data, split, how.columns)
     where = devices.choose(how.device)
     found = _fitted(model, data, how) if calibrate else None
     before = thresholds.given_or_kept(model, how.threshold, several=source.labels.several)
@@ -206,13 +211,24 @@ def _examined(
 
 def _fitted(model: Model, data: Given, how: How) -> calibration.Calibration:
     return calibration.calibrate(
-        model, data, device=how.device, precision=how.precision, workers=how.workers
+        model,
+        data,
+        columns=how.columns,
+        device=how.device,
+        precision=how.precision,
+        workers=how.workers,
     )
 
 
 def _chosen(model: Model, data: Given, per: thresholds.Per, how: How) -> thresholds.Thresholds:
     return thresholds.choose_thresholds(
-        model, data, per, device=how.device, precision=how.precision, workers=how.workers
+        model,
+        data,
+        per,
+        columns=how.columns,
+        device=how.device,
+        precision=how.precision,
+        workers=how.workers,
     )
 
 

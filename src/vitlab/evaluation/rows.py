@@ -1,4 +1,4 @@
-"""A row per image in a CSV or Parquet file, written while a model predicts.
+"""A row per image in a CSV, JSON Lines or Parquet file, written while a model predicts.
 
 | column | content |
 | --- | --- |
@@ -16,6 +16,7 @@ names, as in lists of images), and classes with a probability above their thresh
 """
 
 import csv
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,7 +66,7 @@ def rows_to(
 @contextmanager
 def table_to(file: Path, layout: "Layout") -> Iterator[Callable[[Columns], None]]:
     """Yield what writes rows of a layout; the file appears when the block succeeds."""
-    write = _parquet if file.suffix.lower() == ".parquet" else _csv
+    write = WRITERS[file.suffix.lower()]
     with staged_file(file) as draft, write(draft, layout) as use:
         yield use
 
@@ -174,11 +175,25 @@ def _csv(draft: Path, layout: Layout) -> Iterator[Callable[[Columns], None]]:
         yield use
 
 
-def _cell(value: object) -> object:
+def _cell(value: Any) -> Any:
     """Seven digits of a number; names with the separator of lists of images between them."""
     if isinstance(value, float):
         return f"{value:.7g}"
     return SEPARATOR.join(value) if isinstance(value, list) else value
+
+
+@contextmanager
+def _jsonl(draft: Path, layout: Layout) -> Iterator[Callable[[Columns], None]]:
+    """Write a JSON object per row, in ASCII, so that any file name can be read back."""
+    with draft.open("w", encoding="ascii", newline="") as stream:
+
+        def use(columns: Columns) -> None:
+            for row in zip(*columns.values(), strict=True):
+                cells = (float(_cell(v)) if isinstance(v, float) else v for v in row)
+                line = dict(zip(columns, cells, strict=True))
+                stream.write(json.dumps(line) + "\n")
+
+        yield use
 
 
 @contextmanager
@@ -222,3 +237,7 @@ def _text(value: Any) -> Any:
     if isinstance(value, list):
         return [_text(each) for each in value]
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
+WRITERS = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
+"""By the ending of the file (`vitlab.places.ENDINGS`)."""

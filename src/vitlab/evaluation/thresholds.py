@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from vitlab import device as devices
 from vitlab.data.labels import MultiLabels
+from vitlab.data.settings import Columns
 from vitlab.data.sources.memory.given import Given, title_of
 from vitlab.errors import OptionError
 from vitlab.evaluation.calibration import validation_of
@@ -51,6 +52,7 @@ def choose_thresholds(
     data: Given,
     per: Per = "class",
     *,
+    columns: Columns | None = None,
     device: str = "auto",
     precision: Literal["fp32", "bf16"] = "fp32",
     workers: int | None = None,
@@ -66,6 +68,7 @@ def choose_thresholds(
         data: as for training, also labeled images in memory
         per: `class`, each class the threshold of its own highest F1; `all`, one threshold, that of
             the highest F1 of all decisions together (micro)
+        columns: which columns of a list or a table hold what; None to find them
         device: auto, cpu, cuda or cuda:N
         precision: fp32, or bf16 autocast
         workers: processes that decode; None to choose
@@ -81,7 +84,7 @@ def choose_thresholds(
     check_classifier(model)
     if per not in ("class", "all"):
         raise OptionError(f"per must be class or all, not {per!r}")
-    source = validation_of(model, data, "choose thresholds")
+    source = validation_of(model, data, columns, "choose thresholds")
     if not source.labels.several:
         raise OptionError(
             "thresholds are for several labels per image: of one label, the likeliest class counts"

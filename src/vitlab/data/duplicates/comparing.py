@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from vitlab.data.duplicates.finding import Pairs, find
 from vitlab.data.duplicates.inputs import Images, images_of, opened_data
 from vitlab.data.duplicates.signatures import signatures
+from vitlab.data.settings import Columns
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.splits import Splits
 
@@ -41,7 +42,11 @@ class Comparison:
 
 
 def duplicates(
-    train: Images, test: Images | None = None, *, workers: int | None = None
+    train: Images,
+    test: Images | None = None,
+    *,
+    columns: Columns | None = None,
+    workers: int | None = None,
 ) -> list[tuple[int, int, float]]:
     """Return the near-duplicates of test images among training images.
 
@@ -54,6 +59,7 @@ def duplicates(
             comes in splits, its training images
         test: the same; of data that comes in splits, its test images. None compares the splits of
             `train`, or finds pairs within it, each once
+        columns: which columns of a list or a table hold what; None to find them
         workers: processes that decode; None to choose
 
     Returns:
@@ -64,18 +70,20 @@ def duplicates(
     Raises:
         DataError: no such data, or no images in it.
     """
-    return compare(*sets(train, test), workers=workers).pairs.tuples()
+    return compare(*sets(train, test, columns), workers=workers).pairs.tuples()
 
 
-def sets(train: Images, test: Images | None = None) -> tuple[Source, Source | None]:
+def sets(
+    train: Images, test: Images | None = None, columns: Columns | None = None
+) -> tuple[Source, Source | None]:
     """Return the two sets of images to compare; None for the first one with itself.
 
     Raises:
         DataError: no such data, or no images in it.
     """
     if test is not None:
-        return images_of(train, "train"), images_of(test, "test")
-    opened = opened_data(train)
+        return images_of(train, "train", columns), images_of(test, "test", columns)
+    opened = opened_data(train, columns)
     if not isinstance(opened, Splits):
         return opened, None
     return (opened.train, opened.test) if opened.whole is None else (opened.whole, None)

@@ -7,6 +7,7 @@ from typing import cast
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.labels import SingleLabels
 from vitlab.data.pictures.pictures import Picture
+from vitlab.data.settings import Columns
 from vitlab.data.sources.filenames import Names
 from vitlab.data.sources.folders import Files, image_files
 from vitlab.data.sources.memory.given import Given, unlabeled_images
@@ -20,7 +21,7 @@ Images = Given | Source | Sequence[Picture]
 files or images in memory, with labels as for `vitlab.evaluate` or without."""
 
 
-def images_of(images: Images, split: str) -> Source:
+def images_of(images: Images, split: str, columns: Columns | None = None) -> Source:
     """Return the images to compare, in the order that the indices of pairs count.
 
     Of data that comes in splits it is the one named, or its training images if that is missing; of
@@ -29,11 +30,12 @@ def images_of(images: Images, split: str) -> Source:
     Args:
         images: what the user named
         split: `train` or `test`
+        columns: which columns of a list or a table hold what; None to find them
 
     Raises:
         DataError: no such data, or no images in it.
     """
-    opened = opened_data(images)
+    opened = opened_data(images, columns)
     if not isinstance(opened, Splits):
         return opened
     if opened.whole is not None:
@@ -41,7 +43,7 @@ def images_of(images: Images, split: str) -> Source:
     return opened.test if split == "test" else opened.train
 
 
-def opened_data(images: Images) -> Splits | Source:
+def opened_data(images: Images, columns: Columns | None = None) -> Splits | Source:
     """Return the splits of labeled data, or the images of anything else.
 
     Raises:
@@ -50,24 +52,24 @@ def opened_data(images: Images) -> Splits | Source:
     if hasattr(images, "image"):
         return cast(Source, images)
     if not isinstance(images, str | Path):
-        return _in_memory(images)
+        return _in_memory(images, columns)
     path = Path(images).expanduser()
     if path.is_file() and path.suffix.lower() in SUFFIXES:
         return files([path])
     try:
-        return open_data(str(images))
+        return open_data(str(images), columns=columns)
     except DataError:
         if not path.is_dir() or not (found := image_files(path)):
             raise
         return files(found)
 
 
-def _in_memory(images: Sized) -> Splits | Source:
+def _in_memory(images: Sized, columns: Columns | None) -> Splits | Source:
     """Images that a program holds; a list of paths names files."""
     if isinstance(images, Sequence) and all(isinstance(each, str | Path) for each in images):
         return files(images)
     found = unlabeled_images(images)
-    return open_data(images) if found is None else found
+    return open_data(images, columns=columns) if found is None else found
 
 
 def files(paths: Sequence[str | Path]) -> Files:

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from vitlab.data.loading.loader import choose_workers, leave_signals_to_parent
 from vitlab.data.loading.writers import WRITERS
+from vitlab.data.settings import Columns
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source
 from vitlab.errors import DataError, ImageError, OptionError
@@ -24,7 +25,7 @@ BAD = "bad.jsonl"
 _CHUNK = 16  # images that a worker processes at a time
 
 
-def sources_to_copy(data: str) -> dict[str, Source]:
+def sources_to_copy(data: str, columns: Columns | None = None) -> dict[str, Source]:
     """Return the splits of DATA by name; data that comes unsplit stays so, as `train`.
 
     When it is split later, the same images are held out as of the original, if none was damaged.
@@ -32,7 +33,7 @@ def sources_to_copy(data: str) -> dict[str, Source]:
     Raises:
         DataError: as `open_data`.
     """
-    splits = open_data(data)
+    splits = open_data(data, columns=columns)
     return splits.parts if splits.whole is None else {"train": splits.whole}
 
 

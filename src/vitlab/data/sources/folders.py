@@ -137,7 +137,7 @@ def class_folders(root: Path, classes: Sequence[str] | None = None) -> tuple[Fil
         DataError: no class folders, no images in them, or a class that is not among those given.
     """
     folders = visible(root)
-    listed = {each.name: _listed(each) for each in folders}
+    listed = {each.name: files_below(each) for each in folders}
     images = {name: own for name, (own, _) in listed.items()}
     found = {name: paths for name, paths in images.items() if paths}
     skipped = unread_lines(str(root), sum((others for _, others in listed.values()), Counter()))
@@ -162,10 +162,10 @@ def class_folders(root: Path, classes: Sequence[str] | None = None) -> tuple[Fil
 
 def image_files(folder: Path) -> list[Path]:
     """Return all images below a folder, sorted, except hidden ones."""
-    return _listed(folder)[0]
+    return files_below(folder)[0]
 
 
-def _listed(folder: Path) -> tuple[list[Path], Counter[str]]:
+def files_below(folder: Path) -> tuple[list[Path], Counter[str]]:
     """Return all images below a folder, sorted, and how many other files have which ending."""
     images: list[Path] = []
     others = Counter[str]()

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from vitlab.data.labels import check_classes
+from vitlab.data.presence import check_data
 from vitlab.data.settings import Columns
 from vitlab.data.sources.arrays import open_digits
 from vitlab.data.sources.folders import open_folder
 from vitlab.data.sources.listed.lists import open_list
-from vitlab.data.sources.memory.given import IN_MEMORY, Given, open_given, title_of
+from vitlab.data.sources.memory.given import Given, open_given, title_of
 from vitlab.data.sources.protocol import counts
 from vitlab.data.sources.splits import Request, Splits
 from vitlab.data.sources.tables.table_files import open_hub, open_parquet
@@ -76,8 +77,7 @@ def _named(request: Request) -> Splits:
         raise DataError(
             f"{data} is not a folder, a Parquet file, a .tar shard, or a .csv or .jsonl list"
         )
-    if data == IN_MEMORY:
-        raise DataError("these images were in memory: give them again in Python, with data=…")
+    check_data(data)
     raise DataError(f"no such file or folder: {data}")
 
 

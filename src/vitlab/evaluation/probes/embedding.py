@@ -11,6 +11,7 @@ from typing import Any, Literal
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.labels import SingleLabels
 from vitlab.data.pictures.pictures import Picture
+from vitlab.data.settings import Columns
 from vitlab.data.sources.filenames import Names
 from vitlab.data.sources.folders import Files
 from vitlab.data.sources.memory.given import Given, unlabeled_images
@@ -20,7 +21,7 @@ from vitlab.data.sources.splits import fingerprint as mark_of
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, DiskError
-from vitlab.evaluation.classification import find_images
+from vitlab.evaluation.listing import find_images
 from vitlab.evaluation.probes.embedding_table import Layout, merge, sound_parts, write_part
 from vitlab.evaluation.probes.extraction import Extraction
 from vitlab.evaluation.probes.wanted import Taken
@@ -41,6 +42,7 @@ def embed(
     *,
     what: Literal["features", "mean", "patches", "tokens"] = "features",
     layer: int | None = None,
+    columns: Columns | None = None,
     device: str = "auto",
     precision: Literal["fp32", "bf16"] = "fp32",
     workers: int | None = None,
@@ -65,6 +67,7 @@ def embed(
             patch token, row by row; tokens: class token and registers too
         layer: the block (of a ResNet: stage) whose output is taken, 0 for the input of the first
             one; None for the last one, after the final norm
+        columns: which columns of a list or a table hold what; None to find them
         device: auto, cpu, cuda or cuda:N
         precision: fp32, or bf16 autocast
         workers: processes that decode; None to choose
@@ -92,7 +95,7 @@ def embed(
                     name: Extraction(
                         model, source, taken, place, precision, workers, world.local_size
                     )
-                    for name, source in sources_of(data).items()
+                    for name, source in sources_of(data, columns).items()
                 },
                 out,
             )
@@ -205,7 +208,9 @@ class _Work:
         }
 
 
-def sources_of(data: Given | Sequence[Picture]) -> dict[str, Source]:
+def sources_of(
+    data: Given | Sequence[Picture], columns: Columns | None = None
+) -> dict[str, Source]:
     """Return the splits of DATA by name; images without labels are one split, `all`.
 
     Raises:
@@ -213,13 +218,13 @@ def sources_of(data: Given | Sequence[Picture]) -> dict[str, Source]:
     """
     if not isinstance(data, str | Path):
         found = unlabeled_images(data)
-        return open_data(data).parts if found is None else {UNLABELED: found}
+        return open_data(data, columns=columns).parts if found is None else {UNLABELED: found}
     path = Path(data).expanduser()
     flat = path.is_dir() and _is_flat(path)
     if flat or (not path.is_dir() and path.suffix.lower() in SUFFIXES):
         paths = find_images([str(data)])
         return {UNLABELED: Files(Path(), Names.of(paths), SingleLabels.blank(len(paths), 0), ())}
-    return open_data(data).parts
+    return open_data(data, columns=columns).parts
 
 
 def _is_flat(folder: Path) -> bool:

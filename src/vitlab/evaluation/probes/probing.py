@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitlab.data.labels import SingleLabels
+from vitlab.data.settings import Columns
 from vitlab.data.sources.memory.given import Given, title_of
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source
@@ -38,6 +39,7 @@ class Probing:
         neighbors: the numbers k of the nearest-neighbor classifier; none to leave it out
         logistic: whether to fit the logistic regression
         taken: what of the model
+        columns: which columns of a list or a table hold what
         cache: where features are kept; None for nowhere
         device: auto, cpu, cuda or cuda:N
         precision: fp32, or bf16 autocast
@@ -51,6 +53,7 @@ class Probing:
     neighbors: tuple[int, ...] = NEIGHBORS
     logistic: bool = True
     taken: Pooled | Taken = Pooled()
+    columns: Columns = Columns()
     cache: Path | None = None
     device: str = "auto"
     precision: str = "fp32"
@@ -76,7 +79,7 @@ def probe(model: Model, data: Given, probing: Probing) -> dict[str, Any]:
     begin = time.monotonic()
     with joined(probing.device, probing.timeout) as (world, device):
         with world.agreed():
-            splits = open_data(data)
+            splits = open_data(data, columns=probing.columns)
             check_shots(
                 classes_of(splits.train, title_of(data)), splits.classes, max(probing.shots)
             )

@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitlab.data.classes import missing_lines
-from vitlab.data.sources.memory.given import IN_MEMORY, Given
+from vitlab.data.presence import IN_MEMORY
+from vitlab.data.sources.memory.given import Given
 from vitlab.data.sources.splits import Splits, with_train_images
 from vitlab.errors import DataError, OptionError, RunError
 from vitlab.models.config import ModelConfig

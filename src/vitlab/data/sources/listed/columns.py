@@ -85,17 +85,26 @@ def find_columns(
     Raises:
         DataError: an unknown column, or columns that cannot be told apart.
     """
-    for name in (known.path_column, *known.label_column):
-        if name and name not in names:
-            raise DataError(f"{file} has no column {name!r}: {nearest(name, names)}")
+    check_known_columns(names, file, (known.path_column, *known.label_column))
     if images:
         path, places = images, Places(Path())
     else:
-        path, places = _paths(names, rows[:SAMPLE], file, known)
+        path, places = find_paths(names, rows, file, known)
     taken = {path, *(split := _named(names, SPLITS)), *(fold := _named(names, FOLDS))}
     others = [name for name in names if name not in taken]
     labels, one_hot = _labels(others, rows, file, known)
     return Found(path, labels, one_hot, "".join(split[:1]), "".join(fold[:1]), places, bool(images))
+
+
+def check_known_columns(names: Sequence[str], file: Path, known: Sequence[str]) -> None:
+    """Refuse columns that a list does not have.
+
+    Raises:
+        DataError: the first of them.
+    """
+    for name in known:
+        if name and name not in names:
+            raise DataError(f"{file} has no column {name!r}: {nearest(name, names)}")
 
 
 def candidates(file: Path, known: Columns) -> list[Places]:
@@ -114,10 +123,22 @@ def candidates(file: Path, known: Columns) -> list[Places]:
     return [Places(root, ending) for ending in ("", *sorted(SUFFIXES)) for root in roots]
 
 
-def _paths(
+def find_paths(
     names: Sequence[str], rows: Sequence[Row], file: Path, known: Columns
 ) -> tuple[str, Places]:
-    """The column of the paths, and where they are: the first place that has the first rows."""
+    """Return the column of the paths, and where they are: the first place that has the first rows.
+
+    Args:
+        names: of the columns
+        rows: all rows
+        file: the list
+        known: what the user says of them
+
+    Raises:
+        DataError: an unknown column, or none that can be the one of the paths.
+    """
+    check_known_columns(names, file, (known.path_column,))
+    rows = rows[:SAMPLE]
     usual = _named(names, PATHS)
     columns = [known.path_column] if known.path_column else [*usual, *names]
     places = candidates(file, known)

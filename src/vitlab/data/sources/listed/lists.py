@@ -24,6 +24,7 @@ from vitlab.data.sources.listed.columns import (
     Places,
     Row,
     find_columns,
+    find_paths,
     several_separator,
 )
 from vitlab.data.sources.listed.list_rows import read_rows
@@ -77,6 +78,34 @@ def open_list(request: Request) -> Splits | None:
     return Splits(splits.train, splits.test, splits.validation, notes=notes)
 
 
+def paths_in(file: Path, known: Columns) -> list[str]:
+    """Return the paths that a list names, whatever else is in it.
+
+    Raises:
+        DataError: no column of paths, or files that are missing or elsewhere.
+    """
+    names, rows = read_rows(file, known)
+    column, places = find_paths(names, [row for _, row in rows], file, known)
+    entries = [
+        Entry(path_of(row, column, places, f"{file} line {number}"), "", "") for number, row in rows
+    ]
+    _check_files(entries, places, file)
+    check_inside(entries, places, file, known)
+    return [str(places.root / entry.path) for entry in entries]
+
+
+def path_of(row: Row, column: str, places: Places, where: str) -> str:
+    """Return the path in a row, with its ending.
+
+    Raises:
+        DataError: there is none.
+    """
+    path = row.get(column)
+    if not isinstance(path, str | int) or not str(path).strip() or "\0" in str(path):
+        raise DataError(f"{where} has no path")
+    return f"{path}{places.ending}"
+
+
 def _list_file(path: Path) -> Path | None:
     """The list that a user names, or the one in a folder of images."""
     if path.is_dir():
@@ -126,15 +155,12 @@ def read_entries(
     folds = _folds([row for _, row in rows], found)
     entries = []
     for place, row in rows:
-        path, where = row.get(found.path), f"{file} {place}"
-        if found.images:
-            path = ""
-        elif not isinstance(path, str | int) or not str(path).strip() or "\0" in str(path):
-            raise DataError(f"{where} has no path")
+        where = f"{file} {place}"
+        path = "" if found.images else path_of(row, found.path, found.places, where)
         split = str(row.get(found.split) or "").strip().lower()
         if folds:
             split = "test" if str(row.get(found.fold)) == folds[0] else "train"
-        entries.append(Entry(f"{path}{found.places.ending}", labels(row, where), split))
+        entries.append(Entry(path, labels(row, where), split))
     if not found.images:
         _check_files(entries, found.places, file)
     return entries, _notes(found, file, folds)

@@ -35,9 +35,6 @@ dictionary holds one of them for each split, and may name the classes that numbe
 `{"train": …, "test": …, "classes": ["cat", "dog"]}`.
 """
 
-IN_MEMORY = "in memory"
-"""What a recipe calls data in memory."""
-
 TRUSTED = Inside((Path(),), anywhere=True)  # the program itself names these files
 CLASSES = "classes"  # key of a dictionary
 ALONE = (str, Path, bytes, Image.Image, np.ndarray, Tensor)  # what an image without label is

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from vitlab.commands import CROPS, DEVICE, FLIPS, OUT, REPLACE, WEIGHTS
 from vitlab.data.presence import check_images
 from vitlab.data.settings import Columns
+from vitlab.errors import one_line
 from vitlab.options import Options, at_least, option, options_of, when
 from vitlab.places import check_file
 from vitlab.weights.hub_names import check_weights
@@ -106,7 +107,6 @@ def show(result: dict[str, Any]) -> None:
         print(f"{result['file']}: {result['images']:,} images{damaged}")
     for each in (line for line in result.get("predictions", ()) if "top" in line):
         best = "  ".join(f"{item['class']} {item['probability']:.1%}" for item in each["top"])
-        name = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in each["image"])
-        print(f"{name}  {best}")
+        print(f"{one_line(each['image'])}  {best}")
     if result["temperature"] != 1:
         print(f"probabilities are calibrated: temperature {result['temperature']:.4g}")

@@ -7,10 +7,10 @@ import torch
 
 import vitlab
 from conftest import photo, photo_folder
+from vitlab.data.pictures.listing import find_images
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.splits import fingerprint
 from vitlab.errors import DataError
-from vitlab.evaluation.listing import find_images
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """`vitlab evaluate`."""
 
 from dataclasses import MISSING, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from vitlab.commands import CROPS, DEVICE, FLIPS, OUT, PRECISION, REPLACE, WEIGHTS, WORKERS
 from vitlab.data.presence import check_data
@@ -13,6 +13,9 @@ from vitlab.terminal import print_figures, print_rows, print_table
 from vitlab.units import percent, readable
 from vitlab.weights.hub_names import check_weights
 from vitlab.weights.stated import Stated
+
+if TYPE_CHECKING:
+    from vitlab.evaluation.evaluation import How
 
 ROWS = 10  # classes in the table
 PAIRS = 5  # most confused pairs below it
@@ -132,29 +135,34 @@ def _examined(options: Evaluate) -> dict[str, Any]:
     return result
 
 
+def _how(options: Evaluate) -> "How":
+    from vitlab.evaluation.evaluation import How
+    from vitlab.evaluation.predictions import Views
+
+    return How(
+        options.device,
+        options.precision,
+        options.workers,
+        Views(options.flips, options.crops),
+        options.threshold,
+        options.columns,
+    )
+
+
 def _evaluated(options: Evaluate) -> dict[str, Any]:
     import vitlab
-    from vitlab.evaluation.evaluation import How, evaluation
-    from vitlab.evaluation.predictions import Views
+    from vitlab.evaluation.evaluation import evaluation
     from vitlab.progress import Meter, say
     from vitlab.weights.save import own_folder, save_provenance
 
     into = check_file(options.out, replace=options.replace) if options.out else None
     folder = own_folder(options.weights) if options.fits else None
     model = vitlab.load(options.weights, **options.file.arguments())
-    views = Views(options.flips, options.crops)
     with Meter(0, title="evaluating") as meter:
         done = evaluation(
             model,
             options.data,
-            How(
-                options.device,
-                options.precision,
-                options.workers,
-                views,
-                options.threshold,
-                options.columns,
-            ),
+            _how(options),
             split=options.split,
             calibrate=options.calibrate,
             choosing=options.choose_thresholds,

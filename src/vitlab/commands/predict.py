@@ -49,7 +49,7 @@ def begin(options: Predict) -> None:
 def run(options: Predict) -> dict[str, Any]:
     """Classify; images that cannot be decoded are reported on stderr."""
     import vitlab
-    from vitlab.evaluation.listing import listed_images
+    from vitlab.data.pictures.listing import listed_images
     from vitlab.progress import say
 
     file = check_file(options.out, replace=options.replace) if options.out else None

@@ -9,11 +9,11 @@ import numpy as np
 
 from vitlab import device as devices
 from vitlab.data.labels import MultiLabels, SingleLabels
+from vitlab.data.pictures.listing import find_images
 from vitlab.data.pictures.pictures import Picture, Pictures, several
 from vitlab.data.sources.filenames import Names
 from vitlab.data.sources.folders import Files
 from vitlab.errors import DataError
-from vitlab.evaluation.listing import find_images
 from vitlab.evaluation.predictions import (
     Part,
     Views,

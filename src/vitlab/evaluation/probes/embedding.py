@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.labels import SingleLabels
+from vitlab.data.pictures.listing import find_images
 from vitlab.data.pictures.pictures import Picture
 from vitlab.data.settings import Columns
 from vitlab.data.sources.filenames import Names
@@ -21,7 +22,6 @@ from vitlab.data.sources.splits import fingerprint as mark_of
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, DiskError
-from vitlab.evaluation.listing import find_images
 from vitlab.evaluation.probes.embedding_table import Layout, merge, sound_parts, write_part
 from vitlab.evaluation.probes.extraction import Extraction
 from vitlab.evaluation.probes.wanted import Taken

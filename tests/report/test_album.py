@@ -1,5 +1,6 @@
 """Which pictures a report shows, and what it knows of the data."""
 
+import copy
 import shutil
 from pathlib import Path
 
@@ -69,6 +70,9 @@ def test_of_several_labels_all_that_are_predicted_are_named(
     table = np.full((3, 10), 0.1)
     table[0, [1, 4]] = 0.9, 0.6
     done = Predictions(table, MultiLabels(truth), np.arange(3), {}, 1.0)
+    chosen = copy.deepcopy(model)
+    chosen.provenance = {"thresholds": [0.5] * 4 + [0.7] * 6}
+    assert "1, 4" not in {each.guess for each in album.examples(chosen, source, done)}
     found = {each.truth: each for each in album.examples(model, source, done)}
     assert found["1, 2"].guess == "1, 4"
     assert found["3"].guess == found["none"].guess == "none"

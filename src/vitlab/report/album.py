@@ -95,19 +95,21 @@ def _judged(
     attention: NDArray[np.float32] | None = None,
 ) -> Judged:
     shown = picture(source, int(predictions.indices[place]), model)
-    return _named(source, predictions, place, shown, attention)
+    above = np.array(model.thresholds)
+    return _named(source, predictions, place, above, shown, attention)
 
 
 def _named(
     source: Source,
     predictions: Predictions,
     place: int,
+    above: NDArray[np.float64] | float = 0.5,
     shown: Picture | None = None,
     attention: NDArray[np.float32] | None = None,
 ) -> Judged:
     chances, labels = predictions.probabilities[place], predictions.labels
     single, best = isinstance(labels, SingleLabels), int(chances.argmax())
-    guesses = [best] if single else np.flatnonzero(chances > 0.5).tolist()
+    guesses = [best] if single else np.flatnonzero(chances > above).tolist()
     return Judged(
         shown,
         source.name(int(predictions.indices[place])),

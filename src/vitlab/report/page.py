@@ -54,7 +54,7 @@ def _render(facts: Facts) -> str:
         wrong=_wrong(facts),
         cost=_cost(facts.cost),
         sections={k: v for k, v in facts.recipe.items() if isinstance(v, dict)},
-        notes=[*facts.notes, *_events(facts)],
+        notes=[*facts.notes, *_changes(facts)],
     )
 
 
@@ -214,23 +214,14 @@ def _wrong(facts: Facts) -> int:
     return int(facts.confusion.sum() - np.trace(facts.confusion))
 
 
-def _events(facts: Facts) -> list[str]:
-    """Return what happened to the run that its readers should know."""
-    events = []
-    if skipped := int(headline.number(facts, "skipped_steps") or 0):
-        back = int(headline.number(facts, "rollbacks") or 0)
-        times = f", and training went back to a checkpoint {back} time{'s' * (back != 1)}"
-        events.append(
-            f"{skipped:,} step{'s were' if skipped != 1 else ' was'} not taken because the loss or "
-            f"its gradient was not finite{times if back else ''}"
-        )
+def _changes(facts: Facts) -> list[str]:
+    """Return the options that were changed while the run went on."""
     changes: Any = facts.recipe.get("changes", [])
-    for each in changes:
-        events.append(
-            f"from step {each.get('step')} on, {each.get('option')} is "
-            f"{setting(each.get('after'))} (before: {setting(each.get('before'))})"
-        )
-    return events
+    return [
+        f"from step {each['step']:,} on, {each['option']} is {setting(each.get('after'))} "
+        f"(before: {setting(each.get('before'))})"
+        for each in changes
+    ]
 
 
 def _cost(parts: Sequence[Part]) -> list[Cost]:

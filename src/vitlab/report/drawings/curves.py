@@ -7,7 +7,7 @@ import matplotlib as mpl
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from vitlab.report.drawings.drawing import BLUE, STYLE, WARM, WIDTH, finite, new_figure, svg
@@ -16,7 +16,7 @@ from vitlab.report.facts import Point
 Numbers = NDArray[np.float64]
 Value = Callable[[Point], float]
 
-PERCENT = PercentFormatter(xmax=1, decimals=None)
+PERCENT = FuncFormatter(lambda value, _: f"{100 * value:.4g}%")
 PLAIN = ("loss", "rate")  # panels that are not in percent
 _PLAIN = FuncFormatter(lambda value, _: f"{value:.4g}")
 _MOST_POINTS = 300  # per line: more cannot be distinguished on the page
@@ -62,6 +62,19 @@ class _Line:
         """The last value that can be drawn."""
         y = self.shown[1]
         return float(y[np.isfinite(y)][-1])
+
+    @property
+    def highlight(self) -> str:
+        """The best value as text; empty if it is the last one, or no evaluation."""
+        if self.best is None:
+            return ""
+        value = self.write(float(self.y[int(self.best(self.y))]))
+        return "" if value == self.last else value
+
+    @property
+    def title(self) -> str:
+        """The name of the line, and its best value."""
+        return f"{self.name}, best {self.highlight}" if self.highlight else self.name
 
     @property
     def last(self) -> str:
@@ -118,14 +131,15 @@ def _panel(
     groups = [lines] if alike else [[line] for line in lines]
     with mpl.rc_context(STYLE):
         figure = new_figure(WIDTH, 250)
+        figure.set_layout_engine("constrained", hspace=0.09)
         panels = figure.subplots(len(groups), sharex=True, squeeze=False)[:, 0]
         for axes, group in zip(panels, groups, strict=True):
             _fill(axes, group, plain=name in PLAIN)
         axes.set_xlabel("step" if steps else "epoch")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
-        words = ", ".join(f"{line.name} ends at {line.last}" for line in lines)
+        words = ", ".join(f"{line.title} ends at {line.last}" for line in lines)
         drawing = svg(figure, name, f"{title} against {'steps' if steps else 'epochs'}: {words}.")
-    keys = tuple(("blue" if line.color == BLUE else "warm", line.name) for line in lines)
+    keys = tuple(("blue" if line.color == BLUE else "warm", line.title) for line in lines)
     return Curve(title, drawing, keys if name != "rate" else ())
 
 
@@ -187,20 +201,13 @@ def _draw(axes: Axes, line: _Line) -> None:
         return
     size = 4.0 if len(y) <= 40 else 2.5
     axes.plot(x, y, color=line.color, linewidth=1.6, marker="o", markersize=size)
-    place = int(line.best(line.y))
-    best, last = line.write(float(line.y[place])), line.last
-    if best == last:
+    if not line.highlight:
         return
+    place = int(line.best(line.y))
     axes.plot(
         line.x[place], line.y[place], marker="o", markersize=9, markerfacecolor="none",
         markeredgecolor=line.color, markeredgewidth=1.4, linestyle="",
     )  # fmt: skip
-    below = line.best is np.nanargmin
-    axes.annotate(
-        f"best {best}", (line.x[place], line.y[place]), (0, -9 if below else 9),
-        textcoords="offset points", color=line.color, ha="center", va="top" if below else "bottom",
-    )  # fmt: skip
-    axes.margins(y=0.25)
 
 
 def _thinned(x: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:

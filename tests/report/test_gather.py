@@ -1,0 +1,43 @@
+"""From a run folder to its report, of whatever version the folder is."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import vitlab
+from vitlab.data.labels import SingleLabels
+from vitlab.data.sources.opening import open_data
+from vitlab.evaluation.metrics import figures
+from vitlab.evaluation.predictions import Predictions
+from vitlab.report.gather import write_report
+from vitlab.runs.run_folder import RunFolder
+
+
+def line(step: int, loss: float, kind: str = "train") -> str:
+    return json.dumps(
+        {"kind": kind, "step": step, "epoch": float(step), "loss": loss, "accuracy": 0.5}
+    )
+
+
+def test_a_folder_with_the_least_that_a_run_leaves(tmp_path: Path) -> None:
+    """Neither survey, device, majority rate nor intervals; a ResNet, which has no attention maps."""
+    made = vitlab.create("BiT-R50x1", classes=10, image_size=32, channels=1, stages=(1, 1, 1, 1))
+    source = open_data("digits").test
+    generator = np.random.default_rng(0)
+    table = torch.from_numpy(generator.normal(size=(40, 10))).softmax(-1).numpy()
+    labels = SingleLabels(source.labels.values[:40])
+    done = Predictions(table, labels, np.arange(40), {}, 1.0)
+    (tmp_path / "run.toml").write_text('[run]\ncommand = "x"\n[versions]\n[data]\ndata = "y/z"\n')
+    lines = [line(1, 2.0), line(2, 1.5), line(3, 1.0), line(2, 1.75), line(2, 1.25, "test")]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    metrics = figures(table, labels)
+    page = write_report(RunFolder(tmp_path), made, source, done, metrics, ["a note"]).read_text()
+    assert " on z</bdi></h1>" in page
+    assert "training ends at 1, test ends at 1.25." in page  # step 2 was taken again
+    assert f"{(table.argmax(1) == labels.values).mean():.1%} of 40 test images correct." in page
+    assert '<section id="mistakes"' in page
+    for name in ("data", "attention"):
+        assert f'<section id="{name}"' not in page
+    assert "Majority rate" not in page

@@ -22,7 +22,7 @@ def line(step: int, loss: float, kind: str = "train") -> str:
 
 
 def test_a_folder_with_the_least_that_a_run_leaves(tmp_path: Path) -> None:
-    """Neither survey, device, majority rate nor intervals; a ResNet, which has no attention maps."""
+    """Neither survey, device, majority rate nor intervals; a ResNet, which has no attention."""
     made = vitlab.create("BiT-R50x1", classes=10, image_size=32, channels=1, stages=(1, 1, 1, 1))
     source = open_data("digits").test
     generator = np.random.default_rng(0)

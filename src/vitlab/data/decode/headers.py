@@ -27,6 +27,9 @@ from vitlab.data.decode.formats import FORMATS, format_of, reader_of
 from vitlab.errors import ImageError, UserError
 
 MAX_PIXELS = 50_000_000
+MAX_SIDE = 65_535  # what a JPEG can have
+# Of formats whose decoders take 16 and 12 bytes for a pixel, so that no image takes over 512 MB.
+MAX_PIXELS_OF = {"WEBP": 32_000_000, "AVIF": 40_000_000}
 MAX_BYTES = 256 * 2**20
 """Room for the largest uncompressed file: 50 million RGBA pixels are 200 MB."""
 
@@ -85,7 +88,7 @@ def opened(
             if kind in ("GIF", "TIFF", "HEIF"):
                 stack.enter_context(_LOCK)
                 stack.enter_context(warnings.catch_warnings(action="ignore"))
-            yield _read_header(data, kind, max_pixels)
+            yield _read_header(data, kind, min(max_pixels, MAX_PIXELS_OF.get(kind, max_pixels)))
     except Exception as error:
         # Pillow has raised every kind of exception here, MemoryError and AssertionError included
         reason = str(error)
@@ -122,6 +125,8 @@ def _read_header(data: bytes, kind: str, max_pixels: int) -> Header:
 def _check_size(columns: int, rows: int, max_pixels: int) -> None:
     if columns * rows > max_pixels:
         raise ImageError(f"{columns} x {rows} pixels exceed the limit of {max_pixels:,}")
+    if max(columns, rows) > MAX_SIDE:  # Pillow keeps a pointer per row
+        raise ImageError(f"{columns} x {rows} pixels exceed the limit of {MAX_SIDE:,} per side")
 
 
 def webp_size(data: bytes) -> tuple[int, int]:

@@ -11,6 +11,7 @@ is EXIF in text form.
 
 import math
 from collections.abc import Collection
+from contextlib import nullcontext
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Protocol
@@ -19,7 +20,8 @@ import numpy as np
 from PIL import Image
 
 from vitlab.data.decode import jpeg
-from vitlab.data.decode.colors import GRAY, MODES, convert, export, recolor
+from vitlab.data.decode.colors import GRAY, MODES, convert, recolored
+from vitlab.data.decode.complaints import complaints_are_errors
 from vitlab.data.decode.crop import crop_resize
 from vitlab.data.decode.formats import ENDINGS, FORMATS, format_of
 from vitlab.data.decode.headers import MAX_PIXELS, Header, opened
@@ -28,16 +30,6 @@ from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
 from vitlab.errors import ImageError, UserError
 
 _AS_THEY_ARE = ("JPEG", "PNG", "WEBP")  # formats that a copy keeps byte for byte
-
-_TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 
 
 class StoredImage(Protocol):
@@ -226,11 +218,10 @@ def _encoded(pixels: Pixels, kind: str, **options: Any) -> tuple[bytes, str]:
 
 def _whole(header: Header, channels: int) -> Pixels:
     """Decode by Pillow, and turn upright."""
-    header.image.load()
-    image = recolor(header.image, channels)
-    if header.orientation in _TURNS:
-        image = image.transpose(_TURNS[header.orientation])
-    return export(image, channels)
+    with complaints_are_errors() if header.image.format == "TIFF" else nullcontext():
+        header.image.load()
+    pixels = recolored(header.image, channels)
+    return np.ascontiguousarray(turn(pixels, header.orientation))
 
 
 def _fast(

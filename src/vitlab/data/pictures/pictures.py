@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 from PIL.ImageFile import ImageFile
 from torch import Tensor
 
-from vitlab.data.decode.colors import recolor
+from vitlab.data.decode.colors import recolored
 from vitlab.data.decode.headers import MAX_BYTES, MAX_PIXELS
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
 from vitlab.data.decode.stored import EncodedImage, PixelImage, StoredImage
@@ -80,8 +80,7 @@ class PillowImage:
         Raises:
             ImageError: numbers outside the range that can be read.
         """
-        pixels = np.asarray(recolor(self.picture, channels))
-        return pixels.reshape(*pixels.shape[:2], channels)
+        return recolored(self.picture, channels)
 
     def decode_box(
         self, channels: int, choose: ChooseBox, at_least: tuple[float, float], *, cut: bool = False

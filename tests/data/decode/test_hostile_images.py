@@ -150,6 +150,7 @@ def test_commands_are_silent_about_odd_files(tmp_path: Path, digits_run: Path) -
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = sorted(done.stderr.splitlines())
+    lines = [line for line in lines if not line.startswith("4 of 6 images cannot be read")]
     assert [line.partition(": ")[0] for line in lines] == ["skipped"] * 4
     names = ["0.tif", "1.tif", "cut.gif", "huge.bmp"]
     assert [Path(line.split(": ")[1]).name for line in lines] == names

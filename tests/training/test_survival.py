@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,25 @@ def test_what_a_library_makes_of_a_signal_is_an_interruption(tmp_path: Path) -> 
             pass  # as some libraries do
         with stop.at_once():
             raise AssertionError("asked before it began")
+
+
+class Late:
+    """Something that is interrupted where Python ignores exceptions."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_signal_that_python_ignores_is_heard_later(capsys: pytest.CaptureFixture[str]) -> None:
+    hook = sys.unraisablehook
+    with pytest.raises(Interrupted), Stop() as stop:
+        with stop.at_once():
+            late = Late()
+            del late
+        assert stop.asked
+        stop.check()
+    assert sys.unraisablehook is hook
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_second_signal_stops_at_once_unless_processes_must_agree() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,6 +50,7 @@ class Stop:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self.before[number] = signal.signal(number, self._ask)
+        self._hook, sys.unraisablehook = sys.unraisablehook, self._ignored
         return self
 
     def __exit__(
@@ -64,6 +66,7 @@ class Stop:
         """
         for number, handler in self.before.items():
             signal.signal(number, handler)
+        sys.unraisablehook = self._hook
         if self._raised and error is not None and not isinstance(error, Interrupted):
             raise self.interrupted() from error
 
@@ -95,6 +98,11 @@ class Stop:
         error = Interrupted(self.message)
         error.quiet = self.quiet
         return error
+
+    def _ignored(self, about: "sys.UnraisableHookArgs") -> None:
+        """Say nothing of an interruption that came where Python ignores it: `check` will raise."""
+        if not isinstance(about.exc_value, Interrupted):
+            self._hook(about)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:  # a worker that has just begun, and ignores signals later

@@ -16,6 +16,8 @@ SHARES = {
     "balanced_accuracy": "balanced accuracy",
     "map": "map",
     "micro_f1": "micro F1",
+    "macro_precision": "macro precision",
+    "macro_recall": "macro recall",
     "macro_f1": "macro F1",
     "auroc": "AUROC",
     "majority": "largest class alone",
@@ -83,7 +85,7 @@ def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
             case "temperature":
                 rows += [(key, f"{value:.4g}")] * (value != 1)
             case "mcc":
-                rows.append(("MCC", f"{value:.3f}"))
+                rows.append(("MCC", f"{value:.3f}" + between(ranges.get(key), 1, 3)))
             case "params" | "macs":
                 rows.append((key, si(value, 2)))
             case "bytes":

@@ -18,7 +18,7 @@ from vitlab.evaluation.intervals import (
     resampled,
     with_intervals,
 )
-from vitlab.evaluation.metrics import ece, figures, nll
+from vitlab.evaluation.metrics import auroc, ece, figures, nll, one_hot
 
 
 def single(
@@ -55,7 +55,7 @@ def test_weights_count_as_repeated_images(
     ours = of(probabilities, labels.values)(weights)
     for place, row in enumerate(rows):
         want = figures(probabilities[row], labels.take(row))
-        assert set(ours) == set(want) - {"images", "mcc", "auroc"}
+        assert set(ours) == set(want) - {"images"}
         for name, values in ours.items():
             assert values[place] == pytest.approx(want[name]), (name, place)
 
@@ -96,6 +96,11 @@ def test_other_figures_are_as_uncertain_as_scipy_says() -> None:
         lambda rows: sk.f1_score(truth[rows], guess[rows], average="macro"), len(labels), "BCa"
     )
     assert ours["macro_f1"] == pytest.approx(want, abs=0.12 * (want[1] - want[0]))
+    want = by_scipy(lambda rows: sk.matthews_corrcoef(truth[rows], guess[rows]), len(labels), "BCa")
+    assert ours["mcc"] == pytest.approx(want, abs=0.12 * (want[1] - want[0]))
+    table = one_hot(truth, 6)
+    want = by_scipy(lambda rows: auroc(probabilities[rows], table[rows]), len(labels), "BCa")
+    assert ours["auroc"] == pytest.approx(want, abs=0.2 * (want[1] - want[0]))
 
 
 def test_the_interval_by_hand() -> None:
@@ -143,7 +148,7 @@ def test_every_figure_lies_in_its_interval(
 ) -> None:
     result = with_intervals(probabilities, labels)
     ranges = result.pop("intervals")
-    assert set(ranges) == set(result) - {"images", "mcc", "auroc"}
+    assert set(ranges) == set(result) - {"images"}
     for name, (low, high) in ranges.items():
         assert low <= result[name] <= high
         assert 0 <= low <= high
@@ -154,7 +159,18 @@ def test_figures_that_do_not_exist_have_no_interval() -> None:
     probabilities, labels = several()
     result = with_intervals(probabilities, MultiLabels(0 * labels.values))
     assert result["map"] is None
-    assert set(result["intervals"]) == {"micro_f1", "macro_f1", "bce"}
+    assert result["auroc"] is None
+    known = {"micro_f1", "macro_precision", "macro_recall", "macro_f1", "bce"}
+    assert set(result["intervals"]) == known
+    alone = with_intervals(np.array([[0.9, 0.1], [0.8, 0.2]]), SingleLabels(np.array([0, 0])))
+    assert {"mcc", "auroc"} & set(alone["intervals"]) == set()
+
+
+def test_many_pairs_of_images_have_no_interval_of_the_area(monkeypatch: pytest.MonkeyPatch) -> None:
+    probabilities, labels = single()
+    assert "auroc" in with_intervals(probabilities, labels)["intervals"]
+    monkeypatch.setattr("vitlab.evaluation.intervals.PAIRS", 1000)
+    assert "auroc" not in with_intervals(probabilities, labels)["intervals"]
 
 
 def test_blocks_do_not_change_the_resamples(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from sklearn import metrics as sk
 
 from vitlab.data.labels import MultiLabels, SingleLabels
+from vitlab.errors import DataError
 from vitlab.evaluation.metrics import (
     auroc,
     bins,
@@ -57,6 +58,42 @@ def test_against_scikit_learn(classes: int) -> None:
         assert auroc(scores, table) == pytest.approx(area)
 
 
+@pytest.mark.parametrize("missing", [(), (1,), (1, 3)])
+@pytest.mark.parametrize("unpredicted", [(), (0,), (0, 3)])
+def test_degenerate_predictions_against_scikit_learn(
+    missing: tuple[int, ...], unpredicted: tuple[int, ...]
+) -> None:
+    """Classes without images, classes that are never predicted, and equal probabilities."""
+    probabilities, labels = some(5, 80)
+    keep = ~np.isin(labels, missing)
+    probabilities, labels = probabilities[keep].round(1) + 1e-3, labels[keep]
+    probabilities[:, unpredicted] = 1e-4
+    guess, there = probabilities.argmax(1), np.unique(labels)
+    ours = figures(probabilities, SingleLabels(labels))
+    how = {"labels": there, "average": "macro", "zero_division": 0}
+    assert ours["accuracy"] == pytest.approx(sk.accuracy_score(labels, guess))
+    assert ours["macro_precision"] == pytest.approx(sk.precision_score(labels, guess, **how))
+    assert ours["balanced_accuracy"] == pytest.approx(sk.recall_score(labels, guess, **how))
+    assert ours["macro_f1"] == pytest.approx(sk.f1_score(labels, guess, **how))
+    assert ours["mcc"] == pytest.approx(sk.matthews_corrcoef(labels, guess))
+    table = one_hot(labels, 5)[:, there]
+    assert ours["auroc"] == pytest.approx(sk.roc_auc_score(table, probabilities[:, there]))
+
+
+def test_two_classes_have_the_binary_area() -> None:
+    probabilities, labels = some(2)
+    area = sk.roc_auc_score(labels, probabilities[:, 1])
+    assert figures(probabilities, SingleLabels(labels))["auroc"] == pytest.approx(area)
+
+
+def test_no_figures_are_made_of_nan() -> None:
+    probabilities, labels = some(3)
+    probabilities[7, 1] = np.nan
+    for kind in (SingleLabels(labels), MultiLabels(one_hot(labels, 3))):
+        with pytest.raises(DataError, match="gives 1 of 500 images a probability that is not a"):
+            figures(probabilities, kind)
+
+
 def test_figures_of_a_single_class() -> None:
     probabilities = np.array([[0.9, 0.1], [0.8, 0.2]])
     ours = figures(probabilities, SingleLabels(np.array([0, 0])))
@@ -99,7 +136,7 @@ def test_certainty_and_ties() -> None:
     sure = np.eye(3)[[0, 1, 2]]
     assert figures(sure, SingleLabels(np.array([0, 1, 2]))) == {
         "accuracy": 1.0, "top5": 1.0, "nll": 0.0, "ece": 0.0, "balanced_accuracy": 1.0,
-        "macro_f1": 1.0, "mcc": 1.0, "auroc": 1.0, "images": 3,
+        "macro_precision": 1.0, "macro_f1": 1.0, "mcc": 1.0, "auroc": 1.0, "images": 3,
     }  # fmt: skip
     assert np.isfinite(nll(sure, np.array([1, 1, 2])))
     level = np.full((4, 4), 0.25)  # a tie goes to the lower class, as argmax has it
@@ -121,6 +158,9 @@ def test_several_labels_against_scikit_learn(classes: int, rounded: bool) -> Non
     assert ours["auroc"] == pytest.approx(sk.roc_auc_score(labels, probabilities))
     assert ours["micro_f1"] == pytest.approx(sk.f1_score(labels, chosen, average="micro"))
     assert ours["macro_f1"] == pytest.approx(sk.f1_score(labels, chosen, average="macro"))
+    for name, theirs in (("precision", sk.precision_score), ("recall", sk.recall_score)):
+        known = theirs(labels, chosen, average="macro", zero_division=0)
+        assert ours[f"macro_{name}"] == pytest.approx(known)
     each = [sk.log_loss(labels[:, k], probabilities[:, k], labels=[0, 1]) for k in range(classes)]
     assert ours["bce"] == pytest.approx(np.mean(each))
     assert ours["images"] == 200

@@ -26,11 +26,17 @@ from vitlab.evaluation.metrics import (
     bin_of,
     figures,
     losses,
+    one_hot,
     ranks,
 )
 
 LEVEL = 0.95
-SHARES = ("accuracy", "top5", "balanced_accuracy", "macro_f1", "micro_f1")
+SHARES = (
+    "accuracy", "top5", "balanced_accuracy", "macro_precision", "macro_recall", "macro_f1",
+    "micro_f1",
+)  # fmt: skip
+RANKED = ("mcc", "auroc")  # no binomial bound applies to these
+PAIRS = 1_000_000  # pairs of images that the area under the ROC curve compares, at most
 RESAMPLES = 1000  # fewer, but never under FEWEST, where they would cost more than WORK
 FEWEST = 200
 WORK = 2e8  # resamples x images, x classes where images have several labels
@@ -99,6 +105,9 @@ def intervals(
         for name in sure:
             if name != "top5" or probabilities.shape[1] > 5:
                 found[name] = (1 - margin, 1.0) if points[name] else (0.0, margin)
+    for name in RANKED:
+        if name in found and found[name][0] == found[name][1]:
+            del found[name]  # all resamples are alike, which says nothing of other images
     return found
 
 
@@ -151,27 +160,33 @@ def of_single(probabilities: Probabilities, truth: Truth) -> Statistics:
     columns = np.concatenate([means, gaps], 1)
     by_truth, starts = _grouped(truth)
     by_guess, guesses = _grouped(guess)
-    present = truth[by_truth][starts]
-    place = np.searchsorted(guess[by_guess][guesses], present)  # of each class among the guesses
-    place = np.where(np.isin(present, guess), place, len(guesses))
+    place = _places(truth[by_truth][starts], guess[by_guess][guesses])
+    area = _areas(probabilities, one_hot(truth, probabilities.shape[1]))
 
     def statistics(weights: Floats) -> dict[str, Floats]:
         sums = weights @ columns / count
         images = np.add.reduceat(weights[:, by_truth], starts, axis=1)  # (b, classes present)
         hits = np.add.reduceat((weights * right)[:, by_truth], starts, axis=1)
         guessed = np.add.reduceat(weights[:, by_guess], guesses, axis=1)
+        spread = (count**2 - (images**2).sum(1)) * (count**2 - (guessed**2).sum(1))
         guessed = np.pad(guessed, ((0, 0), (0, 1)))[:, place]
+        covariance = count * hits.sum(1) - (images * guessed).sum(1)
         there = images > 0
         classes = there.sum(1)
         recall = np.divide(hits, images, where=there, out=np.zeros_like(hits))
         f1 = np.divide(2 * hits, images + guessed, where=there, out=np.zeros_like(hits))
+        precision = np.where(there, hits / np.maximum(guessed, 1), 0)
+        mcc = covariance / np.sqrt(np.where(spread > 0, spread, np.inf))
         return {
             "accuracy": sums[:, 0],
             "top5": sums[:, 1],
             "nll": sums[:, 2],
             "ece": np.abs(sums[:, 3:]).sum(1),
             "balanced_accuracy": recall.sum(1) / classes,
+            "macro_precision": precision.sum(1) / classes,
             "macro_f1": f1.sum(1) / classes,
+            "mcc": mcc,
+            **area(weights),
         }
 
     return statistics
@@ -183,24 +198,34 @@ def of_several(
     """Return the figures of images that have any number of labels each."""
     own, chosen = table.astype(np.float64), (probabilities > threshold).astype(np.float64)
     both, sizes = own * chosen, own + chosen
-    loss = losses(probabilities, table)
+    loss, area = losses(probabilities, table), _areas(probabilities, table)
     ranked = [
         _ranking(scores, truth) for scores, truth in zip(probabilities.T, table.T, strict=True)
     ]
 
     def statistics(weights: Floats) -> dict[str, Floats]:
         hits, total = weights @ both, weights @ sizes
+        guessed, images = np.maximum(weights @ chosen, 1), np.maximum(weights @ own, 1)
         precision = np.stack([_average_precision(weights, *each) for each in ranked])
         there = np.isfinite(precision)
         mean = np.where(there, precision, 0).sum(0) / np.maximum(there.sum(0), 1)
         return {
             "map": np.where(there.any(0), mean, np.nan),
             "micro_f1": 2 * hits.sum(1) / np.maximum(total.sum(1), 1),
+            "macro_precision": (hits / guessed).mean(1),
+            "macro_recall": (hits / images).mean(1),
             "macro_f1": (2 * hits / np.maximum(total, 1)).mean(1),
+            **area(weights),
             "bce": weights @ loss / len(loss),
         }
 
     return statistics
+
+
+def _places(present: NDArray[np.integer[Any]], guessed: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where each class that images have stands among those guessed; else their number."""
+    place = np.searchsorted(guessed, present)
+    return np.where(np.isin(present, guessed), place, len(guessed))
 
 
 def _grouped(values: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -208,6 +233,35 @@ def _grouped(values: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArr
     order = np.argsort(values, kind="stable")
     starts = np.flatnonzero(np.diff(values[order], prepend=-1))
     return order, starts
+
+
+def _areas(probabilities: Probabilities, table: Truth) -> Statistics:
+    """Return the area under the ROC curve in resamples; nothing where that would take long.
+
+    It is the share of pairs, of an image of a class and one that is not, that are in the right
+    order; so it is a product of their weights, and NaN where a resample has no such pair.
+    """
+    positives = table.sum(0, dtype=np.int64)
+    if (positives * (len(table) - positives)).sum() > PAIRS:
+        return lambda weights: {}
+    sides = [(np.flatnonzero(column), np.flatnonzero(column == 0)) for column in table.T]
+    compared = []
+    for (own, rest), scores in zip(sides, probabilities.T, strict=True):
+        ahead = scores[own][:, None] - scores[rest]
+        compared.append((np.sign(ahead) + 1) / 2)
+
+    def area(weights: Floats) -> dict[str, Floats]:
+        each = np.full((len(sides), len(weights)), np.nan)
+        for place, ((own, rest), right) in enumerate(zip(sides, compared, strict=True)):
+            mine, others = weights[:, own], weights[:, rest]
+            pairs = mine.sum(1) * others.sum(1)
+            ordered = ((mine @ right) * others).sum(1)
+            np.divide(ordered, pairs, out=each[place], where=pairs > 0)
+        there = np.isfinite(each)
+        mean = np.where(there, each, 0).sum(0) / np.maximum(there.sum(0), 1)
+        return {"auroc": np.where(there.any(0), mean, np.nan)}
+
+    return area
 
 
 def _ranking(scores: Floats, truth: Truth) -> tuple[NDArray[np.int64], ...]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
+from vitlab.errors import DataError
 
 BINS = 15  # equal-width, as in Guo et al., On Calibration of Modern Neural Networks, 2017
 
@@ -41,19 +42,34 @@ def figures(
 ) -> dict[str, Any]:
     """Return the metrics of predictions, and `images`, their number.
 
-    Single labels: `accuracy`, `top5`, `nll`, `ece`, `balanced_accuracy`, `macro_f1`, `mcc` and
-    `auroc`. Several labels per image: `map` (None where no image has a label), `micro_f1`,
-    `macro_f1`, `auroc` and `bce`. `auroc` is None where no class has images both of it and not.
+    Single labels: `accuracy`, `top5`, `nll`, `ece`, `balanced_accuracy` (the macro recall),
+    `macro_precision`, `macro_f1`, `mcc` and `auroc`. Several labels per image: `map` (None where no
+    image has a label), `micro_f1`, `macro_precision`, `macro_recall`, `macro_f1`, `auroc` and
+    `bce`. `auroc` is None where no class has images both of it and not.
+
+    Args:
+        probabilities: (n, classes)
+        labels: of the same n images
+        threshold: above which a class is predicted where images have several
+
+    Raises:
+        DataError: a probability is NaN.
     """
+    if np.isnan(probabilities).any():
+        raise DataError(
+            f"the model gives {np.isnan(probabilities).any(1).sum():,} of {len(probabilities):,} "
+            "images a probability that is not a number: its weights are damaged, or it diverged"
+        )
     match labels:
         case SingleLabels(truth):
-            recall, macro = balanced(probabilities, truth)
+            precision, recall, macro = balanced(probabilities, truth)
             return {
                 "accuracy": top(probabilities, truth, 1),
                 "top5": top(probabilities, truth, 5),
                 "nll": nll(probabilities, truth),
                 "ece": ece(probabilities, truth),
                 "balanced_accuracy": recall,
+                "macro_precision": precision,
                 "macro_f1": macro,
                 "mcc": mcc(confusion(probabilities, truth)),
                 "auroc": auroc(probabilities, one_hot(truth, probabilities.shape[1])),
@@ -61,9 +77,12 @@ def figures(
             }
         case MultiLabels(table):
             micro, macro = f1(probabilities, table, threshold)
+            precision, recall = precision_recall(probabilities, table, threshold)
             return {
                 "map": mean_average_precision(probabilities, table) if table.any() else None,
                 "micro_f1": micro,
+                "macro_precision": precision,
+                "macro_recall": recall,
                 "macro_f1": macro,
                 "auroc": auroc(probabilities, table),
                 "bce": bce(probabilities, table),
@@ -168,14 +187,32 @@ def f1(
     return float(2 * both.sum() / max(sizes.sum(), 1)), float(macro.mean())
 
 
-def balanced(probabilities: Probabilities, labels: Truth) -> tuple[float, float]:
-    """Return the means of recall (balanced accuracy) and F1 over the classes that images have."""
+def precision_recall(
+    probabilities: Probabilities, labels: Truth, threshold: Threshold = 0.5
+) -> tuple[float, float]:
+    """Return the means of precision and recall over classes, where images have several labels.
+
+    A class that is never predicted has precision 0, and one that no image has recall 0.
+    """
+    chosen, truth = probabilities > threshold, labels.astype(bool)
+    both = (chosen & truth).sum(0)
+    each = both / np.maximum(chosen.sum(0), 1), both / np.maximum(truth.sum(0), 1)
+    return float(each[0].mean()), float(each[1].mean())
+
+
+def balanced(probabilities: Probabilities, labels: Truth) -> tuple[float, float, float]:
+    """Return the means of precision, recall (balanced accuracy) and F1 over the classes there are.
+
+    A class counts if images have it; its precision is 0 if it is never predicted.
+    """
     guess, classes = probabilities.argmax(1), probabilities.shape[1]
     columns = (labels[guess == labels], guess, labels)
     right, guessed, images = (np.bincount(each, minlength=classes) for each in columns)
     there = images > 0
     f1_each = 2 * right[there] / (guessed + images)[there]
-    return float((right[there] / images[there]).mean()), float(f1_each.mean())
+    precision = right[there] / np.maximum(guessed[there], 1)
+    recall = right[there] / images[there]
+    return float(precision.mean()), float(recall.mean()), float(f1_each.mean())
 
 
 def bce(probabilities: Probabilities, labels: Truth) -> float:

@@ -14,6 +14,7 @@ from vitlab.distributed.world import World
 from vitlab.errors import RunError
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.metrics import figures
+from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import Predictions
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
@@ -76,7 +77,8 @@ def _result(task: Task, session: Session, model: Model, predictions: Predictions
     from vitlab.report.survey import survey
 
     tally, price = session.state.tally, cost(model)
-    metrics = with_intervals(predictions.probabilities, predictions.labels) | {
+    results, classes = (predictions.probabilities, predictions.labels), task.splits.classes
+    metrics = with_intervals(*results) | {
         "model": model.config.name,
         "params": price.params,
         "macs": price.macs,
@@ -89,6 +91,8 @@ def _result(task: Task, session: Session, model: Model, predictions: Predictions
     if (usual := most_frequent(task.splits)) is not None:
         metrics["majority"] = usual[1]
     metrics |= _without_leaks(task, predictions)
+    metrics["classes"] = [each.as_dict() for each in class_figures(*results, classes)]
+    metrics["confused"] = [each.as_dict() for each in confused_pairs(*results, classes)]
     notes = [*task.splits.notes, *(f"skipped: {message}" for message in tally.bad)]
     metrics |= task.folder.places | {"notes": notes}
     task.folder.check()

@@ -19,12 +19,17 @@ FIGURES = {  # of single labels and of several, as tables call them
     "balanced_accuracy": "balanced accuracy",
     "map": "mAP",
     "micro_f1": "F1",
+    "macro_precision": "precision per class",
+    "macro_recall": "recall per class",
     "macro_f1": "F1 per class",
     "mcc": "MCC",
     "auroc": "AUROC",
     "bce": "cross-entropy",
 }
-SHARES = ("accuracy", "top5", "ece", "balanced_accuracy", "map", "micro_f1", "macro_f1")
+SHARES = (
+    "accuracy", "top5", "ece", "balanced_accuracy", "map", "micro_f1", "macro_precision",
+    "macro_recall", "macro_f1",
+)  # fmt: skip
 LEVEL = 0.95
 
 Row = dict[str, Any]

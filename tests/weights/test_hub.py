@@ -15,12 +15,14 @@ import yaml
 from huggingface_hub import ModelCard, constants
 
 import vitlab
+from conftest import call
 from oracles.hub import Hub, running_hub
 from vitlab.errors import HubError
 from vitlab.files import sha256
 from vitlab.weights.hub import describe, fetch
 from vitlab.weights.hub_names import is_hub_name
 from vitlab.weights.publishing.card import card
+from vitlab.weights.save import save_provenance
 from vitlab.weights.sharded import INDEX
 
 NAME = "me/pets"
@@ -363,12 +365,37 @@ def front(text: str) -> dict[str, Any]:
     return yaml.safe_load(text.split("---\n")[1])
 
 
+def test_the_command_carries_the_figures_of_a_run(
+    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = vitlab.recipe("digits", model="ViT(width=16,depth=1,heads=2,mlp=32)/4", steps=1)
+    run = vitlab.train(recipe, tmp_path / "run")
+    assert call(capsys, "push", str(run.folder), NAME)[0] == 0
+    kept = hub.repositories[NAME].commits[hub.repositories[NAME].at("main") or ""]
+    (result,) = front(kept["README.md"].decode())["model-index"][0]["results"]
+    assert result["metrics"][0] == {
+        "type": "accuracy", "value": run.metrics["accuracy"], "name": "accuracy"
+    }  # fmt: skip
+    assert (result["dataset"]["name"], result["dataset"]["split"]) == ("digits", "test")
+    about = json.loads(kept["config.json"])["provenance"]["metrics"]
+    assert about["mcc"] == run.metrics["mcc"]
+    assert str(tmp_path) not in json.dumps(about)
+    loaded = vitlab.load(run.folder)
+    loaded.provenance |= {"temperature": 2.0}
+    save_provenance(loaded, run.folder / "model")
+    assert call(capsys, "push", str(run.folder), NAME)[0] == 0  # a calibrated model has another NLL
+    kept = hub.repositories[NAME].commits[hub.repositories[NAME].at("main") or ""]
+    about = json.loads(kept["config.json"])["provenance"]["metrics"]
+    assert "accuracy" in about
+    assert not {"nll", "ece"} & set(about)
+
+
 def test_a_card_says_what_it_is() -> None:
     model = vitlab.create("ViT-Ti/16", 2, (64, 32), labels=("a | b", "c:\n- d"), crop=0.9)
     model.provenance = {
         "data": "me/photos", "recipe": "small", "epochs": 30, "seed": 0, "fingerprint": "f" * 64,
         "license": "apache-2.0", "source": "google/vit", "commit": "1" * 40,
-        "metrics": {"accuracy": 0.9123, "images": 1234},
+        "metrics": {"accuracy": 0.9123, "mcc": 0.5, "nll": float("nan"), "images": 1234},
     }  # fmt: skip
     text = card(model, "me/pets_2")
     assert front(text) == {
@@ -378,8 +405,19 @@ def test_a_card_says_what_it_is() -> None:
         "tags": ["vitlab", "vision-transformer", "ViT-Ti/16"],
         "datasets": ["me/photos"],
         "base_model": "google/vit",
-        "metrics": ["accuracy"],
-    }
+        "metrics": ["accuracy", "matthews_correlation"],
+        "model-index": [{"name": "pets_2", "results": [{
+            "task": {"type": "image-classification", "name": "Image classification"},
+            "dataset": {"type": "me/photos", "name": "me/photos", "split": "test"},
+            "metrics": [
+                {"type": "accuracy", "value": 0.9123, "name": "accuracy"},
+                {"type": "matthews_correlation", "value": 0.5,
+                 "name": "Matthews correlation coefficient"},
+            ],
+        }]}],
+    }  # fmt: skip
+    results = ModelCard(text).data.eval_results  # as the Hub's own library reads them
+    assert [each.metric_value for each in results or []] == [0.9123, 0.5]
     price = vitlab.measure.cost(model)
     for words in (
         f"| parameters | {price.params:,} |", f"| multiply-adds per image | {price.macs:,} |",
@@ -432,7 +470,12 @@ def test_a_card_cannot_be_broken_by_what_it_is_told() -> None:
     assert front(text)["tags"][1] == "resnet"
     assert text.count("\n---\n") == 1
     assert ModelCard(text).data.to_dict()["license"] == "other"
-    assert "/home" not in card(_at("/home/me/photos"), NAME)
+    private = _at("/home/me/photos")
+    private.provenance["metrics"] = {"accuracy": 0.5}
+    assert "/home" not in card(private, NAME)
+    assert front(card(private, NAME))["model-index"][0]["results"][0]["dataset"]["type"] == "photos"
+    private.provenance = {"metrics": {"accuracy": 0.5}}
+    assert "model-index" not in card(private, NAME)  # nobody knows on what data
 
 
 def _at(place: str) -> vitlab.VisionTransformer:

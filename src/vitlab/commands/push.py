@@ -5,6 +5,7 @@ from typing import Any
 
 from vitlab.commands import WEIGHTS
 from vitlab.options import Options, option
+from vitlab.runs.run_folder import RunFolder
 from vitlab.weights.hub_names import check_weights
 from vitlab.weights.stated import Stated
 
@@ -29,8 +30,26 @@ def run(options: Push) -> dict[str, Any]:
     import vitlab
 
     model = vitlab.load(options.weights, **options.file.arguments())
-    url = vitlab.push(model, options.repository, private=options.private, license=options.license)
+    url = vitlab.push(
+        model,
+        options.repository,
+        private=options.private,
+        license=options.license,
+        metrics=_figures(options.weights, model),
+    )
     return {"model": model.config.name, "url": url}
+
+
+def _figures(weights: str, model: Any) -> dict[str, Any] | None:
+    """Return the test figures of a run, without what has changed since; None of other weights."""
+    folder = RunFolder(weights)
+    result = folder.result() if folder.started else None
+    if result is None:
+        return None
+    changed = {"nll", "bce", "ece"} if model.temperature != 1 else set()
+    changed |= {"micro_f1", "macro_f1"} if "thresholds" in model.provenance else set()
+    kept = {key: value for key, value in result.items() if key not in changed}
+    return kept | {"data": folder.recipe.data.data, "split": "test"}
 
 
 def show(result: dict[str, Any]) -> None:

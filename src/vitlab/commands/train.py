@@ -16,6 +16,11 @@ from vitlab.runs.using import may_use
 from vitlab.terminal import print_figures, print_rows
 from vitlab.transfer.series import Series, recorded, run_series
 
+# figures of several runs that only their report has room for
+OF_REPORT = (
+    "top5", "ece", "balanced_accuracy", "micro_f1", "macro_precision", "macro_recall", "mcc",
+    "auroc", "images",
+)  # fmt: skip
 SUMMARY = "Train a model, test it and write a report."
 
 
@@ -103,5 +108,5 @@ def show(result: dict[str, Any]) -> None:
     rows = list(campaign.get("runs", []))
     what = next(iter(rows[0])) if rows else ""  # such as seed
     rows += [{what: name} | campaign[name] for name in ("mean", "std") if name in campaign]
-    print_rows(rows)
+    print_rows([{key: row[key] for key in row if key not in OF_REPORT} for row in rows])
     print_figures(result)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vitlab import device as devices
 from vitlab.data.settings import Columns
-from vitlab.data.sources.memory.given import Given
+from vitlab.data.sources.memory.given import Given, title_of
 from vitlab.data.sources.protocol import Source
 from vitlab.errors import OptionError
 from vitlab.evaluation import calibration, thresholds
@@ -182,7 +182,7 @@ def evaluation(
             progress=lambda images: progress(images, len(source)),
         )
     figures = _figures(model, source, done, above)
-    figures |= {"split": name, "peak_memory": devices.peak_memory(where)}
+    figures |= {"data": title_of(data), "split": name, "peak_memory": devices.peak_memory(where)}
     if found is not None:
         figures["calibration"] = calibration.before_and_after(model, found, done)
     if chosen is not None:

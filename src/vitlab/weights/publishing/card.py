@@ -1,13 +1,17 @@
 """The card of a model on the Hugging Face Hub: its shape, cost and origin."""
 
+import math
 import re
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.weights.hub_names import is_hub_name, repository
+
+if TYPE_CHECKING:  # it takes time to import
+    from huggingface_hub import EvalResult
 
 VIT = "An Image is Worth 16x16 Words (arXiv 2010.11929)"
 THREE = "Three things everyone should know about Vision Transformers (arXiv 2203.09795)"
@@ -19,9 +23,27 @@ TAGS = {"vit": "vision-transformer", "resnet": "resnet"}
 FIGURES = {
     "accuracy": "accuracy",
     "top5": "top-5 accuracy",
+    "map": "mean average precision",
+    "balanced_accuracy": "balanced accuracy",
+    "micro_f1": "micro F1",
+    "macro_f1": "macro F1",
+    "mcc": "Matthews correlation coefficient",
+    "auroc": "area under the ROC curve",
     "nll": "negative log-likelihood, nats",
+    "bce": "binary cross-entropy, nats",
     "ece": "expected calibration error",
     "images": "images",
+}
+KEPT = (*FIGURES, "split", "data")
+"""Of the result of an evaluation, what a saved model says."""
+
+HUB_METRICS = {  # ids of https://huggingface.co/metrics
+    "accuracy": "accuracy",
+    "map": "mean_average_precision",
+    "micro_f1": "f1",
+    "macro_f1": "f1",
+    "mcc": "matthews_correlation",
+    "auroc": "roc_auc",
 }
 
 
@@ -44,7 +66,7 @@ def card(model: Model, name: str) -> str:
         "## License",
         _license_text(model.provenance),
     ]
-    return f"---\n{_front(model)}\n---\n" + "\n\n".join(parts) + "\n"
+    return f"---\n{_front(model, name)}\n---\n" + "\n\n".join(parts) + "\n"
 
 
 def classifies(model: Model) -> bool:
@@ -55,18 +77,17 @@ def classifies(model: Model) -> bool:
     return any(bool(state[name].any()) for name in state if name.endswith("classify.weight"))
 
 
-def _front(model: Model) -> str:
+def _front(model: Model, name: str) -> str:
     """The metadata, written by the Hub's own library so that every value is escaped."""
     from huggingface_hub import ModelCardData
 
     about = model.provenance
     license = about.get("license")
     named = str(license).lower() in LICENSES.split()
-    metrics = about.get("metrics")
     source = about.get("source") if about.get("commit") else None
     if about.get("base_commit"):  # else it may be a folder that only looks like a name on the Hub
         source = about.get("base")
-    data = about.get("data")
+    data, results = about.get("data"), _eval_results(about)
     return ModelCardData(
         library_name="vitlab",
         pipeline_tag="image-classification" if classifies(model) else "image-feature-extraction",
@@ -75,8 +96,42 @@ def _front(model: Model) -> str:
         tags=["vitlab", TAGS[model.config.kind], *_tag(model.config.name)],
         datasets=[str(data)] if _on_hub(data) else None,
         base_model=repository(str(source)) if _on_hub(source) else None,
-        metrics=["accuracy"] if isinstance(metrics, dict) and "accuracy" in metrics else None,
+        metrics=list(dict.fromkeys(HUB_METRICS[key] for key in _measured(about))) or None,
+        model_name=name.split("/")[-1] if results else None,
+        eval_results=results or None,
     ).to_yaml()
+
+
+def _measured(about: dict[str, Any]) -> dict[str, float]:
+    """Return the figures that the Hub has a name for."""
+    metrics = about.get("metrics")
+    given = metrics if isinstance(metrics, dict) else {}
+    known = {key: given[key] for key in HUB_METRICS if isinstance(given.get(key), int | float)}
+    return {key: value for key, value in known.items() if math.isfinite(value)}
+
+
+def _eval_results(about: dict[str, Any]) -> "list[EvalResult]":
+    """Return the figures as the Hub shows them beside a model, if their data has a name."""
+    from huggingface_hub import EvalResult
+
+    found = _measured(about)
+    data = about["metrics"].get("data", about.get("data")) if found else None
+    if not data:
+        return []
+    short = str(_short(data))
+    return [
+        EvalResult(
+            task_type="image-classification",
+            task_name="Image classification",
+            dataset_type=str(data) if _on_hub(data) else _slug(short),
+            dataset_name=short,
+            dataset_split=str(about["metrics"].get("split", "test")),
+            metric_type=HUB_METRICS[key],
+            metric_name=FIGURES[key],
+            metric_value=value,
+        )
+        for key, value in found.items()
+    ]
 
 
 def _introduction(config: ModelConfig) -> str:
@@ -130,6 +185,7 @@ def _results(about: dict[str, Any]) -> list[tuple[str, str]]:
         return []
     found = [(text, metrics[key]) for key, text in FIGURES.items() if key in metrics]
     rows = [(text, value) for text, value in found if isinstance(value, int | float)]
+    rows = [(text, value) for text, value in rows if math.isfinite(value)]
     return [(t, f"{v:,}" if isinstance(v, int) else f"{v:.4f}") for t, v in rows]
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from vitlab.weights.assembly import unwrapped
 from vitlab.weights.hub import CARD, publish
 from vitlab.weights.hub_names import repository
-from vitlab.weights.publishing.card import card
+from vitlab.weights.publishing.card import KEPT, card
 from vitlab.weights.save import save
 
 
@@ -34,7 +34,7 @@ def push(
         token: with the right to write; None for the one that `hf auth login` stored
         message: of the commit
         license: of the weights, for example `apache-2.0`; None for the one in its provenance
-        metrics: the result of `vitlab.evaluate`; None for those in its provenance
+        metrics: the result of `vitlab.evaluate`, or a run's; None for those in its provenance
 
     Returns:
         The URL of its page.
@@ -63,5 +63,5 @@ def _provenance(
         if before.get("license") not in (None, license):
             about["source_license"] = before["license"]
     if metrics is not None:
-        about["metrics"] = {k: v for k, v in metrics.items() if isinstance(v, int | float | str)}
+        about["metrics"] = {key: metrics[key] for key in KEPT if metrics.get(key) is not None}
     return about

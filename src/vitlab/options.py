@@ -24,7 +24,7 @@ from typing import Any, Self, cast, get_type_hints
 from vitlab.errors import OptionError
 from vitlab.values import MismatchError, conform, described, either, numbers, shown
 
-MOST = 60  # names that a message lists
+MOST, WIDEST = 60, 500  # names that a message lists, and their characters
 # What other libraries call the same (timm, transformers, torchvision, Keras, ultralytics).
 FAMILIAR = {
     "num_classes": "classes", "num_labels": "classes", "img_size": "image_size", "imgsz":
@@ -322,9 +322,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
             return f"did you mean {name}?"
     if near := difflib.get_close_matches(word, known, n=1):
         return f"did you mean {near[0]}?"
-    if len(known) > MOST:
+    if len(known) > MOST or len(listed := ", ".join(known)) > WIDEST:
         return f"nothing similar among the {len(known)} known"
-    return f"choose from {', '.join(known)}"
+    return f"choose from {listed}"
 
 
 def checked(kind: type[Options], name: str, value: object, hint: Any = None) -> Any:

@@ -28,7 +28,7 @@ def preload() -> None:
     import vitlab
 
     for each in pkgutil.walk_packages(vitlab.__path__, "vitlab."):
-        if not each.name.endswith("__main__"):
+        if not each.name.endswith("__main__") and "adapters" not in each.name:
             importlib.import_module(each.name)
     for name in ("datasets", "pytorch_optimizer", "jinja2", "torch.utils.tensorboard"):
         importlib.import_module(name)

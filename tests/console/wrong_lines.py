@@ -160,7 +160,7 @@ def wrong_lines(root: Path, seed: int) -> Iterator[list[str]]:
     while True:
         name = chance.choice(names)
         words = list(VALID[name])
-        for _ in range(chance.choice((1, 1, 2, 3))):
+        for _ in range(chance.choice((1, 1, 1, 2))):
             words = chance.choice(MUTATIONS)(chance, words or [name], leaves[name], inside)
         yield words
 
@@ -222,7 +222,7 @@ def _twice(chance: random.Random, words: list[str], leaves: list[Leaf], inside: 
     return [*words[:place], words[place], *words[place:]]
 
 
-MUTATIONS = (_value, _value, _value, _flag, _typo, _odd, _odd, _drop, _extra, _twice)
+MUTATIONS = (_value, _value, _value, _flag, _typo, _odd, _odd, _odd, _odd, _drop, _extra, _twice)
 
 
 def _spelled(leaf: Leaf) -> str:

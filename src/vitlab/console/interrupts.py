@@ -12,6 +12,7 @@ from typing import NoReturn
 
 STATUS = 130
 PATIENCE = 1.0  # seconds in which further signals are ignored, for cleaning up
+SOON = 0.01  # seconds
 
 
 class Interrupts:
@@ -71,6 +72,7 @@ class Interrupts:
         """Raise KeyboardInterrupt again that came where Python could only print and ignore it."""
         if isinstance(about.exc_value, KeyboardInterrupt):
             self.asked = False
-            signal.raise_signal(signal.SIGINT)
+            signal.signal(signal.SIGALRM, self._handle)
+            signal.setitimer(signal.ITIMER_REAL, SOON)  # not here, where it would be ignored too
         else:
             self._hook(about)

@@ -1,0 +1,164 @@
+"""Ctrl-C and SIGTERM at any moment: one line, status 130, nothing left behind."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import vitlab
+from conftest import call, environment, photo_folder
+from vitlab.cli import main
+from vitlab.commands.recipes import Recipes
+from vitlab.console.interrupts import Interrupts
+
+TINY = ["--model", "ViT(width=16,depth=1,heads=2,mlp=32)/8"]
+
+
+def start(words: list[str], folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "vitlab", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env=environment(OMP_NUM_THREADS="1"),
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("pause", [0.0, 0.4])
+def test_signals_while_pytorch_is_imported(
+    tmp_path: Path, number: signal.Signals, pause: float
+) -> None:
+    """The first line comes before the import, in the middle of which the signal arrives."""
+    process = start(["train", "digits", *TINY, "--out", "run"], tmp_path)
+    assert process.stderr
+    first = process.stderr.readline()
+    time.sleep(pause)
+    process.send_signal(number)
+    out, err = process.communicate()
+    assert (process.returncode, out) == (130, ""), err
+    assert first.endswith("on digits, recipe digits\n")
+    assert err == "vitlab train: interrupted\n"
+    assert not list(tmp_path.iterdir())
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    code = "import os, signal, sys, time\nfrom vitlab.console.interrupts import Interrupts\n" + code
+    words = [sys.executable, "-c", code]
+    return subprocess.run(words, capture_output=True, text=True, check=False, env=environment())
+
+
+KILL = "os.kill(os.getpid(), signal.SIGTERM)"
+
+
+def test_before_and_after_the_work_a_signal_ends_the_process() -> None:
+    code = f"with Interrupts() as interrupts:\n    interrupts.prog = 'x'\n    {KILL}\nprint('no')"
+    done = run(code)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "x: interrupted\n")
+    done = run(f"with Interrupts() as i:\n    i.started()\n{KILL}\nprint('no')")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "vitlab: interrupted\n")
+
+
+def test_while_it_works_a_signal_raises_and_cleaning_up_is_not_disturbed() -> None:
+    body = f"""
+with Interrupts() as interrupts:
+    interrupts.started()
+    try:
+        {KILL}
+    except KeyboardInterrupt:
+        {KILL}  # at once: ignored
+        print("clean", interrupts.asked, flush=True)
+        time.sleep(1.2)
+        {KILL}  # later: no more patience
+        print("no")
+"""
+    done = run(body)
+    assert (done.returncode, done.stdout) == (130, "clean True\n")
+    assert done.stderr == "vitlab: interrupted\n"
+
+
+def test_where_python_ignores_exceptions_it_is_raised_again() -> None:
+    body = f"""
+class Odd:
+    def __del__(self):
+        {KILL}
+with Interrupts() as interrupts:
+    interrupts.started()
+    try:
+        Odd()
+        time.sleep(5)
+        print("ignored")
+    except KeyboardInterrupt:
+        print("raised")
+    class Other:
+        def __del__(self):
+            raise ValueError("as ever")
+    Other()
+"""
+    done = run(body)
+    assert (done.returncode, done.stdout) == (0, "raised\n")
+    assert "as ever" in done.stderr
+    assert "KeyboardInterrupt" not in done.stderr
+
+
+def test_what_an_interrupted_import_becomes_is_no_bug(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(options: Recipes) -> None:
+        raise ImportError("cannot load module more than once per process")
+
+    monkeypatch.setattr("vitlab.commands.recipes.run", run)
+    interrupts = Interrupts()
+    interrupts.asked = True
+    with pytest.raises(SystemExit) as stop:
+        main(["recipes"], interrupts)
+    assert stop.value.code == 130
+    assert capsys.readouterr().err == "vitlab recipes: interrupted\n"
+    with pytest.raises(ImportError):
+        call(capsys, "recipes")
+
+
+COMMANDS = {
+    "train": ["train", "photos", *TINY, "--epochs", "3", "--workers", "1", "--out", "run"],
+    "evaluate": ["evaluate", "model", "photos", "--out", "rows.csv", "--workers", "1"],
+    "predict": ["predict", "model", "photos", "--out", "rows.csv"],
+    "prepare": ["prepare", "photos", "copy", "--format", "tar", "--workers", "1"],
+    "embed": ["embed", "model", "photos", "--out", "features.parquet", "--workers", "1"],
+}
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_random_moments(tmp_path: Path, command: str, number: signal.Signals) -> None:
+    """VITLAB_MOMENTS sets how many, VITLAB_LATEST the latest in seconds.
+
+    Python itself needs some 30 ms before the first line of ours: signals before that are its own.
+    """
+    count = int(os.environ.get("VITLAB_MOMENTS", "20"))
+    latest = float(os.environ.get("VITLAB_LATEST", "6"))
+    photo_folder(tmp_path / "photos", {"blue": 6, "green": 6, "red": 6}, 32, 32)
+    vitlab.save(vitlab.create(TINY[1], 3, 32), tmp_path / "model")
+    chance, slow, codes = random.Random(command), [], []
+    for moment in range(count):
+        process = start(COMMANDS[command], tmp_path)
+        time.sleep(chance.uniform(0.1, latest))
+        began = time.monotonic()
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+        slow.append(time.monotonic() - began)
+        codes.append(process.returncode)
+        assert process.returncode in (0, 130), (moment, err)
+        assert "Traceback" not in err, err
+        left = {each.name for each in tmp_path.iterdir()} - {"photos", "model"}
+        allowed = {"run", "rows.csv", "copy", "features.parquet", ".features.parquet.parts"}
+        assert left <= allowed, left
+        subprocess.run(["rm", "-rf", *left], cwd=tmp_path, check=True)
+    print(command, number.name, "interrupted", codes.count(130), "of", count,
+          f"slowest answer {max(slow):.2f} s")  # fmt: skip

@@ -360,6 +360,8 @@ def test_names_that_run_toml_cannot_hold_are_refused_first(tmp_path: Path) -> No
     with pytest.raises(DataError, match=r"the class name 'odd\\udcff' is not Unicode"):
         vitlab.train(vitlab.recipe("small", data=str(good), **SMALL), tmp_path / "out" / "run")
     assert not (tmp_path / "out").exists()
+    with pytest.raises(OptionError, match=r"odd\\udcff' is not Unicode"):
+        vitlab.train(vitlab.recipe("small", str(good), label_column=(ODD,), **SMALL))
 
 
 def test_files_whose_names_are_not_unicode_are_images_like_others(

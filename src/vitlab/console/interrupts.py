@@ -46,8 +46,9 @@ class Interrupts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End at once on a signal from now on: nothing but Python's own end is left."""
-        self._at_once = True
+        """Ignore signals: all is said, and while Python ends it would answer in its own way."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
 
     def started(self) -> None:
         """Tell that the slow imports are over, and that files may be written."""

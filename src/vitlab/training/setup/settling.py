@@ -88,7 +88,8 @@ def check_names(recipe: Recipe, folder: RunFolder) -> None:
         OptionError: the first of them.
     """
     values = [value for part in recipe.as_tables().values() for value in part.values()]
-    for name in (str(folder.path), *values):
+    within = [each for value in values if isinstance(value, list) for each in value]
+    for name in (str(folder.path), *values, *within):
         if isinstance(name, str) and not is_unicode(name):
             raise OptionError(f"the name {name!r} is not Unicode: rename it")
 

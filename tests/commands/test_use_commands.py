@@ -19,6 +19,7 @@ def test_evaluate(capsys: pytest.CaptureFixture[str], digits_run: Path) -> None:
         assert figures[key] == last[key]
     code, out, _ = call(capsys, "evaluate", str(digits_run), "digits", "--split", "train")
     assert code == 0
+    assert "top5" in out
     assert "1,438" in out
 
 
@@ -105,6 +106,18 @@ def test_of_many_classes_the_worst_are_shown(
     assert code == 0
     assert "the 10 classes with the lowest F1, of 12" in out
     assert "[b]02" in out  # all images are taken for the first class
+
+
+def test_top5_of_few_classes_is_not_shown(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    labels = ("a", "b")
+    vitlab.save(vitlab.create("ViT-Ti1/8", 2, 16, labels=labels), tmp_path / "model")
+    data = photo_folder(tmp_path / "some", dict.fromkeys(labels, 1), 16, 16)
+    code, out, _ = call(capsys, "evaluate", str(tmp_path / "model"), str(data), "--workers", "0")
+    assert code == 0
+    assert "accuracy" in out
+    assert "top5" not in out
 
 
 def names(out: str) -> list[str]:

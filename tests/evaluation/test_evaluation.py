@@ -84,12 +84,24 @@ def test_figures_of_an_evaluation(model: vitlab.VisionTransformer, photos: Path)
 
 def test_other_classes_are_refused(model: vitlab.VisionTransformer, tmp_path: Path) -> None:
     photo_folder(tmp_path / "a", {"blue": 5, "pink": 5})
-    with pytest.raises(DataError, match="contains class 'pink', which is not in the training data"):
+    with pytest.raises(DataError, match=r"contains class .pink., which is not in the tr") as caught:
         vitlab.evaluate(model, str(tmp_path / "a"))
+    advice = "the classes of the model are blue, green, red: rename the class, or leave its images"
+    assert advice in str(caught.value)
     unnamed = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", classes=4, image_size=16)
     photo_folder(tmp_path / "b", {"blue": 5, "pink": 5})
-    with pytest.raises(DataError, match="b has 2 classes, but the model has 4"):
+    with pytest.raises(DataError, match="b has 2 classes, but the model has 4, without names"):
         vitlab.evaluate(unnamed, str(tmp_path / "b"))
+
+
+def test_any_number_of_images_is_evaluated(model: vitlab.VisionTransformer, tmp_path: Path) -> None:
+    """One image of one class, or of each: too few to train on."""
+    photo_folder(tmp_path / "one", {"green": 1})
+    assert vitlab.evaluate(model, str(tmp_path / "one"))["images"] == 1
+    photo_folder(tmp_path / "two", {"blue": 1, "red": 1})
+    assert vitlab.evaluate(model, str(tmp_path / "two"))["images"] == 2
+    out = tmp_path / "features.parquet"
+    assert vitlab.embed(model, str(tmp_path / "one"), out, device="cpu")["images"] == 1
 
 
 def test_answers_name_the_likeliest_classes_first(

@@ -60,6 +60,20 @@ def test_the_run_says_how_many_test_images_were_trained_on(
     assert len(kept["train"]) == len(kept["test"]) == 2
 
 
+def test_the_same_image_in_two_classes_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = folders(tmp_path / "data", copied=2)
+    shutil.copy(data / "train" / "a" / "4.png", data / "train" / "b" / "again.png")
+    shutil.copy(data / "train" / "a" / "4.png", data / "train" / "a" / "same-class.png")
+    trained(data, tmp_path / "run")
+    err = capsys.readouterr().err
+    place = data / "train"
+    line = "1 training images are there again under another class, such as "
+    assert f"{line}{place / 'a' / '4.png'} and {place / 'b' / 'again.png'}\n" in err
+    assert "2 of the 6 test images are among the training images, as near-duplicates: fig" in err
+
+
 def test_the_check_changes_no_bits(tmp_path: Path) -> None:
     data = folders(tmp_path / "data", copied=2)
     runs = [

@@ -244,14 +244,21 @@ def check_length(found: Iterable[str], title: str) -> None:
         )
 
 
+class UnknownClassError(DataError):
+    """Images of a class that is not in the training data."""
+
+
 def check_classes(found: set[str] | list[str], known: Sequence[str], title: str) -> None:
     """Refuse classes that the training images do not have.
 
     Raises:
-        DataError: the first unknown class, by name; or a class whose name several outputs have.
+        UnknownClassError: the first unknown class, by name.
+        DataError: a class whose name several outputs have.
     """
     if unknown := sorted(set(found) - set(known)):
-        raise DataError(f"{title} contains class {unknown[0]!r}, which is not in the training data")
+        raise UnknownClassError(
+            f"{title} contains class {unknown[0]!r}, which is not in the training data"
+        )
     if len(set(known)) < len(known):
         twice = {name for name, count in Counter(known).items() if count > 1}
         if doubtful := sorted(twice & set(found)):

@@ -3,6 +3,7 @@
 import logging
 from typing import Literal
 
+from vitlab.data.labels import UnknownClassError
 from vitlab.data.partition import fold_of
 from vitlab.data.settings import Columns
 from vitlab.data.sources.memory.given import Given, title_of
@@ -12,6 +13,7 @@ from vitlab.data.sources.splits import Splits, fingerprint, hold_out
 from vitlab.errors import DataError
 from vitlab.models.model import Model
 
+SHOWN = 10  # classes that a message lists
 Split = Literal["auto", "train", "validation", "test", "all"]
 
 
@@ -48,10 +50,19 @@ def open_for(model: Model, data: Given, columns: Columns | None = None) -> Split
         DataError: no such data, or classes that the model does not have.
     """
     title = title_of(data)
-    splits = open_data(data, classes=model.config.labels, columns=columns)
+    labels = model.config.labels
+    try:
+        splits = open_data(data, classes=labels, columns=columns, learning=False)
+    except UnknownClassError as error:
+        shown = ", ".join(labels[:SHOWN]) + (", …" if len(labels) > SHOWN else "")
+        raise DataError(
+            f"{error}; the classes of the model are {shown}: rename the class, or leave its images "
+            "out (a class without images does no harm)"
+        ) from None
     if len(splits.classes) != model.config.classes:
         raise DataError(
-            f"{title} has {len(splits.classes)} classes, but the model has {model.config.classes}"
+            f"{title} has {len(splits.classes)} classes, but the model has {model.config.classes}, "
+            "without names: name them (--labels, labels=…), and classes are matched by name"
         )
     if not model.config.labels:
         shown = ", ".join(f"{number} {name}" for number, name in enumerate(splits.classes[:3]))

@@ -258,3 +258,14 @@ def test_a_folder_with_metadata(here: Path) -> None:
 def test_other_metadata_in_a_folder_is_no_list(here: Path) -> None:
     (here / "metadata.csv").write_text("author,license\nsomebody,CC0\n")
     assert open_data(str(here)).classes == ("a", "b")
+
+
+def test_an_image_that_is_listed_with_two_labels_is_told(here: Path) -> None:
+    rows = [f"{c}/00{i}.png,{c}" for c in "ab" for i in range(6)]
+    again = ["./a/001.png,b", "a/002.png,b", "b/003.png,b"]
+    notes = open_data(csv(here, "path,label", *rows, *again)).notes
+    line = f"2 images are in {here / 'list.csv'} more than once with different labels, such as "
+    assert f"{line}a/001.png (a and b)" in notes
+    several = [{"path": "a/000.png", "labels": ["x", "y"]}, {"path": "b/000.png", "labels": ["x"]}]
+    data = jsonl(here, *several, {"path": "a/000.png", "labels": ["y", "x"]})
+    assert not any("more than once" in note for note in open_data(data).notes)

@@ -57,7 +57,7 @@ def opened_data(images: Images, columns: Columns | None = None) -> Splits | Sour
     if path.is_file() and path.suffix.lower() in SUFFIXES:
         return files([path])
     try:
-        return open_data(str(images), columns=columns)
+        return open_data(str(images), columns=columns, learning=False)
     except DataError:
         if not path.is_dir() or not (found := image_files(path)):
             raise
@@ -69,7 +69,7 @@ def _in_memory(images: Sized, columns: Columns | None) -> Splits | Source:
     if isinstance(images, Sequence) and all(isinstance(each, str | Path) for each in images):
         return files(images)
     found = unlabeled_images(images)
-    return open_data(images, columns=columns) if found is None else found
+    return open_data(images, columns=columns, learning=False) if found is None else found
 
 
 def files(paths: Sequence[str | Path]) -> Files:

@@ -34,6 +34,8 @@ def open_data(
     test_fraction: float = 0.2,
     classes: tuple[str, ...] = (),
     columns: Columns | None = None,
+    *,
+    learning: bool = True,
 ) -> Splits:
     """Open the images that DATA names, or that are in memory, split.
 
@@ -45,7 +47,8 @@ def open_data(
             images in memory (data/sources/memory/given.py)
         test_fraction: share of each class to hold out where the data comes unsplit
         classes: the class index to map labels to by name; none for the data's own
-        columns: which columns of a list hold what; None to find them
+        columns: which columns of a list or a table hold what; None to find them
+        learning: demand at least two classes, and images to train on and to test on
 
     Raises:
         DataError: nothing there, no images, fewer than two classes, an unknown class, a list that
@@ -54,6 +57,8 @@ def open_data(
     request = Request(title_of(data), test_fraction, classes or None, columns or Columns())
     splits = open_given(data, request) if not isinstance(data, str | Path) else _named(request)
     title = request.data
+    if not learning:
+        return splits
     if not classes and len(splits.classes) < 2:
         raise DataError(
             f"{title} has only one class ({splits.classes[0]!r}); at least 2 are needed"

@@ -218,13 +218,19 @@ def sources_of(
     """
     if not isinstance(data, str | Path):
         found = unlabeled_images(data)
-        return open_data(data, columns=columns).parts if found is None else {UNLABELED: found}
+        return _labeled(data, columns) if found is None else {UNLABELED: found}
     path = Path(data).expanduser()
     flat = path.is_dir() and _is_flat(path)
     if flat or (not path.is_dir() and path.suffix.lower() in SUFFIXES):
         paths = find_images([str(data)])
         return {UNLABELED: Files(Path(), Names.of(paths), SingleLabels.blank(len(paths), 0), ())}
-    return open_data(data, columns=columns).parts
+    return _labeled(str(data), columns)
+
+
+def _labeled(data: Given, columns: Columns | None) -> dict[str, Source]:
+    """The splits of labeled images that are not empty."""
+    parts = open_data(data, columns=columns, learning=False).parts
+    return {name: source for name, source in parts.items() if len(source)}
 
 
 def _is_flat(folder: Path) -> bool:

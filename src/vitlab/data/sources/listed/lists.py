@@ -9,6 +9,7 @@ recognized (`columns.py`). Paths are relative to the list's folder, or to a fold
 have, each class.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,7 +164,7 @@ def read_entries(
         entries.append(Entry(path, labels(row, where), split))
     if not found.images:
         _check_files(entries, found.places, file)
-    return entries, _notes(found, file, folds)
+    return entries, [*_notes(found, file, folds), *([] if found.images else _twice(entries, file))]
 
 
 def _check_files(entries: Sequence[Entry], places: Places, file: Path) -> None:
@@ -192,6 +193,22 @@ def check_inside(entries: Sequence[Entry], places: Places, file: Path, known: Co
                 f"{file} names {entry.path[:SHOWN]}, which is outside of {root}: name the folder "
                 "of the images with --images, or pass --allow-outside if you trust the list"
             )
+
+
+def _twice(entries: Sequence[Entry], file: Path) -> list[str]:
+    """A line about images that are listed again with another label."""
+    labels: dict[str, set[Label]] = {}
+    for entry in entries:
+        label = entry.label if isinstance(entry.label, str) else tuple(sorted(entry.label))
+        labels.setdefault(os.path.normpath(entry.path), set()).add(label)
+    doubtful = [path for path, own in labels.items() if len(own) > 1]
+    if not doubtful:
+        return []
+    each = (name if isinstance(name, str) else "+".join(name) for name in labels[doubtful[0]])
+    return [
+        f"{len(doubtful):,} images are in {file} more than once with different labels, such as "
+        f"{doubtful[0][:SHOWN]} ({' and '.join(sorted(each))})"
+    ]
 
 
 def _folds(rows: Sequence[Row], found: Found) -> list[str]:

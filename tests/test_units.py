@@ -124,3 +124,10 @@ def test_intervals_stand_behind_their_figures() -> None:
         ("nll", "0.1235 (0.1000 to 0.2000)"),
         ("images", "300"),
     ]
+
+
+def test_top5_of_at_most_five_classes_is_not_printed() -> None:
+    for count in (0, 5, 6):
+        figures = {"top5": 1.0, "nll": 0.5, "classes": [{"class": str(n)} for n in range(count)]}
+        assert [name for name, _ in readable(figures)] == ["top5", "nll"][count <= 5 :]
+    assert [name for name, _ in readable({"top5": 1.0, "classes": 3})] == ["top5", "classes"]

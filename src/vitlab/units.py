@@ -72,13 +72,15 @@ def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the figures of a run or an evaluation as rows of a table: name and value.
 
     A figure with an interval is followed by it: `98.9% (98.1 to 99.4)`. Lists and tables are left
-    out.
+    out, and the top-5 accuracy where there are at most five classes, of which it says nothing.
     """
     rows: list[tuple[str, str]] = []
     ranges = figures.get("intervals", {})
+    classes = figures.get("classes")
+    few = isinstance(classes, list) and len(classes) <= 5
     for key, value in figures.items():
         match key:
-            case _ if value is None or isinstance(value, dict | list):
+            case _ if value is None or isinstance(value, dict | list) or (key == "top5" and few):
                 pass
             case _ if key in SHARES:
                 rows.append((SHARES[key], percent(value) + between(ranges.get(key), 100, 1)))

@@ -79,8 +79,10 @@ def test_very_uneven_classes_are_weighted_and_a_line_says_so(
 ) -> None:
     words = ["train", str(uneven), "--out", str(tmp_path / "run"), "--workers", "0"]
     words += [f"--{key.replace('_', '-')}={value}" for key, value in QUICK.items()]
-    status, _, err = call(capsys, *words)
+    status, out, err = call(capsys, *words)
     assert status == 0
+    assert "accuracy" in out
+    assert "top5" not in out  # of three classes
     assert "training images per class: blue 40, green 8, red 4" in err
     assert "always answering 'blue' would be right for 76.9% of the test images" in err
     line = "the largest class has 10 times the images of the smallest: images are weighted by their"
@@ -92,6 +94,9 @@ def test_very_uneven_classes_are_weighted_and_a_line_says_so(
     named = vitlab.recipe("small", str(uneven), balance="weights", **QUICK)
     same = vitlab.train(named, tmp_path / "named", host=HOST)
     assert weights(same) == sha256(tmp_path / "run" / "model" / "model.safetensors")
+    evaluated = vitlab.evaluate(same.model, str(uneven))
+    for key in ("classes", "confused"):
+        assert evaluated[key] == same.metrics[key]
 
 
 def test_a_run_that_goes_on_keeps_what_was_decided(uneven: Path, tmp_path: Path) -> None:

@@ -88,6 +88,9 @@ def _result(task: Task, session: Session, model: Model, predictions: Predictions
         "device": devices.described(session.trainer.device),
         "damaged": len(tally.bad),
     }
+    results, names = (predictions.probabilities, predictions.labels), task.splits.classes
+    metrics["classes"] = [each.as_dict() for each in class_figures(*results, names)]
+    metrics["confused"] = [each.as_dict() for each in confused_pairs(*results, names)]
     if (usual := most_frequent(task.splits)) is not None:
         metrics["majority"] = usual[1]
     metrics |= _without_leaks(task, predictions)

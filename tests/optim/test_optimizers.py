@@ -18,7 +18,6 @@ from torch import Tensor, nn
 import vitlab
 from oracles.peers import timm
 from steps import asked_to_stop
-from vitlab.errors import DivergedError
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.moments import pack, size
 from vitlab.optim.optimizers import Pair, build, evaluation_weights, set_rate
@@ -606,7 +605,7 @@ def test_sam_accumulates(tmp_path: Path) -> None:
     assert any((states[2][n] - t).abs().max() > 1e-5 for n, t in states[0].items())
 
 
-def test_a_gradient_that_sam_cannot_climb_stops_the_run_with_the_weights_intact(
+def test_a_gradient_that_sam_cannot_climb_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, passes, models = Trainer.forward, [], set()
@@ -621,9 +620,8 @@ def test_a_gradient_that_sam_cannot_climb_stops_the_run_with_the_weights_intact(
 
     monkeypatch.setattr(Trainer, "forward", poisoned)
     recipe = vitlab.recipe("digits", model="ViT-Ti1/4", steps=4, rho=0.1, batch=64)
-    with pytest.raises(DivergedError, match="the gradient is not finite at step 3"):
-        vitlab.train(recipe, tmp_path / "run")
-    assert len(passes) == 6
+    assert vitlab.train(recipe, tmp_path / "run").metrics["skipped_steps"] == 1
+    assert len(passes) == 8
     assert all(torch.isfinite(weight).all() for weight in models.pop().parameters())
 
 

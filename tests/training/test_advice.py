@@ -23,7 +23,7 @@ VALUES = {  # for options that the messages name without a value
     "--max-bad": "5%", "--model": "ViT-Ti/16", "--out": "run", "--patience": "3", "--rho": "0.1",
     "--steps": "5", "--timeout": "9", "--track": "wandb", "--warmup": "2", "--device": "cpu",
     "--precision": "bf16", "--micro-batch": "auto", "--from": "run",
-    "--probe": "digits", "--check-duplicates": "no",
+    "--change": "--resume", "--probe": "digits", "--check-duplicates": "no",
 }  # fmt: skip
 FOREIGN = {"--nproc-per-node", "--porcelain", "--untracked-files", "--help"}  # torchrun's, git's
 

@@ -10,7 +10,6 @@ from torch import nn
 import vitlab
 from conftest import TINY
 from steps import each_step
-from vitlab.errors import DivergedError
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training import plan
@@ -19,7 +18,7 @@ from vitlab.training.saving.state import State
 from vitlab.training.step.guard import Figures, can_skip, take_step
 from vitlab.training.step.trainer import Trainer
 
-QUICK = TINY | {"epochs": 4, "batch": 128}
+QUICK = TINY | {"steps": 14, "batch": 128}
 
 
 def adamw(model: nn.Module) -> torch.optim.AdamW:
@@ -113,22 +112,19 @@ def test_injected_faults_are_caught_within_a_step_and_poison_nothing(
         return real(self)
 
     monkeypatch.setattr(Trainer, "clip", poisoned)
-    with (
-        each_step(before=remember),
-        pytest.raises(DivergedError, match=f"gradient is not finite at step {at + 1} ") as caught,
-    ):
+    with each_step(before=remember):
         host = Host(checkpoint_every=0)
-        vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / "run", host=host)
-    assert f"newest checkpoint: step-{at:09d}" in str(caught.value)
+        done = vitlab.train(vitlab.recipe("digits", **QUICK), tmp_path / "run", host=host)
+    (line,) = (each for each in RunFolder(done.folder).journal.read() if each["kind"] == "skipped")
+    assert (line["step"], line["fault"]) == (at + 1, "gradient")
+    assert done.metrics["skipped_steps"] == 1
     state = states[-1]
-    assert len(states) <= at + 2
     assert state.average is not None
     for model in (state.model, state.average.model):
         assert all(torch.isfinite(t).all() for t in model.state_dict().values())
     found, remarks = checkpoint.load(tmp_path / "run" / "checkpoints")
     assert not remarks
     assert found is not None
-    assert found.state["step"] == at
     assert all(torch.isfinite(t).all() for t in found.tensors.values())
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vitlab.options import Options, option
+from vitlab.options import Options, option, when
 from vitlab.recipes.named import RECIPES, start_from
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.recipes.requirements import check_packages
@@ -37,6 +37,12 @@ class Train(Options):
         None, "folder of the run (default: runs/DATA-MODEL, then runs/DATA-MODEL-2, …)"
     )
     resume: bool = option(False, "continue the run in that folder, or the newest of that name")
+    change: bool = option(
+        False,
+        "with resume, continue with the options given, if they differ from the run's: learning "
+        "rate, schedule, clipping, regularization, augmentation",
+        only=when("resume"),
+    )
     series: Series = Series()
     recipe: Recipe = Recipe()
     host: Host = Host()
@@ -88,6 +94,7 @@ def run(options: Train) -> dict[str, Any]:
         options.out,
         options.series,
         resume=options.resume,
+        change=options.change,
         host=options.host,
         command=options.command,
     )

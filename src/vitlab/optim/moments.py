@@ -8,6 +8,12 @@ from torch.optim import Optimizer
 
 from vitlab.optim.sliced import is_sliced, placed
 
+OF_RECIPE = (
+    "weight_decay",
+    "momentum",
+    "eps",
+)  # numbers of a group that never change by themselves
+
 
 def pack(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return an optimizer's tensors by name, and the rest of its state as JSON values.
@@ -40,7 +46,7 @@ def unpack(optimizer: Optimizer, tensors: dict[str, Tensor], rest: dict[str, Any
     for group, kept in zip(groups, rest["groups"], strict=True):
         for key in _changing(group):  # also a step number that the start did not have
             del group[key]
-        group |= kept
+        group |= {key: value for key, value in kept.items() if key not in OF_RECIPE}
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
@@ -55,7 +61,11 @@ def _first(optimizer: Optimizer, tensors: dict[str, Tensor]) -> dict[str, Any]:
 
 def _changing(group: dict[str, Any]) -> dict[str, Any]:
     """Return what may change from step to step in a group; the rest follows from the recipe."""
-    return {key: value for key, value in group.items() if isinstance(value, bool | int | float)}
+    return {
+        key: value
+        for key, value in group.items()
+        if isinstance(value, bool | int | float) and key not in OF_RECIPE
+    }
 
 
 def size(optimizer: Optimizer) -> int:

@@ -15,14 +15,21 @@ class Decisions:
         micro_batch: images per forward pass (None: not decided)
         plan: (first step, total steps) pairs, the first from step 0; each holds from its step on
             (empty: not decided)
+        rollbacks: (step, step) pairs: of a state that the run went back to, since the loss was not
+            finite, and where it went on with its weights
     """
 
     micro_batch: int | None = None
     plan: tuple[tuple[int, int], ...] = ()
+    rollbacks: tuple[tuple[int, int], ...] = ()
 
     def total_steps(self, step: int) -> int:
         """Return the total number of steps, as planned when `step` (from 0) is taken."""
         return next(total for first, total in reversed(self.plan) if first <= step)
+
+    def goes_on_at(self, step: int) -> int:
+        """Return where the run goes on with the weights after `step` steps: there, or later."""
+        return next((later for first, later in reversed(self.rollbacks) if first == step), step)
 
     def applied_to(self, recipe: Recipe, images: int) -> Recipe:
         """Return the recipe with these numbers; warm-up and cooldown keep their share of the run.

@@ -18,6 +18,7 @@ import json
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,32 @@ class RunFolder:
         """The fingerprint of the weights that the run started from; empty for random ones."""
         return str(self.tables.get("run", {}).get("base", ""))
 
+    def change(
+        self, recipe: Recipe, code: dict[str, str], changes: list[dict[str, Any]], step: int
+    ) -> None:
+        """Keep the recipe and the functions that hold from a step on, and what they replace.
+
+        Where the run has fallen back to a checkpoint from before an earlier change, that change
+        holds from there.
+
+        Args:
+            recipe: with every field
+            code: as for `start`
+            changes: `option`, and `before` and `after` as far as there are such values
+            step: of the checkpoint that the run goes on from
+
+        Raises:
+            DiskError: the file cannot be written.
+        """
+        stored: Any = self.tables.get("changes", [])
+        entries = [each | {"step": min(each["step"], step)} for each in stored]
+        entries += [{"step": step} | each for each in changes]
+        if entries == stored:
+            return
+        rollbacks = tuple(each for each in self.decisions.rollbacks if each[0] < step)
+        self.decide(replace(self.decisions, rollbacks=rollbacks))
+        self._write(self.tables | recipe.as_tables() | {"code": code, "changes": entries})
+
     @property
     def code(self) -> dict[str, Any]:
         """Names and digests of the user's own functions that the run was started with."""
@@ -168,8 +195,11 @@ class RunFolder:
     def decisions(self) -> Decisions:
         """What the run has decided so far."""
         table = self.tables.get("decided", {})
-        plan = tuple((int(first), int(total)) for first, total in table.get("plan", ()))
-        return Decisions(table.get("micro_batch"), plan)
+        plan, rollbacks = (
+            tuple((int(first), int(second)) for first, second in table.get(key, ()))
+            for key in ("plan", "rollbacks")
+        )
+        return Decisions(table.get("micro_batch"), plan, rollbacks)
 
     def decide(self, decisions: Decisions) -> None:
         """Keep decisions beside the recipe.
@@ -178,6 +208,8 @@ class RunFolder:
             DiskError: the file cannot be written.
         """
         table: dict[str, Any] = {"plan": [list(each) for each in decisions.plan]}
+        if decisions.rollbacks:
+            table["rollbacks"] = [list(each) for each in decisions.rollbacks]
         if decisions.micro_batch is not None:
             table["micro_batch"] = decisions.micro_batch
         self._write(self.tables | {"decided": table})

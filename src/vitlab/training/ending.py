@@ -87,6 +87,8 @@ def _result(task: Task, session: Session, model: Model, predictions: Predictions
         "seconds": tally.seconds,
         "device": devices.described(session.trainer.device),
         "damaged": len(tally.bad),
+        "skipped_steps": tally.skipped,
+        "rollbacks": len(session.decisions.rollbacks),
     }
     results, names = (predictions.probabilities, predictions.labels), task.splits.classes
     metrics["classes"] = [each.as_dict() for each in class_figures(*results, names)]
@@ -97,6 +99,11 @@ def _result(task: Task, session: Session, model: Model, predictions: Predictions
     metrics["classes"] = [each.as_dict() for each in class_figures(*results, classes)]
     metrics["confused"] = [each.as_dict() for each in confused_pairs(*results, classes)]
     notes = [*task.splits.notes, *(f"skipped: {message}" for message in tally.bad)]
+    if tally.skipped:
+        notes.append(
+            f"{tally.skipped:,} of {session.state.step:,} steps passed over, because losses or "
+            f"gradients were not finite; rollbacks to earlier weights: {metrics['rollbacks']}"
+        )
     metrics |= task.folder.places | {"notes": notes}
     task.folder.check()
     seen = survey(task.splits, model.config.channels)

@@ -16,6 +16,7 @@ from vitlab.errors import RunError
 from vitlab.models.encoder.recomputing import recomputed
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
+from vitlab.optim.sliced import full
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
@@ -23,14 +24,17 @@ from vitlab.runs.using import may_use
 from vitlab.training import rehearsal
 from vitlab.training.announcing import announce
 from vitlab.training.ending import Run, conclude
+from vitlab.training.faults import WayBack
 from vitlab.training.observer import Observer
+from vitlab.training.saving.checkpoint import Checkpoint
 from vitlab.training.saving.saver import Saver
 from vitlab.training.saving.state import State
 from vitlab.training.session import Session
+from vitlab.training.setup.changing import check_same, keep_changes
 from vitlab.training.setup.hooks import Hooks
 from vitlab.training.setup.leaks import applied, find_leaks
 from vitlab.training.setup.preparation import Task, first_state, prepare
-from vitlab.training.setup.settling import check_same, learning_from
+from vitlab.training.setup.settling import learning_from
 from vitlab.training.setup.whereabouts import placed
 from vitlab.training.step.trainer import Trainer
 from vitlab.training.step.transform import Transform
@@ -46,6 +50,7 @@ def train(
     data: Given | None = None,
     start: Model | None = None,
     resume: bool = False,
+    change: bool = False,
     host: Host | None = None,
     on_line: OnLine | None = None,
     transform: Transform | None = None,
@@ -65,10 +70,13 @@ def train(
         start: a model to start from, in place of `recipe.start.weights`; it stays as it is
         resume: continue the run in that folder, or the newest of that name, to the same bits on a
             CPU; start it if there is none
+        change: with `resume`, continue with other options than before (learning rate, schedule,
+            clipping, weight decay and other regularization, augmentation), or other functions; the
+            change is kept in `run.toml` and holds from there on
         host: device, workers, checkpoints
         on_line: called with each line of metrics.jsonl as it is written, by the first process: a
-            dictionary with its `kind` (`train`, `test`, `result`), `step`, `epoch` and figures;
-            whatever it raises ends the run, which can be resumed
+            dictionary with its `kind` (`train`, `test`, `skipped`, `rollback`, `result`), `step`,
+            `epoch` and figures; whatever it raises ends the run, which can be resumed
         transform: a function of your own that changes the training images of every step, after the
             crop and before the recipe's augmentation: images, uint8 (B, channels, H, W) on the
             training device, and a `torch.Generator` there, seeded by the run's seed and the step,
@@ -92,7 +100,7 @@ def train(
         folder, resume = RunFolder(place, silent=not world.first), resume or world.restarted
         hooks = Hooks(transform, loss)
         with world.agreed(), stop.at_once():
-            task = prepare(recipe, host, folder, resume, world, start, hooks, images)
+            task = prepare(recipe, host, folder, resume, world, start, hooks, images, change)
         if result := world.broadcast(folder.result() if task.started else None):
             world.say(f"the run in {folder.path} is already finished")
             return Run(folder.path, result, load(folder.model), world.rank)
@@ -126,8 +134,9 @@ def _begin(task: Task, resume: bool, command: str) -> None:
         )
     marks = task.fingerprint, task.base_fingerprint
     if task.started:
-        task.hooks.check_same(folder)
-        check_same(folder, task.recipe, *marks)
+        if not task.change:
+            task.hooks.check_same(folder)
+        check_same(folder, task.recipe, *marks, task.change)
         return
     folder.keep_duplicates(task.leaks)
     folder.start(task.recipe, task.host, command, *marks, task.hooks.record())
@@ -170,8 +179,9 @@ def _train(task: Task, state: State, world: World, on_line: OnLine | None, stop:
         state.restore(found)
     with world.agreed():
         remark = folder.continue_from(found.journal if found else b"", state.tally.journal)
-    if remark:
-        world.say(remark)
+        changes = _changes(task, state) if world.first else []
+    for line in [remark, *changes] if remark else changes:
+        world.say(line)
     stop.message = f"interrupted after step {state.step:,}: pass --resume to continue"
     model, channels = state.model, task.config.channels
     compiled = host.compile == "yes"
@@ -196,12 +206,25 @@ def _train(task: Task, state: State, world: World, on_line: OnLine | None, stop:
             world=world,
             stop=stop,
             tracker=tracker,
+            way_back=WayBack(state, saver, folder, lambda: _at_start(task, device, world)),
         )
         announce(task, session)
         stop.check()
         rehearsal.rehearse(session)
         session.run()
     return session
+
+
+def _changes(task: Task, state: State) -> list[str]:
+    """Write down what differs from here on, and return a sentence on each option."""
+    return keep_changes(task.folder, task.recipe, task.hooks.record(), state.step)
+
+
+def _at_start(task: Task, device: torch.device, world: World) -> Checkpoint:
+    """Return the state before the first step."""
+    fresh = first_state(task, device, world).checkpoint()
+    tensors = {name: full(tensor) for name, tensor in fresh.tensors.items()}
+    return replace(fresh, tensors=tensors, journal=b"")
 
 
 def _observer(task: Task, state: State, world: World, device: torch.device) -> Observer:

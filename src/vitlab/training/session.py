@@ -17,12 +17,13 @@ from vitlab.data.loading.workers import (
 from vitlab.data.sources.protocol import Source
 from vitlab.distributed.shares import counted
 from vitlab.distributed.world import World
-from vitlab.errors import DivergedError, RunError
+from vitlab.errors import RunError
 from vitlab.progress import Meter
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.budget import Pacer
+from vitlab.training.faults import WayBack
 from vitlab.training.observer import Observer
 from vitlab.training.plan import Plan, batches_of, plan_for
 from vitlab.training.saving.saver import Saver
@@ -50,6 +51,7 @@ class Session:
         world: this process among those that share every batch
         stop: whether a stop was asked for
         tracker: gets every line of the journal
+        way_back: to good weights, where the loss is not finite
     """
 
     recipe: Recipe
@@ -63,10 +65,12 @@ class Session:
     world: World
     stop: Stop
     tracker: Tracker
+    way_back: WayBack
     decisions: Decisions = field(init=False)
     plan: Plan = field(init=False)
     pacer: Pacer = field(init=False)
     unread: list[Figures] = field(default_factory=list)
+    fault: str = ""
 
     def __post_init__(self) -> None:
         """Work out the plan."""
@@ -77,7 +81,7 @@ class Session:
         """Train to the end, or until asked to stop.
 
         Raises:
-            DivergedError: a loss or gradient is not finite.
+            DivergedError: losses or gradients are not finite, again and again.
             DataError: too many images are damaged.
             DiskError: the disk refuses a checkpoint.
             RunError: a data-loading worker died, or the run folder was removed.
@@ -89,6 +93,7 @@ class Session:
                 self.take_steps()
             except WorkerDiedError as error:  # between two steps
                 raise self.worker_died(error) from error
+        self.way_back.check(self.decisions, self.plan)
         if self.recipe.patience:
             self.keep_best()
         self.save()
@@ -102,22 +107,26 @@ class Session:
         if self.state.tally.unmeasured:
             self.evaluate()
             self.save_or_stop()
-        if self.done:
-            return
-        with (
-            Meter(self.plan.total, self.state.step, shown=self.world.first) as meter,
-            closing(self.batches(self.plan.total)) as batches,
-        ):
-            for batch in batches:
-                self.observer.note_damage(batch.bad)
-                self.learn(batch)
-                meter.show(self.state.step, self.progress, self.plan.total)
-                self.log()
-                self.evaluate()
-                self.save_or_stop()
-                self.cut_plan()
-                if self.done:
-                    break
+        self.skip_ahead()
+        while not self.done:
+            with (
+                Meter(self.plan.total, self.state.step, shown=self.world.first) as meter,
+                closing(self.batches(self.plan.total)) as batches,
+            ):
+                for batch in batches:
+                    self.observer.note_damage(batch.bad)
+                    self.learn(batch)
+                    if self.way_back.needed:
+                        self.go_back()
+                        break
+                    meter.show(self.state.step, self.progress, self.plan.total)
+                    self.log()
+                    self.evaluate()
+                    self.save_or_stop()
+                    self.cut_plan()
+                    if self.done or self.goes_on_at > self.state.step:
+                        break
+            self.skip_ahead()
 
     @property
     def done(self) -> bool:
@@ -155,13 +164,14 @@ class Session:
         figures = self.trainer.step(self.state, batch, lr, seed)
         self.unread.append(figures)
         due = self.plan.logs(step + 1) or step + 1 in self.plan.evaluations
+        due |= self.state.tally.streak > 0
         self.read_figures(keep=1 if figures.late and not due else 0)
         self.state.tally.seconds += time.perf_counter() - start
 
     def log(self) -> None:
         """Write a training line, every few steps."""
         step, tally = self.state.step, self.state.tally
-        if self.plan.logs(step):
+        if self.plan.logs(step) and tally.sums:
             lr = self.plan.learning_rate(step - 1)
             self.write({"kind": "train", **self.position, **tally.means, "lr": lr})
             tally.sums = {}
@@ -191,7 +201,8 @@ class Session:
     def save_or_stop(self) -> None:
         """Save a checkpoint if one is due or a stop is asked for, and stop; all processes agree."""
         asked, saver = self.stop.asked, self.saver
-        save, stop, busy = self.world.any(asked or saver.due, asked, not saver.written)
+        due = saver.due and not self.state.tally.streak  # a checkpoint to go back to is good
+        save, stop, busy = self.world.any(asked or due, asked, not saver.written)
         if not busy:
             saver.finish()
         if save:
@@ -220,7 +231,26 @@ class Session:
         elif planned != self.plan.total:  # a cut that was made before this run was resumed
             self.decide(self.decisions)
 
+    def go_back(self) -> None:
+        """Go back to good weights; where the run goes on with them is decided by this."""
+        self.decide(self.way_back.take(self.decisions, self.fault, self.plan))
+
+    def skip_ahead(self) -> None:
+        """Pass over the batches after the weights that the run went back to, now or before."""
+        step, later = self.state.step, self.goes_on_at
+        if later == step:
+            return
+        self.state.tally.skipped += later - step
+        self.state.step = later
+        self.write({"kind": "rollback", **self.position, "to": step})
+        self.evaluate()
+
     # What the events use
+
+    @property
+    def goes_on_at(self) -> int:
+        """The step that the run goes on at with its weights as they are."""
+        return self.decisions.goes_on_at(self.state.step)
 
     def decide(self, decisions: Decisions) -> None:
         """Plan the rest of the run by these decisions."""
@@ -253,22 +283,17 @@ class Session:
         self.tracker.write(line)
 
     def read_figures(self, keep: int = 0) -> None:
-        """Count the steps whose figures are not read yet, but for the last `keep` of them.
-
-        Raises:
-            DivergedError: one was not finite.
-        """
+        """Count the steps whose figures are not read yet, but for the last `keep` of them."""
         while len(self.unread) > keep:
             figures = self.unread.pop(0)
-            if figures.fault:
-                saved = self.saver.newest or "none"
-                raise self.world.shared(
-                    DivergedError(
-                        f"the {figures.fault} is not finite at step {figures.step} (newest "
-                        f"checkpoint: {saved}): try a lower --lr or a longer --warmup"
-                    )
-                )
             self.state.tally.add(figures)
+            if figures.fault:
+                place = {"step": figures.step, "epoch": figures.step / self.plan.epoch}
+                self.write({"kind": "skipped", **place, "fault": figures.fault})
+                self.fault = figures.fault
+                self.world.say(
+                    f"the {figures.fault} is not finite at step {figures.step:,}: batch passed over"
+                )
 
     def save(self) -> None:
         """Save a checkpoint, everything so far being counted and the journal on the disk."""

@@ -23,6 +23,7 @@ def finetune(
     *,
     recipe: str = "finetune",
     resume: bool = False,
+    change: bool = False,
     host: Host | None = None,
     on_line: OnLine | None = None,
     transform: Transform | None = None,
@@ -41,6 +42,7 @@ def finetune(
         tune: what to train: all, attention, ffn, head, norms or lora; always with the classifier
         recipe: the recipe to start from
         resume: continue the run in that folder; start it if there is none
+        change: with `resume`, continue with other options than before, as `vitlab.train`
         host: device, workers, checkpoints
         on_line: called with each line of metrics.jsonl, as in `vitlab.train`
         transform: a function of your own on the training images, as in `vitlab.train`
@@ -62,6 +64,7 @@ def finetune(
         data=data,
         start=start,
         resume=resume,
+        change=change,
         host=host,
         on_line=on_line,
         transform=transform,

@@ -89,15 +89,22 @@ def run_series(
     series: Series,
     *,
     resume: bool,
+    change: bool = False,
     host: Host,
     command: str,
 ) -> dict[str, Any]:
-    """Run what the options ask for; return its figures, empty in all processes but the first."""
+    """Run what the options ask for; return its figures, empty in all processes but the first.
+
+    Raises:
+        OptionError: options are to change between several runs.
+    """
     from vitlab.training.run import train  # the command line reads the options without PyTorch
     from vitlab.transfer.folds import cross_validate
     from vitlab.transfer.repeats import repeat
     from vitlab.transfer.sweep import sweep
 
+    if change and not series.single:
+        raise OptionError("change applies only to a single run: choose another --out for several")
     if series.folds:
         return cross_validate(recipe, out, series.folds, resume=resume, host=host, command=command)
     if series.seeds:
@@ -114,5 +121,5 @@ def run_series(
             command=command,
         )
     else:
-        run = train(recipe, out, resume=resume, host=host, command=command)
+        run = train(recipe, out, resume=resume, change=change, host=host, command=command)
     return run.metrics if run.rank == 0 else {}

@@ -43,7 +43,8 @@ def row_of(what: str, value: str | int, outcome: Outcome) -> Row:
         DivergedError: the run diverged: a mean over the others would be too good.
     """
     if outcome.run is None:
-        raise DivergedError(f"{what} {value} diverged: {outcome.diverged}, and another --out")
+        cause = outcome.diverged.split(":")[0]
+        raise DivergedError(f"{what} {value} diverged: {cause}: try a lower --lr and another --out")
     metrics = outcome.run.metrics
     kept = [key for key in (*FIGURES, "images", "seconds") if key in metrics]
     return {what: value} | {key: metrics[key] for key in kept} | {"run": str(outcome.folder.path)}

@@ -100,6 +100,13 @@ def tidy(folder: Path) -> None:
         shutil.rmtree(draft, ignore_errors=True)
 
 
+def forget(folder: Path, after: int) -> None:
+    """Remove the checkpoints of the steps after a certain one."""
+    for place in places(folder):
+        if place > place_of(folder, after):
+            shutil.rmtree(place, ignore_errors=True)
+
+
 def load(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """Return the newest undamaged checkpoint, if any, and a remark on each that was skipped."""
     remarks: list[str] = []

@@ -75,8 +75,12 @@ class Saver:
         """The name of the newest checkpoint; empty if there is none."""
         return next((place.name for place in checkpoint.places(self.folder)), "")
 
-    def load(self) -> Checkpoint | None:
+    def load(self, until: int | None = None) -> Checkpoint | None:
         """Return the newest undamaged checkpoint: the first process chooses it, all read it.
+
+        Args:
+            until: the last step whose checkpoint will do, those of later ones being removed
+                (None: the newest of all)
 
         Raises:
             RunError: another process cannot read what the first one could.
@@ -84,6 +88,8 @@ class Saver:
         found: Checkpoint | None = None
         if self.world.first:
             checkpoint.tidy(self.folder)
+            if until is not None:
+                checkpoint.forget(self.folder, until)
             found, remarks = checkpoint.load(self.folder)
             for remark in remarks:
                 self.world.say(remark)

@@ -28,6 +28,8 @@ class Tally:
         journal: bytes of metrics.jsonl that belong to the steps done
         spent: seconds of all sessions, everything included
         unmeasured: whether the evaluation that is due after this step is still to be done
+        skipped: steps whose batches were passed over
+        streak: how many steps in a row were not finite, up to this one
     """
 
     sums: dict[str, float] = field(default_factory=dict)
@@ -37,9 +39,15 @@ class Tally:
     journal: int = 0
     spent: float = 0.0
     unmeasured: bool = False
+    skipped: int = 0
+    streak: int = 0
 
     def add(self, figures: Figures) -> None:
-        """Add the figures of a step."""
+        """Add the figures of a step; of one that was not finite, that it was passed over."""
+        self.streak = self.streak + 1 if figures.fault else 0
+        if figures.fault:
+            self.skipped += 1
+            return
         for key in ("loss", "correct", "images"):
             self.sums[key] = self.sums.get(key, 0.0) + getattr(figures, key)
         self.seen += figures.images

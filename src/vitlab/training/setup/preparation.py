@@ -30,11 +30,11 @@ from vitlab.runs.run_folder import RunFolder
 from vitlab.runs.using import may_use
 from vitlab.training import tracking
 from vitlab.training.saving.state import State
+from vitlab.training.setup.changing import check_same
 from vitlab.training.setup.hooks import NONE, Hooks
 from vitlab.training.setup.settling import (
     check_names,
     check_native,
-    check_same,
     settled,
 )
 from vitlab.training.setup.starting import config_from, made_from, starting_model
@@ -59,6 +59,7 @@ class Task:
         probe: what else is measured at each evaluation
         leaks: what was found of test images among the training images (training/setup/leaks.py)
         hooks: functions of the user's own
+        change: whether options may differ from those of the run
     """
 
     recipe: Recipe
@@ -73,6 +74,7 @@ class Task:
     probe: Probe | None = None
     leaks: dict[str, Any] | None = None
     hooks: Hooks = NONE
+    change: bool = False
 
     @property
     def objective(self) -> Objective:
@@ -96,6 +98,7 @@ def prepare(
     start: Model | None = None,
     hooks: Hooks = NONE,
     data: Sized | None = None,
+    change: bool = False,
 ) -> Task:
     """Work out what a run needs, and refuse what cannot be.
 
@@ -108,6 +111,7 @@ def prepare(
         start: a model to start from, in place of `recipe.start.weights`
         hooks: functions of the user's own
         data: images in memory, in place of `recipe.data.data`
+        change: whether options may differ from those of the run
 
     Raises:
         WeightsError: the weights to start from cannot be loaded.
@@ -135,13 +139,25 @@ def prepare(
         recipe = replace(recipe, start=replace(recipe.start, weights=start.source))
     origin = fingerprint_of(base) if base is not None else ""
     if started:
-        hooks.check_same(folder)
-        check_same(folder, recipe, mark, origin)
+        if not change:
+            hooks.check_same(folder)
+        check_same(folder, recipe, mark, origin, change)
     elif resume:
         world.say(f"no run in {folder.path} yet: starting it")
     probe = Probe.of(host.probe, config.channels) if host.probe else None
     return Task(
-        recipe, host, folder, splits, config, mark, started, base, origin, probe, hooks=hooks
+        recipe,
+        host,
+        folder,
+        splits,
+        config,
+        mark,
+        started,
+        base,
+        origin,
+        probe,
+        hooks=hooks,
+        change=change,
     )
 
 

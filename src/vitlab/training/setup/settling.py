@@ -8,7 +8,7 @@ from vitlab.data.classes import missing_lines
 from vitlab.data.presence import IN_MEMORY
 from vitlab.data.sources.memory.given import Given
 from vitlab.data.sources.splits import Splits, with_train_images
-from vitlab.errors import DataError, OptionError, RunError
+from vitlab.errors import DataError, OptionError
 from vitlab.models.config import ModelConfig
 from vitlab.objectives.balance import decided
 from vitlab.recipes.named import default_data
@@ -108,35 +108,3 @@ def check_classes(splits: Splits) -> None:
 def is_unicode(name: str) -> bool:
     """Return whether a name can be written as UTF-8, which what Python makes of bytes cannot."""
     return not any("\ud800" <= char <= "\udfff" for char in name)
-
-
-def check_same(folder: RunFolder, recipe: Recipe, mark: str, origin: str = "") -> None:
-    """Refuse to continue a run with another recipe, on other data, or from other weights.
-
-    Raises:
-        RunError: an option has another value than in the run; the data or the weights that the run
-            started from have changed.
-    """
-    old, new = folder.recipe.as_tables(), recipe.as_tables()
-    for part in old:
-        for key in old[part] | new[part]:
-            before, now = old[part].get(key), new[part].get(key)
-            if before != now and key != "allow_outside":  # a permission, not a choice
-                raise RunError(
-                    f"{folder.path} was started with {key}={before}, not {now}: leave the option "
-                    "out, or choose another --out"
-                )
-    if folder.base != origin:
-        raise RunError(
-            f"{recipe.start.weights or 'the model to start from'} has changed since {folder.path} "
-            "was started: choose another --out"
-        )
-    if folder.fingerprint != mark and recipe.data.data == IN_MEMORY:
-        raise RunError(
-            f"{folder.path} was started with other images: give the same ones with the same labels "
-            "in the same order, or choose another --out"
-        )
-    if folder.fingerprint != mark:
-        raise RunError(
-            f"{recipe.data.data} has changed since {folder.path} was started: choose another --out"
-        )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -92,3 +92,23 @@ def take_step(optimizer: Any, numbers: Tensor, late: bool) -> bool:
         return False
     optimizer.step()
     return True
+
+
+def running_statistics(model: nn.Module) -> list[Tensor]:
+    """Return the running statistics of a model's batch norms, which a forward pass updates."""
+    norms = [each for each in model.modules() if getattr(each, "track_running_stats", False)]
+    return [buffer for norm in norms for buffer in norm.buffers(recurse=False)]
+
+
+def undo_unless_finite(statistics: list[Tensor], before: list[Tensor], numbers: Tensor) -> None:
+    """Restore running statistics, on their device, if the step's numbers are not finite.
+
+    Args:
+        statistics: as the step's forward passes left them
+        before: as they were before the step
+        numbers: as in `Figures`
+    """
+    if statistics:
+        finite = numbers.isfinite().all()
+        for now, old in zip(statistics, before, strict=True):
+            now.copy_(torch.where(finite.to(now.device), now, old))

@@ -21,7 +21,13 @@ from vitlab.optim.sliced import full
 from vitlab.recipes.recipe import Recipe
 from vitlab.training.plan import step_seed
 from vitlab.training.saving.state import State
-from vitlab.training.step.guard import Figures, can_skip, take_step
+from vitlab.training.step.guard import (
+    Figures,
+    can_skip,
+    running_statistics,
+    take_step,
+    undo_unless_finite,
+)
 from vitlab.training.step.precision import Engine
 from vitlab.training.step.recompute import out_of_memory_explained
 from vitlab.training.step.transform import Transform, transformed_batch
@@ -62,12 +68,14 @@ class Trainer:
         )
         self.micro_batch = recipe.micro_batch if isinstance(recipe.micro_batch, int) else 0
         self.late = self.device.type == "cuda" and not is_sharded(model)
+        self.statistics = running_statistics(self.engine.plain)
 
     def step(self, state: State, batch: Batch, lr: float, seed: int) -> Figures:
         """Learn from one batch.
 
         Where the loss or the gradient is not finite, the figures have a `fault`, and weights,
-        moments and average stay as they are.
+        moments, average and the running statistics of batch norms stay as they are (where figures
+        are read late, the average takes the same weights in once more).
 
         Args:
             state: of the model given to this trainer; nothing else changes it
@@ -81,7 +89,9 @@ class Trainer:
         late = self.late and can_skip(state.optimizer)
         numbers = torch.zeros(3, dtype=torch.float64)
         if batch.total:  # else every image of it was damaged
+            before = [each.clone() for each in self.statistics]
             numbers = self.gradient(batch, seed)
+            undo_unless_finite(self.statistics, before, numbers)
             set_rate(state.optimizer, lr)
             if take_step(state.optimizer, numbers, late) and state.average is not None:
                 state.average.update(state.model, state.step)

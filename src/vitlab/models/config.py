@@ -6,6 +6,7 @@ from vitlab.models.configs.model_config import ModelConfig, map_features, map_st
 from vitlab.models.configs.resnet_config import ResNetConfig
 from vitlab.models.configs.vit_config import ViTConfig
 from vitlab.models.names import names_resnet, shape_of
+from vitlab.models.registry import kinds
 from vitlab.options import check_names
 
 __all__ = [
@@ -22,6 +23,8 @@ __all__ = [
 def config_of(name: str, **choices: Any) -> ModelConfig:
     """Return the configuration that a name stands for, with any further fields of it.
 
+    A stem that is chosen without `stem_norm` has the norm of its paper.
+
     Args:
         name: the papers' notation, `ViT-B/16`; see `vitlab.models.names.shape_of`
         choices: fields of `ViTConfig`, or of `ResNetConfig` for a ResNet's name
@@ -31,7 +34,11 @@ def config_of(name: str, **choices: Any) -> ModelConfig:
     """
     shape, kind = shape_of(name), kind_of(name)
     check_names(kind, shape | choices, f"{name} option")
-    return kind(**(shape | choices))
+    values = shape | choices
+    stem = kinds("stem").get(str(choices.get("stem")))
+    if stem is not None:
+        values.setdefault("stem_norm", stem.usual_norm)
+    return kind(**values)
 
 
 def kind_of(name: str) -> type[ModelConfig]:

@@ -27,12 +27,14 @@ class Part:
         name: the value of that field; a subclass that has one is registered
         uses: those options of the configuration that have an effect here
         undecayed: own parameters that weight decay leaves alone, beside norms and biases
+        usual_norm: the `stem_norm` that a stem is given by its name alone
     """
 
     field: ClassVar[str]
     name: ClassVar[str]
     uses: ClassVar[tuple[str, ...]] = ()
     undecayed: ClassVar[tuple[str, ...]] = ()
+    usual_norm: ClassVar[str] = "none"
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -44,7 +44,10 @@ class ViTConfig(ModelConfig):
         choices=lambda: used_options("stem"),
     )
     stem_norm: Literal["none", "batch", "layer"] = option(
-        "none", "norm in the stem", only=where_used("stem", "stem_norm")
+        "none",
+        "norm in the stem (a model by its name that is given stem=hmlp or conv alone has batch, as "
+        "in Three things)",
+        only=where_used("stem", "stem_norm"),
     )
     stem_act: Literal["none", "gelu"] = option(
         "none", "activation after a linear stem", only=where_used("stem", "stem_act")

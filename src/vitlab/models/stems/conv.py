@@ -17,6 +17,7 @@ class LeViT(Convolutions):
 
     name = "conv"
     uses = ("stem_norm",)
+    usual_norm = "batch"
 
     def __init__(self, config: ViTConfig) -> None:
         steps, bias = int(math.log2(config.patch)), config.stem_norm == "none"

@@ -18,6 +18,7 @@ class HierarchicalMLP(Convolutions):
 
     name = "hmlp"
     uses = ("stem_norm",)
+    usual_norm = "batch"
     mixes = False
 
     def __init__(self, config: ViTConfig) -> None:

@@ -57,7 +57,7 @@ class SyncBatchNorm(nn.BatchNorm2d):
         away = own - mean.view(shape)
         squares = (away * away).sum((0, 2, 3)) if self.counted else away.sum((0, 2, 3)) * 0
         var = summed(squares) / count.clamp(min=1)  # in a second pass, so that nothing cancels
-        if count > 0:
+        if count > 0 and self.track_running_stats:
             self._update(mean.detach(), var.detach(), count)
         scale = torch.rsqrt(var + self.eps) * self.weight
         return (away * scale.view(shape) + self.bias.view(shape)).to(input.dtype)

@@ -10,7 +10,7 @@ from vitlab.data.augment import mix
 from vitlab.data.augment.augment import augment
 from vitlab.data.augment.mix import Mix
 from vitlab.data.loading.batches import Batch
-from vitlab.distributed.parallel import is_sharded, one_pass, replicated
+from vitlab.distributed.parallel import is_sharded, must_settle, one_pass, replicated
 from vitlab.distributed.shares import passes
 from vitlab.distributed.world import ALONE, World
 from vitlab.models.model import Model
@@ -66,6 +66,7 @@ class Trainer:
         self.engine = Engine(
             model, recipe.precision, compiled, lambda network: replicated(network, world)
         )
+        self.settling = must_settle(self.engine.shared, world)
         self.micro_batch = recipe.micro_batch if isinstance(recipe.micro_batch, int) else 0
         self.late = self.device.type == "cuda" and not is_sharded(model)
         self.statistics = running_statistics(self.engine.plain)
@@ -113,12 +114,22 @@ class Trainer:
             weight.grad = None
         if self.transform is not None:
             batch = transformed_batch(batch.to(self.device), self.transform, self._own(seed))
+        if self.settling:
+            self._settle(batch, seed)
         sums = self._accumulate(batch, seed)
         if rho := self.recipe.optimizer.rho:
             with uphill(self.model, rho), statistics_kept(self.engine.plain):
                 self._accumulate(batch, seed)  # the same images with the same dropout
         self.world.add(sums)
         return torch.cat([sums, self.clip().double()[None]])
+
+    def _settle(self, batch: Batch, seed: int) -> None:
+        """Compute a gradient and drop it, so that all others are summed in one order."""
+        with statistics_kept(self.engine.plain):
+            self._accumulate(batch, seed)
+        for weight in self.model.parameters():
+            weight.grad = None
+        self.settling = False
 
     def clip(self) -> Tensor:
         """Clip the gradient to the recipe's largest norm; return its norm before."""

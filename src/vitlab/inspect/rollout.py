@@ -3,18 +3,20 @@
 import torch
 from torch import Tensor
 
-from vitlab.models.config import ViTConfig
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
+from vitlab.models.vit import VisionTransformer
 
 
 @torch.inference_mode()
 def rollout(model: Model, images: Tensor) -> Tensor:
-    """Compute how much of each patch reaches the class token (ViT paper, appendix D.7).
+    """Compute how much of each patch reaches the classifier (ViT paper, appendix D.7).
 
-    The heads' mean, plus the identity for the residual path, normalized to rows that sum to one,
-    multiplied through the layers (Abnar and Zuidema, 2020). Without a class token it is the mean
-    over all tokens' rows.
+    Each layer is the identity of the residual path plus the mean of the heads' attention, with one
+    such mean for each of several parallel branches, normalized to rows that sum to one; the layers
+    are multiplied (Abnar and Zuidema, 2020). The rows are those that the model pools: the class
+    token's, the mean of the patches', of both, of the prefix tokens', or as attention pooling
+    weighs them.
 
     Args:
         model: a Vision Transformer; used in evaluation mode, and afterwards as before
@@ -28,12 +30,15 @@ def rollout(model: Model, images: Tensor) -> Tensor:
     """
     with evaluating(model):
         maps = model.attention_maps(images)
+        assert isinstance(model, VisionTransformer)  # others have no attention maps
+        pooled = model.head.shares(model.encode(images)).float()  # (B, N)
     config = model.config
-    assert isinstance(config, ViTConfig)  # others have no attention maps
     flow = torch.eye(maps[0].shape[-1], device=images.device)
     for weights in maps:
+        branches = weights.shape[1] // config.heads
         own = weights.float().mean(dim=1)  # (B, N, N)
         own = own / own.sum(-1, keepdim=True)  # without the share of padded windows
-        flow = 0.5 * (own + torch.eye(own.shape[-1], device=own.device)) @ flow
-    rows = flow[:, 0] if config.has_token else flow.mean(dim=1)
+        layer = branches * own + torch.eye(own.shape[-1], device=own.device)
+        flow = layer / (branches + 1) @ flow
+    rows = (pooled[:, None] @ flow)[:, 0]
     return rows[:, config.prefix :].unflatten(1, config.grid_of(images.shape[-2:]))

@@ -62,6 +62,30 @@ class Head(nn.Module):
             case _:
                 return patches.mean(dim=1)
 
+    def shares(self, tokens: Tensor) -> Tensor:
+        """Return how much of each token enters the features: (B, N, D) -> (B, N), sums of 1.
+
+        With several representations (class token and mean, prefix tokens, queries) it is the mean
+        over them; with attention pooling, over its heads.
+        """
+        config, shares = self.config, tokens.new_zeros(tokens.shape[:2])
+        first = 0 if config.pool_prefix else config.prefix
+        if self.attend is not None:
+            shares[:, first:] = self.attend.weights(tokens[:, first:]).mean(dim=(1, 2))
+            return shares
+        match config.pool:
+            case "token":
+                shares[:, 0] = 1
+            case "prefix":
+                chosen = list(config.pool_tokens or range(config.prefix))
+                shares[:, chosen] = 1 / len(chosen)
+            case "both":
+                shares[:, 0] = 0.5
+                shares[:, first:] += 0.5 / shares[:, first:].shape[1]
+            case _:
+                shares[:, first:] = 1 / shares[:, first:].shape[1]
+        return shares
+
     def forward(self, features: Tensor) -> Tensor:
         """Compute class scores: (…, features) -> (…, classes)."""
         return self.classify(features)
@@ -106,13 +130,23 @@ class AttentionPool(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Pool tokens: (B, N, D) -> (B, D), or (B, queries, D) for more than one query."""
-        q = self.q(self.queries).expand(tokens.shape[0], -1, -1)
-        q = q.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, h, queries, d)
-        k, v = self.kv(tokens).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = self._heads(tokens)
         gathered = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         slots = self.project(gathered)
         slots = slots + self.mlp(self.norm(slots))
         return slots[:, 0] if slots.shape[1] == 1 else slots
+
+    def weights(self, tokens: Tensor) -> Tensor:
+        """Return the attention that `forward` pays: (B, N, D) -> (B, h, queries, N)."""
+        q, k, _ = self._heads(tokens)
+        return (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(dim=-1)
+
+    def _heads(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the queries, (B, h, queries, d), and the keys and values of the tokens."""
+        q = self.q(self.queries).expand(tokens.shape[0], -1, -1)
+        q = q.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        k, v = self.kv(tokens).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return q, k, v
 
     def macs(self, tokens: int) -> int:
         """Count multiply-adds but those of the norm."""

@@ -165,6 +165,7 @@ def evaluation(
     check_fitting(split, how, calibrate=calibrate, choosing=choosing is not None)
     name, source = choose(model, data, split, how.columns)
     where = devices.choose(how.device)
+    devices.restart_peak(where)
     found = _fitted(model, data, how) if calibrate else None
     before = thresholds.given_or_kept(model, how.threshold, several=source.labels.several)
     chosen = _chosen(model, data, choosing, how) if choosing else None

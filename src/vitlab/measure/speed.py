@@ -10,6 +10,7 @@ import torch
 from vitlab import device as devices
 from vitlab.errors import OptionError
 from vitlab.evaluation.borrowing import borrowed
+from vitlab.measure.allocated import forward_bytes
 from vitlab.models.model import Model
 
 
@@ -21,7 +22,8 @@ class Speed:
         batch: images per forward pass
         latency: median seconds per batch
         images_per_second: batch / latency
-        peak_memory: most bytes in use, of the GPU or of this process
+        peak_memory: most bytes in use by tensors, weights and images among them: as a GPU's
+            allocator counts them, on a CPU without what an operation needs by itself
     """
 
     batch: int
@@ -69,7 +71,8 @@ def speed(
                 model(images)
                 _wait(where)
                 times.append(time.perf_counter() - start)
-        memory = devices.peak_memory(where)
+            on_gpu = where.type == "cuda"
+            memory = devices.peak_memory(where) if on_gpu else forward_bytes(model, images)
     latency = statistics.median(times)
     return Speed(batch, latency, batch / latency, memory)
 

@@ -10,6 +10,7 @@ import torch
 
 from vitlab.data.loading.cache import cached
 from vitlab.data.sources.memory.given import Given
+from vitlab.device import restart_peak
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World
 from vitlab.errors import RunError
@@ -95,6 +96,7 @@ def train(
     recipe, images = learning_from(recipe, data)
     with Stop() as stop, joined(host.device, host.timeout) as (world, device), ExitStack() as stack:
         stop.patient, stop.quiet = world.size > 1, not world.first
+        restart_peak(device)
         with world.agreed():
             place = placed(out, run_name(recipe, start), resume=resume, world=world)
         folder, resume = RunFolder(place, silent=not world.first), resume or world.restarted

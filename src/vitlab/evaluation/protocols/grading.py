@@ -66,6 +66,7 @@ def examine(
         OptionError: the model's outputs are not ImageNet's.
     """
     where = devices.choose(device)
+    devices.restart_peak(where)
     check_classifier(model)
     if real_labels and protocol != "real":
         raise OptionError(f"real_labels applies only with protocol=real, not {protocol}")

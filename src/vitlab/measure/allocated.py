@@ -1,0 +1,61 @@
+"""The bytes of a model's tensors on a CPU, counted as they come and go."""
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class Allocated(TorchDispatchMode):
+    """Within its context, counts the storages of the results of operations while they are alive.
+
+    What an operation allocates and frees by itself is not seen.
+
+    Attributes:
+        now: bytes alive that were allocated within the context
+        peak: the most of them at any time
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._sizes: dict[int, int] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Call an operation and note what it returns."""
+        result = func(*args, **(kwargs or {}))
+        for each in tree_leaves(result):
+            if isinstance(each, Tensor):
+                self._note(each.untyped_storage())
+        return result
+
+    def _note(self, storage: torch.UntypedStorage) -> None:
+        place, size = storage.data_ptr(), storage.nbytes()
+        if not size or place in self._sizes:
+            return
+        self._sizes[place] = size
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._free, place)
+
+    def _free(self, place: int) -> None:
+        self.now -= self._sizes.pop(place)
+
+
+def forward_bytes(model: nn.Module, images: Tensor) -> int:
+    """Return the most bytes that weights, images and activations take in a forward pass.
+
+    Args:
+        model: on a CPU
+        images: its input
+    """
+    tensors = [*model.parameters(), *model.buffers(), images]
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+    with Allocated() as allocated:
+        model(images)
+    return sum(storages.values()) + allocated.peak

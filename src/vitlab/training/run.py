@@ -96,16 +96,14 @@ def train(
     recipe, images = learning_from(recipe, data)
     with Stop() as stop, joined(host.device, host.timeout) as (world, device), ExitStack() as stack:
         stop.patient, stop.quiet = world.size > 1, not world.first
-        restart_peak(device)
         with world.agreed():
             place = placed(out, run_name(recipe, start), resume=resume, world=world)
         folder, resume = RunFolder(place, silent=not world.first), resume or world.restarted
         hooks = Hooks(transform, loss)
         with world.agreed(), stop.at_once():
             task = prepare(recipe, host, folder, resume, world, start, hooks, images, change)
-        if result := world.broadcast(folder.result() if task.started else None):
-            world.say(f"the run in {folder.path} is already finished")
-            return Run(folder.path, result, load(folder.model), world.rank)
+        if before := _finished(task, world):
+            return before
         task = _without_leaks(task, world, stop)
         with world.agreed(), stop.at_once():
             hooks.try_out(task.config, task.objective, task.splits.train.labels, device)
@@ -120,6 +118,15 @@ def train(
         if on_line is not None and world.first:
             on_line({"kind": "result"} | done.metrics)
         return done
+
+
+def _finished(task: Task, world: World) -> Run | None:
+    """Return the run if it has been finished before."""
+    result = world.broadcast(task.folder.result() if task.started else None)
+    if not result:
+        return None
+    world.say(f"the run in {task.folder.path} is already finished")
+    return Run(task.folder.path, result, load(task.folder.model), world.rank)
 
 
 def _begin(task: Task, resume: bool, command: str) -> None:
@@ -176,18 +183,12 @@ def _train(task: Task, state: State, world: World, on_line: OnLine | None, stop:
     """Continue from the newest checkpoint, or the start, to the end."""
     recipe, host, folder, splits = task.recipe, task.host, task.folder, task.splits
     saver = Saver(world, folder.checkpoints, host.checkpoint_every)
-    found = saver.load()
-    if found is not None:
-        state.restore(found)
-    with world.agreed():
-        remark = folder.continue_from(found.journal if found else b"", state.tally.journal)
-        changes = _changes(task, state) if world.first else []
-    for line in [remark, *changes] if remark else changes:
-        world.say(line)
+    _continue(task, state, saver)
     stop.message = f"interrupted after step {state.step:,}: pass --resume to continue"
     model, channels = state.model, task.config.channels
     compiled = host.compile == "yes"
     device = next(model.parameters()).device
+    restart_peak(device)
     if host.compile == "auto":
         compiled = device.type == "cuda" and task.config.fit != "native"  # a graph per size
     trainer = Trainer(model, recipe, world, compiled, task.objective, task.hooks.transform)
@@ -217,9 +218,18 @@ def _train(task: Task, state: State, world: World, on_line: OnLine | None, stop:
     return session
 
 
-def _changes(task: Task, state: State) -> list[str]:
-    """Write down what differs from here on, and return a sentence on each option."""
-    return keep_changes(task.folder, task.recipe, task.hooks.record(), state.step)
+def _continue(task: Task, state: State, saver: Saver) -> None:
+    """Become the newest checkpoint, if there is one; write down and say what differs from here."""
+    world, folder, found = saver.world, task.folder, saver.load()
+    if found is not None:
+        state.restore(found)
+    with world.agreed():
+        remark = folder.continue_from(found.journal if found else b"", state.tally.journal)
+        lines = [remark] if remark else []
+        if world.first:
+            lines += keep_changes(folder, task.recipe, task.hooks.record(), state.step)
+    for line in lines:
+        world.say(line)
 
 
 def _at_start(task: Task, device: torch.device, world: World) -> Checkpoint:

@@ -145,20 +145,8 @@ def prepare(
     elif resume:
         world.say(f"no run in {folder.path} yet: starting it")
     probe = Probe.of(host.probe, config.channels) if host.probe else None
-    return Task(
-        recipe,
-        host,
-        folder,
-        splits,
-        config,
-        mark,
-        started,
-        base,
-        origin,
-        probe,
-        hooks=hooks,
-        change=change,
-    )
+    begun = mark, started, base, origin
+    return Task(recipe, host, folder, splits, config, *begun, probe, hooks=hooks, change=change)
 
 
 def _opened(recipe: Recipe, data: Sized | None) -> Splits:

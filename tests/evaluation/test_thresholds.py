@@ -65,6 +65,8 @@ def test_degenerate_scores() -> None:
     assert best_threshold(np.full(3, 0.7), yes) == pytest.approx(0.35)
     assert best_threshold(np.full(3, 5e-324), yes) < 1
     assert best_threshold(scores, np.array([0, 0, 1])) == pytest.approx(0.65)
+    tied = best_threshold(np.array([0.95, 0.7, 0.6, 0.5]), np.array([1, 0, 0, 1]))
+    assert tied == pytest.approx(0.25)  # 0.825 is as good, and farther from 0.5
     lone = best_threshold(np.array([0.5, np.nextafter(0.5, 1)]), np.array([0, 1]))
     assert lone >= 0.5
     assert as_json(np.array([0.5, 0.5]), "ab") == 0.5

@@ -98,9 +98,11 @@ def test_a_transform_gets_the_whole_batch_before_the_augmentation(
     few: Path, tmp_path: Path
 ) -> None:
     seen: list[tuple[Any, ...]] = []
+    seeds: list[int] = []
 
     def transform(images: Tensor, generator: torch.Generator) -> Tensor:
         seen.append((images.dtype, tuple(images.shape), int(images.max()) > 1, generator.device))
+        seeds.append(generator.initial_seed())
         return images
 
     options = recipe(few, micro_batch=2, flip=True, rho=0.05)  # SAM makes two passes
@@ -108,6 +110,7 @@ def test_a_transform_gets_the_whole_batch_before_the_augmentation(
     batches = [each for each in seen if each[1][0] == 8]
     assert batches[-3:] == [(torch.uint8, (8, 3, 16, 16), True, torch.device("cpu"))] * 3
     assert len(batches) in (3, 4)  # a trial before the run, and one call per step
+    assert len(set(seeds[-3:])) == 3  # every step draws other numbers
     assert same(own, vitlab.train(options, tmp_path / "usual"))
 
 

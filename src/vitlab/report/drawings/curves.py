@@ -180,10 +180,11 @@ def _fill(axes: Axes, lines: Sequence[_Line], *, plain: bool) -> None:
     if not plain:
         low, high = max(low, -0.03), min(high, 1.03)
         axes.set_ylim(low, high)
+    if not lines[0].smooth:  # a schedule ends near zero: no figure to read
+        axes.set_ylim(bottom=0)
+        return
     places = _spread([(line.end - low) / (high - low) for line in lines])
     for line, place in zip(lines, places, strict=True):
-        if not line.smooth:
-            continue  # a schedule ends near zero: no figure to read
         axes.annotate(
             line.last, (1, place), (5, 0), xycoords="axes fraction", textcoords="offset points",
             va="center", color=line.color, annotation_clip=False,

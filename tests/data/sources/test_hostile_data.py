@@ -13,15 +13,19 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
+import vitlab
 from conftest import photo, photo_folder
 from vitlab.data.decode.headers import MAX_BYTES
+from vitlab.data.pictures.pictures import stored
 from vitlab.data.settings import Columns
 from vitlab.data.sources.inside import Inside
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.splits import Splits
 from vitlab.errors import DataError, ImageError
+from vitlab.recipes.recipe import Host
 
+SMALL = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/8", "image_size": 16}
 TOO_LARGE = "bytes exceed the limit of 268,435,456"
 
 
@@ -280,3 +284,24 @@ def test_cells_that_hold_no_images(tmp_path: Path, kind: pa.DataType) -> None:
     )
     with pytest.raises(DataError, match=r"column 'image' contains no images|no image column"):
         open_data(table(tmp_path / "pq", images))
+
+
+def test_a_run_goes_on_with_the_permission(tmp_path: Path) -> None:
+    """It is asked of whoever starts the process, and is no other recipe."""
+    recipe = vitlab.recipe("digits", listed(tmp_path / "list"), steps=2, batch=4, **SMALL)
+    run = vitlab.train(recipe, tmp_path / "run", host=Host(workers=0))
+    allowed = recipe.changed(allow_outside=True)
+    again = vitlab.train(allowed, tmp_path / "run", resume=True, host=Host(workers=0))
+    assert again.metrics["accuracy"] == run.metrics["accuracy"]
+
+
+def test_pictures_are_measured_before_they_are_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    for file, message in (
+        (tmp_path / "pipe.png", "not a regular file"),
+        (Path("/dev/zero"), "not a regular file"),
+        (sparse(tmp_path / "huge.png"), TOO_LARGE),
+        (tmp_path, "a folder, not a file"),
+    ):
+        with pytest.raises(ImageError, match=message):
+            stored(file)

@@ -138,6 +138,9 @@ def test_fine_tuning_and_calibrating(folder: Path, tmp_path: Path) -> None:
     few: dict[str, Any] = {"steps": 2, "batch": 4, "warmup": 0}
     run = vitlab.finetune(data, base, tmp_path / "run", tune="head", host=CPU, **few)
     assert run.model.config.labels == ("x", "y")
+    assert vitlab.evaluate(run.model, data, device="cpu")["images"] == len(images[3::4])
+    with pytest.raises(DataError, match=r"labels of the given data are numbers, and the classes"):
+        vitlab.evaluate(run.model, images, device="cpu")
     assert len(validation_of(run.model, data)) == len(images[1::4])
     with pytest.raises(OptionError, match="protocol needs the data set's folder"):
         vitlab.evaluate(run.model, data, protocol="v2")

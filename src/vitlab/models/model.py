@@ -243,6 +243,11 @@ class Model(nn.Module):
         if isinstance(images, Packed):
             config.check_packed(images.channels, images.patch)
             return
+        if isinstance(images, str | bytes | list | tuple):
+            raise OptionError(
+                f"images must be a tensor, not a {type(images).__name__}: "
+                "vitlab.preprocess(model)(images) makes one of files"
+            )
         if images.ndim != 4 or images.shape[1] != config.channels:
             shape = ", ".join(map(str, (config.channels, *config.size)))
             raise OptionError(f"images must be (B, {shape}), not {tuple(images.shape)}")

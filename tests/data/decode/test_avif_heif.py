@@ -73,7 +73,9 @@ def test_brands_say_which_format_it_is(start: bytes, kind: str) -> None:
 
 
 @pytest.mark.skipif("HEIF" in FORMATS, reason="pillow-heif is installed")
-def test_a_heic_photograph_names_the_package_that_reads_it(tmp_path: Path) -> None:
+def test_a_heic_photograph_names_the_package_that_reads_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     message = r'pillow_heif: pip install "vitlab\[heif\]", or convert them to JPEG'
     with pytest.raises(ImageError, match=message):
         EncodedImage(HEIC, "a.heic").decode(3)
@@ -84,16 +86,16 @@ def test_a_heic_photograph_names_the_package_that_reads_it(tmp_path: Path) -> No
     model = vitlab.create("ViT-Ti1/8", 2, 16)
     answers = vitlab.classify(model, [str(tmp_path / "a.heic"), str(tmp_path / "b.png")])
     assert "vitlab[heif]" in answers[0].error
+    with caplog.at_level("WARNING", logger="vitlab"):
+        assert len(vitlab.classify(model, str(tmp_path))) == 1
+    assert f"skipped 1 .heic file in {tmp_path}: " in caplog.text
 
 
 def test_files_that_nothing_reads_are_counted() -> None:
     found = Counter({".mov": 3, ".svg": 2, ".pdf2": 1, "no ending": 1, ".heif": 12})
     heif, others = unread_lines("photos", found)
-    assert (
-        heif
-        == 'skipped 12 files in photos that end in .heif: pip install "vitlab[heif]" reads them'
-    )
-    assert others.startswith("skipped 7 files in photos that are not images")
+    assert heif == 'skipped 12 .heif files in photos: pip install "vitlab[heif]" reads .heif'
+    assert others.startswith("skipped 7 files in photos, not images")
     assert "(3 with .mov, 2 with .svg, 1 with .pdf2, …)" in others
 
 

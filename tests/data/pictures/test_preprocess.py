@@ -13,7 +13,7 @@ from torch import Tensor
 import vitlab
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.pictures.filters import filter_matrix, resize
-from vitlab.errors import DataError, ImageError
+from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation.classification import unlabeled
 from vitlab.models.model import Model
 
@@ -167,3 +167,10 @@ def test_images_in_memory_are_classified(tmp_path: Path) -> None:
         for (name, chance), (want, right) in zip(each.classes, from_file[0].classes, strict=True):
             assert (name, chance) == (want, pytest.approx(right, abs=1e-6))
     assert "image 2" in both[2].error
+
+
+def test_a_model_that_is_given_files_says_what_makes_a_batch_of_them() -> None:
+    of = model()
+    for call in (of, of.encode, lambda images: vitlab.inspect.rollout(of, images)):
+        with pytest.raises(OptionError, match=r"not a list: vitlab\.preprocess\(model\)"):
+            call(["a.jpg"])

@@ -99,8 +99,8 @@ def unread_lines(place: str, endings: Counter[str]) -> list[str]:
     """
     heif = {ending: count for ending, count in endings.items() if ending in HEIF_SUFFIXES}
     lines = [
-        f"skipped {count:,} files in {place} that end in {ending}: {install(HEIF_PACKAGE)} reads "
-        "them"
+        f"skipped {count:,} {ending} file{'s' * (count != 1)} in {place}: {install(HEIF_PACKAGE)} "
+        f"reads {ending}"
         for ending, count in sorted(heif.items())
     ]
     others = Counter({ending: endings[ending] for ending in endings if ending not in heif})
@@ -108,7 +108,7 @@ def unread_lines(place: str, endings: Counter[str]) -> list[str]:
         shown = ", ".join(f"{count:,} with {ending}" for ending, count in others.most_common(SHOWN))
         more = ", …" if len(others) > SHOWN else ""
         lines.append(
-            f"skipped {others.total():,} files in {place} that are not images in a supported "
-            f"format ({shown}{more}): convert them to JPEG or PNG if they are images"
+            f"skipped {others.total():,} file{'s' * (others.total() != 1)} in {place}, not images "
+            f"in a supported format ({shown}{more}): convert what is an image to JPEG or PNG"
         )
     return lines

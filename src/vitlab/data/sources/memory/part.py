@@ -43,7 +43,23 @@ class Part:
         raw = list(self.labels)
         if any(not isinstance(label, str) for label in raw):  # then all may have several
             raw = [(label,) if isinstance(label, str) else label for label in raw]
+        if classes and not self.names:
+            check_named(raw, classes, title)
         return self.source(*index_labels(raw, title, classes, self.names or None))
+
+
+def check_named(raw: Sequence[Label], classes: Sequence[str], title: str) -> None:
+    """Refuse numbers without names where the classes have names: their order is not known.
+
+    Raises:
+        DataError: all labels are such numbers.
+    """
+    own = {each for label in raw for each in ((label,) if isinstance(label, str) else label)}
+    if own and all(each.isdecimal() for each in own) and not own & set(classes):
+        raise DataError(
+            f"the labels of {title} are numbers, and the classes have names ({classes[0]}, …): "
+            'say what the numbers index, {"test": data, "classes": ["cat", "dog"]}'
+        )
 
 
 def images_source(

@@ -90,9 +90,6 @@ def _result(task: Task, session: Session, model: Model, predictions: Predictions
         "skipped_steps": tally.skipped,
         "rollbacks": len(session.decisions.rollbacks),
     }
-    results, names = (predictions.probabilities, predictions.labels), task.splits.classes
-    metrics["classes"] = [each.as_dict() for each in class_figures(*results, names)]
-    metrics["confused"] = [each.as_dict() for each in confused_pairs(*results, names)]
     if (usual := most_frequent(task.splits)) is not None:
         metrics["majority"] = usual[1]
     metrics |= _without_leaks(task, predictions)

@@ -1,5 +1,6 @@
 """The command line: find the command, parse, run, print. Nothing heavy is imported early."""
 
+import ast
 import importlib
 import io
 import json
@@ -9,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
@@ -18,6 +20,7 @@ from vitlab.errors import OptionError, UserError
 if TYPE_CHECKING:
     from vitlab.options import Options
 
+FOLDER = Path(__file__).parent / "commands"
 HELP = {"-h", "--help"}
 VERSION = {"-V", "--version"}
 FIRST = ("finetune", "train", "evaluate", "predict", "measure", "models", "recipes")  # overview
@@ -61,14 +64,13 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
 
 def commands() -> tuple[str, ...]:
     """Return the names of all commands: the files of `commands/`."""
-    folder = importlib.import_module("vitlab.commands").__path__
-    found = [each.name.replace("_", "-") for each in pkgutil.iter_modules(folder)]
+    found = [each.name.replace("_", "-") for each in pkgutil.iter_modules([str(FOLDER)])]
     return tuple(sorted(found, key=lambda name: (*FIRST, name).index(name)))
 
 
 def overview() -> str:
     """Return what `vitlab --help` prints."""
-    lines = [f"  {name:<10}  {command_module(name).SUMMARY}" for name in commands()]
+    lines = [f"  {name:<10}  {_summary(name)}" for name in commands()]
     return "\n".join(
         [
             "usage: vitlab COMMAND [OPTIONS]",
@@ -84,6 +86,14 @@ def overview() -> str:
             "stderr. Exit status: 0 done, 2 an error you can fix, 1 a bug, 130 interrupted.",
         ]
     )
+
+
+def _summary(name: str) -> str:
+    """Return the summary of a command, read from its file: importing all of them takes longer."""
+    file = FOLDER / f"{name.replace('-', '_')}.py"
+    lines = file.read_text(encoding="utf-8").splitlines()
+    line = next(each for each in lines if each.startswith("SUMMARY = "))
+    return str(ast.literal_eval(line.removeprefix("SUMMARY = ")))
 
 
 def command_module(name: str) -> ModuleType:

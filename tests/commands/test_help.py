@@ -122,6 +122,25 @@ def test_help_does_not_import_torch(words: list[str]) -> None:
         f"from vitlab.cli import main\ntry: main({words})\nexcept SystemExit: pass"
     )
     assert not loaded & (LIGHT if words == ["--help"] else HEAVY)
+    assert words != ["--help"] or "vitlab.recipes.recipe" not in loaded
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "/nowhere"],
+        ["train", "digits", "--lr", "fast"],
+        ["train", "digits", "--out", "/"],
+        ["finetune", "digits", "--from", "/nowhere"],
+        ["evaluate", "/nowhere", "digits"],
+        ["predict", "/", "/nowhere.png"],
+        ["export", "/", "--to", "timm", "--out", "/"],
+    ],
+)
+def test_what_cannot_be_there_is_noticed_before_torch_is_imported(words: list[str]) -> None:
+    run = f"try: main({words})\nexcept SystemExit as stop: assert stop.code == 2"
+    code = f"from vitlab.cli import main\n{run}"
+    assert not modules_after(code) & HEAVY
 
 
 def test_recipes_and_data_do_not_need_the_library_of_the_command_line() -> None:

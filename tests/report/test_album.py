@@ -2,6 +2,7 @@
 
 import copy
 import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,11 @@ import torch
 
 import vitlab
 from conftest import photo_folder
+from vitlab.data.decode.stored import StoredImage
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.sources.opening import open_data
+from vitlab.data.sources.protocol import Derived
+from vitlab.errors import DataError
 from vitlab.evaluation.predictions import Predictions
 from vitlab.report import album
 from vitlab.report.survey import survey
@@ -109,3 +113,19 @@ def test_a_survey_of_many_classes_stays_small() -> None:
     assert digits.images == {"train": 1438, "test": 359}
     assert sum(len(each) for each in digits.samples.values()) == 60
     assert all(each.pixels.shape == (8, 8) for own in digits.samples.values() for each in own)
+
+
+@dataclass(frozen=True)
+class Gone(Derived):
+    """Images that can no longer be fetched."""
+
+    def image(self, index: int) -> StoredImage:
+        raise DataError(f"cannot fetch image {index}")
+
+
+def test_images_that_are_gone_are_left_out_of_the_survey() -> None:
+    splits = open_data("digits")
+    found = survey(replace(splits, train=Gone(splits.train)), 1)
+    assert found.sizes is None
+    assert not any(found.samples.values())
+    assert found.images == {"train": 1438, "test": 359}

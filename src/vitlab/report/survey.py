@@ -15,7 +15,7 @@ from vitlab.data.sources.splits import (
     with_train_images,
     with_validation,
 )
-from vitlab.errors import ImageError, UserError
+from vitlab.errors import UserError
 from vitlab.report.facts import Picture, Sizes, Survey
 from vitlab.runs.run_folder import RunFolder
 
@@ -84,7 +84,7 @@ def _picture(source: Source, index: int, channels: int) -> Picture | None:
     """Return the middle square of an image, of a little more than `SIDE` pixels."""
     try:
         pixels, box = source.image(index).decode_box(channels, _square, (SIDE, SIDE))
-    except ImageError:
+    except UserError:
         return None
     left, top, right, bottom = (round(edge) for edge in box)
     pixels = pixels[top:bottom, left:right]
@@ -104,7 +104,7 @@ def _sizes(source: Source) -> Sizes | None:
     for index in np.unique(np.linspace(0, len(source) - 1, num=MEASURED, dtype=int)).tolist():
         try:
             found.append(source.image(index).shape()[:2])
-        except ImageError:  # damaged images are reported elsewhere
+        except UserError:  # damaged, or no longer there: what is damaged is reported elsewhere
             continue
     if not found:
         return None

@@ -81,7 +81,7 @@ class Hooks:
             if old.get(f"{name}_sha256") != new.get(f"{name}_sha256"):
                 raise RunError(
                     f"the source of {name}={now} has changed since {folder.path} was started with "
-                    f"{before}: restore it, or choose another folder"
+                    f"{before}: restore it, pass change=True, or choose another folder"
                 )
 
     def try_out(

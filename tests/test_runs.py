@@ -253,8 +253,10 @@ def test_a_folder_that_is_no_longer_there_is_noticed(tmp_path: Path) -> None:
         for another in (False, True):
             if another:
                 shutil.copytree(tmp_path / "moved", folder.path)
-            with pytest.raises(RunError, match=r"run was removed or replaced during the run"):
-                folder.check()
+            for use in (folder.check, lambda: folder.decide(Decisions(4))):
+                with pytest.raises(RunError, match=r"run was removed or replaced during the run"):
+                    use()
+            assert folder.path.exists() == another
 
 
 def test_a_damaged_sweep_is_left_out(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

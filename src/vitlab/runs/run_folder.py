@@ -205,8 +205,10 @@ class RunFolder:
         """Keep decisions beside the recipe.
 
         Raises:
+            RunError: the folder was removed or replaced meanwhile.
             DiskError: the file cannot be written.
         """
+        self.check()
         table: dict[str, Any] = {"plan": [list(each) for each in decisions.plan]}
         if decisions.rollbacks:
             table["rollbacks"] = [list(each) for each in decisions.rollbacks]

@@ -108,7 +108,7 @@ def test_of_many_classes_the_worst_are_shown(
     assert "[b]02" in out  # all images are taken for the first class
 
 
-def test_top5_of_few_classes_is_not_shown(
+def test_the_five_best_of_two_classes_are_not_shown(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     labels = ("a", "b")

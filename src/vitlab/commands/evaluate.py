@@ -186,8 +186,7 @@ def _evaluated(options: Evaluate) -> dict[str, Any]:
 
 def show(result: dict[str, Any]) -> None:
     """Print the figures, those of the worst classes, and the most confused pairs."""
-    hidden = {"variants"} | ({"top5"} if len(result.get("classes", ())) in range(1, 6) else set())
-    print_figures({key: value for key, value in result.items() if key not in hidden})
+    print_figures({key: value for key, value in result.items() if key != "variants"})
     if "protocol" in result:
         several: dict[str, dict[str, Any]] = result.get("variants", {})
         print_rows(

@@ -121,6 +121,15 @@ def test_above_all_stand_the_figures_and_how_they_were_made(tmp_path: Path) -> N
     assert ("Model", long.model) in headline.about(long)
 
 
+def test_intervals_are_in_the_unit_of_their_figure() -> None:
+    ranges = {"mcc": [0.6461, 0.7], "nll": [1.5, 1.75], "auroc": [0.9, 0.95]}
+    figures = {"mcc": 0.6789, "nll": 1.6, "auroc": 0.93, "intervals": ranges}
+    found = {
+        each.label: each.range for each in headline.more_cards(replace(some(), figures=figures))
+    }
+    assert found == {"MCC": "0.646 to 0.700", "NLL": "1.500 to 1.750", "AUROC": "90.0 to 95.0"}
+
+
 def test_a_model_at_chance_is_called_so(tmp_path: Path) -> None:
     facts = some()
     for accuracy, interval, words in (

@@ -227,7 +227,7 @@ def _cards(facts: Facts, *rows: tuple[str, str, Any, str]) -> list[Card]:
 
 def _range(facts: Facts, key: str) -> str:
     """Return the interval of a figure, `98.1 to 99.4`; nothing if it has none."""
-    scale = (1, 3) if key in ("nll", "bce") else (100, 1)
+    scale = (1, 3) if key in ("nll", "bce", "mcc") else (100, 1)
     return between(facts.figures.get("intervals", {}).get(key), *scale).strip(" ()")
 
 

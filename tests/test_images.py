@@ -21,7 +21,8 @@ def test_one_number_serves_all_channels_and_a_square() -> None:
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ({"mean": (0.1, 0.2)}, "mean needs 3 numbers, one per channel"),
+        ({"mean": (0.1, 0.2)}, "mean needs 3 numbers, one per channel, not 2: give one number for "
+                               "all channels, such as mean=0.5 and std=0.5 (--mean 0.5 --std 0.5)"),
         ({"std": 0}, "std must be above 0, not 0"),
         ({"std": (1, float("nan"), 1)}, "std must be a list of numbers above 0, not (1, nan, 1)"),
         ({"image_size": 0}, "image_size must be at least 1, not 0"),

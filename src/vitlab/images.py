@@ -76,7 +76,11 @@ class ImageSpec(Options):
             if len(set(values)) == 1 and len(values) in USUAL:
                 values = values[:1] * self.channels
             if len(values) != self.channels:
-                raise OptionError(f"{name} needs {self.channels} numbers, one per channel")
+                rest = f", not {len(values)}" if values else ""
+                raise OptionError(
+                    f"{name} needs {self.channels} numbers, one per channel{rest}: give one number "
+                    "for all channels, such as mean=0.5 and std=0.5 (--mean 0.5 --std 0.5)"
+                )
             object.__setattr__(self, name, values)
 
     @property

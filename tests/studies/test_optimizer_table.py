@@ -9,7 +9,7 @@ import vitlab
 from vitlab.cli import main
 from vitlab.recipes.choices import Optimization
 from vitlab.recipes.recipe import Host
-from vitlab.studies.optimizer_table import ENTRIES, HEAD, cost, study, table
+from vitlab.studies.optimizer_table import ENTRIES, HEAD, cost, final_loss, study, table
 
 TINY = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "steps": 3, "batch": 256}
 
@@ -78,3 +78,11 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path)
         error = capsys.readouterr().err
         assert says in error
         assert len(error.splitlines()) == 1
+
+
+def test_the_training_loss_is_that_of_many_batches() -> None:
+    """Lines every 4 steps, and one at the end: the last tenth of 40 steps is steps 37 to 40."""
+    lines = [{"step": step, "loss": float(step)} for step in (*range(4, 41, 4), 41)]
+    assert final_loss(lines) == pytest.approx((4 * 40 + 1 * 41) / 5)
+    every = [{"step": step, "loss": 1.0 if step > 90 else 9.0} for step in range(1, 101)]
+    assert final_loss(every) == 1.0

@@ -195,6 +195,8 @@ def _suggestion(name: str) -> str:
     """Suggest the nearest known name, with the same patch if there was one."""
     if ours := _elsewhere(name):
         return f"its shape is {ours} here; vitlab.load and --from take weights by other names"
+    if match := re.fullmatch(r"ResNet-?(\d+)x(\d+)", name):  # the ViT paper's Table 6
+        return f"did you mean BiT-R{match[1]}x{match[2]}?"
     patch = match[1] if (match := re.search(r"/(\d+)$", name)) else None
     known = {f"ViT-{size}/{patch}" for size in SIZES} if patch else set(MODELS)
     folded = {each.lower(): each for each in sorted(known | set(MODELS))}

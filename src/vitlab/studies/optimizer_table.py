@@ -3,6 +3,7 @@
 import copy
 import time
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,23 @@ def _loss(row: dict[str, Any]) -> tuple[bool, float]:
     return row["train_loss"] is None, row["train_loss"] or 0.0
 
 
+def final_loss(lines: list[dict[str, Any]]) -> float:
+    """Return the mean training loss over the last tenth of a run; one batch says little.
+
+    Args:
+        lines: of the journal, of the kind `train`; each has the mean since the one before
+    """
+    last = lines[-1]["step"]
+    ends = [0, *(line["step"] for line in lines)]
+    spans = [end - start for start, end in pairwise(ends)]
+    chosen = [
+        (span, line["loss"])
+        for span, line in zip(spans, lines, strict=True)
+        if line["step"] > 0.9 * last
+    ]
+    return sum(span * loss for span, loss in chosen) / sum(span for span, _ in chosen)
+
+
 def _figures(run: Run, recipe: Recipe) -> dict[str, Any]:
     lines = [line for line in RunFolder(run.folder).journal.read() if line["kind"] == "train"]
     params = sum(weight.numel() for weight in run.model.parameters())
@@ -152,7 +170,7 @@ def _figures(run: Run, recipe: Recipe) -> dict[str, Any]:
     return {
         "accuracy": run.metrics["accuracy"],
         "nll": run.metrics["nll"],
-        "train_loss": lines[-1]["loss"],
+        "train_loss": final_loss(lines),
         "step_ms": 1000 * recipe.batch / run.metrics["images_per_second"],
         "update_ms": update,
         "state_bytes": held,

@@ -1,21 +1,55 @@
 """Progress on stderr: a live bar on a terminal, a line now and then elsewhere."""
 
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from vitlab.units import clock
 
-from vitlab.units import duration
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
 
 PAUSE = 10.0  # seconds between two lines
+SILENCE = 2.0  # seconds before something that takes long is named
+LEAST, MOST = 6, 40  # columns of the bar
+GAP = "  "
 
 
 def say(text: str) -> None:
     """Print a message for the user on stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def named_if_slow(what: str, shown: bool = True) -> Iterator[None]:
+    """Say what is being done if the block takes more than two seconds.
+
+    Args:
+        what: in words: `reading 12,000 files`
+        shown: whether to say anything; of several processes only one does
+    """
+    timer = threading.Timer(SILENCE, say, [f"{what} …"])
+    timer.daemon = True
+    if shown:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def terminal_width() -> int | None:
+    """Return the columns of the terminal that stderr is; None if it is none, or cannot redraw."""
+    if not sys.stderr.isatty():
+        return None
+    console = _console()
+    return None if console.is_dumb_terminal else console.width
 
 
 class Meter:
@@ -24,33 +58,22 @@ class Meter:
     Args:
         total: number of steps
         done: steps done before
-        title: what is being done
+        title: what is counted, or being done
         shown: whether to show anything; of several processes only one does
     """
 
     def __init__(
         self, total: int, done: int = 0, title: str = "training", shown: bool = True
     ) -> None:
-        self.total, self.title, self.shown = total, title, shown
-        self.first, self.start = done, time.monotonic()
+        self.total, self.done, self.title, self.shown = total, done, title, shown
+        self.first, self.start, self.note = done, time.monotonic(), ""
         self.last = self.start
-        self.bar: Progress | None = None
-        if shown and sys.stderr.isatty():
-            self.bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TaskProgressColumn(),
-                TextColumn("{task.fields[note]}"),
-                TimeRemainingColumn(compact=True),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            self.task = self.bar.add_task(title, total=total, completed=done, note="")
+        self.live = self._live() if shown and terminal_width() is not None else None
 
     def __enter__(self) -> Self:
         """Start to show it."""
-        if self.bar:
-            self.bar.start()
+        if self.live:
+            self.live.start()
         return self
 
     def __exit__(
@@ -60,23 +83,87 @@ class Meter:
         trace: TracebackType | None,
     ) -> None:
         """Restore the terminal."""
-        if self.bar:
-            self.bar.stop()
+        if self.live:
+            self.live.stop()
 
     def show(self, done: int, note: str, total: int | None = None) -> None:
         """Show the number of steps done.
 
         Args:
             done: steps done
-            note: how it goes
+            note: how it goes, in parts with two spaces between them, the most important one first
             total: number of steps, if it has changed
         """
         self.total = self.total if total is None else total
-        if self.bar:
-            self.bar.update(self.task, completed=done, total=self.total, note=note)
-            return
+        self.done, self.note = done, note
         now = time.monotonic()
-        if self.shown and now - self.last >= PAUSE and done > self.first:
-            self.last = now
-            left = (self.total - done) * (now - self.start) / (done - self.first)
-            say(f"{self.title} {done}/{self.total}  {note}  {duration(left)} left")
+        if self.shown and not self.live and now - self.last >= PAUSE and done > self.first:
+            self.say(GAP.join([self.head, *note.split(GAP), self.left]))
+
+    def say(self, text: str) -> None:
+        """Print a line of text, above the bar where there is one."""
+        if self.shown:
+            self.last = time.monotonic()
+            say(text)
+
+    @property
+    def head(self) -> str:
+        """What is done, of how much."""
+        return f"{self.title} {self.done:,}/{self.total:,}"
+
+    @property
+    def left(self) -> str:
+        """How long the rest will take, at the pace so far."""
+        steps = self.done - self.first
+        if not steps:
+            return "-:-- left"
+        passed = time.monotonic() - self.start
+        return f"{clock((self.total - self.done) * passed / steps)} left"
+
+    def _live(self) -> "Live":
+        from rich.live import Live
+
+        return Live(
+            get_renderable=self._bar, console=_console(), transient=True, redirect_stdout=False
+        )
+
+    def _bar(self) -> "Text":
+        from rich.text import Text
+
+        console = _console()
+        parts, wide = fitted(self.head, self.note.split(GAP), self.left, console.width - 1)
+        filled = round(wide * min(1.0, self.done / max(1, self.total)))
+        full, empty = ("#", "-") if console.options.ascii_only else ("━", "─")
+        bar = Text.assemble((full * filled, "green"), (empty * (wide - filled), "dim"))
+        pieces = [Text(self.head), *([bar] if wide else []), *map(Text, parts), Text(self.left)]
+        return Text(GAP, no_wrap=True, overflow="crop").join(pieces)
+
+
+def fitted(head: str, parts: list[str], left: str, width: int) -> tuple[list[str], int]:
+    """Return the parts of a line for which there is room, and the columns of its bar.
+
+    What is done and how long the rest takes is always there; then come the parts, in their order,
+    and the bar gets what is left; without room for it, it is not drawn (0 columns).
+
+    Args:
+        head: what is done
+        parts: how it goes, the most important part first
+        left: how long the rest takes
+        width: columns of the whole line
+    """
+    room = width - len(head) - len(GAP) - len(left)
+    kept: list[str] = []
+    for part in filter(None, parts):
+        least = 0 if not kept else LEAST + len(GAP)  # the first part is worth more than a bar
+        if room - len(part) - len(GAP) < least:
+            break
+        room -= len(part) + len(GAP)
+        kept.append(part)
+    bar = min(MOST, room - len(GAP))
+    return kept, bar if bar >= LEAST else 0
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console(stderr=True)

@@ -68,6 +68,20 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+def clock(seconds: float) -> str:
+    """Format seconds as a clock counts them: `0:42`, `12:05`, `3:25:10`."""
+    if not math.isfinite(seconds):
+        return "-:--"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def counted(number: int, thing: str) -> str:
+    """Format a count of things: `1 step`, `12,000 steps`."""
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
 def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the figures of a run or an evaluation as rows of a table: name and value.
 

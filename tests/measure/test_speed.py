@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import vitlab
+from conftest import call
 from vitlab.errors import OptionError
 from vitlab.measure.summary import measure
 
@@ -87,3 +88,12 @@ def test_figures_of_a_name_and_of_a_folder(fused: bool, tmp_path: Path) -> None:
     assert measure(str(folder), image_size=16)["image_size"] == 16
     with pytest.raises(OptionError, match="classes applies only to a model given by name"):
         measure(str(folder), classes=4)
+
+
+def test_of_several_models_it_is_said_which_is_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, err = call(capsys, "measure", NAME, "ViT-Ti/16", "--json")
+    assert (code, len(json.loads(out)["models"])) == (0, 2)
+    assert err.splitlines() == [f"model 1 of 2: {NAME}", "model 2 of 2: ViT-Ti/16"]
+    assert not call(capsys, "measure", NAME, "--json")[2]

@@ -18,9 +18,10 @@ from vitlab.errors import DivergedError
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.optimizers import build
 from vitlab.training import rehearsal
+from vitlab.training.pacing import rehearse_step
 from vitlab.training.saving.state import State
 from vitlab.training.step.trainer import Trainer
-from vitlab.training.stop import Interrupted, Stop
+from vitlab.training.stop import Interrupted
 
 
 @pytest.fixture
@@ -113,37 +114,7 @@ def test_a_model_that_is_broken_before_the_first_step_is_an_error(
     with torch.no_grad():
         state.model.head.classify.bias.fill_(torch.nan)
     with pytest.raises(DivergedError, match="the loss is not finite before the first step"):
-        rehearsal.rehearse_step(trainer, state, batch)
-
-
-def test_a_stop_ends_the_measurement(ready: tuple[Trainer, State, Batch]) -> None:
-    trainer, state, batch = ready
-    stop, batches = Stop(), iter([batch] * 99)
-    stop.asked = True
-    with pytest.raises(Interrupted, match="before the first step; pass --resume"):
-        rehearsal.seconds_per_step(trainer, state, batches, 100.0, stop)
-    assert len(list(batches)) == 99 - 4  # two to warm up, the one measured, and the next
-
-
-def test_measuring_takes_at_least_three_steps_and_a_fiftieth_of_the_budget(
-    ready: tuple[Trainer, State, Batch], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer, state, batch = ready
-    now = 0.0
-
-    def step(self: Trainer, *inputs: Any) -> Any:
-        nonlocal now
-        now += 0.5
-        return real(self, *inputs)
-
-    real = Trainer.gradient
-    monkeypatch.setattr(Trainer, "gradient", step)
-    monkeypatch.setattr(rehearsal.time, "monotonic", lambda: now)
-    for budget, steps in ((10.0, 3), (100.0, 4), (1e9, 60)):
-        batches = iter([batch] * 99)
-        seconds = rehearsal.seconds_per_step(trainer, state, batches, budget, Stop())
-        assert seconds == 0.5
-        assert 99 - len(list(batches)) == 2 + steps + 1
+        rehearse_step(trainer, state, batch)
 
 
 def test_the_largest_pass_leaves_room_for_the_backward_pass(

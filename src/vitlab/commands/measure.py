@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from vitlab.commands import DEVICE, PRECISION
 from vitlab.options import Options, at_least, option, when
+from vitlab.progress import named_if_slow, say
 from vitlab.recipes.model_part import ModelPart, ViTPart, model_part
 from vitlab.terminal import print_table
 from vitlab.weights.stated import Named
@@ -43,19 +44,22 @@ def run(options: Measure) -> dict[str, Any]:
     """Measure each model; one model is the object itself, several are a list."""
     from vitlab.measure.summary import measure
 
-    rows = [
-        measure(
-            name,
-            timed=options.speed,
-            fused=options.fuse,
-            batch=options.batch,
-            device=options.device,
-            precision=options.precision,
-            known=options.file.arguments(),
-            **options.model.chosen(),
-        )
-        for name in options.models
-    ]
+    rows = []
+    for number, name in enumerate(options.models, 1):
+        if len(options.models) > 1:
+            say(f"model {number} of {len(options.models)}: {name}")
+        with named_if_slow(f"measuring {name}", len(options.models) == 1):
+            row = measure(
+                name,
+                timed=options.speed,
+                fused=options.fuse,
+                batch=options.batch,
+                device=options.device,
+                precision=options.precision,
+                known=options.file.arguments(),
+                **options.model.chosen(),
+            )
+        rows.append(row)
     return rows[0] if len(rows) == 1 else {"models": rows}
 
 

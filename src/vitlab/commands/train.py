@@ -1,7 +1,8 @@
 """`vitlab train`."""
 
 import sys
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,7 +27,7 @@ SUMMARY = "Train a model, test it and write a report."
 
 @dataclass(frozen=True, kw_only=True)
 class Train(Options):
-    """A recipe, where to train it, and the run's folder; `command` is what the user typed."""
+    """A recipe, where to train it, the run's folder, and what the user typed when."""
 
     FIRST: ClassVar[tuple[str, ...]] = (
         "model", "weights", "tune", "out", "resume", "recipe", "epochs", "budget", "batch", "lr",
@@ -47,6 +48,7 @@ class Train(Options):
     recipe: Recipe = Recipe()
     host: Host = Host()
     command: str = ""
+    began: float = field(default_factory=time.monotonic)
 
 
 def build(given: dict[str, Any], otherwise: str = "") -> Train:
@@ -97,6 +99,7 @@ def run(options: Train) -> dict[str, Any]:
         change=options.change,
         host=options.host,
         command=options.command,
+        began=options.began,
     )
 
 

@@ -124,6 +124,15 @@ class RunFolder:
         about = {"run": run, "versions": versions(), "host": host.as_table()}
         self._write(about | recipe.as_tables() | ({"code": code} if code else {}))
 
+    def withdraw(self) -> None:
+        """Remove a run that was refused before its first step."""
+        for file in (self._file, self.path / DUPLICATES, self.journal.file, self._lock.file):
+            file.unlink(missing_ok=True)
+        with suppress(OSError):  # not empty: not ours
+            self.checkpoints.rmdir()
+        with suppress(OSError):
+            self.path.rmdir()
+
     @property
     def tables(self) -> dict[str, dict[str, Any]]:
         """The tables of `run.toml`, parsed once: `run`, `versions`, `host`, the recipe's parts.

@@ -18,6 +18,7 @@ from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import Predictions
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
+from vitlab.progress import named_if_slow
 from vitlab.training.session import Session
 from vitlab.training.setup.preparation import Task
 from vitlab.weights.deltas import delta
@@ -57,7 +58,8 @@ def conclude(task: Task, session: Session, world: World) -> Run:
             if task.base is not None and task.recipe.start.tune != "all":
                 delta(model, task.base).save(task.folder.delta)
     try:
-        with session.stop.at_once():
+        images = f"{len(task.splits.test):,} images"
+        with session.stop.at_once(), named_if_slow(f"testing on {images}", world.first):
             predictions = session.observer.predict(task.splits.test, model)
     except WorkerDiedError as error:
         raise RunError(f"{error}; pass --resume to finish the run") from error

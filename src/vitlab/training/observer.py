@@ -31,6 +31,8 @@ class Observer:
         precision: fp32, bf16 or bf16-pure, as in training
         held_out: images that the learning curve is measured on
         images: number of all images, of which `host.max_bad` may be damaged
+        tested: number of images that the run is tested on at its end
+        on: what these images are, `validation` or `test`, as the journal calls their lines
         probe: what else is measured at each evaluation
         told: messages about the probe's damaged images
     """
@@ -42,6 +44,8 @@ class Observer:
     precision: str
     held_out: Source
     images: int
+    tested: int
+    on: str = "test"
     probe: Probe | None = None
     told: list[str] = field(default_factory=list)
 

@@ -15,6 +15,9 @@ from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Recipe
 
 LINES = 500  # training lines in the journal of a whole run
+EVALUATED = 1 / 3  # of the cost of a training image: it has no backward pass, which costs two
+SHARE = 0.1  # of the cost of training that evaluations may add
+FEW = 10  # evaluations that are never too many; further ones are as many steps apart
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Plan:
         epoch: steps per epoch, a fraction
         total: steps of the whole run
         journal_every: steps between two training lines of the journal
+        evaluate_every: steps between two evaluations, a fraction
         evaluations: the steps after which the model is evaluated
     """
 
@@ -33,6 +37,7 @@ class Plan:
     epoch: float
     total: int
     journal_every: int
+    evaluate_every: float
     evaluations: frozenset[int]
 
     def learning_rate(self, step: int) -> float:
@@ -49,7 +54,9 @@ class Plan:
         return step % self.journal_every == 0 or step == self.total
 
 
-def plan_for(recipe: Recipe, decisions: Decisions, images: int, step: int) -> Plan:
+def plan_for(
+    recipe: Recipe, decisions: Decisions, images: int, step: int, held_out: int = 0
+) -> Plan:
     """Return the plan in force when a step is taken.
 
     Args:
@@ -57,13 +64,15 @@ def plan_for(recipe: Recipe, decisions: Decisions, images: int, step: int) -> Pl
         decisions: of the run so far
         images: training images per epoch
         step: the next to take, from 0
+        held_out: images of an evaluation
     """
     recipe = decisions.applied_to(recipe, images)
     epoch = images / recipe.batch
     longest = recipe.steps or steps(recipe.epochs, images, recipe.batch)
     total = decisions.total_steps(step) if decisions.plan else longest
-    evaluations = evaluation_steps(total, recipe.test_every * epoch)
-    return Plan(recipe, epoch, total, max(1, longest // LINES), frozenset(evaluations))
+    every = evaluation_gap(recipe, epoch, total, held_out)
+    evaluations = frozenset(evaluation_steps(total, every))
+    return Plan(recipe, epoch, total, max(1, longest // LINES), every, evaluations)
 
 
 def batches_of(recipe: Recipe, source: Source, spec: ImageSpec, world: World) -> TrainingBatches:
@@ -91,6 +100,24 @@ def batches_of(recipe: Recipe, source: Source, spec: ImageSpec, world: World) ->
 def step_seed(seed: int, step: int) -> int:
     """Return the seed of a step's random numbers, in [0, 2^63); or of a process's within a step."""
     return int(np.random.SeedSequence((seed, step)).generate_state(1, np.uint64)[0] >> 1)
+
+
+def evaluation_gap(recipe: Recipe, epoch: float, total: int, held_out: int) -> float:
+    """Return the steps between two evaluations: as many as asked for, more if they cost too much.
+
+    An evaluation also has a cost of its own, whatever its images: more than ten of them are at
+    least ten steps apart. Early stopping has them as they are asked for: they decide on the end.
+
+    Args:
+        recipe: `test_every`, `patience` and the batch
+        epoch: steps per epoch
+        total: steps of the run
+        held_out: images of an evaluation
+    """
+    wish = recipe.test_every * epoch
+    if recipe.patience:
+        return wish
+    return max(wish, min(FEW, total / FEW), held_out * EVALUATED / SHARE / recipe.batch)
 
 
 def evaluation_steps(total: int, every: float) -> set[int]:

@@ -15,15 +15,16 @@ import torch
 from vitlab.data.loading.batches import Batch
 from vitlab.device import peak_memory
 from vitlab.distributed.shares import counted
-from vitlab.errors import DivergedError, UserError
+from vitlab.errors import UserError
 from vitlab.progress import say
-from vitlab.training.budget import FEWEST, LONGEST, SHARE, WARMUP, Pace, announcement
+from vitlab.training.budget import Pace, announcement
+from vitlab.training.pacing import check_useful, measure_pace, rehearse_step
 from vitlab.training.saving.checkpoint import Checkpoint
 from vitlab.training.saving.state import State
 from vitlab.training.session import Session
 from vitlab.training.step import recompute as memory
 from vitlab.training.step.trainer import Trainer
-from vitlab.training.stop import Interrupted, Stop
+from vitlab.training.stop import Stop
 from vitlab.units import storage
 
 MANY = 10**9  # steps, more than are ever measured
@@ -35,6 +36,7 @@ def rehearse(session: Session) -> None:
     Raises:
         DeviceError: not even one image fits into memory.
         DivergedError: the loss or gradient of the untrained model is not finite.
+        OptionError: the budget holds no useful run.
         Interrupted: a stop was asked for.
     """
     state, trainer, pace = session.state, session.trainer, None
@@ -44,13 +46,13 @@ def rehearse(session: Session) -> None:
         return
     stop = state.step + (MANY if budget else 1)
     with session.stop.at_once(), undone(state), closing(session.batches(stop)) as batches:
-        batch = next(batches)
+        batch = first_of(batches, session.stop)
         if size:
             trainer.micro_batch = choose_micro_batch(trainer, state, batch)
         if trainer.engine.compiled:
             compile_for(trainer, state, batch)
         if budget:
-            pace = measure_pace(session, batches)
+            pace = measure_pace(session, batches, batch)
     if size:
         session.decide(replace(session.decisions, micro_batch=trainer.micro_batch))
     if pace is not None:
@@ -59,23 +61,27 @@ def rehearse(session: Session) -> None:
         session.folder.decide(session.decisions)
 
 
-def measure_pace(session: Session, batches: Iterator[Batch]) -> Pace:
-    """Return how long a step and an evaluation take."""
-    trainer, state, budget = session.trainer, session.state, session.pacer.budget
-    step = seconds_per_step(trainer, state, batches, budget, session.stop)
-    begin = time.monotonic()
-    session.observer.measure()
-    evaluation = time.monotonic() - begin
-    return Pace(step, evaluation, session.recipe.test_every * session.plan.epoch, evaluation)
+def first_of(batches: Iterator[Batch], stop: Stop) -> Batch:
+    """Return the first batch, which may take long to load.
+
+    Raises:
+        Interrupted: a stop was asked for meanwhile.
+    """
+    for batch in batches:
+        return batch
+    raise stop.interrupted()
 
 
 def fit_into_budget(session: Session, pace: Pace) -> None:
     """Decide on the number of steps that the rest of the budget has room for."""
+    check_useful(session, pace)
     begin = time.monotonic()
     session.save()
     pace = pace.with_saves(time.monotonic() - begin, session.host.checkpoint_every)
-    total = pace.fits(session.pacer.left)
-    session.decide(replace(session.decisions, plan=((0, total),)))
+    for _ in range(2):  # a shorter run may be evaluated more often
+        total = max(1, pace.fits(session.pacer.left))
+        session.decide(replace(session.decisions, plan=((0, total),)))
+        pace = replace(pace, every=session.plan.evaluate_every)
     say(announcement(total, session.plan.recipe.epochs, session.pacer.budget))
 
 
@@ -89,20 +95,6 @@ def undone(state: State) -> Iterator[None]:
         yield
     finally:
         state.restore(before)
-
-
-def rehearse_step(trainer: Trainer, state: State, batch: Batch) -> None:
-    """Take a step that moves no weight, and wait for it.
-
-    Raises:
-        DivergedError: the loss or gradient of the untrained model is not finite.
-    """
-    if batch.total:
-        fault = trainer.step(state, batch, lr=0.0, seed=0).fault
-        if fault:
-            raise DivergedError(
-                f"the {fault} is not finite before the first step: check the images and the model"
-            )
 
 
 def choose_micro_batch(trainer: Trainer, state: State, batch: Batch) -> int:
@@ -149,6 +141,7 @@ def _largest_on_gpu(trainer: Trainer, state: State, batch: Batch, least: int) ->
 def compile_for(trainer: Trainer, state: State, batch: Batch) -> None:
     """Compile forward and backward pass for the passes of a batch; if that fails, do without."""
     start = time.monotonic()
+    say("compiling the training step …")
     try:
         rehearse_step(trainer, state, batch)
     except (UserError, torch.OutOfMemoryError):
@@ -159,38 +152,3 @@ def compile_for(trainer: Trainer, state: State, batch: Batch) -> None:
         trainer.engine.give_up_compiling()
         return
     say(f"compiled in {time.monotonic() - start:.0f} s")
-
-
-def seconds_per_step(
-    trainer: Trainer, state: State, batches: Iterator[Batch], budget: float, stop: Stop
-) -> float:
-    """Return how long one step takes, loading included.
-
-    Args:
-        trainer: takes the steps
-        state: changed by them
-        batches: as many as are asked for
-        budget: seconds of the whole run, of which a small share is used here
-        stop: ends the measurement
-
-    Raises:
-        Interrupted: a stop was asked for.
-    """
-    for _ in range(WARMUP):
-        rehearse_step(trainer, state, next(batches))
-    batch = next(batches)
-    _wait(trainer.device)
-    begin, count, span = time.monotonic(), 0, min(LONGEST, SHARE * budget)
-    while count < FEWEST or time.monotonic() - begin < span:
-        rehearse_step(trainer, state, batch)
-        batch = next(batches)
-        count += 1
-        if stop.asked:
-            raise Interrupted("stopped before the first step; pass --resume to start again")
-    _wait(trainer.device)
-    return (time.monotonic() - begin) / count
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -1,7 +1,9 @@
 """`vitlab.train`: a run from its recipe to its report."""
 
 import platform
-from contextlib import ExitStack, closing
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from vitlab.data.sources.memory.given import Given
 from vitlab.device import restart_peak
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World
-from vitlab.errors import RunError
+from vitlab.errors import OptionError, RunError
 from vitlab.models.encoder.recomputing import recomputed
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
@@ -23,7 +25,6 @@ from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
 from vitlab.runs.using import may_use
 from vitlab.training import rehearsal
-from vitlab.training.announcing import announce
 from vitlab.training.ending import Run, conclude
 from vitlab.training.faults import WayBack
 from vitlab.training.observer import Observer
@@ -37,6 +38,7 @@ from vitlab.training.setup.leaks import applied, find_leaks
 from vitlab.training.setup.preparation import Task, first_state, prepare
 from vitlab.training.setup.settling import learning_from
 from vitlab.training.setup.whereabouts import placed
+from vitlab.training.shown.announcing import announce
 from vitlab.training.step.trainer import Trainer
 from vitlab.training.step.transform import Transform
 from vitlab.training.stop import Stop
@@ -57,6 +59,7 @@ def train(
     transform: Transform | None = None,
     loss: Loss | None = None,
     command: str = "",
+    began: float | None = None,
 ) -> Run:
     """Train a model by a recipe, test it, and leave a run folder with a report.
 
@@ -76,8 +79,9 @@ def train(
             change is kept in `run.toml` and holds from there on
         host: device, workers, checkpoints
         on_line: called with each line of metrics.jsonl as it is written, by the first process: a
-            dictionary with its `kind` (`train`, `test`, `skipped`, `rollback`, `result`), `step`,
-            `epoch` and figures; whatever it raises ends the run, which can be resumed
+            dictionary with its `kind` (`train`, `validation` or `test`, `skipped`, `rollback`,
+            `result`), `step`, `epoch` and figures; whatever it raises ends the run, which can be
+            resumed
         transform: a function of your own that changes the training images of every step, after the
             crop and before the recipe's augmentation: images, uint8 (B, channels, H, W) on the
             training device, and a `torch.Generator` there, seeded by the run's seed and the step,
@@ -86,18 +90,18 @@ def train(
             and targets, float32 (B, classes), as label smoothing and mixing leave them, to the
             loss of each image, (B,), or to their mean
         command: what the user typed, for the report
+        began: when the clock of `recipe.budget` was started, by `time.monotonic()`; None for now
 
     Raises:
         UserError: anything the user can fix (see `vitlab.errors`); what is refused before the
             first step leaves no folder.
         KeyboardInterrupt: a stop was asked for; the state is saved, and `resume` continues.
     """
-    host = host or Host()
+    host, began = host or Host(), began or time.monotonic()
     recipe, images = learning_from(recipe, data)
     with Stop() as stop, joined(host.device, host.timeout) as (world, device), ExitStack() as stack:
         stop.patient, stop.quiet = world.size > 1, not world.first
-        with world.agreed():
-            place = placed(out, run_name(recipe, start), resume=resume, world=world)
+        place = placed(out, run_name(recipe, start), resume=resume, world=world)
         folder, resume = RunFolder(place, silent=not world.first), resume or world.restarted
         hooks = Hooks(transform, loss)
         with world.agreed(), stop.at_once():
@@ -114,7 +118,7 @@ def train(
                 _begin(task, resume, command)
         with world.agreed():
             _check_visible(folder)
-        done = conclude(task, _train(task, state, world, on_line, stop), world)
+        done = conclude(task, _train(task, state, world, on_line, stop, began), world)
         if on_line is not None and world.first:
             on_line({"kind": "result"} | done.metrics)
         return done
@@ -179,21 +183,20 @@ def _check_visible(folder: RunFolder) -> None:
         )
 
 
-def _train(task: Task, state: State, world: World, on_line: OnLine | None, stop: Stop) -> Session:
+def _train(
+    task: Task, state: State, world: World, on_line: OnLine | None, stop: Stop, began: float
+) -> Session:
     """Continue from the newest checkpoint, or the start, to the end."""
     recipe, host, folder, splits = task.recipe, task.host, task.folder, task.splits
     saver = Saver(world, folder.checkpoints, host.checkpoint_every)
     _continue(task, state, saver)
     stop.message = f"interrupted after step {state.step:,}: pass --resume to continue"
     model, channels = state.model, task.config.channels
-    compiled = host.compile == "yes"
     device = next(model.parameters()).device
     restart_peak(device)
-    if host.compile == "auto":
-        compiled = device.type == "cuda" and task.config.fit != "native"  # a graph per size
-    trainer = Trainer(model, recipe, world, compiled, task.objective, task.hooks.transform)
+    compiled, objective = _compiled(task, device), task.objective
+    trainer = Trainer(model, recipe, world, compiled, objective, task.hooks.transform)
     with (
-        closing(_tracker(task, state, world, on_line)) as tracker,
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         recomputed(trainer.engine.plain, host.checkpoint_activations),
     ):
@@ -208,14 +211,34 @@ def _train(task: Task, state: State, world: World, on_line: OnLine | None, stop:
             observer=_observer(task, state, world, device),
             world=world,
             stop=stop,
-            tracker=tracker,
             way_back=WayBack(state, saver, folder, lambda: _at_start(task, device, world)),
+            began=began,
         )
         announce(task, session)
         stop.check()
-        rehearsal.rehearse(session)
-        session.run()
-    return session
+        with _withdrawn(task):
+            rehearsal.rehearse(session)
+        with closing(_tracker(task, state, world, on_line)) as session.tracker:
+            session.run()
+        return session
+
+
+def _compiled(task: Task, device: torch.device) -> bool:
+    """Return whether the training step is compiled."""
+    if task.host.compile == "auto":
+        return device.type == "cuda" and task.config.fit != "native"  # a graph per size
+    return task.host.compile == "yes"
+
+
+@contextmanager
+def _withdrawn(task: Task) -> Iterator[None]:
+    """Leave no folder of a new run that is refused in the block."""
+    try:
+        yield
+    except OptionError:
+        if not task.started:
+            task.folder.withdraw()
+        raise
 
 
 def _continue(task: Task, state: State, saver: Saver) -> None:
@@ -250,6 +273,8 @@ def _observer(task: Task, state: State, world: World, device: torch.device) -> O
         task.recipe.precision,
         held_out=cached(splits.validation or splits.test, channels),
         images=task.images,
+        tested=len(splits.test),
+        on="test" if splits.validation is None else "validation",
         probe=task.probe,
     )
 

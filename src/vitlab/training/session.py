@@ -1,8 +1,9 @@
 """One session of a run: from its start, or its newest checkpoint, to its end or a stop."""
 
+import math
 import time
-from collections.abc import Generator
-from contextlib import closing, nullcontext
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,10 +16,10 @@ from vitlab.data.loading.workers import (
     started,
 )
 from vitlab.data.sources.protocol import Source
-from vitlab.distributed.shares import counted
+from vitlab.distributed.shares import counted as share_of
 from vitlab.distributed.world import World
 from vitlab.errors import RunError
-from vitlab.progress import Meter
+from vitlab.progress import Meter, terminal_width
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
@@ -28,11 +29,15 @@ from vitlab.training.observer import Observer
 from vitlab.training.plan import Plan, batches_of, plan_for
 from vitlab.training.saving.saver import Saver
 from vitlab.training.saving.state import State
+from vitlab.training.shown.printed_rows import Rows, progress
 from vitlab.training.step.guard import Figures
+from vitlab.training.step.halfway import HalfwayError, given_up_when
 from vitlab.training.step.trainer import Trainer
 from vitlab.training.stop import Interrupted, Stop
 from vitlab.training.tracking import Tracker
-from vitlab.units import seconds
+from vitlab.units import counted, seconds
+
+SOON = 0.5  # seconds of a step that a stop may wait for
 
 
 @dataclass
@@ -50,6 +55,7 @@ class Session:
         observer: measures the model
         world: this process among those that share every batch
         stop: whether a stop was asked for
+        began: when the command was started, by `time.monotonic()`
         tracker: gets every line of the journal
         way_back: to good weights, where the loss is not finite
     """
@@ -64,18 +70,27 @@ class Session:
     observer: Observer
     world: World
     stop: Stop
-    tracker: Tracker
     way_back: WayBack
+    began: float
+    tracker: Tracker = field(init=False)
     decisions: Decisions = field(init=False)
     plan: Plan = field(init=False)
     pacer: Pacer = field(init=False)
+    rows: Rows = field(init=False)
+    begun: tuple[int, float] = field(init=False)  # images and seconds before this session
+    quickest: float = math.inf  # seconds of a step
     unread: list[Figures] = field(default_factory=list)
     fault: str = ""
 
     def __post_init__(self) -> None:
         """Work out the plan."""
         self.decide(self.folder.decisions)
-        self.pacer = Pacer(seconds(self.recipe.budget), self.state.tally.spent)
+        figure = "mAP" if self.observer.held_out.labels.several else "accuracy"
+        self.rows = Rows(self.observer.on, figure, self.plan.total, terminal_width())
+        self.begun = self.state.tally.seen, self.state.tally.seconds
+        budget = seconds(self.recipe.budget)
+        tested = self.observer.tested / len(self.observer.held_out)
+        self.pacer = Pacer(budget, self.state.tally.spent, self.began, tested)
 
     def run(self) -> None:
         """Train to the end, or until asked to stop.
@@ -105,28 +120,39 @@ class Session:
     def take_steps(self) -> None:
         """Take the steps that are left; after each one, the events in the order written here."""
         if self.state.tally.unmeasured:
-            self.evaluate()
+            for line in self.evaluate():
+                self.world.say(line)
             self.save_or_stop()
         self.skip_ahead()
         while not self.done:
             with (
-                Meter(self.plan.total, self.state.step, shown=self.world.first) as meter,
+                Meter(self.plan.total, self.state.step, "step", shown=self.world.first) as meter,
                 closing(self.batches(self.plan.total)) as batches,
             ):
-                for batch in batches:
-                    self.observer.note_damage(batch.bad)
-                    self.learn(batch)
-                    if self.way_back.needed:
-                        self.go_back()
-                        break
-                    meter.show(self.state.step, self.progress, self.plan.total)
-                    self.log()
-                    self.evaluate()
-                    self.save_or_stop()
-                    self.cut_plan()
-                    if self.done or self.goes_on_at > self.state.step:
-                        break
+                self.walk(batches, meter)
             self.skip_ahead()
+
+    def walk(self, batches: Iterator[Batch], meter: Meter) -> None:
+        """Take steps until the run is done, or goes back."""
+        for batch in batches:
+            self.observer.note_damage(batch.bad)
+            finished = self.learn(batch)
+            if self.way_back.needed:
+                self.go_back()
+                return
+            if finished:
+                meter.show(self.state.step, self.progress, self.plan.total)
+                self.log()
+                for line in self.evaluate():
+                    meter.say(line)
+            self.save_or_stop()
+            if finished:
+                self.cut_plan()
+            else:
+                self.end_here()
+            if self.done or self.goes_on_at > self.state.step:
+                return
+        self.save_or_stop()  # no batch came: a stop was asked for meanwhile
 
     @property
     def done(self) -> bool:
@@ -135,12 +161,12 @@ class Session:
         return state.step >= self.plan.total or state.best.exhausted(self.recipe.patience)
 
     def batches(self, stop: int) -> Generator[Batch]:
-        """Yield the batches from where the run stands to step `stop`.
+        """Yield the batches from where the run stands to step `stop`, or until asked to stop.
 
         Raises:
             WorkerDiedError: a data-loading worker died.
         """
-        tally, world = self.state.tally, self.world
+        tally, world, alone = self.state.tally, self.world, self.world.size == 1
         batches = batches_of(self.recipe, self.source, self.state.model.config, world)
         workers = choose_workers(self.source, self.host.workers, world.local_size)
         with deaths_reported_late():
@@ -148,55 +174,90 @@ class Session:
             try:
                 for _ in range(self.state.step, stop):
                     start = time.perf_counter()
-                    with deaths_explained():
-                        batch = next(loader)
+                    try:
+                        with self.stop.at_once() if alone else nullcontext(), deaths_explained():
+                            batch = next(loader)
+                    except Interrupted:
+                        return
                     tally.seconds += time.perf_counter() - start  # loading counts as training
-                    yield counted(batch, world)
+                    yield share_of(batch, world)
             finally:
                 del loader  # ends the workers, while nobody minds how
 
     # The events of a step, in their order
 
-    def learn(self, batch: Batch) -> None:
-        """Take a step, and count what is known of it."""
+    def learn(self, batch: Batch) -> bool:
+        """Take a step, and count what is known of it; return whether it was finished."""
         start, step = time.perf_counter(), self.state.step
         lr, seed = self.plan.learning_rate(step), self.plan.seed(step)
-        figures = self.trainer.step(self.state, batch, lr, seed)
+        try:
+            with self.wary():
+                figures = self.trainer.step(self.state, batch, lr, seed)
+        except HalfwayError:
+            return False
         self.unread.append(figures)
         due = self.plan.logs(step + 1) or step + 1 in self.plan.evaluations
         due |= self.state.tally.streak > 0
         self.read_figures(keep=1 if figures.late and not due else 0)
-        self.state.tally.seconds += time.perf_counter() - start
+        taken = time.perf_counter() - start
+        self.state.tally.seconds += taken
+        self.quickest = min(self.quickest, taken)
+        return True
+
+    def wary(self) -> AbstractContextManager[None]:
+        """Let a step that takes long be given up for a stop, or if the budget is over."""
+        if self.world.size > 1 or self.quickest < SOON:
+            return nullcontext()
+        return given_up_when(lambda: self.stop.asked or self.pacer.late, self.trainer.engine)
+
+    def end_here(self) -> None:
+        """End the run before a step that there is no time for.
+
+        Raises:
+            RunError: it would be the first one.
+        """
+        if not self.state.step:
+            raise RunError(
+                f"--budget {self.recipe.budget} is over before the first step, which takes "
+                "longer than measured: choose a larger one, and another --out"
+            )
+        self.shorten(self.state.step)
 
     def log(self) -> None:
         """Write a training line, every few steps."""
         step, tally = self.state.step, self.state.tally
         if self.plan.logs(step) and tally.sums:
             lr = self.plan.learning_rate(step - 1)
-            self.write({"kind": "train", **self.position, **tally.means, "lr": lr})
+            figures = tally.means | {"images_per_second": self.speed}
+            self.write({"kind": "train", **self.position, **figures, "lr": lr})
             tally.sums = {}
 
-    def evaluate(self) -> None:
-        """Measure a point of the learning curve, where one is due.
+    def evaluate(self) -> list[str]:
+        """Measure a point of the learning curve, where one is due; return its row.
 
         If that is interrupted, or a worker dies, the run is saved as it is before the measurement.
         """
         state, recipe = self.state, self.recipe
         if state.step not in self.plan.evaluations:
-            return
+            return []
         state.tally.unmeasured, start = True, time.monotonic()
         try:
             with self.stop.at_once() if self.world.size == 1 else nullcontext():
                 point = self.observer.measure()
         except Interrupted:
-            return
+            return []
         state.tally.unmeasured = False
-        self.write({"kind": "test", **self.position, **point})
+        self.write({"kind": self.observer.on, **self.position, **point})
         if recipe.patience:
             point = self.world.broadcast(point)
             accuracy = point.get("accuracy", point.get("map", 0.0))
             state.best.compare(state.step, accuracy, point["loss"], state.evaluated)
         self.pacer.evaluated(time.monotonic() - start)
+        loss, lr = state.tally.loss, self.plan.learning_rate(state.step - 1)
+        state.tally.since = {}
+        if not self.world.first:
+            return []
+        return self.rows.lines(self.position, loss, point, lr, self.pacer.spent)
 
     def save_or_stop(self) -> None:
         """Save a checkpoint if one is due or a stop is asked for, and stop; all processes agree."""
@@ -221,13 +282,9 @@ class Session:
             return
         step = self.state.step
         planned = self.decisions.total_steps(step)
-        total = self.pacer.check(planned, step, self.recipe.test_every * self.plan.epoch)
+        total = self.pacer.check(planned, step, self.plan.evaluate_every)
         if total < planned:
-            self.decide(replace(self.decisions, plan=(*self.decisions.plan, (step, total))))
-            self.folder.decide(self.decisions)
-            self.world.say(
-                f"running slower than measured: plan cut from {planned:,} to {total:,} steps"
-            )
+            self.shorten(total)
         elif planned != self.plan.total:  # a cut that was made before this run was resumed
             self.decide(self.decisions)
 
@@ -243,7 +300,8 @@ class Session:
         self.state.tally.skipped += later - step
         self.state.step = later
         self.write({"kind": "rollback", **self.position, "to": step})
-        self.evaluate()
+        for line in self.evaluate():
+            self.world.say(line)
 
     # What the events use
 
@@ -252,10 +310,20 @@ class Session:
         """The step that the run goes on at with its weights as they are."""
         return self.decisions.goes_on_at(self.state.step)
 
+    def shorten(self, total: int) -> None:
+        """Plan fewer steps from here on."""
+        before, step = self.plan.total, self.state.step
+        self.decide(replace(self.decisions, plan=(*self.decisions.plan, (step, total))))
+        self.folder.decide(self.decisions)
+        self.world.say(
+            f"running slower than measured: plan cut from {before:,} to {counted(total, 'step')}"
+        )
+
     def decide(self, decisions: Decisions) -> None:
         """Plan the rest of the run by these decisions."""
         self.decisions = decisions
-        self.plan = plan_for(self.recipe, decisions, len(self.source), self.state.step)
+        images, held_out = len(self.source), len(self.observer.held_out)
+        self.plan = plan_for(self.recipe, decisions, images, self.state.step, held_out)
         if decisions.micro_batch is not None:
             self.trainer.micro_batch = decisions.micro_batch
 
@@ -267,9 +335,13 @@ class Session:
     @property
     def progress(self) -> str:
         """How training goes, in a few words."""
-        means = self.state.tally.means
-        speed = f"{means['images_per_second']:,.0f} images/s"
-        return f"loss {means['loss']:.3f}  accuracy {means['accuracy']:.1%}  {speed}"
+        return progress(self.state, self.plan, self.speed)
+
+    @property
+    def speed(self) -> float:
+        """Images per second of this session."""
+        tally, (seen, spent) = self.state.tally, self.begun
+        return max(0, tally.seen - seen) / max(tally.seconds - spent, 1e-9)
 
     def write(self, line: dict[str, Any]) -> None:
         """Write a line of the journal, and pass it on to the tracker.

@@ -92,8 +92,11 @@ def run_series(
     change: bool = False,
     host: Host,
     command: str,
+    began: float,
 ) -> dict[str, Any]:
     """Run what the options ask for; return its figures, empty in all processes but the first.
+
+    The clock of a budget was started at `began`, if there is one run; each of several has its own.
 
     Raises:
         OptionError: options are to change between several runs.
@@ -121,5 +124,13 @@ def run_series(
             command=command,
         )
     else:
-        run = train(recipe, out, resume=resume, change=change, host=host, command=command)
+        run = train(
+            recipe,
+            out,
+            resume=resume,
+            change=change,
+            host=host,
+            command=command,
+            began=began,
+        )
     return run.metrics if run.rank == 0 else {}

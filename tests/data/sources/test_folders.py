@@ -65,6 +65,8 @@ def test_splits_by_their_usual_names(tmp_path: Path, names: tuple[str, str]) -> 
     splits = open_data(str(tmp_path))
     assert splits.classes == ("ant", "bee")
     assert splits.whole is None
+    said = [f"the folder {name} has the " for name in names if name not in ("train", "val", "test")]
+    assert [note[: len(line)] for note, line in zip(splits.notes, said, strict=True)] == said
 
 
 def test_what_lies_beside_splits_is_ignored_and_said(tmp_path: Path) -> None:

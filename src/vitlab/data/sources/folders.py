@@ -70,6 +70,11 @@ def open_folder(request: Request) -> Splits | None:
         return hold_out(source, request.test_fraction, notes)
     parts: list[Files] = []
     notes = [f"ignored {each}: neither a split nor a class" for each in others]
+    notes += [
+        f"the folder {folder.name} has the {split.replace('train', 'training')} images"
+        for split, folder in found.items()
+        if folder.name != NAMES[split][0]
+    ]
     for folder in found.values():
         source, more = class_folders(folder, parts[0].classes if parts else request.classes)
         parts.append(source)

@@ -21,7 +21,8 @@ class Tally:
     """What a run counts.
 
     Attributes:
-        sums: loss, correct answers and images since the last line of the journal
+        sums: loss, correct answers and images since the last training line of the journal
+        since: loss and images since the last evaluation
         seconds: time spent training, over all sessions
         seen: images trained on
         bad: the message of each damaged image, which names it
@@ -33,6 +34,7 @@ class Tally:
     """
 
     sums: dict[str, float] = field(default_factory=dict)
+    since: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     seen: int = 0
     bad: list[str] = field(default_factory=list)
@@ -50,7 +52,14 @@ class Tally:
             return
         for key in ("loss", "correct", "images"):
             self.sums[key] = self.sums.get(key, 0.0) + getattr(figures, key)
+        for key in ("loss", "images"):
+            self.since[key] = self.since.get(key, 0.0) + getattr(figures, key)
         self.seen += figures.images
+
+    @property
+    def loss(self) -> float:
+        """Mean loss since the last evaluation."""
+        return self.since.get("loss", 0.0) / max(1.0, self.since.get("images", 0.0))
 
     @property
     def means(self) -> dict[str, float]:

@@ -23,6 +23,7 @@ from vitlab.objectives.objective import Objective, objective_of
 from vitlab.optim import optimizers
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.table import OPTIMIZERS
+from vitlab.progress import named_if_slow
 from vitlab.recipes.model_part import part_of
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.recipes.requirements import check_packages
@@ -124,11 +125,13 @@ def prepare(
     started = world.first and may_use(folder, resume)
     check_world(recipe, host, world)
     check_names(recipe, folder)
-    splits = _opened(recipe, data)
-    mark = fingerprint(splits.whole or splits.train)
+    with named_if_slow(f"reading {recipe.data.data}", world.first):
+        splits = _opened(recipe, data)
+        mark = fingerprint(splits.whole or splits.train)
     before = folder.recipe if started else None
     recipe, splits = settled(recipe, splits, before, hooks.loss is not None)
-    base = starting_model(recipe, start)
+    with named_if_slow(f"loading {recipe.start.weights}", world.first):
+        base = starting_model(recipe, start)
     config, remarks = resolve(recipe, splits, base)
     splits = replace(splits, notes=[*splits.notes, *remarks])
     check_native(recipe, config)

@@ -21,13 +21,18 @@ def placed(out: str | Path | None, name: Path, *, resume: bool, world: World) ->
     if out:
         return Path(out)
     chosen = ""
-    if world.first:
-        newest = naming.newest(name)
-        # after a restart the newest one is this run's own, unless that had not begun yet
-        again = newest is not None and world.restarted and RunFolder(newest).result() is None
-        if newest is not None and (resume or again):
-            world.say(f"continuing {newest}")
-            chosen = str(newest)
-        else:
-            chosen = str(naming.next_free(name))
+    with world.agreed():
+        if world.first:
+            chosen = str(_chosen(name, resume, world))
     return Path(world.broadcast(chosen))
+
+
+def _chosen(name: Path, resume: bool, world: World) -> Path:
+    """Return the newest folder of a name if it is to be continued, else a new one."""
+    newest = naming.newest(name)
+    # after a restart the newest one is this run's own, unless that had not begun yet
+    own = newest is not None and world.restarted and RunFolder(newest).result() is None
+    if newest is None or not (resume or own):
+        return naming.next_free(name)
+    world.say(f"continuing {newest}")
+    return newest

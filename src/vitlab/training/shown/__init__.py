@@ -1,0 +1,1 @@
+"""What a run shows before its first step and while it trains."""

@@ -1,0 +1,64 @@
+"""What the user is told before the first step."""
+
+from vitlab.data.classes import class_lines
+from vitlab.models.cost import cost
+from vitlab.optim.schedule import warmup_steps
+from vitlab.training.session import Session
+from vitlab.training.setup.preparation import Task
+from vitlab.units import counted, si
+
+
+def announce(task: Task, session: Session) -> None:
+    """Tell the user what will be trained, on what, for how long."""
+    config, price = task.config, cost(task.config)
+    rows, columns = config.size
+    lines = [
+        f"{config.name} for {rows}x{columns}x{config.channels} and {config.classes} classes: "
+        f"{si(price.params, 2)} parameters, {si(price.macs, 2)} multiply-adds per image"
+    ]
+    if task.base is not None:
+        free = sum(w.numel() for w in session.state.model.parameters() if w.requires_grad)
+        start = task.recipe.start
+        lines.append(
+            f"starting from {start.weights or 'the given model'} (fingerprint "
+            f"{task.base_fingerprint[:12]}); tune={start.tune} trains {free:,} parameters"
+        )
+    lines += [_images(task), *task.splits.notes, *class_lines(task.splits), *_plan(task, session)]
+    if session.state.step:
+        lines.append(f"continuing after step {session.state.step:,}")
+    for line in lines:
+        session.world.say(line)
+
+
+def _images(task: Task) -> str:
+    """Return how many images each split has."""
+    names = {"train": "training", "validation": "validation", "test": "test"}
+    parts = [f"{len(images):,} {names[part]}" for part, images in task.splits.parts.items()]
+    return f"{task.recipe.data.data}: {', '.join(parts[:-1])} and {parts[-1]} images"
+
+
+def _plan(task: Task, session: Session) -> list[str]:
+    """Return how long the run is, where it happens, and what is odd about it."""
+    plan, recipe, world = session.plan, session.plan.recipe, session.world
+    planned = f"{counted(plan.total, 'step')} of {counted(recipe.batch, 'image')}"
+    planned += f" ({plan.total / plan.epoch:.4g} epochs)"
+    if task.recipe.budget and not session.decisions.plan:
+        planned = f"as many steps as fit into {task.recipe.budget}"
+    processes = f"{world.size} processes, " if world.size > 1 else ""
+    lines = [f"{planned} on {processes}{session.trainer.device}; run folder {task.folder.path}"]
+    every, images = max(1.0, plan.evaluate_every), len(task.splits.train)
+    held_out = f"the {len(session.observer.held_out):,} {session.observer.on} images"
+    if every < plan.total:
+        lines.append(f"evaluated on {held_out} every {every / plan.epoch:.3g} epochs")
+        if every > max(1.0, recipe.test_every * plan.epoch):
+            lines[-1] += f", not every {recipe.test_every:g}: more would slow the run down"
+    else:
+        lines.append(f"evaluated on {held_out} at the end")
+    if recipe.batch > images:
+        lines.append(
+            f"a batch of {recipe.batch:,} is more than the {images:,} training images: it has "
+            "images several times; --batch takes fewer"
+        )
+    if warmup_steps(plan.epoch, recipe.schedule) >= plan.total:
+        lines.append("the warm-up is as long as the run: the learning rate never reaches its peak")
+    return lines

@@ -124,13 +124,6 @@ def run_series(
             command=command,
         )
     else:
-        run = train(
-            recipe,
-            out,
-            resume=resume,
-            change=change,
-            host=host,
-            command=command,
-            began=began,
-        )
+        how: dict[str, Any] = {"host": host, "command": command, "began": began}
+        run = train(recipe, out, resume=resume, change=change, **how)
     return run.metrics if run.rank == 0 else {}

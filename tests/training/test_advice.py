@@ -25,7 +25,9 @@ VALUES = {  # for options that the messages name without a value
     "--precision": "bf16", "--micro-batch": "auto", "--from": "run",
     "--change": "--resume", "--probe": "digits", "--check-duplicates": "no",
 }  # fmt: skip
-FOREIGN = {"--nproc-per-node", "--porcelain", "--untracked-files", "--help"}  # torchrun's, git's
+FOREIGN = {  # of torchrun, git, and vitlab evaluate
+    "--nproc-per-node", "--porcelain", "--untracked-files", "--help", "--calibrate",
+}  # fmt: skip
 
 
 def test_the_advice_of_every_message_is_followed() -> None:

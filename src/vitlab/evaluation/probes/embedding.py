@@ -195,7 +195,11 @@ class _Work:
         there = sound_parts(self.drafts)
         if lost := [name for name in self.names if name not in there]:
             raise DiskError(f"{self.drafts} has lost {lost[0]}: run the same command again")
-        rows, bad = merge([there[name] for name in self.names], self.layout, out)
+        try:
+            rows, bad = merge([there[name] for name in self.names], self.layout, out)
+        except DataError:  # not one image can be used: nothing to go on with
+            shutil.rmtree(self.drafts, ignore_errors=True)
+            raise
         shutil.rmtree(self.drafts, ignore_errors=True)
         return {
             "out": str(out),

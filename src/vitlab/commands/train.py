@@ -30,8 +30,8 @@ class Train(Options):
     """A recipe, where to train it, the run's folder, and what the user typed when."""
 
     FIRST: ClassVar[tuple[str, ...]] = (
-        "model", "weights", "tune", "out", "resume", "recipe", "epochs", "budget", "batch", "lr",
-        "image_size", "seed", "device", "workers",
+        "model", "weights", "tune", "out", "resume", "change", "recipe", "epochs", "budget",
+        "batch", "lr", "image_size", "seed", "device", "workers",
     )  # fmt: skip
 
     out: str | None = option(

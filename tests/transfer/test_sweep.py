@@ -89,7 +89,7 @@ def test_a_finished_sweep_is_told_again(
 
 def test_stopped_anywhere_it_goes_on_and_repeats_nothing(swept: vitlab.Run, tmp_path: Path) -> None:
     stops = 0
-    for steps in (2, 7, 99):  # within the first run, and within the last
+    for steps in (2, 10, 99):  # within the first run, and within the last
         try:
             with asked_to_stop(steps):
                 run = vitlab.sweep(
@@ -244,6 +244,7 @@ def test_refusals_of_the_command_line(
 ) -> None:
     code, out, err = call(capsys, "train", "digits", *words)
     assert (code, out) == (2, "")
-    assert message in err
-    assert len(err.splitlines()) == 1
+    *begun, last = err.splitlines()
+    assert message in last
+    assert len(begun) <= 1, "what was begun, unless the command line itself is refused"
     assert list(Path.cwd().iterdir()) == []

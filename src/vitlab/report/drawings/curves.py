@@ -137,7 +137,7 @@ def _panel(
             _fill(axes, group, plain=name in PLAIN)
         axes.set_xlabel("step" if steps else "epoch")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
-        words = ", ".join(f"{line.title} ends at {line.last}" for line in lines)
+        words = "; ".join(f"{line.title}, ends at {line.last}" for line in lines)
         drawing = svg(figure, name, f"{title} against {'steps' if steps else 'epochs'}: {words}.")
     keys = tuple(("blue" if line.color == BLUE else "warm", line.title) for line in lines)
     return Curve(title, drawing, keys if name != "rate" else ())

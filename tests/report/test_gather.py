@@ -35,7 +35,7 @@ def test_a_folder_with_the_least_that_a_run_leaves(tmp_path: Path) -> None:
     metrics = figures(table, labels)
     page = write_report(RunFolder(tmp_path), made, source, done, metrics, ["a note"]).read_text()
     assert " on z</bdi></h1>" in page
-    assert "training ends at 1, test ends at 1.25." in page  # step 2 was taken again
+    assert "training, ends at 1; test, ends at 1.25." in page  # step 2 was taken again
     assert f"{(table.argmax(1) == labels.values).mean():.1%} of 40 test images correct." in page
     assert '<section id="mistakes"' in page
     for name in ("data", "attention"):

@@ -107,6 +107,18 @@ with Interrupts() as interrupts:
     assert "KeyboardInterrupt" not in done.stderr
 
 
+def test_an_interrupted_exec_does_not_change_the_status() -> None:
+    body = f"""
+with Interrupts() as interrupts:
+    interrupts.started()
+    try:
+        exec("{KILL}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+    assert run(body).returncode == 130
+
+
 def test_what_an_interrupted_import_becomes_is_no_bug(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,11 @@ class Interrupts:
         """Ignore signals: all is said, and while Python ends it would answer in its own way."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
+        if self.asked and isinstance(error, SystemExit):
+            # Python itself would die of SIGINT if `exec` was interrupted, whoever caught that
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(int(error.code or 0))
 
     def started(self) -> None:
         """Tell that the slow imports are over, and that files may be written."""

@@ -107,16 +107,20 @@ with Interrupts() as interrupts:
     assert "KeyboardInterrupt" not in done.stderr
 
 
-def test_an_interrupted_exec_does_not_change_the_status() -> None:
+def test_what_runs_at_exit_does_not_change_the_status_of_an_interrupted_command() -> None:
     body = f"""
+import atexit
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGKILL))
 with Interrupts() as interrupts:
     interrupts.started()
     try:
-        exec("{KILL}")
+        {KILL}
     except KeyboardInterrupt:
+        print("said")
         sys.exit(130)
 """
-    assert run(body).returncode == 130
+    done = run(body)
+    assert (done.returncode, done.stdout) == (130, "said\n")
 
 
 def test_what_an_interrupted_import_becomes_is_no_bug(

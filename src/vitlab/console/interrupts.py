@@ -50,7 +50,7 @@ class Interrupts:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         if self.asked and isinstance(error, SystemExit):
-            # Python itself would die of SIGINT if `exec` was interrupted, whoever caught that
+            # what runs at exit may still die of a signal: evaluations with workers sometimes did
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(int(error.code or 0))

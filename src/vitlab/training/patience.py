@@ -41,6 +41,24 @@ class Best:
         if self.weights:
             model.load_state_dict(self.weights)
 
+    def adopt(self, model: nn.Module, step: int, total: int) -> list[str]:
+        """Load the best weights, at the end of a run, into a model; return what to say of it.
+
+        Args:
+            model: the one that is tested and saved
+            step: number of steps taken
+            total: number planned
+        """
+        self.restore(model)
+        lines = [
+            f"the best weights are those of step {self.step:,}: {self.accuracy:.1%} on the "
+            "validation images"
+        ]
+        if step < total:
+            early = f"no gain in {self.since} evaluations: ended after step {step:,} of {total:,}"
+            lines.insert(0, early)
+        return lines
+
     def as_dict(self) -> dict[str, Any]:
         """Return everything but the weights as JSON values."""
         return {key: getattr(self, key) for key in ("step", "accuracy", "loss", "since")}

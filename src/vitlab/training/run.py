@@ -39,10 +39,10 @@ from vitlab.training.setup.preparation import Task, first_state, prepare
 from vitlab.training.setup.settling import learning_from
 from vitlab.training.setup.whereabouts import placed
 from vitlab.training.shown.announcing import announce
+from vitlab.training.shown.tracking import OnLine, Tracker
 from vitlab.training.step.trainer import Trainer
 from vitlab.training.step.transform import Transform
 from vitlab.training.stop import Stop
-from vitlab.training.tracking import OnLine, Tracker
 from vitlab.weights.load import load
 
 

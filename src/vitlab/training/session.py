@@ -8,15 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitlab.data.loading.batches import Batch
-from vitlab.data.loading.loader import choose_workers, training_loader
-from vitlab.data.loading.workers import (
-    WorkerDiedError,
-    deaths_explained,
-    deaths_reported_late,
-    started,
-)
+from vitlab.data.loading.workers import WorkerDiedError, deaths_reported_late
 from vitlab.data.sources.protocol import Source
-from vitlab.distributed.shares import counted as share_of
 from vitlab.distributed.world import World
 from vitlab.errors import RunError
 from vitlab.progress import Meter, terminal_width
@@ -25,16 +18,17 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.budget import Pacer
 from vitlab.training.faults import WayBack
+from vitlab.training.feeding import Feed
 from vitlab.training.observer import Observer
-from vitlab.training.plan import Plan, batches_of, plan_for
+from vitlab.training.plan import Plan, plan_for
 from vitlab.training.saving.saver import Saver
 from vitlab.training.saving.state import State
 from vitlab.training.shown.printed_rows import Rows, progress
+from vitlab.training.shown.tracking import Tracker
 from vitlab.training.step.guard import Figures
 from vitlab.training.step.halfway import HalfwayError, given_up_when
 from vitlab.training.step.trainer import Trainer
 from vitlab.training.stop import Interrupted, Stop
-from vitlab.training.tracking import Tracker
 from vitlab.units import counted, seconds
 
 SOON = 0.5  # seconds of a step that a stop may wait for
@@ -110,7 +104,9 @@ class Session:
                 raise self.worker_died(error) from error
         self.way_back.check(self.decisions, self.plan)
         if self.recipe.patience:
-            self.keep_best()
+            state = self.state
+            for line in state.best.adopt(state.evaluated, state.step, self.plan.total):
+                self.world.say(line)
         self.save()
         self.saver.finish()
         self.stop.message = "interrupted after the last step: pass --resume to finish the run"
@@ -166,23 +162,8 @@ class Session:
         Raises:
             WorkerDiedError: a data-loading worker died.
         """
-        tally, world, alone = self.state.tally, self.world, self.world.size == 1
-        batches = batches_of(self.recipe, self.source, self.state.model.config, world)
-        workers = choose_workers(self.source, self.host.workers, world.local_size)
-        with deaths_reported_late():
-            loader = started(training_loader(batches, self.state.step, stop, workers))
-            try:
-                for _ in range(self.state.step, stop):
-                    start = time.perf_counter()
-                    try:
-                        with self.stop.at_once() if alone else nullcontext(), deaths_explained():
-                            batch = next(loader)
-                    except Interrupted:
-                        return
-                    tally.seconds += time.perf_counter() - start  # loading counts as training
-                    yield share_of(batch, world)
-            finally:
-                del loader  # ends the workers, while nobody minds how
+        feed = Feed(self.recipe, self.source, self.host, self.world, self.stop)
+        return feed.batches(self.state, stop)
 
     # The events of a step, in their order
 
@@ -383,17 +364,3 @@ class Session:
             return RunError(f"{error}; pass --resume to continue")
         self.save()
         return RunError(f"{error}; saved after step {self.state.step:,}: pass --resume to continue")
-
-    def keep_best(self) -> None:
-        """Make the best weights on the validation images those that are tested and saved."""
-        best, step, total = self.state.best, self.state.step, self.plan.total
-        best.restore(self.state.evaluated)
-        if step < total:
-            self.world.say(
-                f"no gain in {self.recipe.patience} evaluations: ended after step {step:,} of "
-                f"{total:,}"
-            )
-        self.world.say(
-            f"the best weights are those of step {best.step:,}: {best.accuracy:.1%} on the "
-            "validation images"
-        )

@@ -29,7 +29,6 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.recipes.requirements import check_packages
 from vitlab.runs.run_folder import RunFolder
 from vitlab.runs.using import may_use
-from vitlab.training import tracking
 from vitlab.training.saving.state import State
 from vitlab.training.setup.changing import check_same
 from vitlab.training.setup.hooks import NONE, Hooks
@@ -39,6 +38,7 @@ from vitlab.training.setup.settling import (
     settled,
 )
 from vitlab.training.setup.starting import config_from, made_from, starting_model
+from vitlab.training.shown import tracking
 from vitlab.tuning.begin import begin_tuning
 from vitlab.weights.identity import fingerprint as fingerprint_of
 

@@ -91,4 +91,4 @@ def test_validation_images_are_called_so(
     kinds = {line["kind"] for line in seen}
     assert kinds == {"train", "validation", "result"}
     assert "validation" in (run.folder / "metrics.jsonl").read_text()
-    assert "validation ends at" in Path(run.metrics["report"]).read_text()  # drawn in the report
+    assert "validation, ends at" in Path(run.metrics["report"]).read_text()  # drawn in the report

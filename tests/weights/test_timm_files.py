@@ -91,10 +91,10 @@ def test_logits_features_and_tokens_are_timms(name: str, tmp_path: Path) -> None
         close(vitlab.fuse(model)(images), other(images))
 
 
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "vit_so400m_patch14_siglip_224"])
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "vit_base_patch16_siglip_224"])
 def test_full_sizes(name: str, tmp_path: Path) -> None:
-    """Twelve or twenty-seven blocks: rounding grows, so in double precision."""
-    other = peers.timm().create_model(name, img_size=56 if "14" in name else 48)
+    """Twelve blocks: rounding grows, so in double precision."""
+    other = peers.timm().create_model(name, img_size=48)
     other = randomized(other)
     model = vitlab.load(written(other, tmp_path / "any.safetensors"), name=name).double()
     images = torch.randn(1, 3, *model.config.size, dtype=torch.float64)

@@ -181,8 +181,11 @@ def test_without_a_network_it_says_what_it_would_fetch(
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_asked_must_be_one_thing(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in ((), ("m.pth", "--verify", TIMM)):
+def test_what_is_asked_must_be_one_thing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "m.pth").touch()
+    for words in ((), (str(tmp_path / "m.pth"), "--verify", TIMM)):
         code, _, err = call(capsys, *words)
         assert code == 2
         assert "give either weights, or --verify" in err

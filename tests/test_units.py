@@ -5,7 +5,7 @@ import math
 import pytest
 
 from vitlab.errors import OptionError
-from vitlab.units import duration, percent, readable, seconds, si, storage
+from vitlab.units import duration, epochs, percent, readable, seconds, si, storage
 
 
 @pytest.mark.parametrize(
@@ -131,3 +131,8 @@ def test_top5_of_at_most_five_classes_is_not_printed() -> None:
         figures = {"top5": 1.0, "nll": 0.5, "classes": [{"class": str(n)} for n in range(count)]}
         assert [name for name, _ in readable(figures)] == ["top5", "nll"][count <= 5 :]
     assert [name for name, _ in readable({"top5": 1.0, "classes": 3})] == ["top5", "classes"]
+
+
+def test_epochs() -> None:
+    found = [epochs(number) for number in (0.25, 1.0, 1.112, 4000.4)]
+    assert found == ["0.25 epochs", "1 epoch", "1.11 epochs", "4,000 epochs"]

@@ -82,6 +82,12 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
+def epochs(number: float) -> str:
+    """Format a number of epochs: `1 epoch`, `0.25 epochs`, `4,000 epochs`."""
+    text = f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+    return f"{text} epoch" if text == "1" else f"{text} epochs"
+
+
 def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the figures of a run or an evaluation as rows of a table: name and value.
 

@@ -182,3 +182,11 @@ def test_one_label_an_image_has_the_usual_curve() -> None:
         "loss": nll(probabilities, labels),
         "accuracy": top(probabilities, labels, 1),
     }
+
+
+def test_a_probability_that_is_not_a_number_is_never_right() -> None:
+    probabilities = np.full((4, 3), np.nan)
+    labels = SingleLabels(np.array([0, 1, 2, 0]))
+    assert curve_point(probabilities, labels)["accuracy"] == 0
+    probabilities[1:] = [0.2, 0.5, 0.3]
+    assert curve_point(probabilities, labels)["accuracy"] == 0.25

@@ -119,7 +119,7 @@ def test_the_advice_after_a_divergence_works(
     more = ("--steps", "14", "--batch", "32", "--lr", "1e30", "--clip", "0", "--warmup", "0")
     code, _, err = call(capsys, *run, *more, "--check-duplicates", "no")
     assert code == 2
-    assert "try a lower --lr, as with --resume --change --lr 1e+29" in err.splitlines()[-1]
+    assert "try a lower --lr, as with --resume --change --lr 0.001" in err.splitlines()[-1]
     code, _, err = call(capsys, *run[:4], "--resume", "--lr", "1e-3")
     assert (code, "or pass --change to continue with it" in err) == (2, True)
     code, out, err = call(capsys, *run[:4], "--resume", "--change", "--lr", "1e-3", "--json")

@@ -197,3 +197,12 @@ def test_all_processes_pass_over_the_same_steps(tmp_path: Path) -> None:
         assert "value" in each, each.get("trace", each)
         assert each["value"]["skipped_steps"] == 1 + IN_A_ROW
         assert each["value"]["rollbacks"] == 1
+
+
+def test_a_run_that_diverges_in_its_last_step_leaves_no_model(tmp_path: Path) -> None:
+    recipe = vitlab.recipe("digits", **TINY | {"steps": 2, "lr": 1e30, "clip": 0.0, "warmup": 0.0})
+    with pytest.raises(DivergedError, match=r"diverged with lr=1e\+30; start again with a lower"):
+        vitlab.train(recipe, tmp_path / "run")
+    assert not (tmp_path / "run" / "model").exists()
+    points = [line for line in RunFolder(tmp_path / "run").journal.read() if line["kind"] == "test"]
+    assert all(line["accuracy"] == 0 for line in points)

@@ -195,7 +195,7 @@ def test_a_step_without_time_ends_the_run(tmp_path: Path, monkeypatch: pytest.Mo
     assert plan[-1] == (5, 5)
     assert run.metrics["images"] == 359
     lines = RunFolder(run.folder).journal.read()
-    assert max(line["step"] for line in lines if line["kind"] == "train") <= 5
+    assert all(line["step"] <= 5 for line in lines if line["kind"] == "train")
     assert vitlab.train(recipe, tmp_path / "run", resume=True).metrics["nll"] == run.metrics["nll"]
 
 

@@ -48,7 +48,7 @@ def test_a_killed_worker_ends_the_run_saved_and_it_goes_on_to_the_same_bits(tmp_
     words = command(data, folder, "--workers", "2", "--checkpoint-every", "1000")
     process = subprocess.Popen(words, env=environment(), stderr=subprocess.PIPE, text=True)
     while len(RunFolder(folder).journal.read()) < 8:
-        time.sleep(0.01)
+        time.sleep(0.05)
         assert process.poll() is None
     os.kill(children(process.pid)[0], signal.SIGKILL)
     _, err = process.communicate(timeout=60)

@@ -21,7 +21,7 @@ class Predict(Options):
     """A model, images, and where to compute."""
 
     weights: str = option(MISSING, WEIGHTS, positional=True, check=check_weights)
-    images: tuple[str, ...] = option(
+    paths: tuple[str, ...] = option(
         MISSING,
         "image files, folders or glob patterns; .csv, .tsv or .jsonl lists of them; - for paths on "
         "standard input, one per line",
@@ -29,6 +29,7 @@ class Predict(Options):
         check=check_images,
     )
     path_column: str = option("", options_of(Columns)["path_column"].help)
+    images: str = option("", options_of(Columns)["images"].help)
     allow_outside: bool = option(False, options_of(Columns)["allow_outside"].help)
     top: int = option(5, "number of classes to print", at_least(1))
     flips: bool = option(False, FLIPS, only=when("crops", 1, 5))
@@ -57,8 +58,12 @@ def run(options: Predict) -> dict[str, Any]:
     if not model.config.labels:
         say("the weights do not name their classes: numbers stand for them; --labels names them")
     result = {"model": model.config.name, "temperature": model.temperature}
-    known = Columns(path_column=options.path_column, allow_outside=options.allow_outside)
-    images = listed_images(options.images, known)
+    known = Columns(
+        path_column=options.path_column,
+        images=options.images,
+        allow_outside=options.allow_outside,
+    )
+    images = listed_images(options.paths, known)
     if file is not None:
         return result | _into(file, model, images, options)
     answers = vitlab.classify(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from vitlab.errors import OptionError
 from vitlab.options import Options, option, when
 from vitlab.recipes.named import RECIPES, start_from
 from vitlab.recipes.recipe import Host, Recipe
@@ -84,9 +85,13 @@ def _to_continue(out: str | Path) -> Train | None:
 def begin(options: Train) -> None:
     """Refuse a folder in the way and missing packages; say what begins."""
     check_packages(options.recipe)
+    data = options.recipe.data.data
+    if data not in ("", "digits") and (RunFolder(data).started or recorded(data)):
+        raise OptionError(f"{data} is a run, not data: to continue it, pass --out {data} --resume")
     if options.out and options.series.single:
         may_use(RunFolder(options.out), options.resume)
-    print(_beginning(options), file=sys.stderr, flush=True)
+    if data:
+        print(_beginning(options), file=sys.stderr, flush=True)
 
 
 def run(options: Train) -> dict[str, Any]:
@@ -109,7 +114,7 @@ def _beginning(options: Train) -> str:
     what = recipe.model.model or recipe.start.weights
     resumed = ", continuing" if options.resume else ""
     what = what or "no weights named"
-    return f"{what} on {recipe.data.data or 'no data'}, recipe {recipe.recipe}{resumed}"
+    return f"{what} on {recipe.data.data}, recipe {recipe.recipe}{resumed}"
 
 
 def show(result: dict[str, Any]) -> None:

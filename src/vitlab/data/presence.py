@@ -4,8 +4,10 @@ Nothing here imports PyTorch, so that the command line answers a mistyped path a
 there is opened, and checked in full, by `open_data`.
 """
 
+import difflib
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 from vitlab.data.sources.remote import is_url
 from vitlab.errors import DataError
@@ -36,12 +38,25 @@ def check_data(data: str) -> None:
     if data == IN_MEMORY and not exists(data):
         raise DataError("these images were in memory: give them again in Python, with data=…")
     named = exists(data) or any(sign in data for sign in PATTERN)
-    if not named and not is_hub_data(data):
-        raise DataError(f"no such file or folder: {data}")
+    near = "" if named else nearest_beside(data)
+    if not named and (near or not is_hub_data(data)):
+        hint = f"; did you mean {near}?" if near else ""
+        raise DataError(f"no such file or folder: {data}{hint}")
     if data.endswith(".parquet"):
         check_installed("datasets", data)
     elif not named:
         check_installed("datasets", f"{data}, not a file or folder but perhaps a name on the Hub,")
+
+
+def nearest_beside(place: str) -> str:
+    """Return the path of the most similar name in the folder of a missing one; empty if none is."""
+    path = Path(place)
+    try:
+        beside = sorted(each.name for each in path.parent.iterdir())
+    except (OSError, ValueError):  # no such folder, or no path at all
+        return ""
+    near = difflib.get_close_matches(path.name, beside, n=1)
+    return str(path.parent / near[0]) if near else ""
 
 
 def check_images(patterns: Iterable[str]) -> None:

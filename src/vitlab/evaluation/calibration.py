@@ -118,8 +118,8 @@ def validation_of(
     if found is None:
         raise DataError(
             f"{title_of(data)} has no validation split to {purpose} on, and the test images must "
-            "stay unseen: add one beside train and test (a folder or files named val), or train "
-            "with --patience, which holds one out"
+            "stay unseen: add one beside train and test (a folder or files named val; in a list, "
+            "val in a column named split), or train with --patience, which holds one out"
         )
     return found
 

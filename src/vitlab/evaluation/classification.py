@@ -18,6 +18,7 @@ from vitlab.evaluation.predictions import (
     Part,
     Views,
     check_classifier,
+    check_numbers,
     predict,
     predict_each,
 )
@@ -75,7 +76,7 @@ def classify(
             mirror images
 
     Raises:
-        DataError: no such image, or not one that can be decoded.
+        DataError: no such image, or a model whose probabilities are not numbers.
         OptionError: the model has no classifier.
     """
     source = unlabeled(model, images)
@@ -88,6 +89,7 @@ def classify(
         workers=workers,
         views=Views(flips, crops),
     )
+    check_numbers(predictions.probabilities)
     answers = {index: Answer(names[index], error=text) for index, text in predictions.bad.items()}
     for index, row in zip(predictions.indices.tolist(), predictions.probabilities, strict=True):
         best = np.argsort(-row, kind="stable")
@@ -135,6 +137,7 @@ def classify_into(
     with rows_to(file, source, truth=False, top=top, threshold=np.array(model.thresholds)) as use:
 
         def take(part: Part) -> None:
+            check_numbers(part.probabilities)
             use(part)
             for _, message in part.bad:
                 warn(message)

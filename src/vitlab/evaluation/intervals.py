@@ -31,11 +31,11 @@ from vitlab.evaluation.metrics import (
 )
 
 LEVEL = 0.95
+MEANS = ("mcc", "auroc", "balanced_accuracy", "macro_precision", "macro_recall", "macro_f1")
 SHARES = (
     "accuracy", "top5", "balanced_accuracy", "macro_precision", "macro_recall", "macro_f1",
     "micro_f1",
 )  # fmt: skip
-RANKED = ("mcc", "auroc")  # no binomial bound applies to these
 PAIRS = 1_000_000  # pairs of images that the area under the ROC curve compares, at most
 RESAMPLES = 1000  # fewer, but never under FEWEST, where they would cost more than WORK
 FEWEST = 200
@@ -105,9 +105,9 @@ def intervals(
         for name in sure:
             if name != "top5" or probabilities.shape[1] > 5:
                 found[name] = (1 - margin, 1.0) if points[name] else (0.0, margin)
-    for name in RANKED:
-        if name in found and found[name][0] == found[name][1]:
-            del found[name]  # all resamples are alike, which says nothing of other images
+    alike = [name for name, (low, high) in found.items() if low == high and name in MEANS]
+    for name in alike:  # in all resamples, which says nothing of other images
+        del found[name]
     return found
 
 

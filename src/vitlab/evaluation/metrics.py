@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
-from vitlab.errors import DataError
+from vitlab.evaluation.predictions import check_numbers
 
 BINS = 15  # equal-width, as in Guo et al., On Calibration of Modern Neural Networks, 2017
 
@@ -55,11 +55,7 @@ def figures(
     Raises:
         DataError: a probability is NaN.
     """
-    if np.isnan(probabilities).any():
-        raise DataError(
-            f"the model gives {np.isnan(probabilities).any(1).sum():,} of {len(probabilities):,} "
-            "images a probability that is not a number: its weights are damaged, or it diverged"
-        )
+    check_numbers(probabilities)
     match labels:
         case SingleLabels(truth):
             precision, recall, macro = balanced(probabilities, truth)
@@ -226,10 +222,14 @@ def top(probabilities: Probabilities, labels: Truth, k: int) -> float:
 
 
 def ranks(probabilities: Probabilities, labels: Truth) -> NDArray[np.int64]:
-    """Count, for each image, the classes that come before the true one: int64 (n,)."""
+    """Count, for each image, the classes that come before the true one: int64 (n,).
+
+    A probability that is not a number comes before all others, so that it is never right.
+    """
     own = np.take_along_axis(probabilities, labels[:, None], axis=1)
     before = np.arange(probabilities.shape[1])[None] < labels[:, None]
     ahead = (probabilities > own) | ((probabilities == own) & before)
+    ahead |= np.isnan(probabilities) | np.isnan(own)
     return ahead.sum(axis=1)
 
 

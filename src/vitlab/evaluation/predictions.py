@@ -251,3 +251,16 @@ def predict_each(
                     scores = scores[:0]
             numbers = each.indices.numpy()
             use(Part(numbers, scores.cpu().numpy(), chances.cpu().numpy(), each.bad))
+
+
+def check_numbers(probabilities: NDArray[np.float64]) -> None:
+    """Refuse probabilities (n, classes) that are not numbers.
+
+    Raises:
+        DataError: one is NaN.
+    """
+    if np.isnan(probabilities).any():
+        raise DataError(
+            f"the model gives {np.isnan(probabilities).any(1).sum():,} of {len(probabilities):,} "
+            "images a probability that is not a number: its weights are damaged, or it diverged"
+        )

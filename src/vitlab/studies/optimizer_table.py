@@ -11,7 +11,9 @@ import torch
 
 from vitlab.optim.moments import size
 from vitlab.optim.optimizers import build
+from vitlab.optim.table import OPTIMIZERS
 from vitlab.options import check_known
+from vitlab.packages import check_installed
 from vitlab.recipes.choices import Optimization
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage, write_tables
@@ -92,6 +94,7 @@ def study(
         UserError: anything that `train` raises, except that a run diverged.
     """
     check_known(only, ENTRIES, "row")
+    _check_packages(only or tuple(ENTRIES))
     settings, name = {"study": "optimizers"}, folder_name("study-optimizers", recipe.data.data)
     last = newest(name)
     same = last is not None and CampaignFolder(last).holds("study", settings, recipe)
@@ -116,6 +119,19 @@ def study(
         title = f"Optimizers on {recipe.data.data}"
         write_tables(folder.report, TablePage(title, lead, [page], command=command))
     return result
+
+
+def _check_packages(names: tuple[str, ...]) -> None:
+    """Refuse rows whose packages are not installed, before any other has been run.
+
+    Raises:
+        PackageError: it says how to install one, and which rows need none.
+    """
+    needed = {name: OPTIMIZERS[ENTRIES[name].choices["optimizer"]].package for name in ENTRIES}
+    for name in names:
+        if package := needed[name]:
+            free = " ".join(each for each in ENTRIES if not needed[each])
+            check_installed(package, f"the row {name}", f"name other rows: --only {free}")
 
 
 def _trial(recipe: Recipe, name: str, factor: float) -> Trial:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from vitlab.errors import OptionError
 from vitlab.units import SECONDS, counted, duration
+from vitlab.units import epochs as in_epochs
 
 SHARE = 0.04  # of the budget that measuring may take
 LONGEST = 30.0  # seconds that measuring may take
@@ -65,7 +66,7 @@ def cut(pace: Pace, total: int, done: int, left: float, budget: float) -> int:
 
 def announcement(total: int, epochs: float, budget: float) -> str:
     """Return one line that says what was decided."""
-    return f"{counted(total, 'step')} ({epochs:.3g} epochs) fit into {duration(budget)}"
+    return f"{counted(total, 'step')} ({in_epochs(epochs)}) fit into {duration(budget)}"
 
 
 def enough(seconds: float) -> str:

@@ -1,5 +1,6 @@
 """The end of a run: its model, its test, its report."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from vitlab.data.classes import most_frequent
 from vitlab.data.loading.workers import WorkerDiedError
 from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import World
-from vitlab.errors import RunError
+from vitlab.errors import DivergedError, RunError
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.per_class import class_figures, confused_pairs
@@ -47,6 +48,7 @@ def conclude(task: Task, session: Session, world: World) -> Run:
 
     Raises:
         RunError: the run folder was removed, or a data-loading worker died.
+        DivergedError: the model's answers are not numbers.
         Interrupted: a stop was asked for before the test was done; the report takes seconds, and
             is finished.
     """
@@ -66,6 +68,7 @@ def conclude(task: Task, session: Session, world: World) -> Run:
     metrics: dict[str, Any] = {}
     with world.agreed():
         if world.first:
+            _check_converged(task, predictions)
             metrics = _result(task, session, model, predictions)
             task.folder.check()
             task.folder.journal.write({"kind": "result"} | metrics)
@@ -108,6 +111,22 @@ def _result(task: Task, session: Session, model: Model, predictions: Predictions
     seen = survey(task.splits, model.config.channels)
     write_report(task.folder, model, task.splits.test, predictions, metrics, notes, seen)
     return metrics
+
+
+def _check_converged(task: Task, predictions: Predictions) -> None:
+    """Refuse a model whose answers are not numbers, and leave none behind.
+
+    Raises:
+        DivergedError: they are not, though every step was finite.
+    """
+    if not np.isnan(predictions.probabilities).any():
+        return
+    shutil.rmtree(task.folder.model)
+    task.folder.delta.unlink(missing_ok=True)
+    raise DivergedError(
+        f"the model's answers are not numbers after the last step: it diverged with lr="
+        f"{task.recipe.optimizer.lr:g}; start again with a lower --lr and another --out"
+    )
 
 
 def _without_leaks(task: Task, predictions: Predictions) -> dict[str, Any]:

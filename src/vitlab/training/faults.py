@@ -87,6 +87,11 @@ class WayBack:
         return self.saver.world.shared(
             DivergedError(
                 f"{what}, after {len(decisions.rollbacks)} rollbacks to earlier weights: try a "
-                f"lower --lr, as with --resume --change --lr {plan.recipe.optimizer.lr / 10:g}"
+                f"lower --lr, as with --resume --change --lr {_lower(plan.recipe.optimizer.lr):g}"
             )
         )
+
+
+def _lower(lr: float) -> float:
+    """Return a learning rate to try: a tenth, and at most one that no optimizer diverges at."""
+    return min(lr / 10, 1e-3)

@@ -1,5 +1,6 @@
 """What is measured of a model while it is trained, and after it."""
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -89,11 +90,13 @@ class Observer:
             if message not in noted:
                 noted.append(message)
                 self.world.say(f"skipped: {message}")
-            if len(noted) > limit * self.images:
+            if len(noted) > max(limit * self.images, limit > 0):  # one, however few there are
+                more = math.ceil(200 * len(noted) / self.images)
                 raise self.world.shared(
                     DataError(
                         f"{len(noted)} of {self.images:,} images are damaged, more than --max-bad "
-                        f"{100 * limit:g}% allows; the last one: {message}"
+                        f"{100 * limit:g}% allows: repair them and start again with another --out, "
+                        f"or leave them out with --resume --max-bad {min(more, 100)}%"
                     )
                 )
 

@@ -71,7 +71,9 @@ def intervals_of_means(found: dict[str, dict[str, float]], runs: int) -> dict[st
     result = {}
     for name, mean in found["mean"].items():
         ends = [mean - reach * found["std"][name], mean + reach * found["std"][name]]
-        result[name] = [min(max(end, 0.0), 1.0) for end in ends] if name in SHARES else ends
+        result[name] = (
+            [min(max(end, 0.0), 1.0) for end in ends] if name in (*SHARES, "auroc") else ends
+        )
     return result
 
 

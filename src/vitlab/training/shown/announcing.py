@@ -5,7 +5,7 @@ from vitlab.models.cost import cost
 from vitlab.optim.schedule import warmup_steps
 from vitlab.training.session import Session
 from vitlab.training.setup.preparation import Task
-from vitlab.units import counted, si
+from vitlab.units import counted, epochs, si
 
 
 def announce(task: Task, session: Session) -> None:
@@ -41,7 +41,7 @@ def _plan(task: Task, session: Session) -> list[str]:
     """Return how long the run is, where it happens, and what is odd about it."""
     plan, recipe, world = session.plan, session.plan.recipe, session.world
     planned = f"{counted(plan.total, 'step')} of {counted(recipe.batch, 'image')}"
-    planned += f" ({plan.total / plan.epoch:.4g} epochs)"
+    planned += f" ({epochs(plan.total / plan.epoch)})"
     if task.recipe.budget and not session.decisions.plan:
         planned = f"as many steps as fit into {task.recipe.budget}"
     processes = f"{world.size} processes, " if world.size > 1 else ""
@@ -49,7 +49,7 @@ def _plan(task: Task, session: Session) -> list[str]:
     every, images = max(1.0, plan.evaluate_every), len(task.splits.train)
     held_out = f"the {len(session.observer.held_out):,} {session.observer.on} images"
     if every < plan.total:
-        lines.append(f"evaluated on {held_out} every {every / plan.epoch:.3g} epochs")
+        lines.append(f"evaluated on {held_out} every {epochs(every / plan.epoch)}")
         if every > max(1.0, recipe.test_every * plan.epoch):
             lines[-1] += f", not every {recipe.test_every:g}: more would slow the run down"
     else:

@@ -76,8 +76,9 @@ def progress(state: State, plan: Plan, speed: float) -> str:
         speed: images per second
     """
     means, epochs = state.tally.means, plan.total / plan.epoch
+    total = f"{epochs:.3g}" if epochs < 100 else f"{epochs:,.0f}"
     parts = [
-        f"epoch {state.step / plan.epoch:.1f}/{epochs:.3g}",
+        f"epoch {state.step / plan.epoch:.1f}/{total}",
         f"loss {means['loss']:.3f}",
         f"accuracy {percent(means['accuracy'])}",
         f"{speed:,.0f} images/s",

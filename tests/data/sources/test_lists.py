@@ -12,6 +12,7 @@ from vitlab.data.labels import index_labels
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.settings import Columns
 from vitlab.data.sources.filenames import Names
+from vitlab.data.sources.listed.columns import spaced_note
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Subset, counts
 from vitlab.errors import DataError
@@ -269,3 +270,11 @@ def test_an_image_that_is_listed_with_two_labels_is_told(here: Path) -> None:
     several = [{"path": "a/000.png", "labels": ["x", "y"]}, {"path": "b/000.png", "labels": ["x"]}]
     data = jsonl(here, *several, {"path": "a/000.png", "labels": ["y", "x"]})
     assert not any("more than once" in note for note in open_data(data).notes)
+
+
+def test_labels_that_look_like_several_are_pointed_out() -> None:
+    assert spaced_note(["beagle dog", "beagle cute", "dog cute", "dog"]) == [
+        "labels such as 'beagle cute' are one class each; --label-separator ' ' makes them several"
+    ]
+    assert spaced_note(["golden retriever", "labrador retriever", "tabby cat"]) == []
+    assert spaced_note([("beagle", "dog"), 3]) == []

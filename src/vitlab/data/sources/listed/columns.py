@@ -1,7 +1,8 @@
 """Which columns of a list of images hold the path, the label and the split: by name and content."""
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -203,3 +204,18 @@ def several_separator(cells: Sequence[object], known: Columns) -> str:
         return "|"
     numbers = all(re.fullmatch(r"\s*\d+(\s+\d+)*\s*", each) for each in texts)
     return " " if numbers and any(len(each.split()) > 1 for each in texts) else ""
+
+
+def spaced_note(labels: Iterable[object]) -> list[str]:
+    """Return a line about labels such as `beagle dog`, which may be several in a cell.
+
+    They look so if each of their words is in more labels than one.
+    """
+    names = sorted({each for each in labels if isinstance(each, str)})
+    wide = [name for name in names if len(name.split()) > 1]
+    among = Counter(word for name in names for word in set(name.split()))
+    if len(wide) < 2 or any(among[word] == 1 for name in wide for word in name.split()):
+        return []
+    return [
+        f"labels such as '{wide[0]}' are one class each; --label-separator ' ' makes them several"
+    ]

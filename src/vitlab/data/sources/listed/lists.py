@@ -27,6 +27,7 @@ from vitlab.data.sources.listed.columns import (
     find_columns,
     find_paths,
     several_separator,
+    spaced_note,
 )
 from vitlab.data.sources.listed.list_rows import read_rows
 from vitlab.data.sources.splits import NAMES, Request, Splits, hold_out, join
@@ -164,7 +165,8 @@ def read_entries(
         entries.append(Entry(path, labels(row, where), split))
     if not found.images:
         _check_files(entries, found.places, file)
-    return entries, [*_notes(found, file, folds), *([] if found.images else _twice(entries, file))]
+    notes = _notes(found, file, folds) + spaced_note(entry.label for entry in entries)
+    return entries, [*notes, *([] if found.images else _twice(entries, file))]
 
 
 def _check_files(entries: Sequence[Entry], places: Places, file: Path) -> None:

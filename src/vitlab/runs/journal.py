@@ -7,6 +7,7 @@ from typing import Any
 
 from vitlab.errors import RunError
 from vitlab.files import explained, staged_file, sync
+from vitlab.units import counted
 
 NUMBERS = ("step", "epoch", "loss", "accuracy", "lr")
 NEEDED = {  # keys without which a line is damaged
@@ -110,7 +111,7 @@ class Journal:
         if damaged := sum(line is None for line in lines):
             from vitlab.progress import say  # slow to import
 
-            say(f"{self.file}: {damaged:,} damaged lines skipped")
+            say(f"{self.file}: {counted(damaged, 'damaged line')} skipped")
         return [line for line in (*lines, _parsed(last)) if line is not None]
 
 

@@ -87,7 +87,7 @@ def test_validation_images_are_called_so(
     run = vitlab.train(recipe, tmp_path / "run", on_line=seen.append)
     err = capsys.readouterr().err
     assert "validation loss" in err
-    assert re.search(r"evaluated on the \d validation images every 1 epochs", err)
+    assert re.search(r"evaluated on the \d validation images every epoch\n", err)
     kinds = {line["kind"] for line in seen}
     assert kinds == {"train", "validation", "result"}
     assert "validation" in (run.folder / "metrics.jsonl").read_text()

@@ -49,7 +49,9 @@ def _plan(task: Task, session: Session) -> list[str]:
     every, images = max(1.0, plan.evaluate_every), len(task.splits.train)
     held_out = f"the {len(session.observer.held_out):,} {session.observer.on} images"
     if every < plan.total:
-        lines.append(f"evaluated on {held_out} every {epochs(every / plan.epoch)}")
+        between = epochs(every / plan.epoch)
+        often = "every epoch" if between == "1 epoch" else f"every {between}"
+        lines.append(f"evaluated on {held_out} {often}")
         if every > max(1.0, recipe.test_every * plan.epoch):
             lines[-1] += f", not every {recipe.test_every:g}: more would slow the run down"
     else:

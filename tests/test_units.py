@@ -136,3 +136,9 @@ def test_top5_of_at_most_five_classes_is_not_printed() -> None:
 def test_epochs() -> None:
     found = [epochs(number) for number in (0.25, 1.0, 1.112, 4000.4)]
     assert found == ["0.25 epochs", "1 epoch", "1.11 epochs", "4,000 epochs"]
+
+
+def test_what_did_not_happen_is_not_in_the_table() -> None:
+    assert readable({"skipped_steps": 0, "rollbacks": 0}) == []
+    told = readable({"skipped_steps": 1200, "rollbacks": 1, "trained_on": 3})
+    assert told == [("skipped steps", "1,200"), ("rollbacks", "1"), ("test images trained on", "3")]

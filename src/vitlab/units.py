@@ -104,6 +104,10 @@ def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
                 pass
             case _ if key in SHARES:
                 rows.append((SHARES[key], percent(value) + between(ranges.get(key), 100, 1)))
+            case "skipped_steps" | "rollbacks":
+                rows += [(key.replace("_", " "), f"{value:,}")] * (value != 0)
+            case "trained_on":
+                rows.append(("test images trained on", f"{value:,}"))
             case "temperature":
                 rows += [(key, f"{value:.4g}")] * (value != 1)
             case "mcc":

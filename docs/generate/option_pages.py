@@ -30,13 +30,16 @@ def options_page() -> str:
     return "\n".join(parts)
 
 
+WITHOUT = ("vitlab.__main__", "vitlab.adapters.")  # no options; adapters need other libraries
+
+
 def groups() -> list[type[Options]]:
     """Return every class that declares options of its own, in the order of their files.
 
     A class without a source of its own is generated from the fields of another.
     """
     for module in pkgutil.walk_packages(vitlab.__path__, "vitlab."):
-        if not module.name.endswith("__main__"):
+        if not module.name.startswith(WITHOUT):
             importlib.import_module(module.name)
     lines = {kind: _line(kind) for kind in set(_below(Options)) if own_options(kind)}
     written = [kind for kind, line in lines.items() if line]

@@ -2,6 +2,8 @@
 # make test   run the whole test suite
 # make lint   formatting, lint, types
 # make docs   build the site into site/; every warning is an error
+# make vendor fetch, by npm, what the page of an exported model runs on
+# make wheel  build a wheel with it into dist/
 # All of them set up .venv first; PYTHON names another interpreter (3.11 or newer).
 
 PYTHON ?= python3
@@ -9,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN ?= runs/demo
 
-.PHONY: demo test lint docs format clean
+.PHONY: demo test lint docs format vendor wheel clean
 
 demo: $(VENV)/.installed
 	$(BIN)/vitlab train digits --out $(RUN) --resume
@@ -33,6 +35,12 @@ docs: $(VENV)/.documented
 format: $(VENV)/.tested
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+vendor: $(VENV)/.installed
+	$(BIN)/python -c 'from vitlab.pages.runtime import vendor; vendor()'
+
+wheel: vendor
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 clean:
 	rm -rf $(VENV) site .pytest_cache .ruff_cache .mypy_cache

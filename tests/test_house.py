@@ -16,7 +16,7 @@ LAYERS = (
     ("errors", "units", "values"),
     ("options", "files", "device", "packages", "progress"),
     ("places",),
-    ("images",),
+    ("images", "pages"),
     ("models",),
     ("data", "weights"),
     ("recipes", "objectives", "optim", "tuning"),
@@ -26,7 +26,8 @@ LAYERS = (
     ("report",),
     ("training",),
     ("transfer",),
-    ("studies",),
+    ("studies", "graphs", "client"),
+    ("serve",),
     ("__init__",),  # the public names
     ("console", "terminal"),
     ("commands",),

@@ -14,7 +14,7 @@ GROUPS = {
         "VisionTransformer",
         "ResNet",
     ),
-    "Weights": ("load", "save", "push", "delta", "Delta", "MultiTask", "soup"),
+    "Weights": ("load", "save", "export", "push", "delta", "Delta", "MultiTask", "soup"),
     "Training": (
         "recipe",
         "train",
@@ -33,13 +33,14 @@ GROUPS = {
         "classify",
         "fewshot",
         "duplicates",
-        "Client",
     ),
+    "Service": ("Client", "AsyncClient"),
     "Errors": (),
     "Modules": (),
 }
 ERRORS = "vitlab.errors"
-MODULES = {"measure": ("cost",), "inspect": ("rollout",), "adapters": ("timm", "transformers")}
+INSIDE = tuple(vitlab.inspect.__all__)
+MODULES = {"measure": ("cost",), "inspect": INSIDE, "adapters": ("timm", "transformers")}
 
 
 def python_page() -> str:

@@ -17,7 +17,8 @@ def commands_page() -> str:
         "",
         "Each section is what the command prints with `--help`. Results go to stdout (one JSON",
         "object with `--json`), progress and messages to stderr. Exit status: 0 done, 2 an error",
-        "that you can fix (one line says what and how), 130 interrupted, 1 a bug.",
+        "that you can fix (one line says what and how), 75 not all done (try again later), 130",
+        "interrupted, 1 a bug.",
         "",
         *_block("vitlab --help", help_text()),
     ]

@@ -8,6 +8,9 @@ if TYPE_CHECKING:
     from vitlab import errors as errors
     from vitlab import inspect as inspect
     from vitlab import measure as measure
+    from vitlab import serve as serve
+    from vitlab.client.async_client import AsyncClient as AsyncClient
+    from vitlab.client.client import Client as Client
     from vitlab.data.duplicates.comparing import duplicates as duplicates
     from vitlab.data.pictures.preprocess import preprocess as preprocess
     from vitlab.data.settings import Columns as Columns
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from vitlab.evaluation.probes.embedding import embed as embed
     from vitlab.evaluation.probes.ridge import fewshot as fewshot
     from vitlab.evaluation.thresholds import choose_thresholds as choose_thresholds
+    from vitlab.graphs.exporting import export as export
     from vitlab.models.config import ResNetConfig as ResNetConfig
     from vitlab.models.config import ViTConfig as ViTConfig
     from vitlab.models.create import create as create
@@ -43,6 +47,8 @@ if TYPE_CHECKING:
 
 # where each name comes from; "" for a module of its own
 _HOMES = {
+    "AsyncClient": "vitlab.client.async_client",
+    "Client": "vitlab.client.client",
     "Columns": "vitlab.data.settings",
     "Delta": "vitlab.weights.deltas",
     "Host": "vitlab.recipes.recipe",
@@ -66,6 +72,7 @@ _HOMES = {
     "duplicates": "vitlab.data.duplicates.comparing",
     "errors": "",
     "evaluate": "vitlab.evaluation.evaluation",
+    "export": "vitlab.graphs.exporting",
     "fewshot": "vitlab.evaluation.probes.ridge",
     "finetune": "vitlab.transfer.finetuning",
     "inspect": "",
@@ -76,6 +83,7 @@ _HOMES = {
     "recipe": "vitlab.recipes.named",
     "repeat": "vitlab.transfer.repeats",
     "save": "vitlab.weights.save",
+    "serve": "",
     "soup": "vitlab.transfer.mixing",
     "sweep": "vitlab.transfer.sweep",
     "train": "vitlab.training.run",

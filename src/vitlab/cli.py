@@ -27,7 +27,7 @@ FIRST = ("finetune", "train", "evaluate", "predict", "measure", "models", "recip
 
 
 def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None) -> NoReturn:
-    """Run a command and exit: 0 done, 2 the user can fix it, 130 interrupted, 1 a bug.
+    """Run a command and exit: 0 done, 2 the user can fix it, 75 try again, 130 interrupted, 1 bug.
 
     Args:
         argv: the words after `vitlab`; None for those of this process
@@ -83,7 +83,8 @@ def overview() -> str:
             "",
             "vitlab COMMAND --help lists the options of a command, vitlab --version prints",
             "the version. Results go to stdout (one JSON object with --json), messages to",
-            "stderr. Exit status: 0 done, 2 an error you can fix, 1 a bug, 130 interrupted.",
+            "stderr. Exit status: 0 done, 2 an error you can fix, 75 not all done: try again",
+            "later, 1 a bug, 130 interrupted.",
         ]
     )
 
@@ -113,7 +114,7 @@ def command_module(name: str) -> ModuleType:
 def _explain(error: BaseException, prog: str) -> NoReturn:
     """Exit with one line for the user; a bug keeps its traceback."""
     if isinstance(error, UserError):
-        _fail(2, prog, "" if error.quiet else str(error))
+        _fail(error.status, prog, "" if error.quiet else str(error))
     if isinstance(error, KeyboardInterrupt):
         _fail(130, prog, "" if getattr(error, "quiet", False) else str(error) or "interrupted")
     raise error

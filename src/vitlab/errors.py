@@ -7,9 +7,13 @@
     ├── WeightsError            a file of weights that cannot be read, represented or matched
     │   └── HubError            what the Hugging Face Hub did not give or take
     ├── RunError                a run folder that cannot be used, or a run that cannot go on
-    │   └── DivergedError       a loss or gradient that is not finite
+    │   ├── DivergedError       a loss or gradient that is not finite
+    │   └── UnfinishedError     parts of a job that other processes have not finished
     ├── DiskError               a file that cannot be written
     ├── DeviceError             a device that is missing or out of memory
+    ├── ServiceError            what a service did not answer
+    │   ├── BusyError           its queue is full
+    │   └── LateError           no answer within the time allowed
     └── PackageError            an optional package that is not installed
 
 `vitlab.UserError` catches them all; nothing else is raised for what a user can fix.
@@ -27,9 +31,11 @@ class UserError(ValueError):
 
     Attributes:
         quiet: another process of the same run has told the user already
+        status: with which the command line exits
     """
 
     quiet = False
+    status = 2
 
     def __init__(self, *args: object) -> None:
         """Keep one line: names in other people's files may hold anything."""
@@ -73,12 +79,39 @@ class DivergedError(RunError):
     """Training diverged: a loss or gradient is not finite."""
 
 
+class UnfinishedError(RunError):
+    """Parts of a job that other processes hold and have not finished; the same command goes on."""
+
+    status = 75  # EX_TEMPFAIL of sysexits.h: schedulers may try again
+
+
 class DiskError(UserError):
     """A file that cannot be written."""
 
 
 class DeviceError(UserError):
     """A device that is missing or out of memory."""
+
+
+class ServiceError(UserError):
+    """What a service did not answer, or answered with an error."""
+
+
+class BusyError(ServiceError):
+    """The queue of a service is full.
+
+    Attributes:
+        retry_after: seconds after which it is worth another try
+    """
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        """Keep when to try again."""
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class LateError(ServiceError):
+    """A service gave no answer within the time allowed."""
 
 
 class PackageError(UserError):

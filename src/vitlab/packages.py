@@ -18,6 +18,13 @@ EXTRAS = {
     "peft": "lora",
     "tensorboard": "track",
     "pillow_heif": "heif",
+    "onnx": "export",
+    "onnxscript": "export",
+    "onnxruntime": "export",
+    "fastapi": "serve",
+    "uvicorn": "serve",
+    "prometheus_client": "serve",
+    "ray": "ray",
 }
 
 

@@ -9,6 +9,8 @@ from vitlab.errors import DiskError, OptionError
 from vitlab.files import is_empty
 from vitlab.packages import check_installed
 
+JOB = "_job.json"  # of a folder of parts: what they are the parts of
+PART = 10_000  # images of a part
 ENDINGS = (".csv", ".jsonl", ".parquet")  # of files with a row per image
 
 
@@ -39,6 +41,39 @@ def check_new_file(file: str | Path) -> None:
     """
     if Path(file).expanduser().exists():
         raise DiskError(f"{file} already exists: choose another --out")
+
+
+def is_folder(out: str | Path) -> bool:
+    """Return whether results go into a folder of parts: a name without an ending, or a folder."""
+    path = Path(out).expanduser()
+    return str(out).endswith("/") or path.is_dir() or not path.suffix
+
+
+def check_parts(folder: str | Path) -> None:
+    """Refuse a folder that contains anything but the parts of a job (which may be another one).
+
+    Raises:
+        DiskError: it contains something else, or is a file.
+    """
+    path = Path(folder).expanduser()
+    if path.exists() and not path.is_dir():
+        raise DiskError(f"{folder} is a file: choose another --out")
+    if not path.is_dir() or (path / JOB).is_file():
+        return
+    if any(not each.name.startswith((".", "_")) for each in path.iterdir()):
+        raise DiskError(f"{folder} contains other files: choose another --out")
+
+
+def check_new(out: str | Path) -> None:
+    """Refuse a file that exists, or a folder that cannot hold parts.
+
+    Raises:
+        DiskError: it exists, or contains something else.
+    """
+    if is_folder(out):
+        check_parts(out)
+    else:
+        check_new_file(out)
 
 
 def check_file(file: str | Path, *, replace: bool) -> Path:

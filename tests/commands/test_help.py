@@ -136,6 +136,8 @@ def test_help_does_not_import_torch(words: list[str]) -> None:
         ["finetune", "digits", "--from", "/nowhere"],
         ["evaluate", "/nowhere", "digits"],
         ["predict", "/", "/nowhere.png"],
+        ["serve", "/nowhere"],
+        ["serve", "/", "--host", "192.0.2.1"],
         ["export", "/", "--to", "timm", "--out", "/"],
     ],
 )

@@ -1,6 +1,7 @@
 """`pip install vitlab` without extras: the main job works, the rest names its extra in one line."""
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -15,7 +16,8 @@ from vitlab.errors import PackageError
 from vitlab.packages import EXTRAS, check_installed, needed
 
 OPTIONAL = ["datasets", "pyarrow", "pandas", "pytorch_optimizer", "peft", "transformers", "timm",
-            "tensorboard", "torchvision", "sklearn", "scipy", "accelerate", "requests"]  # fmt: skip
+            "tensorboard", "torchvision", "sklearn", "scipy", "accelerate", "requests", "onnx",
+            "onnxscript", "onnxruntime", "fastapi", "uvicorn", "prometheus_client"]  # fmt: skip
 # Runs command lines one after the other where none of these can be imported.
 RUNNER = """
 import contextlib, io, json, sys
@@ -112,7 +114,7 @@ def test_every_package_is_in_the_extra_that_is_named() -> None:
     brought = {"pyarrow": "datasets"}  # comes with it
     for package, extra in EXTRAS.items():
         wanted = brought.get(package, package)
-        names = [each.partition(">")[0].replace("-", "_") for each in extras[extra]]
+        names = [re.split(r"[>\[]", each)[0].replace("-", "_") for each in extras[extra]]
         assert wanted in names, package
     core = tomllib.loads(project.read_text())["project"]["dependencies"]
     assert not [each for each in core if each.partition(">")[0].replace("-", "_") in EXTRAS]

@@ -30,9 +30,12 @@ VALID = {
     "embed": ["embed", "model", "photos", "--workers", "0", "--out", "o4.parquet"],
     "export": ["export", "model", "--to", "timm", "--out", "o5"],
     "fewshot": ["fewshot", "model", "photos", "--shots", "1", "--cache", "no", "--workers", "0"],
+    "inspect": ["inspect", "model", "photos/red/000.png", "--out", "o10"],
     "load-check": ["load-check", "model"],
     "prepare": ["prepare", "photos", "o6", "--workers", "0"],
     "push": ["push", "model", "user/name"],
+    # an address that is nobody's, and a file that is no token: it ends, whatever else is wrong
+    "serve": ["serve", "model", "--host", "192.0.2.1", "--token-file", "list.csv"],
     "soup": ["soup", "model", "model", "--out", "o7"],
     "study": ["study", "lr", "--data", "photos", "--model", TINY, "--lr-steps", "20", "--workers",
               "0", "--out", "o8"],

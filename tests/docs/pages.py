@@ -4,10 +4,12 @@ import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import pytest
 
-from vitlab.cli import main
+from vitlab.cli import command_module, main
+from vitlab.console import leaves, parsing
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -35,6 +37,16 @@ def commands(block: Block) -> list[list[str]]:
     """The commands of a shell block, as words; a backslash continues a line, # begins a remark."""
     lines = block.text.replace("\\\n", " ").splitlines()
     return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def understood(name: str, given: list[str]) -> Any:
+    """The options that a command makes of its words, all of them checked."""
+    command = command_module(name)
+    kind = get_type_hints(command.run)["options"]
+    values = parsing.parse(kind, given, f"vitlab {name}")
+    assert not leaves.missing(kind, values), given
+    values.pop("json", None)
+    return getattr(command, "build", lambda values: kind.of(**values))(values)
 
 
 def run(page: Path) -> None:

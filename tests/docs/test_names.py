@@ -5,28 +5,26 @@ import re
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import get_type_hints
 
 import pytest
 import torch
 from command_pages import help_text
 
 import vitlab
-from docs.pages import ROOT, blocks, commands
+from docs.pages import ROOT, blocks, commands, understood
 from oracles import peers
-from vitlab.cli import command_module
 from vitlab.cli import commands as command_names
-from vitlab.console import leaves, parsing
 from vitlab.recipes.named import RECIPES
 
 COMMANDS = command_names()
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 TEXTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")] + PAGES
 DATED = ("log.md", "results.md", "performance.md")  # they quote commands as they were that day
-OTHERS = re.findall(  # of torchrun, pytest and mypy, and of every command
+OTHERS = re.findall(  # of torchrun, pytest, mypy, docker, sbatch and ray, and of every command
     r"\S+",
     "--rdzv-backend --rdzv-endpoint --rdzv-id --max-restarts --standalone --nproc-per-node "
-    "--nnodes --master-port --durations --strict --help --version --json",
+    "--nnodes --master-port --durations --strict --help --version --json --entrypoint --shm-size "
+    "--target --gpus --time --build-arg --nodes --include-dashboard",
 )
 CODE = re.compile(r"`([^`\n]+)`")
 
@@ -64,16 +62,6 @@ def test_commands_of_shell_blocks_are_understood(page: Path) -> None:
             if "vitlab" in line and line[0] != "pip":
                 _, command, *rest = line[line.index("vitlab") :]
                 understood(command, rest)
-
-
-def understood(name: str, given: list[str]) -> object:
-    """The options that a command makes of its words, all of them checked."""
-    command = command_module(name)
-    kind = get_type_hints(command.run)["options"]
-    values = parsing.parse(kind, given, f"vitlab {name}")
-    assert not leaves.missing(kind, values), given
-    values.pop("json", None)
-    return getattr(command, "build", lambda values: kind.of(**values))(values)
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)

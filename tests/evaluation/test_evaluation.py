@@ -76,7 +76,7 @@ def test_figures_of_an_evaluation(model: vitlab.VisionTransformer, photos: Path)
     }  # fmt: skip
     assert (result["images"], result["damaged"]) == (59, 1)
     assert result["notes"] == [
-        f"{photos}/red/003.png: not a JPEG, PNG, WEBP, GIF, BMP, TIFF, AVIF image"
+        f"{photos}/red/003.png: not a JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF image"
     ]
     assert result["images_per_second"] == pytest.approx(59 / result["seconds"])
     assert result["params"] == sum(weight.numel() for weight in model.parameters())

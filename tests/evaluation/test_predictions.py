@@ -118,7 +118,7 @@ def test_damaged_images_are_left_out_and_listed(photos: Path) -> None:
     done = predict(made, whole, device=CPU, workers=0)
     assert sorted(done.bad) == [1, 59]
     assert (
-        done.bad[59] == f"{photos}/red/019.png: not a JPEG, PNG, WEBP, GIF, BMP, TIFF, AVIF image"
+        done.bad[59] == f"{photos}/red/019.png: not a JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF image"
     )
     assert len(done.probabilities) == len(done.labels) == 58
     assert done.labels.counts(3) == [19, 20, 19]

@@ -201,8 +201,9 @@ def test_classes_of_the_same_name_keep_their_columns(tmp_path: Path) -> None:
     made = vitlab.create(NAME, classes=3, image_size=16, labels=("crane", "heron", "crane"))
     vitlab.save(made, tmp_path / "model")
     photo(0, 16, 16).save(tmp_path / "x.png")
-    from vitlab.evaluation.classification import classify_into
+    from vitlab.evaluation.classification import classify_into, unlabeled
 
-    classify_into(tmp_path / "rows.parquet", made.eval(), [str(tmp_path / "x.png")])
+    images = unlabeled(made, [str(tmp_path / "x.png")])
+    classify_into(tmp_path / "rows.parquet", made.eval(), images)
     names = parquet.read_schema(tmp_path / "rows.parquet").names
     assert names[-3:] == ["p(0: crane)", "p(1: heron)", "p(2: crane)"]

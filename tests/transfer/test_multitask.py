@@ -87,6 +87,12 @@ def separately(models: dict[str, Any], images: Iterable[Tensor], tasks: list[str
 def check(multi: MultiTask, models: dict[str, Any], images: Any, tasks: list[str]) -> None:
     for got, want in zip(multi(images, tasks), separately(models, images, tasks), strict=True):
         torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
+    for task, image, got in zip(tasks, images, multi.features(images, tasks), strict=True):
+        with torch.inference_mode():
+            want = models[task].features(image[None])[0]
+            same = multi.body(task).features(image[None])[0]
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
+        torch.testing.assert_close(same, want, rtol=0, atol=1e-5)
 
 
 def mixed(names: Iterable[str], count: int) -> list[str]:

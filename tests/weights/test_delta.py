@@ -16,6 +16,7 @@ import vitlab
 from vitlab.weights.formats.checksums import checksum
 from vitlab.weights.formats.delta_file import VERSION as FORMAT
 from vitlab.weights.identity import fingerprint
+from vitlab.weights.load import load_base, load_delta
 
 NAME = "ViT(width=16,depth=2,heads=2,mlp=32)/8"
 
@@ -234,7 +235,15 @@ def test_the_base_is_found_where_it_may_be(tmp_path: Path, monkeypatch: pytest.M
     assert equal(vitlab.load(moved / "tasks" / "d.safetensors"), model)
     vitlab.save(tiny(9), "runs/base")  # of the same name, but not it: the next place is tried
     assert equal(vitlab.load(moved / "tasks" / "d.safetensors"), model)
+    file = moved / "tasks" / "d.safetensors"
+    change = load_delta(file)
+    assert change is not None
+    alone = load_base(change, file)
+    assert equal(change.apply(alone), model)
+    assert fingerprint(alone) == change.base.fingerprint
     (moved / "tasks" / "base").rename(tmp_path / "far")
+    with pytest.raises(vitlab.UserError, match="needs its base"):
+        load_base(change, file)
     with pytest.raises(vitlab.UserError, match="give its location with base="):
         vitlab.load(moved / "tasks" / "d.safetensors")
     assert equal(vitlab.load(moved / "tasks" / "d.safetensors", base="far"), model)

@@ -6,7 +6,8 @@ Where the defaults depend on what is given, `build(given)` makes the options, el
 cannot, and may say what begins. A command that works without PyTorch has `LIGHT = True`.
 """
 
-from vitlab.options import options_of
+from vitlab.options import Only, options_of
+from vitlab.places import is_folder
 from vitlab.recipes.recipe import Host
 
 # help of the options that several commands have
@@ -20,4 +21,11 @@ CROPS = (
     "mirror images)"
 )
 OUT = "a new .csv, .jsonl or .parquet file for a row per image"
+PARTED = Only("with a folder as out", lambda options: bool(options.out and is_folder(options.out)))
+FILED = Only("with a file as out", lambda options: bool(options.out and not is_folder(options.out)))
+PART_HELP = "images of each file in the folder, rounded up to whole batches"
+TIMEOUT = (
+    "seconds to wait for what other processes have not finished, before giving up (a folder: with "
+    "exit status 75)"
+)
 REPLACE = "replace the file that --out names"

@@ -3,18 +3,18 @@
 from dataclasses import MISSING, dataclass
 from typing import Any, Literal
 
-from vitlab.commands import DEVICE, PRECISION, WEIGHTS, WORKERS
+from vitlab.commands import DEVICE, PART_HELP, PARTED, PRECISION, TIMEOUT, WEIGHTS, WORKERS
 from vitlab.data.presence import check_data
 from vitlab.data.settings import Columns
 from vitlab.evaluation.probes.wanted import Taken
 from vitlab.options import Options, at_least, option
 from vitlab.packages import check_installed
-from vitlab.places import check_new_file
+from vitlab.places import PART, check_new
 from vitlab.terminal import print_figures
 from vitlab.weights.hub_names import check_weights
 from vitlab.weights.stated import Stated
 
-SUMMARY = "Write the features of images into a Parquet file."
+SUMMARY = "Write the features of images into Parquet."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +31,12 @@ class Embed(Options):
     )
     out: str = option(
         MISSING,
-        "a new Parquet file with the columns path, label, split and features",
-        check=check_new_file,
+        "a new Parquet file with the columns path, label, split and features; or (a name without "
+        "an ending) a folder of such files, which any number of processes fill together",
+        check=check_new,
     )
+    part_images: int = option(PART, PART_HELP, at_least(1), only=PARTED)
+    timeout: float = option(600.0, TIMEOUT, at_least(0))
     features: Taken = Taken()
     columns: Columns = Columns()
     file: Stated = Stated()
@@ -62,7 +65,11 @@ def run(options: Embed) -> dict[str, Any]:
         device=options.device,
         precision=options.precision,
         workers=options.workers,
+        timeout=options.timeout,
+        part_images=options.part_images,
     )
+    if "parts" in figures:  # what is damaged was named when it was found
+        return figures
     for note in figures.get("notes", ()):
         say(note)
     return figures

@@ -5,23 +5,64 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.commands import WEIGHTS
-from vitlab.options import Options, option
+from vitlab.graphs.targets import (
+    IMAGES,
+    PRECISION,
+    TARGETS,
+    Precision,
+    check_target,
+    target_help,
+)
+from vitlab.options import Options, at_least, option, when
 from vitlab.places import check_new_folder
+from vitlab.terminal import print_table
 from vitlab.weights.formats.catalog import export_help, export_names
 from vitlab.weights.hub_names import check_weights
 from vitlab.weights.stated import Stated
 
-SUMMARY = "Write a model in another library's format."
+SUMMARY = "Write a model as ONNX, for PyTorch, browsers or other libraries."
+
+
+def files() -> str:
+    """Return the formats that are files."""
+    return ", ".join(name for name, target in TARGETS.items() if target.ending)
+
+
+def names() -> list[str]:
+    """List what a model can be written as: files that run, and folders of weights."""
+    return [*TARGETS, *export_names()]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Export(Options):
-    """A model, the format and the new folder."""
+    """A model, the format and the new file or folder."""
 
     weights: str = option(MISSING, WEIGHTS, positional=True, check=check_weights)
-    to: str = option(MISSING, f"the format: {export_help()}", choices=export_names)
-    out: str = option(MISSING, "the new folder", check=check_new_folder)
+    to: str = option(MISSING, f"the format: {target_help()}; {export_help()}", choices=names)
+    out: str = option(MISSING, f"the new file (for {files()}) or folder")
+    bare: bool = option(
+        False,
+        "leave preprocessing and probabilities out: normalized images to logits",
+        only=when("to", "onnx", "torch"),
+    )
+    precision: Precision = option("fp32", PRECISION, only=when("to", "onnx"))
+    data: str | None = option(
+        None,
+        "labeled images, any DATA of `vitlab train`, to measure on what fp16 or int8 costs",
+        only=when("precision", "fp16", "int8"),
+    )
+    images: int = option(
+        IMAGES, "at most so many of them, drawn at random", at_least(1), only=when("data")
+    )
     file: Stated = Stated()
+
+
+def begin(options: Export) -> None:
+    """Refuse a file or folder that cannot be written, and missing packages."""
+    if options.to in TARGETS:
+        check_target(options.to, options.out)
+    else:
+        check_new_folder(options.out)
 
 
 def run(options: Export) -> dict[str, Any]:
@@ -29,11 +70,58 @@ def run(options: Export) -> dict[str, Any]:
     import vitlab
 
     model = vitlab.load(options.weights, **options.file.arguments())
+    if options.to in TARGETS:
+        return vitlab.export(
+            model,
+            options.out,
+            options.to,
+            bare=options.bare,
+            precision=options.precision,
+            data=options.data,
+            images=options.images,
+        )
     folder = vitlab.save(model, options.out, to=options.to)
     return {"model": model.config.name, "format": options.to, "folder": str(folder)}
 
 
 def show(result: dict[str, Any]) -> None:
     """Print the files."""
-    files = ", ".join(sorted(each.name for each in Path(result["folder"]).iterdir()))
-    print(f"{result['model']} for {result['format']}: {result['folder']} ({files})")
+    if "folder" in result and result["format"] not in TARGETS:
+        names = ", ".join(sorted(each.name for each in Path(result["folder"]).iterdir()))
+        print(f"{result['model']} for {result['format']}: {result['folder']} ({names})")
+        return
+    from vitlab.units import storage
+
+    place, size = result.get("file") or result["page"], storage(result["bytes"])
+    print(f"{result['model']} for {result['format']}: {place}, {size}")
+    for kind in ("inputs", "outputs"):
+        shapes = [f"{name} {tuple(shape)}" for name, shape in result.get(kind, {}).items()]
+        if shapes:
+            print(f"{kind}: {', '.join(shapes)}".replace("'", ""))
+    if "fixed" in result:
+        print(f"the size of the images is fixed: {result['fixed']} holds for one size")
+    batches = ", ".join(map(str, result["batches"]))
+    print(f"checked with {batches} images: within {result['difference']:.1g} of the model")
+    if "agreement" in result:
+        _show_cost(result)
+
+
+def _show_cost(result: dict[str, Any]) -> None:
+    """Print what fewer bits change."""
+    from vitlab.units import percent, storage
+
+    name = "accuracy" if "accuracy" in result else "map"
+    rows = [
+        (title, *(form(result[key]) for key in (f"{key}_before", key)))
+        for title, key, form in (
+            ("mAP" if name == "map" else name, name, percent),
+            ("images/s", "images_per_second", "{:,.0f}".format),
+            ("size", "bytes", storage),
+        )
+    ]
+    print_table(("", "fp32", result["precision"]), rows)
+    print(
+        f"on {result['images']:,} images ({result['split']}): {percent(result['agreement'])} of "
+        "the predictions are the same; no probability changes by more than "
+        f"{result['largest_change']:.2g}"
+    )

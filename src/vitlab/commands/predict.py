@@ -1,15 +1,29 @@
 """`vitlab predict`."""
 
+import os
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vitlab.commands import CROPS, DEVICE, FLIPS, OUT, REPLACE, WEIGHTS
+from vitlab.commands import (
+    CROPS,
+    DEVICE,
+    FILED,
+    FLIPS,
+    OUT,
+    PART_HELP,
+    PARTED,
+    REPLACE,
+    TIMEOUT,
+    WEIGHTS,
+)
 from vitlab.data.presence import check_images
 from vitlab.data.settings import Columns
-from vitlab.errors import one_line
+from vitlab.errors import OptionError, one_line
 from vitlab.options import Options, at_least, option, options_of, when
-from vitlab.places import check_file
+from vitlab.packages import check_installed
+from vitlab.places import PART, check_file, check_parts, is_folder
+from vitlab.terminal import print_figures
 from vitlab.weights.hub_names import check_weights
 from vitlab.weights.stated import Stated
 
@@ -24,7 +38,7 @@ class Predict(Options):
     paths: tuple[str, ...] = option(
         MISSING,
         "image files, folders or glob patterns; .csv, .tsv or .jsonl lists of them; - for paths on "
-        "standard input, one per line",
+        "standard input, one per line; tar shards, Parquet files or other DATA, labels or not",
         positional=True,
         check=check_images,
     )
@@ -34,16 +48,33 @@ class Predict(Options):
     top: int = option(5, "number of classes to print", at_least(1))
     flips: bool = option(False, FLIPS, only=when("crops", 1, 5))
     crops: Literal[1, 5, 10] = option(1, CROPS)
-    out: str | None = option(None, OUT)
-    replace: bool = option(False, REPLACE, only=when("out"))
+    out: str | None = option(
+        None,
+        f"{OUT}; or (a name without an ending) a folder of such files, which any number of "
+        "processes fill together",
+    )
+    replace: bool = option(False, REPLACE, only=FILED)
+    format: Literal["parquet", "csv", "jsonl"] = option(
+        "parquet", "of the files in the folder", only=PARTED
+    )
+    part_images: int = option(PART, PART_HELP, at_least(1), only=PARTED)
+    timeout: float = option(600.0, TIMEOUT, at_least(0), only=PARTED)
     file: Stated = Stated()
     device: str = option("auto", DEVICE)
-    workers: int = option(0, "processes that decode images", at_least(0))
+    workers: int | None = option(
+        None,
+        "processes that decode images (None: 0; with a folder as out, one per core, at most eight)",
+        at_least(0),
+    )
 
 
 def begin(options: Predict) -> None:
-    """Refuse a file that rows cannot be written to."""
-    if options.out:
+    """Refuse a place that rows cannot be written to."""
+    if options.out and is_folder(options.out):
+        if options.format == "parquet":
+            check_installed("pyarrow", "a folder of Parquet files", "pass --format csv")
+        check_parts(options.out)
+    elif options.out:
         check_file(options.out, replace=options.replace)
 
 
@@ -51,29 +82,32 @@ def run(options: Predict) -> dict[str, Any]:
     """Classify; images that cannot be decoded are reported on stderr."""
     import vitlab
     from vitlab.data.pictures.listing import listed_images
+    from vitlab.evaluation.classification import unlabeled
     from vitlab.progress import say
 
-    file = check_file(options.out, replace=options.replace) if options.out else None
+    parted = bool(options.out and is_folder(options.out))
+    if not parted:
+        _check_alone()
+    file = check_file(options.out, replace=options.replace) if options.out and not parted else None
     model = vitlab.load(options.weights, **options.file.arguments())
     if not model.config.labels:
         say("the weights do not name their classes: numbers stand for them; --labels names them")
     result = {"model": model.config.name, "temperature": model.temperature}
-    known = Columns(
-        path_column=options.path_column,
-        images=options.images,
-        allow_outside=options.allow_outside,
-    )
+    known = _known(options)
+    if parted:
+        return _into_folder(model, known, options, result)
     images = listed_images(options.paths, known)
     if file is not None:
-        return result | _into(file, model, images, options)
+        return result | _into(file, model, unlabeled(model, images, known), options)
     answers = vitlab.classify(
         model,
         images,
         top=options.top,
         device=options.device,
-        workers=options.workers,
+        workers=options.workers or 0,
         flips=options.flips,
         crops=options.crops,
+        columns=known,
     )
     damaged = [each.error for each in answers if each.error]
     for error in damaged:
@@ -84,7 +118,27 @@ def run(options: Predict) -> dict[str, Any]:
     return result | counts | {"predictions": [each.as_dict() for each in answers]}
 
 
-def _into(file: Path, model: Any, images: list[str], options: Predict) -> dict[str, Any]:
+def _known(options: Predict) -> Columns:
+    """Return what the user says of lists and tables."""
+    return Columns(
+        path_column=options.path_column,
+        images=options.images,
+        allow_outside=options.allow_outside,
+    )
+
+
+def _check_alone() -> None:
+    """Refuse several processes that would all do and print the same."""
+    from vitlab.distributed.launch import read_environment
+
+    world = read_environment(os.environ)
+    if world.size > 1:
+        raise world.shared(
+            OptionError("several processes need a folder to share: pass --out with its name")
+        )
+
+
+def _into(file: Path, model: Any, images: Any, options: Predict) -> dict[str, Any]:
     """Write the rows."""
     from vitlab.evaluation.classification import classify_into
     from vitlab.evaluation.predictions import Views
@@ -97,7 +151,7 @@ def _into(file: Path, model: Any, images: list[str], options: Predict) -> dict[s
             images,
             top=options.top,
             device=options.device,
-            workers=options.workers,
+            workers=options.workers or 0,
             views=Views(options.flips, options.crops),
             warn=lambda message: say(f"skipped: {message}"),
             progress=lambda done, total: meter.show(done, "images", total),
@@ -105,8 +159,35 @@ def _into(file: Path, model: Any, images: list[str], options: Predict) -> dict[s
     return {**counts, "file": str(file)}
 
 
+def _into_folder(
+    model: Any, known: Columns, options: Predict, result: dict[str, Any]
+) -> dict[str, Any]:
+    """Write the rows of the parts that nobody else works on."""
+    from vitlab.data.pictures.listing import listed_images
+    from vitlab.evaluation.classification import unlabeled
+    from vitlab.evaluation.parts.predicted_parts import predict_parts
+    from vitlab.evaluation.predictions import Views
+
+    found = predict_parts(
+        Path(options.out or "").expanduser(),
+        model,
+        lambda: unlabeled(model, listed_images(options.paths, known), known),
+        ending=options.format,
+        top=options.top,
+        views=Views(options.flips, options.crops),
+        device=options.device,
+        workers=options.workers,
+        timeout=options.timeout,
+        part_images=options.part_images,
+    )
+    return found and result | found
+
+
 def show(result: dict[str, Any]) -> None:
     """Print a line per image, or where they are."""
+    if "parts" in result:
+        print_figures(result)
+        return
     if "file" in result:
         damaged = f", {result['damaged']:,} damaged" if result["damaged"] else ""
         print(f"{result['file']}: {result['images']:,} images{damaged}")

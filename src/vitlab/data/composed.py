@@ -7,8 +7,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
-from vitlab.data.decode.stored import PixelImage, StoredImage
+from vitlab.data.decode.pixels import Pixels
+from vitlab.data.decode.stored import DecodedImage, PixelImage, StoredImage
 from vitlab.data.labels import Labels
 from vitlab.data.sources.protocol import Derived, Source
 
@@ -101,7 +101,7 @@ class Altered(Derived):
 
 
 @dataclass(frozen=True)
-class AlteredImage:
+class AlteredImage(DecodedImage):
     """A stored image, and what happens to its pixels before a box is cut from them."""
 
     stored: StoredImage
@@ -121,13 +121,6 @@ class AlteredImage:
     def decode(self, channels: int) -> Pixels:
         """Return the whole image, changed."""
         return self.change(self.stored.decode(channels))
-
-    def decode_box(
-        self, channels: int, choose: ChooseBox, at_least: tuple[float, float], *, cut: bool = False
-    ) -> tuple[Pixels, Box]:
-        """Return the whole changed image, and the box within it."""
-        pixels = self.decode(channels)
-        return pixels, choose(*pixels.shape[:2])
 
     def content(self) -> bytes:
         """Return the stored bytes."""

@@ -33,7 +33,7 @@ class SingleLabels:
     @classmethod
     def blank(cls, images: int, classes: int) -> Self:
         """Return labels for images whose classes are unknown."""
-        return cls(np.zeros(images, np.int64))
+        return cls(np.broadcast_to(np.int64(0), images))  # takes no memory
 
     def __len__(self) -> int:
         return len(self.values)
@@ -122,7 +122,7 @@ class MultiLabels:
     @classmethod
     def blank(cls, images: int, classes: int) -> Self:
         """Return labels for images whose classes are unknown."""
-        return cls(np.zeros((images, classes), np.uint8))
+        return cls(np.broadcast_to(np.uint8(0), (images, classes)))  # takes no memory
 
     def __len__(self) -> int:
         return len(self.values)
@@ -242,6 +242,10 @@ def check_length(found: Iterable[str], title: str) -> None:
             f"{title} contains a label of {len(long):,} characters, {long[:20]!r}…; at most "
             f"{LONGEST:,} are allowed"
         )
+
+
+class UnlabeledError(DataError):
+    """Images without labels, where labels are needed."""
 
 
 class UnknownClassError(DataError):

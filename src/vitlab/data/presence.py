@@ -60,11 +60,17 @@ def nearest_beside(place: str) -> str:
 
 
 def check_images(patterns: Iterable[str]) -> None:
-    """Refuse names of images that are neither files, folders nor patterns.
+    """Refuse names of images that are neither files, folders, patterns nor other DATA.
 
     Raises:
         DataError: the first such name.
+        PackageError: it may be a name on the Hub, and the package that reads it is not installed.
     """
     for each in patterns:
-        if each != STDIN and not any(sign in each for sign in PATTERN) and not exists(each):
+        other = each in (STDIN, "digits") or each.startswith("vtab:") or is_url(each)
+        if other or any(sign in each for sign in PATTERN) or exists(each):
+            continue
+        hub = is_hub_data(each) and not Path(each).parent.exists() and not Path(each).suffix
+        if not hub:
             raise DataError(f"no such file: {each}")
+        check_data(each)

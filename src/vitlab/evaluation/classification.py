@@ -1,6 +1,6 @@
 """The likeliest classes of single images."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -8,14 +8,17 @@ from typing import Any, Literal
 import numpy as np
 
 from vitlab import device as devices
+from vitlab.data.composed import Relabeled
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.pictures.listing import find_images
 from vitlab.data.pictures.pictures import Picture, Pictures, several
+from vitlab.data.settings import Columns
 from vitlab.data.sources.filenames import Names
 from vitlab.data.sources.folders import Files
+from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.unlabeled import open_unlabeled
 from vitlab.errors import DataError
 from vitlab.evaluation.predictions import (
-    Part,
     Views,
     check_classifier,
     check_numbers,
@@ -61,25 +64,28 @@ def classify(
     workers: int | None = 0,
     flips: bool = False,
     crops: Literal[1, 5, 10] = 1,
+    columns: Columns | None = None,
 ) -> list[Answer]:
     """Return the likeliest classes of images.
 
     Args:
         model: from `vitlab.load` or a run
-        images: files, folders (all images below them) and glob patterns; or images in memory, as
-            `vitlab.preprocess` takes them
+        images: files, folders (all images below them) and glob patterns; tar shards, tables or
+            other DATA, whatever their labels; or images in memory, as `vitlab.preprocess` takes
+            them
         top: number of classes per image
         device: auto, cpu, cuda or cuda:N
         workers: processes that decode; None to choose
         flips: average the probabilities over each image and its mirror image
         crops: average them over 5 crops, the corners and the center, or over 10: these and their
             mirror images
+        columns: which column of a table holds the images; None to find it
 
     Raises:
         DataError: no such image, or a model whose probabilities are not numbers.
         OptionError: the model has no classifier.
     """
-    source = unlabeled(model, images)
+    source = unlabeled(model, images, columns)
     thresholds, many = model.thresholds, source.labels.several
     names, classes = [source.name(index) for index in range(len(source))], source.classes
     predictions = predict(
@@ -102,7 +108,7 @@ def classify(
 def classify_into(
     file: Path,
     model: Model,
-    images: Sequence[str],
+    images: Source,
     *,
     top: int = 5,
     device: str = "auto",
@@ -111,12 +117,12 @@ def classify_into(
     warn: Callable[[str], None] = lambda message: None,
     progress: Callable[[int, int], None] = lambda images, total: None,
 ) -> dict[str, int]:
-    """Write a row per image file into a CSV or Parquet file; a batch at a time is in memory.
+    """Write a row per image into a CSV or Parquet file; a batch at a time is in memory.
 
     Args:
         file: that `check_file` accepted
         model: from `vitlab.load` or a run
-        images: files, folders (all images below them) and glob patterns
+        images: of `unlabeled`
         top: classes per row, of a model with many
         device: auto, cpu, cuda or cuda:N
         workers: processes that decode; None to choose
@@ -128,31 +134,28 @@ def classify_into(
         `images` and `damaged`, how many have a prediction and how many an error.
 
     Raises:
-        DataError: no such image, or none that can be read.
-        OptionError: the model has no classifier.
+        DataError: no image can be read.
         DiskError: the file cannot be written.
     """
-    source = unlabeled(model, images)
     counts = {"images": 0, "damaged": 0}
-    with rows_to(file, source, truth=False, top=top, threshold=np.array(model.thresholds)) as use:
-
-        def take(part: Part) -> None:
+    with rows_to(file, images, truth=False, top=top, threshold=np.array(model.thresholds)) as use:
+        where = devices.choose(device)
+        for part in predict_each(model, images, device=where, workers=workers, views=views):
             check_numbers(part.probabilities)
             use(part)
             for _, message in part.bad:
                 warn(message)
             counts["images"] += len(part.indices)
             counts["damaged"] += len(part.bad)
-            progress(sum(counts.values()), len(source))
-
-        where = devices.choose(device)
-        predict_each(model, source, take, device=where, workers=workers, views=views)
+            progress(sum(counts.values()), len(images))
     if not counts["images"]:
-        raise DataError(f"none of the {len(source):,} images can be read; {file} says why")
+        raise DataError(f"none of the {len(images):,} images can be read; {file} says why")
     return counts
 
 
-def unlabeled(model: Model, images: Picture | Iterable[Picture]) -> Files | Pictures:
+def unlabeled(
+    model: Model, images: Picture | Iterable[Picture], columns: Columns | None = None
+) -> Source:
     """Return images as a source, with labels of the model's kind that say nothing.
 
     Raises:
@@ -161,10 +164,12 @@ def unlabeled(model: Model, images: Picture | Iterable[Picture]) -> Files | Pict
     """
     check_classifier(model)
     config, pictures = model.config, several(images)
-    classes = config.labels or tuple(str(number) for number in range(config.classes))
+    classes = config.class_names
     kind = MultiLabels if model.provenance.get("multi_label", False) else SingleLabels
     named = [str(each) for each in pictures if isinstance(each, str | Path)]
     if len(named) < len(pictures):
         return Pictures(pictures, kind.blank(len(pictures), len(classes)), classes)
+    if (found := open_unlabeled(named, columns)) is not None:
+        return Relabeled(found, kind.blank(len(found), len(classes)), classes)
     paths = Names.of(find_images(named))
     return Files(Path(), paths, kind.blank(len(paths), len(classes)), classes)

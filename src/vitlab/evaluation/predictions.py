@@ -1,7 +1,7 @@
 """A model's probabilities for the images of a source."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from vitlab.data.augment.augment import normalize
 from vitlab.data.labels import Labels
-from vitlab.data.loading.batches import EvaluationBatches
+from vitlab.data.loading.batches import Batch, EvaluationBatches
 from vitlab.data.loading.loader import choose_workers, evaluation_loader
+from vitlab.data.loading.workers import deaths_explained
 from vitlab.data.sources.protocol import Source
 from vitlab.device import autocast
 from vitlab.errors import DataError, OptionError
@@ -190,9 +191,10 @@ def predict_any(
         done += len(part.indices) + len(part.bad)
         progress(done)
 
-    predict_each(
-        model, source, keep, device=device, precision=precision, workers=workers, views=views
-    )
+    for each in predict_each(
+        model, source, device=device, precision=precision, workers=workers, views=views
+    ):
+        keep(each)
     chosen, seconds = np.concatenate(indices), time.perf_counter() - start
     return Predictions(
         np.concatenate(rows),
@@ -204,26 +206,34 @@ def predict_any(
     )
 
 
+def batch_of(model: Model, views: Views | None = None) -> int:
+    """Return the number of images that a model sees at once."""
+    boxes = views.boxes if views else 1
+    return max(1, min(BATCH, PIXELS // model.config.area) // boxes)
+
+
 def predict_each(
     model: Model,
     source: Source,
-    use: Callable[[Part], None],
     *,
     device: torch.device,
     precision: str = "fp32",
     workers: int | None = None,
     views: Views | None = None,
-) -> None:
-    """Run a model as `predict` does, and give away each batch of predictions: nothing is kept.
+    only: Iterable[int] | None = None,
+    sharing: int = 1,
+) -> Iterator[Part]:
+    """Run a model as `predict` does, and yield each batch of predictions: nothing is kept.
 
     Args:
         model: any
         source: images; of their labels the kind matters alone
-        use: called with the predictions of every batch, in order
         device: where to compute
         precision: fp32, or bf16 autocast
         workers: processes that decode; None to choose
         views: of each image, to average over; None for the one that the model was made for
+        only: numbers of the batches, of `batch_of` images, in the order wanted; None for all
+        sharing: processes that share the cores of this machine
 
     Raises:
         OptionError: several crops of images that keep their aspect ratio.
@@ -231,26 +241,33 @@ def predict_each(
     spec, views = model.config, views or Views()
     if spec.fit == "native" and views.boxes > 1:
         raise OptionError("crops applies only to images of one size, not with fit=native")
-    batch = max(1, min(BATCH, PIXELS // spec.area) // views.boxes)
-    batches = EvaluationBatches(source, spec, batch, views.boxes)
-    with borrowed(model, device), torch.inference_mode():
-        for each in evaluation_loader(batches, choose_workers(source, workers)):
-            scores = torch.empty(0, spec.classes, dtype=torch.float64)
-            chances = scores
-            if len(each):
-                images = normalize(each.to(device).images, spec.mean, spec.std)
-                with autocast(device, precision):
-                    scores = model(images).double()
-                chances = source.labels.probabilities(scores / model.temperature)
-                if views.mirrored:
-                    with autocast(device, precision):
-                        mirrored = model(images.flip(-1)).double()
-                    chances = chances + source.labels.probabilities(mirrored / model.temperature)
-                if views.count > 1:
-                    chances = chances.unflatten(0, (-1, views.boxes)).sum(1) / views.count
-                    scores = scores[:0]
-            numbers = each.indices.numpy()
-            use(Part(numbers, scores.cpu().numpy(), chances.cpu().numpy(), each.bad))
+    batches = EvaluationBatches(source, spec, batch_of(model, views), views.boxes)
+    with borrowed(model, device), deaths_explained():
+        for each in evaluation_loader(batches, choose_workers(source, workers, sharing), only):
+            yield _predicted(model, source, each, device, precision, views)
+
+
+@torch.inference_mode()
+def _predicted(
+    model: Model, source: Source, batch: Batch, device: torch.device, precision: str, views: Views
+) -> Part:
+    """Return the predictions for a batch."""
+    spec = model.config
+    scores = torch.empty(0, spec.classes, dtype=torch.float64)
+    chances = scores
+    if len(batch):
+        images = normalize(batch.to(device).images, spec.mean, spec.std)
+        with autocast(device, precision):
+            scores = model(images).double()
+        chances = source.labels.probabilities(scores / model.temperature)
+        if views.mirrored:
+            with autocast(device, precision):
+                mirrored = model(images.flip(-1)).double()
+            chances = chances + source.labels.probabilities(mirrored / model.temperature)
+        if views.count > 1:
+            chances = chances.unflatten(0, (-1, views.boxes)).sum(1) / views.count
+            scores = scores[:0]
+    return Part(batch.indices.numpy(), scores.cpu().numpy(), chances.cpu().numpy(), batch.bad)
 
 
 def check_numbers(probabilities: NDArray[np.float64]) -> None:

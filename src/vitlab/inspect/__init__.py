@@ -1,5 +1,29 @@
-"""Looking inside a model."""
+"""Looking inside a model: plain functions of a model and a batch, each returning arrays."""
 
+from vitlab.inspect.cka import cka
+from vitlab.inspect.explaining.gradcam import gradcam
+from vitlab.inspect.explaining.occlusion import occlusion
+from vitlab.inspect.explaining.relevance import relevance
+from vitlab.inspect.feature_colors import feature_colors
+from vitlab.inspect.heads import attention_distance, attention_entropy
+from vitlab.inspect.looking_heads import class_attention
+from vitlab.inspect.position_similarity import position_similarity
+from vitlab.inspect.principal_filters import embedding_filters
 from vitlab.inspect.rollout import rollout
+from vitlab.inspect.through_depth import token_norms, token_similarity
 
-__all__ = ["rollout"]
+__all__ = [
+    "attention_distance",
+    "attention_entropy",
+    "cka",
+    "class_attention",
+    "embedding_filters",
+    "feature_colors",
+    "gradcam",
+    "occlusion",
+    "position_similarity",
+    "relevance",
+    "rollout",
+    "token_norms",
+    "token_similarity",
+]

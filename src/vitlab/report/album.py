@@ -63,8 +63,13 @@ def examples(model: Model, source: Source, predictions: Predictions) -> list[Jud
 def picture(source: Source, index: int, model: Model) -> Picture:
     """Return an image as the model sees it, in colors that can be shown."""
     pixels = load_image(source, index, model.config, center(model.config))
+    return in_colors(pixels, source.name(index))
+
+
+def in_colors(pixels: NDArray[np.uint8], name: str) -> Picture:
+    """Return what a model sees, (rows, columns, channels), in gray or RGB."""
     shown = pixels[..., 0] if pixels.shape[-1] in (1, 2) else pixels[..., :3]
-    return Picture(np.ascontiguousarray(shown), source.name(index))
+    return Picture(np.ascontiguousarray(shown), name)
 
 
 def _attention(model: Model, source: Source, index: int) -> NDArray[np.float32]:

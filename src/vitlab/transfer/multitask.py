@@ -5,11 +5,11 @@ the FFNs, two thirds of the weights, so that a batch of several tasks' images ne
 """
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,8 @@ from vitlab.weights.identity import Base
 from vitlab.weights.load import load, load_delta
 
 Change = Delta | Model | str | Path
+Compute = Callable[[list["Task"], list[int], Tensor], Iterable[Tensor]]
+"""Results of the images of some tasks, given how many each task has."""
 # Fields that say nothing about how a model in evaluation mode computes its features.
 NEUTRAL = frozenset(
     {
@@ -149,17 +151,50 @@ class MultiTask:
         Raises:
             OptionError: an unknown task, or images that do not fit; the message says what would.
         """
+        return self._run(_scores, images, tasks)
+
+    @torch.inference_mode()
+    def features(self, images: Tensor | Sequence[Tensor], tasks: Sequence[str]) -> list[Tensor]:
+        """Compute the classifier's input: (features,) for each image, as `__call__` its scores."""
+        return self._run(_features, images, tasks)
+
+    def body(self, task: str) -> Model:
+        """Return a task's model up to its features; what it shares is not copied.
+
+        Its classifier and its configuration may be another task's.
+
+        Raises:
+            OptionError: there is no such task.
+        """
+        known = self._tasks
+        check_known([task], known, "task")
+        return cast(Model, known[task].body)
+
+    def _run(
+        self,
+        compute: Compute,
+        images: Tensor | Sequence[Tensor],
+        tasks: Sequence[str],
+    ) -> list[Tensor]:
+        """Compute something for each image, in as few passes as their tasks' structures allow."""
         known = self._tasks  # replaced by `add` and `remove`, never changed
         if len(images) != len(tasks):
             raise OptionError(f"{len(images)} images need as many tasks, not {len(tasks)}")
         check_known(tasks, known, "task")
         for number, name in enumerate(tasks):
             _check_image(images[number], name, known[name].config)
-        scores: dict[int, Tensor] = {}
+        found: dict[int, Tensor] = {}
         for names in _passes(known, set(tasks)):
             places = [[i for i, each in enumerate(tasks) if each == name] for name in names]
-            scores |= _scores([known[name] for name in names], places, images)
-        return [scores[number] for number in range(len(tasks))]
+            order = [number for numbers in places for number in numbers]
+            batch = (
+                images[order]
+                if isinstance(images, Tensor)
+                else torch.stack([images[number] for number in order])
+            )
+            results = compute([known[name] for name in names], [*map(len, places)], batch)
+            found |= dict(zip(order, results, strict=True))
+        return [found[number] for number in range(len(tasks))]
 
     def _delta_of(self, change: Change) -> Delta:
         if isinstance(change, Delta):
@@ -226,20 +261,20 @@ def _passes(known: Mapping[str, Task], names: Iterable[str]) -> list[list[str]]:
     return list(groups.values())
 
 
-def _scores(
-    tasks: list[Task], places: list[list[int]], images: Tensor | Sequence[Tensor]
-) -> dict[int, Tensor]:
-    """Return the scores of the images of some tasks of one structure, by the images' numbers."""
-    rows = [len(numbers) for numbers in places]
-    order = [number for numbers in places for number in numbers]
-    batch = images[order] if isinstance(images, Tensor) else torch.stack([images[i] for i in order])
-    features = together([task.body for task in tasks], rows).features(batch)
+def _features(tasks: list[Task], rows: list[int], batch: Tensor) -> Tensor:
+    """Return the features of the images of some tasks of one structure, a task after the other."""
+    return together([task.body for task in tasks], rows).features(batch)
+
+
+def _scores(tasks: list[Task], rows: list[int], batch: Tensor) -> list[Tensor]:
+    """Return their scores."""
+    features = _features(tasks, rows, batch)
     parts = list(zip([task.classify for task in tasks], features.split(rows), strict=True))
     scores: list[Tensor] = []
     for _, same in groupby(parts, lambda part: id(part[0])):
         classifiers, seen = zip(*same, strict=True)
         scores += classifiers[0](torch.cat(seen))
-    return dict(zip(order, scores, strict=True))
+    return scores
 
 
 def _tensors_of(module: nn.Module) -> Iterable[Tensor]:

@@ -12,9 +12,7 @@ from torch import Tensor
 from vitlab.errors import HubError, UserError, WeightsError
 from vitlab.files import MODEL_FOLDER
 from vitlab.images import Size
-from vitlab.models.config import ResNetConfig, ViTConfig
 from vitlab.models.model import Model
-from vitlab.options import check_known, options_of
 from vitlab.weights.assembly import fitted, whole_state
 from vitlab.weights.containers.open_weights import open_source
 from vitlab.weights.deltas import Delta, check_base, merged
@@ -62,14 +60,15 @@ def load(
             differ: heads, mean, std, labels, …
 
     Raises:
+        OptionError: a choice that no model has.
         WeightsError: no model there, an unsupported format, or a damaged file; the message
             names the tensor or the place and says what would work.
         HubError: the Hub does not have it, or cannot be reached.
     """
-    _check_known(choices)
-    path, on_hub = place_of(source, revision)
     labels = choices.pop("labels", ()) if classes is not None else ()  # of the new classifier
-    reading, tensors = _read(path, Hints(name, choices, image_size, part, names_of(drop)), base)
+    hints = Hints(name, choices, image_size, part, names_of(drop))
+    path, on_hub = place_of(source, revision)
+    reading, tensors = _read(path, hints, base)
     for note in remarks(path, reading):
         logging.getLogger("vitlab").warning(note)
     size = reading.image_size if image_size is None else image_size
@@ -97,14 +96,28 @@ def load_delta(file: str | Path) -> Delta | None:
     return Delta(reading.config, tensors, reading.base, dict(reading.provenance or {}))
 
 
+def load_base(of: Delta, file: str | Path) -> Model:
+    """Load the base of a delta from where the delta says that it is.
+
+    Args:
+        of: the delta
+        file: that it was read from
+
+    Raises:
+        WeightsError: it is not there, or is another model.
+    """
+    path, _ = place_of(file)
+    model = _base_model(of.base, path, None, (path.resolve(),))
+    model.source = str(of.base.source)
+    return model
+
+
 def recognize(path: Path, hints: Hints) -> tuple[Source, Reading]:
     """Open a file or folder and find its format.
 
     Raises:
-        OptionError: the hints name an unknown field.
         WeightsError: no model there, an unsupported format, or a damaged file.
     """
-    _check_known(hints.choices)
     source = open_source(path, hints.part, hints.drop)
     with readable(path):
         for each in FORMATS:
@@ -117,11 +130,6 @@ def recognize(path: Path, hints: Hints) -> tuple[Source, Reading]:
     raise WeightsError(
         f"{path}: unsupported weight format (tensors {names}, …); supported: {supported()}"
     )
-
-
-def _check_known(choices: dict[str, Any]) -> None:
-    """Refuse fields that no model has."""
-    check_known(choices, options_of(ViTConfig) | options_of(ResNetConfig), "model option")
 
 
 def remarks(path: Path, reading: Reading) -> list[str]:

@@ -79,8 +79,8 @@ def test_a_heic_photograph_names_the_package_that_reads_it(
     message = r'pillow_heif: pip install "vitlab\[heif\]", or convert them to JPEG'
     with pytest.raises(ImageError, match=message):
         EncodedImage(HEIC, "a.heic").decode(3)
-    with pytest.raises(ImageError, match="not a JPEG, PNG image"):
-        EncodedImage(HEIC, "a.heic").decode(3, formats=("JPEG", "PNG"))
+    with pytest.raises(ImageError, match="not a JPEG or PNG image"):
+        EncodedImage(HEIC, "a.heic", formats=("JPEG", "PNG")).decode(3)
     (tmp_path / "a.heic").write_bytes(HEIC)
     photo(0).save(tmp_path / "b.png")
     model = vitlab.create("ViT-Ti1/8", 2, 16)

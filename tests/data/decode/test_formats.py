@@ -34,8 +34,8 @@ LOSSLESS = [
 ]
 
 
-def decode(data, channels, name="image", **options):
-    return EncodedImage(data, name).decode(channels, **options)
+def decode(data, channels, name="image", at_least=None, **limits):
+    return EncodedImage(data, name, **limits).decode(channels, at_least=at_least)
 
 
 def shape(data, name="image"):
@@ -573,7 +573,7 @@ def refused(data, *words, call=decode, **options):
 )
 @pytest.mark.parametrize("call", [decode, shape])
 def test_other_formats(data, call):
-    refused(data, "not a JPEG, PNG, WEBP, GIF, BMP, TIFF", call=call)
+    refused(data, "not a JPEG, PNG, WebP, GIF, BMP, TIFF", call=call)
 
 
 def test_empty():
@@ -584,7 +584,8 @@ def test_empty():
 def test_only_the_formats_asked_for(kind):
     data = save(Image.fromarray(GREY[..., 0]), kind)
     others = [other for other in formats.FORMATS if other != kind]
-    refused(data, f"not a {', '.join(others)} image", formats=others)
+    *names, last = (each.replace("WEBP", "WebP") for each in others)
+    refused(data, f"not a {', '.join(names)} or {last} image", formats=others)
     assert decode(data, 3, formats=[kind]).shape == RGB.shape
 
 

@@ -8,6 +8,7 @@ import pytest
 from conftest import photo_folder
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.loading.shape import input_shape
+from vitlab.data.sources.folders import files_below, names_below
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import counts
 from vitlab.errors import DataError
@@ -124,3 +125,21 @@ def test_folders_inside_of_classes_are_told(tmp_path: Path) -> None:
     splits = open_data(str(tmp_path))
     assert splits.classes == ("one", "two")
     assert any("2 of the 2 classes have their images in folders" in note for note in splits.notes)
+
+
+def test_millions_of_names_are_listed_as_text_in_the_order_of_paths(tmp_path: Path) -> None:
+    for place in ("a/b", "a-b", "a b", "a.b/c", "A", ".hidden", "a/__MACOSX"):
+        for name in ("1.jpg", "2.PNG", "3.txt", "4.mp4", "n.", ".jpg", "..png"):
+            (tmp_path / place).mkdir(parents=True, exist_ok=True)
+            (tmp_path / place / name).write_text("")
+    (tmp_path / "loop.jpg").symlink_to(tmp_path / "loop.jpg")
+    (tmp_path / "link.jpg").symlink_to(tmp_path / "A" / "1.jpg")
+    (tmp_path / "folder.jpg").mkdir()
+    images, others = files_below(tmp_path)
+    found = [each for each in tmp_path.rglob("*") if each.suffix.lower() in (".jpg", ".png")]
+    expected = [each for each in found if each.is_file() and "/." not in str(each)]
+    assert images == sorted(each for each in expected if "__MACOSX" not in each.parts)
+    assert len(images) == 11
+    assert others == {".mp4": 5, "no ending": 5}
+    names, again = names_below(tmp_path)
+    assert ([tmp_path / name for name in names], again) == (images, others)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from conftest import photo
+from vitlab.data.labels import UnlabeledError
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.loader import training_loader
 from vitlab.data.settings import Augment
@@ -19,6 +20,8 @@ from vitlab.data.sources import remote
 from vitlab.data.sources import tar_index as shards
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.splits import fingerprint
+from vitlab.data.sources.tar_shards import unlabeled_shards
+from vitlab.errors import DataError
 from vitlab.models.config import ViTConfig
 
 
@@ -213,3 +216,22 @@ def test_braces() -> None:
     assert remote.braces("{2..0}{x,y}") == ["2x", "2y", "1x", "1y", "0x", "0y"]
     assert remote.braces("a{b}c") == ["a{b}c"]
     assert remote.braces("plain") == ["plain"]
+
+
+def test_shards_without_labels(tmp_path: Path) -> None:
+    plain = str(write(tmp_path / "plain.tar", ("a.png", png(1)), ("b.png", png(2)), ("b.txt", b"")))
+    half = str(write(tmp_path / "half.tar", ("a.png", png(1)), *samples(0, 1)))
+    for _ in range(2):  # the second time from the cache
+        found = unlabeled_shards([plain, half])
+        assert [found.name(n) for n in range(4)] == [
+            f"{plain} a", f"{plain} b", f"{half} a", f"{half} 00000",
+        ]  # fmt: skip
+        assert found.image(1).content() == png(2)
+        assert found.image(3).content() == png(0)
+        assert found.classes == ()
+        assert len(found.labels) == 4
+        with pytest.raises(UnlabeledError, match=r"plain\.tar a has no label: put a \.cls"):
+            open_data(plain)
+        with pytest.raises(DataError, match=r"half\.tar a has no label") as caught:
+            open_data(half)
+        assert not isinstance(caught.value, UnlabeledError)

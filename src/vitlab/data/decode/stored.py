@@ -11,7 +11,7 @@ is EXIF in text form.
 
 import math
 from collections.abc import Collection
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Protocol
@@ -64,10 +64,19 @@ class StoredImage(Protocol):
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """The bytes of an image file, and what to call it in an error."""
+    """The bytes of an image file.
+
+    Attributes:
+        data: the whole file
+        name: what to call it in an error
+        formats: the formats accepted, from `FORMATS`
+        max_pixels: the most pixels the image, and a tile of a TIFF, may have
+    """
 
     data: bytes
     name: str = "image"
+    formats: Collection[str] = FORMATS
+    max_pixels: int = MAX_PIXELS
 
     def shape(self) -> tuple[int, int, int]:
         """Return rows, columns and channels of the upright image, from the header alone.
@@ -78,26 +87,17 @@ class EncodedImage:
         Raises:
             ImageError: as `decode`.
         """
-        with opened(self.data, self.name) as header:
+        with self._opened() as header:
             image = header.image
             # 16-bit gray with alpha is the one gray kind that Pillow opens as color
             gray = image.mode in GRAY or (image.format == "PNG" and self.data[25] == 4)
             return *header.size, 1 if gray else 3
 
-    def decode(
-        self,
-        channels: int,
-        *,
-        max_pixels: int = MAX_PIXELS,
-        formats: Collection[str] = FORMATS,
-        at_least: tuple[int, int] | None = None,
-    ) -> Pixels:
+    def decode(self, channels: int, *, at_least: tuple[int, int] | None = None) -> Pixels:
         """Decode the first frame, upright, in the colors asked for.
 
         Args:
             channels: 1 (gray), 3 (RGB) or 4 (RGBA)
-            max_pixels: the most pixels the image, and a tile of a TIFF, may have
-            formats: the formats accepted, from `FORMATS`
             at_least: rows and columns that will be needed. A JPEG at least four times larger both
                 ways may then be decoded at 1/2, 1/4 or 1/8 of its size, never below twice what is
                 needed: take boxes from the shape of the result, not from `shape`
@@ -110,7 +110,7 @@ class EncodedImage:
         """
         if channels not in MODES:
             raise ValueError(f"channels must be 1, 3 or 4, not {channels}")
-        with opened(self.data, self.name, max_pixels, formats) as header:
+        with self._opened() as header:
             if at_least is not None and header.image.format == "JPEG":
                 rows, columns = reversed(at_least) if header.orientation >= 5 else at_least
                 header.image.draft(None, (2 * columns, 2 * rows))
@@ -137,7 +137,7 @@ class EncodedImage:
         Raises:
             ImageError: as `decode`.
         """
-        with opened(self.data, self.name) as header:
+        with self._opened() as header:
             box = choose(*header.size)
             if (part := _fast(header, box, at_least, cut)) is not None:
                 return convert(part[0], channels), part[1]
@@ -166,9 +166,28 @@ class EncodedImage:
             return self.data, ENDINGS[kind][0]
         return _encoded(crop_resize(pixels, box, *new, "bicubic"), "JPEG", quality=quality)
 
+    def _opened(self) -> AbstractContextManager[Header]:
+        return opened(self.data, self.name, self.max_pixels, self.formats)
+
+
+class DecodedImage:
+    """An image whose every box is cut from all of its pixels."""
+
+    def decode_box(
+        self: StoredImage,
+        channels: int,
+        choose: ChooseBox,
+        at_least: tuple[float, float],
+        *,
+        cut: bool = False,
+    ) -> tuple[Pixels, Box]:
+        """Return all pixels, and the box within them."""
+        pixels = self.decode(channels)
+        return pixels, choose(*pixels.shape[:2])
+
 
 @dataclass(frozen=True)
-class PixelImage:
+class PixelImage(DecodedImage):
     """Pixels in memory, (rows, columns, channels)."""
 
     pixels: Pixels
@@ -191,13 +210,6 @@ class PixelImage:
                 f"{self.name}: images of {have} channels cannot be converted to {channels}"
             )
         return convert(self.pixels, channels)
-
-    def decode_box(
-        self, channels: int, choose: ChooseBox, at_least: tuple[float, float], *, cut: bool = False
-    ) -> tuple[Pixels, Box]:
-        """Return all pixels, and the box within them."""
-        pixels = self.decode(channels)
-        return pixels, choose(*pixels.shape[:2])
 
     def content(self) -> bytes:
         """Return the pixels, row by row."""

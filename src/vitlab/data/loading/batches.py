@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 from vitlab.data.augment.policy import draws_needed
 from vitlab.data.decode import crop
 from vitlab.data.decode.pixels import ChooseBox, Pixels
+from vitlab.data.decode.stored import StoredImage
 from vitlab.data.loading.order import Groups, batch_samples, draws, slice_of
 from vitlab.data.settings import Augment
 from vitlab.data.sources.protocol import Source
@@ -181,7 +182,17 @@ def load_image(
     Raises:
         ImageError: it cannot be decoded.
     """
-    image = source.image(index)
+    return fitted_image(source.image(index), spec, choose, quick=quick)
+
+
+def fitted_image(
+    image: StoredImage, spec: ImageSpec, choose: ChooseBox, *, quick: bool = False
+) -> Pixels:
+    """Decode, crop and resize one image as `load_image` does: uint8 (H, W, channels).
+
+    Raises:
+        ImageError: it cannot be decoded.
+    """
     rows, columns = spec.size
     if spec.fit == "native":
         left, top, right, bottom = choose(*image.shape()[:2])
@@ -246,7 +257,7 @@ def _stack(
             bad.append((index, str(error)))
     chosen = np.array(indices, np.int64)[places]
     return Batch(
-        _together(images, spec),
+        joined_pixels(images, spec),
         torch.from_numpy(source.labels.take(chosen).targets()),
         torch.from_numpy(randoms[places]),
         torch.from_numpy(chosen),
@@ -254,7 +265,7 @@ def _stack(
     )
 
 
-def _together(images: list[Pixels], spec: ImageSpec) -> Tensor | Packed:
+def joined_pixels(images: list[Pixels], spec: ImageSpec) -> Tensor | Packed:
     """Return images as one tensor, or packed where each has its own size."""
     if spec.fit != "native":
         shape = (0, *spec.size, spec.channels)

@@ -4,7 +4,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -21,22 +21,27 @@ def training_loader(
     batches: TrainingBatches, start: int, stop: int, workers: int
 ) -> "DataLoader[Batch]":
     """Return batches start … stop - 1, in order whatever the number of workers."""
-    return _loader(batches, range(start, stop), workers)
+    return _loader(batches, range(start, stop), min(workers, stop - start))
 
 
 def evaluation_loader(
-    batches: EvaluationBatches, workers: int, only: Sequence[int] | None = None
+    batches: EvaluationBatches, workers: int, only: Iterable[int] | None = None
 ) -> "DataLoader[Batch]":
-    """Return all batches once, in order; or only those with certain numbers."""
-    return _loader(batches, range(len(batches)) if only is None else only, workers)
+    """Return all batches once, in order; or only those with certain numbers.
+
+    An iterator of numbers is followed as batches are needed, a few of them ahead.
+    """
+    order = range(len(batches)) if only is None else only
+    most = len(order) if isinstance(order, Sequence) else len(batches)
+    return _loader(batches, order, min(workers, most))
 
 
-def _loader(batches: Dataset[Batch], order: Sequence[int], workers: int) -> "DataLoader[Batch]":
+def _loader(batches: Dataset[Batch], order: Iterable[int], workers: int) -> "DataLoader[Batch]":
     return DataLoader(
         batches,
         batch_size=None,  # the data set gives whole batches
         sampler=order,
-        num_workers=min(workers, len(order)),
+        num_workers=workers,
         worker_init_fn=leave_signals_to_parent if workers else None,
         pin_memory=torch.cuda.is_available(),
     )

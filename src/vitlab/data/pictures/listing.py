@@ -9,7 +9,7 @@ from pathlib import Path
 from vitlab.data.decode.formats import unread_lines
 from vitlab.data.presence import STDIN
 from vitlab.data.settings import Columns
-from vitlab.data.sources.folders import files_below
+from vitlab.data.sources.folders import names_below
 from vitlab.data.sources.listed.lists import SUFFIXES, paths_in
 from vitlab.errors import DataError
 
@@ -51,8 +51,9 @@ def find_images(patterns: Sequence[str]) -> list[str]:
         if path.is_file():
             matches = [str(path)]
         elif path.is_dir():
-            images, others = files_below(path)
-            matches = [str(each) for each in images]
+            names, others = names_below(path)
+            root = "" if path == Path() else f"{str(path).rstrip('/')}/"
+            matches = [root + name for name in names]
             for line in unread_lines(pattern, others):
                 logging.getLogger("vitlab").warning(line)
         else:

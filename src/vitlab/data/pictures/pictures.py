@@ -15,8 +15,8 @@ from torch import Tensor
 
 from vitlab.data.decode.colors import recolored
 from vitlab.data.decode.headers import MAX_BYTES, MAX_PIXELS
-from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
-from vitlab.data.decode.stored import EncodedImage, PixelImage, StoredImage
+from vitlab.data.decode.pixels import Pixels
+from vitlab.data.decode.stored import DecodedImage, EncodedImage, PixelImage, StoredImage
 from vitlab.data.labels import Labels
 from vitlab.errors import DataError, ImageError
 from vitlab.files import read_bytes
@@ -63,7 +63,7 @@ class Pictures:
 
 
 @dataclass(frozen=True)
-class PillowImage:
+class PillowImage(DecodedImage):
     """A decoded image of Pillow, upright."""
 
     picture: Image.Image
@@ -81,13 +81,6 @@ class PillowImage:
             ImageError: numbers outside the range that can be read.
         """
         return recolored(self.picture, channels)
-
-    def decode_box(
-        self, channels: int, choose: ChooseBox, at_least: tuple[float, float], *, cut: bool = False
-    ) -> tuple[Pixels, Box]:
-        """Return all pixels, and the box within them."""
-        pixels = self.decode(channels)
-        return pixels, choose(*pixels.shape[:2])
 
     def content(self) -> bytes:
         """Return the pixels, row by row."""

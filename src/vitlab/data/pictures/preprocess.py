@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vitlab.data.augment.augment import normalize
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import center, load_image
-from vitlab.data.pictures.filters import filter_matrix, resize
+from vitlab.data.pictures.filters import filter_matrix, is_tall, resize, resize_tall
 from vitlab.data.pictures.pictures import Picture, Pictures, several
 from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
@@ -34,8 +34,7 @@ class Preprocess(nn.Module):
             images: one image or any number of them: paths, bytes, images of Pillow, arrays of
                 uint8 (rows, columns, channels), tensors of uint8 (channels, rows, columns); or a
                 batch of them: an array (B, rows, columns, channels), or a tensor (B, channels,
-                rows, columns), which is prepared on its device, to within one level of 255 of what
-                Pillow makes of it
+                rows, columns), which is prepared on its device, as Pillow would
 
         Raises:
             ImageError: one of them cannot be read; the message names it.
@@ -66,7 +65,8 @@ class Preprocess(nn.Module):
             filter_matrix(rows, top, bottom, spec.size[0], spec.interpolation),
             filter_matrix(columns, left, right, spec.size[1], spec.interpolation),
         )
-        pixels = resize(images.float(), *(side.to(images.device) for side in sides))
+        form = resize_tall if is_tall(rows, columns, spec.size) else resize
+        pixels = form(images.float(), *(side.to(images.device) for side in sides))
         mean, std = (
             torch.tensor(each, device=images.device).reshape(-1, 1, 1)
             for each in (spec.mean, spec.std)

@@ -28,6 +28,13 @@ class Names(Sequence[str]):
         text = np.frombuffer(b"".join(pieces), np.uint8)
         return cls(text, np.cumsum([len(piece) for piece in pieces], dtype=np.int64))
 
+    @classmethod
+    def joined(cls, parts: Sequence["Names"]) -> "Names":
+        """Return the texts of several sequences, one after the other."""
+        starts = np.cumsum([0, *(len(part.text) for part in parts)])
+        ends = [part.ends + start for part, start in zip(parts, starts, strict=False)]
+        return cls(np.concatenate([part.text for part in parts]), np.concatenate(ends))
+
     def __len__(self) -> int:
         return len(self.ends)
 

@@ -1,7 +1,9 @@
 """Image files: a folder of class folders, as such or in train/ and val/ or test/."""
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -172,23 +174,44 @@ def image_files(folder: Path) -> list[Path]:
 
 def files_below(folder: Path) -> tuple[list[Path], Counter[str]]:
     """Return all images below a folder, sorted, and how many other files have which ending."""
-    images: list[Path] = []
-    others = Counter[str]()
-    for path in folder.rglob("*"):
-        suffix = path.suffix.lower()
-        if suffix in BESIDE or _hidden(path, folder):
-            continue
-        if suffix in SUFFIXES and path.is_file():
-            images.append(path)
-        elif suffix not in SUFFIXES and path.is_file():
-            others[suffix or "no ending"] += 1
-    return sorted(images), others
+    names, others = names_below(folder)
+    return [folder / name for name in names], others
 
 
-def _hidden(path: Path, folder: Path) -> bool:
-    """Whether a path below a folder is hidden, or in what macOS adds to archives."""
-    parts = path.relative_to(folder).parts
-    return any(part.startswith(".") or part == "__MACOSX" for part in parts)
+def names_below(folder: Path) -> tuple[list[str], Counter[str]]:
+    """Return what `files_below` does, as text relative to the folder: there may be millions.
+
+    What is hidden is left out, and what macOS adds to archives.
+    """
+    images: list[str] = []
+    others, inner = Counter[str](), [""]
+    while inner:
+        place = inner.pop()
+        with suppress(PermissionError), os.scandir(folder / place) as entries:
+            for entry in entries:
+                name = entry.name
+                if name.startswith(".") or name == "__MACOSX":
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    inner.append(f"{place}{name}/")
+                    continue
+                stem, _, ending = name.rpartition(".")
+                suffix = f".{ending.lower()}" if stem and ending else ""
+                if suffix in BESIDE or not _is_file(entry):
+                    continue
+                if suffix in SUFFIXES:
+                    images.append(place + name)
+                else:
+                    others[suffix or "no ending"] += 1
+    images.sort(key=lambda name: name.replace("/", "\0"))  # folder by folder, as paths are sorted
+    return images, others
+
+
+def _is_file(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a ring of links
+        return False
 
 
 def nested_lines(root: Path, found: Mapping[str, Sequence[Path]]) -> list[str]:

@@ -77,7 +77,8 @@ def _sound(block: bytes) -> bool:
     """Return whether the header's checksum is right (old programs wrote signed sums)."""
     stored = _number(block[148:156])
     rest = block[:148] + b" " * 8 + block[156:]
-    return stored in (sum(rest), sum(rest) - 256 * sum(byte > 127 for byte in rest))
+    total = sum(rest)
+    return stored == total or stored == total - 256 * sum(byte > 127 for byte in rest)
 
 
 def _number(field: bytes) -> int:

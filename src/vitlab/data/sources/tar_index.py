@@ -27,19 +27,24 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class Index:
-    """The images of one shard: their keys, where their bytes lie, and their labels."""
+    """The images of one shard: their keys, where their bytes lie, and their labels.
+
+    Attributes:
+        unlabeled: why the first image without a label has none; empty if all have one
+    """
 
     keys: list[str]
     offsets: list[int]
     sizes: list[int]
-    labels: list[Label]
+    labels: list[Label | None]
+    unlabeled: str = ""
 
 
 def index_shard(place: str) -> Index:
     """Return the index of a shard: from the cache, or by reading through its headers once.
 
     Raises:
-        DataError: the shard is missing, damaged or empty, or an image in it has no label.
+        DataError: the shard is missing, damaged or empty.
     """
     try:
         with _opened(place) as (read, total, stamp):
@@ -62,12 +67,16 @@ def _scan(read: Read, total: int, place: str) -> Index:
     """Read through the headers of a shard."""
     images: dict[str, tuple[int, int]] = {}
     texts: dict[str, dict[str, bytes]] = {}
+    prefixes: dict[str, str] = {}  # of the keys in each folder: paths are slow to take apart
     for member in members(read, total):
-        path = PurePosixPath(member.name)
-        stem, _, kind = path.name.partition(".")
-        key, kind = str(path.parent / stem), kind.lower()
-        if not stem or path.name.startswith("."):
+        base = member.name.rpartition("/")[2]
+        stem, _, kind = base.partition(".")
+        if not stem:  # hidden, or a folder
             continue
+        head, kind = member.name[: -len(base)], kind.lower()
+        if head not in prefixes:
+            prefixes[head] = str(PurePosixPath(head, "x"))[:-1]
+        key = prefixes[head] + stem
         if f".{kind}" in SUFFIXES:
             if key in images:
                 raise DataError(f"{place} has two images named {key!r}")
@@ -80,9 +89,16 @@ def _scan(read: Read, total: int, place: str) -> Index:
             texts[key][kind] = read(member.offset, member.size)
     if not images:
         raise DataError(f"{place} contains no images ({', '.join(sorted(SUFFIXES))})")
-    labels = [_label(texts.get(key, {}), f"{place} {key}") for key in images]
+    labels: list[Label | None] = []
+    unlabeled = ""
+    for key in images:
+        try:
+            labels.append(_label(texts.get(key, {}), f"{place} {key}"))
+        except DataError as error:
+            labels.append(None)
+            unlabeled = unlabeled or str(error)
     offsets, sizes = zip(*images.values(), strict=True)
-    return Index(list(images), list(offsets), list(sizes), labels)
+    return Index(list(images), list(offsets), list(sizes), labels, unlabeled)
 
 
 def _label(texts: dict[str, bytes], where: str) -> Label:
@@ -138,9 +154,9 @@ def _load(file: Path) -> Index | None:
         if stored.pop("version") != _VERSION:
             return None
         index = Index(**stored)
-        lengths = {len(value) for value in vars(index).values()}
+        lengths = {len(each) for each in (index.keys, index.offsets, index.sizes, index.labels)}
         whole = all(type(number) is int and number >= 0 for number in index.offsets + index.sizes)
-        spelled = all(isinstance(label, str | list) for label in index.labels)
+        spelled = all(isinstance(label, str | list | None) for label in index.labels)
         return index if len(lengths) == 1 and whole and spelled else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

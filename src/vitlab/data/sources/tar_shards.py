@@ -9,7 +9,8 @@ buffer can be. Nothing is unpacked, unpickled or run.
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
@@ -18,11 +19,12 @@ from numpy.typing import NDArray
 
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
-from vitlab.data.labels import Labels, index_labels
+from vitlab.data.labels import Label, Labels, SingleLabels, UnlabeledError, index_labels
 from vitlab.data.sources.filenames import Names
 from vitlab.data.sources.remote import expand, filesystem, is_url, read_part, reason
 from vitlab.data.sources.splits import Request, Splits, by_split, join
 from vitlab.data.sources.tar_index import index_shard
+from vitlab.data.turns import turned
 from vitlab.errors import DataError, ImageError
 from vitlab.files import read_bytes
 
@@ -70,11 +72,7 @@ class Shards:
 
 def open_shards(request: Request) -> Splits | None:
     """Open shards by name, glob, brace range or folder; None for other data."""
-    data, path = request.data, request.path
-    if path.is_dir():
-        places = [str(each) for each in sorted(path.glob("*.tar"))]
-    else:
-        places = expand(data if is_url(data) else str(path)) if data.endswith(".tar") else []
+    data, places = request.data, shard_places(request.data)
     if not places:
         return None
     paths = [PurePosixPath(place) for place in places]
@@ -102,20 +100,63 @@ def shards(places: Sequence[str], title: str, classes: Sequence[str] | None = No
         DataError: a shard that cannot be read, is damaged or empty; images without a label, two
             images of one name, unknown labels.
     """
-    with ThreadPoolExecutor(16 if is_url(places[0]) else 1) as pool:  # to hide network latency
-        found = list(pool.map(index_shard, places))
-    count = [len(each.keys) for each in found]
-    raw = [label for each in found for label in each.labels]
+    found, columns = _read_indices(places)
+    raw = [label for labels, _ in columns for label in labels if label is not None]
+    if unlabeled := next((line for _, line in columns if line), ""):
+        raise DataError(unlabeled) if raw else UnlabeledError(unlabeled)
     labels, order = index_labels(raw, title, classes, _class_names(places[0]))
-    return Shards(
+    return replace(found, labels=labels, classes=order)
+
+
+def unlabeled_shards(places: Sequence[str]) -> Shards:
+    """Return a source of all images in some tar files, whatever their labels: without classes.
+
+    Raises:
+        DataError: a shard that cannot be read, is damaged or empty; two images of one name.
+    """
+    return _read_indices(places, labeled=False)[0]
+
+
+def shard_places(data: str) -> list[str]:
+    """Return the shards that a name, a glob, a brace range or a folder stands for; [] for others.
+
+    Raises:
+        DataError: a glob that finds nothing.
+    """
+    path = Path(data).expanduser()
+    if path.is_dir():
+        return [str(each) for each in sorted(path.glob("*.tar"))]
+    return expand(data if is_url(data) else str(path)) if data.endswith(".tar") else []
+
+
+_Packed = tuple[NDArray[np.int64], NDArray[np.int64], Names]
+
+
+def _read_indices(
+    places: Sequence[str], *, labeled: bool = True
+) -> tuple[Shards, list[tuple[list[Label | None], str]]]:
+    """Find the images of shards; return also the labels in each, and why one may have none."""
+
+    def packed(number: int) -> tuple[int, _Packed, tuple[list[Label | None], str]]:
+        index = index_shard(places[number])
+        where = np.array(index.offsets, np.int64), np.array(index.sizes, np.int64)
+        labels = index.labels if labeled else []
+        return number, (*where, Names.of(index.keys)), (labels, index.unlabeled)
+
+    with ThreadPoolExecutor(16 if is_url(places[0]) else 1) as pool:  # to hide network latency
+        found = sorted(pool.map(packed, turned(range(len(places)))), key=itemgetter(0))
+    offsets, sizes, keys = zip(*(each for _, each, _ in found), strict=True)
+    count = [len(each) for each in keys]
+    source = Shards(
         tuple(places),
         np.repeat(np.arange(len(places), dtype=np.int32), count),
-        np.array([offset for each in found for offset in each.offsets], np.int64),
-        np.array([size for each in found for size in each.sizes], np.int64),
-        Names.of(key for each in found for key in each.keys),
-        labels,
-        order,
+        np.concatenate(offsets),
+        np.concatenate(sizes),
+        Names.joined(keys),
+        SingleLabels.blank(sum(count), 0),
+        (),
     )
+    return source, [columns for _, _, columns in found]
 
 
 def _class_names(place: str) -> list[str] | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitlab.data.decode.formats import SUFFIXES
-from vitlab.data.labels import SingleLabels
+from vitlab.data.labels import SingleLabels, UnlabeledError
 from vitlab.data.pictures.listing import find_images
 from vitlab.data.pictures.pictures import Picture
 from vitlab.data.settings import Columns
@@ -19,15 +19,18 @@ from vitlab.data.sources.memory.given import Given, unlabeled_images
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.splits import fingerprint as mark_of
+from vitlab.data.sources.unlabeled import unlabeled_splits
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, DiskError
+from vitlab.evaluation.parts.embedded_parts import embed_parts
 from vitlab.evaluation.probes.embedding_table import Layout, merge, sound_parts, write_part
 from vitlab.evaluation.probes.extraction import Extraction
 from vitlab.evaluation.probes.wanted import Taken
 from vitlab.files import explained, write_text
 from vitlab.models.model import Model
 from vitlab.packages import check_installed
+from vitlab.places import PART, check_new_file, check_parts, is_folder
 from vitlab.progress import Meter
 from vitlab.weights.identity import fingerprint
 
@@ -47,8 +50,9 @@ def embed(
     precision: Literal["fp32", "bf16"] = "fp32",
     workers: int | None = None,
     timeout: float = 600.0,
+    part_images: int = PART,
 ) -> dict[str, Any]:
-    """Write the features of all images of DATA into a Parquet file.
+    """Write the features of all images of DATA into a Parquet file, or into a folder of them.
 
     Its columns are `path` (what the data calls the image), `label` (the name of its class, a list
     of names if images have several, null without labels), `split` and `features` (float32, lists
@@ -57,12 +61,17 @@ def embed(
     file, so that the same command goes on where a killed one stopped. Under torchrun, the
     processes share the row groups, whose order in the file is that of the data.
 
+    A folder, which is for any number of images and of processes, has a file for each 10,000 images
+    or so (`part_images`), with the same columns. Processes on any machines that are given the same
+    folder share its parts, under torchrun or not, and any of them may end, be killed or come later.
+
     Args:
         model: from `vitlab.load` or a run; its device and mode are the same afterwards
         data: as for training, all splits; or images without labels: a folder that holds nothing
             else, an image file, or a glob pattern of them; or images in memory, labeled as for
             `vitlab.evaluate` or not
-        out: the file, which must not exist yet
+        out: the file, which must not exist yet; a name without an ending, or that of a folder, is
+            that of a folder of parts, new or unfinished
         what: features: what the classifier sees; mean: the mean of the patch tokens; patches: each
             patch token, row by row; tokens: class token and registers too
         layer: the block (of a ResNet: stage) whose output is taken, 0 for the input of the first
@@ -71,34 +80,36 @@ def embed(
         device: auto, cpu, cuda or cuda:N
         precision: fp32, or bf16 autocast
         workers: processes that decode; None to choose
-        timeout: seconds that a process of torchrun waits for the others
+        timeout: seconds that a process waits for the others
+        part_images: images of a part, of a folder; rounded up to whole row groups, of at most 1 GiB
 
     Returns:
         In the first process: out, images, damaged, shape (of one image's features), model, bytes,
         seconds, images_per_second and notes; nothing in the others. Damaged images are left out;
-        `notes` and the file's metadata (`vitlab.damaged`) name them.
+        `notes` and the file's metadata (`vitlab.damaged`) name them. Of a folder, also `parts`, and
+        `own_parts` and `own_images`, which this process has computed.
 
     Raises:
         OptionError: a layer of what the classifier sees, or one that the model does not have.
         DataError: no such data, no usable image, or an unfinished file of something else.
         DiskError: the file exists, or cannot be written.
+        UnfinishedError: other processes have the parts that are left, and took too long.
         PackageError: pyarrow is not installed.
     """
     check_installed("pyarrow", "vitlab embed")
-    begin, out, taken = time.monotonic(), Path(out), Taken(what=what, layer=layer)
+    begin, taken = time.monotonic(), Taken(what=what, layer=layer)
+    parted, out = is_folder(out), Path(out).expanduser()
     with joined(device, timeout) as (world, place):
         with world.agreed():
-            if out.exists():
-                raise DiskError(f"{out} already exists: choose another --out")
-            work = _Work.of(
-                {
-                    name: Extraction(
-                        model, source, taken, place, precision, workers, world.local_size
-                    )
-                    for name, source in sources_of(data, columns).items()
-                },
-                out,
-            )
+            check_parts(out) if parted else check_new_file(out)
+            splits = {
+                name: Extraction(model, source, taken, place, precision, workers, world.local_size)
+                for name, source in sources_of(data, columns).items()
+            }
+        if parted:
+            return embed_parts(out, splits, world, part_images, timeout)
+        with world.agreed():
+            work = _Work.of(splits, out)
             if world.first:
                 work.prepare()
         images = work.run(world)
@@ -232,8 +243,13 @@ def sources_of(
 
 
 def _labeled(data: Given, columns: Columns | None) -> dict[str, Source]:
-    """The splits of labeled images that are not empty."""
-    parts = open_data(data, columns=columns, learning=False).parts
+    """The splits of labeled images that are not empty; shards and tables need no labels."""
+    try:
+        parts = open_data(data, columns=columns, learning=False).parts
+    except UnlabeledError:
+        if not isinstance(data, str):
+            raise
+        parts = unlabeled_splits(data, columns)
     return {name: source for name, source in parts.items() if len(source)}
 
 

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,21 +128,38 @@ def merge(files: Sequence[Path], layout: Layout, out: Path) -> tuple[int, list[s
     from pyarrow import parquet
 
     rows, bad = 0, []
-    schema = layout.schema
     with staged_file(out) as draft:
-        with parquet.ParquetWriter(
-            draft, schema, write_page_checksum=True, compression="zstd",
-            use_dictionary=["label", "split"],
-        ) as writer:  # fmt: skip
+        with row_groups(draft, layout) as add:
             for table in map(parquet.read_table, files):
                 bad += damaged_in(table)
                 rows += len(table)
-                if len(table):
-                    writer.write_table(table.cast(schema), row_group_size=len(table))
-            writer.add_key_value_metadata({DAMAGED: json.dumps(bad)})
+                add(table)
         if not rows:
             raise DataError(next(iter(bad), "there are no images"))
     return rows, bad
+
+
+@contextmanager
+def row_groups(file: Path, layout: Layout) -> Iterator[Callable[[Any], None]]:
+    """Yield what writes a `pyarrow.Table` of `Layout.table` as a row group of one file.
+
+    The file's metadata gets the messages about damaged images of all of them.
+    """
+    from pyarrow import parquet
+
+    schema, bad = layout.schema, []
+    with parquet.ParquetWriter(
+        file, schema, write_page_checksum=True, compression="zstd",
+        use_dictionary=["label", "split"],
+    ) as writer:  # fmt: skip
+
+        def add(table: Any) -> None:
+            bad.extend(damaged_in(table))
+            if len(table):
+                writer.write_table(table.cast(schema), row_group_size=len(table))
+
+        yield add
+        writer.add_key_value_metadata({DAMAGED: json.dumps(bad)})
 
 
 def _nested(values: NDArray[np.float32]) -> Any:

@@ -4,9 +4,11 @@ A part is a fixed stretch of the source. Several processes compute different par
 kept is not computed again, and each comes out the same whoever computes it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, islice
 
 import numpy as np
 import torch
@@ -57,6 +59,7 @@ class Extraction:
         precision: fp32, or bf16 autocast
         workers: processes that decode; None to choose
         sharing: processes of the run on this machine, which share its cores
+        most: images of a part; None for `ROWS`
     """
 
     model: Model
@@ -66,6 +69,7 @@ class Extraction:
     precision: str = "fp32"
     workers: int | None = None
     sharing: int = 1
+    most: int | None = None
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -80,7 +84,7 @@ class Extraction:
     @cached_property
     def rows(self) -> int:
         """Images per part: whole batches."""
-        fit = min(ROWS, BYTES // (4 * int(np.prod(self.shape))))
+        fit = min(self.most or ROWS, BYTES // (4 * int(np.prod(self.shape))))
         return self.batch * max(1, fit // self.batch)
 
     @property
@@ -89,37 +93,55 @@ class Extraction:
         return -(-len(self.source) // self.rows)
 
     def pieces(
-        self, numbers: Sequence[int], progress: Callable[[int], None] = lambda images: None
+        self, numbers: Iterable[int], progress: Callable[[int], None] = lambda images: None
     ) -> Iterator[Piece]:
         """Yield some of the parts, in the order given.
 
         Args:
-            numbers: of the parts
+            numbers: of the parts; an iterator is followed a few batches ahead of what is computed
             progress: called after every batch with the number of images processed
 
         Raises:
             DataError: a worker process died.
         """
-        each, count, done = self.rows // self.batch, -(-len(self.source) // self.batch), 0
-        own = {number: range(number * each, min((number + 1) * each, count)) for number in numbers}
         batches = EvaluationBatches(self.source, self.model.config, self.batch)
         workers = choose_workers(self.source, self.workers, self.sharing)
+        asked: deque[tuple[int, int]] = deque()  # parts, and how many batches each has
+
+        def order() -> Iterator[int]:
+            each = self.rows // self.batch
+            for number in numbers:
+                own = range(number * each, min((number + 1) * each, len(batches)))
+                asked.append((number, len(own)))
+                yield from own
+
+        chosen = list(order()) if isinstance(numbers, Sequence) else order()
+        done = 0
+
+        def count(batch: Batch) -> None:
+            nonlocal done
+            done += len(batch) + len(batch.bad)
+            progress(done)
+
         with borrowed(self.model, self.device), deaths_explained():
-            loader = iter(
-                evaluation_loader(batches, workers, [k for part in own.values() for k in part])
-            )
-            for number, part in own.items():
-                values, indices = [np.empty((0, *self.shape), np.float32)], []
-                bad: dict[int, str] = {}
-                for _ in part:
-                    batch = next(loader)
-                    if len(batch):
-                        values.append(self._computed(batch))
-                    indices += batch.indices.tolist()
-                    bad |= dict(batch.bad)
-                    done += len(batch) + len(batch.bad)
-                    progress(done)
-                yield Piece(number, np.concatenate(values), np.array(indices, np.int64), bad)
+            loader = iter(evaluation_loader(batches, workers, chosen))
+            for first in loader:
+                number, length = asked.popleft()
+                yield self._piece(number, chain([first], islice(loader, length - 1)), count)
+
+    def _piece(
+        self, number: int, batches: Iterable[Batch], count: Callable[[Batch], None]
+    ) -> Piece:
+        """Compute the features of a part's batches."""
+        values, indices = [np.empty((0, *self.shape), np.float32)], []
+        bad: dict[int, str] = {}
+        for batch in batches:
+            if len(batch):
+                values.append(self._computed(batch))
+            indices += batch.indices.tolist()
+            bad |= dict(batch.bad)
+            count(batch)
+        return Piece(number, np.concatenate(values), np.array(indices, np.int64), bad)
 
     @torch.inference_mode()
     def _computed(self, batch: Batch) -> NDArray[np.float32]:

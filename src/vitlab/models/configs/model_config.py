@@ -69,6 +69,11 @@ class ModelConfig(ImageSpec):
         raise NotImplementedError
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes: their numbers where the weights name none."""
+        return self.labels or tuple(str(number) for number in range(self.classes))
+
+    @property
     def blocks(self) -> int:
         """Number of encoder blocks; a ResNet has none."""
         return 0

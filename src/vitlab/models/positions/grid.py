@@ -38,7 +38,7 @@ class Grid(Added):
 
     def table_of(self) -> Tensor:
         """Return what is added: (1, class token + patches, D), zero for the class token."""
-        rows, columns = len(self.rows), len(self.columns)
+        rows, columns = self.rows.shape[0], self.columns.shape[0]  # numbers of a graph, perhaps
         x = self.columns[None].expand(rows, -1, -1)
         y = self.rows[:, None].expand(-1, columns, -1)
         table = torch.cat([x, y], dim=-1).flatten(0, 1)[None]  # (1, patches, D)

@@ -96,18 +96,21 @@ class Rotary(Inner):
 
     def refresh(self) -> None:
         """Compute the places of the patches, (2, N), or their angles, (N, head width)."""
+        for name, buffer in self.on(self.config.grid).items():
+            setattr(self, name, buffer)
+
+    def on(self, grid: tuple[int, int]) -> dict[str, Tensor]:
+        """Return the buffers by their names, for a grid of patches."""
+        device = next(self.buffers()).device
         if self.freqs is not None:
-            self.places = places(self.config, self.places.device)
-            return
-        device = self.cos.device
+            return {"places": places(self.config, grid, device)}
         if self.config.rope_kind == "video":
-            angles = angles_in_thirds(self.config, device)
-            self.cos, self.sin = angles.cos(), angles.sin()
-            return
-        turns = 2 * math.pi if self.config.rope_kind == "image" else 1
-        angles = turns * places(self.config, device).T[:, :, None] / self.periods(device)
-        angles = angles.flatten(1).tile(2)
-        self.cos, self.sin = angles.cos(), angles.sin()
+            angles = angles_in_thirds(self.config, grid, device)
+        else:
+            turns = 2 * math.pi if self.config.rope_kind == "image" else 1
+            angles = turns * places(self.config, grid, device).T[:, :, None] / self.periods(device)
+            angles = angles.flatten(1).tile(2)
+        return {"cos": angles.cos(), "sin": angles.sin()}
 
     def waves(self) -> tuple[Tensor, Tensor]:
         """Return cosine and sine of the angles: (N, d), or (h, N, d) for each head's own."""
@@ -142,15 +145,15 @@ class Rotary(Inner):
         return torch.cat([before, turned, behind], 2)
 
 
-def places(config: ViTConfig, device: torch.device) -> Tensor:
-    """Return the rows and columns of the patches as rotary positions count them, (2, N).
+def places(config: ViTConfig, grid: tuple[int, int], device: torch.device) -> Tensor:
+    """Return the rows and columns of a grid's patches as rotary positions count them, (2, N).
 
     Numbers from rope_offset, perhaps scaled from the patches of the image to a grid of rope_grid;
     or with rope_kind=image, from -1 to 1 over the image. With rope_kind=free, from 0 to 1 from the
     first to the last, with the registers before them: (2, R + N).
     """
     lines = []
-    for size in config.grid:
+    for size in grid:
         line = torch.arange(size, device=device)
         if config.rope_kind == "free":
             lines.append(torch.linspace(0, 1, size, device=device))
@@ -166,7 +169,7 @@ def places(config: ViTConfig, device: torch.device) -> Tensor:
     return torch.cat([around, patches], 1)
 
 
-def angles_in_thirds(config: ViTConfig, device: torch.device) -> Tensor:
+def angles_in_thirds(config: ViTConfig, grid: tuple[int, int], device: torch.device) -> Tensor:
     """Return the angles of V-JEPA 2 for an image, (N, d): a third each for time, rows, columns.
 
     Its code gives the two channels of a pair angles of their own, so that a pair is turned and
@@ -176,7 +179,7 @@ def angles_in_thirds(config: ViTConfig, device: torch.device) -> Tensor:
     third = head // 3 // 2 * 2
     number = torch.arange(third, device=device) % (third // 2)
     rates = config.rope_base ** (-number / (third // 2))
-    rows, columns = (line[:, None] * rates for line in places(config, device))
+    rows, columns = (line[:, None] * rates for line in places(config, grid, device))
     angles = torch.cat([0 * rows, rows, columns, rows.new_zeros(len(rows), head - 3 * third)], 1)
     return torch.cat([angles[:, 0::2], angles[:, 1::2]], 1)  # neighbors to halves
 

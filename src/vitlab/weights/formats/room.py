@@ -6,7 +6,8 @@ from typing import Any, Protocol
 
 from vitlab.errors import WeightsError
 from vitlab.images import Size
-from vitlab.models.config import ModelConfig
+from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.options import check_known, options_of
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.identity import Base
@@ -25,6 +26,9 @@ class Hints:
         image_size: the size that the model will have, perhaps the one its positions are for
         part: which of several models in one file
         drop: names or patterns (`*`) of tensors to leave out
+
+    Raises:
+        OptionError: a choice that no model has.
     """
 
     name: str = ""
@@ -32,6 +36,11 @@ class Hints:
     image_size: Size | None = None
     part: str = ""
     drop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse fields that no model has."""
+        known = options_of(ViTConfig) | options_of(ResNetConfig)
+        check_known(self.choices, known, "model option")
 
 
 def names_of(drop: str | Sequence[str]) -> tuple[str, ...]:

@@ -6,7 +6,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.labels import Labels, SingleLabels, check_classes, check_length, index_labels
+from vitlab.data.labels import (
+    Labels,
+    SingleLabels,
+    UnlabeledError,
+    check_classes,
+    check_length,
+    index_labels,
+)
 from vitlab.errors import DataError
 
 COLUMNS = ("label", "labels", "class", "target", "fine_label")
@@ -57,14 +64,14 @@ def label_columns(features: Any, title: str) -> list[str]:
     """Return the columns that may hold the labels, the likeliest first.
 
     Raises:
-        DataError: there are none.
+        UnlabeledError: there are none.
     """
     import datasets
 
     named = [key for key in COLUMNS if key in features]
     typed = [key for key, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
     if not named + typed:
-        raise DataError(
+        raise UnlabeledError(
             f"{title} has no label column; its columns are {', '.join(features)}: name one with "
             "--label-column"
         )

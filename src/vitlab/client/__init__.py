@@ -1,0 +1,1 @@
+"""Ask a service that `vitlab serve` started, on this machine or another."""

@@ -1,0 +1,133 @@
+"""From the replies of a service to answers, features and errors."""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.client.attempts import MOST_SAID, Reply, said_by
+from vitlab.errors import ImageError, LateError, OptionError, ServiceError
+from vitlab.evaluation.classification import Answer
+
+T = TypeVar("T")
+_SENT = re.compile(r"^image( \d+)?: ")  # how the service calls what this client sends
+
+
+def body_of(reply: Reply, place: str) -> dict[str, Any]:
+    """Return the object of a reply.
+
+    Raises:
+        ServiceError: it is none, so that something else answers at this address.
+    """
+    try:
+        body = json.loads(reply.body)
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        if reply.location:
+            raise ServiceError(f"{place} redirects to {reply.location}: give that address")
+        start = reply.body[:60].decode("utf-8", "replace")
+        raise ServiceError(
+            f"{place} does not answer as a service of vitlab does (status {reply.status}, "
+            f"{start!r}): check the address and the port"
+        )
+    return body
+
+
+def reason(reply: Reply, place: str) -> str:
+    """Return why a service refused something, in its words.
+
+    Raises:
+        ServiceError: it is another kind of reply.
+    """
+    body = body_of(reply, place)
+    text, request = said_by(reply), body.get("request")
+    if not text:
+        raise ServiceError(
+            f"{place} has no such address (status {reply.status}): check that it is the root of a "
+            "service of vitlab, of the same version"
+        )
+    number = f" (request {request})" if request and reply.status >= 500 else ""
+    return text + number[:MOST_SAID]
+
+
+def _about_token(reply: Reply) -> bool:
+    """Whether a token would help; a proxy that denies access does not say so in our form."""
+    try:
+        return "token" in reason(reply, "")
+    except ServiceError:
+        return True
+
+
+def refused(reply: Reply, place: str, token: bool) -> Exception:
+    """Return the error of a reply that is not good, other than for one image or one model."""
+    if reply.status == 401 or (reply.status == 403 and _about_token(reply)):
+        if token:
+            return ServiceError(f"the service at {place} does not accept this token")
+        return ServiceError(f"the service at {place} needs a token: Client({place!r}, token=…)")
+    text = reason(reply, place)
+    if reply.status in (408, 504):
+        return LateError(f"the service at {place} took too long: {text}")
+    if reply.status == 404 and "model" in text:
+        return OptionError(text)
+    return ServiceError(f"the service at {place} answered with status {reply.status}: {text}")
+
+
+def unreadable(name: str, text: str) -> ImageError:
+    """Return the error of an image by the caller's name for it, not by the one it was sent with."""
+    return ImageError(f"{name}: {_SENT.sub('', text, count=1)}")
+
+
+def answers(body: dict[str, Any], names: Sequence[str], place: str) -> list[Answer | ImageError]:
+    """Return what /predict says about each image."""
+
+    def one(name: str, found: dict[str, Any]) -> Answer:
+        top = tuple((str(each["class"]), float(each["probability"])) for each in found["top"])
+        several = found.get("predicted")
+        return Answer(name, top, predicted=None if several is None else tuple(map(str, several)))
+
+    return _each(body, "predictions", names, place, one)
+
+
+def features(
+    body: dict[str, Any], names: Sequence[str], place: str
+) -> list[NDArray[np.float32] | ImageError]:
+    """Return what /features says about each image: (features,) each."""
+    rows, bad = body.get("features"), body.get("errors")
+    if isinstance(rows, list) and isinstance(bad, list) and bad:
+        left = iter(bad)  # an entry per row that is null, in their order
+        body = body | {"features": [next(left, None) if row is None else row for row in rows]}
+
+    def one(name: str, row: list[float]) -> NDArray[np.float32]:
+        return np.array([float(number) for number in row], np.float32)
+
+    return _each(body, "features", names, place, one)
+
+
+def _each(
+    body: dict[str, Any],
+    key: str,
+    names: Sequence[str],
+    place: str,
+    one: Callable[[str, Any], T],
+) -> list[T | ImageError]:
+    """Read a list with an entry per image, some of which may be errors."""
+    entries = body.get(key)
+    if not isinstance(entries, list) or len(entries) != len(names):
+        raise ServiceError(f"{place} did not answer for each of {len(names)} images: {key} missing")
+    result: list[T | ImageError] = []
+    for name, entry in zip(names, entries, strict=True):
+        if isinstance(entry, dict) and "error" in entry:
+            result.append(unreadable(name, str(entry["error"])))
+            continue
+        try:
+            result.append(one(name, entry))
+        except (KeyError, TypeError, ValueError):
+            text = json.dumps(entry)[:60]
+            raise ServiceError(
+                f"{place} answered what this version does not understand: {text}"
+            ) from None
+    return result

@@ -1,0 +1,45 @@
+"""What an exported file says about its model, as JSON."""
+
+from importlib.metadata import version
+from pathlib import PurePath
+from typing import Any
+
+from vitlab.models.model import Model
+
+ORIGINS = ("source", "base", "data")  # of which only the last name is told if they are paths
+
+
+def about(model: Model) -> dict[str, Any]:
+    """Return what a program needs to use a model's file, and where its weights come from."""
+    config, origin = model.config, model.provenance
+    facts: dict[str, Any] = {
+        "model": config.name,
+        "classes": class_names(model),
+        "features": config.features,
+        "image_size": list(config.size),
+        "channels": config.channels,
+        "mean": list(config.mean),
+        "std": list(config.std),
+        "interpolation": config.interpolation,
+        "crop": config.crop,
+        "fit": config.fit,
+        "temperature": model.temperature,
+        "multi_label": bool(origin.get("multi_label", False)),
+        "version": version("vitlab"),
+    }
+    if facts["multi_label"]:
+        facts["thresholds"] = list(model.thresholds)
+    kept = ("recipe", "license", "source_license", "commit", *ORIGINS)
+    return facts | {name: _told(name, origin[name]) for name in kept if origin.get(name)}
+
+
+def class_names(model: Model) -> list[str]:
+    """Return the names of a model's classes; numbers where it has none."""
+    config = model.config
+    return list(config.labels) or [str(number) for number in range(config.classes)]
+
+
+def _told(name: str, value: Any) -> str:
+    """Return a value as text, without the folders of somebody's disk."""
+    path = PurePath(str(value))
+    return path.name if name in ORIGINS and path.is_absolute() else str(value)

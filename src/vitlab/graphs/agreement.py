@@ -1,0 +1,95 @@
+"""Whether an exported file computes what its model computes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitlab.data.pictures.preprocess import preprocess
+from vitlab.errors import WeightsError
+from vitlab.models.layers import evaluating
+from vitlab.models.model import Model
+
+COUNTS = (1, 2, 7)  # of images in a batch
+TOLERANCE = 1e-4  # of a file in fp32
+Pixels = NDArray[np.uint8]
+Run = Callable[[NDArray[Any]], NDArray[Any]]  # a batch of images to the first output of a file
+
+
+def agree(
+    run: Run,
+    model: Model,
+    *,
+    bare: bool,
+    where: str,
+    any_size: bool = False,
+    tolerance: float = TOLERANCE,
+) -> dict[str, Any]:
+    """Compare a file with the model it was made from, on images of noise.
+
+    Args:
+        run: what runs the file
+        model: on any device
+        bare: whether the file takes normalized images
+        where: it runs, for the message
+        any_size: whether normalized images may be of another size than the model's
+        tolerance: of probabilities; of logits and features, relative to the largest
+
+    Returns:
+        `batches`, the numbers of images compared; `difference`, the largest.
+
+    Raises:
+        WeightsError: a difference is above the tolerance.
+    """
+    worst = 0.0
+    for number, count in enumerate(COUNTS):
+        images: NDArray[Any]
+        if bare:
+            images = normal_noise(model, count, number if any_size else 0)
+            want = wanted(model, torch.from_numpy(images), bare)
+        else:
+            images = noise(model, count, number)
+            want = wanted(model, preprocess(model)([*images]), bare)
+        found = run(images)
+        scale = max(1.0, float(np.abs(want).max()))
+        worst = max(worst, float(np.abs(found - want).max()) / scale)
+    if not worst <= tolerance:
+        raise WeightsError(
+            f"the file would differ from {model.config.name} by {worst:.2g} in {where}, more "
+            f"than {tolerance:g}: nothing is written"
+        )
+    return {"batches": list(COUNTS), "difference": worst}
+
+
+def noise(model: Model, count: int, number: int) -> Pixels:
+    """Return images that are not those of the trace, of another size each time: uint8 (B, …)."""
+    rows, columns = model.config.size
+    draw = np.random.default_rng(number)
+    high, wide = ((rows, columns), (rows + 5, 2 * columns), (3 * rows, columns))[number]
+    return draw.integers(0, 256, (count, high, wide, model.config.channels), dtype=np.uint8)
+
+
+def normal_noise(model: Model, count: int, number: int) -> NDArray[np.float32]:
+    """Return normalized images, (B, channels, H, W): of the model's size, or so many steps more."""
+    config, draw = model.config, np.random.default_rng(count)
+    rows, columns = config.size
+    shape = (rows + config.step * number, columns + 2 * config.step * number)
+    return draw.standard_normal((count, config.channels, *shape), np.float32)
+
+
+def wanted(model: Model, images: Tensor, bare: bool) -> NDArray[np.float64]:
+    """Return what the model itself gives for normalized images."""
+    device = next(model.parameters()).device
+    with evaluating(model), torch.inference_mode():
+        ready = images.to(device)
+        if not model.config.classes:
+            return model.features(ready).double().cpu().numpy()
+        logits = model(ready).double()
+        if bare:
+            return logits.cpu().numpy()
+        logits = logits / model.temperature
+        several = model.provenance.get("multi_label", False)
+        return (logits.sigmoid() if several else logits.softmax(-1)).cpu().numpy()

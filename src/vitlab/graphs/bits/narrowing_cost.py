@@ -1,0 +1,175 @@
+"""What fewer bits cost: an exported file beside the same file in fp32, on labeled images."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitlab.data.augment.augment import normalize
+from vitlab.data.decode.pixels import Pixels
+from vitlab.data.labels import Labels
+from vitlab.data.loading.batches import center, load_image
+from vitlab.data.sources.memory.given import Given, title_of
+from vitlab.data.sources.protocol import Source
+from vitlab.errors import DataError, ImageError, OptionError
+from vitlab.evaluation.choosing import choose
+from vitlab.evaluation.metrics import figures
+from vitlab.evaluation.predictions import check_classifier
+from vitlab.graphs.onnx_check import opened
+from vitlab.graphs.targets import IMAGES
+from vitlab.models.model import Model
+from vitlab.units import percent
+
+BATCH = 32
+RUINED = 0.9  # a smaller share of images whose prediction stays is pointed out
+Ready = tuple[list[int], NDArray[Any]]  # numbers of images, and what a file takes
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Images to measure on: at most so many of the data's test split, drawn at random once."""
+
+    data: Given
+    images: int = IMAGES
+
+
+@dataclass
+class Timed:
+    """A file, what it gave, and how long that took."""
+
+    run: Callable[[NDArray[Any]], NDArray[Any]]
+    rows: list[NDArray[Any]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def take(self, images: NDArray[Any]) -> None:
+        """Run a batch; the first one twice, since a file is slower at first."""
+        if not self.rows:
+            self.run(images)
+        start = time.perf_counter()
+        self.rows.append(self.run(images))
+        self.seconds += time.perf_counter() - start
+
+
+def narrowing_cost(
+    before: bytes, file: Path, model: Model, sample: Sample, *, bare: bool
+) -> dict[str, Any]:
+    """Compare a file with the same one in fp32, both in onnxruntime on the same images.
+
+    A file that takes raw images gets them as they are decoded.
+
+    Args:
+        before: the file in fp32
+        file: with narrower weights
+        model: that both were made from
+        sample: labeled images
+        bare: whether the files take normalized images
+
+    Returns:
+        `accuracy` (`map` where images have several labels) of the file, and `accuracy_before`;
+        `agreement`, the share of images whose prediction is the same (of decisions, where they have
+        several labels); `largest_change` of a probability; `images`, `damaged`, `data`, `split`;
+        `bytes_before`; `images_per_second` and `images_per_second_before`, without decoding.
+
+    Raises:
+        DataError: no such data, or no image that can be decoded.
+        OptionError: a model without a classifier, or bare images of any aspect ratio.
+    """
+    check_classifier(model)
+    if bare and model.config.fit == "native":
+        raise OptionError("what bits cost cannot be measured with fit=native: leave --data out")
+    split, source = choose(model, sample.data, "auto")
+    count = min(sample.images, len(source))
+    chosen = np.sort(np.random.default_rng(0).permutation(len(source))[:count]).tolist()
+    old, new = Timed(_runs(before)), Timed(_runs(file))
+    seen: list[int] = []
+    for numbers, images in _batches(source, chosen, model, bare=bare):
+        seen += numbers
+        old.take(images)
+        new.take(images)
+    if not seen:
+        raise DataError(f"none of the {count:,} images can be decoded")
+    labels = source.labels.take(seen)
+    tables = [_chances(each.rows, labels, model, bare) for each in (old, new)]
+    compared = _compared(tables[0], tables[1], labels)
+    _tell(compared["agreement"])
+    return compared | {
+        "images": len(seen),
+        "damaged": count - len(seen),
+        "data": title_of(sample.data),
+        "split": split,
+        "bytes_before": len(before),
+        "images_per_second": len(seen) / new.seconds,
+        "images_per_second_before": len(seen) / old.seconds,
+    }
+
+
+def _compared(old: NDArray[np.float64], new: NDArray[np.float64], labels: Labels) -> dict[str, Any]:
+    """Return what changed between two tables of probabilities, (n, classes)."""
+    name = "map" if labels.several else "accuracy"
+    same = (old > 0.5) == (new > 0.5) if labels.several else old.argmax(1) == new.argmax(1)
+    return {
+        name: figures(new, labels)[name],
+        f"{name}_before": figures(old, labels)[name],
+        "agreement": float(same.mean()),
+        "largest_change": float(np.abs(new - old).max()),
+    }
+
+
+def _tell(agreement: float) -> None:
+    """Point out a file that predicts other things than the model."""
+    if agreement < RUINED:
+        logging.getLogger("vitlab").warning(
+            f"the file predicts another class than the model for {percent(1 - agreement)} of the "
+            "images: choose --precision fp16, or leave it out"
+        )
+
+
+def _chances(
+    rows: Sequence[NDArray[Any]], labels: Labels, model: Model, bare: bool
+) -> NDArray[np.float64]:
+    """Return probabilities, (n, classes), of what a file gave."""
+    table = torch.from_numpy(np.concatenate(rows)).double()
+    return (labels.probabilities(table / model.temperature) if bare else table).numpy()
+
+
+def _runs(file: Path | bytes) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    """Return an ONNX file as a function to its first output."""
+    session = opened(file)
+    entry, answer = session.get_inputs()[0].name, session.get_outputs()[0].name
+    return lambda images: session.run([answer], {entry: images})[0]
+
+
+def _batches(
+    source: Source, numbers: Sequence[int], model: Model, *, bare: bool
+) -> Iterator[Ready]:
+    """Yield the images that can be decoded, neighbors of one size together."""
+    spec = model.config.images
+    held: list[tuple[int, Pixels]] = []
+    for number in numbers:
+        try:
+            if bare:
+                pixels = load_image(source, number, spec, center(spec))
+            else:
+                pixels = source.image(number).decode(spec.channels)
+        except ImageError:
+            continue
+        if held and (len(held) == BATCH or held[0][1].shape != pixels.shape):
+            yield _stacked(held, model, bare)
+            held = []
+        held.append((number, pixels))
+    if held:
+        yield _stacked(held, model, bare)
+
+
+def _stacked(held: Sequence[tuple[int, Pixels]], model: Model, bare: bool) -> Ready:
+    """Return images of one size as a file takes them."""
+    images, spec = np.stack([pixels for _, pixels in held]), model.config
+    if bare:
+        images = normalize(torch.from_numpy(images), spec.mean, spec.std).numpy()
+    return [number for number, _ in held], images

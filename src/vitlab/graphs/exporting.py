@@ -1,0 +1,86 @@
+"""`vitlab.export`: a model as a file or page that runs without this package."""
+
+import copy
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitlab.data.sources.memory.given import Given
+from vitlab.graphs.bits.narrowing_cost import Sample
+from vitlab.graphs.targets import IMAGES, TARGETS, Precision, check_precision, check_target
+from vitlab.models.model import Model
+from vitlab.weights.assembly import unwrapped, whole_state
+
+
+def export(
+    model: nn.Module,
+    file: str | Path,
+    to: str = "onnx",
+    *,
+    bare: bool = False,
+    precision: Precision = "fp32",
+    data: Given | None = None,
+    images: int = IMAGES,
+) -> dict[str, Any]:
+    """Write a model as a file that runs without ViTLab, checked against the model.
+
+    An ONNX file takes raw images, `image`: uint8 (batch, rows, columns, channels), any number of
+    them and of any size, and gives `probabilities` (batch, classes), `labels` (classes) and `label`
+    (batch), the name of the likeliest; or the `features` of a model without a classifier. Its
+    metadata has the key `vitlab`: JSON with classes, normalization, recipe, license and source.
+
+    Args:
+        model: any that is not fused; also in a wrapper of `torch.compile` or
+            `DistributedDataParallel`
+        file: new; the folder for web
+        to: onnx; torch, a package for PyTorch alone, which takes and gives the same without
+            `labels` and `label`; or web, a page that a browser opens from a disk or a server
+        bare: leave preprocessing and probabilities out: `images`, normalized float32 (batch,
+            channels, H, W), to `logits` or `features`; H and W are free where positions follow
+        precision: of the weights in an ONNX file: fp32, fp16 or int8
+        data: labeled images, as `vitlab.evaluate` takes them, to measure on what fp16 or int8 costs
+        images: at most so many of them, drawn at random
+
+    Returns:
+        `model`, `format`, `file` or `folder`, `bytes`, and what was compared: `batches`,
+        `difference`. With `data`, `accuracy` and `accuracy_before`, `agreement` (the share of
+        images whose prediction is the same), `largest_change` (of a probability),
+        `images_per_second`, `images_per_second_before` and `bytes_before`.
+
+    Raises:
+        OptionError: another target or ending, preprocessing that cannot be part of a graph, or a
+            precision that the target or the model does not have.
+        DataError: no such data.
+        WeightsError: a fused model, one that cannot be exported, or one whose file would give
+            other numbers; nothing is written.
+        PackageError: a package is missing.
+        DiskError: the file exists, or cannot be written.
+    """
+    path, inner = check_target(to, file), unwrapped(model)
+    check_precision(to, precision, data is not None)
+    whole_state(inner)
+    inner = on_processor(inner)
+    if precision == "fp32":
+        found = TARGETS[to].write(inner, path, bare=bare)
+    else:
+        sample = None if data is None else Sample(data, images)
+        found = TARGETS[to].write(inner, path, bare, precision, sample)
+        if sample is None:
+            logging.getLogger("vitlab").warning(
+                f"what {precision} costs in accuracy is unmeasured: --data (data=…) measures it"
+            )
+    written: dict[str, Any] = {"model": inner.config.name, "format": to}
+    if path.is_dir():
+        return written | {"folder": str(path)} | found
+    return written | {"file": str(path), "bytes": path.stat().st_size} | found
+
+
+def on_processor(model: Model) -> Model:
+    """Return a model in float32 on the processor, itself if it is."""
+    weights = [*model.parameters()]
+    if all(each.dtype == torch.float32 and each.device.type == "cpu" for each in weights):
+        return model
+    return copy.deepcopy(model).cpu().float()

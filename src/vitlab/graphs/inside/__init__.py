@@ -1,0 +1,1 @@
+"""What is computed inside an exported graph from the size of its images."""

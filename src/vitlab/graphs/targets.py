@@ -1,0 +1,123 @@
+"""What a model can be exported to. To add a target, write its file here and give it a line.
+
+No PyTorch here: a target's module is imported when it first writes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+from vitlab.errors import OptionError
+from vitlab.graphs.compiler import check_compiler
+from vitlab.options import nearest
+from vitlab.packages import check_installed
+from vitlab.places import check_new_file, check_new_folder
+
+Precision = Literal["fp32", "fp16", "int8"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+PRECISION = (
+    "of the weights: fp16 halves the file and computes in fp32; int8 quarters it and computes the "
+    "model's dense layers in 8 bits"
+)
+IMAGES = 1000  # that the cost of a precision is measured on, at most
+
+
+@dataclass(frozen=True)
+class Target:
+    """One kind of file, or of folder.
+
+    Attributes:
+        help: one phrase for `--help`
+        ending: of its files; empty for folders
+        module: the module beside this one that has its `write`
+        packages: that it needs, keys of `packages.EXTRAS`
+        compiled: whether it needs a C++ compiler
+        narrow: whether its weights can have fewer bits
+    """
+
+    help: str
+    ending: str
+    module: str
+    packages: tuple[str, ...] = ()
+    compiled: bool = False
+    narrow: bool = False
+
+    @property
+    def write(self) -> Callable[..., dict[str, Any]]:
+        """Return the function that writes a model into a file or folder and checks it."""
+        module = import_module(f"{__package__}.{self.module}")
+        return cast(Callable[..., dict[str, Any]], module.write)
+
+
+TARGETS = {
+    "onnx": Target(
+        "a file for ONNX Runtime, from raw images to class names",
+        ".onnx",
+        "onnx_file",
+        ("onnx", "onnxscript", "onnxruntime"),
+        narrow=True,
+    ),
+    "torch": Target(
+        "a compiled package for PyTorch, from raw images to probabilities",
+        ".pt2",
+        "torch_file",
+        compiled=True,
+    ),
+    "web": Target(
+        "a folder with a page that runs the model in a browser, without a server or a network",
+        "",
+        "web_export",
+        ("onnx", "onnxscript", "onnxruntime"),
+    ),
+}
+
+
+def target_help() -> str:
+    """Return what each of them is, for `--help`."""
+    return "; ".join(f"{name}, {each.help}" for name, each in TARGETS.items())
+
+
+def check_target(to: str, file: str | Path) -> Path:
+    """Return the path of a file or folder that a model can be exported to.
+
+    Raises:
+        OptionError: no such target, or another ending than its files have.
+        DiskError: it exists.
+        PackageError: a package or compiler that the target needs is missing.
+    """
+    if to not in TARGETS:
+        raise OptionError(f"unknown target {to!r}: {nearest(to, list(TARGETS))}")
+    path, target = Path(file).expanduser(), TARGETS[to]
+    if not target.ending:
+        check_new_folder(path)
+    elif path.suffix.lower() != target.ending:
+        raise OptionError(f"out must end in {target.ending} for {to}, not {path.name!r}")
+    else:
+        check_new_file(path)
+    for package in target.packages:
+        check_installed(package, f"{target.ending} files" if target.ending else f"--to {to}")
+    if target.compiled:
+        check_compiler(f"{target.ending} files")
+    return path
+
+
+def check_precision(to: str, precision: str, measured: bool) -> None:
+    """Refuse a precision that does not exist or that a target does not have.
+
+    Args:
+        to: a target
+        precision: of its weights
+        measured: whether what it costs is asked for
+
+    Raises:
+        OptionError: the message says what would work.
+    """
+    if precision not in PRECISIONS:
+        raise OptionError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
+    if precision != "fp32" and not TARGETS[to].narrow:
+        having = ", ".join(name for name, target in TARGETS.items() if target.narrow)
+        raise OptionError(f"precision={precision} applies only to {having}: leave it out")
+    if precision == "fp32" and measured:
+        raise OptionError("data applies only with precision=fp16 or int8: leave it out")

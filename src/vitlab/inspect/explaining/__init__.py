@@ -1,0 +1,1 @@
+"""What in an image speaks for a class."""

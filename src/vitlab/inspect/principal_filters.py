@@ -1,0 +1,40 @@
+"""What the first layer looks for: the principal components of its filters."""
+
+import torch
+from torch import Tensor
+
+from vitlab.errors import OptionError
+from vitlab.models.model import Model
+
+
+@torch.no_grad()
+def embedding_filters(model: Model, count: int = 28) -> Tensor:
+    """Compute the principal components of the filters that meet the pixels (ViT paper, Figure 7).
+
+    Those of a linear stem are the embedding's, one per channel of a token; of other stems and of
+    ResNets they are those of the first convolution, whose kernel is smaller than the patch.
+
+    Args:
+        model: any
+        count: how many, the one with the largest share of the variance first
+
+    Returns:
+        (count, patch, patch, channels), each of length 1 and with a positive largest number; in
+        units of the weights, not of a picture.
+
+    Raises:
+        OptionError: more components than there are filters or numbers in a filter.
+    """
+    kernel = next(weight for weight in model.parameters() if weight.ndim == 4)
+    filters = kernel.double().permute(0, 2, 3, 1)  # from (filters, channels, rows, columns)
+    flat = filters.flatten(1)
+    most = min(flat.shape)
+    if not 1 <= count <= most:
+        raise OptionError(
+            f"count must be from 1 to {most}, the number of filters or of numbers in one, not "
+            f"{count}"
+        )
+    _, _, components = torch.linalg.svd(flat - flat.mean(0), full_matrices=False)
+    largest = components.gather(1, components.abs().argmax(1, keepdim=True))
+    shown = (components * largest.sign())[:count]
+    return shown.unflatten(1, filters.shape[1:]).float()

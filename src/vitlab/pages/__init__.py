@@ -1,0 +1,1 @@
+"""Pages that a browser runs: the service's own, and that of an exported model."""

@@ -1,0 +1,18 @@
+"""The files of the pages: HTML, CSS and plain JavaScript."""
+
+import importlib.resources
+
+KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+SHARED = ("look.css", "photos.js", "answers.js")  # by both pages
+SERVICE = (*SHARED, "service.css", "heat.js", "service.js")  # what service.html asks for
+WEB = (*SHARED, "pixels.js", "runner.js", "web.js")  # what web.html asks for, beside its parts
+
+
+def asset(name: str) -> bytes:
+    """Return one of the files of this package's pages."""
+    return (importlib.resources.files(__package__) / "static" / name).read_bytes()
+
+
+def media_type(name: str) -> str:
+    """Return the type of such a file, as HTTP names it."""
+    return f"{KINDS[name.rpartition('.')[2]]}; charset=utf-8"

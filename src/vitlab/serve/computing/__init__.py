@@ -1,0 +1,1 @@
+"""From pixels to answers: which models there are, what waits for them, and in which batches."""

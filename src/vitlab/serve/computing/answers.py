@@ -1,0 +1,133 @@
+"""What a batch of images is answered: one pass for all of one trunk, whatever their models."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitlab.data.augment.augment import normalize
+from vitlab.data.loading.batches import joined_pixels
+from vitlab.device import autocast
+from vitlab.errors import UserError
+from vitlab.models.packed import Packed
+from vitlab.serve.computing.roster import Served
+from vitlab.serve.decoding.decoders import Decoded
+from vitlab.serve.seen import Seen, What
+
+NOT_A_NUMBER = "the model gives a probability that is not a number: its weights are damaged"
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """One decoded image, and what is asked about it.
+
+    Attributes:
+        served: the model that it is for
+        what: is asked
+        image: decoded
+    """
+
+    served: Served
+    what: What
+    image: Decoded
+
+
+@dataclass(frozen=True, eq=False)
+class Ticket(Question):
+    """A question that waits for its answer.
+
+    Attributes:
+        entered: when it was put, by `time.monotonic`
+        future: of the answer
+    """
+
+    entered: float
+    future: asyncio.Future[Seen]
+
+
+def answers(questions: Sequence[Question], precision: str) -> list[Seen]:
+    """Answer questions about images of one trunk, in their order."""
+    found: dict[int, Seen] = {}
+    scored = [question for question in questions if question.what != "features"]
+    others = [question for question in questions if question.what == "features"]
+    with torch.inference_mode():
+        if scored:
+            found |= _scored(scored, precision)
+        if others:
+            found |= _features(others, precision)
+    return [found[id(question)] for question in questions]
+
+
+def _scored(questions: list[Question], precision: str) -> dict[int, Seen]:
+    """Return probabilities, and where attention is asked for, the rollout."""
+    trunk, images = questions[0].served.trunk, _images(questions)
+    with autocast(trunk.device, precision):
+        logits = trunk.scores(images, [question.served.task for question in questions])
+    found = {}
+    for served, places in _groups(questions).items():
+        scores = torch.stack([logits[place] for place in places]).double()
+        chances = served.labels.probabilities(scores / served.facts.temperature).cpu().numpy()
+        for place, row in zip(places, chances, strict=True):
+            question = questions[place]
+            if np.isnan(row).any():
+                found[id(question)] = Seen(box=question.image.box, error=NOT_A_NUMBER)
+                continue
+            seen = None
+            if _looks(question) and not isinstance(images, Packed):
+                seen = _rollout(question, images[place], precision)
+            found[id(question)] = Seen(row, attention=seen, box=question.image.box)
+    return found
+
+
+def _features(questions: list[Question], precision: str) -> dict[int, Seen]:
+    """Return the features of each image."""
+    trunk = questions[0].served.trunk
+    with autocast(trunk.device, precision):
+        rows = trunk.features(_images(questions), [question.served.task for question in questions])
+    return {
+        id(question): Seen(features=row.float().cpu().numpy(), box=question.image.box)
+        for question, row in zip(questions, rows, strict=True)
+    }
+
+
+def _images(questions: list[Question]) -> Tensor | Packed | list[Tensor]:
+    """Return images as their models want them: a batch, or a list if there are several models."""
+    batch: Tensor | Packed
+    prepared: dict[int, Tensor] = {}
+    groups = _groups(questions)
+    for served, places in groups.items():
+        config = served.facts.config
+        pixels = joined_pixels([questions[place].image.pixels for place in places], config)
+        batch = normalize(pixels.to(served.trunk.device), config.mean, config.std)
+        if len(groups) == 1 or isinstance(batch, Packed):  # packed images have their own trunk
+            return batch
+        prepared |= dict(zip(places, batch, strict=True))
+    return [prepared[place] for place in range(len(questions))]
+
+
+def _groups(questions: list[Question]) -> dict[Served, list[int]]:
+    """Return the places of each model's questions."""
+    groups: dict[Served, list[int]] = {}
+    for place, question in enumerate(questions):
+        groups.setdefault(question.served, []).append(place)
+    return groups
+
+
+def _looks(question: Question) -> bool:
+    return question.what == "attention" and question.served.card.attention
+
+
+def _rollout(question: Question, image: Tensor, precision: str) -> NDArray[np.float32] | None:
+    """Return where the model looked, the largest value 1."""
+    trunk = question.served.trunk
+    try:
+        with autocast(trunk.device, precision):
+            flow = trunk.rollout(image, question.served.task)
+    except UserError:  # a kind of layer that has none
+        return None
+    top = flow.max().clamp(min=torch.finfo(torch.float32).tiny)
+    return (flow / top).float().cpu().numpy()

@@ -1,0 +1,110 @@
+"""One set of weights on the device, and the models that differ from it in a few tensors."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from vitlab.errors import WeightsError
+from vitlab.inspect.rollout import rollout
+from vitlab.models.model import Model
+from vitlab.models.packed import Packed
+from vitlab.models.vit import VisionTransformer
+from vitlab.transfer.multitask import MultiTask
+from vitlab.weights.deltas import Delta
+from vitlab.weights.identity import Base
+
+BASE = ""  # the name of the base itself among its tasks
+MOST_ATTENTION = 2**29  # bytes of one image's attention maps
+
+
+class Trunk:
+    """A base and its deltas; images of any of them are computed together.
+
+    Attributes:
+        base: on the device
+        coming: images that are being decoded for any of its models
+        bytes: of the base
+
+    Args:
+        base: taken over, moved to the device and put into evaluation mode
+        device: that computes
+    """
+
+    def __init__(self, base: Model, device: torch.device) -> None:
+        self.base, self.device = base.to(device).eval().requires_grad_(False), device
+        self.bytes = sum(tensor.nbytes for tensor in base.state_dict().values())
+        self.coming = 0  # images that are being decoded
+        self._tasks: MultiTask | None = None
+
+    @cached_property
+    def identity(self) -> Base:
+        """Which model the base is."""
+        return Base.of(self.base)
+
+    def is_base(self, wanted: Base) -> bool:
+        """Return whether this is the model that a delta was made from."""
+        config = self.base.config
+        if (config.name, config.classes) != (wanted.name, wanted.classes):
+            return False  # without the sum over all weights
+        try:
+            return self.identity.fingerprint == wanted.fingerprint
+        except WeightsError:  # it is fused
+            return False
+
+    def add(self, task: str, change: Delta) -> None:
+        """Add a delta.
+
+        Raises:
+            WeightsError: it is another base's, or damaged.
+        """
+        if self._tasks is None:
+            tasks = MultiTask(self.base)
+            tasks.add(BASE, Delta(self.base.config, {}, self.identity, {}))
+            self._tasks = tasks
+        self._tasks.add(task, change)
+
+    def remove(self, task: str) -> None:
+        """Free what a delta alone used."""
+        if self._tasks is not None and task != BASE:
+            self._tasks.remove(task)
+
+    def scores(self, images: Tensor | Packed | list[Tensor], tasks: Sequence[str]) -> list[Tensor]:
+        """Compute the logits of normalized images, one task each: (classes,) each."""
+        run: Callable[..., list[Tensor]] | None = self._tasks
+        return self._run(self.base, run, images, tasks)
+
+    def features(
+        self, images: Tensor | Packed | list[Tensor], tasks: Sequence[str]
+    ) -> list[Tensor]:
+        """Compute the features of normalized images, one task each: (features,) each."""
+        run = self._tasks.features if self._tasks else None
+        return self._run(self.base.features, run, images, tasks)
+
+    def rollout(self, image: Tensor, task: str) -> Tensor:
+        """Compute the attention rollout of a normalized image (C, H, W): (rows, columns)."""
+        body = self.base if self._tasks is None or task == BASE else self._tasks.body(task)
+        return rollout(body, image[None])[0]
+
+    def _run(
+        self,
+        alone: Callable[..., Tensor],
+        mixed: Callable[..., list[Tensor]] | None,
+        images: Tensor | Packed | list[Tensor],
+        tasks: Sequence[str],
+    ) -> list[Tensor]:
+        if mixed is not None and any(tasks):
+            return mixed(images, tasks)
+        return list(alone(torch.stack(images) if isinstance(images, list) else images))
+
+
+def has_rollout(model: Model) -> bool:
+    """Whether `inspect.rollout` can say where a model looked, in bounded memory."""
+    config = model.config
+    if not isinstance(model, VisionTransformer) or config.fit == "native":
+        return False
+    tokens = math.prod(config.grid) + model.config.prefix
+    maps = model.config.heads * model.config.branches * model.config.depth
+    return 4 * tokens**2 * maps <= MOST_ATTENTION

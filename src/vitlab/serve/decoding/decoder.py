@@ -1,0 +1,126 @@
+"""What a decoder process does: bytes in, pixels out, within limits that the kernel keeps.
+
+A message, either way, is the sizes of its two parts (`SIZES`), a JSON object, and bytes. Nothing is
+unpickled: what a hostile image makes of this process cannot reach further than its answers.
+"""
+
+import json
+import os
+import resource
+import signal
+import socket
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from struct import Struct
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from vitlab.data.decode.pixels import Box, Pixels
+from vitlab.data.decode.stored import EncodedImage
+from vitlab.data.loading.batches import center, fitted_image
+from vitlab.errors import ImageError
+from vitlab.models.config import ModelConfig
+from vitlab.weights.identity import described
+
+FORMATS = ("JPEG", "PNG", "WEBP")
+SIZES = Struct("<II")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What one image may take.
+
+    Attributes:
+        seconds: of computing, after which the process ends; they pass more slowly under load
+        max_pixels: of the image
+        memory: bytes beyond what the process has at its start
+    """
+
+    seconds: float = 10.0
+    max_pixels: int = 25_000_000
+    memory: int = 2**30
+
+
+def serve_connection(connection: socket.socket, bounds: Bounds) -> None:
+    """Decode what arrives until the other end closes."""
+    confine(bounds.memory)
+    with connection, connection.makefile("rb") as stream:
+        while (message := read_message(stream)) is not None:
+            asked, data = message
+            signal.setitimer(signal.ITIMER_PROF, bounds.seconds)  # SIGPROF ends the process
+            answer, pixels = _answered(asked, data, bounds.max_pixels)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            connection.sendall(header(answer, pixels.nbytes))
+            connection.sendall(pixels.data)
+
+
+def read_message(stream: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
+    """Return the next message; None at the end."""
+    sizes = stream.read(SIZES.size)
+    if len(sizes) < SIZES.size:
+        return None
+    head, body = SIZES.unpack(sizes)
+    return json.loads(stream.read(head)), stream.read(body)
+
+
+def header(content: dict[str, Any], size: int) -> bytes:
+    """Return a message up to its bytes, of which there are `size`."""
+    text = json.dumps(content).encode()
+    return SIZES.pack(len(text), size) + text
+
+
+def confine(memory: int) -> None:
+    """Let the kernel bound this process: so many more bytes, no files written, no core dumped."""
+    for each, limit in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
+        with suppress(ValueError, OSError):
+            resource.setrlimit(each, (limit, limit))
+    with suppress(ValueError, OSError):  # of Linux
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        limit = pages * os.sysconf("SC_PAGE_SIZE") + memory
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def decoded(
+    data: bytes, name: str, config: ModelConfig, max_pixels: int, formats: Collection[str] = FORMATS
+) -> tuple[Pixels, Box]:
+    """Decode an image as `vitlab.predict` does.
+
+    Returns:
+        uint8 (rows, columns, channels), and the part of the upright image that it shows: left, top,
+        right, bottom, as fractions.
+
+    Raises:
+        ImageError: it cannot be decoded, or is not an image that a service accepts.
+    """
+    choose, seen = center(config), []
+
+    def noted(rows: int, columns: int) -> Box:
+        box = choose(rows, columns)
+        left, top, right, bottom = box
+        seen.append((left / columns, top / rows, right / columns, bottom / rows))
+        return box
+
+    pixels = fitted_image(EncodedImage(data, name, formats, max_pixels), config, noted)
+    return pixels, seen[-1]
+
+
+def _answered(asked: dict[str, Any], data: bytes, max_pixels: int) -> tuple[dict[str, Any], Pixels]:
+    """Return the answer to a request, and pixels (none if it is an error)."""
+    none = np.empty((0, 0, 0), np.uint8)
+    try:
+        pixels, box = decoded(data, asked["name"], _config(asked["config"]), max_pixels)
+    except ImageError as error:
+        return {"error": str(error)}, none
+    except Exception as error:  # such as PyTorch's about memory
+        text = f"{asked['name']}: damaged or unsupported image ({type(error).__name__})"
+        return {"error": text}, none
+    return {"error": "", "shape": pixels.shape, "box": box}, np.ascontiguousarray(pixels)
+
+
+@lru_cache(64)
+def _config(text: str) -> ModelConfig:
+    return described(json.loads(text), {})

@@ -1,0 +1,248 @@
+"""Models in memory that answer questions about images, with bounds on everything."""
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from vitlab import device as devices
+from vitlab.errors import BusyError, LateError, OptionError, ServiceError
+from vitlab.evaluation.predictions import check_classifier
+from vitlab.models.model import Model
+from vitlab.serve.computing.answers import Ticket
+from vitlab.serve.computing.batcher import Batcher
+from vitlab.serve.computing.best_batch import best_batch, warm
+from vitlab.serve.computing.roster import Roster, Served
+from vitlab.serve.decoding.decoder import Bounds
+from vitlab.serve.decoding.decoders import Decoders
+from vitlab.serve.figures import Figures, OfModel
+from vitlab.serve.limits import Limits
+from vitlab.serve.queueing import admitted
+from vitlab.serve.seen import Seen, ServedModel, What
+from vitlab.weights.deltas import Delta
+
+DECODING = 10.0  # seconds of computing that one image may take
+CORES = 4  # for each decoder, if their number is not chosen
+LEAST_WAIT, MOST_WAIT = 0.05, 60.0  # seconds after which a refused request may come again
+
+
+class Engine:
+    """Models in memory that answer questions about images.
+
+    `add`, `replace` and `remove` may be called from any thread, also while it runs; `start`,
+    `answer` and `stop` belong to one event loop.
+
+    Args:
+        limits: of what may be asked
+        device: auto, cpu, cuda or cuda:N
+        precision: fp32, or bf16 autocast
+
+    Attributes:
+        limits: of what may be asked
+        ready: whether it answers
+    """
+
+    def __init__(
+        self, *, limits: Limits = Limits(), device: str = "auto", precision: str = "fp32"
+    ) -> None:
+        if precision not in ("fp32", "bf16"):
+            raise OptionError(f"precision must be fp32 or bf16, not {precision!r}")
+        self.limits, self.precision, self.ready = limits, precision, False
+        self._roster = Roster(devices.choose(device), self._prepare)
+        self._batcher = Batcher(precision, limits.max_delay / 1000)
+        bounds = Bounds(min(DECODING, limits.timeout), int(limits.max_pixels * 1e6))
+        self._decoders = Decoders(limits.decoders or default_decoders(), bounds)
+        self._total = OfModel()  # of all models, also of those removed
+        self._held = self._decoded = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def add(self, name: str, source: str | Path | Model | Delta) -> None:
+        """Load a model in this thread, and serve it.
+
+        A delta shares the weights of its base with the base and all its other deltas. A file of
+        one may be added without its base, which is then loaded from where the file says; a `Delta`
+        in memory, which may come from anyone, needs a base that is served.
+
+        Args:
+            name: new
+            source: a run folder, a saved folder, a file or a name on the Hub, as `vitlab.load`
+                takes it; a model, which must not be changed afterwards; or a delta
+
+        Raises:
+            OptionError: the name is empty or taken.
+            WeightsError: it cannot be loaded.
+        """
+        self._roster.add(name, source)
+
+    def replace(self, name: str, source: str | Path | Model | Delta) -> None:
+        """Load a model in this thread, and serve it in place of another one.
+
+        Requests that are under way are answered by the model that they were meant for.
+
+        Raises:
+            OptionError: there is no model of this name.
+            WeightsError: it cannot be loaded.
+        """
+        self._leave(self._roster.replace(name, source))
+
+    def remove(self, name: str) -> None:
+        """Serve a model no longer; requests for it that are under way fail.
+
+        Raises:
+            OptionError: there is no model of this name.
+        """
+        self._leave(self._roster.remove(name))
+
+    def cards(self) -> list[ServedModel]:
+        """Return what there is to know about each model, in the order in which they were added."""
+        return self._roster.cards()
+
+    async def start(self) -> None:
+        """Start the processes that decode and the thread that computes.
+
+        Raises:
+            ServiceError: a process cannot be started.
+        """
+        self._loop = asyncio.get_running_loop()
+        try:
+            await self._decoders.start()
+        except BaseException:
+            await self._decoders.stop()
+            raise
+        self._batcher.start()
+        self.ready = True
+
+    async def stop(self, seconds: float = 30.0) -> None:
+        """Answer what was accepted, as far as the time allows; then end everything.
+
+        Args:
+            seconds: that the requests under way have left
+        """
+        self.ready = False
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            pass
+        await self._batcher.stop()
+        await self._decoders.stop()
+
+    async def answer(
+        self, images: Sequence[bytes], model: str = "", what: What = "classes"
+    ) -> list[Seen]:
+        """Answer a question about images.
+
+        Args:
+            images: JPEG, PNG or WebP files
+            model: its name; empty for the first one
+            what: "classes" for probabilities; "features"; or "attention" for probabilities and
+                where the model looked
+
+        Raises:
+            OptionError: no such model or question, or more images than the queue has places.
+            BusyError: the queue is full.
+            LateError: the answer was not there in time.
+            ServiceError: the service is not ready, a decoder was killed, or the model was removed.
+        """
+        served = self._accepted(len(images), model, what)
+        start = time.monotonic()
+        self._hold(served, len(images))
+        tasks = [
+            asyncio.create_task(self._seen(data, f"image {number}", served, what))
+            for number, data in enumerate(images)
+        ]
+        try:
+            async with asyncio.timeout(self.limits.timeout):
+                seen = list(await asyncio.gather(*tasks))
+        except TimeoutError:
+            for each in (served.counts, self._total):
+                each.late += len(images)
+            raise LateError(f"no answer within {self.limits.timeout:g} seconds") from None
+        finally:
+            for task in tasks:
+                task.cancel()
+            self._hold(served, -len(images))
+        failed = sum(bool(each.error) for each in seen)
+        for each in (served.counts, self._total):
+            each.images += len(seen) - failed
+            each.failed += failed
+            each.seconds.add(time.monotonic() - start)
+        return seen
+
+    def figures(self) -> Figures:
+        """Return what the engine does now, and has done."""
+        batcher, total = self._batcher, self._total
+        return Figures(
+            waiting=max(0, self._held - batcher.computing),
+            computing=batcher.computing,
+            decoded=self._decoded,
+            failed=total.failed,
+            shed=total.shed,
+            late=total.late,
+            restarts=self._decoders.restarts,
+            batch_sizes=batcher.sizes.copy(),
+            batch_seconds=batcher.seconds.copy(),
+            models={name: each.counts.copy() for name, each in self._roster.models.items()},
+        )
+
+    def _accepted(self, images: int, model: str, what: What) -> Served:
+        """Return the model for a request, or refuse it."""
+        if not self.ready:
+            raise ServiceError("the service is not ready: it is starting or stopping")
+        if what not in get_args(What):
+            raise OptionError(f"unknown question {what!r}: ask for {', '.join(get_args(What))}")
+        served, places = self._roster.find(model), self.limits.queue
+        if what != "features":
+            check_classifier(served.facts)
+        if images > places:
+            raise OptionError(f"{images} images at once; send at most {places}")
+        if not admitted(images, served.held, self._held, places, len(self._roster) == 1):
+            for each in (served.counts, self._total):
+                each.shed += images
+            wait = min(max(self._held * self._batcher.pace, LEAST_WAIT), MOST_WAIT)
+            raise BusyError(f"the queue is full: try again in {wait:.1f} seconds", wait)
+        return served
+
+    def _hold(self, served: Served, images: int) -> None:
+        """Count images accepted, or answered if negative."""
+        served.hold(images)
+        self._held += images
+        if self._held:
+            self._idle.clear()
+        else:
+            self._idle.set()
+
+    async def _seen(self, data: bytes, name: str, served: Served, what: What) -> Seen:
+        """Answer a question about one image."""
+        with self._batcher.coming(served.trunk):
+            image = await self._decoders.decode(data, name, served, served.wanted)
+            served.check()
+            if image.error:
+                return Seen(error=image.error)
+            self._decoded += 1
+            future: asyncio.Future[Seen] = asyncio.get_running_loop().create_future()
+            self._batcher.put(Ticket(served, what, image, time.monotonic(), future))
+        return await future
+
+    def _prepare(self, served: Served) -> None:
+        """Let a model compute, and measure its best batch if none is chosen."""
+        most = max(1, self.limits.queue // 2)  # while one batch computes, another gathers
+        if not served.batch:
+            served.batch = self.limits.max_batch or best_batch(served, most, self.precision)
+        warm(served, 1, self.precision)
+
+    def _leave(self, served: Served) -> None:
+        """Free a model's weights once nobody waits for it, in the thread that counts."""
+        if self._loop is not None and self._loop.is_running():
+            self._loop.call_soon_threadsafe(served.hold, 0)
+        else:
+            served.hold(0)
+
+
+def default_decoders() -> int:
+    """Return one process per four cores, at least one."""
+    return max(1, (os.cpu_count() or 1) // CORES)

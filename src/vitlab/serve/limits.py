@@ -1,0 +1,40 @@
+"""What a request may ask of the service, and how long it may wait."""
+
+from dataclasses import dataclass
+
+from vitlab.options import Options, above, at_least, at_most, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits(Options):
+    """Bounds of the service; beyond each there is an error at once, and nothing grows.
+
+    Raises:
+        OptionError: a value that cannot be.
+    """
+
+    max_body: float = option(16.0, "largest body of a request, in MiB", above(0), at_most(1024))
+    max_memory: float = option(
+        256.0, "most memory for the bodies of all requests, in MiB; then it is 503", above(0)
+    )
+    max_model: float = option(4096.0, "largest model that a request may add, in MiB", above(0))
+    max_pixels: float = option(25.0, "largest image, in megapixels", above(0), at_most(50))
+    max_images: int = option(16, "most images per request", at_least(1), at_most(1024))
+    queue: int = option(
+        64, "most images that wait or are computed; beyond it the answer is 503", at_least(1)
+    )
+    timeout: float = option(
+        30.0, "most seconds from a request's last byte to its answer; then it is 504", above(0)
+    )
+    patience: float = option(
+        10.0, "most seconds that a request may take to arrive; then it is 408", above(0)
+    )
+    max_batch: int = option(
+        0, "most images in one pass through a model (0: chosen by measuring)", at_least(0)
+    )
+    max_delay: float = option(
+        5.0, "most milliseconds that an image waits for others to share its batch", at_least(0)
+    )
+    decoders: int = option(
+        0, "processes that decode images (0: one per four cores, at least one)", at_least(0)
+    )

@@ -1,0 +1,77 @@
+"""From the options of `vitlab serve` to a service that ran."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from vitlab.serve.app import application
+from vitlab.serve.engine import Engine
+from vitlab.serve.http.access import hosts_of, read_token
+from vitlab.serve.http.logs import log, log_to
+from vitlab.serve.limits import Limits
+from vitlab.serve.process.addresses import is_loopback, listen, url_of
+from vitlab.serve.process.server import Service
+from vitlab.serve.process.watched import Watched
+
+
+def serve(
+    models: Sequence[tuple[str, str]],
+    *,
+    limits: Limits,
+    address: tuple[str, int],
+    token_file: str = "",
+    watch: str = "",
+    drain: float = 30.0,
+    device: str = "auto",
+    precision: str = "fp32",
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Serve models until a signal.
+
+    Args:
+        models: name and place of each
+        limits: of requests
+        address: host and port; port 0 for any
+        token_file: file with the token that requests must carry; empty for none
+        watch: folder whose models are served too; empty for none
+        drain: seconds in which requests under way are answered after the signal
+        device: auto, cpu, cuda or cuda:N
+        precision: fp32, or bf16 autocast
+        say: tells a person where the service is, once it listens
+
+    Returns:
+        `url`, and how many `requests` about how many `images` there were.
+
+    Raises:
+        UserError: a model cannot be loaded, or the address cannot be listened on.
+        KeyboardInterrupt: the signal was SIGINT.
+    """
+    log_to()
+    token, warning = read_token(token_file) if token_file else ("", "")
+    engine = Engine(limits=limits, device=device, precision=precision)
+    for name, place in models:
+        engine.add(name, place)
+    app = application(engine, limits=limits, token=token, hosts=hosts_of(address[0]))
+    watched = Watched(Path(watch), engine) if watch else None
+    opened = listen(*address)
+    if not token and not is_loopback(address[0]):
+        warning = f"anybody who reaches {address[0]} can use this service: --token-file FILE"
+    if warning:
+        log("warning", logging.WARNING, reason=warning)
+    url = url_of(opened)
+    log("listening", url=url, example=example(url, token_file))
+    say(f"listening on {url}; try: {example(url, token_file)}")
+    service = Service(app, engine, drain, watched)
+    asyncio.run(service.run(opened))
+    if service.signal == signal.SIGINT:
+        raise KeyboardInterrupt("interrupted; every request that was accepted has its answer")
+    return {"url": url, **app.state.desk.counts}
+
+
+def example(url: str, token_file: str = "") -> str:
+    """Return a line for a shell that asks the service about a photograph."""
+    header = f'-H "Authorization: Bearer $(cat {token_file})" ' if token_file else ""
+    return f"curl {header}-F image=@photo.jpg {url}/predict"

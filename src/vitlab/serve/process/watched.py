@@ -1,0 +1,108 @@
+"""A folder whose models are served: what comes, changes and goes there is noticed by polling."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from vitlab.errors import UserError
+from vitlab.serve.engine import Engine
+from vitlab.serve.http.logs import log
+from vitlab.serve.model_names import name_of
+
+PAUSE = 1.0  # seconds between two looks
+MOST = 10_000  # files of one model that are looked at
+
+Signature = tuple[tuple[str, int, int], ...]  # of each file: its path, size and time of change
+
+
+class Watched:
+    """Serves the models in a folder, each by the name of its file or folder.
+
+    A model is loaded once two looks in a row found the same sizes and times, so that a copy that is
+    not complete is left alone.
+
+    Args:
+        folder: that may change at any time, or not exist yet
+        engine: that serves them; other models of it are left alone
+    """
+
+    def __init__(self, folder: str | Path, engine: Engine) -> None:
+        self.folder, self.engine = Path(folder), engine
+        self._before: dict[str, tuple[Path, Signature]] = {}
+        self._tried: dict[str, Signature] = {}
+        self._served: set[str] = set()
+
+    async def begin(self) -> None:
+        """Load what is in the folder and does not change."""
+        await asyncio.to_thread(self.look)
+        await asyncio.sleep(PAUSE)
+        await asyncio.to_thread(self.look)
+
+    async def watch(self) -> None:
+        """Look again and again; loading happens in a thread."""
+        while True:
+            await asyncio.to_thread(self.look)
+            await asyncio.sleep(PAUSE)
+
+    def look(self) -> None:
+        """Compare the folder with what is served, and add, replace and remove models."""
+        found = self._found()
+        for name in sorted(self._served - found.keys()):
+            self._remove(name)
+        self._tried = {name: each for name, each in self._tried.items() if name in found}
+        for name, (path, signature) in found.items():
+            settled = signature and self._before.get(name) == (path, signature)
+            if settled and self._tried.get(name) != signature:
+                self._tried[name] = signature
+                self._load(name, path)
+        self._before = found
+
+    def _found(self) -> dict[str, tuple[Path, Signature]]:
+        """Return each model there by name; the first one if two have the same."""
+        found: dict[str, tuple[Path, Signature]] = {}
+        try:
+            paths = sorted(path for path in self.folder.iterdir() if path.name[0] != ".")
+        except OSError:
+            return {}
+        for path in paths:
+            try:
+                found.setdefault(name_of(str(path)), (path, tuple(_signature(path))))
+            except (OSError, UserError):
+                continue
+        return found
+
+    def _load(self, name: str, path: Path) -> None:
+        known = name in self._served and any(card.name == name for card in self.engine.cards())
+        try:
+            (self.engine.replace if known else self.engine.add)(name, path)
+        except UserError as error:
+            log("model not loaded", logging.WARNING, model=name, reason=str(error))
+            return
+        except Exception:  # of a file that nobody expected: the others go on
+            log("model not loaded", logging.ERROR, error=True, model=name)
+            return
+        self._served.add(name)
+        log("model replaced" if known else "model added", model=name)
+
+    def _remove(self, name: str) -> None:
+        self._served.discard(name)
+        try:
+            self.engine.remove(name)
+        except UserError as error:  # a request removed it before
+            log("model not removed", logging.WARNING, model=name, reason=str(error))
+            return
+        log("model removed", model=name)
+
+
+def _signature(path: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield the size and time of change of a file, or of every file that matters in a folder."""
+    if path.is_file():
+        about = path.stat()
+        yield path.name, about.st_size, about.st_mtime_ns
+    elif path.is_dir():
+        folder = path / "model" if (path / "model").is_dir() else path  # of a run
+        files = [file for file in sorted(folder.iterdir()) if file.is_file()]
+        for file in files[:MOST]:
+            about = file.stat()
+            yield file.name, about.st_size, about.st_mtime_ns

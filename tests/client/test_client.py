@@ -1,0 +1,375 @@
+"""Both clients against a service made of functions: what is sent, and what comes of each reply."""
+
+import asyncio
+import inspect
+import json
+import re
+import threading
+import time
+from collections import Counter
+from email import message_from_bytes
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+
+import vitlab
+from client.both import URL, Make
+from conftest import photo
+from vitlab.client import calls
+from vitlab.errors import (
+    BusyError,
+    DataError,
+    ImageError,
+    LateError,
+    OptionError,
+    ServiceError,
+    UserError,
+)
+from vitlab.evaluation.classification import Answer
+
+
+def sent(request: httpx2.Request) -> list[bytes]:
+    """The images of a request, read by the mail parser of Python."""
+    kind = request.headers["content-type"]
+    if kind == "application/octet-stream":
+        return [request.content]
+    form = message_from_bytes(f"Content-Type: {kind}\r\n\r\n".encode() + request.content)
+    assert form.is_multipart()
+    return [part.get_payload(decode=True) for part in form.get_payload()]
+
+
+class Service:
+    """Names the first byte of an image as its class; `x` cannot be read."""
+
+    def __init__(self, most: int = 4) -> None:
+        self.most, self.requests = most, list[httpx2.Request]()
+        self.lock, self.sizes = threading.Lock(), Counter[int]()
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        images = sent(request)
+        with self.lock:
+            self.requests.append(request)
+            self.sizes[len(images)] += 1
+        if len(images) > self.most:
+            return refuse(413, f"{len(images)} images; at most {self.most} per request")
+        if all(image[:1] == b"x" for image in images):
+            return refuse(422, "image 0: not a JPEG")
+        if request.url.path.endswith("/features"):
+            bad = [n for n, image in enumerate(images) if image[:1] == b"x"]
+            vectors = [None if n in bad else [float(each[0]), 0.1] for n, each in enumerate(images)]
+            errors = [{"image": f"image {n}", "error": "no JPEG"} for n in bad]
+            return httpx2.Response(
+                200, json={"features": vectors, "errors": errors, "request": "r"}
+            )
+        rows = [
+            {"image": f"image {n}", "error": f"image {n}: not a JPEG"}
+            if image[:1] == b"x"
+            else {"image": f"image {n}", "top": [{"class": chr(image[0]), "probability": 0.75}]}
+            for n, image in enumerate(images)
+        ]
+        return httpx2.Response(200, json={"model": "m", "predictions": rows, "request": "r"})
+
+
+def refuse(status: int, text: str, **headers: str) -> httpx2.Response:
+    return httpx2.Response(status, json={"error": text, "request": "r7"}, headers=headers)
+
+
+def test_one_image(make: Make, tmp_path: Path) -> None:
+    service = Service()
+    client = make(service, token="secret")
+    assert client.predict(b"abc", model="two words", top=3) == Answer("image 0", (("a", 0.75),))
+    (request,) = service.requests
+    assert (request.method, str(request.url)) == (
+        "POST",
+        f"{URL}/predict?top=3&model=two+words",
+    )
+    assert request.headers["authorization"] == "Bearer secret"
+    assert request.headers["accept-encoding"] == "identity"
+    file = tmp_path / "photo.jpg"
+    file.write_bytes(b"cat")
+    assert client.predict(file).image == str(file)
+    assert str(tmp_path).encode() not in service.requests[1].content  # no path leaves
+    assert client.predict(np.zeros((4, 4, 3), np.uint8)).classes == (("\x89", 0.75),)  # a PNG
+    assert client.predict(photo(0)).classes == (("\x89", 0.75),)
+
+
+def test_lists_are_split_and_keep_their_order(make: Make) -> None:
+    service = Service(most=4)
+    client = make(service, batch=4, parallel=3)
+    images = [bytes([65 + number]) for number in range(18)]
+    assert [each.classes[0][0] for each in client.predict(images)] == [chr(i[0]) for i in images]
+    assert service.sizes == {4: 4, 2: 1}
+    batch = np.zeros((3, 5, 5, 3), np.uint8)
+    assert [each.image for each in client.predict(batch)] == ["image 0", "image 1", "image 2"]
+    assert client.predict([b"a"]) == [Answer("image 0", (("a", 0.75),))]  # a list stays a list
+
+
+def test_requests_are_halved_where_the_service_takes_fewer(make: Make) -> None:
+    service = Service(most=3)
+    names = [each.classes[0][0] for each in make(service).predict([b"a", b"b", b"c", b"d", b"e"])]
+    assert names == list("abcde")
+    assert service.sizes == {5: 1, 2: 1, 3: 1}
+
+
+def test_large_images_travel_in_requests_of_their_own(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "MOST_BYTES", 12)
+    service = Service()
+    sizes = [5, 5, 5, 20, 1, 6, 5]
+    found = make(service, batch=16).predict(
+        [bytes([65 + n]) * size for n, size in enumerate(sizes)]
+    )
+    assert [each.classes[0][0] for each in found] == list("ABCDEFG")
+    assert service.sizes == {2: 1, 1: 2, 3: 1}
+
+
+def test_an_image_that_cannot_be_read(make: Make, tmp_path: Path) -> None:
+    service = Service()
+    client = make(service)
+    with pytest.raises(ImageError, match=r"^image 0: not a JPEG$"):
+        client.predict(b"x")
+    absent = tmp_path / "absent.jpg"
+    found = client.predict([b"a", b"x", absent, b"b"])
+    assert [each.error for each in found] == [
+        "", "image 1: not a JPEG", f"{absent}: no such file or directory", ""
+    ]  # fmt: skip
+    assert [each.image for each in found] == ["image 0", "image 1", str(absent), "image 3"]
+    assert found[3].classes == (("b", 0.75),)
+    service.sizes.clear()
+    errors = [each.error for each in client.predict([b"x1", b"x2", b"x3"])]  # none can be read
+    assert errors == [f"image {number}: not a JPEG" for number in range(3)]
+    with pytest.raises(ImageError, match=r"absent\.jpg: no such file"):
+        client.predict(absent)
+    with pytest.raises(ImageError, match=r"absent\.jpg: no such file"):
+        client.features([b"a", absent])
+    with pytest.raises(DataError, match="no images given"):
+        client.predict([])
+
+
+def test_features(make: Make) -> None:
+    client = make(Service(most=2), batch=2)
+    found = client.features([b"a", b"b", b"c"])
+    np.testing.assert_array_equal(found, np.array([[97, 0.1], [98, 0.1], [99, 0.1]], np.float32))
+    assert found.dtype == np.float32
+    assert client.features(b"a").shape == (1, 2)
+    with pytest.raises(ImageError, match=r"^image 1: no JPEG$"):
+        client.features([b"a", b"x"])
+
+
+def test_models_health_and_several_labels(make: Make) -> None:
+    def service(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path == "/vit/models":
+            return httpx2.Response(200, json={"models": [{"name": "m"}], "request": "r"})
+        if request.url.path == "/vit/health":
+            return httpx2.Response(200, json={"alive": True})
+        top = [{"class": "a", "probability": 1}]
+        row = {"image": "image 0", "top": top, "predicted": ["a", "b"]}
+        return httpx2.Response(200, json={"model": "m", "predictions": [row]})
+
+    client = make(service, url=URL + "/")
+    assert client.models() == [{"name": "m"}]
+    assert client.health() == {"alive": True}
+    assert client.predict(b"a").predicted == ("a", "b")
+
+
+def test_a_full_queue_is_waited_for(make: Make) -> None:
+    replies = iter([refuse(503, "full", **{"Retry-After": "0"})] * 2)
+    service = Service()
+    client = make(lambda request: next(replies, None) or service(request))
+    assert client.predict(b"a").classes == (("a", 0.75),)
+    with pytest.raises(BusyError, match=r"is busy \(full\): try again later") as caught:
+        make(lambda request: refuse(503, "full", **{"Retry-After": "7"}), retries=0).predict(b"a")
+    assert caught.value.retry_after == 7
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "text"),
+    [
+        (refuse(404, "unknown model 'b': choose from a"), OptionError, "^unknown model 'b'"),
+        (refuse(401, "token"), ServiceError, r"needs a token: Client\('http://service.test"),
+        (httpx2.Response(403, text="<html>"), ServiceError, "needs a token"),
+        (refuse(403, "only to the Host a"), ServiceError, "status 403: only to the Host a$"),
+        (refuse(404, "unknown address"), ServiceError, "status 404: unknown address$"),
+        (refuse(400, "bad"), ServiceError, "answered with status 400: bad$"),
+        (refuse(413, "17 MiB"), ImageError, "^image 0: 17 MiB$"),
+        (refuse(504, "after 30 s"), LateError, "took too long: after 30 s"),
+        (refuse(500, "bug"), ServiceError, r"status 500: bug \(request r7\)$"),
+        (httpx2.Response(404, json={"detail": "Not Found"}), ServiceError, "no such address"),
+        (httpx2.Response(200, text="<html>"), ServiceError, "does not answer as a service of"),
+        (httpx2.Response(200, json={}), ServiceError, "did not answer for each of 1 image"),
+        (httpx2.Response(200, json={"predictions": [{"top": 3}]}), ServiceError, "version does"),
+        (httpx2.Response(200, json={"predictions": [None]}), ServiceError, "version does"),
+        (httpx2.Response(200, content=b"[" * 100_000), ServiceError, "does not answer as a"),
+        (
+            httpx2.Response(301, headers={"Location": "https://a"}, text=""),
+            ServiceError,
+            "redirects to https://a: give that address",
+        ),
+    ],
+)
+def test_what_becomes_of_a_reply(
+    make: Make, reply: httpx2.Response, kind: type[UserError], text: str
+) -> None:
+    def again(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(reply.status_code, headers=reply.headers, content=reply.content)
+
+    with pytest.raises(kind, match=text) as caught:
+        make(again).predict(b"a", model="b")
+    assert type(caught.value) is kind
+    assert "\n" not in str(caught.value)
+
+
+def test_a_refused_token_is_not_shown(make: Make) -> None:
+    client = make(lambda request: refuse(401, "no"), token="secret")
+    with pytest.raises(ServiceError, match="does not accept this token") as caught:
+        client.predict(b"a")
+    assert "secret" not in str(caught.value) + repr(client.client)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "text"),
+    [
+        (httpx2.ConnectError("refused"), ServiceError, r"cannot reach a service at .* \(refused\)"),
+        (httpx2.ConnectTimeout(""), ServiceError, r"cannot reach .* \(ConnectTimeout\)"),
+        (httpx2.ReadTimeout(""), LateError, "did not answer within 2 s"),
+        (httpx2.ReadError("reset"), ServiceError, "broke after 2 tries: reset"),
+        (httpx2.RemoteProtocolError("gone"), ServiceError, "broke after 2 tries: gone"),
+        (httpx2.LocalProtocolError("header"), ServiceError, "no answer from .*: header"),
+        (httpx2.DecodingError("zip"), ServiceError, "no answer from .*: zip"),
+    ],
+)
+def test_exceptions_of_the_network(
+    make: Make, fault: Exception, kind: type[UserError], text: str
+) -> None:
+    def fail(request: httpx2.Request) -> httpx2.Response:
+        raise fault
+
+    with pytest.raises(kind, match=text) as caught:
+        make(fail, timeout=2, retries=1).predict(b"a")
+    assert type(caught.value) is kind
+
+
+def test_other_exceptions_are_not_hidden(make: Make) -> None:
+    def fail(request: httpx2.Request) -> httpx2.Response:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        make(fail).predict(b"a")
+
+
+def test_one_failure_ends_a_list(make: Make) -> None:
+    seen: list[int] = []
+
+    def fail(request: httpx2.Request) -> httpx2.Response:
+        seen.append(1)
+        return refuse(401, "no")
+
+    with pytest.raises(ServiceError, match="needs a token"):
+        make(fail, batch=1, parallel=2).predict([b"a"] * 200)
+    assert len(seen) < 200
+
+
+def test_closed_clients(make: Make) -> None:
+    client = make(Service())
+    client.close()
+    with pytest.raises(ServiceError, match="this client is closed"):
+        client.predict(b"a")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["localhost:8000", "", "ftp://a", "http://", "http://a/?b=1", "http://u:p@a", "http://a:b", 3],
+)
+def test_addresses_that_cannot_be(make: Make, url: Any) -> None:
+    with pytest.raises(OptionError, match="url must be"):
+        make(Service(), url=url)
+
+
+def test_values_that_cannot_be(make: Make) -> None:
+    with pytest.raises(OptionError, match="token must be of visible"):
+        make(Service(), token="a\nb")
+    with pytest.raises(OptionError, match="batch must be at least 1"):
+        make(Service(), batch=0)
+    with pytest.raises(OptionError, match="top must be at least 1, not 0"):
+        make(Service()).predict(b"a", top=0)
+
+
+def test_threads_share_a_client() -> None:
+    service = Service(most=2)
+    with vitlab.Client(URL, batch=2, transport=httpx2.MockTransport(service)) as client:
+        results: dict[int, list[str]] = {}
+
+        def ask(number: int) -> None:
+            images = [bytes([65 + number, each]) for each in range(5)]
+            results[number] = [each.classes[0][0] for each in client.predict(images)]
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    assert results == {number: [chr(65 + number)] * 5 for number in range(8)}
+
+
+class Crowd:
+    """Counts the requests that are under way at once."""
+
+    now = most = 0
+
+    def __enter__(self) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+
+    def __exit__(self, *error: object) -> None:
+        self.now -= 1
+
+
+def test_only_some_requests_are_under_way_at_once() -> None:
+    service, lock = Service(), threading.Lock()
+    threads, tasks = Crowd(), Crowd()
+
+    def threaded(request: httpx2.Request) -> httpx2.Response:
+        with lock:
+            threads.__enter__()
+        time.sleep(0.01)
+        with lock:
+            threads.__exit__()
+        return service(request)
+
+    async def awaited(request: httpx2.Request) -> httpx2.Response:
+        with tasks:
+            await asyncio.sleep(0.01)
+        return service(request)
+
+    async def ask() -> None:
+        transport = httpx2.MockTransport(awaited)
+        async with vitlab.AsyncClient(URL, batch=1, parallel=3, transport=transport) as client:
+            await client.predict([b"a"] * 12)
+
+    transport = httpx2.MockTransport(threaded)
+    with vitlab.Client(URL, batch=1, parallel=3, transport=transport) as client:
+        client.predict([b"a"] * 12)
+    asyncio.run(ask())
+    assert (threads.most, tasks.most) == (3, 3)
+
+
+def test_both_clients_have_the_same_methods() -> None:
+    def face(kind: type) -> dict[str, str]:
+        found = {
+            name: str(inspect.signature(each))
+            for name, each in inspect.getmembers(kind, inspect.isfunction)
+            if name == "__init__" or not name.startswith("_")
+        }
+        return {name: re.sub("Async", "", text) for name, text in found.items()}
+
+    assert face(vitlab.Client).keys() == face(vitlab.AsyncClient).keys()
+    for name, text in face(vitlab.Client).items():
+        if name != "__init__":
+            assert face(vitlab.AsyncClient)[name] == text
+    assert json.dumps(sorted(face(vitlab.Client))) == json.dumps(
+        ["__init__", "close", "features", "health", "models", "predict"]
+    )

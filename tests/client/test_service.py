@@ -1,0 +1,117 @@
+"""Both clients and the real service: what `vitlab.classify` says here, the service says there."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import httpx2
+import numpy as np
+import pytest
+import torch
+
+import vitlab
+from conftest import photo
+from serve.fakes import FakeEngine, png
+from serve.made import encoded, tiny
+from serve.sockets import served
+from vitlab.errors import BusyError, ImageError, LateError, OptionError, ServiceError, UserError
+from vitlab.serve.app import application
+from vitlab.serve.engine import Engine
+from vitlab.serve.limits import Limits
+
+RED, BLUE = png((250, 0, 0)), png((0, 0, 250))
+TOKEN = "a-token-of-some-length"
+
+
+def ask(call: Any, engine: FakeEngine | None = None, token: str = "", given: str = "") -> Any:
+    """What an AsyncClient gets from the application, without a socket."""
+    engine = engine or FakeEngine(limits=Limits(max_images=2))
+    app = application(cast(Any, engine), limits=engine.limits, token=token)
+
+    async def main() -> Any:
+        transport = httpx2.ASGITransport(app)
+        url = "http://localhost"
+        async with vitlab.AsyncClient(url, given, retries=0, transport=transport) as client:
+            return await call(client)
+
+    return asyncio.run(main())
+
+
+def test_questions_and_answers() -> None:
+    async def call(client: vitlab.AsyncClient) -> None:
+        (first, wrong, last) = await client.predict([RED, b"no image", BLUE], top=1)
+        assert (first.classes[0][0], last.classes[0][0]) == ("cat", "<b>owl</b>")
+        assert (wrong.image, wrong.error) == ("image 1", "image 1: cannot be decoded")
+        assert len((await client.predict(RED)).classes) == 3
+        assert (await client.predict(RED, model="labels")).predicted == ("cat",)
+        found = await client.features([RED, BLUE, RED])
+        assert (found.shape, found.dtype) == ((3, 4), np.float32)
+        assert [each["name"] for each in await client.models()] == ["first", "labels"]
+        assert await client.health() == {"status": "alive"}
+        for refused in (client.predict(b"no"), client.features(b"no")):
+            with pytest.raises(ImageError, match=r"^image 0: cannot be decoded$"):
+                await refused
+        with pytest.raises(ImageError, match=r"^image 1: cannot be decoded$"):
+            await client.features([RED, b"no image", BLUE])
+
+    ask(call)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (BusyError("full", 3), BusyError, r"is busy \(full\)"),
+        (LateError("no answer within 30 seconds"), LateError, "took too long: no answer within"),
+        (ServiceError("the model 'a' was removed"), BusyError, "is busy .*was removed"),
+    ],
+)
+def test_errors_of_the_engine(error: UserError, kind: type[UserError], text: str) -> None:
+    with pytest.raises(kind, match=text) as caught:
+        ask(lambda client: client.predict(RED), FakeEngine(error=error))
+    assert type(caught.value) is kind
+    if isinstance(error, BusyError):
+        assert cast(BusyError, caught.value).retry_after == 3
+
+
+def test_unknown_models_are_named_and_known_ones_too() -> None:
+    with pytest.raises(OptionError, match="unknown model 'cats': choose from first, labels"):
+        ask(lambda client: client.predict(RED, model="cats"))
+
+
+def test_tokens() -> None:
+    with pytest.raises(ServiceError, match=r"needs a token: Client\('http://localhost', token=…\)"):
+        ask(lambda client: client.predict(RED), token=TOKEN)
+    with pytest.raises(ServiceError, match="does not accept this token"):
+        ask(lambda client: client.models(), token=TOKEN, given="another")
+    assert ask(lambda client: client.predict(RED), token=TOKEN, given=TOKEN).classes
+
+
+def test_over_a_socket_the_answers_are_those_of_this_machine(tmp_path: Path) -> None:
+    model, engine = tiny(), Engine(limits=Limits(decoders=1, max_images=3, timeout=60))
+    engine.add("tiny", model)
+    file = tmp_path / "photo.jpg"
+    photo(7).save(file)
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
+    images: list[Any] = [file, photo(1), encoded(2), pixels, photo(3).convert("L"), pixels[..., 0]]
+    images += [torch.from_numpy(pixels).permute(2, 0, 1), photo(4).convert("P")]
+
+    def script(port: int) -> Any:
+        url = f"http://127.0.0.1:{port}"
+        with vitlab.Client(url, retries=20) as client:  # until it is ready
+            here = client.predict(images), client.features(images)
+
+        async def main() -> Any:
+            async with vitlab.AsyncClient(url) as client:
+                return await client.predict(images), await client.features(images)
+
+        return here, asyncio.run(main())
+
+    both, _ = served(script, cast(Any, engine))
+    want = vitlab.classify(model, images)
+    with torch.inference_mode():
+        features = model.features(vitlab.preprocess(model)(images))
+    for answers, vectors in both:
+        assert [each.image for each in answers] == [each.image for each in want]
+        for got, right in zip(answers, want, strict=True):
+            assert dict(got.classes) == pytest.approx(dict(right.classes), abs=1e-6)
+        np.testing.assert_allclose(vectors, features, atol=1e-5)

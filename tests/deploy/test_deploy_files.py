@@ -1,0 +1,146 @@
+"""The files of deploy/ fit each other, and their command lines are understood."""
+
+import importlib
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy.deploy_files import (
+    DEPLOY,
+    DOCKERFILE,
+    KUBERNETES,
+    RAY,
+    SCRIPTS,
+    UNITS,
+    command_lines,
+    objects,
+    pod,
+)
+from docs.pages import ROOT, understood
+from vitlab.serve.limits import Limits
+from vitlab.serve.ray_app import Settings
+
+WORKLOADS = [kind for kind in ("Deployment", "Job") if kind in objects()]
+
+
+@pytest.mark.parametrize(
+    ("file", "words"), list(command_lines()), ids=lambda value: str(value)[:20]
+)
+def test_command_lines_are_understood(file: str, words: list[str]) -> None:
+    assert understood(*words[:1], words[1:])
+
+
+@pytest.mark.parametrize("kind", WORKLOADS)
+def test_pods_need_no_privileges(kind: str) -> None:
+    spec = pod(objects()[kind])
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    user = spec["securityContext"]["runAsUser"]
+    assert f"USER {user}:{user}" in DOCKERFILE.read_text()
+    for box in spec["containers"]:
+        assert box["securityContext"]["readOnlyRootFilesystem"] is True
+        assert box["securityContext"]["allowPrivilegeEscalation"] is False
+        assert box["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert {"cpu", "memory"} <= set(box["resources"]["limits"])
+        mounted = {mount["mountPath"] for mount in box["volumeMounts"]}
+        assert "/tmp" in mounted
+        assert {mount["name"] for mount in box["volumeMounts"]} == {
+            volume["name"] for volume in spec["volumes"]
+        }
+
+
+def test_objects_name_each_other() -> None:
+    found = objects()
+    deployment = found["Deployment"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    (box,) = pod(deployment)["containers"]
+    (port,) = box["ports"]
+    assert f"EXPOSE {port['containerPort']}" in DOCKERFILE.read_text()
+    assert deployment["spec"]["selector"]["matchLabels"] == labels
+    assert found["Service"]["spec"]["selector"] == labels
+    assert found["Service"]["spec"]["ports"][0]["targetPort"] == port["name"]
+    assert found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    assert found["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == labels
+    assert found["NetworkPolicy"]["spec"]["ingress"][0]["ports"][0]["port"] == port["containerPort"]
+    target = found["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == ("Deployment", deployment["metadata"]["name"])
+    claim = found["PersistentVolumeClaim"]["metadata"]["name"]
+    for kind in WORKLOADS:
+        claims = [each.get("persistentVolumeClaim") for each in pod(found[kind])["volumes"]]
+        assert claim in [each["claimName"] for each in claims if each]
+
+
+def test_probes_ask_what_the_service_answers() -> None:
+    (box,) = pod(objects()["Deployment"])["containers"]
+    paths = {name: box[name]["httpGet"]["path"] for name in box if name.endswith("Probe")}
+    assert paths == {
+        "startupProbe": "/ready", "readinessProbe": "/ready", "livenessProbe": "/health"
+    }  # fmt: skip
+
+
+def test_rays_file_is_understood() -> None:
+    (app,) = yaml.safe_load(RAY.read_text())["applications"]
+    module, name = app["import_path"].split(":")
+    assert callable(getattr(importlib.import_module(module), name))
+    settings = Settings.model_validate(app["args"])
+    assert Limits.of(**settings.limits)
+
+
+def test_ending_takes_less_time_than_it_may() -> None:
+    deployment = pod(objects()["Deployment"])
+    (words,) = [words for file, words in command_lines() if file == "deployment.yaml"]
+    drain = understood(*words[:1], words[1:]).drain
+    (box,) = deployment["containers"]
+    pause = float(box["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pause + drain + 10 <= deployment["terminationGracePeriodSeconds"]
+    stop = re.search(r"^TimeoutStopSec=(\d+)$", UNITS[0].read_text(), re.MULTILINE)
+    assert stop is not None
+    assert drain + 10 <= float(stop[1])
+
+
+@pytest.mark.parametrize("file", SCRIPTS, ids=lambda file: file.name)
+def test_job_scripts_are_bash(file: Path) -> None:
+    subprocess.run(["bash", "-n", file], check=True)
+    assert re.search(r"^#SBATCH --requeue$", file.read_text(), re.MULTILINE)
+
+
+def test_the_image_has_only_what_it_needs() -> None:
+    """Whatever is copied from the checkout exists, and .dockerignore lets it through."""
+    copied = re.findall(r"^COPY (?!--)(.*) \S+$", DOCKERFILE.read_text(), re.MULTILINE)
+    names = {name for line in copied for name in line.split()}
+    allowed = {
+        line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"
+    }
+    assert names == allowed
+    assert all((ROOT / name).exists() for name in names)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(
+    ("tool", "files"),
+    [
+        (["hadolint"], [DOCKERFILE]),
+        (["shellcheck"], SCRIPTS),
+        (["kubernetes-validate", "--strict", "--quiet"], KUBERNETES),
+        (["systemd-analyze", "--man=no", "verify"], UNITS),
+    ],
+    ids=lambda value: str(value[0]).rsplit("/")[-1],
+)
+def test_other_peoples_checks_pass(tool: list[str], files: list[Path], tmp_path: Path) -> None:
+    if not shutil.which(tool[0]):
+        pytest.skip(f"{tool[0]} is not installed")
+    copies = [tmp_path / file.name for file in files]
+    for file, copy in zip(files, copies, strict=True):
+        copy.write_text(file.read_text().replace("/opt/vitlab/bin/vitlab", "/bin/true"))
+    done = subprocess.run([*tool, *copies], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_file_is_looked_at() -> None:
+    known = {DOCKERFILE, RAY, *KUBERNETES, *SCRIPTS, *UNITS}
+    assert {file for file in DEPLOY.rglob("*") if file.is_file()} == known

@@ -1,0 +1,50 @@
+"""The page about the service has its limits, statuses and figures as they are."""
+
+import re
+
+from docs.pages import ROOT
+from serve.fakes import FakeEngine
+from vitlab.options import options_of
+from vitlab.serve.app import application
+from vitlab.serve.http.exposition import as_text
+from vitlab.serve.limits import Limits
+
+PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+
+
+def cells(head: str) -> list[list[str]]:
+    """The rows of a table below a header."""
+    table = PAGE[PAGE.index(f"| {head} |") :].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+
+
+def test_the_limits_are_those_of_the_options() -> None:
+    rows = [
+        [f"`--{name.replace('_', '-')}`", f"{getattr(Limits, name):g}", about.help]
+        for name, about in options_of(Limits).items()
+    ]
+    assert cells("option") == rows
+
+
+def test_the_addresses_and_statuses_are_those_of_the_application() -> None:
+    app = application(FakeEngine(), token="a-token-of-some-length")  # type: ignore[arg-type]
+    paths = app.openapi()["paths"]
+    routes = {f"{verb.upper()} {path}" for path, verbs in paths.items() for verb in verbs}
+    named = re.findall(r"`((?:GET|POST|PUT|DELETE) /[a-z]+[^?`]*)", PAGE)
+    left = {"GET /docs", "GET /openapi.json"}
+    assert routes - left == {each.replace("NAME", "{name}") for each in named} - left
+    told = {
+        int(status)
+        for path in ("/predict", "/features", "/attention")
+        for status in paths[path]["post"]["responses"]
+    }
+    rows = {int(each) for status, *_ in cells("status") for each in status.split(", ")}
+    assert told <= rows
+
+
+def test_the_figures_are_those_of_metrics() -> None:
+    app = application(FakeEngine())  # type: ignore[arg-type]
+    text = as_text(app.state.registry).decode()
+    for name in re.findall(r"`(vitlab_[a-z_]+)`", PAGE):
+        family = name.removesuffix("_total")
+        assert f"# TYPE {name} " in text or f"# TYPE {family} " in text, name

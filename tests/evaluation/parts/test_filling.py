@@ -1,0 +1,333 @@
+"""A folder of parts is the same whoever fills it, in whatever order, and however often killed."""
+
+import json
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from pyarrow import dataset, parquet
+
+import vitlab
+from distributed.ranks import on_ranks
+from evaluation.parts.shards import (
+    all_of,
+    content,
+    embed,
+    killed,
+    parts_in,
+    predict,
+    shards,
+    small_batches,
+    started,
+    tiny,
+)
+from vitlab.errors import DataError, DiskError, OptionError, UnfinishedError
+from vitlab.evaluation.parts.claims import Claims
+from vitlab.evaluation.parts.filling import Parts
+from vitlab.evaluation.predictions import Views
+
+few_at_a_time = pytest.fixture(scope="module", autouse=True)(small_batches)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Shards of sixty images without labels; number five is damaged."""
+    return shards(tmp_path_factory.mktemp("data") / "tars", 3, 20)
+
+
+@pytest.fixture(scope="module")
+def alone(data: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The features of all of them, by one process."""
+    folder = tmp_path_factory.mktemp("alone") / "features"
+    embed(data, folder)
+    return folder
+
+
+def test_the_folder_holds_what_the_single_file_does(data: str, alone: Path, tmp_path: Path) -> None:
+    embed(data, tmp_path / "one.parquet")
+    one = parquet.read_table(tmp_path / "one.parquet").to_pandas()
+    assert len(one) == 59
+    assert set(one["split"]) == {"all"}
+    assert one["label"].isna().all()
+    for found in (dataset.dataset(alone).to_table().to_pandas(), pd.read_parquet(alone)):
+        assert list(found["path"]) == list(one["path"])
+        np.testing.assert_array_equal(np.stack(found["features"]), np.stack(one["features"]))
+    assert sorted(each.name for each in alone.glob("*.parquet")) == [
+        f"all-{number:05d}.parquet" for number in range(8)
+    ]
+    for file in alone.glob("*.parquet"):
+        parquet.read_table(file, page_checksum_verification=True)
+    bad = parquet.read_metadata(alone / "all-00000.parquet").metadata[b"vitlab.damaged"]
+    assert "00005: not a JPEG" in json.loads(bad)[0]
+    assert len(parquet.read_table(alone / "all-00000.parquet")) == 7
+
+
+def test_three_processes_that_know_nothing_of_each_other(
+    data: str, alone: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "x"
+    work = partial(embed, data, out, pause=0.01)
+    said = all_of([work, work, work], tmp_path / "said")
+    results = [each["value"] for each in said]
+    assert content(out) == content(alone)
+    assert sum(each["own_parts"] for each in results) == 8
+    assert sum(each["own_images"] for each in results) == 60
+    assert {(each["images"], each["damaged"], each["parts"]) for each in results} == {(59, 1, 8)}
+    assert results[0]["bytes"] == sum(each.stat().st_size for each in out.glob("*.parquet"))
+    assert len(results[0]["notes"]) == 1
+
+
+def test_processes_of_torchrun(data: str, alone: Path, tmp_path: Path) -> None:
+    said = on_ranks(2, partial(embed, data, tmp_path / "x", pause=0.01), tmp_path / "ranks")
+    assert content(tmp_path / "x") == content(alone)
+    assert said[0]["value"]["images"] == 59
+    assert said[1]["value"] == {}
+    said = on_ranks(2, partial(embed, data, tmp_path / "x", what="mean"), tmp_path / "again")
+    assert [(each["kind"], each["quiet"]) for each in said] == [
+        ("DataError", False),
+        ("DataError", True),
+    ]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("moment", [0, 1, 5])
+def test_killed_and_repeated_with_others(
+    data: str, alone: Path, tmp_path: Path, moment: int, workers: int
+) -> None:
+    out = tmp_path / "x"
+    killed(partial(embed, data, out, pause=0.02, workers=workers), out, moment)
+    there = {file: file.stat().st_mtime_ns for file in out.glob("*.parquet")}
+    assert len(there) < 8
+    found = embed(data, out, workers=workers)
+    assert content(out) == content(alone)
+    assert found["own_parts"] == 8 - parts_before(there, out)
+    assert embed(data, out)["own_parts"] == 0
+
+
+def parts_before(there: dict[Path, int], out: Path) -> int:
+    """How many files were not written again."""
+    return sum(file.stat().st_mtime_ns == before for file, before in there.items())
+
+
+def test_a_stop_says_how_to_go_on(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vitlab.evaluation.probes import extraction
+
+    take, count = extraction.take, 0
+
+    def interrupted(*given: object) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        if count == 6:
+            raise KeyboardInterrupt
+        return take(*given)
+
+    monkeypatch.setattr(extraction, "take", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="stopped with 2 of 8 parts: run the same command"):
+        embed(data, tmp_path / "x")
+    assert sorted(content(tmp_path / "x")) == [
+        "_job.json",
+        "_parts/all-00000.json",
+        "_parts/all-00001.json",
+        "all-00000.parquet",
+        "all-00001.parquet",
+    ]
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "gone", "receipt", "no receipt"])
+def test_a_damaged_part_is_made_once_more(
+    data: str, alone: Path, tmp_path: Path, harm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "x"
+    embed(data, out)
+    capsys.readouterr()
+    victim, receipt = out / "all-00003.parquet", out / "_parts" / "all-00003.json"
+    whole = victim.read_bytes()
+    match harm:
+        case "flip":
+            victim.write_bytes(whole[:300] + bytes([whole[300] ^ 1]) + whole[301:])
+        case "cut":
+            victim.write_bytes(whole[:-9])
+        case "gone":
+            victim.unlink()
+        case "receipt":
+            receipt.write_text("{")
+        case _:
+            receipt.unlink()
+    found = embed(data, out)
+    assert found["own_parts"] == 1
+    assert content(out) == content(alone)
+    said = capsys.readouterr().err
+    words = {"gone": f"{victim} is gone: it is made once more\n", "no receipt": ""}
+    assert said == words.get(harm, f"{victim} is damaged: it is made once more\n")
+
+
+def test_drafts_of_a_killed_process_are_removed(data: str, alone: Path, tmp_path: Path) -> None:
+    out = tmp_path / "x"
+    embed(data, out)
+    (out / "_parts" / "all-00003.json").unlink()
+    for name in ("._job.json", ".all-00003.parquet", "_parts/.all-00003.json"):
+        (out / f"{name}.draft-abcd1234").write_text("half")
+    (out / ".all-00003.parquet.mine").write_text("x")
+    embed(data, out)
+    assert content(out) == content(alone) | {".all-00003.parquet.mine": b"x"}
+
+
+def test_another_job_is_refused_and_changes_nothing(data: str, tmp_path: Path) -> None:
+    out = tmp_path / "x"
+    embed(data, out)
+    before = content(out)
+    others = [
+        (partial(embed, data, out, layer=1, what="mean"), "what=features there, mean here"),
+        (partial(embed, data, out, part_images=12), "part_images=8 there, 12 here"),
+        (partial(embed, data.replace("s-*", "s-000"), out), "other data; images=60 there, 20 here"),
+        (partial(embed, data, out, precision="bf16"), "precision=fp32 there, bf16 here"),
+        (partial(predict, data, out), "of vitlab embed"),
+        (partial(vitlab.embed, tiny(1), data, out, part_images=8, workers=0), "other weights"),
+    ]
+    for work, words in others:
+        with pytest.raises(DataError, match=f"parts of another job .*{words}"):
+            work()
+    assert content(out) == before
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("x")
+    with pytest.raises(DiskError, match="full contains other files: choose another --out"):
+        embed(data, tmp_path / "full")
+    assert [each.name for each in (tmp_path / "full").iterdir()] == ["thesis.tex"]
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DiskError, match="file is a file"):
+        embed(data, f"{tmp_path / 'file'}/")
+
+
+def test_what_others_hold_is_waited_for_and_taken_over(
+    data: str, alone: Path, tmp_path: Path
+) -> None:
+    out, ready = tmp_path / "x", tmp_path / "ready"
+
+    def hold() -> None:
+        claims = Claims(out / "_lock")
+        with claims.opened():
+            claims.take(6)
+            ready.write_text("x")
+            time.sleep(60)
+
+    holder = started(hold)
+    while not ready.exists():
+        pass
+    with pytest.raises(
+        UnfinishedError, match=r"1 of 8 parts of .* finished none for 0 s"
+    ) as caught:
+        embed(data, out, timeout=0)
+    assert caught.value.status == 75
+    assert parts_in(out) == 7
+    waiting = started(partial(embed, data, out), tmp_path / "said.json")
+    waiting.join(0.3)
+    holder.kill()
+    holder.join()
+    waiting.join(30)
+    assert json.loads((tmp_path / "said.json").read_text())["value"]["own_parts"] == 1
+    assert content(out) == content(alone)
+
+
+def test_without_locks_the_result_is_the_same(
+    data: str, alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> None:
+        raise OSError(38, "not implemented")
+
+    monkeypatch.setattr("fcntl.lockf", refuse)
+    work = partial(embed, data, tmp_path / "x", pause=0.005)
+    said = all_of([work, work], tmp_path / "said")
+    assert [each["value"]["images"] for each in said] == [59, 59]
+    assert content(tmp_path / "x") == content(alone)
+
+
+def test_no_usable_image(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.png").write_bytes(b"noise")
+    for work in (embed, predict):
+        with pytest.raises(DataError, match=r"a\.png: not a JPEG"):
+            work(str(tmp_path / "in" / "*.png"), tmp_path / work.__name__)
+
+
+def test_splits_and_labels(tmp_path: Path) -> None:
+    data = shards(tmp_path / "tars", 2, 12, lambda number: "abc"[number % 3])
+    embed(data, tmp_path / "x")
+    names = sorted(each.name for each in (tmp_path / "x").glob("*.parquet"))
+    assert names == [f"test-{0:05d}.parquet", *(f"train-{n:05d}.parquet" for n in range(3))]
+    table, chosen = dataset.dataset(tmp_path / "x"), dataset.field("split") == "train"
+    batches = table.to_batches(columns=["features"], filter=chosen)
+    vectors = [each["features"].flatten().to_numpy().reshape(len(each), -1) for each in batches
+               if len(each)]  # fmt: skip
+    found = table.to_table().to_pandas()
+    expected = np.stack(found["features"][found["split"] == "train"])
+    np.testing.assert_array_equal(np.concatenate(vectors), expected)
+    assert len(found) == len(set(found["path"])) == 23
+    numbers = [int(path.split()[-1]) for path in found["path"]]
+    assert list(found["label"]) == ["abc"[number % 3] for number in numbers]
+
+
+def test_predictions_in_each_format(data: str, tmp_path: Path) -> None:
+    from vitlab.evaluation.classification import classify_into, unlabeled
+
+    classify_into(tmp_path / "one.csv", tiny(), unlabeled(tiny(), data), workers=0)
+    one = pd.read_csv(tmp_path / "one.csv")
+    read = {"csv": pd.read_csv, "parquet": pd.read_parquet}
+    read["jsonl"] = partial(pd.read_json, lines=True)
+    for ending, reader in read.items():
+        out = tmp_path / ending
+        work = partial(predict, data, out, ending=ending)
+        counts = [each["value"]["images"] for each in all_of([work] * 2, tmp_path / f"a{ending}")]
+        assert counts == [59, 59]
+        found = pd.concat([reader(file) for file in sorted(out.glob(f"*.{ending}"))])
+        assert list(found["image"]) == list(one["image"])
+        assert list(found["predicted"].fillna("")) == list(one["predicted"].fillna(""))
+        assert found["error"].notna().sum() == 1
+        np.testing.assert_allclose(found["p(blue)"], one["p(blue)"], atol=1e-6)
+    assert len(pd.read_parquet(tmp_path / "parquet")) == 60
+    with pytest.raises(DataError, match="flips=False there, True here"):
+        predict(data, tmp_path / "csv", ending="csv", views=Views(flips=True))
+    features = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", classes=0, image_size=8)
+    from vitlab.evaluation.parts.predicted_parts import predict_parts
+
+    with pytest.raises(OptionError, match="no classifier"):
+        predict_parts(tmp_path / "y", features, lambda: unlabeled(features, data))
+
+
+def test_the_parts_of_unequal_splits() -> None:
+    parts = Parts({"train": 21, "validation": 0, "test": 10}, 10)
+    assert parts.names == ["train-00000", "train-00001", "train-00002", "test-00000"]
+    assert parts.stretches == [range(3), range(3, 3), range(3, 4)]
+    assert parts.sizes == [10, 10, 1, 10]
+
+
+@pytest.mark.campaign
+def test_fifty_kills(tmp_path: Path) -> None:
+    """Three processes at a time, any of which is killed at any moment and started again."""
+    data = shards(tmp_path / "tars", 6, 100)
+    embed(data, tmp_path / "alone")
+    generator = np.random.default_rng(0)
+    kills = rounds = 0
+    while kills < 50:
+        out = tmp_path / f"x{rounds}"
+        work = partial(embed, data, out, pause=0.01)
+        running = [started(work) for _ in range(3)]
+        while parts_in(out) < 75:
+            time.sleep(float(generator.uniform(0, 0.3)))
+            victim = int(generator.integers(3))
+            if running[victim].is_alive():
+                running[victim].kill()
+                kills += 1
+            running[victim].join()
+            running[victim] = started(work)
+        for process in running:
+            process.join(60)
+        embed(data, out)
+        assert content(out) == content(tmp_path / "alone")
+        rounds += 1
+    print(f"{kills} kills in {rounds} folders")

@@ -1,0 +1,136 @@
+"""`vitlab predict` and `embed` with a folder as --out, and with shards and tables as DATA."""
+
+import io
+import json
+from pathlib import Path
+
+import pandas as pd
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+import vitlab
+from conftest import call, photo, photo_folder
+from distributed.ranks import on_ranks
+from evaluation.parts.shards import shards, small_batches, tiny
+from vitlab.evaluation.parts.claims import Claims
+
+few_at_a_time = pytest.fixture(scope="module", autouse=True)(small_batches)
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> str:
+    return str(vitlab.save(tiny(), tmp_path / "weights"))
+
+
+def table(file: Path, images: int) -> Path:
+    """A Parquet file of images without labels."""
+    cells = []
+    for number in range(images):
+        stream = io.BytesIO()
+        photo(number, 12, 10).save(stream, "PNG")
+        cells.append({"bytes": stream.getvalue(), "path": None})
+    parquet.write_table(pyarrow.table({"image": cells}), file)
+    return file
+
+
+def test_predict_fills_a_folder_and_says_what_it_holds(
+    weights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shards(tmp_path / "tars", 2, 10)
+    names = [str(tmp_path / "tars" / f"s-00{number}.tar") for number in range(2)]
+    base = ["predict", weights, *names, "--part-images", "8", "--workers", "0"]
+    base += ["--out", str(tmp_path / "rows")]
+    code, out, err = call(capsys, *base, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert "skipped: " in err
+    keys = ("images", "damaged", "parts", "own_parts", "own_images")
+    assert [found[key] for key in keys] == [19, 1, 3, 3, 20]
+    assert found["seconds"] > 0
+    code, out, err = call(capsys, *base)  # nothing is left to do
+    assert (code, err) == (0, "")
+    assert "19" in out
+    rows = pd.read_parquet(tmp_path / "rows")
+    assert [name.split()[-1] for name in rows["image"]] == [f"{n:05d}" for n in range(20)]
+    for more, words in (
+        (("--top", "2"), "top=5 there, 2 here"),
+        (("--format", "csv"), "format=parquet there, csv here"),
+        (("--replace",), "replace=True applies only with a file as out"),
+    ):
+        code, out, err = call(capsys, *base, *more)
+        assert (code, out) == (2, "")
+        assert words in err
+    code, _, err = call(capsys, *base[:-2], "--format", "csv")
+    assert (code, err) == (2, "vitlab predict: format=csv applies only with a folder as out\n")
+
+
+def test_exit_statuses_for_schedulers(
+    weights: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = shards(tmp_path / "tars", 1, 16)
+    base = ["embed", weights, data, "--part-images", "8", "--workers", "0", "--timeout", "0"]
+    base += ["--out", str(tmp_path / "x")]
+    with monkeypatch.context() as patch:
+        patch.setattr(Claims, "take", lambda self, number: number == 0)
+        code, out, err = call(capsys, *base)
+        assert (code, out) == (75, "")
+        assert "1 of 2 parts of" in err
+        patch.setattr(Claims, "take", lambda self, number: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            call(capsys, *base)
+    with monkeypatch.context() as patch:
+
+        def stop(self: Claims, number: int) -> bool:
+            raise KeyboardInterrupt
+
+        patch.setattr(Claims, "take", stop)
+        code, _, err = call(capsys, *base)
+        assert code == 130
+        assert err.endswith("stopped with 1 of 2 parts: run the same command again to continue\n")
+    code, out, _ = call(capsys, *base, "--json")
+    assert (code, json.loads(out)["own_parts"]) == (0, 1)
+
+
+def test_predict_takes_any_data(
+    weights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    glob = shards(tmp_path / "tars", 2, 4)
+    one, two = table(tmp_path / "a-train.parquet", 3), table(tmp_path / "a-test.parquet", 2)
+    (tmp_path / "tables").mkdir()
+    table(tmp_path / "tables" / "x.parquet", 4)
+    photos = photo_folder(tmp_path / "photos", {"a": 2}, 12, 10)
+    (photos / "a" / "more.tar").write_bytes(Path(glob.replace("*", "000")).read_bytes())
+    for words, images in (
+        ((glob,), 8),
+        ((str(tmp_path / "tars"),), 8),
+        ((str(tmp_path / "tars" / "s-{000..001}.tar"),), 8),
+        ((str(one), str(two)), 5),
+        ((str(tmp_path / "a-*.parquet"),), 5),
+        ((str(tmp_path / "tables"),), 4),
+        ((str(photos / "a"),), 2),
+    ):
+        code, out, err = call(capsys, "predict", weights, *words, "--json")
+        assert (code, len(json.loads(out)["predictions"])) == (0, images), err
+    code, _, err = call(capsys, "predict", weights, str(one), str(photos))
+    assert code == 2
+    assert "give shards, tables or image files, not several of these kinds" in err
+    code, out, _ = call(capsys, "embed", weights, str(one), "--out", str(tmp_path / "f.parquet"))
+    assert code == 0
+    assert set(pd.read_parquet(tmp_path / "f.parquet")["split"]) == {"train"}
+
+
+def test_several_processes_need_a_folder(weights: str, tmp_path: Path) -> None:
+    photo(0).save(tmp_path / "x.png")
+
+    def work() -> None:
+        from vitlab.cli import main
+
+        main(["predict", weights, str(tmp_path / "x.png")])
+
+    said = on_ranks(2, work, tmp_path / "ranks")
+    assert [each["kind"] for each in said] == ["SystemExit", "SystemExit"]
+    assert [each["error"] for each in said] == ["2", "2"]

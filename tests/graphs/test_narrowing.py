@@ -1,0 +1,180 @@
+"""ONNX files in fewer bits: what is stored, what is computed, and what that is said to cost."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+import vitlab
+from conftest import call
+from vitlab.errors import OptionError
+from vitlab.evaluation.choosing import choose
+from vitlab.graphs.bits.narrowing import narrow
+from vitlab.graphs.bits.narrowing_cost import BATCH, Sample, narrowing_cost
+from vitlab.models.model import Model
+
+PRODUCTS = 4  # of a block: queries with keys and values, projection, and two of the MLP
+
+
+@pytest.fixture(scope="module")
+def model(digits_run: Path) -> Model:
+    return vitlab.load(digits_run)
+
+
+@pytest.fixture(scope="module")
+def whole(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("narrow") / "fp32.onnx"
+    vitlab.export(model, file)
+    return file
+
+
+def probabilities(file: Path, images: Any) -> Any:
+    """In the batches that the cost is measured with: int8's scales are those of a batch."""
+    session = onnxruntime.InferenceSession(str(file))
+    parts = [images[first : first + BATCH] for first in range(0, len(images), BATCH)]
+    return np.concatenate([session.run(["probabilities"], {"image": each})[0] for each in parts])
+
+
+def weights(file: Path) -> dict[str, Any]:
+    return {each.name: numpy_helper.to_array(each) for each in onnx.load(file).graph.initializer}
+
+
+def test_int8_and_its_cost_by_the_command(
+    capsys: pytest.CaptureFixture[str], digits_run: Path, model: Model, whole: Path, tmp_path: Path
+) -> None:
+    out = str(tmp_path / "int8.onnx")
+    line = ["export", str(digits_run), "--to", "onnx", "--out", out, "--precision", "int8"]
+    code, stdout, stderr = call(capsys, *line, "--data", "digits", "--json")
+    assert code == 0
+    assert "unmeasured" not in stderr
+    told = json.loads(stdout)
+    _, source = choose(model, "digits", "auto")
+    images = np.stack([source.image(number).decode(1) for number in range(len(source))])
+    truth = np.array([source.labels.classes_of(number)[0] for number in range(len(source))])
+    before, after = (probabilities(file, images) for file in (whole, Path(out)))
+    assert told["accuracy_before"] == vitlab.evaluate(model, "digits")["accuracy"]
+    assert told["accuracy"] == (after.argmax(1) == truth).mean()
+    assert told["agreement"] == (after.argmax(1) == before.argmax(1)).mean()
+    assert told["largest_change"] == pytest.approx(np.abs(after - before).max(), rel=1e-4)
+    assert 0 < told["largest_change"] < 0.2
+    assert (told["images"], told["damaged"], told["split"]) == (len(source), 0, "test")
+    assert (told["bytes"], told["bytes_before"]) == (
+        Path(out).stat().st_size,
+        pytest.approx(whole.stat().st_size, rel=0.01),
+    )
+
+
+def test_int8_has_a_scale_per_channel_and_leaves_preprocessing_alone(
+    whole: Path, model: Model
+) -> None:
+    old = weights(whole)
+    made = narrow(onnx.load(whole), "int8")
+    inner = [node for node in made.graph.node if node.op_type == "MatMulInteger"]
+    assert len(inner) == PRODUCTS * len(model.blocks)
+    (branches,) = [node for node in made.graph.node if node.op_type == "If"]
+    for attribute in branches.attribute:
+        assert "MatMul" in {node.op_type for node in attribute.g.node}
+    stored = {each.name: numpy_helper.to_array(each) for each in made.graph.initializer}
+    for node in inner:
+        name = node.input[1]
+        base = name.removesuffix("_quantized")
+        scale = stored[f"{base}_scale"]
+        assert stored[name].dtype == np.int8
+        assert np.abs(stored[name]).max() <= 64  # 7 bits
+        assert scale.shape == (old[base].shape[1],)
+        assert (np.abs(stored[name] * scale - old[base]) <= scale * 0.501).all()
+    facts = {each.key: each.value for each in made.metadata_props}
+    assert [*facts] == ["vitlab"]
+
+
+def test_fp16_stores_half_and_computes_whole(
+    caplog: pytest.LogCaptureFixture, model: Model, whole: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "fp16.onnx"
+    found = vitlab.export(model, file, precision="fp16")
+    assert "what fp16 costs in accuracy is unmeasured: --data (data=…) measures it" in caplog.text
+    assert "accuracy" not in found
+    old, new = weights(whole), weights(file)
+    large = {name for name, each in old.items() if each.size >= 256 and each.dtype == np.float32}
+    for name in large:
+        np.testing.assert_array_equal(new[f"{name}.fp16"], old[name].astype(np.float16))
+    assert large
+    images = np.random.default_rng(0).integers(0, 256, (5, 12, 9, 1), dtype=np.uint8)
+    np.testing.assert_allclose(
+        probabilities(file, images), probabilities(whole, images), rtol=0, atol=1e-3
+    )
+
+
+def graph_of(weight: Any, kind: str) -> Any:
+    """A graph of one operation."""
+    shapes = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", "y")]
+    tensor = numpy_helper.from_array(weight, "model.w")
+    node = helper.make_node(kind, ["x", "model.w"], ["y"], name="one")
+    graph = helper.make_graph([node], "g", shapes[:1], shapes[1:], [tensor])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+
+
+def test_weights_beyond_half_precision_stay() -> None:
+    proto = narrow(graph_of(np.full((32, 32), 1e6, np.float32), "MatMul"), "fp16")
+    assert proto.graph.initializer[0].data_type == TensorProto.FLOAT
+
+
+def test_int8_is_refused_for_convolutions() -> None:
+    with pytest.raises(
+        OptionError, match=r"hold 0% of this model's weights: choose --precision fp"
+    ):
+        narrow(graph_of(np.ones((32, 32, 3, 3), np.float32), "Conv"), "int8")
+
+
+def test_a_file_that_predicts_other_classes_is_pointed_out(
+    caplog: pytest.LogCaptureFixture, model: Model, whole: Path, tmp_path: Path
+) -> None:
+    """With the signs of the probabilities turned, the likeliest class is the unlikeliest."""
+    proto = onnx.load(whole)
+    for node in proto.graph.node:
+        for number, name in enumerate(node.output):
+            if name == "probabilities":
+                node.output[number] = "turned"
+    proto.graph.node.append(helper.make_node("Neg", ["turned"], ["probabilities"]))
+    likeliest = [node for node in proto.graph.node if "probabilities" in node.input]
+    for node in likeliest:
+        node.input[0] = "turned"
+    onnx.save(proto, tmp_path / "turned.onnx")
+    with caplog.at_level(logging.WARNING, "vitlab"):
+        found = narrowing_cost(
+            whole.read_bytes(), tmp_path / "turned.onnx", model, Sample("digits", 20), bare=False
+        )
+    assert (found["agreement"], found["images"]) == (0, 20)
+    assert "predicts another class than the model for 100.0% of the images" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"precision": "fp8"}, "precision must be one of fp32, fp16, int8, not 'fp8'"),
+        ({"precision": "int8", "to": "torch"}, "precision=int8 applies only to onnx: leave it out"),
+        ({"data": "digits"}, "data applies only with precision=fp16 or int8: leave it out"),
+    ],
+)
+def test_what_is_refused(model: Model, tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    ending = {"torch": "pt2"}.get(options.get("to", ""), "onnx")
+    with pytest.raises(OptionError, match=words):
+        vitlab.export(model, tmp_path / f"a.{ending}", **options)
+
+
+def test_bare_files_are_measured_on_normalized_images(model: Model, tmp_path: Path) -> None:
+    file = tmp_path / "bare.onnx"
+    found = vitlab.export(model, file, bare=True, precision="int8", data="digits", images=50)
+    assert found["images"] == 50
+    assert found["agreement"] > 0.9
+    assert found["largest_change"] < 0.2
+    images = torch.rand(3, 1, 8, 8)
+    logits = onnxruntime.InferenceSession(str(file)).run(["logits"], {"images": images.numpy()})[0]
+    torch.testing.assert_close(torch.from_numpy(logits), model(images), rtol=0, atol=0.5)

@@ -1,0 +1,224 @@
+"""ONNX files: raw images in, the probabilities of `vitlab.classify` and class names out."""
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from numpy.typing import NDArray
+
+import vitlab
+from conftest import call
+from vitlab.commands import export as export_command
+from vitlab.errors import DiskError, OptionError, PackageError, WeightsError
+from vitlab.graphs import onnx_file
+from vitlab.graphs.complete import Complete, traceable
+from vitlab.graphs.exporting import on_processor
+from vitlab.graphs.onnx_check import check
+from vitlab.graphs.targets import TARGETS
+from vitlab.models.model import Model
+
+CLASSES = ("cat", "dog", "Känguru 🦘")
+
+
+def model_of(name: str = "ViT(width=32,depth=1,heads=2,mlp=32)/8", **choices: Any) -> Model:
+    chosen = {"image_size": 32, "zero_head": False, "interpolation": "bicubic", "crop": 0.9}
+    generator = torch.Generator().manual_seed(1)
+    model = vitlab.create(name, 3, generator=generator, **(chosen | {"labels": CLASSES} | choices))
+    with torch.no_grad():
+        for weight in model.parameters():  # so that images differ in their classes
+            weight += 0.2 * torch.randn(weight.shape, generator=generator)
+    model.provenance |= {"temperature": 1.3, "recipe": "vit", "license": "mit"}
+    model.provenance |= {"source": "/home/me/secret/weights.npz"}
+    return model.eval()
+
+
+def pixels(*shape: int) -> NDArray[np.uint8]:
+    return np.random.default_rng(sum(shape)).integers(0, 256, (*shape, 3), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return model_of()
+
+
+@pytest.fixture(scope="module")
+def exported(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("onnx") / "model.onnx"
+    found = vitlab.export(model, file)
+    assert found["batches"] == [1, 2, 7]
+    assert found["difference"] < 1e-6
+    assert found["bytes"] == file.stat().st_size
+    assert [each.name for each in file.parent.iterdir()] == ["model.onnx"]
+    return file
+
+
+@pytest.mark.parametrize("size", [(32, 32), (7, 300), (300, 7), (100, 81), (1, 1), (240, 320)])
+def test_images_of_any_size_have_the_probabilities_of_classify(
+    exported: Path, model: Model, size: tuple[int, int]
+) -> None:
+    session = onnxruntime.InferenceSession(str(exported))
+    for count in (1, 2, 7):
+        images = pixels(count, *size)
+        names = ["probabilities", "labels", "label"]
+        found, labels, label = session.run(names, {"image": images})
+        assert tuple(labels) == CLASSES
+        answers = vitlab.classify(model, [*images], top=3)
+        for row, name, answer in zip(found, label, answers, strict=True):
+            assert name == answer.classes[0][0]
+            for each, chance in answer.classes:
+                assert abs(row[CLASSES.index(each)] - chance) < 1e-6
+
+
+def test_the_file_says_what_it_is(exported: Path) -> None:
+    proto = onnx.load(exported)
+    onnx.checker.check_model(proto, full_check=True)
+    (entry,) = [each for each in proto.metadata_props if each.key == "vitlab"]
+    facts = json.loads(entry.value)
+    assert facts["classes"] == [*CLASSES]
+    assert facts["mean"] == [0.5, 0.5, 0.5]
+    assert facts["image_size"] == [32, 32]
+    assert (facts["crop"], facts["interpolation"], facts["fit"]) == (0.9, "bicubic", "crop")
+    assert (facts["temperature"], facts["multi_label"]) == (1.3, False)
+    assert (facts["recipe"], facts["license"], facts["source"]) == ("vit", "mit", "weights.npz")
+    content = exported.read_bytes()
+    for private in (b"/home/me", b"secret", str(Path(vitlab.__file__).parent).encode(), b".py"):
+        assert private not in content
+
+
+def test_labels_follow_the_images(exported: Path, model: Model) -> None:
+    images = np.zeros((30, 40, 40, 3), np.uint8)
+    images[:] = np.random.default_rng(0).integers(0, 256, (30, 1, 1, 3))
+    session = onnxruntime.InferenceSession(str(exported))
+    found = session.run(["label"], {"image": images})[0]
+    want = [each.classes[0][0] for each in vitlab.classify(model, [*images], top=1)]
+    assert [*found] == want
+    assert len({*want}) > 1
+
+
+def test_several_labels_of_squashed_images() -> None:
+    """Sigmoids instead of a softmax, before the graph is written."""
+    model = model_of(fit="squash", interpolation="bilinear", crop=1.0)
+    model.provenance["multi_label"] = True
+    for size in ((50, 90), (200, 33), (32, 32)):
+        images = pixels(3, *size)
+        found = Complete(model).eval()(torch.from_numpy(images))
+        for row, answer in zip(found, vitlab.classify(model, [*images]), strict=True):
+            chances = dict(answer.classes)
+            for name, chance in zip(CLASSES, row.tolist(), strict=True):
+                assert abs(chance - chances[name]) < 1e-6
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str], model: Model, tmp_path: Path) -> None:
+    """Bare: normalized images of any size to logits, and not a word of PyTorch's exporter."""
+    vitlab.save(model, tmp_path / "saved")
+    out = str(tmp_path / "bare.onnx")
+    line = ("export", str(tmp_path / "saved"), "--to", "onnx", "--out", out, "--bare", "--json")
+    code, stdout, stderr = call(capsys, *line)
+    assert code == 0
+    facts = json.loads(stdout)
+    assert facts["inputs"] == {"images": ["batch", 3, "8*rows", "8*columns"]}
+    assert facts["outputs"] == {"logits": ["batch", 3]}
+    assert set(stderr.splitlines()) <= {"exporting …", "checking …"}
+    session = onnxruntime.InferenceSession(out)
+    for size in ((32, 32), (40, 72), (96, 8)):  # positions follow
+        images = torch.randn(5, 3, *size, generator=torch.Generator().manual_seed(2))
+        found = session.run(None, {"images": images.numpy()})[0]
+        np.testing.assert_allclose(found, model(images).detach().numpy(), atol=1e-5)
+    code, _, stderr = call(capsys, *line)
+    assert code == 2
+    assert stderr == f"vitlab export: {out} already exists: choose another --out\n"
+
+
+def test_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    shapes = {"inputs": {"images": ["batch", 3, 32, 32]}, "outputs": {"logits": ["batch", 3]}}
+    facts = {"model": "ViT-S/16", "format": "onnx", "file": "a.onnx", "bytes": 2_000_000}
+    figures = {"batches": [1, 2, 7], "difference": 3.4e-7, "fixed": "positions=relative"}
+    export_command.show(facts | shapes | figures)
+    out = capsys.readouterr().out
+    assert "inputs: images (batch, 3, 32, 32)\noutputs: logits (batch, 3)\n" in out
+    assert "the size of the images is fixed: positions=relative holds for one size" in out
+    assert "checked with 1, 2, 7 images: within 3e-07 of the model" in out
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "words"),
+    [
+        (lambda m, f: vitlab.export(m, f / "a.bin"), OptionError, "end in .onnx for onnx"),
+        (lambda m, f: vitlab.export(m, f / "a.onnx", "onx"), OptionError, "did you mean onnx"),
+        (lambda m, f: vitlab.export(vitlab.fuse(m), f / "a.onnx"), WeightsError, "fused"),
+        (lambda m, f: vitlab.export(torch.nn.Linear(2, 2), f / "a.onnx"), WeightsError, "a Linear"),
+    ],
+)
+def test_what_is_refused(
+    model: Model, tmp_path: Path, spoil: Callable[..., Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        spoil(model, tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ({"fit": "native", "pool": "mean"}, "fit=native cannot be computed inside a graph: pass"),
+        ({"channels": 4, "mean": 0.5, "std": 0.5}, "images of 4 channels cannot be prepared"),
+        ({"pool": "attention", "queries": 2}, "2 answers for each image"),
+    ],
+)
+def test_what_can_be_exported_bare_only(
+    tmp_path: Path, choices: dict[str, Any], words: str
+) -> None:
+    model = model_of(**choices)
+    with pytest.raises(OptionError, match=words) as caught:
+        vitlab.export(model, tmp_path / "a.onnx")
+    assert "--bare (bare=True)" in str(caught.value)
+    assert not [*tmp_path.iterdir()]
+    form = traceable(model, bare=True, any_size=True)
+    for size in ((32, 32), (16, 48)):
+        images = torch.randn(2, model.config.channels, *size)
+        torch.testing.assert_close(form.module(images), model(images), rtol=0, atol=1e-5)
+
+
+def test_weights_of_more_than_a_file_holds(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_file, "LARGEST", 10_000)
+    with pytest.raises(WeightsError, match="holds at most 10,000: export it with --to torch"):
+        vitlab.export(model, tmp_path / "a.onnx")
+    assert "torch" in TARGETS
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_model_in_half_precision_becomes_one_in_float32(model: Model) -> None:
+    half = copy.deepcopy(model).bfloat16()
+    found = on_processor(half)
+    assert {each.dtype for each in found.parameters()} == {torch.float32}
+    assert {each.dtype for each in half.parameters()} == {torch.bfloat16}
+    assert on_processor(model) is model
+
+
+def test_a_file_that_exists_is_kept(model: Model, exported: Path) -> None:
+    before = exported.read_bytes()
+    with pytest.raises(DiskError, match="already exists"):
+        vitlab.export(model, exported)
+    assert exported.read_bytes() == before
+
+
+def test_a_missing_package_is_named(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(PackageError, match=r"\.onnx files needs? .*vitlab\[export\]"):
+        vitlab.export(model, tmp_path / "a.onnx")
+
+
+def test_a_file_that_differs_from_the_model_is_refused(model: Model, exported: Path) -> None:
+    with pytest.raises(WeightsError, match=r"would differ from ViT.* by .* nothing is written"):
+        check(exported, model_of(norm_eps=0.5), bare=False)

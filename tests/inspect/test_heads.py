@@ -1,0 +1,127 @@
+"""Distance and entropy of heads: cases known on paper, and transformers' own attention."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import ViTConfig as TheirConfig
+from transformers import ViTModel
+
+import vitlab
+from vitlab.errors import OptionError
+
+
+def blank(**choices: Any) -> Any:
+    """A model whose every head looks at all tokens alike: queries and keys are zero."""
+    chosen = {"width": 8, "depth": 2, "heads": 2, "mlp": 8, "patch": 16, "image_size": 224}
+    model = vitlab.create("ViT-Ti/16", classes=2, **(chosen | choices))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "qkv" in name:
+                weight.zero_()
+    return model
+
+
+def mean_distance(rows: int, columns: int, patch: int) -> float:
+    """The mean over all pairs of patches, each with itself too, pair by pair."""
+    places = [(row, column) for row in range(rows) for column in range(columns)]
+    total = sum(math.dist(one, other) for one in places for other in places)
+    return patch * total / len(places) ** 2
+
+
+def test_uniform_attention_looks_the_mean_distance_far() -> None:
+    model = blank(pool="mean")
+    found = vitlab.inspect.attention_distance(model, torch.randn(1, 3, 224, 224))
+    assert found.shape == (2, 2)
+    assert found.numpy() == pytest.approx(mean_distance(14, 14, 16), rel=1e-6)
+    assert mean_distance(14, 14, 16) == pytest.approx(116.49, abs=0.01)
+
+
+def test_what_the_class_token_and_registers_get_is_lost_or_shared_out() -> None:
+    model, images = blank(registers=2, image_size=(32, 64)), torch.randn(2, 3, 32, 64)
+    lost = vitlab.inspect.attention_distance(model, images)
+    shared = vitlab.inspect.attention_distance(model, images, among_patches=True)
+    assert shared.numpy() == pytest.approx(mean_distance(2, 4, 16), rel=1e-6)
+    assert lost.numpy() == pytest.approx(mean_distance(2, 4, 16) * 8 / 11, rel=1e-6)
+    entropy = vitlab.inspect.attention_entropy(model, images)
+    assert entropy.numpy() == pytest.approx(math.log2(11), rel=1e-6)
+
+
+def test_a_head_that_looks_at_its_own_patch_looks_no_distance() -> None:
+    model = blank(width=64, heads=1, pool="mean", image_size=48, positions="none")
+    sharp = 1e3 * torch.eye(64)
+    with torch.no_grad():
+        for block in model.blocks:
+            block.attention[0].body.qkv.weight.copy_(torch.cat([sharp, sharp, sharp]))
+    images = torch.randn(1, 3, 48, 48)
+    assert vitlab.inspect.attention_distance(model, images).max() < 1e-6
+    assert vitlab.inspect.attention_entropy(model, images).max() < 1e-6
+
+
+def test_distance_is_that_of_the_attention_of_transformers(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = TheirConfig(
+        hidden_size=24, num_hidden_layers=3, num_attention_heads=3, intermediate_size=48,
+        image_size=32, patch_size=8, attn_implementation="eager",
+    )  # fmt: skip
+    theirs = ViTModel(config, add_pooling_layer=False).eval()
+    with torch.no_grad():
+        for weight in theirs.parameters():
+            weight.mul_(8)  # attention that differs from place to place
+    theirs.save_pretrained(tmp_path)
+    model = vitlab.load(tmp_path)
+    images = torch.randn(5, 3, 32, 32)
+    with torch.inference_mode():
+        maps = theirs(images, output_attentions=True).attentions
+    want = torch.zeros(3, 3)
+    for layer, weights in enumerate(maps):
+        for q in range(16):
+            for k in range(16):
+                apart = 8 * math.dist(divmod(q, 4), divmod(k, 4))
+                want[layer] += apart * weights[:, :, 1 + q, 1 + k].mean(0) / 16
+    found = vitlab.inspect.attention_distance(model, images)
+    assert found.std() > 0.5
+    torch.testing.assert_close(found.float(), want, rtol=1e-5, atol=1e-5)
+
+
+def test_batches_one_after_the_other_are_as_good_as_one() -> None:
+    model = vitlab.create("ViT(width=16,depth=2,heads=2,mlp=16)/8", 2, 32)
+    images = torch.randn(10, 3, 32, 32)
+
+    def batches() -> Any:
+        yield images[:4]
+        yield images[4:]
+
+    whole = vitlab.inspect.attention_distance(model, images)
+    torch.testing.assert_close(vitlab.inspect.attention_distance(model, batches()), whole)
+
+
+@pytest.mark.parametrize(
+    ("choices", "layers", "heads"),
+    [
+        ({"branches": 3}, 2, 6),
+        ({"attention": "axial", "pool": "mean"}, 4, 2),
+        ({"class_blocks": 1}, 2, 2),
+    ],
+)
+def test_every_layer_and_every_branchs_heads_are_there(
+    choices: dict[str, Any], layers: int, heads: int
+) -> None:
+    model = vitlab.create("ViT(width=16,depth=2,heads=2,mlp=16)/8", 2, 32, **choices).train()
+    images = torch.randn(2, 3, 32, 32)
+    for measure in (vitlab.inspect.attention_distance, vitlab.inspect.attention_entropy):
+        found: Tensor = measure(model, images)
+        assert found.shape == (layers, heads)
+        assert (found > 0).all()
+    assert model.training
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    resnet = vitlab.create("BiT-R26x1", 2, 32)
+    with pytest.raises(OptionError, match="has no attention: use a Vision Transformer"):
+        vitlab.inspect.attention_distance(resnet, torch.randn(1, 3, 32, 32))
+    with pytest.raises(OptionError, match="no images"):
+        vitlab.inspect.attention_distance(blank(), [])

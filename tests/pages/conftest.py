@@ -1,0 +1,93 @@
+"""A browser, and photos to show to the pages."""
+
+import shutil
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+CHROMIUM = shutil.which("chromium")
+FLAGS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+DESKTOP = {"viewport": {"width": 1280, "height": 900}}
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """One browser for the tests of a file: until it ends, asyncio cannot be used in this thread."""
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS.split())
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(chromium: Any) -> Iterator[Callable[..., Any]]:
+    """Open pages as a person would; at the end, no script failed and no rule was violated."""
+    contexts, complaints = [], []
+
+    def note(message: Any) -> None:
+        # what a server answers is the test's affair; everything else is a fault of the page
+        if message.type in ("error", "warning") and "Failed to load resource" not in message.text:
+            complaints.append(message.text)
+
+    def open_page(address: str, **settings: Any) -> Any:
+        contexts.append(chromium.new_context(**(DESKTOP | settings)))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(20_000)
+        page.on("console", note)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(address)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two photos; one of them also on its side with its orientation in EXIF; and other files."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for name, pixels in zip(("china", "flower"), load_sample_images().images, strict=True):
+        Image.fromarray(pixels).save(folder / f"{name}.jpg", quality=92)
+    exif = Image.Exif()
+    exif[0x112] = 6  # to be turned clockwise
+    flower = Image.open(folder / "flower.jpg")
+    flower.rotate(90, expand=True).save(folder / "turned.jpg", quality=92, exif=exif)
+    (folder / "notes.txt").write_text("no photo")
+    (folder / "broken.jpg").write_bytes((folder / "china.jpg").read_bytes()[:300])
+    return folder
+
+
+def dropped(page: Any, files: list[Path]) -> None:
+    """Drop files on the page, as a drag from the desktop does."""
+    contents = [[file.name, b64encode(file.read_bytes()).decode()] for file in files]
+    transfer = page.evaluate_handle(
+        """contents => {
+          const transfer = new DataTransfer();
+          for (const [name, text] of contents) {
+            const type = name.endsWith(".jpg") ? "image/jpeg" : "text/plain";
+            const bytes = Uint8Array.from(atob(text), each => each.charCodeAt(0));
+            transfer.items.add(new File([bytes], name, { type }));
+          }
+          return transfer;
+        }""",
+        contents,
+    )
+    event = """(main, [name, dataTransfer]) =>
+      main.dispatchEvent(new DragEvent(name, { dataTransfer, bubbles: true, cancelable: true }))"""
+    for name in ("dragenter", "dragover", "drop"):  # else the browser leaves the page for the file
+        assert not page.locator("main").evaluate(event, [name, transfer])

@@ -1,0 +1,118 @@
+"""An engine without a model: the signatures of the real one, and answers at once or on command."""
+
+import asyncio
+import io
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from PIL import Image
+
+from vitlab.errors import OptionError, ServiceError, UserError
+from vitlab.serve.figures import SECONDS, SIZES, Figures, Histogram, OfModel
+from vitlab.serve.limits import Limits
+from vitlab.serve.seen import Seen, ServedModel
+
+CLASSES = ("cat", "dog", "<b>owl</b>")
+
+
+def png(color: tuple[int, int, int] = (200, 30, 30), size: tuple[int, int] = (12, 10)) -> bytes:
+    """A small picture of one color."""
+    stream = io.BytesIO()
+    Image.new("RGB", size, color).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def card(name: str, several: bool = False, attention: bool = True) -> ServedModel:
+    """What the fake says of a model."""
+    return ServedModel(
+        name=name,
+        model="ViT-Ti/16",
+        classes=CLASSES,
+        image_size=(32, 32),
+        features=4,
+        several=several,
+        thresholds=(0.5, 0.5, 0.5) if several else (),
+        trunk="",
+        bytes=1000,
+        added=1.0,
+        attention=attention,
+    )
+
+
+class FakeEngine:
+    """Sees the mean color of an image as the probabilities of three classes.
+
+    Args:
+        error: raised by every answer
+        gate: what an answer waits for
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        error: Exception | None = None,
+        gate: asyncio.Event | None = None,
+        names: Sequence[str] = ("first", "labels"),
+    ) -> None:
+        self.limits, self.error, self.gate = limits or Limits(), error, gate
+        self.models = {name: card(name, several=name == "labels") for name in names}
+        self.ready, self.stopped = True, False
+        self.asked: list[tuple[int, str, str]] = []
+        self.sources: dict[str, object] = {}
+        self.read: Callable[[object], object] = lambda source: source
+
+    def add(self, name: str, source: object) -> None:
+        if name in self.models:
+            raise OptionError(f"there is a model {name!r} already")
+        self.sources[name] = self.read(source)
+        self.models = self.models | {name: card(name)}
+
+    def replace(self, name: str, source: object) -> None:
+        self.sources[name] = self.read(source)
+
+    def remove(self, name: str) -> None:
+        if name not in self.models:
+            raise OptionError(f"unknown model {name!r}")
+        self.models = {key: each for key, each in self.models.items() if key != name}
+
+    def cards(self) -> list[ServedModel]:
+        return list(self.models.values())
+
+    async def start(self) -> None:
+        self.ready = True
+
+    async def stop(self, seconds: float = 30) -> None:
+        self.ready, self.stopped = False, True
+
+    async def answer(
+        self, images: Sequence[bytes], model: str = "", what: str = "classes"
+    ) -> list[Seen]:
+        self.asked.append((len(images), model, what))
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        if not self.ready:
+            raise ServiceError("the service is stopping")
+        return [self._seen(image, what) for image in images]
+
+    def _seen(self, image: bytes, what: str) -> Seen:
+        try:
+            with Image.open(io.BytesIO(image)) as opened:
+                pixels = np.asarray(opened.convert("RGB"), np.float64) + 1
+        except (OSError, SyntaxError, ValueError) as error:
+            assert not isinstance(error, UserError)
+            return Seen(error="cannot be decoded")
+        mean = pixels.mean((0, 1))
+        if what == "features":
+            return Seen(features=np.array([*mean, 1.0], np.float32))
+        shares = mean / mean.sum()
+        looked = np.array([[0, 0.5], [1, 0.25]], np.float32) if what == "attention" else None
+        return Seen(probabilities=shares, attention=looked, box=(0, 0, 1, 0.5))
+
+    def figures(self) -> Figures:
+        sizes, seconds = Histogram(SIZES), Histogram(SECONDS)
+        sizes.add(3)
+        models = {name: OfModel(images=7) for name in self.models}
+        return Figures(1, 2, 3, 4, 5, 6, 7, sizes, seconds, models)

@@ -1,0 +1,234 @@
+"""Hostile requests about images, made from a seed: damaged files, odd forms, JSON and headers."""
+
+import base64
+import io
+import json
+import random
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from PIL import Image
+
+from serve.calling import form
+
+Chance = random.Random
+KINDS = ("PNG", "JPEG", "WEBP", "GIF", "TIFF", "BMP", "ICO", "PPM")
+TYPES = (
+    "image/png", "image/jpeg", "image/*", "image/", "application/octet-stream", "", "IMAGE/PNG",
+    "application/json", "multipart/form-data", "multipart/form-data; boundary=", "text/html",
+    "multipart/form-data; boundary=xyz", "multipart/form-data; boundary=" + "b" * 300,
+    "application/json; charset=utf-16", "multipart/mixed; boundary=xyz", "*/*", "a" * 5000,
+    'multipart/form-data; boundary="x\\"y', "application/x-www-form-urlencoded", "image/svg+xml",
+)  # fmt: skip
+
+
+@dataclass
+class Hostile:
+    """A request: how it was made, where it goes, and what is in it.
+
+    Attributes:
+        cut: the connection is lost before the end
+        pause: seconds between its chunks
+    """
+
+    how: str
+    path: str
+    chunks: list[bytes]
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    cut: bool = False
+    pause: float = 0.0
+
+
+def pictures() -> dict[str, bytes]:
+    """A small photograph in each format."""
+    noise = np.random.default_rng(0).integers(0, 255, (24, 32, 3), dtype=np.uint8)
+    found = {}
+    for kind in KINDS:
+        stream = io.BytesIO()
+        Image.fromarray(noise).save(stream, kind)
+        found[kind] = stream.getvalue()
+    return found
+
+
+FILES = pictures()
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    """A part of a PNG."""
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png_bomb(width: int, height: int) -> bytes:
+    """A PNG of a size whose pixels are not there."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    data = zlib.compress(bytes(2**16), 9)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+    )
+
+
+def text_bomb() -> bytes:
+    """A PNG with compressed text of many times its size."""
+    text = chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(2**24), 9))
+    return FILES["PNG"][:33] + text * 8 + FILES["PNG"][33:]
+
+
+def archive() -> bytes:
+    """A ZIP file that begins as a GIF does."""
+    stream = io.BytesIO(b"")
+    with zipfile.ZipFile(stream, "w") as opened:
+        opened.writestr("../../x", "x")
+    return FILES["GIF"] + stream.getvalue()
+
+
+ODD = {
+    "empty": b"", "one byte": b"\xff", "text": b"<html><script>alert(1)</script>",
+    "svg": b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"></svg>',
+    "bomb": png_bomb(60_000, 60_000), "wide": png_bomb(2**31 - 1, 1), "flat": png_bomb(0, 0),
+    "text bomb": text_bomb(), "archive": archive(), "jpeg and html": FILES["JPEG"] + b"<script>",
+    "png in jpeg": FILES["JPEG"][:200] + FILES["PNG"], "zeros": bytes(100_000),
+    "pickle": b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x94.",
+    "eps": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "pdf": b"%PDF-1.7\n",
+    "elf": b"\x7fELF",
+    "avif": b"\x00\x00\x00 ftypavif", "webp bomb": b"RIFF\xff\xff\xff\x7fWEBPVP8X" + bytes(10),
+    "jpeg size": FILES["JPEG"].replace(b"\xff\xc0\x00\x11\x08\x00\x18\x00\x20",
+                                       b"\xff\xc0\x00\x11\x08\xff\xff\xff\xff"),
+    "animation": FILES["GIF"] * 50,
+}  # fmt: skip
+
+
+def damaged(chance: Chance) -> tuple[str, bytes]:
+    """A file that is cut, changed, extended or something else."""
+    if chance.random() < 0.3:
+        name = chance.choice(list(ODD))
+        return name, ODD[name]
+    kind = chance.choice(KINDS)
+    data = bytearray(FILES[kind])
+    how = chance.choice(("whole", "cut", "flipped", "shuffled", "zeroed", "doubled"))
+    if how == "cut":
+        del data[chance.randrange(len(data)) :]
+    elif how == "flipped":
+        for _ in range(chance.choice((1, 3, 30))):
+            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    elif how == "shuffled":
+        start = chance.randrange(len(data))
+        data[start : start + 60] = chance.randbytes(60)
+    elif how == "zeroed":
+        start = chance.randrange(len(data))
+        data[start:] = bytes(len(data) - start)
+    elif how == "doubled":
+        data += bytes(data)
+    return f"{how} {kind}", bytes(data)
+
+
+def raw(chance: Chance) -> Hostile:
+    """One file as the whole body."""
+    how, data = damaged(chance)
+    headers = [("content-type", chance.choice(TYPES))] if chance.random() < 0.5 else []
+    if chance.random() < 0.1:
+        headers.append(("content-encoding", chance.choice(("gzip", "br", "identity", "x" * 99))))
+    return Hostile(how, "/predict", [data], headers)
+
+
+def forms(chance: Chance) -> Hostile:
+    """Files in a form, then perhaps one that is not well formed."""
+    names = ("a.png", "", "../../../etc/passwd", "\u202e.png", "x" * 4000, "a\\b", "\0", "%00")
+    files = [
+        (chance.choice(names), damaged(chance)[1]) for _ in range(chance.choice((0, 1, 2, 5, 40)))
+    ]
+    body, kind = form(*files)
+    how = chance.choice(("whole", "cut", "flipped", "field", "header", "headers", "twice", "ends"))
+    if how == "cut":
+        body = body[: chance.randrange(len(body))]
+    elif how == "flipped" and body:
+        place = chance.randrange(min(len(body), 200))
+        body = body[:place] + bytes([body[place] ^ (1 << chance.randrange(8))]) + body[place + 1 :]
+    elif how == "field":
+        body = b'--xyz\r\nContent-Disposition: form-data; name="top"\r\n\r\n5\r\n' + body
+    elif how == "header":
+        body = b"--xyz\r\nX: " + b"y" * chance.choice((10, 10_000)) + b"\r\n\r\n\r\n" + body
+    elif how == "headers":
+        body = b"--xyz\r\n" + b"A: b\r\n" * 100 + b"\r\n" + body
+    elif how == "twice":
+        line = b'Content-Disposition: form-data; name="a"; filename="a"\r\n'
+        body = b"--xyz\r\n" + line * 2 + b"\r\nx\r\n" + body
+    elif how == "ends":
+        body = b"\r\n--xy" * chance.choice((10, 20_000)) + body
+    return Hostile(f"form {how}", "/predict", [body], [("content-type", kind)])
+
+
+def texts(chance: Chance) -> Hostile:
+    """JSON that is odd, or has odd images."""
+    good = base64.b64encode(damaged(chance)[1]).decode()
+    contents: list[object] = [
+        {"image": good}, {"images": [good] * chance.choice((0, 1, 3, 50))}, {"images": good},
+        {"image": [good]}, {"image": good, "images": []}, {"image": good, "x": 1}, [], good, None,
+        5,
+        {"image": good[:-3]}, {"image": "é" + good}, {"image": good + "===="}, {"image": "data:,"},
+        {"images": [None]}, {"images": [{"image": good}]}, {"image": {"$ref": "/etc/passwd"}},
+        {"image": "file:///etc/passwd"}, {"image": "https://127.0.0.1:1/"}, {"image": "\0"},
+        {"images": [good, 5]}, {"image": "A" * 300_000}, {"image": "\n".join(good)}, {},
+    ]  # fmt: skip
+    bodies = [
+        b'{"image": NaN}', b'{"image": Infinity}', b'{"image": "x", "image": "y"}', b"{", b"",
+        b'{"image": "' + b"A" * 1000, b"[" * 100_000, b'{"a":' * 50_000, b"[" * 50 + b"]" * 50,
+        b'{"images": [' + b"1" * 200_000 + b"]}", b'{"images": [1.' + b"1" * 200_000 + b"]}",
+        b'{"image": "\xff\xfe"}', b'\xef\xbb\xbf{"image": ""}', '{"image": "x"}'.encode("utf-16"),
+        b'{"images": [' + b"{}," * 50_000 + b"{}]}", b'{"image": 1e999999999}', b"\0" * 1000,
+        b'{"image": "\\ud800"}', b'{"__proto__": {}}', b'{"images": [-0, ""]}',
+        b'{"images": ' + b'["' * 30_000 + b'"]' * 30_000 + b"}",
+    ]  # fmt: skip
+    made = json.dumps(chance.choice(contents)).encode()
+    body = chance.choice([made, made, chance.choice(bodies)])
+    return Hostile("JSON", "/predict", [body], [("content-type", "application/json")])
+
+
+def parts(chance: Chance) -> Hostile:
+    """A body in chunks, with a false length, too slow, or cut off."""
+    _, data = damaged(chance)
+    size = chance.choice((1, 7, 1000))
+    chunks = [data[start : start + size] for start in range(0, min(len(data), 40 * size), size)]
+    how = chance.choice(("chunks", "short", "long", "nonsense", "cut", "slow"))
+    odd = chance.choice(("-1", "x", "1e9"))
+    lengths = {"short": str(len(data) // 2), "long": str(10**12), "nonsense": odd}
+    headers = [("content-length", lengths[how])] if how in lengths else []
+    slow = 0.08 if how == "slow" else 0.0
+    return Hostile(how, "/predict", chunks or [b""], headers, cut=how == "cut", pause=slow)
+
+
+def heads(chance: Chance) -> Hostile:
+    """Odd headers, parameters and addresses around a good picture."""
+    paths = (
+        "/predict?top=-1", "/predict?top=1e9", "/predict?top=99999999999999999999", "/predict?top=",
+        "/predict?top=1&top=2", "/predict?model=../../etc", "/predict?model=%00",
+        "/predict?model=%ff",
+        "/predict?model=" + "m" * 9000, "/predict/", "//predict", "/predict/../models", "/%2e%2e/x",
+        "/page/../app.py", "/page/%2e%2e%2fapp.py", "/models/../../etc/passwd", "/docs/..", "/\0",
+        "/features?model=labels", "/attention?top=3", "/" + "a/" * 5000,
+        "/predict?" + "a=b&" * 3000,
+    )  # fmt: skip
+    headers = [
+        [("x-request-id", chance.choice(("a\tb", "<script>", "é", "x" * 10_000, "")))],
+        [("host", chance.choice(("", "evil.example", "localhost:99999999", "[::1", "\t")))],
+        [("authorization", "Bearer " + "x" * 9000)], [("x" + str(n), "y") for n in range(500)],
+        [("accept", "text/html")], [("range", "bytes=0-1")], [("origin", "https://evil.example")],
+        [("expect", "200-maybe")], [("x-forwarded-for", "' OR 1=1")], [("cookie", "a=" * 3000)],
+    ]  # fmt: skip
+    return Hostile("head", chance.choice(paths), [FILES["PNG"]], chance.choice(headers))
+
+
+MAKERS: tuple[Callable[[Chance], Hostile], ...] = (raw, raw, forms, texts, parts, heads)
+
+
+def requests(seed: int, count: int) -> Iterator[Hostile]:
+    """Yield hostile requests, the same ones for the same seed."""
+    chance = random.Random(seed)
+    for _ in range(count):
+        made = chance.choice(MAKERS)(chance)
+        if made.path == "/predict":
+            made.path = chance.choice(("/predict", "/predict", "/features", "/attention"))
+        yield made

@@ -1,0 +1,106 @@
+"""A service on a real socket, in this process: scripts talk to it from a thread."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from serve.fakes import FakeEngine
+from vitlab.serve.app import application
+from vitlab.serve.process.addresses import listen
+from vitlab.serve.process.server import Service
+
+PATIENCE = 20.0  # seconds that a script may take
+
+
+def served(
+    script: Callable[[int], Any], engine: FakeEngine | None = None, drain: float = 5.0
+) -> tuple[Any, Service]:
+    """Run a script with the port of a service, then end the service with SIGTERM.
+
+    A script may end it itself; what it returns is returned.
+    """
+    engine = engine or FakeEngine()
+    service = Service(application(engine, limits=engine.limits), engine, drain)
+    opened, results = listen("127.0.0.1", 0), []
+    port = opened.getsockname()[1]
+
+    def run() -> None:
+        try:
+            results.append(script(port))
+        except BaseException as error:  # shown by the test itself
+            results.append(error)
+        finally:
+            if not service.signal:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    asyncio.run(asyncio.wait_for(service.run(opened), PATIENCE))
+    thread.join(PATIENCE)
+    if isinstance(results[0], BaseException):
+        raise results[0]
+    return results[0], service
+
+
+def head(method: str = "POST", path: str = "/predict", **headers: object) -> bytes:
+    """The first lines of a request."""
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def talk(port: int, pieces: Sequence[bytes], pause: float = 0, end: bool = False) -> bytes:
+    """Send pieces with pauses, and return everything that comes back before the end.
+
+    A client that is cut off while it sends still reads. `end` says that nothing more will come.
+    """
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as opened:
+        try:
+            for piece in pieces:
+                opened.sendall(piece)
+                time.sleep(pause)
+            if end:
+                opened.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+        return read(opened)
+
+
+def read(opened: socket.socket) -> bytes:
+    """Everything that comes until the other side closes, or an answer is complete."""
+    found = b""
+    try:
+        while chunk := opened.recv(65536):
+            found += chunk
+            if complete(found):
+                break
+    except OSError:
+        pass
+    return found
+
+
+def complete(answer: bytes) -> bool:
+    """Whether an answer has all of its body."""
+    top, mark, body = answer.partition(b"\r\n\r\n")
+    if top.startswith(b"HTTP/1.1 100"):
+        return bool(body) and complete(body)
+    lengths = [line for line in top.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+    return bool(mark and lengths) and len(body) >= int(lengths[0].split(b":")[1])
+
+
+def status(answer: bytes) -> int:
+    """The status of an answer whose body is what all errors have; 0 for none."""
+    if not answer:
+        return 0
+    number = int(answer.split(b" ", 2)[1])
+    if number >= 400:
+        body = answer.partition(b"\r\n\r\n")[2].decode()
+        content, _ = json.JSONDecoder().raw_decode(body)  # another answer may follow
+        assert set(content) == {"error", "request"}
+    return number

@@ -1,0 +1,258 @@
+"""Models that come while the service runs, in a request or in a folder, and their names."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import vitlab
+from serve.calling import Reply, ask, form
+from serve.fakes import FakeEngine
+from vitlab.errors import OptionError, WeightsError
+from vitlab.models.model import Model
+from vitlab.serve.app import application
+from vitlab.serve.http.access import read_token
+from vitlab.serve.limits import Limits
+from vitlab.serve.model_names import split
+from vitlab.serve.process.addresses import listen
+from vitlab.serve.process.server import Service
+from vitlab.serve.process.watched import Watched
+from vitlab.weights.deltas import Delta
+
+TOKEN = "a-token-of-more-than-16"
+TINY = "ViT(width=16,depth=1,heads=2,mlp=32)/8"
+
+
+@pytest.fixture(scope="module")
+def delta(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A delta whose base is named by a path that nobody may follow."""
+    folder = tmp_path_factory.mktemp("delta")
+    base = vitlab.create(TINY, 3, 32, generator=torch.Generator().manual_seed(0))
+    vitlab.save(base, folder / "base")
+    base = vitlab.load(folder / "base")
+    model = vitlab.load(folder / "base")
+    with torch.no_grad():
+        next(model.parameters()).add_(1)
+    file = vitlab.delta(model, base).save(folder / "task.safetensors")
+    assert str(folder / "base").encode() in file.read_bytes()
+    return file.read_bytes()
+
+
+class Folders:
+    """A fake engine and its application; what is made below the temporary folder is seen."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        monkeypatch.setattr("tempfile.tempdir", str(folder))
+        self.folder, self.engine = folder, FakeEngine()
+        self.seen: list[list[str]] = []
+        self.engine.read = self._read
+        self.app = application(self.engine, limits=Limits(max_model=0.1), token=TOKEN)
+
+    def _read(self, source: object) -> object:
+        self.seen.append(sorted(file.name for file in self.folder.rglob("*")))
+        return source
+
+    def put(self, name: str, body: bytes, **headers: str) -> Reply:
+        token = f"Bearer {TOKEN}"
+        return ask(self.app, "PUT", f"/models/{name}", body, authorization=token, **headers)
+
+
+@pytest.fixture
+def folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Folders:
+    return Folders(monkeypatch, tmp_path)
+
+
+def test_a_delta_in_a_request_is_added_replaced_and_removed(folders: Folders, delta: bytes) -> None:
+    added = folders.put("task", delta)
+    assert (added.status, added.json["status"]) == (201, "added")
+    assert folders.put("task", delta).json["status"] == "replaced"
+    assert isinstance(folders.engine.sources["task"], Delta)  # without its base
+    assert {name for names in folders.seen for name in names if "." in name} == {
+        "model.safetensors"
+    }
+    assert list(folders.folder.iterdir()) == []
+    gone = ask(folders.app, "DELETE", "/models/task", authorization=f"Bearer {TOKEN}")
+    assert gone.json["status"] == "removed"
+    again = ask(folders.app, "DELETE", "/models/task", authorization=f"Bearer {TOKEN}")
+    assert (again.status, "unknown model" in again.error) == (404, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        (lambda delta: b"", 422),
+        (lambda delta: b"junk", 422),
+        (lambda delta: delta[:-3], 422),
+        (lambda delta: delta[:200] + b"\0" + delta[201:], 422),
+        (lambda delta: delta + bytes(2**17), 413),
+    ],
+)
+def test_what_is_not_a_model(
+    folders: Folders, delta: bytes, change: Callable[[bytes], bytes], status: int
+) -> None:
+    reply = folders.put("task", change(delta))
+    assert reply.status == status
+    assert str(folders.folder) not in reply.error
+    assert list(folders.folder.iterdir()) == []
+    assert "task" not in folders.engine.models
+
+
+def test_a_saved_model_in_a_form(
+    folders: Folders, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    saved = tmp_path_factory.mktemp("saved") / "model"
+    model = vitlab.create(TINY, 3, 32, generator=torch.Generator().manual_seed(0))
+    vitlab.save(model, saved)
+    files = [(name, (saved / name).read_bytes()) for name in ("config.json", "model.safetensors")]
+    body, kind = form(*files)
+    assert folders.put("whole", body, content_type=kind).status == 201
+    loaded = folders.engine.sources["whole"]
+    assert isinstance(loaded, Model)
+    assert all(map(torch.equal, loaded.state_dict().values(), model.state_dict().values()))
+    assert list(folders.folder.iterdir()) == []
+    for wrong in (files[:1], files * 2, [*files[:1], files[0]], [("../config.json", b"{}")], []):
+        body, kind = form(*wrong)
+        reply = folders.put("wrong", body, content_type=kind)
+        assert reply.status in (400, 413, 422), wrong
+        assert reply.error
+    assert list(folders.folder.iterdir()) == []
+    assert "wrong" not in folders.engine.models
+
+
+def test_names_in_addresses_are_never_paths(folders: Folders, delta: bytes) -> None:
+    for name in ("..", "../x", "a b", "x" * 101, ".hidden", "%2e%2e", "a\\b", "\u00e9"):
+        assert folders.put(name, delta).status in (400, 404, 405), name
+    assert folders.seen == []
+
+
+def test_what_the_engine_refuses(folders: Folders, delta: bytes) -> None:
+    def refuse(source: object) -> Any:
+        raise WeightsError("its base is not served")
+
+    folders.engine.read = refuse
+    reply = folders.put("task", delta)
+    assert (reply.status, reply.error) == (422, "its base is not served")
+
+
+def test_a_folder_that_is_watched(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "vitlab.serve")
+    engine = FakeEngine(names=("other",))
+    watched = Watched(tmp_path / "models", engine)
+    file, run = tmp_path / "models" / "cats.safetensors", tmp_path / "models" / "run"
+
+    def looked() -> list[str]:
+        watched.look()
+        return list(engine.models)
+
+    assert looked() == ["other"]  # there is no folder yet
+    file.parent.mkdir()
+    file.write_bytes(b"half")
+    assert looked() == ["other"]  # it may not be complete
+    file.write_bytes(b"half and the rest")
+    assert looked() == ["other"]
+    assert looked() == ["other", "cats"]
+    assert engine.sources == {"cats": file}
+    (run / "model").mkdir(parents=True)
+    (run / "model" / "config.json").write_text("{}")
+    (tmp_path / "models" / ".draft").write_bytes(b"")
+    looked()
+    assert looked() == ["other", "cats", "run"]
+    (run / "metrics.jsonl").write_text("")  # not of its model
+    engine.sources.clear()
+    os.utime(file, (1, 1))
+    looked()
+    looked()
+    assert engine.sources == {"cats": file}
+    file.unlink()
+    assert looked() == ["other", "run"]
+    events = [each.getMessage() for each in caplog.records]
+    assert events == ["model added", "model added", "model replaced", "model removed"]
+
+
+def test_what_is_in_the_folder_is_served_from_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(FakeEngine):
+        async def start(self) -> None:
+            seen.append(list(self.models))
+            await super().start()
+
+    seen: list[list[str]] = []
+    engine = Slow(names=())
+    monkeypatch.setattr("vitlab.serve.process.watched.PAUSE", 0.01)
+    (tmp_path / "cats.safetensors").write_bytes(b"weights")
+
+    async def run() -> None:
+        service = Service(application(engine), engine, 1.0, Watched(tmp_path, engine))
+        with listen("127.0.0.1", 0) as opened:
+            serving = asyncio.create_task(service.run(opened))
+            while not seen:
+                await asyncio.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await serving
+
+    asyncio.run(run())
+    assert seen == [["cats"]]
+
+
+def test_a_bad_file_in_the_folder_is_tried_once_until_it_changes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, file = FakeEngine(names=()), tmp_path / "bad.safetensors"
+
+    def refuse(source: object) -> Any:
+        raise WeightsError("not a model")
+
+    engine.read = refuse
+    watched = Watched(tmp_path, engine)
+    file.write_bytes(b"1")
+    for _ in range(4):
+        watched.look()
+    assert [each.getMessage() for each in caplog.records] == ["model not loaded"]
+    engine.read = lambda source: source
+    file.write_bytes(b"22")
+    for _ in range(2):
+        watched.look()
+    assert list(engine.models) == ["bad"]
+
+
+def test_names_of_models() -> None:
+    assert split("cats=runs/1") == ("cats", "runs/1")
+    assert split("runs/my cats/") == ("my-cats", "runs/my cats/")
+    assert split("user/vit_b.16") == ("vit_b.16", "user/vit_b.16")
+    assert split("a/task.safetensors") == ("task", "a/task.safetensors")
+    assert split("a/b=c.npz") == ("b-c", "a/b=c.npz")
+    with pytest.raises(OptionError, match="write NAME=/"):
+        split("/")
+
+
+def test_token_files(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"  {TOKEN}\n")
+    file.chmod(0o600)
+    assert read_token(file) == (TOKEN, "")
+    file.chmod(0o644)
+    assert "chmod 600" in read_token(file)[1]
+    file.chmod(0o666)
+    with pytest.raises(OptionError, match="anybody on this machine can write"):
+        read_token(file)
+    file.chmod(0o600)
+    for bad in (
+        "",
+        "short",
+        "two words that are long",
+        "\u00e9" * 20,
+        "x" * 5000,
+        "line\nline" * 3,
+    ):
+        file.write_text(bad)
+        with pytest.raises(OptionError, match="openssl rand -hex 32"):
+            read_token(file)
+    for place in (tmp_path, tmp_path / "none", "\0"):
+        with pytest.raises(OptionError, match="cannot read the token"):
+            read_token(place)

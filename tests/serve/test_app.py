@@ -1,0 +1,297 @@
+"""Every route with an engine that answers at once: answers, errors, headers, log lines, figures."""
+
+import asyncio
+import base64
+import json
+import logging
+from functools import cache
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import BaseModel
+
+from serve.calling import Reply, ask, form, send
+from serve.fakes import FakeEngine, png
+from vitlab.errors import BusyError, LateError, OptionError, ServiceError
+from vitlab.serve.app import application
+from vitlab.serve.http import replies
+from vitlab.serve.http.logs import Lines
+from vitlab.serve.limits import Limits
+
+RED, GREEN = png((250, 20, 10)), png((10, 250, 20))
+TOKEN = "a-token-of-more-than-16"
+
+
+def app(engine: FakeEngine | None = None, **options: Any) -> Any:
+    return application(engine or FakeEngine(), **options) if engine or options else plain()
+
+
+@cache
+def plain() -> Any:
+    """One for all tests that change nothing: making it takes a tenth of a second."""
+    return application(FakeEngine())
+
+
+def checked(reply: Reply, kind: type[BaseModel]) -> Any:
+    """The answer, which OpenAPI describes truly."""
+    assert reply.status == 200, reply.body
+    kind.model_validate_json(reply.body, strict=True)
+    return reply.json
+
+
+def test_images_in_each_form_of_body() -> None:
+    body, kind = form(("a.png", RED), ("../../etc/passwd", GREEN), ("", b""))
+    found = checked(ask(app(), "POST", "/predict?top=1", body, content_type=kind),
+                    replies.Predictions)  # fmt: skip
+    assert found["model"] == "first"
+    assert [(each["image"], each["top"][0]["class"]) for each in found["predictions"]] == [
+        ("a.png", "cat"), ("../../etc/passwd", "dog"),
+    ]  # fmt: skip
+    url = "data:image/png;base64," + base64.b64encode(GREEN).decode()
+    texts = [base64.encodebytes(RED).decode(), url]
+    bodies = [
+        (json.dumps({"images": texts}).encode(), "application/json; charset=utf-8"),
+        (json.dumps({"image": texts[1]}).encode(), "application/json"),
+        (GREEN, "image/webp"),
+        (GREEN, "application/octet-stream"),
+    ]
+    for body, kind in bodies:
+        reply = ask(app(), "POST", "/predict", body, content_type=kind)
+        last = checked(reply, replies.Predictions)["predictions"][-1]
+        assert last["top"][0]["class"] == "dog"
+        assert len(last["top"]) == 3
+    assert ask(app(), "POST", "/predict", GREEN).status == 200  # without a type
+
+
+def test_features_attention_and_several_labels() -> None:
+    body, kind = form(("a", RED), ("b", b"no image"))
+    found = checked(ask(app(), "POST", "/features", body, content_type=kind), replies.Features)
+    assert found["features"][0][3] == 1
+    assert found["features"][1] is None
+    assert found["errors"] == [{"image": "b", "error": "b: cannot be decoded"}]
+    found = checked(ask(app(), "POST", "/attention?model=labels", body, content_type=kind),
+                    replies.Looks)  # fmt: skip
+    first, second = found["predictions"]
+    assert first["attention"] == [[0, 0.5], [1, 0.25]]
+    assert (first["box"], first["predicted"]) == ([0, 0, 1, 0.5], ["cat"])
+    assert second["error"] == "b: cannot be decoded"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "retry"),
+    [
+        (BusyError("full", 2.2), 503, "3"),
+        (LateError("late"), 504, None),
+        (ServiceError("removed"), 503, "1"),
+        (OptionError("no classifier"), 400, None),
+    ],
+)
+def test_errors_of_the_engine(error: Exception, status: int, retry: str | None) -> None:
+    reply = ask(app(FakeEngine(error=error)), "POST", "/predict", RED)
+    assert (reply.status, reply.error) == (status, str(error))
+    assert reply.headers.get("retry-after") == retry
+
+
+def test_what_nobody_expected_is_one_line_and_one_traceback_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reply = ask(app(FakeEngine(error=KeyError("/secret/path"))), "POST", "/predict", RED)
+    assert reply.status == 500
+    assert "id" in reply.error
+    assert b"secret" not in reply.body
+    assert b"Traceback" not in reply.body
+    records = [json.loads(Lines().format(each)) for each in caplog.records]
+    (failed,) = (each for each in records if each["event"] == "error")
+    assert "KeyError: '/secret/path'" in failed["traceback"]
+    assert failed["request"] == reply.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "kind", "status", "words"),
+    [
+        ("POST", "/predict?model=ghost", RED, "image/png", 404, "unknown model 'ghost'"),
+        ("POST", "/predict?top=0", RED, "image/png", 400, "top: "),
+        ("POST", "/predict?top=many", RED, "image/png", 400, "top: "),
+        ("POST", "/predict", RED, "text/html", 415, "curl -F"),
+        ("POST", "/predict", RED, "application/x-www-form-urlencoded", 415, "curl -F"),
+        ("POST", "/predict", b"", "image/png", 400, "no image"),
+        ("POST", "/predict", b"junk", "image/png", 422, "image 0: cannot be decoded"),
+        ("GET", "/predict", b"", "", 405, "other methods"),
+        ("GET", "/nowhere", b"", "", 404, "unknown address"),
+        ("OPTIONS", "/predict", b"", "", 405, "other methods"),
+        ("PUT", "/models/new", RED, "image/png", 403, "--token-file"),
+        ("DELETE", "/models/first", b"", "", 403, "--token-file"),
+    ],
+)
+def test_what_is_refused(
+    method: str, path: str, body: bytes, kind: str, status: int, words: str
+) -> None:
+    headers = {"content_type": kind} if kind else {}
+    reply = ask(app(), method, path, body, **headers)
+    assert reply.status == status
+    assert words in reply.error
+
+
+def test_headers_of_every_answer() -> None:
+    for path in ("/health", "/nowhere", "/docs", "/metrics"):
+        headers = ask(app(), "GET", path).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "access-control-allow-origin" not in headers
+        assert "server" not in headers
+
+
+def test_ids_of_requests() -> None:
+    assert ask(app(), "GET", "/health", x_request_id="abc-1").headers["x-request-id"] == "abc-1"
+    for bad in ("a b", "x" * 129, 'a"b', "ä"):
+        made = ask(app(), "GET", "/health", x_request_id=bad).headers["x-request-id"]
+        assert len(made) == 16
+    ids = {ask(app(), "GET", "/health").headers["x-request-id"] for _ in range(3)}
+    assert len(ids) == 3
+
+
+def test_a_line_of_the_log_says_what_happened_and_never_what_was_sent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "vitlab.serve")
+    body, kind = form(("secret.png", RED), ("b.png", GREEN))
+    ask(app(), "POST", "/predict?model=labels&secret=1", body, content_type=kind, x_request_id="r1")
+    ask(app(), "DELETE", "/models/a%0Asecret")
+    lines = [Lines().format(each) for each in caplog.records]
+    first, second = map(json.loads, lines)
+    assert (first["route"], first["status"], first["images"]) == ("/predict", 200, 2)
+    assert (first["model"], first["request"], first["method"]) == ("labels", "r1", "POST")
+    assert first["milliseconds"] > 0
+    assert (second["route"], second["status"]) == ("/models/{name}", 403)
+    assert "secret" not in "".join(lines)
+    assert not any("\n" in line for line in lines)
+
+
+def test_figures_for_prometheus() -> None:
+    served = app(FakeEngine())
+    for path in ("/predict", "/predict?model=x", "/a", "/b", "/c"):
+        ask(served, "POST", path, RED)
+    ask(served, "BREW", "/health")
+    text = ask(served, "GET", "/metrics").body.decode()
+    families = {each.name: each for each in text_string_to_metric_families(text)}
+    count = {
+        tuple(each.labels[name] for name in ("route", "method", "status")): each.value
+        for each in families["vitlab_requests"].samples
+        if each.name.endswith("_total")
+    }
+    assert count[("/predict", "POST", "200")] == 1
+    assert count[("/predict", "POST", "404")] == 1
+    assert count[("other", "POST", "404")] == 3
+    assert count[("/health", "other", "405")] == 1
+    assert families["vitlab_waiting_images"].samples[0].value == 1
+    assert families["vitlab_images_shed"].samples[0].value == 5
+    buckets = {s.labels.get("le"): s.value for s in families["vitlab_batch_images"].samples}
+    assert (buckets["2.0"], buckets["4.0"], buckets["+Inf"]) == (0, 1, 1)
+    of_models = families["vitlab_model_images"].samples
+    assert {each.labels["model"] for each in of_models} == {"first", "labels"}
+
+
+def test_readiness_and_health() -> None:
+    engine = FakeEngine()
+    served = app(engine)
+    assert ask(served, "GET", "/ready").json == {"status": "ready"}
+    served.state.desk.ending = True
+    assert "ending" in ask(served, "GET", "/ready").error
+    served.state.desk.ending, engine.ready = False, False
+    waiting = ask(served, "GET", "/ready")
+    assert (waiting.status, waiting.headers["retry-after"]) == (503, "1")
+    assert ask(served, "POST", "/predict", RED).status == 503
+    assert ask(served, "GET", "/health").json == {"status": "alive"}
+
+
+def test_models_are_described() -> None:
+    found = checked(ask(app(), "GET", "/models"), replies.Models)["models"]
+    assert [each["name"] for each in found] == ["first", "labels"]
+    assert found[1]["several"]
+    assert found[0]["classes"] == ["cat", "dog", "<b>owl</b>"]
+
+
+def test_the_page_of_routes_needs_nothing_from_elsewhere() -> None:
+    page = ask(app(token=TOKEN), "GET", "/docs").body.decode()
+    for path in ask(app(token=TOKEN), "GET", "/openapi.json").json["paths"]:
+        assert path in page
+    assert "<script" not in page
+    assert "http://" not in page + page.replace("https://", "http://")
+    assert "src=" not in page
+
+
+def test_a_token_is_needed_for_everything_but_the_state() -> None:
+    served = app(token=TOKEN)
+    for path in ("/health", "/ready", "/docs", "/openapi.json"):
+        assert ask(served, "GET", path).status == 200
+    wrong = ["", "Basic x", "Bearer", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer \xe4"]
+    for given in wrong:
+        reply = ask(served, "POST", "/predict", RED, authorization=given)
+        assert (reply.status, "token" in reply.error) == (401, True)
+        assert reply.headers["www-authenticate"].startswith("Bearer")
+    for method, path in (("GET", "/models"), ("GET", "/metrics"), ("DELETE", "/models/first")):
+        assert ask(served, method, path).status == 401
+        assert ask(served, method, path, authorization=f"bearer {TOKEN}").status == 200
+    assert ask(served, "GET", "/openapi.json").json["components"]["securitySchemes"]
+
+
+def test_hosts_that_a_browser_was_tricked_into() -> None:
+    served = app(hosts=("localhost", "127.0.0.1", "[::1]"))
+    for host in ("localhost", "LOCALHOST:8000", "127.0.0.1:1", "[::1]", "[::1]:8000"):
+        assert ask(served, "GET", "/health", host=host).status == 200, host
+    for host in ("evil.example", "localhost.evil.example", "evil:localhost", "", "[::1]x", "1.2:8"):
+        reply = ask(served, "GET", "/health", host=host)
+        assert (reply.status, "answers only to" in reply.error) == (403, True), host
+    assert ask(app(), "GET", "/health", host="any.example").status == 200
+
+
+def test_the_rest_of_a_refused_body_is_read_for_a_while() -> None:
+    """So that the client sees the answer, and the connection is not reset."""
+    chunks = [RED] * 5
+    reply = asyncio.run(send(app(), "POST", "/predict?model=x", chunks))
+    assert (reply.status, reply.headers["connection"]) == (404, "close")
+    assert reply.error
+    assert reply.left == 0
+
+
+def test_a_client_that_leaves_is_not_computed_for() -> None:
+    engine = FakeEngine(gate=asyncio.Event())
+    served = app(engine)
+    reply = asyncio.run(send(served, "POST", "/predict", [RED], cut=True))
+    assert reply.status == 0
+    ended: list[str] = []
+
+    async def leave() -> None:
+        engine.answer = noted  # type: ignore[method-assign]
+        await send(served, "POST", "/predict", [RED, b""], leaves=0.02)
+        await asyncio.sleep(0.02)
+
+    async def noted(*args: Any) -> Any:
+        try:
+            await asyncio.sleep(2)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    asyncio.run(leave())
+    assert ended == ["cancelled"]
+    assert served.state.desk.under_way == 0
+
+
+def test_an_engine_that_gives_up_while_the_service_ends() -> None:
+    class Ending(FakeEngine):
+        async def answer(self, *args: Any) -> Any:
+            raise asyncio.CancelledError
+
+    reply = ask(app(Ending()), "POST", "/predict", RED)
+    assert (reply.status, reply.error) == (503, "the service is ending")
+
+
+def test_a_large_body_is_not_read_while_the_queue_is_full() -> None:
+    served = app(FakeEngine(limits=Limits(queue=3)), limits=Limits(queue=3))  # three are held
+    large = RED + bytes(2**17)
+    reply = ask(served, "POST", "/predict", large, content_length=str(len(large)))
+    assert (reply.status, "queue is full" in reply.error) == (503, True)
+    assert ask(served, "POST", "/predict", RED, content_length=str(len(RED))).status == 200
+    assert served.state.desk.counts["requests"] == 1

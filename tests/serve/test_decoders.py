@@ -1,0 +1,76 @@
+"""Decoder processes: what an image may take there, and what ends them."""
+
+import asyncio
+import gc
+import io
+import signal
+import socket
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from serve.made import encoded, tiny
+from vitlab.data.labels import SingleLabels
+from vitlab.data.loading.batches import center, load_image
+from vitlab.data.pictures.pictures import Pictures
+from vitlab.serve.decoding.decoder import Bounds
+from vitlab.serve.decoding.decoders import Decoded, Decoders, Wanted
+from vitlab.serve.decoding.forking import main
+
+CONFIG = tiny().config
+
+
+def many_scans(side: int = 4992, scans: int = 42) -> bytes:
+    """A JPEG of 100 kB whose decoding takes seconds: each scan is a pass over all of it."""
+    file = io.BytesIO()
+    Image.new("L", (side, side), 90).save(file, "JPEG", progressive=True)
+    data = file.getvalue()
+    last = data[data.rfind(b"\xff\xda") : -2]
+    return data[:-2] + last * scans + data[-2:]
+
+
+def large_canvas(columns: int = 4999, rows: int = 5000) -> bytes:
+    """A WebP of 140 bytes whose decoder takes over 400 MB."""
+    file, frames = io.BytesIO(), [Image.new("RGB", (16, 16), each) for each in ("red", "blue")]
+    frames[0].save(file, "WEBP", save_all=True, append_images=frames[1:], lossless=True)
+    data = file.getvalue()
+    return (
+        data[:24]
+        + (columns - 1).to_bytes(3, "little")
+        + (rows - 1).to_bytes(3, "little")
+        + data[30:]
+    )
+
+
+def test_time_and_memory_of_an_image_are_bounded() -> None:
+    """And the image after it finds everything as if nothing had happened."""
+
+    async def run() -> list[Decoded]:
+        decoders = Decoders(1, Bounds(seconds=0.4, memory=2**28))
+        await decoders.start()
+        try:
+            images = [encoded(1), many_scans(), encoded(2), large_canvas(), encoded(3)]
+            wanted = Wanted.by(CONFIG)
+            found = [await decoders.decode(each, "it", "key", wanted) for each in images]
+            assert decoders.restarts == 1
+            return found
+        finally:
+            await decoders.stop()
+
+    found = asyncio.run(run())
+    assert found[1].error == "it: takes over 0.4 seconds to decode"
+    assert found[3].error.startswith("it: damaged or unsupported image (MemoryError")
+    source = Pictures([encoded(1), encoded(2), encoded(3)], SingleLabels.blank(3, 1), ("",))
+    for number, each in enumerate(found[::2]):
+        want = load_image(source, number, CONFIG, center(CONFIG))
+        assert np.array_equal(each.pixels, want)
+        assert each.error == ""
+
+
+def test_a_service_that_was_stopped_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    ours, theirs = socket.socketpair()
+    ours.close()
+    main(theirs.detach(), Bounds())  # no traceback among the lines of the log

@@ -1,0 +1,149 @@
+"""How the service ends: what was accepted is answered, and nothing waits without end."""
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from serve.fakes import FakeEngine, png
+from serve.sockets import head, read, served, status, talk
+from vitlab.errors import DeviceError, OptionError
+from vitlab.serve.process.addresses import is_loopback, listen, url_of
+
+IMAGE = png()
+REQUEST = head(Content_Length=len(IMAGE)) + IMAGE
+
+
+class Gated(FakeEngine):
+    """Answers once a thread says so, or the engine stops."""
+
+    def __init__(self) -> None:
+        super().__init__(gate=asyncio.Event())
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    async def start(self) -> None:
+        await super().start()
+        self.loop = asyncio.get_running_loop()
+
+    async def stop(self, seconds: float = 30) -> None:
+        await super().stop(seconds)
+        assert self.gate
+        self.gate.set()
+
+    def open(self) -> None:
+        assert self.gate
+        assert self.loop
+        self.loop.call_soon_threadsafe(self.gate.set)
+
+
+def waiting(engine: FakeEngine, count: int) -> None:
+    """Wait until so many requests are under way."""
+    for _ in range(500):
+        if len(engine.asked) == count:
+            return
+        time.sleep(0.01)
+    raise AssertionError(engine.asked)
+
+
+def test_what_was_accepted_is_answered_after_the_signal() -> None:
+    engine = Gated()
+
+    def script(port: int) -> list[int]:
+        with ExitStack() as stack:
+            crowd = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(6)
+            ]
+            for each in crowd[:5]:
+                each.sendall(REQUEST)
+            half = len(REQUEST) // 2
+            crowd[5].sendall(REQUEST[:half])  # a body that is still arriving
+            waiting(engine, 5)
+            time.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.5)
+            with pytest.raises(OSError):
+                socket.create_connection(("127.0.0.1", port), timeout=1)
+            crowd[5].sendall(REQUEST[half:])
+            waiting(engine, 6)
+            engine.open()
+            return [status(read(each)) for each in crowd]
+
+    found, service = served(script, engine)
+    assert found == [200] * 6
+    assert service.signal == signal.SIGTERM
+    assert engine.stopped
+
+
+def test_what_is_not_answered_in_time_gets_an_error() -> None:
+    engine = Gated()
+
+    def script(port: int) -> tuple[int, float]:
+        with socket.create_connection(("127.0.0.1", port)) as opened:
+            opened.sendall(REQUEST)
+            waiting(engine, 1)
+            began = time.monotonic()
+            os.kill(os.getpid(), signal.SIGTERM)
+            return status(read(opened)), time.monotonic() - began
+
+    (found, seconds), _ = served(script, engine, drain=0.3)
+    assert found == 503
+    assert 0.2 < seconds < 5
+
+
+def test_under_load_every_request_gets_an_answer_or_no_connection() -> None:
+    def script(port: int) -> list[int]:
+        found: list[int] = []
+
+        def client() -> None:
+            for _ in range(1000):
+                try:
+                    answer = talk(port, [REQUEST])
+                except ConnectionRefusedError:
+                    return
+                found.append(status(answer))
+
+        threads = [threading.Thread(target=client) for _ in range(4)]
+        for each in threads:
+            each.start()
+        while len(found) < 40:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+        for each in threads:
+            each.join()
+        return found
+
+    found, service = served(script)
+    assert len(found) >= 40
+    lost = sum(each == 0 for each in found)  # closed before a request was read
+    assert lost <= 4
+    assert found.count(200) + lost == len(found)
+    assert service.app.state.desk.counts["requests"] == found.count(200)
+
+
+def test_an_engine_that_cannot_start_ends_the_service() -> None:
+    class Broken(FakeEngine):
+        async def start(self) -> None:
+            raise DeviceError("out of memory")
+
+    with pytest.raises(DeviceError, match="out of memory"):
+        served(lambda port: time.sleep(0.2), Broken())
+
+
+def test_addresses() -> None:
+    with listen("127.0.0.1", 0) as opened:
+        port = opened.getsockname()[1]
+        assert url_of(opened) == f"http://127.0.0.1:{port}"
+        with pytest.raises(OptionError, match=f"port {port}: Address already in use; choose"):
+            listen("127.0.0.1", port)
+    with pytest.raises(OptionError, match=r"cannot listen on 192\.0\.2\.1"):
+        listen("192.0.2.1", 0)
+    with pytest.raises(OptionError, match="cannot listen on no such host"):
+        listen("no such host", 0)
+    assert [is_loopback(each) for each in ("127.9.9.9", "::1", "localhost", "0.0.0.0", "x.y")] == [
+        True, True, True, False, False,
+    ]  # fmt: skip

@@ -1,0 +1,190 @@
+"""The engine's answers: what the rest of the package says of the same image."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitlab
+from serve.made import TINY, Running, encoded, nudged, tiny
+from vitlab.errors import OptionError, WeightsError
+from vitlab.serve.computing.best_batch import best_batch
+from vitlab.serve.computing.roster import Roster
+
+IMAGES = [encoded(n, kind) for n, kind in enumerate(("PNG", "JPEG", "WEBP", "PNG"))]
+
+
+def check(running: Running, model: Any, name: str, images: list[bytes] = IMAGES) -> None:
+    """Probabilities are those of `vitlab.classify`, features those of `model.features`."""
+    for seen, answer in zip(
+        running.answer(*images, model=name), vitlab.classify(model, images, top=99), strict=True
+    ):
+        classes = model.config.labels or [str(n) for n in range(model.config.classes)]
+        found = dict(zip(classes, seen.probabilities, strict=True))
+        assert found == pytest.approx(dict(answer.classes), abs=1e-6)
+    if model.config.fit != "native":
+        rows = [seen.features for seen in running.answer(*images, model=name, what="features")]
+        want = model.features(vitlab.preprocess(model)(images)).detach()
+        np.testing.assert_allclose(rows, want, atol=1e-5)
+
+
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "calibrated, labeled": (TINY, {"labels": tuple("abcde"), "crop": 0.8}),
+    "squashed gray": (TINY, {"channels": 1, "fit": "squash", "mean": (0.1,)}),
+    "native": (TINY, {"fit": "native", "tokens": 6, "positions": "rope"}),
+    "ResNet": ("BiT-R(1-1)x1", {"size": 32}),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_each_model_says_what_classify_says(running: Running, kind: str) -> None:
+    name, choices = OTHERS[kind]
+    model = tiny(name, **choices)
+    model.provenance |= {"temperature": 1.7, "multi_label": "labels" in choices}
+    running.engine.add("other", model)
+    try:
+        check(running, model, "other")
+        card = running.engine.cards()[-1]
+        assert (card.several, card.attention) == (
+            "labels" in choices,
+            "ViT" in name and kind != "native",
+        )
+        assert card.image_size == model.config.size
+    finally:
+        running.engine.remove("other")
+
+
+def test_the_first_model_is_the_usual_one(running: Running) -> None:
+    check(running, tiny(), "")
+    assert running.answer() == []
+    (card,) = running.engine.cards()
+    assert (card.name, card.model, card.features, card.trunk) == ("tiny", TINY, 16, "")
+    assert card.bytes == sum(t.nbytes for t in tiny().state_dict().values())
+
+
+def test_where_it_looked_is_the_rollout(running: Running) -> None:
+    (seen,) = running.answer(IMAGES[0], what="attention")
+    model = tiny()
+    want = vitlab.inspect.rollout(model, vitlab.preprocess(model)(IMAGES[0]))[0]
+    np.testing.assert_allclose(seen.attention, want / want.max(), atol=1e-5)
+    np.testing.assert_allclose(
+        seen.probabilities, running.answer(IMAGES[0])[0].probabilities, atol=1e-6
+    )
+    assert seen.box == (0.125, 0, 0.875, 1)  # a square of a picture of 24 x 32
+
+
+def test_the_box_is_that_of_the_upright_image(running: Running) -> None:
+    exif = Image.Exif()
+    exif[274] = 6  # stored on its side
+    (seen,) = running.answer(encoded(1, "JPEG", exif=exif))
+    assert seen.box == (0, 0.125, 1, 0.875)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "image 1: the file is empty"),
+        (b"GIF89a" + bytes(99), "image 1: not a JPEG, PNG or WebP image"),
+        (encoded(0, "TIFF"), "image 1: not a JPEG, PNG or WebP image"),
+        (encoded(0, "BMP"), "image 1: not a JPEG, PNG or WebP image"),
+        (encoded(0, "JPEG", 64, 64)[:-200], "image 1: damaged JPEG"),
+        (encoded(0, rows=5001, columns=5000), "5000 x 5001 pixels exceed the limit of 25,000,000"),
+    ],
+)
+def test_a_bad_image_does_not_spoil_the_others(running: Running, data: bytes, reason: str) -> None:
+    good, bad = running.answer(IMAGES[0], data)
+    assert good.error == ""
+    assert good.probabilities is not None
+    assert reason in bad.error
+    assert bad.probabilities is None
+    assert running.engine.figures().restarts == 0
+
+
+def test_deltas_share_their_bases_weights_in_mixed_batches(
+    running: Running, tmp_path: Path
+) -> None:
+    base = tiny(seed=3)
+    vitlab.save(base, tmp_path / "base")
+    base = vitlab.load(tmp_path / "base")
+    tuned = {name: nudged(base, seed, "attention", "classify") for seed, name in enumerate("abc")}
+    tuned["b"].provenance |= {"temperature": 2.0}
+    engine = running.engine
+    try:
+        with pytest.raises(WeightsError, match=r"needs its base .* which is not served"):
+            engine.add("a", vitlab.delta(tuned["a"], base))
+        for name, model in tuned.items():
+            engine.add(name, vitlab.delta(model, base).save(tmp_path / f"{name}.safetensors"))
+        engine.add("alone", vitlab.delta(nudged(base, 9, "classify"), base))
+        cards = {card.name: card for card in engine.cards()}
+        assert len({cards[name].trunk for name in "abc"}) == 1
+        assert cards["a"].bytes < 0.6 * sum(t.nbytes for t in base.state_dict().values())
+        for name, model in tuned.items():
+            check(running, model, name)
+        (seen,) = running.answer(IMAGES[0], model="c", what="attention")
+        want = vitlab.inspect.rollout(tuned["c"], vitlab.preprocess(base)(IMAGES[0]))[0]
+        np.testing.assert_allclose(seen.attention, want / want.max(), atol=1e-5)
+    finally:
+        for name in (*"abc", "alone"):
+            if name in {card.name for card in engine.cards()}:
+                engine.remove(name)
+
+
+def test_a_base_that_is_served_lends_its_weights(running: Running) -> None:
+    base = tiny()
+    assert running.engine.cards()[0].trunk == ""
+    running.engine.add("task", vitlab.delta(nudged(base, 5, "mlp"), base))
+    first, task = running.engine.cards()
+    assert first.trunk == task.trunk != ""
+    check(running, base, "tiny")
+    check(running, nudged(base, 5, "mlp"), "task")
+    running.engine.remove("task")
+    assert running.engine.cards()[0].trunk == ""
+
+
+def test_what_is_not_served_is_refused(running: Running, tmp_path: Path) -> None:
+    engine = running.engine
+    with pytest.raises(OptionError, match="unknown model 'tiney': did you mean tiny"):
+        running.answer(IMAGES[0], model="tiney")
+    with pytest.raises(OptionError, match="unknown question 'faces'"):
+        running.answer(IMAGES[0], what="faces")
+    with pytest.raises(OptionError, match="13 images at once; send at most 12"):
+        running.answer(*IMAGES[:1] * 13)
+    with pytest.raises(OptionError, match="there is a model 'tiny' already"):
+        engine.add("tiny", tiny())
+    with pytest.raises(OptionError, match="a model needs a name"):
+        engine.add("", tiny())
+    with pytest.raises(OptionError, match="unknown model 'x'"):
+        engine.replace("x", tiny())
+    with pytest.raises(WeightsError, match="no such file or folder"):
+        engine.add("x", tmp_path / "nothing")
+    engine.add("body", tiny(classes=0))
+    with pytest.raises(OptionError, match="it has no classifier"):
+        running.answer(IMAGES[0], model="body")
+    assert running.answer(IMAGES[0], model="body", what="features")[0].features.shape == (16,)
+    engine.remove("body")
+    assert len(engine.cards()) == 1
+
+
+def test_a_model_that_is_not_a_number_says_so(running: Running) -> None:
+    model = tiny()
+    with torch.no_grad():
+        model.get_parameter("head.classify.bias")[0] = float("nan")
+    running.engine.add("nan", model)
+    (seen,) = running.answer(IMAGES[0], model="nan")
+    assert "not a number" in seen.error
+    running.engine.remove("nan")
+
+
+def test_the_batch_is_measured(running: Running) -> None:
+    """A model whose passes take equally long is best used in the largest batch."""
+    model = tiny()
+    model.register_forward_pre_hook(lambda *_: time.sleep(0.02))
+    roster = Roster(torch.device("cpu"), lambda served: None)
+    served = roster.add("slow", model)
+    assert best_batch(served, 20, "fp32") == 16
+    native = roster.add("native", tiny(fit="native", tokens=6, positions="rope", classes=0))
+    assert best_batch(native, 1, "fp32") == 1

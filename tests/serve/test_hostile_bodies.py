@@ -1,0 +1,126 @@
+"""A thousand hostile requests to a real model: never a 500, never a hang, never growth."""
+
+import asyncio
+import gc
+import os
+import re
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import vitlab
+from serve.calling import Reply, send
+from serve.hostile import FILES, Hostile, requests
+from vitlab.models.model import Model
+from vitlab.serve.app import application
+from vitlab.serve.engine import Engine
+from vitlab.serve.limits import Limits
+
+LIMITS = Limits(patience=0.5, max_body=1.0, max_images=4, decoders=1, timeout=20.0, max_batch=4)
+EXPECTED = {200, 400, 403, 404, 405, 408, 413, 414, 415, 422, 431}
+LONGEST = 8.0  # seconds of one request; a decoder that hangs is killed after ten
+
+
+def tiny() -> Model:
+    name = "ViT(width=16,depth=1,heads=2,mlp=32)/8"
+    return vitlab.create(name, 3, 32, generator=torch.Generator().manual_seed(0))
+
+
+def children(process: int) -> list[int]:
+    """The processes that a process has started."""
+    lists = Path(f"/proc/{process}/task").glob("*/children")
+    return [int(each) for file in lists for each in file.read_text().split()]
+
+
+def megabytes() -> float:
+    """Memory of this process and of all below it."""
+    gc.collect()
+    total, processes = 0.0, [os.getpid()]
+    while processes:
+        process = processes.pop()
+        try:
+            text = Path(f"/proc/{process}/status").read_text()
+            processes += children(process)
+        except OSError:
+            continue
+        total += sum(int(each) for each in re.findall(r"VmRSS:\s+(\d+)", text)) / 1024
+    return total
+
+
+async def answer(app: Any, made: Hostile) -> Reply:
+    async with asyncio.timeout(30):
+        return await send(
+            app, "POST", made.path, made.chunks, made.headers, pause=made.pause, cut=made.cut
+        )
+
+
+def problems(reply: Reply, made: Hostile) -> list[str]:
+    """What is wrong with an answer."""
+    if reply.status == 0 and made.cut:
+        return []
+    found = [] if reply.status in EXPECTED else [f"status {reply.status}: {reply.body[:200]!r}"]
+    if reply.status >= 400 and not reply.error:
+        found.append("no reason")
+    if re.search(rb"Traceback|\.py\b|/tmp|site-packages|root:", reply.body):
+        found.append(f"it tells too much: {reply.body[:200]!r}")
+    return found
+
+
+async def run(seed: int, count: int, workers: int = 4) -> tuple[list[str], Counter[int], float]:
+    """Send hostile requests; return what is wrong, the statuses, and the growth in megabytes."""
+    engine = Engine(limits=LIMITS, device="cpu")
+    engine.add("tiny", tiny())
+    app = application(engine, limits=LIMITS)
+    await engine.start()
+    todo, bad, statuses, sizes = requests(seed, count), [], Counter[int](), [0.0]
+
+    async def work() -> None:
+        for made in todo:
+            began = time.monotonic()
+            try:
+                reply = await answer(app, made)
+                found = problems(reply, made)
+            except Exception as error:
+                found, reply = [repr(error)], Reply(0, {}, b"")
+            statuses[reply.status] += 1
+            if time.monotonic() - began > LONGEST:
+                found.append(f"{time.monotonic() - began:.1f} seconds")
+            if found:
+                bad.append(f"{made.how} {made.path[:40]} {made.headers}"[:300] + f": {found}")
+            if statuses.total() in (count // 2, count):
+                sizes.append(megabytes())
+
+    await asyncio.gather(*(work() for _ in range(workers)))
+    good = await answer(app, Hostile("good", "/predict", [FILES["PNG"]]))
+    assert good.status == 200, good.body
+    assert app.state.desk.held.bytes == 0
+    await engine.stop(1)
+    return bad, statuses, sizes[-1] - sizes[1]
+
+
+def test_hostile_requests() -> None:
+    bad, statuses, growth = asyncio.run(run(seed=0, count=1000))
+    assert bad == []
+    assert statuses.total() == 1000
+    assert {200, 400, 413, 415, 422} <= set(statuses)
+    assert growth < 100
+
+
+@pytest.mark.campaign
+def test_thousands_of_hostile_requests() -> None:
+    """VITLAB_REQUESTS sets their number, VITLAB_SEED the seed."""
+    count, seed = (
+        int(os.environ.get("VITLAB_REQUESTS", "3000")),
+        int(os.environ.get("VITLAB_SEED", "1")),
+    )
+    began = time.monotonic()
+    bad, statuses, growth = asyncio.run(run(seed, count))
+    print(
+        f"{count} requests in {time.monotonic() - began:.0f} s: {dict(statuses)}; {growth:+.0f} MB"
+    )
+    assert not bad, f"{len(bad)}:\n" + "\n".join(bad[:50])
+    assert growth < 50

@@ -1,0 +1,250 @@
+"""The engine under load: bounded, fair, and no request is lost or computed for nobody."""
+
+import asyncio
+import gc
+import os
+import signal
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import vitlab
+from serve.made import Gate, Running, encoded, nudged, processes_below, tiny, until
+from vitlab.errors import BusyError, LateError, ServiceError
+from vitlab.weights.deltas import Delta
+from vitlab.weights.identity import Base
+
+IMAGE = encoded(0)
+
+
+@pytest.fixture
+def gate(running: Running) -> Iterator[Gate]:
+    """A model `slow` that computes while the gate is open."""
+    model = tiny(seed=7)
+    gate = Gate(model)
+    running.engine.add("slow", model)
+    yield gate
+    gate.open.set()
+    if "slow" in {card.name for card in running.engine.cards()}:
+        running.engine.remove("slow")
+
+
+def held(running: Running) -> int:
+    figures = running.engine.figures()
+    return figures.waiting + figures.computing
+
+
+def asked(running: Running, *images: bytes, model: str = "slow") -> "asyncio.Task[Any]":
+    return asyncio.ensure_future(running.engine.answer(images or [IMAGE], model))
+
+
+async def computing(running: Running, gate: Gate, others: int = 0) -> "asyncio.Task[Any]":
+    """A request that is in the model, and so many in line behind it."""
+    gate.close()
+    first = asked(running)
+    await until(gate.reached.is_set)
+    return first
+
+
+def test_beyond_the_queue_the_answer_is_busy_at_once(running: Running, gate: Gate) -> None:
+    async def flood() -> None:
+        gate.close()
+        served = [asked(running) for _ in range(20)]
+        await until(lambda: sum(task.done() for task in served) >= 12)
+        refused = [task.exception() for task in served if task.done()]
+        assert all(isinstance(error, BusyError) for error in refused)
+        assert all(0 < error.retry_after <= 60 for error in refused)
+        # the other model finds places still: one of two holds twice what is left, 8 of 12
+        assert held(running) == len(served) - len(refused) == 8
+        other = asked(running, IMAGE, IMAGE, model="tiny")
+        await until(lambda: held(running) == 10)
+        gate.open.set()
+        good = [task for task in served if task not in [t for t in served if t.done()]]
+        for seen in await asyncio.gather(other, *good):
+            assert all(each.probabilities is not None for each in seen)
+
+    running(flood())
+    assert held(running) == 0
+    assert running.engine.figures().models["slow"].shed == 12
+    assert running.engine.figures().shed >= 12
+
+
+def test_late_and_cancelled_requests_are_not_computed(running: Running, gate: Gate) -> None:
+    engine, usual = running.engine, running.engine.limits
+
+    async def wait() -> None:
+        first = await computing(running, gate)
+        gone = asked(running)
+        await until(lambda: held(running) == 2)
+        engine.limits = replace(usual, timeout=0.05)
+        with pytest.raises(LateError, match=r"no answer within 0\.05 seconds"):
+            await engine.answer([IMAGE], "slow")
+        gone.cancel()
+        await until(lambda: held(running) == 1)
+        engine.limits = usual
+        gate.open.set()
+        await first
+        await engine.answer([IMAGE], "slow")
+
+    try:
+        running(wait())
+    finally:
+        engine.limits = usual
+    assert gate.sizes == [1, 1]
+    assert engine.figures().models["slow"].late == 1
+
+
+def test_what_waits_is_computed_together(running: Running, gate: Gate, tmp_path: Path) -> None:
+    """Images of a base and of its deltas, that came while something else was computed."""
+    base, engine = tiny(), running.engine
+    tuned = {name: nudged(base, n, "attention") for n, name in enumerate("ab")}
+    for name, model in tuned.items():
+        engine.add(name, vitlab.delta(model, base))
+    before = engine.figures().batch_sizes
+
+    async def mixed() -> list[Any]:
+        first = await computing(running, gate)
+        later = [asked(running, model=name) for name in ("a", "tiny", "b", "a")]
+        await until(lambda: held(running) == 5 and engine.figures().decoded >= decoded + 5)
+        gate.open.set()
+        return (await asyncio.gather(first, *later))[1:]
+
+    decoded = engine.figures().decoded
+    seen = running(mixed())
+    for (each,), model in zip(seen, (tuned["a"], base, tuned["b"], tuned["a"]), strict=True):
+        (answer,) = vitlab.classify(model, IMAGE, top=5)
+        want = [dict(answer.classes)[str(n)] for n in range(5)]
+        np.testing.assert_allclose(each.probabilities, want, atol=1e-6)
+    counts = np.subtract(engine.figures().batch_sizes.counts, before.counts)
+    assert counts.tolist() == [1, 0, 1, 0, 0, 0, 0, 0]  # one of 1, one of up to 4
+    for name in tuned:
+        engine.remove(name)
+
+
+def test_a_batch_waits_for_what_is_being_decoded_and_for_nothing_else(
+    running: Running, gate: Gate
+) -> None:
+    engine, usual = running.engine, running.engine.limits
+    engine.limits = replace(usual, timeout=8)
+    try:
+        running.answer(IMAGE, IMAGE, IMAGE, model="slow")
+        running.answer(IMAGE, b"", IMAGE, b"", model="slow")
+        running.answer(*[IMAGE] * 6, model="slow")
+        assert gate.sizes == [1, 3, 2, 4, 2]  # the first to warm it
+    finally:
+        engine.limits = usual
+
+
+def test_models_take_turns(running: Running, gate: Gate) -> None:
+    done: list[str] = []
+
+    async def flood() -> None:
+        first = await computing(running, gate)
+        tasks = [asked(running) for _ in range(7)]
+        tasks += [asked(running, model="tiny")]
+        for name, task in zip(["slow"] * 7 + ["tiny"], tasks, strict=True):
+            task.add_done_callback(lambda _, name=name: done.append(name))
+        decoded = running.engine.figures().decoded
+        await until(lambda: running.engine.figures().decoded >= decoded + 8)
+        gate.open.set()
+        await asyncio.gather(first, *tasks)
+
+    running(flood())
+    assert done.index("tiny") <= 4  # behind one batch, not two
+    assert len(done) == 8
+
+
+def test_a_model_removed_under_load(running: Running, gate: Gate) -> None:
+    async def remove() -> None:
+        first = await computing(running, gate)
+        waiting = asked(running)
+        await until(lambda: held(running) == 2)
+        running.engine.remove("slow")
+        gate.open.set()
+        with pytest.raises(ServiceError, match="the model 'slow' was removed"):
+            await waiting
+        assert (await first)[0].probabilities is not None  # it was computed already
+        assert (await asked(running, model="tiny"))[0].probabilities is not None
+
+    running(remove())
+    assert "slow" not in running.engine.figures().models
+
+
+def test_a_model_replaced_under_load(running: Running, gate: Gate) -> None:
+    """Requests end on the model that they were meant for; then its memory is free."""
+    new = tiny(seed=11)
+
+    async def swap() -> list[Any]:
+        first = await computing(running, gate)
+        waiting = asked(running)
+        await until(lambda: held(running) == 2)
+        running.engine.replace("slow", new)
+        later = asked(running)
+        gate.open.set()
+        return [seen for task in (first, waiting, later) for seen in await task]
+
+    seen = [each.probabilities for each in running(swap())]
+    for found, model in zip(seen, (tiny(seed=7), tiny(seed=7), new), strict=True):
+        (answer,) = vitlab.classify(model, IMAGE, top=5)
+        want = [dict(answer.classes)[str(n)] for n in range(5)]
+        np.testing.assert_allclose(found, want, atol=1e-6)
+    assert [card.name for card in running.engine.cards()] == ["tiny", "slow"]
+
+
+def test_a_model_that_left_is_freed(running: Running) -> None:
+    base = tiny(seed=12)
+    running.engine.add("base", base)
+    running.engine.add("task", vitlab.delta(nudged(base, 1, "mlp"), base))
+    running.answer(IMAGE, model="task")
+    bias = np.ones(5, np.float32)
+    change = {"head.classify.bias": torch.from_numpy(bias)}  # which holds the array
+    running.engine.add("bias", Delta(base.config, change, Base.of(base), {}))
+    there, memory = weakref.ref(base), weakref.ref(bias)
+    del base, bias, change
+    running.engine.remove("base")
+    running.answer(IMAGE, model="task")
+    running.engine.remove("bias")
+    running.answer(IMAGE, model="task")
+    gc.collect()
+    assert there() is not None
+    assert memory() is None
+    running.engine.replace("task", tiny())
+    running.answer(IMAGE, model="task")
+    running.engine.remove("task")
+    running.answer(IMAGE)
+    gc.collect()
+    assert there() is None
+
+
+def test_a_decoder_that_is_killed(running: Running) -> None:
+    """The request that it was busy with fails; the next one finds another decoder."""
+    engine = running.engine
+
+    async def kill(number: int) -> None:
+        os.kill(number, signal.SIGSTOP)
+        busy = asked(running, model="tiny")
+        await until(lambda: held(running) == 1)
+        await asyncio.sleep(0.05)  # it was sent
+        os.kill(number, signal.SIGKILL)
+        with pytest.raises(ServiceError, match="was killed: send the request again"):
+            await busy
+        assert (await engine.answer([IMAGE]))[0].probabilities is not None
+
+    before = engine.figures().restarts
+    _, decoder = processes_below(os.getpid())
+    running(kill(decoder))
+    _, other = processes_below(os.getpid())
+    os.kill(other, signal.SIGKILL)  # while it has nothing to do: nobody notices
+    running(until(lambda: "State:\tZ" in Path(f"/proc/{other}/status").read_text()))
+    assert running.answer(IMAGE)[0].probabilities is not None
+    assert engine.figures().restarts == before + 2
+    assert len(processes_below(os.getpid())) == 2
+    for number in processes_below(os.getpid()):
+        ignored = Path(f"/proc/{number}/status").read_text().split("SigIgn:")[1].split()[0]
+        assert int(ignored, 16) & 1 << (signal.SIGINT - 1)

@@ -1,0 +1,59 @@
+"""What OpenAPI says of the service is true of what schemathesis sends, allowed or not.
+
+One of its checks is left out: that whatever the description allows is accepted. No schema can say
+which bytes are a picture.
+"""
+
+import os
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from serve.fakes import FakeEngine
+from vitlab.serve.app import application
+from vitlab.serve.limits import Limits
+
+TOKEN = "a-token-of-more-than-16"
+
+
+def check(token: str, examples: int) -> list[str]:
+    """Send examples to every route; return the routes."""
+    app = application(FakeEngine(), limits=Limits(patience=2), token=token)
+    schema = schemathesis.openapi.from_asgi("/openapi.json", app)
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    names = []
+    for found in schema.get_all_operations():
+        operation = found.ok()
+
+        @given(case=operation.as_strategy())
+        @settings(
+            max_examples=examples,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        def send(case: Any) -> None:
+            case.call_and_validate(headers=headers, excluded_checks=[positive_data_acceptance])
+
+        send()
+        names.append(operation.label)
+    return names
+
+
+@pytest.mark.parametrize("token", ["", TOKEN])
+def test_the_description_is_true(token: str) -> None:
+    names = check(token, examples=3)
+    assert len(names) == 10
+    assert "PUT /models/{name}" in names
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("token", ["", TOKEN])
+def test_the_description_is_true_of_many_requests(token: str) -> None:
+    """VITLAB_EXAMPLES sets how many per route."""
+    check(token, int(os.environ.get("VITLAB_EXAMPLES", "300")))

@@ -1,0 +1,79 @@
+"""The end of an engine: what was accepted is answered, and nothing stays behind."""
+
+import asyncio
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from serve.made import Gate, Running, encoded, processes_below, tiny, until
+from vitlab.errors import ServiceError
+from vitlab.serve.computing.answers import Ticket
+from vitlab.serve.computing.batcher import Batcher
+from vitlab.serve.computing.roster import Roster
+from vitlab.serve.decoding.decoders import Decoded
+from vitlab.serve.seen import Seen
+
+IMAGE = encoded(0)
+
+
+def test_what_was_accepted_is_answered_before_the_end() -> None:
+    before = processes_below(os.getpid())
+    model = tiny()
+    gate, running = Gate(model), Running(("tiny", model), max_batch=2, timeout=60)
+    engine = running.engine
+    assert engine.ready
+    assert len(processes_below(os.getpid())) == len(before) + 2
+
+    async def drain() -> None:
+        gate.close()
+        tasks = [asyncio.ensure_future(engine.answer([IMAGE])) for _ in range(5)]
+        await until(lambda: engine.figures().decoded == 5)
+        stopping = asyncio.ensure_future(engine.stop(60))
+        await until(lambda: not engine.ready)
+        with pytest.raises(ServiceError, match="not ready: it is starting or stopping"):
+            await engine.answer([IMAGE])
+        assert not any(task.done() for task in (stopping, *tasks))
+        gate.open.set()
+        for (seen,) in await asyncio.gather(*tasks):
+            assert seen.probabilities is not None
+        await stopping
+
+    running(drain())
+    running.loop.close()
+    assert sorted(gate.sizes) == [1, 2, 2]
+    assert processes_below(os.getpid()) == before
+    assert "vitlab-compute" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_what_cannot_be_answered_in_time_is_refused() -> None:
+    """A batch that hangs, what waits behind it, and what comes too late."""
+    model = tiny()
+    roster, gate = Roster(torch.device("cpu"), lambda served: None), Gate(model)
+    served = roster.add("tiny", model)
+    served.batch = 2
+    image = Decoded(np.zeros((16, 16, 3), np.uint8))
+
+    async def stop() -> None:
+        loop, batcher = asyncio.get_running_loop(), Batcher("fp32", 0.0)
+        futures: list[asyncio.Future[Seen]] = [loop.create_future() for _ in range(4)]
+        batcher.start()
+        gate.close()
+        for future in futures[:3]:
+            batcher.put(Ticket(served, "classes", image, time.monotonic(), future))
+            await until(gate.reached.is_set)
+        await batcher.stop(0.05)
+        batcher.put(Ticket(served, "classes", image, time.monotonic(), futures[3]))
+        for future in (futures[0], futures[3]):
+            with pytest.raises(ServiceError, match="the service is stopping"):
+                await future
+        gate.open.set()  # the thread goes on, and finds that it should end
+        for future in futures[1:3]:
+            with pytest.raises(ServiceError, match="the service is stopping"):
+                await future
+        await batcher.stop()
+
+    asyncio.run(stop())

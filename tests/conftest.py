@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -19,10 +21,17 @@ torch.set_num_threads(1)  # pytest-xdist already uses every core
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Data sets cache into the test's own folders."""
-    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
-    monkeypatch.setenv("VITLAB_CACHE", str(tmp_path_factory.mktemp("cache")))
+def _own_cache(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """A test works in a folder of its own, with a cache of its own; both go when it ends."""
+    here, cache = tmp_path_factory.mktemp("here"), tmp_path_factory.mktemp("cache")
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("VITLAB_CACHE", str(cache))
+    yield
+    monkeypatch.undo()  # nobody stands in a folder that goes
+    for folder in (here, cache):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def photo(seed: int, rows: int = 24, columns: int = 32, tint: int = 0) -> Image.Image:

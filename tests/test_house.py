@@ -28,6 +28,7 @@ LAYERS = (
     ("transfer",),
     ("studies", "graphs", "client"),
     ("serve",),
+    ("explore",),
     ("__init__",),  # the public names
     ("console", "terminal"),
     ("commands",),

@@ -1,1 +1,1 @@
-"""The explorer: a local page that looks inside models, live."""
+"""The explorer: a page on this machine that shows what a model does with an image, live."""

@@ -1,0 +1,183 @@
+"""Which labels are likely wrong: confident learning (Northcutt et al., 2021).
+
+Source: Northcutt, Jiang & Chuang, Confident Learning: Estimating Uncertainty in Dataset Labels,
+Journal of Artificial Intelligence Research 70, 2021, sections 3.1 and 3.2.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.data.labels import Labels, MultiLabels, SingleLabels
+from vitlab.errors import DataError
+from vitlab.evaluation.metrics import Probabilities
+from vitlab.evaluation.predictions import check_numbers
+
+ROUNDING = 1e-6  # a mean of equal probabilities may come out a little above each of them
+ROWS = 65_536  # images at once, so that a copy of all probabilities is never needed
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """An image whose label is likely wrong.
+
+    Attributes:
+        place: its row among the probabilities
+        given: the classes it is labeled with, in ascending order; one of single labels
+        better: the classes it likely has
+        margin: the normalized margin, the probability of the label minus the largest of another
+            class, from -1 to 1; where images have several labels, the probability that a class
+            that is in question is as labeled minus that it is not, the least of them. The lower,
+            the likelier the label is wrong
+        own: the self-confidence, the probability of the label (of that class being as labeled)
+    """
+
+    place: int
+    given: tuple[int, ...]
+    better: tuple[int, ...]
+    margin: float
+    own: float
+
+
+@dataclass(frozen=True, eq=False)
+class LabelErrors:
+    """The labels that are likely wrong.
+
+    Attributes:
+        suspects: the images, likeliest error first
+        estimated: how many of all labels are estimated to be wrong, by the joint distribution
+            of given and true labels (equation 3); of images with several labels, how many of
+            the decisions
+        images: how many there are
+    """
+
+    suspects: list[Suspect]
+    estimated: float
+    images: int
+
+
+def find_label_errors(probabilities: Probabilities, labels: Labels) -> LabelErrors:
+    """Find the images whose labels are likely wrong, from a model that has not learned from them.
+
+    The threshold of a class is the mean probability that its images have for it. An image counts
+    as confidently of the likeliest class whose threshold it reaches; one that is labeled
+    otherwise, and whose label is not the likeliest class of all, is a suspect (the off-diagonals
+    of the confident joint). Suspects are ranked by normalized margin.
+
+    Where images have several labels, each class is a question of its own, with the two answers
+    yes and no.
+
+    Args:
+        probabilities: (n, classes), of images that the model was not trained on: test images, or
+            out-of-fold predictions. Of images it has learned from it repeats the wrong labels
+        labels: of the same n images, as they were given
+
+    Raises:
+        DataError: a probability is NaN, or the shapes do not fit.
+    """
+    check_numbers(probabilities)
+    if len(probabilities) != len(labels) or not labels.fit(probabilities.shape[1]):
+        raise DataError(
+            f"probabilities {probabilities.shape} do not fit {len(labels):,} labels: give one row "
+            "per label and one column per class"
+        )
+    match labels:
+        case SingleLabels(truth):
+            return _of_one(probabilities, truth)
+        case MultiLabels(table):
+            return _of_several(probabilities, table)
+
+
+def confident_joint(
+    probabilities: Probabilities, truth: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Count the images of each given class that are confidently of each class (equation 1).
+
+    Args:
+        probabilities: (n, classes)
+        truth: the given classes, (n,)
+
+    Returns:
+        The joint, (classes, classes): rows are given classes, columns likely ones. And the likely
+        class of each image, (n,): -1 where no class reaches its threshold.
+    """
+    classes = probabilities.shape[1]
+    own = probabilities[np.arange(len(truth)), truth]
+    counts = np.bincount(truth, minlength=classes)
+    sums = np.bincount(truth, own, minlength=classes)
+    # A class that no image is labeled with has no threshold, and none can reach it.
+    limits = np.where(counts > 0, sums / np.maximum(counts, 1), np.inf) - ROUNDING
+    likely = np.empty(len(truth), np.int64)
+    for first in range(0, len(truth), ROWS):
+        part = probabilities[first : first + ROWS]
+        reached = np.where(part >= limits, part, -1.0)
+        best = reached.argmax(1)
+        there = reached[np.arange(len(part)), best] >= 0
+        likely[first : first + ROWS] = np.where(there, best, -1)
+    known = likely >= 0
+    joint = np.bincount(truth[known] * classes + likely[known], minlength=classes * classes)
+    return joint.reshape(classes, classes), likely
+
+
+def expected_errors(joint: NDArray[np.int64], counts: NDArray[np.int64]) -> float:
+    """Return how many labels the joint distribution says are wrong (equation 3).
+
+    Each row of the confident joint is scaled to the number of images with that label.
+
+    Args:
+        joint: (classes, classes), from `confident_joint`
+        counts: images with each label, (classes,)
+    """
+    sums = joint.sum(1)
+    share = 1 - joint.diagonal() / np.maximum(sums, 1)
+    return float((counts * np.where(sums > 0, share, 0.0)).sum())
+
+
+def _of_one(probabilities: Probabilities, truth: NDArray[np.int64]) -> LabelErrors:
+    joint, likely = confident_joint(probabilities, truth)
+    doubtful = np.flatnonzero((likely >= 0) & (likely != truth))
+    rows = probabilities[doubtful]
+    places = np.arange(len(doubtful))
+    own = rows[places, truth[doubtful]]
+    rows[places, truth[doubtful]] = -1.0  # fancy indexing above has made a copy
+    margins = own - rows.max(1, initial=-1.0)
+    suspects = [
+        Suspect(place, (given,), (better,), margin, chance)
+        for place, given, better, margin, chance in zip(
+            doubtful.tolist(),
+            truth[doubtful].tolist(),
+            likely[doubtful].tolist(),
+            margins.tolist(),
+            own.tolist(),
+            strict=True,
+        )
+        if margin < 0  # else the model itself thinks that the label is right
+    ]
+    counts = np.bincount(truth, minlength=len(joint))
+    return LabelErrors(_ranked(suspects), expected_errors(joint, counts), len(truth))
+
+
+def _of_several(probabilities: Probabilities, table: NDArray[np.uint8]) -> LabelErrors:
+    """Ask about each class alone, and put together what is doubtful about an image."""
+    found: dict[int, dict[int, Suspect]] = {}
+    wrong = 0.0
+    for number in range(table.shape[1]):
+        yes = probabilities[:, number]
+        asked = _of_one(np.stack([1 - yes, yes], 1), table[:, number].astype(np.int64))
+        wrong += asked.estimated
+        for each in asked.suspects:
+            found.setdefault(each.place, {})[number] = each
+    suspects = []
+    for place, doubts in found.items():
+        worst = min(doubts.values(), key=lambda each: each.margin)
+        given = set(np.flatnonzero(table[place]).tolist())
+        better = given ^ doubts.keys()
+        suspects.append(
+            Suspect(place, tuple(sorted(given)), tuple(sorted(better)), worst.margin, worst.own)
+        )
+    return LabelErrors(_ranked(suspects), wrong, len(table))
+
+
+def _ranked(suspects: list[Suspect]) -> list[Suspect]:
+    return sorted(suspects, key=lambda each: (each.margin, each.place))

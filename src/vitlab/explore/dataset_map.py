@@ -1,0 +1,295 @@
+"""The map of a data set: its images as points, with thumbnails and the labels that are in doubt."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitlab.data.decode.formats import SUFFIXES
+from vitlab.data.labels import SingleLabels, UnlabeledError
+from vitlab.data.pictures.listing import find_images
+from vitlab.data.sources.filenames import Names
+from vitlab.data.sources.folders import Files
+from vitlab.data.sources.memory.given import Given
+from vitlab.data.sources.opening import open_data
+from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.unlabeled import open_unlabeled
+from vitlab.errors import DataError, ImageError
+from vitlab.evaluation.choosing import Split, choose
+from vitlab.evaluation.classification import unlabeled
+from vitlab.evaluation.review.embedding_map import embedding_map
+from vitlab.evaluation.review.label_errors import Suspect, find_label_errors
+from vitlab.evaluation.review.sampled_images import Sampled, look_at, sample
+from vitlab.models.model import Model
+
+MOST = 10_000  # images of a map
+SUSPECTS = 200  # that are listed
+SIDES = ((1_000, 64), (2_500, 48), (MOST, 32))  # pixels of a thumbnail, by images at most
+OPENED, QUALITY = 1_024, 95  # of a file that the page opens
+PASS, PLACED = 0.6, 0.95  # share of the work that is done after the model, and after t-SNE
+
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class DatasetMap:
+    """A map, ready to be shown.
+
+    Attributes:
+        points: float32 (n, 2), x and y from 0 to 1
+        truth: int64 (n,), the class of each image; -1 where it is unknown or there are several
+        guess: int64 (n,), the likeliest class; -1 where the model has no such classes
+        confidence: float64 (n,), its probability
+        names: what the source calls each image
+        classes: names of the classes
+        suspects: the labels that are likely wrong, likeliest error first; `place` is the point
+        sheet: the thumbnails in raster order, a PNG
+        side: pixels of a thumbnail
+        columns: thumbnails in a row of the sheet
+        of: images that the data has
+        note: what the reader must know, in sentences; empty if there is nothing
+    """
+
+    points: NDArray[np.float32]
+    truth: NDArray[np.int64]
+    guess: NDArray[np.int64]
+    confidence: NDArray[np.float64]
+    names: tuple[str, ...]
+    classes: tuple[str, ...]
+    suspects: tuple[Suspect, ...]
+    sheet: bytes = field(repr=False)
+    side: int
+    columns: int
+    of: int
+    note: str
+    _source: Source = field(repr=False)
+    _indices: NDArray[np.int64] = field(repr=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the map as JSON holds it."""
+        return {
+            "points": self.points.astype(np.float64).round(4).tolist(),
+            "truth": self.truth.tolist(),
+            "guess": self.guess.tolist(),
+            "confidence": self.confidence.round(4).tolist(),
+            "names": [_text(name) for name in self.names],
+            "classes": [_text(name) for name in self.classes],
+            "suspects": [
+                {
+                    "index": each.place,
+                    "truth": each.given[0],
+                    "better": each.better[0],
+                    "score": round(each.margin, 4),
+                }
+                for each in self.suspects
+            ],
+            "sheet": {"side": self.side, "columns": self.columns},
+            "images": len(self.points),
+            "of": self.of,
+            "note": self.note,
+        }
+
+    def content(self, place: int) -> tuple[str, bytes]:
+        """Return the name of an image and a file of it that every decoder takes.
+
+        It is the file itself if that is a JPEG, PNG or WebP file of at most `OPENED` pixels for
+        the shorter side; else a smaller JPEG, or a PNG of pixels in memory.
+
+        Args:
+            place: number of the point, from 0
+
+        Raises:
+            DataError: there is no such point.
+            ImageError: the image is no longer there, damaged, or not of 1, 3 or 4 channels.
+        """
+        if not 0 <= place < len(self._indices):
+            raise DataError(f"image {place} of {len(self._indices):,}: they are counted from 0")
+        name, stored = _text(self.names[place]), self._source.image(int(self._indices[place]))
+        if stored.shape()[2] not in (1, 3, 4):
+            raise ImageError(f"{name} has {stored.shape()[2]} channels and cannot be shown")
+        return name, stored.compact(OPENED, QUALITY)[0]
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """Images, whether their labels mean anything, and whether they are of the model's classes."""
+
+    source: Source
+    labeled: bool
+    matched: bool
+    note: str = ""
+
+
+def dataset_map(
+    model: Model,
+    data: Given,
+    *,
+    split: Split = "auto",
+    most: int = MOST,
+    seed: int = 0,
+    device: torch.device | None = None,
+    workers: int | None = 0,
+    progress: Progress = lambda share, what: None,
+) -> DatasetMap:
+    """Make the map of a data set as a model sees it.
+
+    Each image goes through the model once. Data whose classes are not the model's, or that has no
+    labels, has a map too: without guesses, and the note says why.
+
+    Args:
+        model: any; its device and mode are the same afterwards
+        data: as for training, or images without labels: a folder, a file, a glob pattern
+        split: `auto`: the test split if there is one
+        most: images, chosen at random if there are more
+        seed: of that choice, and of the places
+        device: where to compute; None for where the model is
+        workers: processes that decode; None to choose
+        progress: called with the share of the work that is done, from 0 to 1, and what is being
+            done; what it raises ends the work
+
+    Raises:
+        DataError: no such data, no image that can be decoded, or a model whose answers are not
+            numbers.
+    """
+    opened = _opened(model, data, split)
+    source, chosen = opened.source, sample(len(opened.source), most, seed)
+    side = next((side for limit, side in SIDES if len(chosen) <= limit), SIDES[-1][1])
+    what = f"looking at {len(chosen):,} images"
+    progress(0.0, what)
+    seen = look_at(
+        model,
+        source,
+        chosen,
+        side,
+        device=device or next(model.parameters()).device,
+        workers=workers,
+        progress=lambda done: progress(PASS * done / max(len(chosen), 1), what),
+    )
+    if not len(seen.indices):
+        raise DataError(next(iter(seen.bad.values()), "there are no images"))
+    progress(PASS, f"arranging {len(seen.indices):,} images by what the model sees in them")
+    points = embedding_map(seen.features, seed)
+    progress(PLACED, "drawing the thumbnails")
+    return _made(opened, seen, points, _note(opened, seen, len(chosen), seed))
+
+
+def _made(opened: _Opened, seen: Sampled, points: NDArray[np.float32], note: str) -> DatasetMap:
+    """Put together what the page is told."""
+    source, count = opened.source, len(seen.indices)
+    labels, nothing = source.labels.take(seen.indices), np.full(count, -1)
+    single = isinstance(labels, SingleLabels) and opened.labeled
+    suspects: tuple[Suspect, ...] = ()
+    if single and opened.matched:
+        suspects = tuple(find_label_errors(seen.probabilities, labels).suspects[:SUSPECTS])
+    guessed = opened.matched and seen.probabilities.shape[1] > 0
+    sheet, columns = sheet_of(seen.thumbnails)
+    return DatasetMap(
+        points,
+        labels.values if isinstance(labels, SingleLabels) and single else nothing,
+        seen.probabilities.argmax(1) if guessed else nothing,
+        seen.probabilities.max(1) if guessed else np.zeros(count),
+        tuple(source.name(index) for index in seen.indices.tolist()),
+        source.classes,
+        suspects,
+        _png(sheet),
+        seen.thumbnails.shape[1],
+        columns,
+        len(source),
+        note,
+        source,
+        seen.indices,
+    )
+
+
+def sheet_of(thumbnails: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
+    """Return thumbnails in raster order in one nearly square picture, and how many are in a row.
+
+    Args:
+        thumbnails: uint8 (n, side, side, 3)
+    """
+    count, side = thumbnails.shape[:2]
+    columns = max(1, math.ceil(math.sqrt(count)))
+    rows = max(1, -(-count // columns))
+    grid = np.zeros((rows * columns, side, side, 3), np.uint8)
+    grid[:count] = thumbnails
+    table = grid.reshape(rows, columns, side, side, 3).swapaxes(1, 2)
+    return table.reshape(rows * side, columns * side, 3), columns
+
+
+def _opened(model: Model, data: Given, split: Split) -> _Opened:
+    """Open labeled images of the model's classes; else of other classes; else without labels.
+
+    Raises:
+        DataError: there are no images at all.
+    """
+    reason = f"{model.config.name} has no classifier"
+    first: DataError | None = None
+    if model.config.classes:
+        try:
+            return _Opened(choose(model, data, split)[1], labeled=True, matched=True)
+        except DataError as error:
+            first, reason = error, str(error)
+    try:
+        splits = open_data(data, learning=False)
+        source = splits.whole if splits.whole is not None and split == "auto" else splits.test
+        return _Opened(source, True, False, f"no predictions: {reason}")
+    except DataError as error:
+        first = first or error
+    if isinstance(data, str | Path) and (
+        isinstance(first, UnlabeledError) or _may_be_images(Path(data))
+    ):
+        try:
+            found = _without_labels(model, str(data))
+            return _Opened(found, False, model.config.classes > 0, "the images have no labels")
+        except DataError:
+            pass  # what was wrong at first says more
+    raise first
+
+
+def _may_be_images(path: Path) -> bool:
+    """Return whether a name stands for image files, not for a list or a table of them."""
+    return path.is_dir() or path.suffix.lower() in SUFFIXES
+
+
+def _without_labels(model: Model, data: str) -> Source:
+    if model.config.classes:
+        return unlabeled(model, data)
+    found = open_unlabeled([data])
+    if found is not None:
+        return found
+    paths = Names.of(find_images([data]))
+    return Files(Path(), paths, SingleLabels.blank(len(paths), 1), ("",))
+
+
+def _note(opened: _Opened, seen: Sampled, chosen: int, seed: int) -> str:
+    """Return what the reader must know, in sentences."""
+    notes = []
+    if chosen < len(opened.source):
+        notes.append(f"{chosen:,} of {len(opened.source):,} images, chosen at random (seed {seed})")
+    if seen.bad:
+        count, damaged = len(seen.bad), next(iter(seen.bad.values()))
+        left = "damaged image is left out" if count == 1 else "damaged images are left out"
+        notes.append(f"{count:,} {left} ({damaged})")
+    if opened.note:
+        notes.append(opened.note)
+    if opened.labeled and opened.source.labels.several:
+        notes.append("the images have several labels each, so that no color stands for a class")
+    return " ".join(f"{each[:1].upper()}{each[1:]}." for each in notes)
+
+
+def _text(name: str) -> str:
+    """Return a name that JSON can hold: bytes that are not UTF-8 are spelled out."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def _png(pixels: NDArray[np.uint8]) -> bytes:
+    buffer = BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG", compress_level=4)
+    return buffer.getvalue()

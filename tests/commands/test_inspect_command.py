@@ -95,7 +95,7 @@ def test_a_resnet_shows_what_it_has_and_says_what_it_has_not(
     out = tmp_path / "look"
     code, _, said = call(capsys, "inspect", str(saved), file, "--out", str(out))
     assert code == 0
-    assert {each.stem for each in out.glob("*.png")} == {"filters", "01-gradcam"}
+    assert {each.stem for each in out.glob("*.png")} == {"filters", "01-gradcam", "01-colors"}
     assert "rollout: BiT-R26x1 has no attention maps" in said
 
 

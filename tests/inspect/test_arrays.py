@@ -12,6 +12,7 @@ import vitlab
 from vitlab.errors import OptionError
 
 SMALL = "ViT(width=48,depth=2,heads=2,mlp=16)/4"
+RESNET = "BiT-R(1-1)x1"
 
 
 def small(name: str = SMALL, size: Any = 16, **choices: Any) -> Any:
@@ -36,7 +37,7 @@ def test_filters_are_scikit_learns_components() -> None:
     [
         (SMALL, {"stem": "hmlp", "patch": 16, "size": 32}, (4, 4)),
         (SMALL, {"stem": "resnet", "stages": (1, 1), "patch": 16, "size": 32}, (7, 7)),
-        ("BiT-R26x1", {"size": 32}, (7, 7)),
+        ("BiT-R(1-1)x1", {"size": 32}, (7, 7)),
     ],
 )
 def test_other_first_layers_show_their_first_convolution(
@@ -44,6 +45,17 @@ def test_other_first_layers_show_their_first_convolution(
 ) -> None:
     found = vitlab.inspect.embedding_filters(small(name, **choices), 4)
     assert found.shape == (4, *shape, 3)
+
+
+def test_filters_of_resnets_are_the_standardized_ones() -> None:
+    model = small(RESNET, 32)
+    kernel = model.body.root.weight.detach()
+    raw = kernel.flatten(1).double().numpy()
+    flat = (raw - raw.mean(1, keepdims=True)) / raw.std(1, keepdims=True)
+    want = PCA(3, svd_solver="full").fit(flat).components_.reshape(3, 3, 7, 7)
+    for each in (model, vitlab.fuse(model)):
+        found = vitlab.inspect.embedding_filters(each, 3).double().numpy().transpose(0, 3, 1, 2)
+        assert np.abs((found * want).sum((1, 2, 3))) == pytest.approx(1, abs=1e-4)
 
 
 def test_too_many_filters_are_refused() -> None:
@@ -123,8 +135,26 @@ def test_colors_are_the_first_three_components_of_all_images_together() -> None:
     later = vitlab.inspect.feature_colors(model, images, first=1)
     assert abs(np.corrcoef(later[..., 0].flatten(), want[:, 1])[0, 1]) > 0.99
     assert vitlab.inspect.feature_colors(model, images, layer=0).shape == (3, 4, 6, 3)
+    one, two = vitlab.inspect.feature_colors(model, [images[:2], images[2:]])
+    torch.testing.assert_close(torch.cat([one, two]), colors)
     with pytest.raises(OptionError, match="need at least 5 patches"):
         vitlab.inspect.feature_colors(small(size=8), torch.randn(1, 3, 8, 8), first=2)
+    low, high = (np.quantile(want[:, 0], share) for share in (0.01, 0.99))
+    shown = np.clip((want[:, 0] - low) / (high - low), 0, 1)
+    got = colors.flatten(0, 2)[:, 0].numpy()
+    assert min(np.abs(got - shown).max(), np.abs(1 - got - shown).max()) < 1e-4
+
+
+def test_images_of_different_sizes_share_their_colors() -> None:
+    model, image = (
+        small(positions="none", class_token=False, pool="mean"),
+        torch.randn(1, 3, 16, 16),
+    )
+    wide = torch.cat([image, image], 3)
+    one, two = vitlab.inspect.feature_colors(model, [image, wide], layer=0)
+    assert two.shape == (1, 4, 8, 3)
+    torch.testing.assert_close(two, torch.cat([one, one], 2))
+    assert vitlab.inspect.feature_colors(small(RESNET, 32), wide).shape == (1, 2, 4, 3)
 
 
 def hsic(one: Any, other: Any) -> float:
@@ -162,9 +192,23 @@ def test_cka_of_a_model_with_itself_and_over_batches() -> None:
     assert whole.numpy() == pytest.approx(whole.T.numpy(), abs=1e-6)
     parts = vitlab.inspect.cka(model, images.split(8))
     assert parts.diagonal().numpy() == pytest.approx(1, abs=1e-5)
-    assert vitlab.inspect.cka(small("BiT-R26x1", 32), torch.randn(4, 3, 32, 32)).shape == (5, 5)
+    assert vitlab.inspect.cka(small(RESNET, 32), torch.randn(4, 3, 32, 32)).shape == (3, 3)
     with pytest.raises(OptionError, match="at least 4 images"):
         vitlab.inspect.cka(model, images[:3])
+    streamed = vitlab.inspect.cka(model, iter(images.split(8)), other_images=iter(images.split(8)))
+    torch.testing.assert_close(streamed, parts)
+    torch.testing.assert_close(vitlab.inspect.cka(model, iter(images.split(8))), parts)
+    with pytest.raises(OptionError, match="as many batches"):
+        vitlab.inspect.cka(model, images.split(8), other_images=images[:8])
+
+
+def test_cka_has_no_answer_where_all_images_look_the_same() -> None:
+    model = small(positions="none")
+    with torch.no_grad():
+        model.stem.layers[0].weight.zero_()
+        model.blocks[1].mlp[0].body.contract.weight.normal_()
+    found = vitlab.inspect.cka(model, torch.randn(8, 3, 16, 16))
+    assert found.isnan().all()
 
 
 def test_occlusion_finds_the_patch_that_the_class_needs() -> None:
@@ -180,7 +224,7 @@ def test_occlusion_finds_the_patch_that_the_class_needs() -> None:
     assert found[0, 1, 3] == pytest.approx((before - after).item(), abs=1e-5)
     dense = vitlab.inspect.occlusion(model, images, classes, size=8, step=4)
     assert dense.shape == (2, 3, 5)
-    resnet = small("BiT-R26x1", 28)
+    resnet = small(RESNET, 28)
     assert vitlab.inspect.occlusion(resnet, images[:, :, :14, :14], classes).shape == (2, 14, 14)
     for wrong in ({"size": 17}, {"size": 4, "step": -1}):
         with pytest.raises(OptionError, match="size must be from 1 to 16"):

@@ -7,8 +7,6 @@ import pytest
 import timm
 import torch
 from torch import Tensor
-from transformers import ViTConfig as TheirConfig
-from transformers import ViTForImageClassification
 
 import vitlab
 from vitlab.errors import OptionError
@@ -32,30 +30,6 @@ def tiny(**choices: Any) -> Any:
 
 
 IMAGES, CLASSES = torch.randn(2, 3, 24, 32), torch.tensor([2, 0])
-
-
-def test_relevance_is_chefers_rule_on_transformers_attention(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    config = TheirConfig(
-        hidden_size=24, num_hidden_layers=3, num_attention_heads=3, intermediate_size=48,
-        image_size=32, patch_size=8, num_labels=4, attn_implementation="eager",
-    )  # fmt: skip
-    theirs = scaled(ViTForImageClassification(config))
-    images, classes = torch.randn(2, 3, 32, 32), torch.tensor([3, 1])
-    out = theirs(images, output_attentions=True)
-    for weights in out.attentions:
-        weights.retain_grad()
-    out.logits.gather(1, classes[:, None]).sum().backward()
-    flow = torch.eye(17).expand(2, -1, -1)
-    for weights in out.attentions:
-        carried = (weights * weights.grad).clamp(min=0).mean(1).detach()
-        flow = flow + carried @ flow
-    want = flow[:, 0, 1:].unflatten(1, (4, 4))
-    theirs.save_pretrained(tmp_path)
-    found = vitlab.inspect.relevance(vitlab.load(tmp_path), images, classes)
-    assert found.shape == (2, 4, 4)
-    assert want.std() > 1e-3
-    torch.testing.assert_close(found, want, rtol=1e-4, atol=1e-6)
 
 
 def test_gradcam_is_its_formula_on_timms_model(tmp_path: Path) -> None:
@@ -107,6 +81,62 @@ def test_every_kind_of_model_has_maps_of_its_classes(choices: dict[str, Any]) ->
     assert [weight.requires_grad for weight in model.parameters()] == weights
 
 
+def last_norms(model: Any) -> list[Any]:
+    if model.config.class_blocks:
+        return [model.class_layers.blocks[-1].attention.norm]
+    return [branch.norm for branch in model.blocks[-1].attention]
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"branches": 2, "registers": 1},
+        {"class_blocks": 2, "talking_heads": True},
+        {"attention": "axial", "pool": "mean"},
+        {"stem": "resnet", "stages": (1,), "pool": "attention", "queries": 2},
+        {"norm_order": "after", "class_token": True, "pool": "mean"},
+        {"norm_order": "after", "branches": 2},
+    ],
+)
+def test_gradcam_weighs_what_enters_the_last_attention(choices: dict[str, Any]) -> None:
+    model, seen = tiny(**choices), list[Tensor]()
+    if "norm_order" in choices:
+        model.blocks[-1].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    for norm in last_norms(model) if "norm_order" not in choices else ():
+        norm.register_forward_hook(lambda _, given, out: seen.append(out))
+    scores = model(IMAGES.clone().requires_grad_()).reshape(2, -1, 3).mean(1)
+    slopes = torch.autograd.grad(scores.gather(1, CLASSES[:, None]).sum(), seen)
+    want = torch.zeros(2, 12)
+    for values, slope in zip(seen, slopes, strict=True):
+        patches = values.detach()[:, -12:]
+        want += (patches * slope[:, -12:].mean(1, keepdim=True)).sum(-1)
+    seen.clear()
+    found = vitlab.inspect.gradcam(model, IMAGES, CLASSES)
+    assert want.max() > 0
+    torch.testing.assert_close(found.flatten(1), want.relu(), rtol=1e-4, atol=1e-6)
+
+
+def test_a_fused_model_has_the_same_relevance() -> None:
+    for choices in ({"branches": 2, "pool": "attention"}, {"class_blocks": 1, "layer_scale": 0.5}):
+        model = tiny(**choices)
+        pair = (
+            vitlab.inspect.relevance(each, IMAGES, CLASSES) for each in (model, vitlab.fuse(model))
+        )
+        torch.testing.assert_close(*pair, rtol=1e-3, atol=1e-6)
+
+
+def test_classes_are_explained_within_inference_mode_too() -> None:
+    model = tiny(positions="rope")
+    with torch.inference_mode():
+        inside = (
+            vitlab.inspect.rollout(model, IMAGES),
+            vitlab.inspect.gradcam(model, IMAGES.clone(), CLASSES.clone()),
+            vitlab.inspect.relevance(model, IMAGES.clone(), CLASSES.clone()),
+        )
+    torch.testing.assert_close(inside[1], vitlab.inspect.gradcam(model, IMAGES, CLASSES))
+    torch.testing.assert_close(inside[2], vitlab.inspect.relevance(model, IMAGES, CLASSES))
+
+
 def test_branches_of_which_one_does_nothing_are_one_branch() -> None:
     one, two = tiny(), tiny(branches=2)
     state = two.state_dict()
@@ -143,15 +173,18 @@ def test_attention_of_a_pool_sums_to_one_over_the_patches() -> None:
 def test_what_has_no_meaning_is_refused_with_what_has() -> None:
     with pytest.raises(OptionError, match=r"no class token \(pool=mean\): vitlab.inspect.rollout"):
         vitlab.inspect.class_attention(tiny(pool="mean"), IMAGES)
-    cait = tiny(class_blocks=1)
-    for explain in (vitlab.inspect.relevance, vitlab.inspect.gradcam):
-        with pytest.raises(OptionError, match=r"use vitlab\.inspect\.occlusion"):
-            explain(cait, IMAGES, CLASSES)
+    for explain in (vitlab.inspect.relevance, vitlab.inspect.gradcam, vitlab.inspect.occlusion):
         with pytest.raises(OptionError, match="classes must be from 0 to 2"):
             explain(tiny(), IMAGES, torch.tensor([3, 0]))
-    resnet = vitlab.create("BiT-R26x1", 3, 64, zero_head=False)
-    assert vitlab.inspect.gradcam(resnet, torch.randn(2, 3, 64, 64), CLASSES).shape == (2, 2, 2)
+        with pytest.raises(OptionError, match=r"classes must be int64, one per image: \(2,\)"):
+            explain(tiny(), IMAGES, torch.tensor([1]))
+        with pytest.raises(OptionError, match="classes must be an int64 tensor, not list"):
+            explain(tiny(), IMAGES, [1, 2])
+    with pytest.raises(OptionError, match=r"fusing .* has folded away: use the model itself"):
+        vitlab.inspect.gradcam(vitlab.fuse(tiny()), IMAGES, CLASSES)
+    resnet = vitlab.create("BiT-R(1-1)x1", 3, 32, zero_head=False)
+    assert vitlab.inspect.gradcam(resnet, torch.randn(2, 3, 32, 32), CLASSES).shape == (2, 4, 4)
     with pytest.raises(OptionError, match="has no attention"):
-        vitlab.inspect.relevance(resnet, torch.randn(2, 3, 64, 64), CLASSES)
+        vitlab.inspect.relevance(resnet, torch.randn(2, 3, 32, 32), CLASSES)
     with pytest.raises(OptionError, match="has no classifier, and so no class to explain"):
         vitlab.inspect.gradcam(vitlab.create("ViT-Ti/8", 0, 16), IMAGES, CLASSES)

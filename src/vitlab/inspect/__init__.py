@@ -7,8 +7,10 @@ from vitlab.inspect.explaining.relevance import relevance
 from vitlab.inspect.feature_colors import feature_colors
 from vitlab.inspect.heads import attention_distance, attention_entropy
 from vitlab.inspect.looking_heads import class_attention
+from vitlab.inspect.patch_maps import norm_map, similar_patches
 from vitlab.inspect.position_similarity import position_similarity
 from vitlab.inspect.principal_filters import embedding_filters
+from vitlab.inspect.receptive_field import receptive_field
 from vitlab.inspect.rollout import rollout
 from vitlab.inspect.through_depth import token_norms, token_similarity
 
@@ -20,10 +22,13 @@ __all__ = [
     "embedding_filters",
     "feature_colors",
     "gradcam",
+    "norm_map",
     "occlusion",
     "position_similarity",
+    "receptive_field",
     "relevance",
     "rollout",
+    "similar_patches",
     "token_norms",
     "token_similarity",
 ]

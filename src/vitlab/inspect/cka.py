@@ -1,16 +1,18 @@
 """How alike two layers represent the same images."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
 
 from vitlab.errors import OptionError
-from vitlab.inspect.passes import last_layer
+from vitlab.inspect.passes import entering, last_layer
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
 
 FEWEST = 4  # images of a batch: the estimate divides by n - 3
+CONSTANT = 1e-7  # of a layer's length: what varies less from image to image is rounding
 
 
 @torch.inference_mode()
@@ -38,17 +40,16 @@ def cka(
 
     Returns:
         (layers, other layers): 1 for layers that differ by a rotation and a scale, about 0 for
-        unrelated ones. Layer 0 is what enters the first block or stage.
+        unrelated ones, NaN where a layer makes the same of all images, or more of them would be
+        needed to tell. Layer 0 is what enters the first block or stage.
 
     Raises:
-        OptionError: a batch of fewer than 4 images, different numbers of images, or none.
+        OptionError: a batch of fewer than 4 images, different numbers of images, none, or images
+            that do not fit.
     """
     second = model if other is None else other
-    pairs = zip(
-        _batches(images), _batches(images if other_images is None else other_images), strict=True
-    )
     cross, own, others = torch.zeros(0), torch.zeros(0), torch.zeros(0)
-    for one, two in pairs:
+    for one, two in _pairs(images, other_images):
         if len(one) < FEWEST or len(one) != len(two):
             raise OptionError(f"each batch must be at least {FEWEST} images, the same for both")
         left = _kernels(model, one)
@@ -57,22 +58,38 @@ def cka(
         before = (cross, own, others) if len(cross) else [torch.zeros_like(part) for part in parts]
         cross, own, others = (a + b for a, b in zip(before, parts, strict=True))
     if not len(cross):
-        raise OptionError("no images: give batches of at least 4")
-    return (cross / (own[:, None] * others[None]).clamp(min=1e-30).sqrt()).float()
+        raise OptionError(f"no images: give batches of at least {FEWEST}")
+    scale = (own.relu()[:, None] * others.relu()[None]).sqrt()
+    return (cross / scale.where(scale > 0, torch.nan)).float()
 
 
-def _batches(images: Tensor | Iterable[Tensor]) -> Iterable[Tensor]:
-    return [images] if isinstance(images, Tensor) else images
+def _pairs(
+    images: Tensor | Iterable[Tensor], others: Tensor | Iterable[Tensor] | None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield each batch with the same images for the other model."""
+    left = [images] if isinstance(images, Tensor) else images
+    if others is None:
+        yield from ((each, each) for each in left)
+        return
+    right = [others] if isinstance(others, Tensor) else others
+    for one, two in zip_longest(left, right):
+        if one is None or two is None:
+            raise OptionError("images and other_images must be as many batches")
+        yield one, two
 
 
 def _kernels(model: Model, images: Tensor) -> Tensor:
     """Return the products of the images' representations, (layers, B, B), without a diagonal."""
+    images = entering(model, images)
     with evaluating(model):
         found = model.intermediates(images, range(last_layer(model) + 1))
     rows = []
     for each in found:
         flat = each.flatten(1).double()
-        rows.append((flat @ flat.T).fill_diagonal_(0))
+        apart = flat - flat.mean(0)  # the estimate is the same without a mean, but for rounding
+        if apart.norm() <= CONSTANT * flat.norm():
+            apart.zero_()
+        rows.append((apart @ apart.T).fill_diagonal_(0))
     return torch.stack(rows)
 
 

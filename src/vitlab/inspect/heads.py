@@ -7,12 +7,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from vitlab.errors import OptionError
-from vitlab.inspect.passes import chunks, transformer
+from vitlab.inspect.passes import Grid, chunks, transformer
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
-
-Grid = tuple[int, int]
 
 
 def attention_distance(
@@ -24,7 +21,10 @@ def attention_distance(
     patch and of every patch, weighted by the attention it pays. Class token and registers count
     neither as what looks nor as what is seen. The paper does not say whether attention to them is
     shared out among the patches: it is lost here, as in the authors' own sketch, so that a head
-    that looks at the class token alone has distance 0.
+    that looks at the class token alone has distance 0. So is what falls on the padding of windows.
+
+    Pixels are those of the image: two neighbors are a patch apart, the whole stride of the stem,
+    even where each of them draws on more than its patch (`receptive_field`), as in hybrids.
 
     Args:
         model: a Vision Transformer; used in evaluation mode, and afterwards as before
@@ -37,7 +37,7 @@ def attention_distance(
         are left out.
 
     Raises:
-        OptionError: a ResNet, images of another shape, or no images.
+        OptionError: a ResNet, no images, or images that do not fit.
     """
     config = transformer(model).config
 
@@ -54,7 +54,8 @@ def attention_entropy(model: Model, images: Tensor | Iterable[Tensor]) -> Tensor
     """Compute how widely each head spreads its attention, in bits.
 
     The mean, over images and tokens, of the entropy of the attention that a token pays to all
-    tokens: 0 for a head that looks at one, log2(N) for one that looks at all N alike.
+    tokens: 0 for a head that looks at one, log2(N) for one that looks at all N alike. What falls on
+    the padding of windows is left out, and the rest makes one.
 
     Args:
         model: a Vision Transformer; used in evaluation mode, and afterwards as before
@@ -64,11 +65,14 @@ def attention_entropy(model: Model, images: Tensor | Iterable[Tensor]) -> Tensor
         (layers, branches * heads), float64; layers as of `attention_distance`.
 
     Raises:
-        OptionError: a ResNet, images of another shape, or no images.
+        OptionError: a ResNet, no images, or images that do not fit.
     """
-    return _mean(
-        model, images, lambda weights, _: torch.special.entr(weights).sum(-1).mean(-1) / math.log(2)
-    )
+
+    def measure(weights: Tensor, grid: Grid) -> Tensor:
+        whole = weights / weights.sum(-1, keepdim=True)
+        return torch.special.entr(whole).sum(-1).mean(-1) / math.log(2)
+
+    return _mean(model, images, measure)
 
 
 @lru_cache(maxsize=4)
@@ -94,6 +98,4 @@ def _mean(
             rows = torch.stack([measure(each.double(), grid).sum(0).cpu() for each in maps])
             total = total + rows if count else rows
             count += len(few)
-    if not count:
-        raise OptionError("no images: give at least one")
     return total / count

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from vitlab.errors import OptionError
-from vitlab.inspect.passes import transformer
+from vitlab.inspect.passes import entering, transformer
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
 
@@ -27,10 +27,11 @@ def class_attention(model: Model, images: Tensor, layer: int | None = None) -> T
         rest of one is what class token and registers get.
 
     Raises:
-        OptionError: a ResNet, a model without a class token, or a layer that it does not have.
+        OptionError: a ResNet, a model without a class token, a layer that it does not have, or
+            images that do not fit.
     """
     seer = transformer(model)
-    config = seer.config
+    config, images = seer.config, entering(model, images)
     grid = config.grid_of((images.shape[-2], images.shape[-1]))
     with evaluating(model):
         if layer is None and seer.head.attend is not None:

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Iterator
 from torch import Tensor
 
 from vitlab.errors import OptionError
+from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
+from vitlab.models.packed import Packed
 from vitlab.models.resnets.resnet import ResNet
 from vitlab.models.vit import VisionTransformer
 
 AT_ONCE = 2**28  # bytes of attention maps in memory
+Grid = tuple[int, int]
 
 
 def transformer(model: Model) -> VisionTransformer:
@@ -21,7 +24,7 @@ def transformer(model: Model) -> VisionTransformer:
     """
     if not isinstance(model, VisionTransformer):
         raise OptionError(
-            f"{model.config.name} has no attention: use a Vision Transformer, or "
+            f"{model.config.name} has no attention maps: use a Vision Transformer, or "
             "vitlab.inspect.occlusion, which works for every model"
         )
     return model
@@ -32,18 +35,84 @@ def last_layer(model: Model) -> int:
     return len(model.body.stages) if isinstance(model, ResNet) else len(transformer(model).blocks)
 
 
+def entering(model: Model, images: Tensor) -> Tensor:
+    """Return images on the model's device and in its type.
+
+    Args:
+        model: any
+        images: normalized, (B, channels, H, W)
+
+    Raises:
+        OptionError: no images, anything but normalized images of a size that the model takes, or
+            numbers that are not finite.
+    """
+    if isinstance(images, Packed):
+        raise OptionError("packed images have no common grid: pass images of one size")
+    if not isinstance(images, Tensor | str | bytes | list | tuple):
+        raise OptionError(f"images must be a tensor, not {type(images).__name__}")
+    model.check_images(images)
+    if not images.numel():
+        raise OptionError("no images: give at least one")
+    if not images.is_floating_point():
+        raise OptionError(
+            f"images must be normalized numbers, not {images.dtype}: "
+            "vitlab.preprocess(model)(images) makes them"
+        )
+    if not images.isfinite().all():
+        raise OptionError("images contain numbers that are not finite")
+    home = next(model.parameters())
+    return images.to(home.device, home.dtype)
+
+
+def tokens_of(model: Model, images: Tensor, layer: int | None) -> tuple[Tensor, Grid]:
+    """Return one layer's tokens, (B, prefix + rows * columns, D), and their grid.
+
+    Args:
+        model: any; the places of a ResNet's map are its tokens
+        images: normalized, (B, channels, H, W)
+        layer: as `model.intermediates` counts them; None for the last one, after the final norm
+
+    Raises:
+        OptionError: images that do not fit, or a layer that the model does not have.
+    """
+    images = entering(model, images)
+    with evaluating(model):
+        if isinstance(model, ResNet):
+            place = model.body(images) if layer is None else model.intermediates(images, [layer])[0]
+            return place.flatten(2).transpose(1, 2), (place.shape[2], place.shape[3])
+        tokens = model.encode(images) if layer is None else model.intermediates(images, [layer])[0]
+    return tokens, transformer(model).config.grid_of((images.shape[2], images.shape[3]))
+
+
+def together(model: Model, images: Tensor) -> int:
+    """Return how many images may pass at once, so that their attention maps fit into memory.
+
+    Args:
+        model: a Vision Transformer
+        images: (B, channels, H, W)
+    """
+    config = transformer(model).config
+    layers = config.blocks + config.class_blocks
+    tokens = config.prefix + math.prod(config.grid_of((images.shape[2], images.shape[3])))
+    each = 4 * layers * config.branches * config.heads * tokens**2
+    return max(1, AT_ONCE // max(1, each))
+
+
 def chunks(model: Model, images: Tensor | Iterable[Tensor]) -> Iterator[Tensor]:
     """Yield images (b, channels, H, W), few enough that their attention maps fit into memory.
 
     Args:
         model: a Vision Transformer
         images: (B, channels, H, W), or batches of them
+
+    Raises:
+        OptionError: no images, or some that do not fit.
     """
-    seer = transformer(model)
-    config, home = seer.config, next(model.parameters()).device
-    layers = len(seer.blocks) + config.class_blocks
-    for batch in [images] if isinstance(images, Tensor) else images:
-        model.check_images(batch)
-        tokens = config.prefix + math.prod(config.grid_of((batch.shape[2], batch.shape[3])))
-        each = 4 * layers * config.branches * config.heads * tokens**2
-        yield from (part.to(home) for part in batch.split(max(1, AT_ONCE // each)))
+    transformer(model)
+    none = True
+    for batch in [images] if isinstance(images, Tensor | Packed | str | bytes) else images:
+        ready = entering(model, batch)
+        yield from ready.split(together(model, ready))
+        none = False
+    if none:
+        raise OptionError("no images: give at least one")

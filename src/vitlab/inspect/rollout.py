@@ -3,42 +3,53 @@
 import torch
 from torch import Tensor
 
+from vitlab.errors import OptionError
+from vitlab.inspect.passes import chunks, transformer
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
 
 
 @torch.inference_mode()
-def rollout(model: Model, images: Tensor) -> Tensor:
+def rollout(model: Model, images: Tensor, *, layer: int | None = None) -> Tensor:
     """Compute how much of each patch reaches the classifier (ViT paper, appendix D.7).
 
     Each layer is the identity of the residual path plus the mean of the heads' attention, with one
     such mean for each of several parallel branches, normalized to rows that sum to one; the layers
     are multiplied (Abnar and Zuidema, 2020). The rows are those that the model pools: the class
     token's, the mean of the patches', of both, of the prefix tokens', or as attention pooling
-    weighs them.
+    weighs them. What falls on the padding of windows is shared out among the patches.
 
     Args:
         model: a Vision Transformer; used in evaluation mode, and afterwards as before
         images: normalized, (B, channels, H, W)
+        layer: the last one that is followed, of `model.attention_maps`, from 1; None for all
 
     Returns:
-        (B, rows, columns) on the patch grid, not negative.
+        (B, rows, columns) on the patch grid, not negative; the rest of one is what the class token
+        and registers keep.
 
     Raises:
-        OptionError: a ResNet, or images of another shape.
+        OptionError: a ResNet, images that do not fit, or a layer that the model does not have.
     """
+    seer = transformer(model)
     with evaluating(model):
-        maps = model.attention_maps(images)
-        assert isinstance(model, VisionTransformer)  # others have no attention maps
-        pooled = model.head.shares(model.encode(images)).float()  # (B, N)
-    config = model.config
+        return torch.cat([_rolled(seer, few, layer) for few in chunks(model, images)])
+
+
+def _rolled(model: VisionTransformer, images: Tensor, layer: int | None) -> Tensor:
+    """Return the rollout of a few images, (B, rows, columns)."""
+    config, maps = model.config, model.attention_maps(images)
+    number = len(maps) if layer is None else layer
+    if not 1 <= number <= len(maps):
+        raise OptionError(f"layer must be from 1 to {len(maps)}, not {layer}")
     flow = torch.eye(maps[0].shape[-1], device=images.device)
-    for weights in maps:
+    for weights in maps[:number]:
         branches = weights.shape[1] // config.heads
         own = weights.float().mean(dim=1)  # (B, N, N)
         own = own / own.sum(-1, keepdim=True)  # without the share of padded windows
-        layer = branches * own + torch.eye(own.shape[-1], device=own.device)
-        flow = layer / (branches + 1) @ flow
+        mixed = branches * own + torch.eye(own.shape[-1], device=own.device)
+        flow = mixed / (branches + 1) @ flow
+    pooled = model.head.shares(model.encode(images)).float()  # (B, N)
     rows = (pooled[:, None] @ flow)[:, 0]
     return rows[:, config.prefix :].unflatten(1, config.grid_of(images.shape[-2:]))

@@ -4,9 +4,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitlab.inspect.passes import transformer
+from vitlab.errors import OptionError
+from vitlab.inspect.passes import entering, last_layer
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
+from vitlab.models.resnets.resnet import ResNet
+from vitlab.models.vit import VisionTransformer
 
 
 @torch.inference_mode()
@@ -25,8 +28,13 @@ def token_norms(model: Model, images: Tensor) -> Tensor:
         norm.
 
     Raises:
-        OptionError: a ResNet, or images of another shape.
+        OptionError: a ResNet, or images that do not fit.
     """
+    if isinstance(model, ResNet):
+        raise OptionError(
+            f"the maps of {model.config.name} differ in size from stage to stage: "
+            "vitlab.inspect.norm_map shows one of them"
+        )
     return torch.stack([tokens.norm(dim=-1) for tokens in _layers(model, images)], dim=1)
 
 
@@ -35,29 +43,31 @@ def token_similarity(model: Model, images: Tensor) -> Tensor:
     """Compute how alike the patches' tokens of an image are after every block.
 
     The mean cosine of two different patches' tokens: it nears 1 where a model over-smooths (Zhou
-    et al., DeepViT, 2021, section 3).
+    et al., DeepViT, 2021, section 3). The places of a ResNet's map are its patches.
 
     Args:
-        model: a Vision Transformer; used in evaluation mode, and afterwards as before
-        images: normalized, (B, channels, H, W), of at least two patches
+        model: any; used in evaluation mode, and afterwards as before
+        images: normalized, (B, channels, H, W)
 
     Returns:
-        (B, layers + 1), from -1 to 1: layer 0 is what enters the first block.
+        (B, layers + 1), from -1 to 1: layer 0 is what enters the first block or stage. NaN where a
+        layer has one patch only.
 
     Raises:
-        OptionError: a ResNet, or images of another shape.
+        OptionError: images that do not fit.
     """
-    prefix, rows = transformer(model).config.prefix, []
+    prefix, rows = model.config.prefix if isinstance(model, VisionTransformer) else 0, []
     for tokens in _layers(model, images):
         unit = F.normalize(tokens[:, prefix:].double(), dim=-1)
         count = unit.shape[1]
-        same = unit.sum(1).square().sum(-1) - count  # the sum of all cosines but those with itself
-        rows.append((same / (count * (count - 1))).float())
+        same = unit.sum(1).square().sum(-1) - unit.square().sum((1, 2))  # with themselves
+        rows.append((same / (count * (count - 1) or torch.nan)).float())
     return torch.stack(rows, dim=1)
 
 
 def _layers(model: Model, images: Tensor) -> list[Tensor]:
-    """Return the tokens that enter the first block and that leave each, (B, N, D)."""
-    seer = transformer(model)
+    """Return the tokens that enter the first block or stage and that leave each, (B, N, D)."""
+    images = entering(model, images)
     with evaluating(model):
-        return seer.intermediates(images, range(len(seer.blocks) + 1))
+        found = model.intermediates(images, range(last_layer(model) + 1))
+    return [each.flatten(2).transpose(1, 2) if each.ndim == 4 else each for each in found]

@@ -8,10 +8,27 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.errors import OptionError
+from vitlab.inspect.passes import entering
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
 
 Seen = list[tuple[Any, ...]]  # arguments, or the one output, of each call
+
+
+def asked(model: Model, images: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return images and the class of each, as the model takes them.
+
+    Args:
+        model: any
+        images: normalized, (B, channels, H, W)
+        classes: of each image, (B,)
+
+    Raises:
+        OptionError: images that do not fit, no classifier, or no such class.
+    """
+    images = entering(model, images)
+    check_classes(model, images, classes)
+    return images, classes.to(images.device)
 
 
 def check_classes(model: Model, images: Tensor, classes: Tensor) -> None:
@@ -23,10 +40,21 @@ def check_classes(model: Model, images: Tensor, classes: Tensor) -> None:
     config = model.config
     if not config.classes:
         raise OptionError(f"{config.name} has no classifier, and so no class to explain")
+    if not isinstance(classes, Tensor):
+        raise OptionError(f"classes must be an int64 tensor, not {type(classes).__name__}")
     if classes.shape != (len(images),) or classes.dtype != torch.int64:
         raise OptionError(f"classes must be int64, one per image: ({len(images)},)")
     if len(classes) and not 0 <= int(classes.min()) <= int(classes.max()) < config.classes:
         raise OptionError(f"classes must be from 0 to {config.classes - 1}")
+
+
+def scores_of(values: Tensor, classes: Tensor) -> Tensor:
+    """Return each image's value of its class: (B, classes) -> (B,).
+
+    Of (B, queries, classes) it is the mean over the queries of attention pooling.
+    """
+    each = values.reshape(len(values), -1, values.shape[-1]).mean(1)
+    return each.gather(-1, classes[:, None])[:, 0]
 
 
 @contextmanager
@@ -38,19 +66,15 @@ def scored(model: Model, images: Tensor, classes: Tensor) -> Iterator[Callable[[
 
     Args:
         model: any with a classifier
-        images: normalized, (B, channels, H, W)
+        images: as from `asked`, (B, channels, H, W)
         classes: of each image, (B,)
-
-    Raises:
-        OptionError: no classifier, or no such class.
     """
-    check_classes(model, images, classes)
     free = [weight for weight in model.parameters() if weight.requires_grad]
 
     def run() -> None:
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
             logits = model(images.detach().clone().requires_grad_())
-            logits.gather(-1, classes[:, None]).sum().backward()
+            scores_of(logits, classes.clone()).sum().backward()
 
     with evaluating(model):
         try:

@@ -1,11 +1,14 @@
 """A class activation map weighted by gradients, for every architecture."""
 
+from contextlib import AbstractContextManager, ExitStack
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitlab.errors import OptionError
-from vitlab.inspect.explaining.class_scores import scored, watched
+from vitlab.inspect.explaining.class_scores import Seen, asked, scored, watched
 from vitlab.inspect.passes import transformer
+from vitlab.models.encoder.block import Block
 from vitlab.models.model import Model
 from vitlab.models.resnets.resnet import ResNet
 
@@ -13,9 +16,15 @@ from vitlab.models.resnets.resnet import ResNet
 def gradcam(model: Model, images: Tensor, classes: Tensor) -> Tensor:
     """Compute where the features are that speak for a class.
 
-    The channels of what enters the last block's attention, after its norm (of a ResNet: of the
-    last map), are summed, each weighted by the mean gradient of the class score, and what is
-    negative is cut off. Source: Selvaraju et al., Grad-CAM, 2017, equations 1 and 2.
+    The channels of the patches that enter the last layer's attention, after its norm (of a ResNet:
+    of the map that leaves the last stage), are summed, each weighted by the mean gradient of the
+    class score, and what is negative is cut off. Source: Selvaraju et al., Grad-CAM, 2017,
+    equations 1 and 2.
+
+    The last layer is the last block or, of CaiT, the last class-attention layer. The channels of
+    parallel branches, each with a norm of its own, stand side by side. Where norms come after
+    attention (norm_order=after) they are those of the block's input, on which the residual path
+    draws too. The score of a class is its logit; of several queries, the mean.
 
     Args:
         model: any with a classifier; used in evaluation mode, and afterwards as before
@@ -27,34 +36,40 @@ def gradcam(model: Model, images: Tensor, classes: Tensor) -> Tensor:
         of patches on through the last attention only.
 
     Raises:
-        OptionError: class-attention layers, norms after attention, or no such class.
+        OptionError: a fused model, images that do not fit, or no such class.
     """
-    last = _last(model)
-    with scored(model, images, classes) as run, watched(last, gradient=True) as seen:
-        run()
-    values = seen[0][0]
-    gradient = values.grad
+    images, classes = asked(model, images, classes)
+    with ExitStack() as stack:
+        seen = [stack.enter_context(each) for each in _watching(model)]
+        stack.enter_context(scored(model, images, classes))()
+    # Branches whose norms come after attention share one input
+    entered = {id(each[0][0]): each[0][0] for each in seen}.values()
     with torch.no_grad():
-        if not isinstance(model, ResNet):
-            config = transformer(model).config
-            grid = config.grid_of((images.shape[-2], images.shape[-1]))
-            values, gradient = (
-                each[:, config.leading :].transpose(1, 2).unflatten(2, grid)
-                for each in (values, gradient)
-            )
-        weights = gradient.mean((2, 3), keepdim=True)
-        return (weights * values).sum(1).relu()
+        values = torch.cat([_as_map(model, images, each) for each in entered], 1)
+        slopes = torch.cat([_as_map(model, images, each.grad) for each in entered], 1)
+        return (slopes.mean((2, 3), keepdim=True) * values).sum(1).relu().float()
 
 
-def _last(model: Model) -> nn.Module:
-    """Return the module whose output is weighted."""
+def _watching(model: Model) -> list[AbstractContextManager[Seen]]:
+    """Return what collects the values that are weighted, with their gradients."""
     if isinstance(model, ResNet):
-        return model.body.stages[-1]
+        return [watched(model.body.stages[-1], gradient=True)]
     seer = transformer(model)
-    branch = seer.blocks[-1].attention[0]
-    if branch.after or seer.config.class_blocks:
+    if seer.class_layers is not None:
+        bodies = [seer.class_layers.blocks[-1].attention.body]
+    elif isinstance(last := seer.blocks[-1], Block):
+        bodies = [branch.body for branch in last.attention]
+    else:
         raise OptionError(
-            f"Grad-CAM needs a norm before the last attention, and no class_blocks, unlike "
-            f"{model.config.name}: use vitlab.inspect.occlusion"
+            f"Grad-CAM weighs what the last norm returns, which fusing {model.config.name} has "
+            "folded away: use the model itself"
         )
-    return branch.norm
+    return [watched(body, inputs=True, gradient=True) for body in bodies]
+
+
+def _as_map(model: Model, images: Tensor, values: Tensor) -> Tensor:
+    """Return values as maps, (B, D, rows, columns): those of patches, (B, N, D), or of a ResNet."""
+    if isinstance(model, ResNet):
+        return values
+    rows, columns = transformer(model).config.grid_of((images.shape[-2], images.shape[-1]))
+    return values[:, -rows * columns :].transpose(1, 2).unflatten(2, (rows, columns))

@@ -2,8 +2,10 @@
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from vitlab.errors import OptionError
+from vitlab.inspect.explaining.class_scores import asked, scores_of
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
 
@@ -18,7 +20,8 @@ def occlusion(
 
     The cover is zero, the mean of the pixels that the model was trained with. Source: Zeiler and
     Fergus, Visualizing and Understanding Convolutional Networks, 2014, section 4.2. It asks
-    nothing of the architecture, and takes a forward pass per place.
+    nothing of the architecture, and takes a forward pass per place. Where images have several
+    classes, a class has a probability by itself; of several queries it is the mean over them.
 
     Args:
         model: any with a classifier; used in evaluation mode, and afterwards as before
@@ -32,15 +35,11 @@ def occlusion(
         needs what was covered.
 
     Raises:
-        OptionError: no classifier, a square larger than the image, or a class for not every image.
+        OptionError: images that do not fit, no such class, or a square larger than the image.
     """
-    config = model.config
-    if not config.classes:
-        raise OptionError(f"{config.name} has no classifier: occlusion watches a class")
-    if classes.shape != (len(images),):
-        raise OptionError(f"classes must be one per image, ({len(images)},)")
+    images, classes = asked(model, images, classes)
     high, wide = images.shape[-2:]
-    size = size or getattr(config, "patch", max(1, min(high, wide) // 14))
+    size = size or getattr(model.config, "patch", max(1, min(high, wide) // 14))
     step = step or size
     if not 0 < size <= min(high, wide) or step < 1:
         raise OptionError(f"size must be from 1 to {min(high, wide)} and step at least 1")
@@ -72,4 +71,5 @@ def _covered(
 def _chances(model: Model, images: Tensor, classes: Tensor) -> Tensor:
     """Return the log-probability of each image's class, (B,)."""
     logits = model(images).float() / model.temperature
-    return logits.log_softmax(-1).gather(-1, classes[:, None])[:, 0]
+    several = model.provenance.get("multi_label", False)
+    return scores_of(F.logsigmoid(logits) if several else logits.log_softmax(-1), classes)

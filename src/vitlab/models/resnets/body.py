@@ -78,9 +78,11 @@ class StdConv(nn.Module):
         padding = self.kernel // 2
         if self.flavor.same and self.stride > 1:
             features, padding = pad_same(features, self.kernel, self.stride), 0
-        baked = self.baked
-        weight = standardize(self.weight, self.flavor) if baked is None else baked
-        return F.conv2d(features, weight, stride=self.stride, padding=padding)
+        return F.conv2d(features, self.kernels(), stride=self.stride, padding=padding)
+
+    def kernels(self) -> Tensor:
+        """Return the standardized kernels, (out, in, k, k)."""
+        return standardize(self.weight, self.flavor) if self.baked is None else self.baked
 
 
 def group_norm(channels: int, flavor: Flavor) -> nn.GroupNorm:

@@ -158,6 +158,23 @@ def test_widened_bit_of_other_channels_agrees_with_timm() -> None:
     torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("norm", [False, True])
+def test_maps_of_stages_are_those_of_timm(norm: bool) -> None:
+    other = peers.timm().models.resnetv2.ResNetV2(
+        (1, 2), channels=(256, 512), stem_type="fixed", num_classes=0,
+        conv_layer=functools.partial(peers.timm().layers.StdConv2d, eps=1e-10),
+    )  # fmt: skip
+    model = randomized(vitlab.create("BiT-R(1-2)x1", 0, (33, 48)))
+    fill(other, model.body, bit_names((1, 2)))
+    batch = images(2, 3, 33, 48)
+    with torch.inference_mode():
+        theirs = other.forward_intermediates(batch, [1, 2], norm=norm, intermediates_only=True)
+        ours = model.intermediates(batch, [1, -1], norm=norm, maps=True)
+        for each, expected in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(each.map, expected)
+        assert torch.equal(ours[0].map, model.intermediates(batch, [1])[0])
+
+
 def _same_eps(other: nn.Module) -> None:
     """Big Transfer's own PyTorch code adds 1e-10 to the variance; timm, 1e-8."""
     for part in other.modules():

@@ -96,10 +96,14 @@ def test_outputs_are_those_of_segment_anything(pair: tuple[VisionTransformer, An
 @torch.inference_mode()
 def test_intermediates_are_those_of_segment_anything(pair: tuple[VisionTransformer, Any]) -> None:
     ours, theirs = pair
-    want = theirs.forward_intermediates(images(), intermediates_only=True)
-    for number, tokens in enumerate(ours.intermediates(images(), [1, 2, 3])):
-        square = tokens.transpose(1, 2).unflatten(2, (7, 5))
-        torch.testing.assert_close(square, want[number], **CLOSE)
+    for norm in (False, True):  # with the norm comes the neck
+        want = theirs.forward_intermediates(images(), norm=norm, intermediates_only=True)
+        got = ours.intermediates(images(), [1, 2, 3], norm=norm, maps=True)
+        for (square, _), expected in zip(got, want, strict=True):
+            torch.testing.assert_close(square, expected, **CLOSE)
+        through = vitlab.adapters.timm(ours).forward_intermediates(images(), norm=norm)[1]
+        for square, expected in zip(through, want, strict=True):
+            torch.testing.assert_close(square, expected, **CLOSE)
 
 
 @torch.inference_mode()

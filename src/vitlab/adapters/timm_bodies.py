@@ -11,6 +11,7 @@ from vitlab.adapters.timm_words import POOLS
 from vitlab.errors import OptionError
 from vitlab.images import Size
 from vitlab.models.config import ModelConfig, map_features, map_stride
+from vitlab.models.encoder.layout import DenseFeatures
 from vitlab.models.model import Model
 from vitlab.models.resnets.resnet import ResNet
 from vitlab.models.vit import VisionTransformer
@@ -76,20 +77,15 @@ class TimmVisionTransformer(TimmModel):
         self, x: Tensor, numbers: list[int], norm: bool, whole: bool
     ) -> tuple[list[Tensor], list[Tensor], Tensor | None]:
         """Compute maps and prefix tokens that leave blocks, and all tokens after the last."""
-        model, config = self.model, self.model.config
+        model, config, grid = self.model, self.model.config, self.model.config.grid_of(x.shape[-2:])
         layers = [number + 1 for number in numbers]
-        last = [len(self.blocks)] if whole and not config.class_blocks else []
         with self.recomputing():
-            left = model.intermediates(x, layers + last)
-        found, grid = left[: len(layers)], config.grid_of(x.shape[-2:])
-        if norm:
-            found = [model.norm(tokens) for tokens in found]
-        maps = [each[:, config.prefix :].transpose(1, 2).unflatten(2, grid) for each in found]
-        prefixes = [tokens[:, : config.prefix] for tokens in found]
-        if not whole:
-            return maps, prefixes, None
-        final = model.finish(left[-1], grid) if last else self.forward_features(x)
-        return maps, prefixes, final
+            left = model.intermediates(x, [*layers, -1] if whole else layers, norm=norm)
+            found = [DenseFeatures.of(each, config.prefix, grid) for each in left[: len(layers)]]
+            final = left[-1] if whole else None
+            if final is not None and not norm:
+                final = model.finish(final[:, config.prefix - config.leading :], grid)
+        return [each.map for each in found], [each.prefix for each in found], final
 
     def configured(self, pool: str | None, **fields: Any) -> ModelConfig:
         """Return the configuration with other fields, and pooled by timm's word.
@@ -178,15 +174,12 @@ class TimmResNet(TimmModel):
         self, x: Tensor, numbers: list[int], norm: bool, whole: bool
     ) -> tuple[list[Tensor], list[Tensor], Tensor | None]:
         """Compute maps that leave stages, and the last one; only the last has a norm."""
-        last, body = len(self.blocks), self.model.body
         layers = [number + 1 for number in numbers]
-        *maps, end = self.model.intermediates(x, [*layers, last if whole or norm else 0])
-        final = body.finish(end) if whole or norm else None
-        if norm and final is not None:
-            maps = [
-                final if layer == last else each for layer, each in zip(layers, maps, strict=True)
-            ]
-        return maps, [], final
+        left = self.model.intermediates(x, [*layers, -1] if whole else layers, norm=norm)
+        final = left[-1] if whole else None
+        if final is not None and not norm:
+            final = self.model.body.finish(final)
+        return left[: len(layers)], [], final
 
     def configured(self, pool: str | None, **fields: Any) -> ModelConfig:
         """Return the configuration with other fields.

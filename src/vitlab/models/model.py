@@ -1,9 +1,9 @@
 """What every model has, whatever its body: images in; features, scores and its cost out."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, overload
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from vitlab.errors import OptionError, WeightsError
 from vitlab.images import Size
 from vitlab.models.config import ModelConfig
+from vitlab.models.encoder.layout import DenseFeatures
 from vitlab.models.packed import Packed
 
 
@@ -74,32 +75,76 @@ class Model(nn.Module):
         """Compute tokens, or a map in raster order: (B, channels, H, W) -> (B, N, width)."""
         raise NotImplementedError
 
-    def intermediates(self, images: Tensor | Packed, layers: Sequence[int]) -> list[Tensor]:
-        """Return what leaves chosen layers: layer 0 is what enters the first block or stage.
+    @overload
+    def intermediates(
+        self, images: Tensor | Packed, layers: Sequence[int], *, norm: bool = False
+    ) -> list[Tensor]: ...
+
+    @overload
+    def intermediates(
+        self, images: Tensor, layers: Sequence[int], *, norm: bool = False, maps: Literal[True]
+    ) -> list[DenseFeatures]: ...
+
+    def intermediates(
+        self,
+        images: Tensor | Packed,
+        layers: Sequence[int],
+        *,
+        norm: bool = False,
+        maps: bool = False,
+    ) -> list[Tensor] | list[DenseFeatures]:
+        """Return what leaves chosen blocks of a Vision Transformer, or stages of a ResNet.
+
+        Layer 0 is what enters the first block; layer N leaves block N. Negative numbers count from
+        the end, as Python's do: -1 is the last layer. An axial block counts as two, for its rows
+        and its columns. No block above the highest layer is computed.
 
         Args:
-            images: normalized, (B, channels, H, W)
-            layers: numbers from 0 to that of the last block or stage; nothing above the highest
-                is computed
+            images: normalized, (B, channels, H, W); or packed
+            layers: their numbers
+            norm: return each as if it were the last, with all that follows the blocks: the final
+                norm, Segment Anything's neck, CaiT's class-attention layers. That of the last layer
+                is then what `encode` returns. A ResNet's norm fits its last stage alone
+            maps: return each as a map of patches, apart from class token and registers
 
         Returns:
-            For each layer, in the order asked for: tokens (B, prefix + patches, width) before the
-            final norm, or the map (B, features, rows, columns) of a ResNet.
+            For each layer, in the order asked for: tokens (B, prefix + patches, width), or the map
+            (B, features, rows, columns) of a ResNet; with `maps`, a `DenseFeatures` of either.
+            Tokens of packed images are in one row, (1, T, width). Where the class token enters
+            after the blocks (CaiT), it is as it enters, unless `norm` is asked for.
 
         Raises:
-            OptionError: a layer that the model does not have.
+            OptionError: a layer that the model does not have, images of another shape, or maps of
+                packed images, whose sizes differ.
         """
+        last, name = self.last_layer, self.config.name
+        for layer in layers:
+            if not -last - 1 <= layer <= last:
+                raise OptionError(f"layer {layer} of {name}: choose from 0 to {last}")
+        self.check_images(images)
+        numbers = [layer % (last + 1) for layer in layers]
+        found = self.leaving(images, numbers, norm)
+        if not maps:
+            return [found[number] for number in numbers]
+        if isinstance(images, Packed):
+            raise OptionError("packed images have no common map: pass images of one size")
+        size = (images.shape[2], images.shape[3])
+        return [self.as_map(found[number], size) for number in numbers]
+
+    @property
+    def last_layer(self) -> int:
+        """Number of the last block or stage, as `intermediates` counts them."""
         raise NotImplementedError
 
-    def check_layers(self, layers: Sequence[int], last: int) -> None:
-        """Refuse layers that are not between 0 and the last one.
+    def leaving(
+        self, images: Tensor | Packed, layers: Collection[int], norm: bool
+    ) -> dict[int, Tensor]:
+        """Return what leaves these layers, from 0 to `last_layer`, as `intermediates` says."""
+        raise NotImplementedError
 
-        Raises:
-            OptionError: it names the layers that there are.
-        """
-        for layer in layers:
-            if not 0 <= layer <= last:
-                raise OptionError(f"layer {layer} of {self.config.name}: choose from 0 to {last}")
+    def as_map(self, values: Tensor, size: tuple[int, int]) -> DenseFeatures:
+        """Return what leaves a layer, of images of this size, as a map."""
+        raise NotImplementedError
 
     def attention_maps(self, images: Tensor) -> list[Tensor]:
         """Return each layer's attention, (B, heads, N, N).

@@ -1,7 +1,7 @@
 """The Vision Transformer, on one page."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import ClassVar, Self
 
@@ -13,7 +13,8 @@ from vitlab.images import Size
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.encoder.block import Block
 from vitlab.models.encoder.class_attention import ClassLayers, with_idle_token
-from vitlab.models.encoder.layout import joined, parted
+from vitlab.models.encoder.counting import block_parts
+from vitlab.models.encoder.layout import DenseFeatures, Layout, joined, parted
 from vitlab.models.encoder.neck import Neck
 from vitlab.models.encoder.placing import Placed, checked_extra
 from vitlab.models.encoder.reach import Axis
@@ -55,7 +56,7 @@ class VisionTransformer(Model):
         self.registers = nn.Parameter(torch.empty(1, registers, width)) if registers else None
         self.positions: Sequence[Positions] = modules(scheme_of(config).of_layers(config))
         self.dropout = nn.Dropout(config.dropout)
-        self.pre_norm = self._norm(config.pre_norm)
+        self.pre_norm = norm_of(config) if config.pre_norm else nn.Identity()
         axes: tuple[Axis, ...] = ("row", "column") if config.attention == "axial" else (None,)
         self.blocks: Sequence[Block] = modules(
             Block(config.of_block(number), axis, rate)
@@ -63,14 +64,11 @@ class VisionTransformer(Model):
             for axis in axes
         )
         self.class_layers = ClassLayers(config) if config.class_blocks else None
-        self.norm = self._norm(config.norm_at == "tokens")
+        self.norm = norm_of(config) if config.norm_at == "tokens" else nn.Identity()
         if config.last_norm_eps and isinstance(self.norm, NORMS):
             self.norm.eps = config.last_norm_eps
         self.neck = Neck(config) if config.neck else None
         self.head = Head(config)
-
-    def _norm(self, wanted: bool) -> nn.Module:
-        return norm_of(self.config) if wanted else nn.Identity()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw every weight, as the official code does; each part describes its own."""
@@ -126,10 +124,13 @@ class VisionTransformer(Model):
         tokens, steps = self._begin(images, extra)
         for block, placed in steps:
             tokens = block(placed.place(tokens), placed.layout)
-        runs = placed.layout.runs
-        if not runs:
-            return [self.finish(tokens, placed.layout.grid)]
-        parts = zip(parted(tokens, runs), runs, strict=True)
+        return self._finished(tokens, placed.layout)
+
+    def _finished(self, tokens: Tensor, layout: Layout) -> list[Tensor]:
+        """Return what `finish` makes of (B, N, D), or of each run of packed images."""
+        if not layout.runs:
+            return [self.finish(tokens, layout.grid)]
+        parts = zip(parted(tokens, layout.runs), layout.runs, strict=True)
         return [self.finish(part, run.layout.grid) for part, run in parts]
 
     def finish(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -139,26 +140,35 @@ class VisionTransformer(Model):
         tokens = self.norm(tokens)
         return tokens if self.neck is None else self.neck(tokens, grid)
 
-    def intermediates(self, images: Tensor | Packed, layers: Sequence[int]) -> list[Tensor]:
-        """Return the tokens that leave chosen blocks, (B, prefix + patches, width) each.
+    @property
+    def last_layer(self) -> int:
+        """Number of the last block, as `intermediates` counts them."""
+        return len(self.blocks)
 
-        Layer 0 is the input of the first block; layer N leaves block N, before the final norm. An
-        axial block counts as two, for its rows and its columns. No block above the highest layer
-        is computed. Packed images have theirs in one row, (1, T, width).
+    def leaving(
+        self, images: Tensor | Packed, layers: Collection[int], norm: bool
+    ) -> dict[int, Tensor]:
+        """Return the tokens that leave these blocks, (B, prefix + patches, width) each."""
+        if self.class_layers is not None and isinstance(images, Packed) and not norm:
+            raise OptionError("class_blocks keep packed images apart: pass one at a time")
+        tokens, steps = self._begin(images)
+        layout, found = steps[0][1].layout, {0: tokens}
+        for number, (block, placed) in enumerate(steps[: max(layers, default=0)], 1):
+            tokens = block(placed.place(tokens), placed.layout)
+            if number in layers:
+                found[number] = tokens
+        return {layer: self._left(found[layer], layout, norm) for layer in layers}
 
-        Raises:
-            OptionError: a layer that the model does not have, or images of another shape.
-        """
-        self.check_layers(layers, len(self.blocks))
-        first, steps = self._begin(images)
-        tokens = [first]
-        for block, placed in steps[: max(layers, default=0)]:
-            tokens.append(block(placed.place(tokens[-1]), placed.layout))
-        if self.class_layers is not None:
-            if isinstance(images, Packed):
-                raise OptionError("class_blocks keep packed images apart: pass one at a time")
-            return [self.class_layers.before(tokens[layer]) for layer in layers]
-        return [tokens[layer] for layer in layers]
+    def _left(self, tokens: Tensor, layout: Layout, norm: bool) -> Tensor:
+        """Return what `intermediates` says of tokens that leave a block, (B, N, D)."""
+        if norm:
+            parts = self._finished(tokens, layout)
+            return joined(parts) if layout.runs else parts[0]
+        return tokens if self.class_layers is None else self.class_layers.before(tokens)
+
+    def as_map(self, values: Tensor, size: tuple[int, int]) -> DenseFeatures:
+        """Return tokens (B, prefix + patches, D) as a map of patches, apart from the prefix."""
+        return DenseFeatures.of(values, self.config.prefix, self.config.grid_of(size))
 
     def attention_maps(self, images: Tensor) -> list[Tensor]:
         """Return every layer's attention: (B, branches * heads, tokens, tokens).
@@ -222,26 +232,16 @@ class VisionTransformer(Model):
         Multiply-adds are those of matrix products and convolutions, and one per element for each
         of the encoder's norms.
         """
-        config, tokens = self.config, self.config.length
-        attention = [branch for block in self.blocks for branch in block.attention]
-        mlp = [branch for block in self.blocks for branch in block.mlp]
-        attending = params_of(*(branch.body for branch in attention))
-        mixing = params_of(*(branch.body for branch in mlp))
-        within = config.branches * sum(self.positions[table].macs() for table in self._tables())
-        outer = [self.pre_norm, self.norm, self.head.norm]
-        norms = [*outer, *(norm for block in self.blocks for norm in block.norms())]
-        normed = sum(each.normalized_shape[0] for each in norms if isinstance(each, NORMS))
-        beside = params_of(*attention, *mlp, *outer) - attending - mixing  # with LayerScale
-        stem = params_of(self.stem, *self.positions) + config.prefix * config.width
-        head, macs = params_of(self.head) - params_of(self.head.norm), self.head.macs()
+        config, head, macs = self.config, params_of(self.head), self.head.macs()
         if self.neck is not None:
             head, macs = head + params_of(self.neck), macs + self.neck.macs(math.prod(config.grid))
+        stem = params_of(self.stem, *self.positions) + config.prefix * config.width
+        within = config.branches * sum(self.positions[table].macs() for table in self._tables())
+        outer = (self.pre_norm, self.norm, self.head.norm)
         counted = [
             Part("stem", stem, self.stem.macs()),
-            Part("attention", attending, sum(b.body.macs(tokens) for b in attention) + within),
-            Part("MLP", mixing, sum(branch.body.macs(tokens) for branch in mlp)),
-            Part("norms", beside, tokens * normed),
-            Part("head", head, macs),
+            *block_parts(self.blocks, outer, config.length, within),
+            Part("head", head - params_of(self.head.norm), macs),
         ]
         if self.class_layers is not None:
             counted.insert(-1, self.class_layers.part(math.prod(config.grid)))

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 import vitlab
-from oracles import peers
 from vitlab.errors import OptionError
 from vitlab.evaluation.probes.taking import shape_taken, take
 from vitlab.evaluation.probes.wanted import Pooled, Taken
@@ -92,25 +91,3 @@ def test_blocks_above_the_layer_are_not_computed(images: torch.Tensor) -> None:
     take(made, images, Taken(what="tokens", layer=2))
     with pytest.raises(ZeroDivisionError):
         take(made, images, Taken(what="tokens", layer=3))
-
-
-def test_layers_are_the_hidden_states_of_transformers(images: torch.Tensor, tmp_path) -> None:
-    library = peers.transformers()
-    torch.manual_seed(0)
-    config = library.ViTConfig(
-        hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32,
-        image_size=16, patch_size=4,
-    )  # fmt: skip
-    other = library.ViTModel(config).eval()
-    other.save_pretrained(tmp_path)
-    made = vitlab.load(tmp_path)
-    with torch.inference_mode():
-        theirs = other(images, output_hidden_states=True).hidden_states
-        for ours, state in zip(made.intermediates(images, [0, 1, 2]), theirs[:3], strict=True):
-            torch.testing.assert_close(ours, state, atol=1e-5, rtol=1e-5)
-
-
-def test_a_layer_needs_tokens() -> None:
-    for kind in (Pooled, Taken):
-        with pytest.raises(OptionError, match="layer=3 applies only with what=mean"):
-            kind(layer=3)

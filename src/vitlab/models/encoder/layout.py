@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -50,6 +51,24 @@ class Run:
     images: int
     tokens: int
     layout: Layout
+
+
+class DenseFeatures(NamedTuple):
+    """What leaves a layer, as a map of the image.
+
+    Attributes:
+        map: features of each patch, or of each place of a ResNet, (B, D, rows, columns)
+        prefix: the tokens before the patches, (B, prefix, D): class token, distillation token,
+            registers; none of them, (B, 0, D), of a model without
+    """
+
+    map: Tensor
+    prefix: Tensor
+
+    @classmethod
+    def of(cls, tokens: Tensor, prefix: int, grid: tuple[int, int]) -> Self:
+        """Part tokens, (B, prefix + rows * columns, D)."""
+        return cls(tokens[:, prefix:].transpose(1, 2).unflatten(2, grid), tokens[:, :prefix])
 
 
 def parted(tokens: Tensor, runs: Sequence[Run]) -> list[Tensor]:

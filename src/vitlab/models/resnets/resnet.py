@@ -1,6 +1,6 @@
 """The ResNets of the ViT paper as models of their own: BiT-R50x1 and its like, Axial-ResNet-50."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, ResNetConfig
+from vitlab.models.encoder.layout import DenseFeatures
 from vitlab.models.layers import (
     classifier,
     counted_macs,
@@ -86,21 +87,28 @@ class ResNet(Model):
             return sum(self.config.stages[: stage + 1]) if stage >= 0 else self.layers
         return sum(self.config.stages[:stage]) + unit + 1
 
-    def intermediates(self, images: Tensor | Packed, layers: Sequence[int]) -> list[Tensor]:
-        """Return the maps that leave chosen stages, (B, features, rows, columns) each.
+    @property
+    def last_layer(self) -> int:
+        """Number of the last stage, as `intermediates` counts them."""
+        return len(self.body.stages)
 
-        Layer 0 is the input of the first stage; layer N leaves stage N, before the final norm.
-
-        Raises:
-            OptionError: a layer that the model does not have, or images of another shape.
-        """
-        self.check_layers(layers, len(self.body.stages))
-        self.check_images(images)
+    def leaving(
+        self, images: Tensor | Packed, layers: Collection[int], norm: bool
+    ) -> dict[int, Tensor]:
+        """Return the maps that leave these stages, (B, features, rows, columns) each."""
         assert not isinstance(images, Packed)
-        maps = [self.body.enter(images)]
-        for stage in islice(self.body.stages, max(layers, default=0)):
-            maps.append(stage(maps[-1]))
-        return [maps[layer] for layer in layers]
+        values = self.body.enter(images)
+        found = {0: values} if 0 in layers else {}
+        for number, stage in enumerate(islice(self.body.stages, max(layers, default=0)), 1):
+            values = stage(values)
+            if number in layers:
+                final = norm and number == self.last_layer
+                found[number] = self.body.finish(values) if final else values
+        return found
+
+    def as_map(self, values: Tensor, size: tuple[int, int]) -> DenseFeatures:
+        """Return a map with no tokens before it."""
+        return DenseFeatures(values, values.flatten(2).transpose(1, 2)[:, :0])
 
     def parts(self) -> Sequence[Part]:
         """Count body and head."""

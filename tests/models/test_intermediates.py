@@ -1,0 +1,238 @@
+"""What leaves chosen layers: as timm and transformers have it, as a map, compiled and exported."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, export
+
+import vitlab
+from oracles import peers
+from vitlab.errors import OptionError
+from vitlab.models.model import Model
+from vitlab.models.packed import Packed
+
+CLOSE = {"rtol": 0, "atol": 1e-5}
+IMAGES = torch.randn(2, 3, 32, 48, generator=torch.Generator().manual_seed(3))  # grid 4 x 6
+TINY = "ViT(width=16,depth=2,heads=2,mlp=16)/8"
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": (TINY, {}),
+    "branches": ("ViT(width=16,depth=2,heads=2,mlp=16,branches=2)/8", {"pool": "both"}),
+    "rope and registers": (TINY, {"positions": "rope", "registers": 2}),
+    "no prefix": (TINY, {"pool": "attention", "positions": "2d"}),
+    "two prefix tokens": (TINY, {"pool": "prefix", "registers": 1}),
+    "norm on the pooled": (TINY, {"pool": "mean", "norm_at": "pooled"}),
+    "windows and neck": (
+        TINY,
+        {"positions": "1d+decomposed", "window": 2, "pool": "mean", "neck": 8, "norm_at": "none"},
+    ),
+    "class attention": (TINY, {"class_blocks": 1, "layer_scale": 0.1}),
+    "axial": ("Axial-ViT(width=16,depth=1,heads=2,mlp=16)/8", {"pool": "mean"}),
+    "hybrid": ("R(1)+ViT(width=16,depth=2,heads=2,mlp=16)/8", {}),
+    "resnet": ("BiT-R(1-1)x1", {}),
+    "axial resnet": ("Axial-ResNet-(1-1)", {}),
+}
+
+
+def random(model: nn.Module) -> None:
+    """Move every weight, so that no zero or one hides a mistake."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.05 * torch.randn(weight.shape, generator=generator))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def model(request: pytest.FixtureRequest) -> Model:
+    name, choices = KINDS[request.param]
+    made = vitlab.create(name, 3, (32, 48), **choices).eval()
+    random(made)
+    return made
+
+
+@torch.inference_mode()
+def test_the_last_layer_with_all_that_follows_is_what_encode_returns(model: Model) -> None:
+    (last,) = model.intermediates(IMAGES, [-1], norm=True)
+    if last.ndim == 4:
+        last = last.flatten(2).transpose(1, 2)
+    torch.testing.assert_close(last, model.encode(IMAGES), **CLOSE)
+
+
+@torch.inference_mode()
+def test_negative_layers_count_from_the_end(model: Model) -> None:
+    count = model.last_layer + 1
+    forward = model.intermediates(IMAGES, range(count))
+    assert all(map(torch.equal, forward, model.intermediates(IMAGES, range(-count, 0))))
+    backward = model.intermediates(IMAGES, [-1, 0, -1])
+    assert all(map(torch.equal, backward, [forward[-1], forward[0], forward[-1]]))
+    assert model.intermediates(IMAGES, []) == []
+    for layer in (count, -count - 1):
+        with pytest.raises(OptionError, match=rf"^layer {layer} of .*: choose from 0 to"):
+            model.intermediates(IMAGES, [layer])
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@torch.inference_mode()
+def test_a_map_has_the_patches_where_they_are_in_the_image(model: Model, norm: bool) -> None:
+    values = model.intermediates(IMAGES, [0, -1], norm=norm)
+    for plain, (features, prefix) in zip(
+        values, model.intermediates(IMAGES, [0, -1], norm=norm, maps=True), strict=True
+    ):
+        if plain.ndim == 4:
+            assert torch.equal(features, plain)
+            assert prefix.shape == (2, 0, plain.shape[1])
+            continue
+        assert prefix.shape[1] == model.config.prefix
+        assert features.shape == (2, plain.shape[2], 4, 6)
+        assert torch.equal(torch.cat([prefix, features.flatten(2).transpose(1, 2)], 1), plain)
+        assert torch.equal(features[:, :, 1, 2], plain[:, model.config.prefix + 8])
+
+
+@torch.inference_mode()
+def test_no_more_is_kept_than_was_asked_for() -> None:
+    deep = vitlab.create("ViT(width=16,depth=6,heads=2,mlp=16)/8", 3, 32).eval()
+    kept = deep.leaving(IMAGES[..., :32], [2, 4], norm=False)
+    assert set(kept) == {2, 4}
+
+
+class Inside(nn.Module):
+    """A module around a model that returns what leaves its layers."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> tuple[list[Tensor], Any]:
+        plain = self.model.intermediates(images, [0, -1])
+        return plain, self.model.intermediates(images, [-1], norm=True, maps=True)
+
+
+def leaves(found: tuple[list[Tensor], Any]) -> list[Tensor]:
+    plain, (dense,) = found
+    return [*plain, dense.map, dense.prefix]
+
+
+GRAPHS = ("rope and registers", "resnet")  # of the kinds: how each is traced, test_export.py says
+
+
+@pytest.mark.parametrize("model", GRAPHS, indirect=True)
+@torch.no_grad()
+def test_compiled_without_a_break_it_is_the_same(model: Model) -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(Inside(model), fullgraph=True, backend="eager")
+    for got, want in zip(leaves(compiled(IMAGES)), leaves(Inside(model)(IMAGES)), strict=True):
+        torch.testing.assert_close(got, want, **CLOSE)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.export's own imports
+@pytest.mark.parametrize("model", GRAPHS[:1], indirect=True)
+@torch.no_grad()
+def test_exported_it_takes_any_number_of_images(model: Model) -> None:
+    graph = export(Inside(model), (IMAGES,), dynamic_shapes=({0: Dim("b")},)).module()
+    images = torch.cat([IMAGES, -IMAGES[:1]])
+    for got, want in zip(leaves(graph(images)), leaves(Inside(model)(images)), strict=True):
+        torch.testing.assert_close(got, want, **CLOSE)
+
+
+def test_gradients_flow_through_maps(model: Model) -> None:
+    ((features, _),) = model.intermediates(IMAGES, [-1], norm=True, maps=True)
+    features.square().sum().backward()
+    first = next(model.parameters())
+    assert first.grad is not None
+    assert first.grad.abs().max() > 0
+    model.zero_grad()
+
+
+@torch.inference_mode()
+def test_packed_images_have_tokens_but_no_map() -> None:
+    generator = torch.Generator().manual_seed(1)
+    sizes = [(16, 16), (32, 16), (16, 16)]
+    images = [torch.randn(3, *size, generator=generator) for size in sizes]
+    for choices in ({"positions": "rope"}, KINDS["class attention"][1]):
+        seer = vitlab.create(TINY, 3, 32, **choices).eval()
+        random(seer)
+        (tokens,) = seer.intermediates(Packed.of(images, 8), [1], norm=True)
+        each = [seer.intermediates(image[None], [1], norm=True)[0][0] for image in images]
+        torch.testing.assert_close(tokens[0], torch.cat(each), **CLOSE)
+        with pytest.raises(OptionError, match="no common map: pass images of one size"):
+            seer.intermediates(Packed.of(images, 8), [1], norm=True, maps=True)
+
+
+TIMM: dict[str, dict[str, Any]] = {
+    "vit_tiny_patch16_224": {},
+    "vit_small_patch14_reg4_dinov2": {},  # class token and registers
+    "vit_small_patch16_dinov3": {},  # rotary positions
+    "deit_tiny_distilled_patch16_224": {},  # a distillation token
+    "vit_base_patch16_siglip_224": {},  # no class token, attention pooling
+    "vit_base_patch16_clip_224": {},  # a norm before the blocks
+    "beit_base_patch16_224": {},  # positions in attention, the norm on the pooled
+}
+SHAPE = {"depth": 3, "embed_dim": 48, "num_heads": 3, "img_size": (32, 48), "patch_size": 8}
+
+
+@pytest.fixture(scope="module", params=TIMM)
+def of_timm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Timm's model with random weights, and ours that loads them."""
+    timm = peers.timm()
+    other = timm.create_model(request.param, num_classes=5, **SHAPE).eval()
+    random(other)
+    folder = str(tmp_path_factory.mktemp("timm"))
+    timm.models._hub.save_for_hf(other, folder, safe_serialization=True, model_args=SHAPE)
+    return other, vitlab.load(folder).eval()
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@torch.inference_mode()
+def test_layers_are_those_of_timm(of_timm: Any, norm: bool) -> None:
+    other, own = of_timm
+    form = {"norm": norm, "intermediates_only": True}
+    theirs = other.forward_intermediates(IMAGES, return_prefix_tokens=True, **form)
+    ours = own.intermediates(IMAGES, [1, 2, 3], norm=norm, maps=True)
+    for (features, prefix), expected in zip(ours, theirs, strict=True):
+        if isinstance(expected, Tensor):  # of a model without prefix tokens
+            expected = expected, prefix[:, :0]
+        torch.testing.assert_close(features, expected[0], **CLOSE)
+        torch.testing.assert_close(prefix, expected[1], **CLOSE)
+    flat = other.forward_intermediates(IMAGES, [-2], output_fmt="NLC", **form)
+    (tokens,) = own.intermediates(IMAGES, [-2], norm=norm)
+    torch.testing.assert_close(tokens[:, own.config.prefix :], flat[0], **CLOSE)
+
+
+def small(library: Any, kind: str, **more: Any) -> Any:
+    """A model of transformers with random weights."""
+    shape = {"num_hidden_layers": 3, "num_attention_heads": 2, "patch_size": 8, "image_size": 32}
+    config = getattr(library, f"{kind}Config")(
+        hidden_size=16, intermediate_size=32, **shape, **more
+    )
+    made = getattr(library, f"{kind}Model")(config).eval()
+    random(made)
+    return made
+
+
+TRANSFORMERS: dict[str, Callable[[Any], Any]] = {
+    "ViT": lambda library: small(library, "ViT"),
+    "DeiT": lambda library: small(library, "DeiT"),  # a distillation token
+    "DINOv2 with registers": lambda library: small(
+        library, "Dinov2WithRegisters", num_register_tokens=4
+    ),
+    "DINOv3": lambda library: small(library, "DINOv3ViT", num_register_tokens=2),
+    "BEiT": lambda library: small(library, "Beit", use_relative_position_bias=True),
+}
+
+
+@pytest.mark.parametrize("kind", TRANSFORMERS)
+@torch.inference_mode()
+def test_layers_are_the_hidden_states_of_transformers(kind: str, tmp_path: Path) -> None:
+    other = TRANSFORMERS[kind](peers.transformers())
+    other.save_pretrained(tmp_path)
+    own, images = vitlab.load(tmp_path), IMAGES[..., :32]
+    theirs = other(images, output_hidden_states=True)
+    for ours, state in zip(
+        own.intermediates(images, [0, 1, 2]), theirs.hidden_states[:3], strict=True
+    ):
+        torch.testing.assert_close(ours, state, **CLOSE)
+    (last,) = own.intermediates(images, [-1], norm=True)
+    torch.testing.assert_close(last, theirs.last_hidden_state, **CLOSE)

@@ -3,9 +3,21 @@
 import importlib.resources
 
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
-SHARED = ("look.css", "photos.js", "answers.js")  # by both pages
+SHARED = ("look.css", "photos.js", "answers.js")  # by all pages
 SERVICE = (*SHARED, "service.css", "heat.js", "service.js")  # what service.html asks for
 WEB = (*SHARED, "pixels.js", "runner.js", "web.js")  # what web.html asks for, beside its parts
+# What explore.html asks for, and the modules that its own one imports.
+EXPLORE = (
+    *SHARED, "heat.js", "explore.css", "explore-map.css", "explore.js",
+    *(
+        f"explore-{name}.js"
+        for name in (
+            "asking", "bars", "brush", "classes", "controls", "hands", "heads", "link", "map",
+            "maps", "paint", "panel", "picture", "points", "poster", "strip", "suspects", "wanted",
+            "words",
+        )
+    ),
+)  # fmt: skip
 
 
 def asset(name: str) -> bytes:

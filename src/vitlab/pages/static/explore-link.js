@@ -28,13 +28,13 @@ export function linkedFields(hash, models) {
     return value >= low && value <= high ? value : undefined;
   };
   const numbers = (name) => (words.get(name) ?? "").split(",").filter(Boolean).map(Number);
-  const shown = numbers("models").filter((each) => each in models).slice(0, 2);
+  const shown = [...new Set(numbers("models"))].filter((each) => Number.isInteger(each) && each >= 0 && each < models.length).slice(0, 2);
   const at = numbers("at");
   const found = {
     tab: words.get("tab") === "map" ? "map" : "photo",
     models: shown.length ? shown : [0],
     image: words.get("image"),
-    view: words.get("view") in VIEWS ? words.get("view") : undefined,
+    view: Object.hasOwn(VIEWS, words.get("view")) ? words.get("view") : undefined,
     depth: number("depth", 0, 1),
     head: number("head", 1, 1000),
     token: words.get("from") || null,

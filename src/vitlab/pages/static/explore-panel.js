@@ -100,10 +100,10 @@ export class Panel {
     this.seen = seen;
     if (!this.look) return this.draw();
     const wanted = this.model.views[seen.view] ? { why: this.model.views[seen.view] } : requestFor(this);
+    this.tell(wanted.why ?? "");
     if (wanted.why) {
       this.data = null;
       this.fetching.forget();
-      this.tell(wanted.why);
       return this.draw();
     }
     const kept = api.kept.get(wanted.path);

@@ -1,6 +1,6 @@
-"""The service's own page: drop a photo, see its classes and where the model looked."""
+"""A page of a service, and the files that it asks for."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,7 +10,7 @@ from vitlab.pages.assets import SERVICE, asset, media_type
 
 # Scripts and styles of this service alone: text from a model or a file name can run nothing.
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src blob: data:; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 HEADERS = {
@@ -21,13 +21,13 @@ HEADERS = {
 }
 
 
-def page_routes() -> list[Route]:
-    """Return the routes of the page: `GET /`, and `GET /page/NAME` for what it asks for.
+def page_routes(page: str = "service.html", files: Sequence[str] = SERVICE) -> list[Route]:
+    """Return the routes of a page: `GET /`, and `GET /page/NAME` for what it asks for.
 
-    They need no token: the page asks for it.
+    They need no token: the page of the service asks for it.
     """
-    files = [Route(f"/page/{name}", _sent(name), include_in_schema=False) for name in SERVICE]
-    return [Route("/", _sent("service.html"), include_in_schema=False), *files]
+    parts = [Route(f"/page/{name}", _sent(name), include_in_schema=False) for name in files]
+    return [Route("/", _sent(page), include_in_schema=False), *parts]
 
 
 def _sent(name: str) -> Callable[[Request], Awaitable[Response]]:

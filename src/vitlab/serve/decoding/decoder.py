@@ -12,13 +12,14 @@ import socket
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from struct import Struct
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from vitlab.data.decode.crop import crop_resize, whole_box
 from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.loading.batches import center, fitted_image
@@ -28,6 +29,7 @@ from vitlab.weights.identity import described
 
 FORMATS = ("JPEG", "PNG", "WEBP")
 SIZES = Struct("<II")
+WHOLE: Box = (0.0, 0.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,13 @@ class Bounds:
         seconds: of computing, after which the process ends; they pass more slowly under load
         max_pixels: of the image
         memory: bytes beyond what the process has at its start
+        formats: that are decoded
     """
 
     seconds: float = 10.0
     max_pixels: int = 25_000_000
     memory: int = 2**30
+    formats: tuple[str, ...] = FORMATS
 
 
 def serve_connection(connection: socket.socket, bounds: Bounds) -> None:
@@ -52,7 +56,7 @@ def serve_connection(connection: socket.socket, bounds: Bounds) -> None:
         while (message := read_message(stream)) is not None:
             asked, data = message
             signal.setitimer(signal.ITIMER_PROF, bounds.seconds)  # SIGPROF ends the process
-            answer, pixels = _answered(asked, data, bounds.max_pixels)
+            answer, pixels = _answered(asked, data, bounds)
             signal.setitimer(signal.ITIMER_PROF, 0)
             connection.sendall(header(answer, pixels.nbytes))
             connection.sendall(pixels.data)
@@ -108,17 +112,42 @@ def decoded(
     return pixels, seen[-1]
 
 
-def _answered(asked: dict[str, Any], data: bytes, max_pixels: int) -> tuple[dict[str, Any], Pixels]:
+def preview(
+    data: bytes, name: str, side: int, max_pixels: int, formats: Collection[str] = FORMATS
+) -> tuple[Pixels, tuple[int, int]]:
+    """Decode a whole image for a person: upright, in RGB, its longer side at most `side` pixels.
+
+    Returns:
+        uint8 (rows, columns, 3), and the rows and columns of the image itself.
+
+    Raises:
+        ImageError: it cannot be decoded, or is not an image that a service accepts.
+    """
+    image = EncodedImage(data, name, formats, max_pixels)
+    size = image.shape()[:2]
+    share = min(1.0, side / max(size))
+    rows, columns = (max(1, round(each * share)) for each in size)
+    pixels, box = image.decode_box(3, partial(whole_box, crop=1.0), (rows, columns))
+    return crop_resize(pixels, box, rows, columns), size
+
+
+def _answered(asked: dict[str, Any], data: bytes, bounds: Bounds) -> tuple[dict[str, Any], Pixels]:
     """Return the answer to a request, and pixels (none if it is an error)."""
     none = np.empty((0, 0, 0), np.uint8)
+    name, most, formats = asked["name"], bounds.max_pixels, bounds.formats
+    box, size = WHOLE, (0, 0)
     try:
-        pixels, box = decoded(data, asked["name"], _config(asked["config"]), max_pixels)
+        if side := asked["side"]:
+            pixels, size = preview(data, name, side, most, formats)
+        else:
+            pixels, box = decoded(data, name, _config(asked["config"]), most, formats)
     except ImageError as error:
         return {"error": str(error)}, none
     except Exception as error:  # such as PyTorch's about memory
         text = f"{asked['name']}: damaged or unsupported image ({type(error).__name__})"
         return {"error": text}, none
-    return {"error": "", "shape": pixels.shape, "box": box}, np.ascontiguousarray(pixels)
+    answer = {"error": "", "shape": pixels.shape, "box": box, "size": size}
+    return answer, np.ascontiguousarray(pixels)
 
 
 @lru_cache(64)

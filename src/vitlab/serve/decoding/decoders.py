@@ -13,13 +13,12 @@ import numpy as np
 from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.errors import ServiceError, one_line
 from vitlab.models.config import ModelConfig
-from vitlab.serve.decoding.decoder import SIZES, Bounds, header
+from vitlab.serve.decoding.decoder import SIZES, WHOLE, Bounds, header
 from vitlab.serve.decoding.nursery import Decoder, Nursery
 from vitlab.serve.queueing import Rounds
 from vitlab.weights.identity import description
 
 LONGEST = 2**14  # bytes of an answer without its pixels
-WHOLE: Box = (0.0, 0.0, 1.0, 1.0)
 ERROR = 500  # characters
 GRACE = 5.0  # seconds for the messages of an image
 NONE: Pixels = np.empty((0, 0, 0), np.uint8)
@@ -38,26 +37,30 @@ class Decoded:
         pixels: uint8 (rows, columns, channels)
         box: left, top, right, bottom, as fractions of the upright image
         error: one line; empty for pixels
+        size: rows and columns of the upright image; of a preview only
     """
 
     pixels: Pixels
     box: Box = WHOLE
     error: str = ""
+    size: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a model's images are decoded to.
+    """What a model's images are decoded to; or, with `side`, a person's.
 
     Attributes:
         text: the configuration as JSON
         shape: rows, columns, channels; None where each image has its own
         most: bytes of an image
+        side: of a preview, most rows and columns; 0 for a model's image
     """
 
     text: str
     shape: tuple[int, int, int] | None
     most: int
+    side: int = 0
 
     @classmethod
     def by(cls, config: ModelConfig) -> "Wanted":
@@ -65,6 +68,11 @@ class Wanted:
         text = json.dumps(description(replace(config, labels=())))
         shape = None if config.fit == "native" else (*config.size, config.channels)
         return cls(text, shape, config.area * config.channels)
+
+    @classmethod
+    def preview(cls, side: int) -> "Wanted":
+        """Return what a person wants: the whole image in RGB, this long at most."""
+        return cls("", None, 3 * side * side, side)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +178,7 @@ class Decoders:
     async def _decoded(self, decoder: Decoder, job: _Job) -> Decoded:
         """Send an image to a decoder, and read its answer, which is checked: it may be hostile."""
         async with asyncio.timeout(2 * self.bounds.seconds + GRACE):
-            asked = {"name": job.name, "config": job.wanted.text}
+            asked = {"name": job.name, "config": job.wanted.text, "side": job.wanted.side}
             decoder.writer.write(header(asked, len(job.data)))
             decoder.writer.write(job.data)
             await decoder.writer.drain()
@@ -186,7 +194,9 @@ class Decoders:
         box = (left, top, right, bottom)
         if job.wanted.shape not in (None, shape) or not all(0 <= edge <= 1 for edge in box):
             raise ValueError("another shape, or a box outside of the image")
-        return Decoded(np.frombuffer(bytearray(pixels), np.uint8).reshape(shape), box)
+        rows, columns = map(int, answer["size"])
+        array = np.frombuffer(bytearray(pixels), np.uint8).reshape(shape)
+        return Decoded(array, box, size=(rows, columns))
 
 
 def settle(future: asyncio.Future[Result], result: Result | ServiceError) -> None:

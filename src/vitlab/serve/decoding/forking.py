@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Collection
 from contextlib import suppress
 from io import BytesIO
 from struct import Struct
@@ -19,7 +20,7 @@ import torch
 from PIL import Image
 
 from vitlab.models.config import ViTConfig
-from vitlab.serve.decoding.decoder import FORMATS, Bounds, decoded, serve_connection
+from vitlab.serve.decoding.decoder import Bounds, decoded, serve_connection
 
 NUMBER = Struct("<i")
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal that a process gets when its parent dies
@@ -35,7 +36,7 @@ def main(descriptor: int, bounds: Bounds) -> None:
     for each in (signal.SIGINT, signal.SIGTERM):  # they reach whole groups; the service drains
         signal.signal(each, signal.SIG_IGN)
     torch.set_num_threads(1)
-    _warm()
+    _warm(bounds.formats)
     gc.freeze()  # pages stay shared with the decoders
     children: set[int] = set()
     with socket.socket(fileno=descriptor) as control:
@@ -85,10 +86,10 @@ def _ended(number: int) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def _warm() -> None:
+def _warm(formats: Collection[str]) -> None:
     """Decode an image of each format once, so that nothing is left to import."""
     config = ViTConfig(image_size=16, patch=16, width=16, depth=1, heads=1, mlp=16)
-    for kind in FORMATS:
+    for kind in formats:
         file = BytesIO()
         Image.new("RGB", (40, 24)).save(file, kind)
-        decoded(file.getvalue(), "image", config, 1000)
+        decoded(file.getvalue(), "image", config, 1000, formats)

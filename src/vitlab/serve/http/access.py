@@ -99,3 +99,15 @@ def check_host(headers: Headers, hosts: Iterable[str]) -> None:
     name = name if name and port.isdecimal() else given
     if allowed and name not in allowed:
         raise Refused(403, f"this service answers only to the Host {', '.join(allowed)}")
+
+
+def check_origin(headers: Headers) -> None:
+    """Refuse a request that a page of another site makes: browsers say where it comes from.
+
+    Raises:
+        Refused: 403, it comes from elsewhere.
+    """
+    origin, site = headers.get("origin", ""), headers.get("sec-fetch-site", "")
+    own = f"http://{headers.get('host', '')}"
+    if (origin and origin.lower() != own.lower()) or site in ("cross-site", "same-site"):
+        raise Refused(403, "only the page that this service serves may ask it")

@@ -10,6 +10,7 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from vitlab.serve.engine import Engine
 from vitlab.serve.http.connection import Connection
@@ -32,6 +33,30 @@ class Server(uvicorn.Server):
         yield
 
 
+def server_of(app: ASGIApp, seconds: int) -> Server:
+    """Return a server of an application, with bounds on its connections.
+
+    Args:
+        app: what answers
+        seconds: that requests under way have left once it is asked to stop
+    """
+    config = uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=seconds,
+        h11_max_incomplete_event_size=HEADERS,
+    )
+    return Server(config)
+
+
 class Service:
     """An application on a socket until a signal ends it.
 
@@ -51,21 +76,7 @@ class Service:
         self.app, self.engine, self.drain, self.signal = app, engine, drain, 0
         self.watched = watched
         self._asked = asyncio.Event()
-        config = uvicorn.Config(
-            app,
-            http=Connection,
-            ws="none",
-            lifespan="off",
-            loop="asyncio",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE,
-            timeout_graceful_shutdown=int(drain) + SPARE,
-            h11_max_incomplete_event_size=HEADERS,
-        )
-        self._server = Server(config)
+        self._server = server_of(app, int(drain) + SPARE)
 
     async def run(self, opened: socket.socket) -> None:
         """Serve until a signal; a second one ends the process at once.

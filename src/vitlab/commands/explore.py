@@ -1,0 +1,94 @@
+"""`vitlab explore`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from vitlab.commands import DEVICE
+from vitlab.data.presence import check_data
+from vitlab.explore.told_apart import told_apart
+from vitlab.options import Options, above, at_least, at_most, option
+from vitlab.packages import check_installed
+from vitlab.weights.stated import Stated
+
+SUMMARY = "Look inside models in the browser: point at a patch, and see."
+MOST = 64  # images that are opened at the start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explore(Options):
+    """Models, images, and where the page is."""
+
+    words: tuple[str, ...] = option(
+        (),
+        "models (a run folder, a saved model, a weights file, user/name on the Hugging Face Hub; "
+        "NAME=WEIGHTS names it), and image files, folders or glob patterns, in any order",
+        positional=True,
+    )
+    data: str = option(
+        "", "any DATA of `vitlab train`: a map of its images, and of labels in doubt", check=check_data
+    )
+    port: int = option(
+        8765, "port to listen on, on this machine alone; 0 for any", at_least(0), at_most(65535)
+    )
+    browser: bool = option(True, "open the page in a browser, where one is at hand")
+    max_pixels: float = option(25.0, "largest image, in megapixels", above(0), at_most(50))
+    file: Stated = Stated()
+    device: str = option("auto", DEVICE)
+
+
+def begin(options: Explore) -> None:
+    """Refuse what cannot be shown or listened on, before PyTorch is imported."""
+    for package in ("fastapi", "uvicorn"):
+        check_installed(package, "vitlab explore")
+    from vitlab.serve.process.addresses import listen
+
+    told_apart(options.words)
+    listen("127.0.0.1", options.port).close()
+
+
+def run(options: Explore) -> dict[str, Any]:
+    """Show the page until a signal.
+
+    Raises:
+        KeyboardInterrupt: there was one.
+    """
+    import vitlab
+    from vitlab import device as devices
+    from vitlab.data.pictures.listing import find_images
+    from vitlab.explore.cartographer import Cartographer
+    from vitlab.explore.explorer import Explorer
+    from vitlab.explore.exploring import HOST, explore, open_browser
+    from vitlab.explore.shown import Shown
+    from vitlab.progress import say
+    from vitlab.serve.process.addresses import listen, url_of
+
+    told = told_apart(options.words)
+    images = find_images(told.images)
+    if len(images) > MOST:
+        say(f"the first {MOST} of {len(images):,} images are opened")
+    device = devices.choose(options.device)
+    models = []
+    for name, place in told.weights:
+        model = vitlab.load(place, **options.file.arguments())
+        models.append(Shown.of(name, model, device))
+    explorer = Explorer(
+        models,
+        images[:MOST],
+        max_pixels=int(options.max_pixels * 1e6),
+        cartographer=Cartographer(models[0].model, options.data, say) if options.data else None,
+        say=say,
+    )
+    with listen(HOST, options.port) as opened:
+        url = url_of(opened)
+
+        def ready() -> None:
+            say(f"explore at {url} (Ctrl-C ends)")
+            if options.browser:
+                open_browser(url)
+
+        explore(explorer, opened, ready)
+    return {}
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print nothing: the page is the result."""

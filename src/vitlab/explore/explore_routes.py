@@ -1,0 +1,271 @@
+"""The explorer over HTTP: its page, and what the page asks."""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import asyncio
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from vitlab.errors import OptionError, UserError, one_line
+from vitlab.explore import views
+from vitlab.explore.cartographer import Cartographer
+from vitlab.explore.dataset_map import DatasetMap
+from vitlab.explore.explorer import Explorer
+from vitlab.explore.gallery import FORMATS, OpenImage, is_supported
+from vitlab.pages import assets
+from vitlab.serve.http.access import LOCAL, check_origin
+from vitlab.serve.http.arrival import Arrival, Held
+from vitlab.serve.http.exchange import Envelope
+from vitlab.serve.http.problems import Refused, busy, refused
+from vitlab.serve.service_page import page_routes
+
+MOST_BODY = 64 * 2**20  # bytes of an image file
+MOST_ASKED = 2**20  # bytes of a question
+PATIENCE = 60.0  # seconds in which a body must arrive
+NAME = 200  # characters of an image's name
+FOREVER = {"Cache-Control": "private, max-age=31536000, immutable"}  # the id is of the content
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class Routes:
+    """What answers the page.
+
+    Args:
+        explorer: that knows models and images
+    """
+
+    def __init__(self, explorer: Explorer) -> None:
+        self.explorer = explorer
+        self._held = Held(4 * MOST_BODY)
+
+    def routes(self) -> list[Route]:
+        """Return the routes of the explorer."""
+        look = "/api/look/{model:int}/{image}"
+        return [
+            Route("/api/state", self.state),
+            Route("/api/images", self.open, methods=["POST"]),
+            Route("/api/images/{image}", self.picture),
+            Route(look, self.look),
+            Route(f"{look}/attention/{{token}}", self.attention),
+            Route(f"{look}/map/{{kind}}", self.map),
+            Route(f"{look}/colors", self.colors),
+            Route(f"{look}/without", self.without, methods=["POST"]),
+            Route("/api/map", self.points),
+            Route("/api/map/sheet", self.sheet),
+            Route("/api/map/{index:int}", self.open_point, methods=["POST"]),
+        ]
+
+    async def state(self, request: Request) -> Response:
+        """Return the models and the images that are open."""
+        await self.explorer.ready()
+        return JSONResponse(
+            {
+                "models": [each.described() for each in self.explorer.models],
+                "images": self.explorer.gallery.described(),
+                "map": self.explorer.cartographer is not None,
+                "limits": {"body": MOST_BODY},
+            }
+        )
+
+    async def open(self, request: Request) -> Response:
+        """Open an image: the body is its file."""
+        body = await self._body(request, MOST_BODY)
+        name = one_line(request.query_params.get("name", ""))[:NAME] or "image"
+        if not body:
+            raise Refused(422, f"{name}: the file is empty")
+        if not is_supported(body):
+            *others, last = FORMATS
+            raise Refused(415, f"{name}: not a {', '.join(others)} or {last} image")
+        image = await self.explorer.gallery.open(body, name)
+        return JSONResponse(image.described(), 201)
+
+    async def picture(self, request: Request) -> Response:
+        """Return an image for the page."""
+        return Response(self._image(request).picture, media_type="image/png", headers=FOREVER)
+
+    async def look(self, request: Request) -> Response:
+        """Return what a model makes of an image at first sight."""
+        number, image = self._model(request), self._image(request)
+        look = await self.explorer.look(number, image)
+        shown = self.explorer.models[number]
+        return JSONResponse(shown.of_pass(look.seen) | {"box": list(look.box)})
+
+    async def attention(self, request: Request) -> Response:
+        """Return what one token attends to in every head of every layer, as octets."""
+        number, image = self._model(request), self._image(request)
+        look = await self.explorer.look(number, image)
+        token = request.path_params["token"]
+        attended = look.seen.pool if token == "pool" else look.seen.attention
+        if attended is None:
+            why = self.explorer.models[number].why_not["attention"]
+            raise OptionError(why if token != "pool" and why else "the model has no attention pool")
+        place = 0 if token == "pool" else _whole(token, "token")
+        if not 0 <= place < attended.tokens:
+            raise OptionError(f"token {place} of {attended.tokens}: they are counted from 0")
+        return Response(attended.of(place), media_type="application/octet-stream")
+
+    async def map(self, request: Request) -> Response:
+        """Return a number for each patch."""
+        number, image = self._model(request), self._image(request)
+        kind = request.path_params["kind"]
+        if kind not in views.UNITS:
+            raise Refused(404, f"unknown view {kind[:40]!r}: choose from {', '.join(views.UNITS)}")
+
+        async def wanted() -> bool:
+            return not await request.is_disconnected()
+
+        values = await self.explorer.view(
+            number,
+            image,
+            kind,
+            label=_given(request, "class"),
+            layer=_given(request, "layer"),
+            token=_given(request, "token") or 0,
+            wanted=wanted,
+        )
+        return JSONResponse(
+            {"grid": list(values.shape), "values": values.tolist(), "unit": views.UNITS[kind]}
+        )
+
+    async def colors(self, request: Request) -> Response:
+        """Return a color for each patch, and the images that share their basis."""
+        number, image = self._model(request), self._image(request)
+        found, basis = await self.explorer.colors(number, image, _given(request, "layer"))
+        grid = list(found.shape[:2])
+        return JSONResponse({"grid": grid, "colors": found.tolist(), "basis": basis})
+
+    async def without(self, request: Request) -> Response:
+        """Return what the prediction becomes where some patches are covered."""
+        number, image = self._model(request), self._image(request)
+        asked = _asked(await self._body(request, MOST_ASKED))
+        shown = self.explorer.models[number]
+        classes = asked["classes"]
+        if any(not 0 <= each < shown.model.config.classes for each in classes):
+            raise OptionError(f"classes: choose from 0 to {shown.model.config.classes - 1}")
+        found = await self.explorer.without(number, image, asked["patches"])
+        chances = [float(found[each]) for each in classes]
+        return JSONResponse({"top": shown.top(found), "chances": chances})
+
+    async def points(self, request: Request) -> Response:
+        """Return the map of the data set, or how far it is."""
+        made, share, what = self._cartographer().state()
+        if made is None:
+            return JSONResponse({"progress": share, "what": what}, 202)
+        return JSONResponse(await asyncio.to_thread(made.as_dict))
+
+    async def sheet(self, request: Request) -> Response:
+        """Return the thumbnails of the map."""
+        return Response(self._made().sheet, media_type="image/png")
+
+    async def open_point(self, request: Request) -> Response:
+        """Open an image of the map."""
+        place: int = request.path_params["index"]
+        made = self._made()
+        if place >= len(made.points):
+            raise Refused(404, f"image {place} of {len(made.points)}: they are counted from 0")
+        name, data = await asyncio.to_thread(made.content, place)
+        image = await self.explorer.gallery.open(data, name)
+        return JSONResponse(image.described(), 201)
+
+    def _cartographer(self) -> Cartographer:
+        if self.explorer.cartographer is None:
+            raise Refused(404, "there is no map: start the explorer with --data DATA")
+        return self.explorer.cartographer
+
+    def _made(self) -> DatasetMap:
+        made, _, _ = self._cartographer().state()
+        if made is None:
+            raise busy("the map is not ready: try again soon")
+        return made
+
+    async def _body(self, request: Request, most: int) -> bytes:
+        """Return the body of a request, within a bound.
+
+        Raises:
+            Refused: it is too large, too slow, or cut off.
+        """
+        body = bytearray()
+        with self._held.share() as share:
+            await Arrival(request, most, PATIENCE).into(body.extend, share)
+            return bytes(body)
+
+    def _model(self, request: Request) -> int:
+        number: int = request.path_params["model"]
+        if number >= len(self.explorer.models):
+            raise Refused(404, f"there is no model {number}: they are counted from 0")
+        return number
+
+    def _image(self, request: Request) -> OpenImage:
+        found = self.explorer.gallery.get(request.path_params["image"])
+        if found is None:
+            raise Refused(404, "this image is no longer open: open it again")
+        return found
+
+
+def application(explorer: Explorer) -> ASGIApp:
+    """Return the explorer as an ASGI application that only its own page may ask."""
+    files = getattr(assets, "EXPLORE", ())  # the page comes with its own change
+    page = page_routes("explore.html", files) if files else []
+    routes = [*page, *Routes(explorer).routes()]
+    inner = Starlette(
+        routes=routes, exception_handlers={HTTPException: _unknown, UserError: _wrong}
+    )
+    inner.router.redirect_slashes = False
+
+    async def own(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"].startswith("/api/"):
+            check_origin(Request(scope).headers)
+        await inner(scope, receive, send)
+
+    return Envelope(own, LOCAL, lambda exchange: None)
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    messages = {404: "unknown address", 405: "this address has other methods"}
+    raise Refused(error.status_code, messages.get(error.status_code, str(error.detail)))
+
+
+async def _wrong(request: Request, error: Exception) -> Response:
+    assert isinstance(error, UserError)
+    raise refused(error)
+
+
+def _given(request: Request, name: str) -> int | None:
+    text = request.query_params.get(name, "")
+    return _whole(text, name) if text else None
+
+
+def _whole(text: str, name: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise Refused(400, f"{name} must be a whole number, not {text[:40]!r}")
+    return int(text)
+
+
+def _asked(body: bytes) -> dict[str, list[int]]:
+    """Return the patches and classes of a question.
+
+    Raises:
+        Refused: it is anything else.
+    """
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    form: dict[str, Any] = found if isinstance(found, dict) else {}
+    lists = {name: form.get(name, []) for name in ("patches", "classes")}
+    if not form or any(not _whole_numbers(each) for each in lists.values()):
+        raise Refused(400, 'the body must be {"patches": [numbers], "classes": [numbers]}')
+    return lists
+
+
+def _whole_numbers(values: object) -> bool:
+    return isinstance(values, list) and all(type(each) is int for each in values)

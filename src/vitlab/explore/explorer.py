@@ -1,0 +1,299 @@
+"""What the page asks: models, images, and what each makes of the other."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitlab.data.augment.augment import normalize
+from vitlab.data.decode.headers import MAX_BYTES
+from vitlab.errors import ImageError, OptionError, UserError, WeightsError
+from vitlab.explore import views
+from vitlab.explore.cartographer import Cartographer
+from vitlab.explore.covering import each_without, parts, without
+from vitlab.explore.first_pass import FirstPass, first_pass
+from vitlab.explore.gallery import FORMATS, Gallery, OpenImage
+from vitlab.explore.kept import Kept
+from vitlab.explore.shown import Shown
+from vitlab.explore.worker import Worker
+from vitlab.files import read_bytes
+from vitlab.models.model import Model
+from vitlab.serve.decoding.decoder import Bounds
+from vitlab.serve.decoding.decoders import Decoders, Wanted
+
+LATEST = 16  # images that share their colors
+MOST_BYTES = 2**30  # of what is kept of images and models
+MOST_MAPS = 2**24
+
+
+@dataclass(frozen=True)
+class Look:
+    """A first pass, and where in the image the model looked.
+
+    Attributes:
+        seen: what the model did
+        box: left, top, right and bottom, as fractions of the upright image
+    """
+
+    seen: FirstPass
+    box: tuple[float, float, float, float]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return self.seen.nbytes
+
+
+@dataclass(frozen=True)
+class Map:
+    """Numbers on the patch grid.
+
+    Attributes:
+        values: float32 (rows, columns)
+    """
+
+    values: NDArray[np.float32]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return self.values.nbytes
+
+
+class Explorer:
+    """Models and open images; each first pass is computed once and kept while there is room.
+
+    `start`, `stop` and everything that is awaited belong to one event loop.
+
+    Args:
+        models: that are shown
+        images: files that are opened at the start, in this order
+        max_pixels: of an image
+        most: bytes of first passes that are kept
+        cartographer: makes the map of a data set; None without one
+        say: tells a person which of the images cannot be opened
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Shown],
+        images: Sequence[str] = (),
+        *,
+        max_pixels: int = 25_000_000,
+        most: int = MOST_BYTES,
+        cartographer: Cartographer | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.models, self.cartographer = list(models), cartographer
+        self._images, self._say = list(images), say
+        self._opening: asyncio.Task[None] | None = None
+        self._decoders = Decoders(1, Bounds(max_pixels=max_pixels, formats=FORMATS))
+        self.gallery = Gallery(self._decoders)
+        self._worker = Worker()
+        self._looks: Kept[tuple[int, str], Look] = Kept(most)
+        self._maps: Kept[tuple[int, str, str, int], Map] = Kept(MOST_MAPS)
+        self._coming: dict[tuple[int, str], asyncio.Task[Look]] = {}
+
+    async def start(self) -> None:
+        """Start the process that decodes and the thread that computes.
+
+        Raises:
+            ServiceError: the process cannot be started.
+        """
+        await self._decoders.start()
+        self._worker.start()
+        self._opening = asyncio.create_task(self._open_all())
+        if self.cartographer is not None:
+            self.cartographer.start()
+
+    async def ready(self) -> None:
+        """Wait until the images that were named at the start are open."""
+        if self._opening is not None:
+            await asyncio.shield(self._opening)
+
+    async def _open_all(self) -> None:
+        for name in self._images:
+            try:
+                data = await asyncio.to_thread(read_bytes, Path(name), MAX_BYTES)
+                await self.gallery.open(data, Path(name).name)
+            except UserError as error:
+                self._say(f"skipped: {error}")
+            except OSError as error:
+                self._say(f"skipped: {name}: {(error.strerror or str(error)).lower()}")
+
+    async def stop(self) -> None:
+        """End both; what is being computed is not waited for."""
+        for task in (*self._coming.values(), self._opening):
+            if task is not None:
+                task.cancel()
+        if self.cartographer is not None:
+            self.cartographer.stop()
+        self._worker.stop()
+        await self._decoders.stop()
+
+    async def look(self, number: int, image: OpenImage) -> Look:
+        """Return the first pass of an image, which is computed once whoever asks.
+
+        Args:
+            number: of the model
+            image: that is open
+
+        Raises:
+            ImageError: it cannot be decoded for this model.
+            ServiceError: the process that decoded it was killed.
+        """
+        key = (number, image.id)
+        if (found := self._looks.get(key)) is not None:
+            return found
+        if (task := self._coming.get(key)) is None:
+            task = self._coming[key] = asyncio.create_task(self._looked(number, image))
+            task.add_done_callback(lambda done: self._coming.pop(key, None))
+        return await asyncio.shield(task)
+
+    async def _looked(self, number: int, image: OpenImage) -> Look:
+        model = self.models[number].model
+        config = model.config
+        decoded = await self._decoders.decode(image.data, image.name, number, Wanted.by(config))
+        if decoded.error:
+            raise ImageError(decoded.error)
+        device = next(model.parameters()).device
+        batch = torch.from_numpy(decoded.pixels)[None].to(device)
+        images = normalize(batch, config.mean, config.std)
+        attention = not self.models[number].why_not["attention"]
+        seen = await self._worker.do(partial(first_pass, model, images, attention=attention))
+        look = Look(seen, decoded.box)
+        self._looks.put((number, image.id), look)
+        return look
+
+    async def view(
+        self,
+        number: int,
+        image: OpenImage,
+        kind: str,
+        *,
+        label: int | None,
+        layer: int | None,
+        token: int,
+        wanted: Callable[[], Awaitable[bool]],
+    ) -> NDArray[np.float32]:
+        """Return a view as numbers on the patch grid, (rows, columns).
+
+        Args:
+            number: of the model
+            image: that is open
+            kind: one of `views.UNITS`
+            label: the class that is explained; None for the likeliest
+            layer: as `model.intermediates` counts; None for the last
+            token: that others are compared with
+            wanted: whether somebody still waits
+
+        Raises:
+            OptionError: the model does not have the view, the class, the layer or the token.
+        """
+        shown = self.models[number]
+        if reason := shown.why_not[kind]:
+            raise OptionError(reason)
+        look = await self.look(number, image)
+        last = len(look.seen.layers) - 1
+        if kind == "norms":
+            return _array(views.norms(look.seen, shown.prefix, last if layer is None else layer))
+        if kind == "similarity":
+            at = last if layer is None else layer
+            return _array(views.similarity(look.seen, shown.prefix, at, token))
+        chosen = shown.label(look.seen, label) if kind != "rollout" else 0
+        key = (number, image.id, kind, chosen)
+        if (kept := self._maps.get(key)) is not None:
+            return kept.values
+        if kind == "occlusion":
+            found = await self._occluded(shown.model, look.seen, chosen, wanted)
+        elif kind == "rollout":
+            found = await self._worker.do(partial(views.rolled_out, shown.model, look.seen))
+        else:
+            job = partial(views.explained, shown.model, look.seen, kind, chosen)
+            found = await self._worker.do(job)
+        values = _array(found)
+        self._maps.put(key, Map(values))
+        return values
+
+    async def _occluded(
+        self, model: Model, seen: FirstPass, label: int, wanted: Callable[[], Awaitable[bool]]
+    ) -> Tensor:
+        """Cover a few patches at a time, and let others have their turn between them."""
+        rows, floor = [], np.finfo(np.float64).tiny
+        for few in parts(seen.image, seen.grid):
+            if not await wanted():
+                raise OptionError("nobody waits for this map any more")
+            job = partial(each_without, model, seen.image, seen.grid, few)
+            rows.append((await self._worker.do(job))[:, label])
+        whole = float(np.log(max(seen.probabilities[label], floor)))
+        return (whole - torch.cat(rows)).unflatten(0, seen.grid)
+
+    async def colors(
+        self, number: int, image: OpenImage, layer: int | None
+    ) -> tuple[NDArray[np.uint8], list[str]]:
+        """Return a color for each patch, (rows, columns, 3), and the images that share the basis.
+
+        They are those that this model has seen, the latest at most `LATEST`.
+
+        Raises:
+            OptionError: a layer that the model does not have, or too few patches.
+        """
+        shown = self.models[number]
+        if reason := shown.why_not["colors"]:
+            raise OptionError(reason)
+        own = await self.look(number, image)
+        seen = [each for model, each in self._looks if model == number and each != image.id]
+        chosen = [*seen[1 - LATEST :], image.id]
+        looks = [self._looks.peek((number, each)) or own for each in chosen]
+        tokens = [views.patches(each.seen, shown.prefix, layer) for each in looks]
+        found = await self._worker.do(partial(views.colors, [each for each, _ in tokens]))
+        return found[-1].unflatten(0, tokens[-1][1]).numpy(), chosen
+
+    async def without(
+        self, number: int, image: OpenImage, patches: Sequence[int]
+    ) -> NDArray[np.float64]:
+        """Return the probabilities of an image some of whose patches are covered, (classes,).
+
+        Raises:
+            OptionError: there is no such patch, or the model has no classifier.
+        """
+        shown = self.models[number]
+        if reason := shown.why_not["occlusion"]:
+            raise OptionError(reason)
+        look = await self.look(number, image)
+        if not patches:
+            return look.seen.probabilities
+        job = partial(without, shown.model, look.seen.image, look.seen.grid, patches)
+        found = await self._worker.do(job)
+        check_finite(found)
+        return found
+
+
+def _array(values: Tensor) -> NDArray[np.float32]:
+    """Return numbers as the page gets them.
+
+    Raises:
+        WeightsError: some are not numbers.
+    """
+    found: NDArray[np.float32] = values.detach().float().cpu().numpy()
+    check_finite(found)
+    return found
+
+
+def check_finite(values: NDArray[np.floating[Any]]) -> None:
+    """Refuse what cannot be shown.
+
+    Raises:
+        WeightsError: some are not numbers.
+    """
+    if not np.isfinite(values).all():
+        raise WeightsError(
+            "the model gives values that are not finite numbers: its weights are damaged"
+        )

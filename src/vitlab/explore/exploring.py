@@ -1,0 +1,90 @@
+"""From the options of `vitlab explore` to a page that was looked at."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import threading
+import webbrowser
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from vitlab.explore.explore_routes import application
+from vitlab.explore.explorer import Explorer
+from vitlab.serve.process.server import server_of
+
+LEAVE = 1.0  # seconds for the answers under way, once asked to stop
+HOST = "127.0.0.1"
+
+
+def explore(explorer: Explorer, opened: socket.socket, ready: Callable[[], None]) -> None:
+    """Serve the explorer until a signal.
+
+    Args:
+        explorer: with its models
+        opened: a socket of this machine alone, that listens
+        ready: called once the page can be opened
+
+    Raises:
+        UserError: a process cannot be started.
+        KeyboardInterrupt: there was a signal.
+    """
+    asyncio.run(_explored(explorer, opened, ready))
+    signal.raise_signal(signal.SIGINT)  # as if it came now: the command line ends the process
+
+
+async def _explored(explorer: Explorer, opened: socket.socket, ready: Callable[[], None]) -> None:
+    asked = asyncio.Event()
+    server = server_of(application(explorer), round(LEAVE))
+    with _signals(asked):
+        try:
+            await explorer.start()
+            serving = asyncio.create_task(server.serve([opened]))
+            waiting = asyncio.create_task(asked.wait())
+            ready()
+            await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            server.should_exit = server.force_exit = True
+            await serving
+        finally:
+            await explorer.stop()
+
+
+@contextmanager
+def _signals(asked: asyncio.Event) -> Iterator[None]:
+    """Set an event at SIGINT and SIGTERM; a second one ends the process."""
+    loop, signals = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            os.write(2, b"vitlab explore: interrupted\n")
+            os._exit(130)
+        loop.call_soon_threadsafe(asked.set)
+
+    kept = {each: signal.signal(each, handle) for each in signals}
+    try:
+        yield
+    finally:
+        for each, old in kept.items():
+            signal.signal(each, old)
+
+
+def open_browser(url: str) -> None:
+    """Open a page in a browser with a window, if one is at hand; nobody waits for it."""
+
+    def show() -> None:
+        with suppress(Exception):  # the URL is printed in any case
+            webbrowser.open(url)
+
+    if has_window(sys.platform, os.environ):
+        threading.Thread(target=show, name="vitlab-browser", daemon=True).start()
+
+
+def has_window(platform: str, environment: Mapping[str, str]) -> bool:
+    """Return whether a browser would open beside this terminal, not within it or far away."""
+    if "SSH_CONNECTION" in environment and "BROWSER" not in environment:
+        return False
+    shown = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    return not platform.startswith("linux") or any(environment.get(name) for name in shown)

@@ -1,0 +1,158 @@
+"""What one pass of an image through a model shows: scores, every head's attention, all tokens."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitlab.data.labels import MultiLabels, SingleLabels
+from vitlab.explore.attended import Attended
+from vitlab.inspect.explaining.class_scores import Seen, watched
+from vitlab.models.config import ViTConfig
+from vitlab.models.encoder.class_attention import with_idle_token
+from vitlab.models.model import Model
+from vitlab.models.resnets.resnet import ResNet
+from vitlab.models.vit import VisionTransformer
+
+Grid = tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class FirstPass:
+    """One image as a model sees it; N counts class token, registers and patches.
+
+    Attributes:
+        image: normalized, (1, channels, H, W), on the model's device
+        probabilities: float64 (classes,); none without a classifier
+        layers: what leaves each, layer 0 what enters the first one: (N, D); of a ResNet the cells
+            of its map, (rows * columns, features)
+        grids: rows and columns of each of them
+        last: what leaves the model, after the final norm: (N, D)
+        attention: of every head of every layer; None where there is none, or too much
+        pool: the attention that the pool's queries pay; None without one
+    """
+
+    image: Tensor
+    probabilities: NDArray[np.float64]
+    layers: tuple[Tensor, ...]
+    grids: tuple[Grid, ...]
+    last: Tensor
+    attention: Attended | None
+    pool: Attended | None
+
+    @property
+    def grid(self) -> Grid:
+        """Rows and columns of what leaves the model."""
+        return self.grids[-1]
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        seen = sum(each.nbytes for each in (self.attention, self.pool) if each is not None)
+        return seen + sum(each.nbytes for each in (self.image, self.last, *self.layers))
+
+
+@torch.inference_mode()
+def first_pass(model: Model, image: Tensor, *, attention: bool = True) -> FirstPass:
+    """Run a model once, and keep what its layers did.
+
+    Args:
+        model: any, in evaluation mode
+        image: normalized, (1, channels, H, W)
+        attention: whether to keep that, where there is any
+    """
+    if isinstance(model, VisionTransformer):
+        return _of_transformer(model, image, attention)
+    assert isinstance(model, ResNet)
+    maps = model.intermediates(image, range(len(model.body.stages) + 1))
+    last = model.encode(image)
+    return FirstPass(
+        image,
+        chances(model, model(image))[0] if model.config.classes else np.empty(0),
+        tuple(each[0].flatten(1).T.float().cpu() for each in maps),
+        tuple((each.shape[2], each.shape[3]) for each in maps),
+        last[0].float().cpu(),
+        None,
+        None,
+    )
+
+
+def chances(model: Model, logits: Tensor) -> NDArray[np.float64]:
+    """Return the probabilities that `vitlab.predict` gives: (B, classes) -> float64."""
+    kind = MultiLabels if model.provenance.get("multi_label", False) else SingleLabels
+    found: NDArray[np.float64] = kind.probabilities(logits.double() / model.temperature).cpu().numpy()
+    return found
+
+
+def _of_transformer(model: VisionTransformer, image: Tensor, attention: bool) -> FirstPass:
+    config = model.config
+    grid = config.grid_of((image.shape[2], image.shape[3]))
+    with ExitStack() as stack:
+        entering = stack.enter_context(watched(model.pre_norm))
+        leaving = [stack.enter_context(watched(block)) for block in model.blocks]
+        seen = [
+            [stack.enter_context(watched(branch.body, inputs=True)) for branch in block.attention]
+            for block in model.blocks
+        ]
+        tokens = model.encode(image)
+    features = model.head.features(tokens)
+    layers = [each[0][0] for each in (entering, *leaving)]
+    if model.class_layers is not None:
+        layers = [model.class_layers.before(each) for each in layers]
+    return FirstPass(
+        image,
+        chances(model, model.head(features))[0] if config.classes else np.empty(0),
+        tuple(each[0].float().cpu() for each in layers),
+        (grid,) * len(layers),
+        tokens[0].float().cpu(),
+        _attended(model, seen, leaving[-1][0][0]) if attention else None,
+        _of_pool(model, tokens),
+    )
+
+
+def _attended(model: VisionTransformer, seen: list[list[Seen]], last: Tensor) -> Attended:
+    """Return every layer's attention, as `model.attention_maps` has it, from what it saw."""
+    found = Attended(model.config.branches * model.config.heads)
+    for block, inputs in zip(model.blocks, seen, strict=True):
+        weights = torch.cat(
+            [
+                branch.body.weights(*given[0])
+                for branch, given in zip(block.attention, inputs, strict=True)
+            ],
+            dim=1,
+        )
+        found.add(with_idle_token(weights) if model.class_layers is not None else weights)
+    if model.class_layers is not None:
+        for weights in model.class_layers.attention_maps(last):
+            found.add(weights)
+    return found
+
+
+def _of_pool(model: VisionTransformer, tokens: Tensor) -> Attended | None:
+    """Return the attention of the pool's queries, each of its heads by itself."""
+    pool, config = model.head.attend, model.config
+    if pool is None:
+        return None
+    first = 0 if config.pool_prefix else config.prefix
+    weights = pool.weights(tokens[:, first:]).flatten(1, 2)  # (1, heads * queries, N - first)
+    found = Attended(weights.shape[1])
+    found.add(torch.nn.functional.pad(weights, (first, 0))[:, :, None])
+    return found
+
+
+def layer_names(config: ViTConfig) -> list[str]:
+    """Return what each layer of `model.attention_maps` is called."""
+    if config.attention == "axial":
+        return [f"{n} {lines}" for n in range(1, config.depth + 1) for lines in ("rows", "columns")]
+    blocks = [str(number) for number in range(1, config.depth + 1)]
+    return [*blocks, *(f"class {number}" for number in range(1, config.class_blocks + 1))]
+
+
+def prefix_names(config: ViTConfig) -> list[str]:
+    """Return what each token before the patches is called."""
+    registers = [f"register {number}" for number in range(1, config.registers + 1)]
+    return [*(["class token"] if config.has_token else []), *registers]

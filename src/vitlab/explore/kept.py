@@ -1,0 +1,59 @@
+"""What was computed last, within a bound on its bytes."""
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+
+class Sized(Protocol):
+    """Something that knows how many bytes it keeps."""
+
+    @property
+    def nbytes(self) -> int:
+        """How many they are."""
+
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value", bound=Sized)
+
+
+class Kept(Generic[Key, Value]):
+    """Values by key, those used last; the newest is kept however large it is.
+
+    Args:
+        most: bytes of all of them
+
+    Attributes:
+        bytes: of those that are kept
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most, self.bytes = most, 0
+        self._values: OrderedDict[Key, Value] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[Key]:
+        """Yield the keys, that which was used last at the end."""
+        return iter(tuple(self._values))
+
+    def get(self, key: Key) -> Value | None:
+        """Return a value, which is now the last one used; None if it is not kept."""
+        if key in self._values:
+            self._values.move_to_end(key)
+        return self._values.get(key)
+
+    def peek(self, key: Key) -> Value | None:
+        """Return a value without using it; None if it is not kept."""
+        return self._values.get(key)
+
+    def put(self, key: Key, value: Value) -> None:
+        """Keep a value, and let go of those that were used longest ago if there are too many."""
+        if (old := self._values.pop(key, None)) is not None:
+            self.bytes -= old.nbytes
+        self._values[key] = value
+        self.bytes += value.nbytes
+        while self.bytes > self.most and len(self._values) > 1:
+            _, gone = self._values.popitem(last=False)
+            self.bytes -= gone.nbytes

@@ -1,0 +1,92 @@
+"""Words of the command line: which are models, and which are images.
+
+Nothing here imports PyTorch, so that the command line answers a mistyped path at once.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitlab.data.decode.formats import SUFFIXES, format_of
+from vitlab.data.presence import PATTERN, nearest_beside
+from vitlab.errors import DataError, OptionError
+from vitlab.serve.model_names import NAME, split
+from vitlab.weights.hub_names import FILES, is_hub_name, missing
+
+OF_MODEL = ("config.json", "run.toml", "model", "checkpoints", "open_clip_config.json")
+HEAD = 64  # bytes that tell an image
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the user named.
+
+    Attributes:
+        weights: name and place of each model
+        images: files, folders and glob patterns
+    """
+
+    weights: tuple[tuple[str, str], ...]
+    images: tuple[str, ...]
+
+
+def told_apart(words: Sequence[str]) -> Told:
+    """Tell models from images by what they are.
+
+    Args:
+        words: weights (a run folder, a saved model, a file, `user/name` on the Hub, NAME=WEIGHTS),
+            and image files, folders of them and glob patterns
+
+    Raises:
+        DataError: no such file or folder.
+        WeightsError: likewise, of what would be weights.
+        OptionError: no model among them, or two of the same name.
+    """
+    images = tuple(word for word in words if _is_images(word))
+    weights = tuple(split(word) for word in words if word not in images)
+    for _, place in weights:
+        if not is_hub_name(place) and not os.path.lexists(place):
+            raise missing(place)
+    if not weights:
+        raise OptionError(
+            "name a model to explore: a run folder, a saved model, a weights file or user/name on "
+            "the Hugging Face Hub"
+        )
+    names = [name for name, _ in weights]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise OptionError(f"two models are named {twice[0]}: name them, as {twice[0]}-2=WEIGHTS")
+    return Told(weights, images)
+
+
+def _is_images(word: str) -> bool:
+    """Return whether a word names images.
+
+    Raises:
+        DataError: it names an image that is not there.
+    """
+    path = Path(word).expanduser()
+    try:
+        if path.is_file():
+            with path.open("rb") as stream:
+                return bool(format_of(stream.read(HEAD)))
+        if path.is_dir():
+            return not _is_model(path)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"{word}: {str(reason).lower()}") from None
+    if re.fullmatch(f"{NAME}=.+", word):
+        return False
+    if any(sign in word for sign in PATTERN):
+        return True
+    if path.suffix.lower() in SUFFIXES:
+        near = nearest_beside(word)
+        raise DataError(f"no such file: {word}{f'; did you mean {near}?' if near else ''}")
+    return False
+
+
+def _is_model(folder: Path) -> bool:
+    """Return whether a folder is a run, a saved model, or has a file of weights."""
+    names = {each.name for each in folder.iterdir()}
+    return bool(names & set(OF_MODEL)) or any(name.endswith(FILES[:-3]) for name in names)

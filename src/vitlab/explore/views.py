@@ -1,0 +1,150 @@
+"""The views of an image that are one number, or one color, per patch."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitlab import inspect
+from vitlab.errors import OptionError, UserError
+from vitlab.explore.attended import attention_bytes
+from vitlab.explore.first_pass import FirstPass, Grid
+from vitlab.inspect.feature_colors import TAIL
+from vitlab.models.create import build
+from vitlab.models.model import Model
+from vitlab.units import storage
+
+MOST_ATTENTION = 2**29  # bytes of one image's
+UNITS = {
+    "rollout": "share of what reaches the classifier",
+    "relevance": "relevance to the class, no unit",
+    "gradcam": "evidence for the class, no unit",
+    "occlusion": "nats that the class's log-probability falls by",
+    "similarity": "cosine",
+    "norms": "length of the token, no unit",
+}
+VIEWS = ("attention", "rollout", "colors", *list(UNITS)[1:])
+
+
+def why_not(model: Model) -> dict[str, str]:
+    """Return for each view why a model does not have it, in one line; empty where it does.
+
+    The functions themselves are asked, with the shapes of the model alone: nothing is computed.
+    """
+    with torch.device("meta"):
+        twin = build(model.config)
+        image = torch.zeros(1, model.config.channels, *model.config.size)
+    label = torch.zeros(1, dtype=torch.int64)
+    tried: dict[str, Callable[[], object]] = {
+        "attention": lambda: inspect.attention_entropy(twin, image),
+        "rollout": lambda: inspect.rollout(twin, image),
+        "relevance": lambda: inspect.relevance(twin, image, label),
+        "gradcam": lambda: inspect.gradcam(twin, image, label),
+    }
+    found = {name: _refusal(tried.get(name, lambda: None)) for name in VIEWS}
+    if not model.config.classes:
+        found["occlusion"] = f"{model.config.name} has no classifier, and so no class to watch"
+    size = attention_bytes(model.config)
+    if size > MOST_ATTENTION:
+        much = f"the attention of an image takes {storage(size)}: too much to keep"
+        found |= {name: found[name] or much for name in ("attention", "rollout")}
+    return found
+
+
+def _refusal(asked: Callable[[], object]) -> str:
+    try:
+        asked()
+    except UserError as error:
+        return str(error)
+    except Exception:  # what needs numbers, which the shapes alone do not have
+        return ""
+    return ""
+
+
+def rolled_out(model: Model, seen: FirstPass) -> Tensor:
+    """Return how much of each patch reaches the classifier, (rows, columns)."""
+    return inspect.rollout(model, seen.image)[0]
+
+
+def explained(model: Model, seen: FirstPass, kind: str, label: int) -> Tensor:
+    """Return what speaks for a class by a method that asks for its gradient, (rows, columns)."""
+    method = {"relevance": inspect.relevance, "gradcam": inspect.gradcam}[kind]
+    return method(model, seen.image, torch.tensor([label], device=seen.image.device))[0]
+
+
+def norms(seen: FirstPass, prefix: int, layer: int) -> Tensor:
+    """Return the length of each patch's token after a layer, (rows, columns)."""
+    tokens, grid = patches(seen, prefix, layer)
+    return tokens.norm(dim=-1).unflatten(0, grid)
+
+
+def similarity(seen: FirstPass, prefix: int, layer: int, token: int) -> Tensor:
+    """Return the cosine of one token and every patch after a layer, (rows, columns).
+
+    Args:
+        seen: an image
+        prefix: tokens before the patches
+        layer: as `model.intermediates` counts
+        token: prefix tokens first, then patches in raster order; of a ResNet, whose layers have
+            different grids, a cell of the last one, which stands for that around its center
+
+    Raises:
+        OptionError: there is no such token.
+    """
+    tokens, grid = patches(seen, prefix, layer)
+    (rows, columns) = seen.grid
+    if not 0 <= token < prefix + rows * columns:
+        raise OptionError(f"token {token} of {prefix + rows * columns}: they are counted from 0")
+    own = seen.layers[layer][token] if token < prefix else None
+    if own is None:
+        row, column = divmod(token - prefix, columns)
+        down = (2 * row + 1) * grid[0] // (2 * rows)
+        across = (2 * column + 1) * grid[1] // (2 * columns)
+        own = tokens[down * grid[1] + across]
+    return F.cosine_similarity(tokens, own[None], dim=-1).unflatten(0, grid)
+
+
+def patches(seen: FirstPass, prefix: int, layer: int | None) -> tuple[Tensor, Grid]:
+    """Return the patches' tokens after a layer, (patches, D), and their grid.
+
+    Without a layer they are those after the final norm.
+
+    Raises:
+        OptionError: a layer that the model does not have.
+    """
+    if layer is None:
+        return seen.last[prefix:], seen.grid
+    if not 0 <= layer < len(seen.layers):
+        raise OptionError(f"layer {layer}: choose from 0 to {len(seen.layers) - 1}")
+    return seen.layers[layer][prefix:], seen.grids[layer]
+
+
+def colors(parts: Sequence[Tensor]) -> list[Tensor]:
+    """Return a color for each patch of some images, as `vitlab.inspect.feature_colors`.
+
+    Three components are all that is computed here, so that a slider through layers keeps up.
+
+    Args:
+        parts: of each image, (patches, D); all share one basis
+
+    Returns:
+        Of each image, uint8 (patches, 3).
+
+    Raises:
+        OptionError: fewer patches than components.
+    """
+    from scipy.linalg import eigh  # slow to import
+
+    flat = torch.cat(list(parts))
+    count, width = flat.shape
+    if min(count, width) < 3:
+        raise OptionError(f"colors need at least 3 patches and channels, not {count} and {width}")
+    flat = flat - flat.mean(0)
+    _, found = eigh((flat.T @ flat).double().numpy(), subset_by_index=[width - 3, width - 1])
+    axes = torch.from_numpy(found).flip(1)  # the largest variance first
+    largest = axes.gather(0, axes.abs().argmax(0, keepdim=True))
+    values = flat.double() @ (axes * largest.sign())
+    low, high = (values.quantile(share, dim=0) for share in (TAIL, 1 - TAIL))
+    shown = ((values - low) / (high - low).clamp(min=1e-12)).clamp(0, 1)
+    return list((255 * shown).round().to(torch.uint8).split([len(part) for part in parts]))

@@ -29,6 +29,8 @@ VALID = {
     "duplicates": ["duplicates", "photos", "--workers", "0"],
     "embed": ["embed", "model", "photos", "--workers", "0", "--out", "o4.parquet"],
     "export": ["export", "model", "--to", "timm", "--out", "o5"],
+    # an image that is not there and one option without its value: it ends, whatever else is wrong
+    "explore": ["explore", "model", "nowhere.png", "--port"],
     "fewshot": ["fewshot", "model", "photos", "--shots", "1", "--cache", "no", "--workers", "0"],
     "inspect": ["inspect", "model", "photos/red/000.png", "--out", "o10"],
     "load-check": ["load-check", "model"],

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitlab.commands import DEVICE
-from vitlab.data.presence import check_data
 from vitlab.explore.told_apart import told_apart
 from vitlab.options import Options, above, at_least, at_most, option
 from vitlab.packages import check_installed
@@ -23,9 +22,6 @@ class Explore(Options):
         "models (a run folder, a saved model, a weights file, user/name on the Hugging Face Hub; "
         "NAME=WEIGHTS names it), and image files, folders or glob patterns, in any order",
         positional=True,
-    )
-    data: str = option(
-        "", "any DATA of `vitlab train`: a map of its images, and of labels in doubt", check=check_data
     )
     port: int = option(
         8765, "port to listen on, on this machine alone; 0 for any", at_least(0), at_most(65535)
@@ -55,7 +51,6 @@ def run(options: Explore) -> dict[str, Any]:
     import vitlab
     from vitlab import device as devices
     from vitlab.data.pictures.listing import find_images
-    from vitlab.explore.cartographer import Cartographer
     from vitlab.explore.explorer import Explorer
     from vitlab.explore.exploring import HOST, explore, open_browser
     from vitlab.explore.shown import Shown
@@ -75,7 +70,6 @@ def run(options: Explore) -> dict[str, Any]:
         models,
         images[:MOST],
         max_pixels=int(options.max_pixels * 1e6),
-        cartographer=Cartographer(models[0].model, options.data, say) if options.data else None,
         say=say,
     )
     with listen(HOST, options.port) as opened:

@@ -2,28 +2,46 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sized
+from typing import Any, Protocol
 
 from vitlab.errors import DataError, UserError
-from vitlab.explore.dataset_map import DatasetMap, dataset_map
-from vitlab.models.model import Model
+
+Progress = Callable[[float, str], None]
+
+
+class Charted(Protocol):
+    """A map of a data set, as `dataset_map` makes it."""
+
+    @property
+    def points(self) -> Sized:
+        """One for each image."""
+
+    @property
+    def sheet(self) -> bytes:
+        """Thumbnails, a PNG."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what the page is told."""
+
+    def content(self, place: int) -> tuple[str, bytes]:
+        """Return the name of an image and a file of it."""
 
 
 class Cartographer:
     """Makes one map in a thread of its own, while the page shows how far it is.
 
     Args:
-        model: whose weights it shares; nothing else of it, since both compute at the same time
-        data: any DATA
+        make: makes it, and calls its argument with the share of the work that is done and what is
+            being done; it must share no modules with what else computes at the same time
         say: tells a person that there will be no map
     """
 
     def __init__(
-        self, model: Model, data: str, say: Callable[[str], None] = lambda text: None
+        self, make: Callable[[Progress], Charted], say: Callable[[str], None] = lambda text: None
     ) -> None:
-        self._model = model.remade(model.config, model.state_dict())
-        self._data, self._say = data, say
-        self._state: tuple[DatasetMap | None, float, str] = (None, 0.0, "beginning")
+        self._make, self._say = make, say
+        self._state: tuple[Charted | None, float, str] = (None, 0.0, "beginning")
         self._error = ""
         self._thread = threading.Thread(target=self._run, name="vitlab-map", daemon=True)
         self._stopped = False
@@ -36,7 +54,7 @@ class Cartographer:
         """Give up at the next step."""
         self._stopped = True
 
-    def state(self) -> tuple[DatasetMap | None, float, str]:
+    def state(self) -> tuple[Charted | None, float, str]:
         """Return the map if it is made, the share of the work done, and what is being done.
 
         Raises:
@@ -48,7 +66,7 @@ class Cartographer:
 
     def _run(self) -> None:
         try:
-            made = dataset_map(self._model, self._data, progress=self._progress)
+            made = self._make(self._progress)
             self._state = (made, 1.0, "")
         except _StoppedError:
             pass

@@ -1,24 +1,24 @@
 """The explorer over HTTP: its page, and what the page asks."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import asyncio
-
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from vitlab.errors import OptionError, UserError, one_line
-from vitlab.explore import views
-from vitlab.explore.cartographer import Cartographer
-from vitlab.explore.dataset_map import DatasetMap
+from vitlab.explore.cartographer import Cartographer, Charted
 from vitlab.explore.explorer import Explorer
 from vitlab.explore.gallery import FORMATS, OpenImage, is_supported
+from vitlab.explore.seeing import views
 from vitlab.pages import assets
 from vitlab.serve.http.access import LOCAL, check_origin
 from vitlab.serve.http.arrival import Arrival, Held
@@ -180,7 +180,7 @@ class Routes:
             raise Refused(404, "there is no map: start the explorer with --data DATA")
         return self.explorer.cartographer
 
-    def _made(self) -> DatasetMap:
+    def _made(self) -> Charted:
         made, _, _ = self._cartographer().state()
         if made is None:
             raise busy("the map is not ready: try again soon")
@@ -210,22 +210,35 @@ class Routes:
         return found
 
 
-def application(explorer: Explorer) -> ASGIApp:
+class OwnPage:
+    """Refuses what pages of other sites ask.
+
+    Args:
+        app: what answers the rest
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what may be asked."""
+        if scope["type"] == "http" and scope["path"].startswith("/api/"):
+            check_origin(Headers(scope=scope))
+        await self.app(scope, receive, send)
+
+
+def application(explorer: Explorer) -> Starlette:
     """Return the explorer as an ASGI application that only its own page may ask."""
     files = getattr(assets, "EXPLORE", ())  # the page comes with its own change
     page = page_routes("explore.html", files) if files else []
-    routes = [*page, *Routes(explorer).routes()]
-    inner = Starlette(
-        routes=routes, exception_handlers={HTTPException: _unknown, UserError: _wrong}
+    envelope = Middleware(Envelope, hosts=LOCAL, done=lambda exchange: None)
+    app = Starlette(
+        routes=[*page, *Routes(explorer).routes()],
+        middleware=[envelope, Middleware(OwnPage)],
+        exception_handlers={HTTPException: _unknown, UserError: _wrong},
     )
-    inner.router.redirect_slashes = False
-
-    async def own(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"].startswith("/api/"):
-            check_origin(Request(scope).headers)
-        await inner(scope, receive, send)
-
-    return Envelope(own, LOCAL, lambda exchange: None)
+    app.router.redirect_slashes = False  # a redirect would repeat the Host that a client made up
+    return app
 
 
 async def _unknown(request: Request, error: Exception) -> Response:

@@ -15,12 +15,12 @@ from torch import Tensor
 from vitlab.data.augment.augment import normalize
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.errors import ImageError, OptionError, UserError, WeightsError
-from vitlab.explore import views
 from vitlab.explore.cartographer import Cartographer
-from vitlab.explore.covering import each_without, parts, without
-from vitlab.explore.first_pass import FirstPass, first_pass
 from vitlab.explore.gallery import FORMATS, Gallery, OpenImage
 from vitlab.explore.kept import Kept
+from vitlab.explore.seeing import views
+from vitlab.explore.seeing.covering import each_without, parts, without
+from vitlab.explore.seeing.first_pass import FirstPass, first_pass
 from vitlab.explore.shown import Shown
 from vitlab.explore.worker import Worker
 from vitlab.files import read_bytes

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 
 from vitlab.errors import OptionError
-from vitlab.explore import views
-from vitlab.explore.first_pass import FirstPass, layer_names, prefix_names
+from vitlab.explore.seeing import views
+from vitlab.explore.seeing.first_pass import FirstPass, layer_names, prefix_names
 from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
 

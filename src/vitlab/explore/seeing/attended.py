@@ -40,7 +40,7 @@ class Attended:
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        return sum(each.nbytes for each in (*self._bytes, *self._largest))
+        return sum(each.nbytes for each in self._bytes) + sum(each.nbytes for each in self._largest)
 
     def add(self, weights: Tensor) -> None:
         """Add a layer: (1, heads, tokens that attend, N)."""
@@ -68,8 +68,6 @@ def attention_bytes(config: ModelConfig) -> int:
     """Return the bytes of an image's attention; 0 for a model without."""
     if not isinstance(config, ViTConfig):
         return 0
-    tokens = config.prefix + (
-        config.tokens if config.fit == "native" else math.prod(config.grid)
-    )
+    tokens = config.prefix + (config.tokens if config.fit == "native" else math.prod(config.grid))
     layers = config.blocks + config.class_blocks
     return layers * config.branches * config.heads * tokens * (tokens + 4)

@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 from vitlab import inspect
 from vitlab.errors import OptionError, UserError
-from vitlab.explore.attended import attention_bytes
-from vitlab.explore.first_pass import FirstPass, Grid
+from vitlab.explore.seeing.attended import attention_bytes
+from vitlab.explore.seeing.first_pass import FirstPass, Grid
 from vitlab.inspect.feature_colors import TAIL
 from vitlab.models.create import build
 from vitlab.models.model import Model

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.errors import OptionError
-from vitlab.explore.first_pass import Grid, chances
+from vitlab.explore.seeing.first_pass import Grid, chances
 from vitlab.models.model import Model
 
 AT_ONCE = 2**20  # numbers of covered images in one pass: others may have their turn soon
@@ -55,9 +55,7 @@ def parts(image: Tensor, grid: Grid) -> Iterator[range]:
 
 
 @torch.inference_mode()
-def each_without(
-    model: Model, image: Tensor, grid: Grid, patches: Sequence[int]
-) -> Tensor:
+def each_without(model: Model, image: Tensor, grid: Grid, patches: Sequence[int]) -> Tensor:
     """Return the log-probabilities of every class without each patch: (patches, classes).
 
     Where an image may have several classes, each has its own.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.data.labels import MultiLabels, SingleLabels
-from vitlab.explore.attended import Attended
+from vitlab.explore.seeing.attended import Attended
 from vitlab.inspect.explaining.class_scores import Seen, watched
 from vitlab.models.config import ViTConfig
 from vitlab.models.encoder.class_attention import with_idle_token
@@ -84,7 +84,9 @@ def first_pass(model: Model, image: Tensor, *, attention: bool = True) -> FirstP
 def chances(model: Model, logits: Tensor) -> NDArray[np.float64]:
     """Return the probabilities that `vitlab.predict` gives: (B, classes) -> float64."""
     kind = MultiLabels if model.provenance.get("multi_label", False) else SingleLabels
-    found: NDArray[np.float64] = kind.probabilities(logits.double() / model.temperature).cpu().numpy()
+    found: NDArray[np.float64] = (
+        kind.probabilities(logits.double() / model.temperature).cpu().numpy()
+    )
     return found
 
 

@@ -1,13 +1,18 @@
 """`vitlab explore`."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitlab.commands import DEVICE
+from vitlab.data.presence import check_data
 from vitlab.explore.told_apart import told_apart
 from vitlab.options import Options, above, at_least, at_most, option
 from vitlab.packages import check_installed
 from vitlab.weights.stated import Stated
+
+if TYPE_CHECKING:
+    from vitlab.explore.cartographer import Cartographer
+    from vitlab.models.model import Model
 
 SUMMARY = "Look inside models in the browser: point at a patch, and see."
 MOST = 64  # images that are opened at the start
@@ -22,6 +27,12 @@ class Explore(Options):
         "models (a run folder, a saved model, a weights file, user/name on the Hugging Face Hub; "
         "NAME=WEIGHTS names it), and image files, folders or glob patterns, in any order",
         positional=True,
+    )
+    data: str = option(
+        "",
+        "any DATA of `vitlab train`: a map of its images as the first model sees them, and the "
+        "labels that are likely wrong",
+        check=check_data,
     )
     port: int = option(
         8765, "port to listen on, on this machine alone; 0 for any", at_least(0), at_most(65535)
@@ -70,6 +81,7 @@ def run(options: Explore) -> dict[str, Any]:
         models,
         images[:MOST],
         max_pixels=int(options.max_pixels * 1e6),
+        cartographer=_cartographer(models[0].model, options.data) if options.data else None,
         say=say,
     )
     with listen(HOST, options.port) as opened:
@@ -82,6 +94,16 @@ def run(options: Explore) -> dict[str, Any]:
 
         explore(explorer, opened, ready)
     return {}
+
+
+def _cartographer(model: "Model", data: str) -> "Cartographer":
+    """Return who makes the map, with modules of its own around the same weights."""
+    from vitlab.explore.cartographer import Cartographer
+    from vitlab.explore.dataset_map import dataset_map
+    from vitlab.progress import say
+
+    own = model.remade(model.config, model.state_dict())
+    return Cartographer(lambda progress: dataset_map(own, data, progress=progress), say)
 
 
 def show(result: dict[str, Any]) -> None:

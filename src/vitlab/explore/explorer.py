@@ -17,7 +17,7 @@ from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.errors import ImageError, OptionError, UserError, WeightsError
 from vitlab.explore.cartographer import Cartographer
 from vitlab.explore.gallery import FORMATS, Gallery, OpenImage
-from vitlab.explore.kept import Kept
+from vitlab.explore.lru import Kept
 from vitlab.explore.seeing import views
 from vitlab.explore.seeing.covering import each_without, parts, without
 from vitlab.explore.seeing.first_pass import FirstPass, first_pass

@@ -11,7 +11,7 @@ from PIL import Image
 from vitlab.data.decode.formats import format_of
 from vitlab.data.decode.pixels import Pixels
 from vitlab.errors import ImageError
-from vitlab.explore.kept import Kept
+from vitlab.explore.lru import Kept
 from vitlab.serve.decoding.decoders import Decoders, Wanted
 
 SIDE = 1024  # most pixels per side of the picture on the page

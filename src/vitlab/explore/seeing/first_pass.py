@@ -72,13 +72,18 @@ def first_pass(model: Model, image: Tensor, *, attention: bool = True) -> FirstP
     last = model.encode(image)
     return FirstPass(
         image,
-        chances(model, model(image))[0] if model.config.classes else np.empty(0),
+        chances(model, model(image))[0] if has_classes(model) else np.empty(0),
         tuple(each[0].flatten(1).T.float().cpu() for each in maps),
         tuple((each.shape[2], each.shape[3]) for each in maps),
         last[0].float().cpu(),
         None,
         None,
     )
+
+
+def has_classes(model: Model) -> bool:
+    """Return whether a model scores the classes once per image."""
+    return model.config.classes > 0 and model.config.answers == 1
 
 
 def chances(model: Model, logits: Tensor) -> NDArray[np.float64]:
@@ -107,7 +112,7 @@ def _of_transformer(model: VisionTransformer, image: Tensor, attention: bool) ->
         layers = [model.class_layers.before(each) for each in layers]
     return FirstPass(
         image,
-        chances(model, model.head(features))[0] if config.classes else np.empty(0),
+        chances(model, model.head(features))[0] if has_classes(model) else np.empty(0),
         tuple(each[0].float().cpu() for each in layers),
         (grid,) * len(layers),
         tokens[0].float().cpu(),

@@ -1,17 +1,17 @@
 """The views of an image that are one number, or one color, per patch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from vitlab import inspect
-from vitlab.errors import OptionError, UserError
+from vitlab.errors import OptionError
 from vitlab.explore.seeing.attended import attention_bytes
-from vitlab.explore.seeing.first_pass import FirstPass, Grid
+from vitlab.explore.seeing.first_pass import FirstPass, Grid, has_classes
 from vitlab.inspect.feature_colors import TAIL
-from vitlab.models.create import build
+from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
 from vitlab.units import storage
 
@@ -28,38 +28,21 @@ VIEWS = ("attention", "rollout", "colors", *list(UNITS)[1:])
 
 
 def why_not(model: Model) -> dict[str, str]:
-    """Return for each view why a model does not have it, in one line; empty where it does.
-
-    The functions themselves are asked, with the shapes of the model alone: nothing is computed.
-    """
-    with torch.device("meta"):
-        twin = build(model.config)
-        image = torch.zeros(1, model.config.channels, *model.config.size)
-    label = torch.zeros(1, dtype=torch.int64)
-    tried: dict[str, Callable[[], object]] = {
-        "attention": lambda: inspect.attention_entropy(twin, image),
-        "rollout": lambda: inspect.rollout(twin, image),
-        "relevance": lambda: inspect.relevance(twin, image, label),
-        "gradcam": lambda: inspect.gradcam(twin, image, label),
-    }
-    found = {name: _refusal(tried.get(name, lambda: None)) for name in VIEWS}
-    if not model.config.classes:
-        found["occlusion"] = f"{model.config.name} has no classifier, and so no class to watch"
-    size = attention_bytes(model.config)
-    if size > MOST_ATTENTION:
-        much = f"the attention of an image takes {storage(size)}: too much to keep"
-        found |= {name: found[name] or much for name in ("attention", "rollout")}
+    """Return for each view why a model does not have it, in one line; empty where it does."""
+    config, found = model.config, dict.fromkeys(VIEWS, "")
+    if not isinstance(config, ViTConfig):
+        found |= dict.fromkeys(
+            ("attention", "rollout", "relevance"), f"{config.name} has no attention"
+        )
+    elif (size := attention_bytes(config)) > MOST_ATTENTION:
+        much = f"the attention of an image would take {storage(size)}: too much to keep"
+        found |= dict.fromkeys(("attention", "rollout"), much)
+    reason = f"{config.name} has no classifier, and so no class to explain"
+    if config.classes and config.answers > 1:
+        reason = f"{config.name} scores the classes once per query, not once per image"
+    if not has_classes(model):
+        found |= dict.fromkeys(("relevance", "gradcam", "occlusion"), reason)
     return found
-
-
-def _refusal(asked: Callable[[], object]) -> str:
-    try:
-        asked()
-    except UserError as error:
-        return str(error)
-    except Exception:  # what needs numbers, which the shapes alone do not have
-        return ""
-    return ""
 
 
 def rolled_out(model: Model, seen: FirstPass) -> Tensor:

@@ -27,8 +27,8 @@ from vitlab.evaluation.metrics import (
     figures,
     losses,
     one_hot,
-    ranks,
 )
+from vitlab.evaluation.paired.answered import SingleAnswers
 
 LEVEL = 0.95
 MEANS = ("mcc", "auroc", "balanced_accuracy", "macro_precision", "macro_recall", "macro_f1")
@@ -151,17 +151,22 @@ def interval(point: float, samples: Floats) -> Interval:
 
 def of_single(probabilities: Probabilities, truth: Truth) -> Statistics:
     """Return the figures of images that have one label each."""
-    count, bins_ = len(truth), np.arange(BINS)
-    guess, confidence = probabilities.argmax(1), probabilities.max(1)
-    right = (guess == truth).astype(np.float64)
-    rank = ranks(probabilities, truth)
-    means = np.stack([rank < 1, rank < 5, losses(probabilities, truth)], 1).astype(np.float64)
+    own = of_answers(SingleAnswers.of(probabilities, truth))
+    area = _areas(probabilities, one_hot(truth, probabilities.shape[1]))
+    return lambda weights: own(weights) | area(weights)
+
+
+def of_answers(answers: SingleAnswers) -> Statistics:
+    """Return these figures but for the AUROC, which takes the probabilities of all classes."""
+    truth, guess, confidence = answers.truth, answers.guess, answers.confidence
+    count, bins_, right = len(truth), np.arange(BINS), answers.right.astype(np.float64)
+    loss = -np.log(np.maximum(answers.own, np.finfo(np.float64).tiny))
+    means = np.stack([answers.rank < 1, answers.rank < 5, loss], 1).astype(np.float64)
     gaps = (bin_of(confidence)[:, None] == bins_) * (confidence - right)[:, None]
     columns = np.concatenate([means, gaps], 1)
     by_truth, starts = _grouped(truth)
     by_guess, guesses = _grouped(guess)
     place = _places(truth[by_truth][starts], guess[by_guess][guesses])
-    area = _areas(probabilities, one_hot(truth, probabilities.shape[1]))
 
     def statistics(weights: Floats) -> dict[str, Floats]:
         sums = weights @ columns / count
@@ -186,7 +191,6 @@ def of_single(probabilities: Probabilities, truth: Truth) -> Statistics:
             "macro_precision": precision.sum(1) / classes,
             "macro_f1": f1.sum(1) / classes,
             "mcc": mcc,
-            **area(weights),
         }
 
     return statistics

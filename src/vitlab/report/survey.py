@@ -6,16 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.labels import MultiLabels, SingleLabels
-from vitlab.data.partition import partitioned
-from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source, Subset
-from vitlab.data.sources.splits import (
-    Splits,
-    fingerprint,
-    with_train_images,
-    with_validation,
-)
+from vitlab.data.sources.splits import Splits, with_train_images
 from vitlab.errors import UserError
+from vitlab.evaluation.paired.reopening import reopened
 from vitlab.report.facts import Picture, Sizes, Survey
 from vitlab.runs.run_folder import RunFolder
 
@@ -46,16 +40,10 @@ def survey(splits: Splits, channels: int) -> Survey:
 def surveyed(folder: RunFolder, channels: int) -> Survey | None:
     """Look at the data of a finished run; None if it is no longer there, or has changed."""
     try:
-        recipe, left_out = folder.recipe, folder.duplicates or {}
-        options = recipe.data
-        found = open_data(options.data, options.test_fraction, columns=options)
-        splits = partitioned(found, options)
+        splits, left_out = reopened(folder), folder.duplicates or {}
     except UserError:
         return None
-    if recipe.patience:
-        splits = with_validation(splits)
-    if fingerprint(splits.whole or splits.train) != folder.fingerprint:
-        return None
+    options = folder.recipe.data
     if not options.dev_share:  # else `partitioned` has chosen them
         splits = with_train_images(splits, options.train_images)
     if left_out.get("dropped"):

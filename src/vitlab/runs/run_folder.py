@@ -6,6 +6,7 @@
     checkpoints/    step-000000123/ and so on (training/saving/checkpoint.py)
     model/          the trained model, as `vitlab.save` writes it
     delta.safetensors  what a run that trained only some weights changed (`vitlab.Delta`)
+    predictions.safetensors  what the model answered to each test image
     report.html     the report
     sweep/          the runs that chose the learning rate (transfer/campaign_folder.py)
     .lock           held by the process that trains
@@ -43,7 +44,9 @@ from vitlab.runs.recipe_file import renamed
 from vitlab.runs.versions import versions
 
 DUPLICATES = "duplicates.json"
-WRITTEN = r"run\.toml|metrics\.jsonl|duplicates\.json|model|delta\.safetensors|report\.html"
+WRITTEN = (
+    r"run\.toml|metrics\.jsonl|duplicates\.json|model|(delta|predictions)\.safetensors|report\.html"
+)
 
 
 class RunFolder:
@@ -57,6 +60,7 @@ class RunFolder:
         checkpoints: folder of the checkpoints
         model: folder of the trained model
         delta: file of what changed, if the run trained only some of the weights
+        predictions: file of what the model answered to each test image (runs/kept_predictions)
         report: the report's file
         journal: the lines of metrics.jsonl
     """
@@ -66,6 +70,7 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.model = self.path / MODEL_FOLDER
         self.delta = self.path / "delta.safetensors"
+        self.predictions = self.path / "predictions.safetensors"
         self.report = self.path / "report.html"
         self.journal = Journal(self.path / "metrics.jsonl", silent)
         self._file, self._lock = self.path / "run.toml", Lock(self.path)

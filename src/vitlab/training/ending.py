@@ -15,6 +15,7 @@ from vitlab.distributed.world import World
 from vitlab.errors import DivergedError, RunError
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.metrics import figures
+from vitlab.evaluation.paired.examined import keep
 from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import Predictions
 from vitlab.models.cost import cost
@@ -108,6 +109,7 @@ def _result(task: Task, session: Session, model: Model, predictions: Predictions
         )
     metrics |= task.folder.places | {"notes": notes}
     task.folder.check()
+    keep(task.folder, model, task.splits.test, predictions)
     seen = survey(task.splits, model.config.channels)
     write_report(task.folder, model, task.splits.test, predictions, metrics, notes, seen)
     return metrics

@@ -209,7 +209,7 @@ class Session:
         step, tally = self.state.step, self.state.tally
         if self.plan.logs(step) and tally.sums:
             lr = self.plan.learning_rate(step - 1)
-            figures = tally.means | {"images_per_second": self.speed}
+            figures = tally.means | {"images_per_second": self.speed, "seconds": tally.seconds}
             self.write({"kind": "train", **self.position, **figures, "lr": lr})
             tally.sums = {}
 
@@ -228,7 +228,8 @@ class Session:
         except Interrupted:
             return []
         state.tally.unmeasured = False
-        self.write({"kind": self.observer.on, **self.position, **point})
+        spent = {"seconds": state.tally.seconds}
+        self.write({"kind": self.observer.on, **self.position, **point, **spent})
         if recipe.patience:
             point = self.world.broadcast(point)
             accuracy = point.get("accuracy", point.get("map", 0.0))

@@ -1,0 +1,191 @@
+"""What the model of a run answered to each of its test images, kept in the run's folder."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab import device as devices
+from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.remote import is_url
+from vitlab.errors import DataError, DiskError
+from vitlab.evaluation.paired.answered import (
+    Answers,
+    Integers,
+    MultiAnswers,
+    SingleAnswers,
+    answers_of,
+)
+from vitlab.evaluation.paired.reopening import reopened
+from vitlab.evaluation.predictions import Predictions, predict
+from vitlab.models.model import Model
+from vitlab.progress import say
+from vitlab.runs.kept_predictions import keep_predictions, kept_predictions
+from vitlab.runs.run_folder import RunFolder
+from vitlab.weights.load import load
+from vitlab.weights.sharded import CONFIG
+
+LARGEST = 64_000_000  # bytes of predictions that a run keeps
+
+
+@dataclass(frozen=True, eq=False)
+class Examined:
+    """The answers of a run's model to its test images.
+
+    Attributes:
+        classes: their names, in the order that the answers number them
+        answers: to each image that could be decoded
+        indices: the numbers of these images among the test images, int64 (n,)
+        keys: what each image is recognized by in other runs, int64 (n,)
+    """
+
+    classes: tuple[str, ...]
+    answers: Answers
+    indices: Integers
+    keys: Integers
+
+    @classmethod
+    def of(cls, model: Model, source: Source, predictions: Predictions, by_name: bool) -> Self:
+        """Return the answers in a model's predictions for a source.
+
+        Args:
+            model: that made them
+            source: the images
+            predictions: of these
+            by_name: recognize images by their names, not by reading them once more
+        """
+        above = np.array(model.thresholds)
+        answers = answers_of(predictions.probabilities, predictions.labels, above)
+        keys = image_keys(source, predictions.indices, by_name)
+        return cls(source.classes, answers, predictions.indices, keys)
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What is kept: the numbers by name."""
+        return {"indices": self.indices, "keys": self.keys} | vars(self.answers)
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, NDArray[Any]], classes: tuple[str, ...]) -> Self:
+        """Return what `arrays` was made of.
+
+        Raises:
+            KeyError: arrays are missing.
+        """
+        kind = SingleAnswers if "guess" in arrays else MultiAnswers
+        answers = kind(**{name: arrays[name] for name in kind.__annotations__})
+        return cls(classes, answers, arrays["indices"], arrays["keys"])
+
+
+def image_keys(source: Source, indices: Integers, by_name: bool = False) -> Integers:
+    """Return a number for each image that is the same wherever the image lies: int64 (n,).
+
+    It is a hash of the stored bytes, of an image that occurs several times also of how often it
+    has occurred before. An image that can no longer be read goes by its name.
+
+    Args:
+        source: the images
+        indices: which of them
+        by_name: hash the names alone, of images on another machine
+    """
+    before: Counter[bytes] = Counter()
+    keys = []
+    for index in indices.tolist():
+        mark = _mark(source, index, by_name)
+        keys.append(_hash(mark + b"%d" % before[mark]))
+        before[mark] += 1
+    return np.frombuffer(b"".join(keys), np.int64).copy()
+
+
+def _mark(source: Source, index: int, by_name: bool) -> bytes:
+    if not by_name:
+        try:
+            return _hash(source.image(index).content())
+        except DataError:
+            pass
+    return source.name(index).encode("utf-8", "surrogateescape")
+
+
+def _hash(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=8).digest()
+
+
+def keep(folder: RunFolder, model: Model, source: Source, predictions: Predictions) -> Examined:
+    """Keep the predictions of a run's model for its test images in the run's folder.
+
+    Raises:
+        DiskError: the folder cannot be written to.
+    """
+    by_name = is_url(str(folder.tables.get("data", {}).get("data", "")))
+    found = Examined.of(model, source, predictions, by_name)
+    if sum(each.nbytes for each in found.arrays.values()) <= LARGEST:
+        about = _marks(folder) | {"classes": list(found.classes)}
+        keep_predictions(folder.predictions, found.arrays, about)
+    return found
+
+
+def kept(folder: RunFolder) -> Examined | None:
+    """Return what is kept of the run's model as it is now and of the run's data, if anything is."""
+    found = kept_predictions(folder.predictions)
+    if found is None:
+        return None
+    arrays, about = found
+    marks = _marks(folder)
+    same = about.get("data") == marks["data"] and marks["model"] in ("", about.get("model"))
+    try:
+        return Examined.from_arrays(arrays, tuple(about["classes"])) if same else None
+    except KeyError:
+        return None
+
+
+def examine(
+    folder: RunFolder,
+    *,
+    device: str = "auto",
+    workers: int | None = None,
+    progress: Callable[[int, int], None] = lambda images, total: None,
+) -> Examined:
+    """Return the answers of a run's model to its test images: those that are kept, or new ones.
+
+    New ones are computed in the precision that the run was trained in, and kept.
+
+    Args:
+        folder: of a finished run
+        device: auto, cpu, cuda or cuda:N
+        workers: processes that decode; None to choose
+        progress: called after every batch with the number of images processed, and of all
+
+    Raises:
+        DataError: the run's data is no longer there, or has changed since.
+        WeightsError: its model is missing or damaged.
+    """
+    if (before := kept(folder)) is not None:
+        return before
+    source, model = reopened(folder).test, load(folder.path)
+    done = predict(
+        model,
+        source,
+        device=devices.choose(device),
+        precision=folder.recipe.precision,
+        workers=workers,
+        progress=lambda images: progress(images, len(source)),
+    )
+    try:
+        return keep(folder, model, source, done)
+    except DiskError as error:
+        say(f"{error}; its predictions will be computed again next time")
+        by_name = is_url(folder.recipe.data.data)
+        return Examined.of(model, source, done, by_name)
+
+
+def _marks(folder: RunFolder) -> dict[str, str]:
+    """Return what tells data and model from others; config.json has the checksums of all weights.
+
+    Calibrating the model, or choosing thresholds, changes that file too.
+    """
+    config = folder.model / CONFIG
+    model = hashlib.sha256(config.read_bytes()).hexdigest() if config.is_file() else ""
+    return {"data": folder.fingerprint, "model": model}

@@ -28,6 +28,7 @@ GROUPS = {
     ),
     "Evaluation": (
         "evaluate",
+        "compare",
         "calibrate",
         "choose_thresholds",
         "classify",

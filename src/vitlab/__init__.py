@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from vitlab.recipes.named import recipe as recipe
     from vitlab.recipes.recipe import Host as Host
     from vitlab.recipes.recipe import Recipe as Recipe
+    from vitlab.report.comparing.compare_runs import compare as compare
     from vitlab.training.ending import Run as Run
     from vitlab.training.run import train as train
     from vitlab.transfer.finetuning import finetune as finetune
@@ -62,6 +63,7 @@ _HOMES = {
     "calibrate": "vitlab.evaluation.calibration",
     "choose_thresholds": "vitlab.evaluation.thresholds",
     "classify": "vitlab.evaluation.classification",
+    "compare": "vitlab.report.comparing.compare_runs",
     "create": "vitlab.models.create",
     "fuse": "vitlab.models.fuse",
     "ResNet": "vitlab.models.resnets.resnet",

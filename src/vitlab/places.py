@@ -95,3 +95,20 @@ def check_file(file: str | Path, *, replace: bool) -> Path:
     if path.exists() and not replace:
         raise OptionError(f"{path} already exists: pass --replace, or choose another --out")
     return path
+
+
+def check_page(file: str | Path, *, replace: bool) -> Path:
+    """Return the path of a page that can be written.
+
+    Raises:
+        OptionError: another ending than .html, or it exists and may not be replaced.
+        DiskError: it is a folder.
+    """
+    path = Path(file).expanduser()
+    if path.suffix.lower() != ".html":
+        raise OptionError(f"out must be a file name that ends in .html, not {str(file)!r}")
+    if path.is_dir():
+        raise DiskError(f"cannot write {path}: it is a folder")
+    if path.exists() and not replace:
+        raise OptionError(f"{path} already exists: pass --replace, or choose another --out")
+    return path

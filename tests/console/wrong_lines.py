@@ -14,6 +14,7 @@ import vitlab
 from conftest import photo, photo_folder
 from vitlab.cli import command_module, commands
 from vitlab.console.leaves import Leaf, all_leaves
+from vitlab.runs.run_folder import RunFolder
 
 TINY = "ViT(width=16,depth=1,heads=2,mlp=32)/8"
 VALID = {
@@ -21,6 +22,7 @@ VALID = {
     "finetune": ["finetune", "photos", "--from", "model", "--steps", "2", "--workers", "0",
                  "--out", "o2"],
     "evaluate": ["evaluate", "model", "photos", "--workers", "0"],
+    "compare": ["compare", "run", "run-2"],
     "predict": ["predict", "model", "photos/red/000.png"],
     "measure": ["measure", "ViT-Ti/16"],
     "models": ["models"],
@@ -61,6 +63,9 @@ def make_world(root: Path) -> None:
     photo_folder(root / "photos", {"blue": 6, "green": 6, "red": 6}, 32, 32)
     model = vitlab.create(TINY, 3, 32, generator=torch.Generator().manual_seed(0))
     vitlab.save(model, root / "model")
+    for name in ("run", "run-2"):
+        recipe = vitlab.recipe("photos", model=TINY)
+        RunFolder(root / name).start(recipe, vitlab.Host(), "vitlab train", fingerprint="")
     _odd_folders(root)
     _odd_lists(root)
     _odd_files(root)

@@ -47,6 +47,7 @@ def test_a_run_leaves_all_it_should(whole: vitlab.Run) -> None:
         "checkpoints",
         "duplicates.json",
         "model",
+        "predictions.safetensors",
         "report.html",
     }
     lines = [json.loads(line) for line in (whole.folder / "metrics.jsonl").read_text().splitlines()]

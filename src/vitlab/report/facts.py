@@ -57,6 +57,7 @@ class Point:
     lr: float | None = None
     probe: float | None = None  # 10-shot accuracy on the data of --probe
     map: float | None = None  # mean average precision, where images have several labels
+    seconds: float | None = None  # of training until then
 
 
 @dataclass(frozen=True)

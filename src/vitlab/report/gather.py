@@ -58,8 +58,8 @@ def write_report(
         run=tables["run"],
         figures=figures,
         classes=source.classes,
-        training=_points(journal, ("train",)),
-        testing=_points(journal, EVALUATED),
+        training=points(journal, ("train",)),
+        testing=points(journal, EVALUATED),
         confusion=np.zeros((count, count), np.int64)
         if several
         else confusion(predictions.probabilities, truth),
@@ -121,9 +121,9 @@ def _uncalibrated(predictions: Predictions) -> list[Bin]:
     return bins(raw, predictions.labels.values)
 
 
-def _points(journal: list[dict[str, Any]], kinds: tuple[str, ...]) -> list[Point]:
+def points(journal: list[dict[str, Any]], kinds: tuple[str, ...]) -> list[Point]:
     """Return the points in the order of their steps; of a step that was taken again, the last."""
-    fields = ("step", "epoch", "loss", "accuracy", "lr", "probe", "map")
+    fields = ("step", "epoch", "loss", "accuracy", "lr", "probe", "map", "seconds")
     chosen = {line["step"]: line for line in journal if line["kind"] in kinds}
     lines = [chosen[step] for step in sorted(chosen)]
     return [Point(**{key: line[key] for key in fields if key in line}) for line in lines]

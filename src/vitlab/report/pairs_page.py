@@ -7,9 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.duplicates.comparing import Comparison
-from vitlab.data.sources.protocol import Source
-from vitlab.errors import ImageError
-from vitlab.report.facts import Picture
 from vitlab.report.table_page import save_page, templates
 
 MOST = 200  # pairs that a page shows
@@ -43,12 +40,14 @@ def write_pairs(file: Path, compared: Comparison, title: str, command: str = "")
     Raises:
         DiskError: the file cannot be written.
     """
+    from vitlab.report.drawings.thumbnails import of_source  # slow to import
+
     pairs = compared.pairs
     order = np.lexsort((-pairs.scores, ~pairs.exact, ~_best_of_its_image(pairs.test)))[:MOST]
     shown = [
         Shown(
-            _picture(compared.train, int(pairs.train[each])),
-            _picture(compared.test, int(pairs.test[each])),
+            of_source(compared.train, int(pairs.train[each]), _SIDE),
+            of_source(compared.test, int(pairs.test[each]), _SIDE),
             compared.train.name(int(pairs.train[each])),
             compared.test.name(int(pairs.test[each])),
             float(pairs.scores[each]),
@@ -101,16 +100,3 @@ def _best_of_its_image(test: NDArray[np.int64]) -> NDArray[np.bool_]:
     first = np.zeros(len(test), bool)
     first[np.unique(test, return_index=True)[1]] = True
     return first
-
-
-def _picture(source: Source, index: int) -> str:
-    """Return an image as a small data URI; empty if it can no longer be read."""
-    from vitlab.report.drawings.thumbnails import picture
-
-    try:
-        pixels, _ = source.image(index).decode_box(
-            3, lambda rows, columns: (0, 0, columns, rows), (_SIDE, _SIDE)
-        )
-    except ImageError:
-        return ""
-    return picture(Picture(np.ascontiguousarray(pixels), source.name(index)), _SIDE)

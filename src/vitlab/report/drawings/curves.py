@@ -49,8 +49,8 @@ class _Line:
     @property
     def shown(self) -> tuple[Numbers, Numbers]:
         """The points of the line: smoothed where they are many, but for evaluations."""
-        x, y = _thinned(self.x, self.y)
-        return (x, _smoothed(y)) if self.dense else (x, y)
+        x, y = thinned(self.x, self.y)
+        return (x, smoothed(y)) if self.dense else (x, y)
 
     @property
     def dense(self) -> bool:
@@ -196,7 +196,7 @@ def _draw(axes: Axes, line: _Line) -> None:
     x, y = line.shown
     if line.best is None:
         if line.dense:
-            axes.plot(*_thinned(line.x, line.y), color=line.color, linewidth=1, alpha=0.3)
+            axes.plot(*thinned(line.x, line.y), color=line.color, linewidth=1, alpha=0.3)
         mark = "" if np.isfinite(y).sum() > 1 else "o"  # one point makes no line
         axes.plot(x, y, color=line.color, linewidth=1.8, marker=mark, markersize=5)
         return
@@ -211,11 +211,11 @@ def _draw(axes: Axes, line: _Line) -> None:
     )  # fmt: skip
 
 
-def _thinned(x: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
-    """Return at most `_MOST_POINTS` points, each the mean of its finite neighbors."""
-    if len(y) <= _MOST_POINTS:
+def thinned(x: Numbers, y: Numbers, most: int = _MOST_POINTS) -> tuple[Numbers, Numbers]:
+    """Return at most so many points, each the mean of its finite neighbors."""
+    if len(y) <= most:
         return x, y
-    starts = np.linspace(0, len(y), _MOST_POINTS, endpoint=False).astype(np.int64)
+    starts = np.linspace(0, len(y), most, endpoint=False).astype(np.int64)
     usable = np.isfinite(x) & np.isfinite(y)
     with np.errstate(invalid="ignore"):  # 0/0 is NaN: no point
         counts = np.add.reduceat(usable.astype(np.int64), starts)
@@ -223,7 +223,7 @@ def _thinned(x: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
     return means[0], means[1]
 
 
-def _smoothed(y: Numbers) -> Numbers:
+def smoothed(y: Numbers) -> Numbers:
     """Return a centered moving average over a twentieth of the points, NaN where there is none."""
     window = np.hanning(2 * max(len(y) // 20, 1) + 3)
     usable = np.isfinite(y)

@@ -15,13 +15,15 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from vitlab.report.drawings.theme import LIGHT
+from vitlab.report.drawings.theme import LIGHT, SERIES
 
 # placeholder color -> CSS variable
 INK, MUTED, LINE = "#010101", "#020202", "#030303"
 BLUE, WARM, CARD = "#040404", "#050505", "#060606"
+SERIES_COLORS = tuple(f"#0707{number:02x}" for number in range(len(SERIES)))
 _VARIABLES = {
     INK: "ink", MUTED: "muted", LINE: "line", BLUE: "blue", WARM: "warm", CARD: "card",
+    **{color: f"series{number}" for number, color in enumerate(SERIES_COLORS)},
 }  # fmt: skip
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text, in the page's font

@@ -16,6 +16,14 @@ DARK: Theme = {
     "page": "#111316", "card": "#191c20", "ink": "#e9e7e3", "muted": "#a4aab3", "line": "#343940",
     "blue": "#69abea", "warm": "#ee9a4d",
 }  # fmt: skip
+# Lines of several runs, light and dark: any two of a row look different under all three kinds of
+# color blindness too (CIE76 distance of at least 30 in the model of Machado et al., 2009).
+SERIES = (
+    ("#0a4c8a", "#69abea"), ("#c25a00", "#ee9a4d"), ("#8c1ff9", "#c1fdb4"),
+    ("#402637", "#c63968"), ("#a97970", "#d9bfcc"), ("#632303", "#9938fa"),
+)  # fmt: skip
+LIGHT |= {f"series{number}": light for number, (light, _) in enumerate(SERIES)}
+DARK |= {f"series{number}": dark for number, (_, dark) in enumerate(SERIES)}
 LEVELS = 12  # shades of a cell, beside none
 HUES = {"r": "blue", "w": "warm"}  # right answers and wrong ones
 

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitlab.data.sources.protocol import Source
+from vitlab.errors import ImageError
 from vitlab.report.drawings.theme import HUES, LEVELS, LIGHT
 from vitlab.report.facts import Picture
 
@@ -26,6 +28,17 @@ def picture(image: Picture, side: int = SIDE) -> str:
     """Return a data URI of the picture, shrunk to at most `side` pixels."""
     shown = _shrunk(image, side)
     return _data(shown, "PNG" if max(shown.size) <= min(side, _TINY) else "JPEG")
+
+
+def of_source(source: Source, index: int, side: int = SIDE) -> str:
+    """Return a data URI of an image of a source, whole; empty if it can no longer be read."""
+    try:
+        pixels, _ = source.image(index).decode_box(
+            3, lambda rows, columns: (0, 0, columns, rows), (side, side)
+        )
+    except ImageError:
+        return ""
+    return picture(Picture(np.ascontiguousarray(pixels), source.name(index)), side)
 
 
 def overlay(image: Picture, attention: NDArray[np.float32]) -> str:

@@ -1,0 +1,85 @@
+"""`vitlab compare`."""
+
+from dataclasses import MISSING, dataclass
+from typing import Any
+
+from vitlab.commands import DEVICE, REPLACE, WORKERS
+from vitlab.options import Options, at_least, option, when
+from vitlab.places import check_page
+from vitlab.runs.several_runs import check_runs
+from vitlab.terminal import print_rows, print_table
+from vitlab.units import between
+
+SUMMARY = "Compare runs: figures, paired tests, recipes, mistakes."
+FIRST = ("accuracy", "map")  # the figure that has its interval in the table
+OF_RUN = ("model", *FIRST, "nll", "ece", "params", "macs", "seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compare(Options):
+    """The runs, the page to write, and what the user typed."""
+
+    runs: tuple[str, ...] = option(
+        MISSING,
+        "folders of 2 to 20 runs; that of a sweep, seeds or folds stands for its runs",
+        positional=True,
+        check=check_runs,
+    )
+    out: str | None = option(None, "write a page: FILE.html")
+    replace: bool = option(False, REPLACE, only=when("out"))
+    device: str = option("auto", DEVICE)
+    workers: int | None = option(None, WORKERS, at_least(0))
+    command: str = ""
+
+
+def begin(options: Compare) -> None:
+    """Refuse a page that cannot be written."""
+    if options.out:
+        check_page(options.out, replace=options.replace)
+
+
+def run(options: Compare) -> dict[str, Any]:
+    """Compare; what cannot be compared is said on stderr."""
+    import vitlab
+    from vitlab.progress import Meter, say
+
+    with Meter(0, title="evaluating") as meter:
+        result = vitlab.compare(
+            options.runs,
+            options.out,
+            replace=options.replace,
+            device=options.device,
+            workers=options.workers,
+            command=options.command,
+            progress=lambda name, images, total: meter.show(images, f"images of {name}", total),
+        )
+    for note in result["notes"]:
+        say(note)
+    return result
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print the runs, what differs in their recipes, the tests, and where the page is."""
+    names = {each["run"]: each["name"] for each in result["runs"]}
+    rows = []
+    for each in result["runs"]:
+        ranges = {key: each["intervals"][key] for key in FIRST if key in each.get("intervals", {})}
+        kept = {key: each[key] for key in OF_RUN if key in each}
+        rows.append({"run": each["name"]} | kept | {"intervals": ranges})
+    print_rows(rows)
+    if options := result["recipe"]:
+        print_table(("option", *names.values()), [(key, *own) for key, own in options.items()])
+    if pairs := result["pairs"]:
+        print(f"paired on {result['images']:,} test images; the difference is second minus first")
+        head = ("first", "second", "difference", "only first", "only second", "p", "p (Holm)")
+        print_table(head, [_row(each, names) for each in pairs])
+    if "report" in result:
+        print(result["report"])
+
+
+def _row(pair: dict[str, Any], names: dict[str, str]) -> tuple[str, ...]:
+    gap = next(pair["differences"][key] for key in FIRST if key in pair["differences"])
+    value = f"{100 * gap['value']:+.1f}{between(gap['interval'])}"
+    counts = (f"{pair[key]:,}" for key in ("only_first", "only_second"))
+    tests = (f"{pair[key]:.3g}" for key in ("p", "adjusted"))
+    return (names[pair["first"]], names[pair["second"]], value, *counts, *tests)

@@ -1,0 +1,1 @@
+"""Several runs as one page: figures, tests, curves, recipes, and where they disagree."""

@@ -1,0 +1,283 @@
+"""The tables of a comparison."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vitlab.evaluation.paired.paired_tests import Difference
+from vitlab.report.comparing.comparison_json import seeds_of
+from vitlab.report.comparing.entry import Entry
+from vitlab.report.comparing.recipes_apart import seed_groups
+from vitlab.report.comparing.run_comparison import Compared
+from vitlab.report.comparing.verdicts import LEVEL, first_figure, p_cell
+from vitlab.report.table_page import Table
+from vitlab.units import between, duration, percent, si, storage
+
+CLASSES = 40  # rows of the table of classes, at most
+
+
+def _decimals(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.{int(value < 10)}f}"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A column: its title, how it is written, and whether more is better."""
+
+    title: str
+    form: Callable[[float], str]
+    more: bool = False
+
+
+FIGURES = {
+    "accuracy": Figure("Accuracy", percent, True),
+    "map": Figure("mAP", percent, True),
+    "top5": Figure("Top-5", percent, True),
+    "balanced_accuracy": Figure("Balanced accuracy", percent, True),
+    "micro_f1": Figure("Micro F1", percent, True),
+    "macro_f1": Figure("Macro F1", percent, True),
+    "nll": Figure("NLL", _decimals),
+    "bce": Figure("Cross-entropy", _decimals),
+    "ece": Figure("ECE", percent),
+}
+"""In the order of the table."""
+COSTS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "images": ("Test images", lambda value: f"{value:,.0f}"),
+    "params": ("Parameters", si),
+    "macs": ("MACs", lambda value: si(value, 2)),
+    "seconds": ("Training time", duration),
+    "images_per_second": ("Images/s in training", _rate),
+    "peak_memory": ("Peak memory", storage),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure as text, its interval, whether it is the best of its column, and its bar."""
+
+    text: str
+    range: str = ""
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Where a figure and its interval lie on the scale of its column, in percent of its width."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A run of the table of figures."""
+
+    number: int
+    entry: Entry
+    bar: Bar | None
+    cells: list[Cell]
+
+
+def run_table(compared: Compared) -> tuple[list[str], list[RunRow], tuple[str, str] | None]:
+    """Return the titles, a row for each run, and the ends of the scale of the first figure."""
+    entries, first = compared.entries, first_figure(compared)
+    keys = [key for key in FIGURES if any(each.number(key) is not None for each in entries)]
+    if not any(len(each.result.get("classes", ())) > 5 for each in entries):
+        keys = [key for key in keys if key != "top5"]  # of five classes it says nothing
+    best = {key: _best(entries, key) for key in keys}
+    scale = _scale(entries, first)
+    rows = [
+        RunRow(
+            number,
+            each,
+            _bar(each, first, scale),
+            [_cell(each, key, best[key]) for key in keys],
+        )
+        for number, each in enumerate(entries)
+    ]
+    ends = None if scale is None else (percent(scale[0]), percent(scale[1]))
+    return [FIGURES[key].title for key in keys], rows, ends
+
+
+def cost_table(entries: Sequence[Entry]) -> Table:
+    """Return what each run cost."""
+    keys = [key for key in COSTS if any(each.number(key) is not None for each in entries)]
+    rows = []
+    for each in entries:
+        values = [each.number(key) for key in keys]
+        cells = zip(keys, values, strict=True)
+        texts = ("–" if value is None else COSTS[key][1](value) for key, value in cells)
+        rows.append((each.name, *texts))
+    return Table("Cost", ("Run", *(COSTS[key][0] for key in keys)), rows)
+
+
+def pair_table(compared: Compared) -> Table:
+    """Return the tests, a row for each two runs."""
+    assert compared.same is not None
+    first, names = first_figure(compared), [compared.entries[n].name for n in compared.same.runs]
+    many = len(compared.pairs) > 1
+    several = compared.same.several
+    head = (
+        "Runs", f"Difference in {FIGURES[first].title.replace('Acc', 'acc')}",
+        "Only first right", "Only second right", "p", *(("p (Holm)",) if many else ()), "Same answer", "Mistakes in common", "Kappa",
+    )  # fmt: skip
+    rows = [
+        (
+            f"{names[pair.first]} → {names[pair.second]}",
+            gap_text(first, pair.differences[first]) if first in pair.differences else "–",
+            f"{pair.only_first:,}",
+            f"{pair.only_second:,}",
+            p_cell(pair.p),
+            *((p_cell(pair.adjusted),) if many else ()),
+            percent(pair.agreement),
+            percent(pair.overlap),
+            f"{pair.consistency:.2f}".replace("-", "−"),
+        )
+        for pair in compared.pairs
+    ]
+    marked = tuple(n for n, pair in enumerate(compared.pairs) if pair.adjusted < LEVEL)
+    note = (
+        f"On the same {len(compared.same):,} test images; the difference is second minus first, "
+        "with its 95% interval (paired bootstrap). "
+        + (
+            "An image counts as right if exactly its labels are predicted. p: two-sided, of the "
+            "difference in mAP over resamples."
+            if several
+            else "p: McNemar's exact test, two-sided."
+        )
+        + (" Holm's correction is for all pairs together." if many else "")
+        + " Kappa is 1 where the same images are right and wrong, 0 where mistakes coincide as "
+        "those of independent models would."
+    )
+    return Table("Paired tests", head, rows, marked[0] if len(marked) == 1 else None, note)
+
+
+def difference_table(compared: Compared) -> Table | None:
+    """Return the differences in all figures, of two runs; None of more."""
+    if len(compared.pairs) != 1 or compared.same is None:
+        return None
+    pair = compared.pairs[0]
+    one, other = compared.figures
+    rows = []
+    for key, figure in FIGURES.items():
+        if key in pair.differences and not (key == "top5" and len(compared.same.classes) <= 5):
+            gap = pair.differences[key]
+            beyond = gap.interval[0] > 0 or gap.interval[1] < 0
+            rows.append(
+                (
+                    figure.title,
+                    figure.form(one[key]),
+                    figure.form(other[key]),
+                    gap_text(key, gap),
+                    "does not contain 0" if beyond else "contains 0",
+                )
+            )
+    names = [compared.entries[number].name for number in compared.same.runs]
+    head = ("Figure", *names, "Difference", "95% interval")
+    return Table("All figures", head, rows, note="")
+
+
+def gap_text(key: str, gap: Difference) -> str:
+    """Format a difference and its interval: `+1.7 (0.3 to 3.1) points`."""
+    if FIGURES[key].form is percent:
+        text = f"{100 * gap.value:+.1f}{between(gap.interval)} points"
+    else:
+        text = f"{gap.value:+.3f}{between(gap.interval, 1, 3)}"
+    return text.replace("-", "−")
+
+
+def seed_tables(compared: Compared) -> list[Table]:
+    """Return mean and deviation of runs that differ in their seed alone."""
+    entries, found = compared.entries, []
+    for group in seed_groups(entries):
+        figures = seeds_of(entries, group)
+        keys = [key for key in FIGURES if key in figures["mean"]]
+        head = ("Runs", *(FIGURES[key].title for key in keys))
+        text = {
+            key: f"{FIGURES[key].form(figures['mean'][key])} ± {_spread(key, figures['std'][key])}"
+            for key in keys
+        }
+        names = ", ".join(entries[number].name for number in group)
+        found.append(Table(names, head, [(names, *text.values())]))
+    return found
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """A class: its test images, its F1 in each run (None: not there), and how far these differ."""
+
+    name: str
+    images: int
+    values: list[float | None]
+    spread: float
+
+
+def class_rows(entries: Sequence[Entry]) -> list[ClassRow]:
+    """Return the classes whose F1 differs most between runs, most first."""
+    tables = [_by_class(each) for each in entries]
+    names = list(dict.fromkeys(name for table in tables for name in table))
+    rows = []
+    for name in names:
+        own = [table.get(name) for table in tables]
+        values = [None if each is None else each.get("f1") for each in own]
+        known = [value for value in values if value is not None]
+        if len(known) > 1:
+            images = max(each["images"] for each in own if each is not None)
+            rows.append(ClassRow(name[0], images, values, max(known) - min(known)))
+    return sorted(rows, key=lambda row: -row.spread)
+
+
+def _by_class(entry: Entry) -> dict[tuple[str, int], dict[str, Any]]:
+    """Return the figures of each class by its name, and how often the name stood before."""
+    before: Counter[str] = Counter()
+    found = {}
+    for each in entry.result.get("classes", []):
+        found[each["class"], before[each["class"]]] = each
+        before[each["class"]] += 1
+    return found
+
+
+def _best(entries: Sequence[Entry], key: str) -> float | None:
+    """Return the best value of a figure, if one can be better than another."""
+    known = [value for each in entries if (value := each.number(key)) is not None]
+    if len(set(known)) < 2:
+        return None
+    return max(known) if FIGURES[key].more else min(known)
+
+
+def _cell(entry: Entry, key: str, best: float | None) -> Cell:
+    value, figure = entry.number(key), FIGURES[key]
+    if value is None:
+        return Cell("–")
+    factor, decimals = (100.0, 1) if figure.form is percent else (1.0, 3)
+    ends = between(entry.interval(key), factor, decimals).strip(" ()")
+    return Cell(figure.form(value), ends, best is not None and value == best)
+
+
+def _scale(entries: Sequence[Entry], key: str) -> tuple[float, float] | None:
+    """Return the ends of a scale on which all values of a figure, and their intervals, lie."""
+    points = [value for each in entries if (value := each.number(key)) is not None]
+    points += [end for each in entries for end in each.interval(key) or ()]
+    if not points:
+        return None
+    room = 0.05 * (max(points) - min(points)) or 0.01
+    return max(0.0, min(points) - room), min(1.0, max(points) + room)
+
+
+def _bar(entry: Entry, key: str, scale: tuple[float, float] | None) -> Bar | None:
+    value = entry.number(key)
+    if scale is None or value is None:
+        return None
+    low, high = entry.interval(key) or (value, value)
+    wide = (scale[1] - scale[0]) / 100
+    return Bar(*((each - scale[0]) / wide for each in (value, low, high)))
+
+
+def _spread(key: str, value: float) -> str:
+    return f"{100 * value:.1f}" if FIGURES[key].form is percent else f"{value:.3f}"

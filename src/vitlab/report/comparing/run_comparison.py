@@ -1,0 +1,129 @@
+"""What several runs come to: their figures, tests on the same images, and what to know of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from vitlab.errors import UserError
+from vitlab.evaluation.paired.examined import examine
+from vitlab.evaluation.paired.paired_tests import Pair, figures_of, pairs_of
+from vitlab.evaluation.paired.same_images import SameImages, same_images
+from vitlab.report.comparing.entry import Entry, entry_of
+from vitlab.report.comparing.recipes_apart import differing
+from vitlab.runs.several_runs import several_runs, short_names
+
+Progress = Callable[[str, int, int], None]
+OF_LOSS = (
+    "--loss", "--bce-threshold", "--label-smoothing", "--balance", "--weight-beta", "--focal-gamma",
+    "--mixup", "--cutmix", "loss= (Python)",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """Several runs, and what is known of them together.
+
+    Attributes:
+        entries: the runs, in the order that they were named in
+        same: the answers of those that were tested on the same images; None if no two were
+        figures: of each of these, on the images they have in common
+        pairs: tests of each two of them; `first` and `second` are places in `same.runs`
+        notes: what could not be compared, and why
+    """
+
+    entries: list[Entry]
+    same: SameImages | None
+    figures: list[dict[str, float]]
+    pairs: list[Pair]
+    notes: list[str]
+
+
+def gathered(runs: Sequence[str], device: str, workers: int | None, progress: Progress) -> Compared:
+    """Read the runs, let their models answer where it is not known what they do, and test them."""
+    folders = several_runs(runs)
+    names = short_names([folder.path for folder in folders])
+    entries = [
+        _examined(entry_of(folder, name), device, workers, progress)
+        for folder, name in zip(folders, names, strict=True)
+    ]
+    same = same_images([each.examined for each in entries])
+    figures = [figures_of(each) for each in same.answers] if same else []
+    pairs = pairs_of(same.answers) if same else []
+    return Compared(entries, same, figures, pairs, _notes(entries, same))
+
+
+def _examined(entry: Entry, device: str, workers: int | None, progress: Progress) -> Entry:
+    """Return a run with the answers of its model, if it is finished and they can be had."""
+    if not entry.result:
+        return entry
+    try:
+        found = examine(
+            entry.folder,
+            device=device,
+            workers=workers,
+            progress=lambda images, total: progress(entry.name, images, total),
+        )
+    except UserError as error:
+        return replace(entry, unknown=str(error))
+    return replace(entry, examined=found, unknown="")
+
+
+def _notes(entries: Sequence[Entry], same: SameImages | None) -> list[str]:
+    """Return what a reader must know of the runs before comparing them."""
+    notes = [
+        f"{each.name} is not finished: it has curves and a recipe, but no figures"
+        if not each.result
+        else f"{each.name}: not compared image by image, because {each.unknown}"
+        for each in entries
+        if each.unknown
+    ]
+    known = [each for each in entries if each.examined is not None]
+    if same is None:
+        if len(known) > 1:
+            notes.append(
+                "no two runs were tested on the same images: their figures are of different tests, "
+                "and neither tests nor images can be compared"
+            )
+        return notes + _of_curves(entries)
+    notes += [
+        f"{entries[number].name} was tested on other images: its figures are of another test, and "
+        "it is left out of what compares image by image"
+        for number in same.apart
+    ]
+    chosen = [entries[number] for number in same.runs]
+    sizes = [len(each.examined.answers) for each in chosen if each.examined]
+    if max(sizes) > len(same) + same.relabeled:
+        notes.append(
+            f"compared on the {len(same):,} test images that all have in common; each run has "
+            f"{min(sizes):,} to {max(sizes):,}"
+        )
+    if same.relabeled:
+        notes.append(
+            f"{same.relabeled:,} images that are labeled otherwise in another run are left out"
+        )
+    return notes + _moved(chosen) + _of_curves(entries)
+
+
+def _moved(entries: Sequence[Entry]) -> list[str]:
+    """Return a line on each run whose model now answers otherwise than when it was tested."""
+    notes = []
+    for each in entries:
+        if (then := each.number("accuracy")) is None or each.examined is None:
+            continue
+        now = figures_of(each.examined.answers).get("accuracy", then)
+        if abs(now - then) > 1e-9:
+            notes.append(
+                f"{each.name}: accuracy {then:.2%} when it was trained, {now:.2%} now, on another "
+                "device or with other libraries; tests and images are of now"
+            )
+    return notes
+
+
+def _of_curves(entries: Sequence[Entry]) -> list[str]:
+    """Return what is not the same quantity on the axes of the curves."""
+    notes = []
+    if apart := [row.option for row in differing(entries) if row.option in OF_LOSS]:
+        notes.append(f"training losses are different quantities: {', '.join(apart)} differ")
+    if len({each.held_out for each in entries if each.testing}) > 1:
+        own = ", ".join(f"{each.name} on {each.held_out} images" for each in entries)
+        notes.append(f"the curves of accuracy were measured on different images: {own}")
+    return notes

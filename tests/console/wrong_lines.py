@@ -64,7 +64,7 @@ def make_world(root: Path) -> None:
     model = vitlab.create(TINY, 3, 32, generator=torch.Generator().manual_seed(0))
     vitlab.save(model, root / "model")
     for name in ("run", "run-2"):
-        recipe = vitlab.recipe("photos", model=TINY)
+        recipe = vitlab.recipe("small", data="photos", model=TINY)
         RunFolder(root / name).start(recipe, vitlab.Host(), "vitlab train", fingerprint="")
     _odd_folders(root)
     _odd_lists(root)

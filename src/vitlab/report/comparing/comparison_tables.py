@@ -125,7 +125,8 @@ def pair_table(compared: Compared) -> Table:
     several = compared.same.several
     head = (
         "Runs", f"Difference in {FIGURES[first].title.replace('Acc', 'acc')}",
-        "Only first right", "Only second right", "p", *(("p (Holm)",) if many else ()), "Same answer", "Mistakes in common", "Kappa",
+        "Only first right", "Only second right", "p", *(("p (Holm)",) if many else ()),
+        "Same answer", "Mistakes in common", "Kappa",
     )  # fmt: skip
     rows = [
         (

@@ -12,7 +12,7 @@ from vitlab.evaluation.paired.same_images import SameImages
 from vitlab.report.drawings.thumbnails import of_source
 
 PICTURES = 72  # at most, of all galleries together
-FEWEST, MOST = 3, 18  # of one gallery
+FEWEST, MOST = 3, 16  # of one gallery
 
 
 @dataclass(frozen=True)

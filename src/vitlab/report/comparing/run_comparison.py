@@ -122,7 +122,9 @@ def _of_curves(entries: Sequence[Entry]) -> list[str]:
     """Return what is not the same quantity on the axes of the curves."""
     notes = []
     if apart := [row.option for row in differing(entries) if row.option in OF_LOSS]:
-        notes.append(f"training losses are different quantities: {', '.join(apart)} differ")
+        notes.append(
+            f"training losses are different quantities: the runs differ in {', '.join(apart)}"
+        )
     if len({each.held_out for each in entries if each.testing}) > 1:
         own = ", ".join(f"{each.name} on {each.held_out} images" for each in entries)
         notes.append(f"the curves of accuracy were measured on different images: {own}")

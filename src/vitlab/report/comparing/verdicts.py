@@ -42,20 +42,22 @@ def _of_two(compared: Compared, pair: Pair) -> str:
     key = first_figure(compared)
     one, other = (compared.entries[number].name for number in compared.same.runs)
     shares = [each.get(key, 0.0) for each in compared.figures]
-    what = "mean average precision of" if key == "map" else "accuracy of"
+    what = "mean average precision" if key == "map" else "accuracy"
     count = f"on {len(compared.same):,} test images"
     if shares[0] == shares[1]:
-        return f"{one} and {other} have the same {what} {percent(shares[0])} {count}."
+        return f"{one} and {other} have the same {what} {count}: {percent(shares[0])}."
     low, high = pair.differences[key].interval
     if shares[1] > shares[0]:
         better, worse = other, one
     else:
         better, worse, low, high = one, other, -high, -low
     chance = "more than chance explains" if pair.p < LEVEL else "which chance may explain"
+    test = "" if key == "map" else "McNemar's test, "
     return (
-        f"{better} has {_article(what)} {percent(max(shares))} {count}, {worse} one of "
-        f"{percent(min(shares))}: {100 * abs(shares[0] - shares[1]):.1f} points more "
-        f"({100 * low:.1f} to {100 * high:.1f}), {chance} ({p_text(pair.p)})."
+        f"{better} has the higher {what} {count}: {percent(max(shares))} against "
+        f"{percent(min(shares))} of {worse}. The difference is "
+        f"{100 * abs(shares[0] - shares[1]):.1f} points ({100 * low:.1f} to {100 * high:.1f}), "
+        f"{chance} ({test}{p_text(pair.p)})."
     )
 
 
@@ -67,10 +69,6 @@ def p_text(p: float) -> str:
 def p_cell(p: float) -> str:
     """Format a p-value for a table."""
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def _article(what: str) -> str:
-    return f"an {what}" if what.startswith("a") else f"a {what}"
 
 
 def _some(count: int) -> str:

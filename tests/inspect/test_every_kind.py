@@ -230,5 +230,17 @@ def check_heads(model: Any, images: Tensor, layers: list[list[tuple[Tensor, Tens
     torch.testing.assert_close(entropy, torch.stack(entropies), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["registers", "rotary", "BEiT's bias", "windows with padding"])
+def test_images_of_another_size_are_as_of_a_resized_model(kind: str) -> None:
+    model, images = model_of(kind), torch.randn(2, 3, 40, 24, generator=seeded(2))
+    resized, classes = model.resize((40, 24)), torch.tensor([0, 2])
+    for look in (vitlab.inspect.attention_distance, vitlab.inspect.rollout):
+        torch.testing.assert_close(look(model, images), look(resized, images))
+    for explain in (vitlab.inspect.relevance, vitlab.inspect.gradcam, vitlab.inspect.occlusion):
+        found = explain(model, images, classes)
+        assert found.shape == (2, 5, 3)
+        torch.testing.assert_close(found, explain(resized, images, classes), rtol=1e-3, atol=1e-5)
+
+
 def seeded(number: int) -> torch.Generator:
     return torch.Generator().manual_seed(number)

@@ -120,7 +120,7 @@ def test_every_layer_and_every_branchs_heads_are_there(
 
 
 def test_what_cannot_be_measured_is_refused() -> None:
-    resnet = vitlab.create("BiT-R26x1", 2, 32)
+    resnet = vitlab.create("BiT-R(1-1)x1", 2, 32)
     with pytest.raises(OptionError, match="has no attention maps: use a Vision Transformer"):
         vitlab.inspect.attention_distance(resnet, torch.randn(1, 3, 32, 32))
     with pytest.raises(OptionError, match="no images"):

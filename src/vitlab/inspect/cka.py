@@ -90,7 +90,7 @@ def _kernels(model: Model, images: Tensor) -> Tensor:
         if apart.norm() <= CONSTANT * flat.norm():
             apart.zero_()
         rows.append((apart @ apart.T).fill_diagonal_(0))
-    return torch.stack(rows)
+    return torch.stack(rows).cpu()  # the other model may be on another device
 
 
 def _hsic(left: Tensor, right: Tensor) -> Tensor:

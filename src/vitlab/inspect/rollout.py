@@ -50,6 +50,9 @@ def _rolled(model: VisionTransformer, images: Tensor, layer: int | None) -> Tens
         own = own / own.sum(-1, keepdim=True)  # without the share of padded windows
         mixed = branches * own + torch.eye(own.shape[-1], device=own.device)
         flow = mixed / (branches + 1) @ flow
-    pooled = model.head.shares(model.encode(images)).float()  # (B, N)
+    # All pools but attention share alike whatever the tokens are: their number is enough
+    blank = torch.empty(len(images), maps[0].shape[-1], 0, device=images.device)
+    tokens = blank if model.head.attend is None else model.encode(images)
+    pooled = model.head.shares(tokens).float()  # (B, N)
     rows = (pooled[:, None] @ flow)[:, 0]
     return rows[:, config.prefix :].unflatten(1, config.grid_of(images.shape[-2:]))

@@ -64,7 +64,8 @@ def _relevance(model: VisionTransformer, images: Tensor, classes: Tensor) -> Ten
             carried = [each.carried(grid, config.heads, tokens) for each in branches]
             flow = flow + torch.stack(carried).sum(0) @ flow
         if pool is None:
-            pooled = head.shares(images.new_empty(len(images), tokens, 0)).float()  # (B, N)
+            blank = torch.empty(len(images), tokens, 0, device=images.device)
+            pooled = head.shares(blank)  # (B, N)
         else:
             pooled = pool.carried(grid, pool.body.heads, tokens).sum(1)  # over queries
         rows = (pooled[:, None] @ flow)[:, 0]

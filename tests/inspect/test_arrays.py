@@ -229,3 +229,15 @@ def test_occlusion_finds_the_patch_that_the_class_needs() -> None:
     for wrong in ({"size": 17}, {"size": 4, "step": -1}):
         with pytest.raises(OptionError, match="size must be from 1 to 16"):
             vitlab.inspect.occlusion(model, images, classes, **wrong)
+
+
+def test_occlusion_watches_each_class_by_itself_where_images_have_several() -> None:
+    model = small(pool="attention", queries=2).eval()
+    model.provenance["multi_label"] = True
+    images, classes = torch.randn(1, 3, 16, 16), torch.tensor([1])
+    covered = images.clone()
+    covered[0, :, 12:, :4] = 0
+    with torch.inference_mode():  # the mean of two queries, (1, 2, 3)
+        before, after = (model(each)[0, :, 1].sigmoid().log().mean() for each in (images, covered))
+    found = vitlab.inspect.occlusion(model, images, classes)
+    assert found[0, 3, 0] == pytest.approx((before - after).item(), abs=1e-5)

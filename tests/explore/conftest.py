@@ -1,4 +1,4 @@
-"""Explorers for the tests of their server: their processes take seconds to start."""
+"""One explorer for the tests of its server."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import pytest
 from explore.made import Exploring, kinds
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def exploring() -> Iterator[Exploring]:
     """An explorer with a small model of every kind that differs in what it can show."""
     each = Exploring(*kinds().items())

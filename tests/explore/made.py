@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Hashable
 from typing import Any, TypeVar
 
 import torch
@@ -11,7 +11,10 @@ from serve.calling import Reply, send
 from serve.made import tiny
 from vitlab.explore.explore_routes import application
 from vitlab.explore.explorer import Explorer
+from vitlab.explore.gallery import FORMATS
 from vitlab.explore.shown import Shown
+from vitlab.serve.decoding.decoder import Bounds, _answered
+from vitlab.serve.decoding.decoders import Decoded, Decoders, Wanted
 
 T = TypeVar("T")
 SMALL = "ViT(width=16,depth=2,heads=2,mlp=32)/4"
@@ -30,9 +33,31 @@ def kinds() -> dict[str, Any]:
         "post-norm": {"norm_order": "after"},
         "rotary": {"positions": "rope"},
         "features": {"classes": 0},
+        "native": {"fit": "native", "tokens": 12, "positions": "2d"},
+        "queries": {"pool": "attention", "queries": 2},
         "resnet": {"name": "BiT-R50x1", "size": 32, "stages": (1, 1)},
     }
     return {key: tiny(**{"name": SMALL} | each) for key, each in choices.items()}
+
+
+class InProcess(Decoders):
+    """Decodes as the processes do, in this one: they take seconds to start."""
+
+    def __init__(self) -> None:
+        super().__init__(1, Bounds(formats=FORMATS))
+
+    async def start(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+    async def decode(self, data: bytes, name: str, key: Hashable, wanted: Wanted) -> Decoded:
+        asked = {"name": name, "config": wanted.text, "side": wanted.side}
+        answer, pixels = _answered(asked, data, self.bounds)
+        if answer["error"]:
+            return Decoded(pixels, error=answer["error"])
+        return Decoded(pixels.copy(), answer["box"], size=answer["size"])
 
 
 class Exploring:
@@ -44,7 +69,7 @@ class Exploring:
         self.names = [name for name, _ in models]
         self.models = dict(models)
         shown = [Shown.of(name, model, device) for name, model in models]
-        self.explorer = Explorer(shown, **options)
+        self.explorer = Explorer(shown, InProcess(), **options)
         self.app = application(self.explorer)
         self(self.explorer.start())
 

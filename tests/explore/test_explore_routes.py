@@ -3,6 +3,7 @@
 import io
 import struct
 import zlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,10 @@ from conftest import photo
 from explore.made import Exploring, kinds
 from serve.made import encoded
 from vitlab import inspect, preprocess
+from vitlab.data.augment.augment import normalize
 from vitlab.explore.explore_routes import MOST_BODY
+from vitlab.explore.seeing.first_pass import has_classes
+from vitlab.serve.decoding.decoder import decoded
 
 KINDS = tuple(kinds())
 FILE = encoded(0, rows=24, columns=32)
@@ -31,8 +35,12 @@ def look(exploring: Exploring, kind: str, image: str) -> str:
     return f"/api/look/{exploring.names.index(kind)}/{image}"
 
 
-def prepared(model: object) -> torch.Tensor:
-    return preprocess(model)(FILE)
+def prepared(model: Any) -> torch.Tensor:
+    """The file as `vitlab.preprocess` makes it, but for images of their own size: not packed."""
+    if model.config.fit != "native":
+        return preprocess(model)(FILE)
+    pixels, _ = decoded(FILE, "the file", model.config, 10**6)
+    return normalize(torch.from_numpy(pixels)[None], model.config.mean, model.config.std)
 
 
 def test_state(exploring: Exploring, image: str) -> None:
@@ -58,7 +66,7 @@ def test_first_look(exploring: Exploring, image: str, kind: str) -> None:
     model = exploring.models[kind]
     found = exploring.ask(look(exploring, kind, image)).json
     images = prepared(model)
-    if model.config.classes:
+    if has_classes(model):
         expected = model(images)[0].double().softmax(-1)
         best = found["top"][0]
         assert best["class"] == int(expected.argmax())
@@ -70,13 +78,16 @@ def test_first_look(exploring: Exploring, image: str, kind: str) -> None:
     assert found["tokens"] == len(found["prefix"]) + rows * columns
     assert found["tokens"] == model.encode(images).shape[1]
     left, top, right, bottom = found["box"]
-    assert (left, top, right, bottom) == (0.125, 0, 0.875, 1)
+    assert (left, top, right, bottom) == (
+        (0, 0, 1, 1) if kind == "native" else (0.125, 0, 0.875, 1)
+    )
+    assert (rows, columns) == {"native": (3, 4)}.get(kind, (4, 4))
     if kind == "resnet":
         assert (found["layers"], found["heads"]) == ([], 0)
     else:
         maps = model.attention_maps(images)
         assert (len(found["layers"]), found["heads"]) == (len(maps), maps[0].shape[1])
-    assert ("pool" in found) == (kind == "pool")
+    assert ("pool" in found) == (kind in ("pool", "queries"))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "resnet"])
@@ -94,18 +105,15 @@ def test_attention_from_every_token(exploring: Exploring, image: str, kind: str)
         np.testing.assert_allclose(largest[..., 0], maps[:, :, token].max(-1), rtol=1e-5)
 
 
-def test_attention_of_the_pool(exploring: Exploring, image: str) -> None:
-    model, path = exploring.models["pool"], look(exploring, "pool", image)
+@pytest.mark.parametrize("kind", ["pool", "queries"])
+def test_attention_of_the_pool(exploring: Exploring, image: str, kind: str) -> None:
+    model, path = exploring.models[kind], look(exploring, kind, image)
     body = exploring.ask(f"{path}/attention/pool").body
     heads = exploring.ask(path).json["pool"]
     expected = inspect.class_attention(model, prepared(model))[0].flatten(1).numpy()
     largest = np.frombuffer(body, "<f4", heads)[:, None]
     octets = np.frombuffer(body, np.uint8, offset=4 * heads).reshape(heads, -1)
     np.testing.assert_allclose(largest * octets / 255, expected, atol=float(largest.max()) / 500)
-
-
-def labels(model: object) -> torch.Tensor:
-    return torch.tensor([3])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -122,11 +130,10 @@ def test_maps_are_those_of_inspect(exploring: Exploring, image: str, kind: str, 
     if view == "rollout":
         expected = inspect.rollout(model, images)
     elif view == "occlusion":
-        rows, _ = reply.json["grid"]
-        size = images.shape[-1] // rows
-        expected = inspect.occlusion(model, images, labels(model), size=size)
+        size = images.shape[-2] // reply.json["grid"][0]
+        expected = inspect.occlusion(model, images, torch.tensor([3]), size=size)
     else:
-        expected = getattr(inspect, view)(model, images, labels(model))
+        expected = getattr(inspect, view)(model, images, torch.tensor([3]))
     assert reply.json["grid"] == list(expected.shape[1:])
     got = torch.tensor(reply.json["values"])
     torch.testing.assert_close(got, expected[0], atol=2e-5, rtol=5e-3 if kind == "resnet" else 1e-4)
@@ -286,7 +293,7 @@ def test_a_body_beyond_the_limit_is_refused(exploring: Exploring) -> None:
         ("/api/look/0/IMAGE/attention/17", None, 400, "token 17 of 17"),
         ("/api/look/0/IMAGE/attention/-1", None, 400, "whole number"),
         ("/api/look/0/IMAGE/attention/pool", None, 400, "no attention pool"),
-        ("/api/look/10/IMAGE/attention/0", None, 400, "no attention"),
+        ("/api/look/12/IMAGE/attention/0", None, 400, "no attention"),
         ("/api/look/0/IMAGE/map/magic", None, 404, "unknown view"),
         ("/api/look/0/IMAGE/map/gradcam?class=5", None, 400, "choose from 0 to 4"),
         ("/api/look/0/IMAGE/map/norms?layer=3", None, 400, "choose from 0 to 2"),

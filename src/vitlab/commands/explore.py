@@ -22,7 +22,7 @@ MOST = 64  # images that are opened at the start
 class Explore(Options):
     """Models, images, and where the page is."""
 
-    words: tuple[str, ...] = option(
+    weights: tuple[str, ...] = option(
         (),
         "models (a run folder, a saved model, a weights file, user/name on the Hugging Face Hub; "
         "NAME=WEIGHTS names it), and image files, folders or glob patterns, in any order",
@@ -49,7 +49,7 @@ def begin(options: Explore) -> None:
         check_installed(package, "vitlab explore")
     from vitlab.serve.process.addresses import listen
 
-    told_apart(options.words)
+    told_apart(options.weights)
     listen("127.0.0.1", options.port).close()
 
 
@@ -64,11 +64,14 @@ def run(options: Explore) -> dict[str, Any]:
     from vitlab.data.pictures.listing import find_images
     from vitlab.explore.explorer import Explorer
     from vitlab.explore.exploring import HOST, explore, open_browser
+    from vitlab.explore.gallery import FORMATS
     from vitlab.explore.shown import Shown
     from vitlab.progress import say
+    from vitlab.serve.decoding.decoder import Bounds
+    from vitlab.serve.decoding.decoders import Decoders
     from vitlab.serve.process.addresses import listen, url_of
 
-    told = told_apart(options.words)
+    told = told_apart(options.weights)
     images = find_images(told.images)
     if len(images) > MOST:
         say(f"the first {MOST} of {len(images):,} images are opened")
@@ -77,10 +80,11 @@ def run(options: Explore) -> dict[str, Any]:
     for name, place in told.weights:
         model = vitlab.load(place, **options.file.arguments())
         models.append(Shown.of(name, model, device))
+    bounds = Bounds(max_pixels=int(options.max_pixels * 1e6), formats=FORMATS)
     explorer = Explorer(
         models,
-        images[:MOST],
-        max_pixels=int(options.max_pixels * 1e6),
+        Decoders(1, bounds),
+        images=images[:MOST],
         cartographer=_cartographer(models[0].model, options.data) if options.data else None,
         say=say,
     )

@@ -16,7 +16,7 @@ from vitlab.data.augment.augment import normalize
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.errors import ImageError, OptionError, UserError, WeightsError
 from vitlab.explore.cartographer import Cartographer
-from vitlab.explore.gallery import FORMATS, Gallery, OpenImage
+from vitlab.explore.gallery import Gallery, OpenImage
 from vitlab.explore.lru import Kept
 from vitlab.explore.seeing import views
 from vitlab.explore.seeing.covering import each_without, parts, without
@@ -25,7 +25,6 @@ from vitlab.explore.shown import Shown
 from vitlab.explore.worker import Worker
 from vitlab.files import read_bytes
 from vitlab.models.model import Model
-from vitlab.serve.decoding.decoder import Bounds
 from vitlab.serve.decoding.decoders import Decoders, Wanted
 
 LATEST = 16  # images that share their colors
@@ -74,8 +73,8 @@ class Explorer:
 
     Args:
         models: that are shown
+        decoders: that turn files into pixels; they are started and stopped here
         images: files that are opened at the start, in this order
-        max_pixels: of an image
         most: bytes of first passes that are kept
         cartographer: makes the map of a data set; None without one
         say: tells a person which of the images cannot be opened
@@ -84,9 +83,9 @@ class Explorer:
     def __init__(
         self,
         models: Sequence[Shown],
-        images: Sequence[str] = (),
+        decoders: Decoders,
         *,
-        max_pixels: int = 25_000_000,
+        images: Sequence[str] = (),
         most: int = MOST_BYTES,
         cartographer: Cartographer | None = None,
         say: Callable[[str], None] = lambda text: None,
@@ -94,8 +93,8 @@ class Explorer:
         self.models, self.cartographer = list(models), cartographer
         self._images, self._say = list(images), say
         self._opening: asyncio.Task[None] | None = None
-        self._decoders = Decoders(1, Bounds(max_pixels=max_pixels, formats=FORMATS))
-        self.gallery = Gallery(self._decoders)
+        self._decoders = decoders
+        self.gallery = Gallery(decoders)
         self._worker = Worker()
         self._looks: Kept[tuple[int, str], Look] = Kept(most)
         self._maps: Kept[tuple[int, str, str, int], Map] = Kept(MOST_MAPS)
@@ -207,14 +206,14 @@ class Explorer:
         if kind == "similarity":
             at = last if layer is None else layer
             return _array(views.similarity(look.seen, shown.prefix, at, token))
-        chosen = shown.label(look.seen, label) if kind != "rollout" else 0
+        if kind == "rollout":
+            return _array(views.rolled_out(look.seen, layer))
+        chosen = shown.label(look.seen, label)
         key = (number, image.id, kind, chosen)
         if (kept := self._maps.get(key)) is not None:
             return kept.values
         if kind == "occlusion":
             found = await self._occluded(shown.model, look.seen, chosen, wanted)
-        elif kind == "rollout":
-            found = await self._worker.do(partial(views.rolled_out, shown.model, look.seen))
         else:
             job = partial(views.explained, shown.model, look.seen, kind, chosen)
             found = await self._worker.do(job)

@@ -1,5 +1,6 @@
 """What one pass of an image through a model shows: scores, every head's attention, all tokens."""
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +34,8 @@ class FirstPass:
         grids: rows and columns of each of them
         last: what leaves the model, after the final norm: (N, D)
         attention: of every head of every layer; None where there is none, or too much
+        rollouts: with `attention`, the share of each patch that reaches the classifier, through the
+            first layers up to each: (patches,)
         pool: the attention that the pool's queries pay; None without one
     """
 
@@ -41,8 +44,9 @@ class FirstPass:
     layers: tuple[Tensor, ...]
     grids: tuple[Grid, ...]
     last: Tensor
-    attention: Attended | None
-    pool: Attended | None
+    attention: Attended | None = None
+    rollouts: tuple[Tensor, ...] = ()
+    pool: Attended | None = None
 
     @property
     def grid(self) -> Grid:
@@ -76,8 +80,6 @@ def first_pass(model: Model, image: Tensor, *, attention: bool = True) -> FirstP
         tuple(each[0].flatten(1).T.float().cpu() for each in maps),
         tuple((each.shape[2], each.shape[3]) for each in maps),
         last[0].float().cpu(),
-        None,
-        None,
     )
 
 
@@ -110,20 +112,22 @@ def _of_transformer(model: VisionTransformer, image: Tensor, attention: bool) ->
     layers = [each[0][0] for each in (entering, *leaving)]
     if model.class_layers is not None:
         layers = [model.class_layers.before(each) for each in layers]
+    maps = _maps(model, seen, leaving[-1][0][0]) if attention else iter(())
+    attended, rollouts = _attended(model, maps, model.head.shares(tokens)[0].float())
     return FirstPass(
         image,
         chances(model, model.head(features))[0] if has_classes(model) else np.empty(0),
         tuple(each[0].float().cpu() for each in layers),
         (grid,) * len(layers),
         tokens[0].float().cpu(),
-        _attended(model, seen, leaving[-1][0][0]) if attention else None,
+        attended if attention else None,
+        rollouts,
         _of_pool(model, tokens),
     )
 
 
-def _attended(model: VisionTransformer, seen: list[list[Seen]], last: Tensor) -> Attended:
-    """Return every layer's attention, as `model.attention_maps` has it, from what it saw."""
-    found = Attended(model.config.branches * model.config.heads)
+def _maps(model: VisionTransformer, seen: list[list[Seen]], last: Tensor) -> Iterator[Tensor]:
+    """Yield every layer's attention as `model.attention_maps` has it: (1, heads, N, N)."""
     for block, inputs in zip(model.blocks, seen, strict=True):
         weights = torch.cat(
             [
@@ -132,11 +136,33 @@ def _attended(model: VisionTransformer, seen: list[list[Seen]], last: Tensor) ->
             ],
             dim=1,
         )
-        found.add(with_idle_token(weights) if model.class_layers is not None else weights)
+        yield with_idle_token(weights) if model.class_layers is not None else weights
     if model.class_layers is not None:
-        for weights in model.class_layers.attention_maps(last):
-            found.add(weights)
-    return found
+        yield from model.class_layers.attention_maps(last)
+
+
+def _attended(
+    model: VisionTransformer, maps: Iterator[Tensor], pooled: Tensor
+) -> tuple[Attended, tuple[Tensor, ...]]:
+    """Keep attention one layer after the other, and roll it out as `vitlab.inspect.rollout`.
+
+    Args:
+        model: that they are of
+        maps: of each layer, (1, heads, N, N)
+        pooled: how much of each token enters the features, (N,)
+    """
+    config, rollouts = model.config, []
+    found, flow = Attended(config.branches * config.heads), torch.eye(0)
+    for weights in maps:
+        found.add(weights)
+        branches = weights.shape[1] // config.heads
+        own = weights[0].float().mean(0)
+        own = own / own.sum(-1, keepdim=True)  # without the share of padded windows
+        residual = torch.eye(len(own), device=own.device)
+        layer = (branches * own + residual) / (branches + 1)
+        flow = layer @ flow if len(flow) else layer
+        rollouts.append((pooled @ flow)[config.prefix :].cpu())
+    return found, tuple(rollouts)
 
 
 def _of_pool(model: VisionTransformer, tokens: Tensor) -> Attended | None:

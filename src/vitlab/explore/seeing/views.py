@@ -45,9 +45,20 @@ def why_not(model: Model) -> dict[str, str]:
     return found
 
 
-def rolled_out(model: Model, seen: FirstPass) -> Tensor:
-    """Return how much of each patch reaches the classifier, (rows, columns)."""
-    return inspect.rollout(model, seen.image)[0]
+def rolled_out(seen: FirstPass, layer: int | None) -> Tensor:
+    """Return how much of each patch reaches the classifier, (rows, columns).
+
+    Args:
+        seen: by a model with attention
+        layer: the last one that is followed, from 1; None for all
+
+    Raises:
+        OptionError: a layer that the model does not have.
+    """
+    number = len(seen.rollouts) if layer is None else layer
+    if not 1 <= number <= len(seen.rollouts):
+        raise OptionError(f"layer {number}: choose from 1 to {len(seen.rollouts)}")
+    return seen.rollouts[number - 1].unflatten(0, seen.grid)
 
 
 def explained(model: Model, seen: FirstPass, kind: str, label: int) -> Tensor:

@@ -1,0 +1,148 @@
+"""`vitlab explore` from its first line to its last, with its own process for images."""
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+import webbrowser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vitlab
+from conftest import call, photo
+from explore.made import SMALL
+from serve.made import encoded, tiny
+from vitlab.explore import exploring
+from vitlab.explore.exploring import has_window
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A saved model and two images, one of them damaged."""
+    monkeypatch.chdir(tmp_path)
+    vitlab.save(tiny(SMALL), tmp_path / "saved")
+    photo(0).save(tmp_path / "good.png")
+    (tmp_path / "bad.png").write_bytes((tmp_path / "good.png").read_bytes()[:99])
+    return tmp_path
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        return int(opened.getsockname()[1])
+
+
+class Visitor(threading.Thread):
+    """Asks as the page does, then ends the explorer as a person would."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self.url = f"http://127.0.0.1:{port}"
+        self.state: Any = None
+        self.status: dict[str, int] = {}
+        self.errors: dict[str, str] = {}
+        self.since = 0.0
+
+    def ask(self, path: str, body: bytes | None = None) -> Any:
+        with urllib.request.urlopen(self.url + path, body, timeout=60) as reply:
+            return json.loads(reply.read())
+
+    def open(self, name: str, body: bytes) -> None:
+        try:
+            self.ask(f"/api/images?name={name}", body)
+            self.status[name] = 201
+        except urllib.error.HTTPError as error:
+            self.status[name], self.errors[name] = error.code, json.load(error)["error"]
+
+    def run(self) -> None:
+        try:
+            for _ in range(600):
+                try:
+                    self.state = self.ask("/api/state")
+                    break
+                except OSError:
+                    time.sleep(0.1)
+            self.open("moving.gif", encoded(3, "GIF"))
+            self.open("cut.jpg", encoded(3, "JPEG", 60, 80)[:700])
+            self.open("text.txt", b"no image")
+            self.look = self.ask(f"/api/look/0/{self.state['images'][0]['id']}")
+        finally:
+            self.since = time.monotonic()
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_from_the_first_line_to_the_last(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(exploring, "has_window", lambda *about: True)
+    monkeypatch.setattr(webbrowser, "open", shown.append)
+    visitor = Visitor(free_port())
+    visitor.start()
+    port = visitor.url.rpartition(":")[2]
+    code, out, err = call(capsys, "explore", "*.png", "saved", "--port", port, "--device", "cpu")
+    assert time.monotonic() - visitor.since < 10
+    assert (code, out) == (130, "")
+    lines = err.splitlines()
+    assert lines[0] == f"explore at {visitor.url} (Ctrl-C ends)"
+    assert lines[1].startswith("skipped: bad.png: ")
+    assert lines[2:] == ["vitlab explore: interrupted"]
+    assert [each["name"] for each in visitor.state["models"]] == ["saved"]
+    assert [each["name"] for each in visitor.state["images"]] == ["good.png"]
+    assert visitor.status == {"moving.gif": 201, "cut.jpg": 422, "text.txt": 415}
+    assert visitor.errors["cut.jpg"].startswith("cut.jpg: ")
+    assert len(visitor.look["top"]) == 5
+    assert shown == [visitor.url]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["good.png"], "name a model to explore"),
+        (["saved", "gone.png"], "no such file: gone.png"),
+        (["saved", "*.gif"], "no such file: *.gif"),
+        (["saved", "--data", "nowhere"], "no such file or folder: nowhere"),
+        (["saved", "--host", "0.0.0.0"], "unknown option 'host'"),
+        (["saved", "--port", "99999"], "port must be at least 0 and at most 65535"),
+        (["saved", "--max-pixels", "60"], "max_pixels must be above 0 and at most 50"),
+    ],
+)
+def test_what_cannot_be_explored(
+    here: Path, capsys: pytest.CaptureFixture[str], words: list[str], says: str
+) -> None:
+    code, out, err = call(capsys, "explore", *words)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_port_that_is_taken(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        code, _, err = call(capsys, "explore", "saved", "--port", port)
+    assert code == 2
+    assert f"cannot listen on 127.0.0.1, port {port}" in err
+    assert "--port" in err
+
+
+@pytest.mark.parametrize(
+    ("platform", "environment", "expected"),
+    [
+        ("linux", {}, False),
+        ("linux", {"DISPLAY": ":0"}, True),
+        ("linux", {"WAYLAND_DISPLAY": "wayland-0"}, True),
+        ("linux", {"DISPLAY": ":10", "SSH_CONNECTION": "far away"}, False),
+        ("linux", {"BROWSER": "lynx", "SSH_CONNECTION": "far away"}, True),
+        ("darwin", {}, True),
+        ("darwin", {"SSH_CONNECTION": "far away"}, False),
+    ],
+)
+def test_a_browser_is_opened_where_it_has_a_window(
+    platform: str, environment: dict[str, str], expected: bool
+) -> None:
+    assert has_window(platform, environment) is expected

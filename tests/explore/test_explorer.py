@@ -1,0 +1,130 @@
+"""What is computed once, what is kept, and who waits for whom."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import vitlab
+from conftest import photo
+from explore.made import SMALL, Exploring
+from serve.made import encoded, tiny
+from vitlab.explore.seeing import covering
+
+
+def counted(exploring: Exploring, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many images each pass through the first model had."""
+    sizes: list[int] = []
+    model = exploring.explorer.models[0].model
+    handle = model.stem.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
+    monkeypatch.setattr(model, "_counted", handle, raising=False)
+    return sizes
+
+
+def test_one_pass_however_many_ask(exploring: Exploring, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = counted(exploring, monkeypatch)
+    explorer = exploring.explorer
+
+    async def ask() -> None:
+        image = await explorer.gallery.open(encoded(40), "forty")
+        looks = await asyncio.gather(*(explorer.look(0, image) for _ in range(5)))
+        assert len({id(look) for look in looks}) == 1
+
+    exploring(ask())
+    assert sizes == [1]
+
+
+def test_occlusion_lets_others_have_their_turn_and_stops_when_nobody_waits(
+    exploring: Exploring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five passes of 4 patches at most: the brush comes in between, and no later ones follow."""
+    monkeypatch.setattr(covering, "AT_ONCE", 4 * 3 * 16 * 16)
+    explorer, order = exploring.explorer, []
+
+    async def ask() -> None:
+        image = await explorer.gallery.open(encoded(41), "forty-one")
+        await explorer.look(0, image)
+
+        async def wanted() -> bool:
+            order.append("part")
+            return order.count("part") < 4
+
+        async def brush() -> None:
+            await explorer.without(0, image, [3])
+            order.append("brushed")
+
+        common: dict[str, Any] = {"label": 1, "layer": None, "token": 0, "wanted": wanted}
+        with pytest.raises(vitlab.UserError, match="nobody"):
+            await asyncio.gather(explorer.view(0, image, "occlusion", **common), brush())
+        assert order.index("brushed") < order.index("part", 2)
+
+    exploring(ask())
+    assert order.count("part") == 4
+
+
+def test_what_was_used_longest_ago_is_computed_again() -> None:
+    model = tiny(SMALL)
+    exploring = Exploring(("one", model), most=1)
+    sizes = []
+    model.stem.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
+
+    async def ask() -> None:
+        explorer = exploring.explorer
+        images = [await explorer.gallery.open(encoded(n), str(n)) for n in (1, 2)]
+        for image in (*images, images[0], images[0]):
+            await explorer.look(0, image)
+
+    exploring(ask())
+    exploring.close()
+    assert len(sizes) == 3
+
+
+def test_images_of_the_start_are_opened_in_order_and_bad_ones_are_named(tmp_path: Path) -> None:
+    photo(0).save(tmp_path / "a.png")
+    (tmp_path / "b.jpg").write_bytes(encoded(0, "JPEG")[:300])
+    photo(1).save(tmp_path / "c.png")
+    names = [str(tmp_path / name) for name in ("c.png", "gone.png", "b.jpg", "a.png")]
+    said: list[str] = []
+    exploring = Exploring(("one", tiny(SMALL)), images=names, say=said.append)
+    state = exploring.ask("/api/state").json
+    exploring.close()
+    assert [each["name"] for each in state["images"]] == ["c.png", "a.png"]
+    assert len(said) == 2
+    assert said[0] == f"skipped: {names[1]}: no such file or directory"
+    assert said[1].startswith("skipped: b.jpg: ")
+
+
+def test_damaged_weights_are_said_to_be_so() -> None:
+    """Probabilities that are not numbers are left out, and maps of them refused, in one line."""
+    model = tiny(SMALL)
+    with torch.no_grad():
+        model.head.classify.weight.fill_(float("nan"))
+    exploring = Exploring(("broken", model))
+    image = exploring.ask("/api/images?name=x", encoded(0)).json["id"]
+    path = f"/api/look/0/{image}"
+    assert exploring.ask(path).json["top"] == []
+    for reply in (
+        exploring.ask(f"{path}/map/occlusion?class=0"),
+        exploring.ask(f"{path}/without", {"patches": [1], "classes": [0]}),
+    ):
+        assert reply.status == 422
+        assert "weights are damaged" in reply.error
+    exploring.close()
+
+
+def test_several_labels_per_image() -> None:
+    """Each class has its own probability, and its threshold is on the page."""
+    model = tiny(SMALL)
+    model.provenance |= {"multi_label": True, "thresholds": [0.5, 0.25, 0.5, 0.5, 0.5]}
+    exploring = Exploring(("several", model))
+    state = exploring.ask("/api/state").json["models"][0]
+    assert (state["several"], state["thresholds"][1]) == (True, 0.25)
+    image = exploring.ask("/api/images?name=x", encoded(0)).json["id"]
+    top = exploring.ask(f"/api/look/0/{image}").json["top"]
+    images = vitlab.preprocess(model)(encoded(0))
+    expected = np.sort(model(images)[0].sigmoid().detach().numpy())[::-1]
+    assert [each["probability"] for each in top] == pytest.approx(expected.tolist(), abs=1e-6)
+    exploring.close()

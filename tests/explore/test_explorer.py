@@ -40,7 +40,7 @@ def test_one_pass_however_many_ask(exploring: Exploring, monkeypatch: pytest.Mon
 def test_occlusion_lets_others_have_their_turn_and_stops_when_nobody_waits(
     exploring: Exploring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Five passes of 4 patches at most: the brush comes in between, and no later ones follow."""
+    """Four patches a pass: the brush comes in between, and nothing follows the third."""
     monkeypatch.setattr(covering, "AT_ONCE", 4 * 3 * 16 * 16)
     explorer, order = exploring.explorer, []
 

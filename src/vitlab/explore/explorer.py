@@ -19,7 +19,7 @@ from vitlab.explore.cartographer import Cartographer
 from vitlab.explore.gallery import Gallery, OpenImage
 from vitlab.explore.lru import Kept
 from vitlab.explore.seeing import views
-from vitlab.explore.seeing.covering import each_without, parts, without
+from vitlab.explore.seeing.covering import at_once, each_without, squares, without
 from vitlab.explore.seeing.first_pass import FirstPass, first_pass
 from vitlab.explore.shown import Shown
 from vitlab.explore.worker import Worker
@@ -224,15 +224,17 @@ class Explorer:
     async def _occluded(
         self, model: Model, seen: FirstPass, label: int, wanted: Callable[[], Awaitable[bool]]
     ) -> Tensor:
-        """Cover a few patches at a time, and let others have their turn between them."""
-        rows, floor = [], np.finfo(np.float64).tiny
-        for few in parts(seen.image, seen.grid):
+        """Cover square after square, and let others have their turn between them."""
+        grid, parts = squares(seen.grid)
+        rows, few = [], at_once(seen.image)
+        for first in range(0, len(parts), few):
             if not await wanted():
                 raise OptionError("nobody waits for this map any more")
-            job = partial(each_without, model, seen.image, seen.grid, few)
+            some = parts[first : first + few]
+            job = partial(each_without, model, seen.image, seen.grid, some)
             rows.append((await self._worker.do(job))[:, label])
-        whole = float(np.log(max(seen.probabilities[label], floor)))
-        return (whole - torch.cat(rows)).unflatten(0, seen.grid)
+        whole = float(np.log(max(seen.probabilities[label], np.finfo(np.float64).tiny)))
+        return (whole - torch.cat(rows)).unflatten(0, grid)
 
     async def colors(
         self, number: int, image: OpenImage, layer: int | None

@@ -1,17 +1,19 @@
 """The same image with patches covered, and what becomes of its prediction."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from vitlab.errors import OptionError
 from vitlab.explore.seeing.first_pass import Grid, chances
 from vitlab.models.model import Model
 
-AT_ONCE = 2**20  # numbers of covered images in one pass: others may have their turn soon
+AT_ONCE = 2**18  # numbers of covered images in one pass: others have their turn soon
+MOST = 8  # squares along a side
 
 
 def covered(image: Tensor, grid: Grid, patches: Iterable[int]) -> Tensor:
@@ -47,21 +49,42 @@ def without(model: Model, image: Tensor, grid: Grid, patches: Iterable[int]) -> 
     return chances(model, model(covered(image, grid, patches)))[0]
 
 
-def parts(image: Tensor, grid: Grid) -> Iterator[range]:
-    """Yield the numbers of all patches, as many at a time as are covered in one pass."""
-    count, few = grid[0] * grid[1], max(1, AT_ONCE // image.numel())
-    for first in range(0, count, few):
-        yield range(first, min(first + few, count))
+def squares(grid: Grid) -> tuple[Grid, list[list[int]]]:
+    """Return squares of patches to cover one after the other: their grid, and each one's patches.
+
+    There are at most `MOST` by `MOST`, each of which takes a pass through the model: single patches
+    of a small grid, 7 x 7 squares of 2 x 2 patches of a grid of 14 x 14.
+    """
+    (rows, columns), (down, across) = grid, (_divided(each) for each in grid)
+    found: dict[tuple[int, int], list[int]] = {}
+    for patch in range(rows * columns):
+        row, column = divmod(patch, columns)
+        found.setdefault((row * down // rows, column * across // columns), []).append(patch)
+    return (down, across), [found[place] for place in sorted(found)]
+
+
+def _divided(side: int) -> int:
+    """Return how many squares there are along a side: equal ones, if that leaves enough of them."""
+    equal = max(count for count in range(1, MOST + 1) if side % count == 0)
+    return equal if equal > MOST // 2 else min(side, MOST)
+
+
+def at_once(image: Tensor) -> int:
+    """Return how many copies of an image are covered in one pass."""
+    return max(1, AT_ONCE // image.numel())
 
 
 @torch.inference_mode()
-def each_without(model: Model, image: Tensor, grid: Grid, patches: Sequence[int]) -> Tensor:
-    """Return the log-probabilities of every class without each patch: (patches, classes).
+def each_without(model: Model, image: Tensor, grid: Grid, parts: Sequence[Sequence[int]]) -> Tensor:
+    """Return the log-probabilities of every class without each part of the patches.
 
     Where an image may have several classes, each has its own.
+
+    Returns:
+        (parts, classes)
     """
-    images = torch.cat([covered(image, grid, [patch]) for patch in patches])
+    images = torch.cat([covered(image, grid, part) for part in parts])
     logits = model(images).float() / model.temperature
     several = model.provenance.get("multi_label", False)
-    found: Tensor = torch.nn.functional.logsigmoid(logits) if several else logits.log_softmax(-1)
+    found: Tensor = F.logsigmoid(logits) if several else logits.log_softmax(-1)
     return found.cpu()

@@ -20,7 +20,7 @@ UNITS = {
     "rollout": "share of what reaches the classifier",
     "relevance": "relevance to the class, no unit",
     "gradcam": "evidence for the class, no unit",
-    "occlusion": "nats that the class's log-probability falls by",
+    "occlusion": "nats that the class's log-probability falls by when the square is covered",
     "similarity": "cosine",
     "norms": "length of the token, no unit",
 }

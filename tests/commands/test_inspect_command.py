@@ -12,6 +12,7 @@ from PIL import Image
 
 import vitlab
 from conftest import call, photo
+from vitlab.report.inside import looking
 
 CLASSES = ("cat", "<b>dog</b>")
 
@@ -38,26 +39,35 @@ def test_a_folder_of_pictures_numbers_and_a_page(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = images(tmp_path / "images")
-    (tmp_path / "images" / "broken.jpg").write_bytes(b"\xff\xd8\xff no image")
+    damaged = (tmp_path / "images" / "broken.jpg", tmp_path / "images" / "cut.jpg")
+    damaged[0].write_bytes(b"\xff\xd8\xff no image")
+    photo(5, 200, 200).save(damaged[1])
+    damaged[1].write_bytes(damaged[1].read_bytes()[:600])
     out = tmp_path / "look"
-    code, printed, said = call(
-        capsys, "inspect", str(model), str(tmp_path / "images"), "--out", str(out)
-    )
+    words = ["inspect", str(model), str(tmp_path / "images"), "--occlusion", "1"]
+    code, printed, said = call(capsys, *words, "--out", str(out))
     assert code == 0, said
     assert f"2 images: {out / 'inspect.html'}" in printed
-    assert "broken.jpg" in said
+    for name in damaged:
+        assert f"skipped: {name}: " in said
     facts: dict[str, Any] = json.loads((out / "inspect.json").read_text())
     assert facts["images"] == 2
     assert np.shape(facts["attention_distance"]) == (2, 3)
+    assert np.shape(facts["token_norms"]) == np.shape(facts["longest_tokens"]) == (3,)
     assert np.shape(facts["position_similarity"]) == (4, 4, 4, 4)
     assert np.shape(facts["embedding_filters"]) == (24, 8, 8, 3)
     assert [each["image"] for each in facts["seen"]] == files
     for each in facts["seen"]:
-        assert np.shape(each["rollout"]) == np.shape(each["relevance"]) == (4, 4)
+        for kind in ("rollout", "relevance", "gradcam", "norm_map", "similar_patches"):
+            assert np.shape(each[kind]) == (4, 4)
         assert np.shape(each["heads"]) == (3, 4, 4)
         assert {one["class"] for one in each["top"]} == set(CLASSES)
+    assert ["occlusion" in each for each in facts["seen"]] == [True, False]
     names = {file.stem for file in out.glob("*.png")}
-    assert {"distance", "entropy", "filters", "positions", "01-rollout", "02-colors"} <= names
+    kinds = {"rollout", "relevance", "gradcam", "norm_map", "similar_patches", "heads", "colors"}
+    assert names == {"01-occlusion"} | {f"0{n}-{kind}" for kind in kinds for n in (1, 2)} | {
+        "distance", "entropy", "filters", "positions", "norms", "similarity",
+    }  # fmt: skip
     assert {file.stem for file in out.glob("*.svg")} == names
     with Image.open(out / "01-rollout.png") as picture:
         assert np.asarray(picture).std() > 20
@@ -65,49 +75,89 @@ def test_a_folder_of_pictures_numbers_and_a_page(
     assert "<b>dog" not in page
     assert "&lt;b&gt;dog" in page
     assert not re.findall(r"(?:src|href)=\"(?!data:|#)", page)
-    assert page.count("<figure>") == len(names)
+    assert not re.findall(r"url\((?!data:)", page)
+    assert page.count('class="plot"') == 4  # distance, entropy, norms, similarity
+    assert (
+        len(re.findall(r'class="lens[" ]', page)) == len(files) * (7 + 3) + 1
+    )  # maps, photo, heads
+    assert "CKA: it compares at least 4 images, and there are 2" in page
+    assert f"vitlab inspect {model}" in page
 
 
-def test_the_class_to_explain_can_be_named(
+def test_the_class_and_the_layer_can_be_named(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = images(tmp_path / "images")[-1]
     out = tmp_path / "look"
-    words = ["inspect", str(model), file, "--watch", CLASSES[1], "--out", str(out), "--json"]
-    code, printed, _ = call(capsys, *words)
+    words = ["inspect", str(model), file, "--occlusion", "0", "--out"]
+    code, printed, _ = call(capsys, *words, str(out), "--watch", CLASSES[1], "--layer=1", "--json")
     assert code == 0
     assert json.loads(printed)["images"] == 1
     facts = json.loads((out / "inspect.json").read_text())
     assert facts["seen"][0]["class"] == CLASSES[1]
-    code, _, said = call(
-        capsys, "inspect", str(model), file, "--watch", "horse", "--out", str(tmp_path / "no")
-    )
-    assert code == 2
-    assert "'horse' is not a class of the model: cat, <b>dog</b>" in said
-    assert not (tmp_path / "no").exists()
+    assert facts["layer"] == 1
+    assert "each head of layer 1 looks" in (out / "inspect.html").read_text()
+    for wrong, line in (
+        (["--watch", "horse"], "'horse' is not a class of the model: cat, <b>dog</b>"),
+        (["--layer", "3"], "layer must be from 1 to 2, not 3"),
+        (["--layer", "-1"], "layer must be at least 0"),
+        (["--beside", "nothing"], "nothing"),
+    ):
+        code, _, said = call(capsys, *words, str(tmp_path / "no"), *wrong)
+        assert code == 2
+        assert line in said
+        assert len(said.strip().splitlines()) == 1
+        assert not (tmp_path / "no").exists()
 
 
-def test_a_resnet_shows_what_it_has_and_says_what_it_has_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_resnet_shows_what_it_has_beside_another_model(
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    file = images(tmp_path / "images")[-1]
-    saved = vitlab.save(vitlab.create("BiT-R26x1", 3, 64, zero_head=False), tmp_path / "resnet")
+    monkeypatch.setattr(looking, "SHOWN", 1)
+    folder = tmp_path / "images"
+    images(folder)
+    for seed in range(2):
+        photo(seed, 30, 30).save(folder / f"{seed}.png")
+    saved = vitlab.save(vitlab.create("BiT-R(1-1)x1", 3, 32, zero_head=False), tmp_path / "resnet")
     out = tmp_path / "look"
-    code, _, said = call(capsys, "inspect", str(saved), file, "--out", str(out))
-    assert code == 0
-    assert {each.stem for each in out.glob("*.png")} == {"filters", "01-gradcam", "01-colors"}
-    assert "rollout: BiT-R26x1 has no attention maps" in said
+    words = ["inspect", str(saved), str(folder), "--beside", str(model), "--occlusion", "0"]
+    code, _, said = call(capsys, *words, "--out", str(out))
+    assert code == 0, said
+    names = {each.stem for each in out.glob("*.png")}
+    assert {each for each in names if not each[0].isdigit()} == {"cka", "filters", "similarity"}
+    assert {each[3:] for each in names if each[0] == "0"} == {
+        "colors", "gradcam", "norm_map", "similar_patches",
+    }  # fmt: skip
+    lines = [line for line in said.splitlines() if "has no attention maps" in line]
+    assert len(lines) == 1
+    names = "positions, attention distance, attention entropy, rollout, relevance, heads: "
+    assert lines[0].startswith(names)
+    facts = json.loads((out / "inspect.json").read_text())
+    assert np.shape(facts["cka"]) == (3, 3)
+    assert facts["beside"].startswith("ViT")
 
 
 def test_nothing_is_left_of_images_that_are_none(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff no image")
+    (tmp_path / "empty").mkdir()
     Image.new("1", (20_000, 20_000)).save(tmp_path / "huge.png")
-    for name, words in (("broken.jpg", "broken.jpg"), ("huge.png", "pixels exceed the limit")):
+    for name, words in (
+        ("broken.jpg", "broken.jpg"),
+        ("huge.png", "pixels exceed the limit"),
+        ("empty", "no images in"),
+        ("none.png", "no such file"),
+    ):
         out = tmp_path / "look"
         code, _, said = call(capsys, "inspect", str(model), str(tmp_path / name), "--out", str(out))
         assert code == 2
         assert words in said
         assert len(said.strip().splitlines()) == 1
         assert not out.exists()
+    code, _, said = call(capsys, "inspect", str(model), "--out", str(out))
+    assert code == 2
+    assert "missing PATH" in said

@@ -38,6 +38,12 @@ def test_a_folder_with_the_least_that_a_run_leaves(tmp_path: Path) -> None:
     assert "training, ends at 1; test, ends at 1.25." in page  # step 2 was taken again
     assert f"{(table.argmax(1) == labels.values).mean():.1%} of 40 test images correct." in page
     assert '<section id="mistakes"' in page
+    inside = page.split('<section id="inside"')[1].split("</section>")[0]
+    assert "Token similarity" in inside
+    assert inside.count('class="lens whole"') == 2 * 4  # the photo and the colors of four images
+    assert "vitlab inspect RUN IMAGE… --out inside" in inside
+    for word in ("Attention", "head", "Positions"):
+        assert word not in inside
     for name in ("data", "attention"):
         assert f'<section id="{name}"' not in page
     assert "Majority rate" not in page

@@ -1,14 +1,12 @@
 """`vitlab inspect`."""
 
-import shlex
-import sys
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
 from vitlab.commands import DEVICE, WEIGHTS
 from vitlab.data.presence import check_images
-from vitlab.options import Options, option
+from vitlab.options import Options, at_least, option
 from vitlab.places import check_new_folder
 from vitlab.weights.hub_names import check_weights
 from vitlab.weights.stated import Stated
@@ -18,11 +16,14 @@ SUMMARY = "Look inside a model: attention, filters, positions, features."
 
 @dataclass(frozen=True, kw_only=True)
 class Inspect(Options):
-    """A model, images, and a folder for the pictures."""
+    """A model, images, and a folder for the pictures; `command` is what the user typed."""
 
     weights: str = option(MISSING, WEIGHTS, positional=True, check=check_weights)
     paths: tuple[str, ...] = option(
-        MISSING, "image files, folders or glob patterns", positional=True, check=check_images
+        MISSING,
+        "image files, folders or glob patterns; or other DATA of `vitlab predict`",
+        positional=True,
+        check=check_images,
     )
     out: str = option(
         MISSING,
@@ -30,46 +31,62 @@ class Inspect(Options):
         check=check_new_folder,
     )
     watch: str = option("", "class to explain (default: each image's likeliest)")
+    layer: int = option(
+        0,
+        "whose heads, colors and token maps are shown, from 1 (0: the last layer, or the pool)",
+        at_least(0),
+    )
+    occlusion: int = option(
+        3,
+        "images, the first ones, whose squares are covered in turn: up to 49 passes of the model "
+        "for each",
+        at_least(0),
+    )
+    beside: str | None = option(
+        None,
+        "weights of another model, whose layers are compared with this one's (None: with each "
+        "other)",
+        check=check_weights,
+    )
     file: Stated = Stated()
     device: str = option("auto", DEVICE)
+    command: str = ""
 
 
 def run(options: Inspect) -> dict[str, Any]:
     """Look, draw and write."""
     import vitlab
     from vitlab import device as devices
-    from vitlab.data.labels import SingleLabels
-    from vitlab.data.pictures.listing import find_images
-    from vitlab.data.sources.filenames import Names
-    from vitlab.data.sources.folders import Files
-    from vitlab.progress import Meter, say
-    from vitlab.report.inside.looked import look
+    from vitlab.data.pictures.listing import listed_images
+    from vitlab.data.settings import Columns
+    from vitlab.progress import Meter, named_if_slow, say
+    from vitlab.report.inside.looking import Choices, images_for, look
     from vitlab.report.inside.writing import write_inspection
 
     model = vitlab.load(options.weights, **options.file.arguments())
-    paths = Names.of(find_images(options.paths))
-    classes = model.config.class_names
-    source = Files(Path(), paths, SingleLabels.blank(len(paths), len(classes)), classes)
-    with Meter(len(paths), title="looking") as meter:
+    other = vitlab.load(options.beside) if options.beside else None
+    source = images_for(model, listed_images(options.paths, Columns()))
+    choices = Choices(options.watch, options.layer, options.occlusion, other)
+    with Meter(len(source), title="looking") as meter:
         found = look(
             model,
             source,
             devices.choose(options.device),
-            watch=options.watch,
+            choices,
             progress=lambda done: meter.show(done, "images"),
         )
-    for note in found.notes:
+    for note in found.remarks:
         say(note)
-    command = shlex.join(["vitlab", *sys.argv[1:]])
-    write_inspection(Path(options.out).expanduser(), found, command)
-    tops = [{"image": each.picture.name, "top": each.top[:1]} for each in found.images]
+    with named_if_slow("drawing"):
+        write_inspection(Path(options.out).expanduser(), found, options.command)
+    tops = [{"image": each.name, "top": each.top[:1]} for each in found.images]
     return {
         "model": found.model,
         "images": found.count,
         "folder": options.out,
         "page": str(Path(options.out) / "inspect.html"),
         "predictions": tops,
-        "notes": found.notes,
+        "notes": found.remarks,
     }
 
 

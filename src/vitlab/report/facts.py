@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from vitlab.evaluation.metrics import Bin
 from vitlab.evaluation.per_class import ClassFigures, Confusion
 from vitlab.models.model import Part
+from vitlab.report.inside.looked import Looked
 from vitlab.report.table_page import Table
 
 
@@ -112,3 +113,4 @@ class Facts:
     uncalibrated: list[Bin] = field(default_factory=list)  # reliability before calibration
     sweep: Table | None = None  # the runs that chose the learning rate
     survey: Survey | None = None  # None if the data is no longer there
+    inside: Looked | None = None  # what a few test images show of the model

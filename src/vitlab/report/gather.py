@@ -1,5 +1,6 @@
 """From a run folder and a model's predictions to the report."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ from vitlab.evaluation.evaluation import Evaluation
 from vitlab.evaluation.metrics import Bin, bins, confusion
 from vitlab.evaluation.per_class import class_figures, confused_pairs, decisions
 from vitlab.evaluation.predictions import Predictions
+from vitlab.models.config import ViTConfig
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.report import album
 from vitlab.report.facts import Facts, Point, Survey
+from vitlab.report.inside.looked import Looked
+from vitlab.report.inside.looking import GLANCED, look_briefly
 from vitlab.report.page import write
 from vitlab.report.survey import surveyed
 from vitlab.report.table_page import Table
@@ -77,6 +81,7 @@ def write_report(
         uncalibrated=_uncalibrated(predictions),
         sweep=Table(**sweep["table"]) if (sweep := folder.sweep()) else None,
         survey=survey,
+        inside=_inside(model, source, predictions),
     )
     return write(folder.report, facts)
 
@@ -100,6 +105,15 @@ def write_calibrated(folder: RunFolder, model: Model, evaluation: Evaluation) ->
     results, notes = evaluation.predictions, [*old.get("notes", []), *_thresholds(model)]
     seen = surveyed(folder, model.config.channels)
     return write_report(folder, model, evaluation.source, results, figures, notes, seen)
+
+
+def _inside(model: Model, source: Source, predictions: Predictions) -> Looked | None:
+    """Look inside the model, with a few test images; None where an image is a single patch."""
+    config, count = model.config, len(predictions.indices)
+    if not count or (isinstance(config, ViTConfig) and math.prod(config.grid) == 1):
+        return None
+    places = np.unique(np.linspace(0, count - 1, num=min(GLANCED, count), dtype=int))
+    return look_briefly(model, source, predictions.indices[places].tolist())
 
 
 def _thresholds(model: Model) -> list[str]:

@@ -1,6 +1,7 @@
 """From facts to one self-contained HTML file: no network, no scripts, no other files."""
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,6 +138,7 @@ def _top(facts: Facts) -> dict[str, Any]:
 def _drawn(facts: Facts) -> dict[str, Any]:
     """Return the drawings, and the words that go with them."""
     from vitlab.report.drawings import charts, curves, thumbnails
+    from vitlab.report.inside.sights import view
 
     apart, many = headline.apart(facts), len(facts.classes) > matrix.MATRIX
     recalls = [each.recall or 0.0 for each in facts.per_class if each.images]
@@ -158,7 +160,15 @@ def _drawn(facts: Facts) -> dict[str, Any]:
         "overlay": thumbnails.overlay,
         "scale": thumbnails.scale(),
         "chance": headline.chance(facts),
+        "inside": view(facts.inside) if facts.inside else None,
+        "inspecting": _inspecting(facts),
     }
+
+
+def _inspecting(facts: Facts) -> str:
+    """Return the command that looks inside the model of this run."""
+    run = str(facts.figures.get("run", "")) or "RUN"
+    return f"vitlab inspect {shlex.quote(run)} IMAGE… --out inside"
 
 
 def _extremes(facts: Facts) -> dict[str, Any]:

@@ -27,7 +27,7 @@ _QUALITY = 82
 def picture(image: Picture, side: int = SIDE) -> str:
     """Return a data URI of the picture, shrunk to at most `side` pixels."""
     shown = _shrunk(image, side)
-    return _data(shown, "PNG" if max(shown.size) <= min(side, _TINY) else "JPEG")
+    return data_uri(shown, "PNG" if max(shown.size) <= min(side, _TINY) else "JPEG")
 
 
 def of_source(source: Source, index: int, side: int = SIDE) -> str:
@@ -58,13 +58,13 @@ def overlay(image: Picture, attention: NDArray[np.float32]) -> str:
     below = np.asarray(gray, dtype=np.float32)[..., None] / 255 * (0.45 + 0.55 * heat)
     mixed = (1 - weight) * below + weight * colors
     pixels = (mixed.clip(0, 1) * 255).round().astype(np.uint8)
-    return _data(Image.fromarray(pixels), "JPEG")
+    return data_uri(Image.fromarray(pixels), "JPEG")
 
 
 def scale() -> str:
     """Return a data URI of the colors of the attention maps, from low to high."""
     colors = mpl.colormaps["inferno"](np.linspace(0, 0.92, 64))[None, :, :3]
-    return _data(Image.fromarray((colors * 255).round().astype(np.uint8)), "PNG")
+    return data_uri(Image.fromarray((colors * 255).round().astype(np.uint8)), "PNG")
 
 
 def matrix(levels: NDArray[np.int64]) -> str:
@@ -90,7 +90,7 @@ def matrix(levels: NDArray[np.int64]) -> str:
             alpha.append(round(55 + 200 * level / LEVELS))
     image.putpalette(palette)
     image.info["transparency"] = bytes(alpha)
-    return _data(image, "PNG")
+    return data_uri(image, "PNG")
 
 
 def _shrunk(image: Picture, side: int) -> Image.Image:
@@ -100,7 +100,8 @@ def _shrunk(image: Picture, side: int) -> Image.Image:
     return shown
 
 
-def _data(image: Image.Image, kind: str) -> str:
+def data_uri(image: Image.Image, kind: str) -> str:
+    """Return an image as a data URI, of kind PNG or JPEG."""
     buffer = io.BytesIO()
     if kind == "PNG":
         image.save(buffer, "PNG", optimize=True, transparency=image.info.get("transparency"))

@@ -1,181 +1,59 @@
-"""Pictures of what is inside a model, as figures of matplotlib: for files and for the page."""
+"""The pictures of `vitlab inspect`: a figure for each array that was found."""
 
-import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
 
-import matplotlib as mpl
-import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
-from PIL import Image
 
-from vitlab.report.inside.looked import Floats, SeenImage
+from vitlab.inspect import plots
+from vitlab.report.inside.looked import Looked, SeenImage
 
-MAPS, COSINES = "inferno", "cividis"  # both rise in lightness, also for the color-blind
-TILES = 14  # position similarities per side, as in the ViT paper
-STYLE: dict[Any, Any] = {
-    "font.size": 11,
-    "axes.titlesize": 11,
-    "svg.hashsalt": "vitlab",
-    "text.parse_math": False,
+MAPS = {
+    "rollout": plots.rollout,
+    "relevance": plots.relevance,
+    "gradcam": plots.gradcam,
+    "occlusion": plots.occlusion,
+    "norm_map": plots.norm_map,
 }
-LAYER = "layer"
-WIDE = 6.4  # inches
+OF_A_CLASS = ("relevance", "gradcam", "occlusion")
 
 
-def of_heads(values: Floats, unit: str, title: str) -> Figure:
-    """Draw a point per head against its layer, as in the ViT paper's Figures 7 and 11.
-
-    Args:
-        values: (layers, heads)
-        unit: of the values
-        title: of the figure
-    """
-    with mpl.rc_context(STYLE):
-        figure, axes = _single((5.2, 3.6), title)
-        layers = np.repeat(np.arange(1, len(values) + 1), values.shape[1])
-        colors = np.tile(np.linspace(0, 0.85, values.shape[1]), len(values))
-        axes.scatter(
-            layers, np.sort(values, 1).ravel(), c=colors, cmap="viridis", s=18, vmin=0, vmax=1
-        )
-        axes.plot(
-            range(1, len(values) + 1), values.mean(1), color="0.35", lw=1, label="mean of heads"
-        )
-        axes.set(xlabel=LAYER, ylabel=unit, ylim=(0, 1.05 * float(values.max())))
-        axes.legend(frameon=False, loc="best")
-        return figure
+def plates(found: Looked) -> Iterator[tuple[str, Figure]]:
+    """Yield the name and the figure of each picture; one at a time is in memory."""
+    yield from _of_model(found)
+    for number, image in enumerate(found.images, 1):
+        yield from ((f"{number:02}-{name}", figure) for name, figure in _of_image(found, image))
 
 
-def of_depth(values: Floats, unit: str, title: str) -> Figure:
-    """Draw one value per layer, layer 0 being what enters the first block.
-
-    Args:
-        values: (layers + 1,)
-        unit: of the values
-        title: of the figure
-    """
-    with mpl.rc_context(STYLE):
-        figure, axes = _single((5.2, 3.2), title)
-        axes.plot(range(len(values)), values, marker="o", ms=4, color="#0a4c8a")
-        axes.set(xlabel=LAYER, ylabel=unit)
-        return figure
-
-
-def of_filters(filters: Floats, title: str) -> Figure:
-    """Draw filters in color, each scaled to its own range, as in the ViT paper's Figure 7.
-
-    Args:
-        filters: (count, rows, columns, channels)
-        title: of the figure
-    """
-    with mpl.rc_context(STYLE):
-        columns = 7
-        rows = math.ceil(len(filters) / columns)
-        figure = _blank((5.2, 0.74 * rows + 0.5), title)
-        for number, each in enumerate(filters):
-            axes = figure.add_subplot(rows, columns, number + 1)
-            low, high = float(each.min()), float(each.max())
-            shown = (each - low) / max(high - low, 1e-12)
-            _pixels(axes, shown if shown.shape[-1] == 3 else shown.mean(-1, keepdims=True))
-        return figure
+def _of_model(found: Looked) -> Iterator[tuple[str, Figure]]:
+    over = f"{found.model}, mean of {found.count:,} image{'s' if found.count != 1 else ''}"
+    if found.distance is not None:
+        yield "distance", plots.attention_distance(found.distance, over)
+    if found.entropy is not None:
+        yield "entropy", plots.attention_entropy(found.entropy, over)
+    if found.norms is not None and found.longest is not None:
+        lines = {"mean of patches": found.norms, "longest patch": found.longest}
+        yield "norms", plots.through_depth(lines, "length of the token", over)
+    if found.alike is not None:
+        yield "similarity", plots.token_similarity(found.alike[None], over)
+    if found.filters is not None:
+        yield "filters", plots.embedding_filters(found.filters, found.model)
+    if found.positions is not None:
+        yield "positions", plots.position_similarity(found.positions, found.model)
+    if found.cka is not None:
+        names = (found.model, found.beside or found.model)
+        yield "cka", plots.cka(found.cka, f"{found.compared:,} images", names=names)
 
 
-def of_positions(similarity: Floats, title: str) -> Figure:
-    """Draw the similarity of each place with all places, as tiles, as in the ViT paper's Figure 7.
-
-    Args:
-        similarity: (rows, columns, rows, columns)
-        title: of the figure
-    """
-    with mpl.rc_context(STYLE):
-        rows, columns = similarity.shape[:2]
-        down, right = (_spread(side, TILES) for side in (rows, columns))
-        gap = max(1, columns // 10)
-        tiles = np.pad(
-            similarity[down][:, right], ((0, 0), (0, 0), (0, gap), (0, gap)), constant_values=np.nan
-        )
-        mosaic = tiles.transpose(0, 2, 1, 3).reshape(len(down) * (rows + gap), -1)
-        figure, axes = _single((5.2, 4.6), title)
-        drawn = axes.imshow(mosaic[:-gap, :-gap], cmap=COSINES, vmax=1, interpolation="nearest")
-        axes.set_xticks(
-            [n * (columns + gap) + columns / 2 for n in range(len(right))],
-            [str(n + 1) for n in right],
-        )
-        axes.set_yticks(
-            [n * (rows + gap) + rows / 2 for n in range(len(down))], [str(n + 1) for n in down]
-        )
-        axes.set(xlabel="column of the patch", ylabel="row of the patch")
-        axes.spines[:].set_visible(False)
-        axes.tick_params(length=0)
-        figure.colorbar(drawn, ax=axes, label="cosine", shrink=0.8)
-        return figure
-
-
-def of_map(image: SeenImage, values: Floats, title: str) -> Figure:
-    """Draw an image, and a map of its patches over it.
-
-    Args:
-        image: with its picture
-        values: (rows, columns), not negative
-        title: of the figure
-    """
-    with mpl.rc_context(STYLE):
-        figure = _blank((WIDE, 3.3), title)
-        left, right = figure.subplots(1, 2)
-        _pixels(left, image.picture.pixels)
-        rows, columns = image.picture.pixels.shape[:2]
-        gray = np.asarray(Image.fromarray(image.picture.pixels).convert("L"))
-        right.imshow(gray, cmap="gray", vmin=0, vmax=255)
-        smooth = Image.fromarray(values.astype(np.float32)).resize((columns, rows), 2)
-        drawn = right.imshow(np.asarray(smooth), cmap=MAPS, alpha=0.65, vmin=0)
-        right.set_axis_off()
-        figure.colorbar(drawn, ax=right, label="share of the sum" if title else "", shrink=0.85)
-        return figure
-
-
-def of_tiles(tiles: Sequence[NDArray[np.float32]], names: Sequence[str], title: str) -> Figure:
-    """Draw maps side by side, each scaled to its own range.
-
-    Args:
-        tiles: (rows, columns) each, or (rows, columns, 3) from 0 to 1
-        names: above each
-        title: of the figure
-    """
-    with mpl.rc_context(STYLE):
-        columns = min(6, len(tiles))
-        rows = math.ceil(len(tiles) / columns)
-        figure = _blank((WIDE, WIDE / max(columns, 3) * 1.12 * rows + 0.5), title)
-        for number, (each, name) in enumerate(zip(tiles, names, strict=True)):
-            axes = figure.add_subplot(rows, columns, number + 1)
-            _pixels(axes, each)
-            axes.set_title(name, fontsize=9)
-        return figure
-
-
-def _blank(inches: tuple[float, float], title: str) -> Figure:
-    figure = Figure(figsize=inches, dpi=110, layout="constrained")
-    figure.suptitle(title, fontsize=11, x=0.01, ha="left")
-    return figure
-
-
-def _single(inches: tuple[float, float], title: str) -> tuple[Figure, Axes]:
-    figure = _blank(inches, title)
-    axes = figure.subplots()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return figure, axes
-
-
-def _pixels(axes: Axes, pixels: NDArray[np.float32] | NDArray[np.uint8]) -> None:
-    """Show RGB, grays (uint8, or a last axis of one), or a map."""
-    gray = pixels.dtype == np.uint8 or pixels.shape[2:] == (1,)
-    axes.imshow(pixels, cmap="gray" if gray else MAPS, interpolation="nearest")
-    axes.set_axis_off()
-
-
-def _spread(count: int, most: int) -> list[int]:
-    """Return at most so many of the numbers from 0, evenly spread."""
-    return sorted({round(each) for each in np.linspace(0, count - 1, min(count, most))})
+def _of_image(found: Looked, image: SeenImage) -> Iterator[tuple[str, Figure]]:
+    name = f"{Path(image.name).name}, {found.model}"
+    for kind, values in image.maps.items():
+        if kind == "similar_patches":
+            yield kind, plots.similar_patches(values, image.pixels, name, patch=image.patch)
+        else:
+            title = f"{name}: {image.watched}" if kind in OF_A_CLASS else name
+            yield kind, MAPS[kind](values, image.pixels, title)
+    if image.heads is not None:
+        yield "heads", plots.class_attention(image.heads, image.pixels, name)
+    if image.colors is not None:
+        yield "colors", plots.feature_colors(image.colors, image.pixels, name)

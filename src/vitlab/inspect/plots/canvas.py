@@ -1,0 +1,111 @@
+"""What all plots of this room share: their colors, their fonts, and how images are shown."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitlab.errors import OptionError
+from vitlab.pages.palette import DARK, LIGHT, Theme
+
+Array = Tensor | NDArray[Any]
+Floats = NDArray[np.float32]
+
+HEAT, COSINES, BOTH = "inferno", "cividis", "PuOr_r"  # each also for the color-blind
+STYLE: dict[str, Any] = {
+    "font.size": 11,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.parse_math": False,
+    "legend.frameon": False,
+    "svg.hashsalt": "vitlab",
+}
+KEYS = {
+    "text.color": "ink", "axes.labelcolor": "ink", "xtick.labelcolor": "ink",
+    "ytick.labelcolor": "ink", "axes.edgecolor": "muted", "xtick.color": "muted",
+    "ytick.color": "muted", "grid.color": "line", "legend.labelcolor": "ink",
+    "axes.facecolor": "card", "figure.facecolor": "card", "savefig.facecolor": "card",
+    "legend.facecolor": "card",
+}  # fmt: skip
+_RC: dict[bool, dict[Any, Any]] = {
+    dark: STYLE | {name: theme[color] for name, color in KEYS.items()}
+    for dark, theme in ((False, LIGHT), (True, DARK))
+}
+
+
+@contextmanager
+def themed(*, dark: bool) -> Iterator[Theme]:
+    """Give the colors of a theme; within the block figures are made in them."""
+    with mpl.rc_context(_RC[dark]):
+        yield DARK if dark else LIGHT
+
+
+def numbers(values: Array, axes: int, shape: str) -> Floats:
+    """Return a tensor or an array as float32, on the CPU.
+
+    Args:
+        values: of a function of `vitlab.inspect`
+        axes: how many it must have
+        shape: what they are, for the message
+
+    Raises:
+        OptionError: another number of axes, or nothing in them.
+    """
+    if isinstance(values, Tensor):
+        values = values.detach().float().cpu().numpy()
+    found: Floats = np.asarray(values, np.float32)
+    if found.ndim != axes or not found.size:
+        raise OptionError(f"values must be {shape}, not of shape {found.shape}")
+    return found
+
+
+def blank(inches: tuple[float, float], title: str) -> Figure:
+    """Return a figure without axes, whose layout follows what is drawn."""
+    figure = Figure(figsize=inches, dpi=110, layout="constrained")
+    if title:
+        figure.suptitle(title, fontsize=11, x=0.01, ha="left")
+    return figure
+
+
+def show(
+    axes: Axes,
+    pixels: NDArray[Any],
+    shades: str = "gray",
+    low: float | None = 0,
+    high: float | None = 255,
+    *,
+    cover: float = 1,
+    extent: tuple[float, float, float, float] | None = None,
+) -> None:
+    """Show an image or a map without axes, each value as a square.
+
+    Args:
+        axes: where
+        pixels: (rows, columns), or (rows, columns, 3) from 0 to 1 or as uint8
+        shades: colors of what has none
+        low: the value with the first of them; None for the least
+        high: the value with the last of them; None for the largest
+        cover: how much of what is below is hidden, from 0 to 1
+        extent: left, right, bottom and top, in the units of the axes
+    """
+    axes.imshow(
+        pixels,
+        cmap=shades, interpolation="nearest", vmin=low, vmax=high, alpha=cover, extent=extent,
+    )  # fmt: skip
+    axes.set_axis_off()
+
+
+def in_gray(image: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return the luminance of an image, (rows, columns), from 0 to 255 (ITU-R BT.601)."""
+    pixels = image.astype(np.float32)
+    if pixels.ndim == 2:
+        return pixels
+    gray: NDArray[np.float32] = pixels @ np.array([0.299, 0.587, 0.114], np.float32)
+    return gray

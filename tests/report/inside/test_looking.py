@@ -1,0 +1,179 @@
+"""Everything that is looked at: the same numbers as the functions, image by image."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import vitlab
+from conftest import photo
+from vitlab import inspect
+from vitlab.errors import OptionError
+from vitlab.report.inside import measuring
+from vitlab.report.inside.looking import Choices, images_for, look, look_briefly
+from vitlab.report.inside.single import SQUARES, square
+
+CPU = torch.device("cpu")
+NAMES = ("cat", "dog", "owl")
+
+
+def tiny(name: str = "ViT(width=24,depth=2,heads=3,mlp=32)/8", size: int = 32, **more: Any) -> Any:
+    torch.manual_seed(0)
+    return vitlab.create(name, 3, size, zero_head=False, labels=NAMES, **more)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("images")
+    for number in range(13):
+        photo(number, 40 + 8 * (number % 2), 40, number).save(folder / f"{number:02}.png")
+    return sorted(map(str, folder.iterdir()))
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny()
+
+
+def test_figures_are_those_of_all_images_at_once(model: Any, files: list[str]) -> None:
+    found = look(model, images_for(model, files), CPU, Choices(covered=1))
+    images = vitlab.preprocess(model)(files)
+    near = {"abs": 1e-5, "rel": 1e-4}
+    assert found.count == 13
+    for own, want in (
+        (found.distance, inspect.attention_distance(model, images)),
+        (found.entropy, inspect.attention_entropy(model, images)),
+        (found.norms, inspect.token_norms(model, images)[:, :, 1:].mean((0, 2))),
+        (found.longest, inspect.token_norms(model, images)[:, :, 1:].amax((0, 2))),
+        (found.alike, inspect.token_similarity(model, images).mean(0)),
+        (found.cka, inspect.cka(model, [images[:8], images[8:]])),
+    ):
+        assert own is not None
+        assert own == pytest.approx(want.numpy(), **near)
+    assert len(found.images) == 12
+    colors = inspect.feature_colors(model, images[:12])
+    for number, each in enumerate(found.images):
+        one = images[number : number + 1]
+        best = model(one).argmax(-1)
+        assert each.name == files[number]
+        assert each.watched == NAMES[int(best)]
+        assert each.maps["relevance"] == pytest.approx(
+            inspect.relevance(model, one, best)[0].numpy(), **near
+        )
+        assert each.heads == pytest.approx(inspect.class_attention(model, one)[0].numpy(), **near)
+        assert each.colors == pytest.approx(colors[number].numpy(), abs=1e-3)
+        assert ("occlusion" in each.maps) == (number == 0)
+        assert each.patch == divmod(int(each.maps["relevance"].argmax()), 4)
+        assert each.maps["similar_patches"][each.patch] == pytest.approx(1, abs=1e-5)
+    assert found.remarks == []
+
+
+def test_one_layer_can_be_chosen(model: Any, files: list[str]) -> None:
+    found = look(model, images_for(model, files[:1]), CPU, Choices(layer=1, watch="dog"))
+    (one,), image = found.images, vitlab.preprocess(model)(files[:1])
+    heads = inspect.class_attention(model, image, 1)[0].numpy()
+    assert one.heads == pytest.approx(heads, abs=1e-6)
+    norms = inspect.norm_map(model, image, layer=1)[0].numpy()
+    assert one.maps["norm_map"] == pytest.approx(norms, rel=1e-5)
+    assert one.watched == "dog"
+    assert found.remarks == ["CKA: it compares at least 4 images, and there are 1"]
+    with pytest.raises(OptionError, match="layer must be from 1 to 2, not 3"):
+        look(model, images_for(model, files[:1]), CPU, Choices(layer=3))
+
+
+def test_layers_of_two_models_are_compared(model: Any, files: list[str]) -> None:
+    other = tiny("BiT-R(1-1)x1", 48)
+    found = look(model, images_for(model, files[:9]), CPU, Choices(beside=other))
+    pairs = [vitlab.preprocess(each)(files[:9]) for each in (model, other)]
+    want = inspect.cka(model, pairs[0], other, other_images=pairs[1])  # 9 = 8 + 1: one batch
+    assert found.beside == other.config.name
+    assert found.cka == pytest.approx(want.numpy(), abs=1e-5)
+    assert found.compared == 9
+
+
+KINDS = {
+    "ResNet": ("BiT-R(1-1)x1", {}, "rollout", {"gradcam", "norm_map", "similar_patches"}),
+    "pool": (None, {"pool": "attention"}, "", {"rollout", "relevance", "gradcam"}),
+    "mean": (None, {"pool": "mean"}, "heads", {"rollout", "relevance", "gradcam"}),
+    "axial": (None, {"attention": "axial", "pool": "mean"}, "heads", {"rollout"}),
+    "CaiT": (None, {"class_blocks": 1, "layer_scale": 0.1}, "", {"rollout", "relevance"}),
+    "hybrid": ("R(1-1)+ViT(width=24,depth=2,heads=3,mlp=32)/8", {}, "", {"rollout", "gradcam"}),
+    "relative": (None, {"positions": "relative"}, "positions", {"rollout"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_has_no_meaning_is_said_once_and_the_rest_goes_on(kind: str, files: list[str]) -> None:
+    name, choices, missing, made = KINDS[kind]
+    model = tiny(name, **choices) if name else tiny(**choices)
+    found = look(model, images_for(model, files[:5]), CPU)
+    said = [name for names in found.missing.values() for name in names]
+    assert len(said) == len(set(said))
+    assert not missing or missing in said
+    for each in found.images:
+        assert made <= {*each.maps}
+        assert each.colors is not None
+    assert found.cka is not None
+    assert found.filters is not None
+
+
+def test_a_model_without_classes_shows_its_tokens(files: list[str]) -> None:
+    model = vitlab.create("ViT(width=24,depth=2,heads=3,mlp=32)/8", 0, 32)
+    found = look(model, images_for(model, files[:1]), CPU)
+    assert {"rollout", "norm_map", "similar_patches"} == {*found.images[0].maps}
+    assert found.images[0].top == ()
+    assert any("relevance, Grad-CAM: " in each for each in found.remarks)
+
+
+def test_images_of_several_sizes_share_their_colors(files: list[str], tmp_path: Path) -> None:
+    model = tiny(fit="native", tokens=16)
+    photo(0, 20, 80).save(tmp_path / "wide.png")
+    source = images_for(model, [*files[:4], str(tmp_path / "wide.png")])
+    found = look(model, source, CPU)
+    shapes = {each.colors.shape for each in found.images if each.colors is not None}
+    assert len(shapes) == 2
+    assert "CKA: the images have several sizes, each with tokens of its own" in found.remarks
+    assert found.distance is not None
+
+
+def test_attention_that_does_not_fit_into_memory_is_left_out(
+    model: Any, files: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "MOST", 4 * 2 * 3 * 17**2 - 1)
+    found = look(model, images_for(model, files[:1]), CPU)
+    assert found.distance is None
+    assert found.norms is not None
+    assert {*found.images[0].maps} == {"gradcam", "norm_map", "similar_patches"}
+    assert found.remarks[0].startswith(
+        "attention distance, attention entropy, rollout, relevance, heads: the attention maps of 17"
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "patch"), [(224, 16), (384, 16), (518, 14), (32, 8), (8, 2), (15, 5), (7, 7)]
+)
+def test_squares_cover_the_image_in_few_passes(size: int, patch: int) -> None:
+    side = square(tiny(f"ViT(width=24,depth=1,heads=3,mlp=32)/{patch}", size), (size, size))
+    assert size % side == 0
+    assert (size // side) ** 2 <= SQUARES
+    assert side >= patch
+
+
+def test_squares_of_oblong_images_and_resnets() -> None:
+    model = tiny("BiT-R(1-1)x1", 64)
+    for size in ((64, 64), (97, 101), (64, 96)):
+        side = square(model, size)
+        assert (size[0] // side) * (size[1] // side) <= SQUARES
+
+
+def test_a_report_looks_at_a_few_images_together(model: Any, files: list[str]) -> None:
+    source = images_for(model, files)
+    found = look_briefly(model, source, range(13))
+    images = vitlab.preprocess(model)(files[:8])
+    assert found.count == 8
+    assert found.distance == pytest.approx(
+        inspect.attention_distance(model, images).numpy(), abs=1e-5
+    )
+    assert [each.name for each in found.images] == files[:4]
+    assert all({*each.maps} == {"norm_map"} for each in found.images)

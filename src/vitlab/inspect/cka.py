@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vitlab.errors import OptionError
-from vitlab.inspect.passes import entering, last_layer
+from vitlab.inspect.passes import entering
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
 
@@ -82,7 +82,7 @@ def _kernels(model: Model, images: Tensor) -> Tensor:
     """Return the products of the images' representations, (layers, B, B), without a diagonal."""
     images = entering(model, images)
     with evaluating(model):
-        found = model.intermediates(images, range(last_layer(model) + 1))
+        found = model.intermediates(images, range(model.last_layer + 1))
     rows = []
     for each in found:
         flat = each.flatten(1).double()

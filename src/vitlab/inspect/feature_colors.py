@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vitlab.errors import OptionError
-from vitlab.inspect.passes import tokens_of
+from vitlab.inspect.passes import dense
 from vitlab.models.model import Model
 
 TAIL = 0.01  # of the values at either end are clipped, so that a few do not decide the colors
@@ -46,13 +46,14 @@ def feature_colors(
             than components, or features that are not finite.
     """
     batches: Sequence[Any] = images if isinstance(images, list | tuple) else [images]
-    found = [tokens_of(model, each, layer) for each in batches]
+    found = [dense(model, each, layer).map for each in batches]
     if not found:
         raise OptionError("no images: give at least one")
-    parts = [tokens[:, -grid[0] * grid[1] :].flatten(0, 1) for tokens, grid in found]
-    mixed = _components(torch.cat(parts).double(), first).split([len(part) for part in parts])
+    parts = [each.movedim(1, -1) for each in found]  # (B, rows, columns, D)
+    flat = torch.cat([part.flatten(0, 2) for part in parts])
+    mixed = _components(flat.double(), first).split([part[..., 0].numel() for part in parts])
     colors = [
-        each.unflatten(0, (-1, *grid)).float() for each, (_, grid) in zip(mixed, found, strict=True)
+        each.unflatten(0, part.shape[:3]).float() for each, part in zip(mixed, parts, strict=True)
     ]
     return colors[0] if isinstance(images, Tensor) else colors
 

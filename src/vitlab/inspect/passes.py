@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from torch import Tensor
 
 from vitlab.errors import OptionError
+from vitlab.models.encoder.layout import DenseFeatures
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
-from vitlab.models.resnets.resnet import ResNet
 from vitlab.models.vit import VisionTransformer
 
 AT_ONCE = 2**28  # bytes of attention maps in memory
@@ -32,7 +32,7 @@ def transformer(model: Model) -> VisionTransformer:
 
 def last_layer(model: Model) -> int:
     """Return the number of the last block or stage, as `model.intermediates` counts them."""
-    return len(model.body.stages) if isinstance(model, ResNet) else len(transformer(model).blocks)
+    return model.last_layer
 
 
 def entering(model: Model, images: Tensor) -> Tensor:
@@ -64,24 +64,21 @@ def entering(model: Model, images: Tensor) -> Tensor:
     return images.to(home.device, home.dtype)
 
 
-def tokens_of(model: Model, images: Tensor, layer: int | None) -> tuple[Tensor, Grid]:
-    """Return one layer's tokens, (B, prefix + rows * columns, D), and their grid.
+def dense(model: Model, images: Tensor, layer: int | None) -> DenseFeatures:
+    """Return what leaves one layer, as a map beside the tokens before the patches.
 
     Args:
-        model: any; the places of a ResNet's map are its tokens
+        model: any
         images: normalized, (B, channels, H, W)
         layer: as `model.intermediates` counts them; None for the last one, after the final norm
 
     Raises:
         OptionError: images that do not fit, or a layer that the model does not have.
     """
-    images = entering(model, images)
+    images, last = entering(model, images), layer is None
     with evaluating(model):
-        if isinstance(model, ResNet):
-            place = model.body(images) if layer is None else model.intermediates(images, [layer])[0]
-            return place.flatten(2).transpose(1, 2), (place.shape[2], place.shape[3])
-        tokens = model.encode(images) if layer is None else model.intermediates(images, [layer])[0]
-    return tokens, transformer(model).config.grid_of((images.shape[2], images.shape[3]))
+        number = model.last_layer if layer is None else layer
+        return model.intermediates(images, [number], norm=last, maps=True)[0]
 
 
 def together(model: Model, images: Tensor) -> int:

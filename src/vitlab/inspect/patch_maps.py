@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitlab.errors import OptionError
-from vitlab.inspect.passes import last_layer, tokens_of
+from vitlab.inspect.passes import dense
 from vitlab.models.model import Model
 
 
@@ -28,8 +28,8 @@ def norm_map(model: Model, images: Tensor, *, layer: int | None = None) -> Tenso
     Raises:
         OptionError: images that do not fit, or a layer that the model does not have.
     """
-    tokens, grid = tokens_of(model, images, last_layer(model) if layer is None else layer)
-    return tokens[:, -grid[0] * grid[1] :].float().norm(dim=-1).unflatten(1, grid)
+    found = dense(model, images, model.last_layer if layer is None else layer)
+    return found.map.float().norm(dim=1)
 
 
 @torch.inference_mode()
@@ -51,9 +51,9 @@ def similar_patches(
     Raises:
         OptionError: images that do not fit, or a layer or token that the model does not have.
     """
-    tokens, grid = tokens_of(model, images, layer)
+    places, prefix = dense(model, images, layer)
+    patches = F.normalize(places.double(), dim=1)  # (B, D, rows, columns)
+    tokens = torch.cat([F.normalize(prefix.double(), dim=2), patches.flatten(2).mT], 1)
     if not 0 <= token < tokens.shape[1]:
         raise OptionError(f"token must be from 0 to {tokens.shape[1] - 1}, not {token}")
-    unit = F.normalize(tokens.double(), dim=-1)
-    found = unit[:, -grid[0] * grid[1] :] @ unit[:, token, :, None]  # (B, patches, 1)
-    return found[..., 0].clamp(-1, 1).unflatten(1, grid).float()
+    return torch.einsum("bdij,bd->bij", patches, tokens[:, token]).clamp(-1, 1).float()

@@ -5,11 +5,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitlab.errors import OptionError
-from vitlab.inspect.passes import entering, last_layer
+from vitlab.inspect.passes import entering
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
 from vitlab.models.resnets.resnet import ResNet
-from vitlab.models.vit import VisionTransformer
 
 
 @torch.inference_mode()
@@ -35,7 +34,10 @@ def token_norms(model: Model, images: Tensor) -> Tensor:
             f"the maps of {model.config.name} differ in size from stage to stage: "
             "vitlab.inspect.norm_map shows one of them"
         )
-    return torch.stack([tokens.norm(dim=-1) for tokens in _layers(model, images)], dim=1)
+    images, layers = entering(model, images), range(model.last_layer + 1)
+    with evaluating(model):
+        found = model.intermediates(images, layers)
+    return torch.stack([tokens.norm(dim=-1) for tokens in found], dim=1)
 
 
 @torch.inference_mode()
@@ -56,18 +58,13 @@ def token_similarity(model: Model, images: Tensor) -> Tensor:
     Raises:
         OptionError: images that do not fit.
     """
-    prefix, rows = model.config.prefix if isinstance(model, VisionTransformer) else 0, []
-    for tokens in _layers(model, images):
-        unit = F.normalize(tokens[:, prefix:].double(), dim=-1)
-        count = unit.shape[1]
-        same = unit.sum(1).square().sum(-1) - unit.square().sum((1, 2))  # with themselves
+    images, layers = entering(model, images), range(model.last_layer + 1)
+    with evaluating(model):
+        found = model.intermediates(images, layers, maps=True)
+    rows = []
+    for each in found:
+        unit = F.normalize(each.map.flatten(2).double(), dim=1)  # (B, D, patches)
+        count = unit.shape[2]
+        same = unit.sum(2).square().sum(1) - unit.square().sum((1, 2))  # with themselves
         rows.append((same / (count * (count - 1) or torch.nan)).float())
     return torch.stack(rows, dim=1)
-
-
-def _layers(model: Model, images: Tensor) -> list[Tensor]:
-    """Return the tokens that enter the first block or stage and that leave each, (B, N, D)."""
-    images = entering(model, images)
-    with evaluating(model):
-        found = model.intermediates(images, range(last_layer(model) + 1))
-    return [each.flatten(2).transpose(1, 2) if each.ndim == 4 else each for each in found]

@@ -4,9 +4,10 @@ import torch
 from torch import Tensor
 
 from vitlab.errors import OptionError
-from vitlab.inspect.passes import entering, transformer
+from vitlab.inspect.passes import chunks, transformer
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
+from vitlab.models.vit import VisionTransformer
 
 
 @torch.inference_mode()
@@ -31,21 +32,26 @@ def class_attention(model: Model, images: Tensor, layer: int | None = None) -> T
             images that do not fit.
     """
     seer = transformer(model)
-    config, images = seer.config, entering(model, images)
-    grid = config.grid_of((images.shape[-2], images.shape[-1]))
+    if not seer.config.has_token and (layer is not None or seer.head.attend is None):
+        raise OptionError(
+            f"{seer.config.name} has no class token (pool={seer.config.pool}): "
+            "vitlab.inspect.rollout shows what reaches the classifier"
+        )
     with evaluating(model):
-        if layer is None and seer.head.attend is not None:
-            first = 0 if config.pool_prefix else config.prefix
-            weights = seer.head.attend.weights(seer.encode(images)[:, first:])
-            rows = weights.flatten(1, 2)[..., config.prefix - first :]  # (B, queries * heads, N)
-            return rows.unflatten(-1, grid)
-        if not config.has_token:
-            raise OptionError(
-                f"{config.name} has no class token (pool={config.pool}): vitlab.inspect.rollout "
-                "shows what reaches the classifier"
-            )
-        maps = seer.attention_maps(images)
-        number = len(maps) if layer is None else layer
-        if not 1 <= number <= len(maps):
-            raise OptionError(f"layer must be from 1 to {len(maps)}, not {layer}")
-        return maps[number - 1][:, :, 0, config.prefix :].unflatten(-1, grid)
+        return torch.cat([_looking(seer, few, layer) for few in chunks(model, images)])
+
+
+def _looking(model: VisionTransformer, images: Tensor, layer: int | None) -> Tensor:
+    """Return where the heads of a few images look, (B, h, rows, columns)."""
+    config = model.config
+    grid = config.grid_of((images.shape[-2], images.shape[-1]))
+    if layer is None and model.head.attend is not None:
+        first = 0 if config.pool_prefix else config.prefix
+        weights = model.head.attend.weights(model.encode(images)[:, first:])
+        rows = weights.flatten(1, 2)[..., config.prefix - first :]  # (B, queries * heads, N)
+        return rows.unflatten(-1, grid)
+    maps = model.attention_maps(images)
+    number = len(maps) if layer is None else layer
+    if not 1 <= number <= len(maps):
+        raise OptionError(f"layer must be from 1 to {len(maps)}, not {layer}")
+    return maps[number - 1][:, :, 0, config.prefix :].unflatten(-1, grid)

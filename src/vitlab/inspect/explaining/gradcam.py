@@ -12,6 +12,8 @@ from vitlab.models.encoder.block import Block
 from vitlab.models.model import Model
 from vitlab.models.resnets.resnet import ResNet
 
+AT_ONCE = 16  # images whose every layer is kept for the gradients
+
 
 def gradcam(model: Model, images: Tensor, classes: Tensor) -> Tensor:
     """Compute where the features are that speak for a class.
@@ -39,6 +41,12 @@ def gradcam(model: Model, images: Tensor, classes: Tensor) -> Tensor:
         OptionError: a fused model, images that do not fit, or no such class.
     """
     images, classes = asked(model, images, classes)
+    parts = zip(images.split(AT_ONCE), classes.split(AT_ONCE), strict=True)
+    return torch.cat([_gradcam(model, *part) for part in parts])
+
+
+def _gradcam(model: Model, images: Tensor, classes: Tensor) -> Tensor:
+    """Return the maps of a few images, (B, rows, columns)."""
     with ExitStack() as stack:
         seen = [stack.enter_context(each) for each in _watching(model)]
         stack.enter_context(scored(model, images, classes))()

@@ -28,7 +28,7 @@ needs_compiler = pytest.mark.skipif(
 
 def model_of(name: str = "ViT(width=16,depth=1,heads=2,mlp=16)/8", **choices: Any) -> Model:
     generator = torch.Generator().manual_seed(1)
-    chosen = {"image_size": 16, "zero_head": False, "interpolation": "bicubic", "labels": CLASSES}
+    chosen = {"image_size": 16, "zero_head": False, "interpolation": "bilinear", "labels": CLASSES}
     model = vitlab.create(name, 3, generator=generator, **(chosen | choices)).eval()
     with torch.no_grad():
         for weight in model.parameters():  # so that images differ in their classes

@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import os
 import shutil
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -20,6 +21,19 @@ from oracles.peers import prepare_torchvision
 
 prepare_torchvision()  # before transformers or timm import it
 torch.set_num_threads(1)  # also if something imported it first
+
+NEEDED = 300  # MB of temporary files, more than all tests at once
+
+
+def pytest_sessionstart() -> None:
+    """Say that the disk is nearly full, rather than fail in a hundred ways."""
+    place = tempfile.gettempdir()
+    if (left := shutil.disk_usage(place).free // 2**20) < NEEDED:
+        pytest.exit(
+            f"the disk of {place} has {left} MB left, and the tests need {NEEDED}: "
+            "free some space, or set TMPDIR to a folder on another disk",
+            returncode=2,
+        )
 
 
 @pytest.hookimpl(wrapper=True)

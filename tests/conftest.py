@@ -18,6 +18,8 @@ import torch
 from PIL import Image
 
 from oracles.peers import prepare_torchvision
+from vitlab.report import gather
+from vitlab.report.table_page import save_page
 
 prepare_torchvision()  # before transformers or timm import it
 torch.set_num_threads(1)  # also if something imported it first
@@ -63,6 +65,19 @@ def _own_cache(
     monkeypatch.undo()  # nobody stands in a folder that goes
     for folder in (here, cache):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The facts of a run's report are gathered, but no page is made of them, unless `drawn`.
+
+    Making it takes twice as long as the rest of a small run. In tests/report and tests/docs, and
+    for fixtures of a wider scope than one test, pages are whole.
+    """
+    if request.node.get_closest_marker("drawn") is None:
+        monkeypatch.setattr(gather, "write", lambda file, facts: save_page(file, "<p>undrawn"))
+        for costly in ("_inside", "atlas"):  # of the model, and of the test images
+            monkeypatch.setattr(gather, costly, lambda *facts: None, raising=False)
 
 
 def photo(seed: int, rows: int = 24, columns: int = 32, tint: int = 0) -> Image.Image:

@@ -15,6 +15,7 @@ from vitlab.errors import OptionError
 from vitlab.runs.run_folder import RunFolder
 
 
+@pytest.mark.drawn
 def test_train_prints_one_json_object(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, photos: Path
 ) -> None:

@@ -204,6 +204,7 @@ def test_only_validation_images_are_fitted(
         vitlab.evaluate(model, data, calibrate=True, flips=True)
 
 
+@pytest.mark.drawn
 def test_what_training_held_out_to_stop_is_validation_data(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 import vitlab
@@ -63,6 +64,7 @@ def test_answers_about_files_know_it(tmp_path: Path) -> None:
     assert [name for name, _ in one.classes] == [name for name, _ in several.classes]
 
 
+@pytest.mark.drawn
 def test_the_report_shows_what_there_is(tmp_path: Path) -> None:
     source = open_data(listed(tmp_path)).whole
     assert source is not None

@@ -186,6 +186,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         _ = made.thresholds
 
 
+@pytest.mark.drawn
 def test_the_command_keeps_them_with_a_run_and_its_report_shows_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

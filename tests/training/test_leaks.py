@@ -46,6 +46,7 @@ def trained(data: Path, out: Path, host: Host | None = None, **fields: Any) -> v
     return vitlab.train(recipe, out, host=host or Host(workers=0))
 
 
+@pytest.mark.drawn
 def test_the_run_says_how_many_test_images_were_trained_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

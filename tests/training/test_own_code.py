@@ -124,6 +124,7 @@ def test_stopped_it_goes_on_to_the_same_bits(few: Path, tmp_path: Path) -> None:
     assert not same(whole, vitlab.train(recipe(few), tmp_path / "plain", loss=steep))
 
 
+@pytest.mark.drawn
 def test_a_run_records_them_and_goes_on_with_no_others(
     few: Path,
     tmp_path: Path,

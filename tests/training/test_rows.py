@@ -74,6 +74,7 @@ def test_rows_have_the_figures_of_the_journal(
         assert row[2] == f"{sum(losses) / len(losses):.3f}"
 
 
+@pytest.mark.drawn
 def test_validation_images_are_called_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -228,6 +228,7 @@ def test_weights_that_are_not_finite_are_those_of_the_newest_checkpoint_again(
     assert all(torch.isfinite(tensor).all() for tensor in done.model.state_dict().values())
 
 
+@pytest.mark.drawn
 def test_damaged_images_are_skipped_counted_and_limited(photos: Path, tmp_path: Path) -> None:
     for name in ("red/000.png", "green/001.png"):
         (photos / name).write_bytes(b"\x89PNG no more")

@@ -74,6 +74,7 @@ def test_stopped_and_resumed_the_bits_are_the_same(
     assert weights(vitlab.train(none, tmp_path / "none", host=HOST)) != weights(whole)
 
 
+@pytest.mark.drawn
 def test_very_uneven_classes_are_weighted_and_a_line_says_so(
     uneven: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,6 +130,7 @@ def test_even_classes_are_left_alone(photos: Path, tmp_path: Path) -> None:
 # Some of the training images
 
 
+@pytest.mark.drawn
 def test_a_share_of_the_training_images(uneven: Path, tmp_path: Path) -> None:
     recipe = vitlab.recipe("small", str(uneven), train_images=0.5, **QUICK)
     run = vitlab.train(recipe, tmp_path / "run", host=HOST)
@@ -147,6 +149,7 @@ def test_a_share_of_the_training_images(uneven: Path, tmp_path: Path) -> None:
         vitlab.train(whole, tmp_path / "run", resume=True, host=HOST)
 
 
+@pytest.mark.drawn
 def test_evaluation_uses_exactly_what_training_held_out(uneven: Path, tmp_path: Path) -> None:
     for name, more in (("less", {}), ("patient", {"patience": 5})):
         recipe = vitlab.recipe("small", str(uneven), train_images=20, **QUICK | more)

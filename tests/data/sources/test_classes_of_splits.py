@@ -148,6 +148,7 @@ def test_a_model_is_evaluated_on_whatever_classes_it_knows(tmp_path: Path) -> No
     assert splits.test.labels.values.tolist() == [1, 3]
 
 
+@pytest.mark.drawn
 def test_training_says_which_classes_it_cannot_test(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,8 @@
+"""Reports are whole here: pages of the documentation run as they are printed."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _undrawn() -> None:
+    """Stub nothing."""

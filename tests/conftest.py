@@ -80,6 +80,16 @@ def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
             monkeypatch.setattr(gather, costly, lambda *facts: None, raising=False)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_map() -> Iterator[None]:
+    """Pages that are drawn have no map, which takes seconds: tests/report/atlas asks for it."""
+    from vitlab.report.atlas import gathered
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gathered, "LEAST", 10**9)
+        yield
+
+
 def photo(seed: int, rows: int = 24, columns: int = 32, tint: int = 0) -> Image.Image:
     """A smooth random RGB picture with a tint of its class, so that it can be learned."""
     generator = np.random.default_rng((seed, tint))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from vitlab.evaluation.metrics import Bin
 from vitlab.evaluation.per_class import ClassFigures, Confusion
 from vitlab.models.model import Part
+from vitlab.report.atlas.plotted import Atlas
 from vitlab.report.inside.looked import Looked
 from vitlab.report.table_page import Table
 
@@ -114,3 +115,4 @@ class Facts:
     sweep: Table | None = None  # the runs that chose the learning rate
     survey: Survey | None = None  # None if the data is no longer there
     inside: Looked | None = None  # what a few test images show of the model
+    atlas: Atlas | None = None  # the map and the likely label errors; None of few images

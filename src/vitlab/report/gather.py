@@ -17,6 +17,7 @@ from vitlab.models.config import ViTConfig
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.report import album
+from vitlab.report.atlas.gathered import atlas
 from vitlab.report.facts import Facts, Point, Survey
 from vitlab.report.inside.looked import Looked
 from vitlab.report.inside.looking import GLANCED, look_briefly
@@ -82,6 +83,7 @@ def write_report(
         sweep=Table(**sweep["table"]) if (sweep := folder.sweep()) else None,
         survey=survey,
         inside=_inside(model, source, predictions),
+        atlas=atlas(model, source, predictions),
     )
     return write(folder.report, facts)
 

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from vitlab.models.model import Part
 from vitlab.report import headline, matrix
-from vitlab.report.facts import Facts, Judged, Survey
+from vitlab.report.facts import Facts, Judged, Picture, Survey
 from vitlab.report.table_page import save_page, templates
 from vitlab.report.trust import trust
 from vitlab.units import percent, si
@@ -137,6 +137,7 @@ def _top(facts: Facts) -> dict[str, Any]:
 
 def _drawn(facts: Facts) -> dict[str, Any]:
     """Return the drawings, and the words that go with them."""
+    from vitlab.report.atlas.marks import marks
     from vitlab.report.drawings import charts, curves, thumbnails
     from vitlab.report.inside.sights import view
 
@@ -162,6 +163,8 @@ def _drawn(facts: Facts) -> dict[str, Any]:
         "chance": headline.chance(facts),
         "inside": view(facts.inside) if facts.inside else None,
         "inspecting": _inspecting(facts),
+        "pixels": lambda doubt: thumbnails.picture(Picture(doubt.pixels, doubt.name)),
+        "marks": marks(facts.atlas, facts.classes),
     }
 
 

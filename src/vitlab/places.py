@@ -76,8 +76,13 @@ def check_new(out: str | Path) -> None:
         check_new_file(out)
 
 
-def check_file(file: str | Path, *, replace: bool) -> Path:
+def check_file(file: str | Path, *, replace: bool, name: str = "out") -> Path:
     """Return the path of a file that rows can be written to.
+
+    Args:
+        file: what the user names
+        replace: whether an older one may be replaced
+        name: of the option, for the messages
 
     Raises:
         OptionError: another ending than .csv, .jsonl or .parquet, or it exists and may not be
@@ -87,13 +92,14 @@ def check_file(file: str | Path, *, replace: bool) -> Path:
     """
     path = Path(file).expanduser()
     if path.suffix.lower() not in ENDINGS:
-        raise OptionError(f"out must end in .csv, .jsonl or .parquet, not {path.name!r}")
+        raise OptionError(f"{name} must end in .csv, .jsonl or .parquet, not {path.name!r}")
     if path.suffix.lower() == ".parquet":
         check_installed("pyarrow", path.name, "write a .csv file")
     if path.is_dir():
         raise DiskError(f"cannot write {path}: it is a folder")
     if path.exists() and not replace:
-        raise OptionError(f"{path} already exists: pass --replace, or choose another --out")
+        other = f"--{name.replace('_', '-')}"
+        raise OptionError(f"{path} already exists: pass --replace, or choose another {other}")
     return path
 
 
@@ -112,3 +118,22 @@ def check_page(file: str | Path, *, replace: bool) -> Path:
     if path.exists() and not replace:
         raise OptionError(f"{path} already exists: pass --replace, or choose another --out")
     return path
+
+
+def check_files(
+    out: str | Path | None, label_errors: str | Path | None, *, replace: bool
+) -> tuple[Path | None, Path | None]:
+    """Return the paths of two files that rows can be written to, as `check_file` does.
+
+    Raises:
+        OptionError: they are the same, or as `check_file`.
+        PackageError: as `check_file`.
+        DiskError: as `check_file`.
+    """
+    first, second = (
+        None if each is None else check_file(each, replace=replace, name=name)
+        for each, name in ((out, "out"), (label_errors, "label_errors"))
+    )
+    if first is not None and second is not None and first.absolute() == second.absolute():
+        raise OptionError("out and label_errors must be different files")
+    return first, second

@@ -10,9 +10,11 @@ import pytest
 from sklearn.metrics import accuracy_score, log_loss
 
 import vitlab
-from conftest import call, photo_folder
+from conftest import call, photo, photo_folder
 from steps import asked_to_stop
+from vitlab.data.labels import SingleLabels
 from vitlab.errors import DivergedError, OptionError, RunError
+from vitlab.evaluation.review.label_errors import find_label_errors
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.training.stop import Interrupted
 
@@ -22,8 +24,11 @@ HOST = Host(workers=0)
 
 @pytest.fixture(scope="session")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two classes of twelve and nine pictures, not split."""
-    return photo_folder(tmp_path_factory.mktemp("few") / "photos", {"blue": 12, "red": 9}, 16, 16)
+    """Two classes of twelve and nine pictures, not split; one of the red ones is blue."""
+    folder = tmp_path_factory.mktemp("few") / "photos"
+    photo_folder(folder, {"blue": 12, "red": 9}, 16, 16)
+    photo(99, 16, 16, tint=0).save(folder / "red" / "004.png")
+    return folder
 
 
 def recipe(few: Path, **more: object) -> Recipe:
@@ -58,6 +63,26 @@ def test_out_of_fold_predictions_are_of_every_image_once(
     one = next(row for row in rows if row["fold"] == "2/3")  # by the model of that fold
     answer = vitlab.classify(vitlab.load(f"{folded['run']}/fold-2-of-3"), [one["image"]])[0]
     assert dict(answer.classes)["red"] == pytest.approx(float(one["p(red)"]), abs=1e-5)
+
+
+def test_likely_label_errors_are_those_of_the_out_of_fold_predictions(
+    folded: dict[str, object],
+) -> None:
+    rows = read(folded["predictions"])
+    chances = np.array([[float(row["p(blue)"]), float(row["p(red)"])] for row in rows])
+    given = np.array([["blue", "red"].index(row["label"]) for row in rows])
+    expected = find_label_errors(chances, SingleLabels(given))
+    found = folded["label_errors"]
+    assert isinstance(found, dict)
+    assert found["listed"] == len(expected.suspects)
+    assert found["expected"] == pytest.approx(expected.estimated)
+    listed = read(found["file"])
+    assert Path(listed[0]["image"]).parts[-2:] == ("red", "004.png")
+    assert listed[0]["likely"] == "blue"
+    assert {row["image"] for row in listed} == {rows[s.place]["image"] for s in expected.suspects}
+    page = Path(str(folded["report"])).read_text()
+    assert "Likely label errors" in page
+    assert listed[0]["image"] in page
 
 
 def test_mean_and_deviation_are_those_of_the_folds(folded: dict[str, object]) -> None:

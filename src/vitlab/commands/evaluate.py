@@ -7,7 +7,7 @@ from vitlab.commands import CROPS, DEVICE, FLIPS, OUT, PRECISION, REPLACE, WEIGH
 from vitlab.data.presence import check_data
 from vitlab.data.settings import Columns
 from vitlab.options import Only, Options, at_least, below, option, when
-from vitlab.places import check_file
+from vitlab.places import check_files
 from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import print_figures, print_rows, print_table
 from vitlab.units import percent, readable
@@ -59,7 +59,16 @@ class Evaluate(Options):
     flips: bool = option(False, FLIPS, only=when("crops", 1, 5))
     crops: Literal[1, 5, 10] = option(1, CROPS)
     out: str | None = option(None, OUT)
-    replace: bool = option(False, REPLACE, only=when("out"))
+    label_errors: str | None = option(
+        None,
+        "a new .csv, .jsonl or .parquet file for the images whose labels are likely wrong, "
+        "likeliest error first",
+    )
+    replace: bool = option(
+        False,
+        REPLACE,
+        only=Only("with out or label_errors", lambda options: options.out or options.label_errors),
+    )
     protocol: Literal["imagenet", "real", "v2", "objectnet", "a", "r", "sketch"] | None = option(
         None,
         "the rules of ImageNet or one of its relatives, for a model of its classes (real: ReaL; "
@@ -90,6 +99,7 @@ class Evaluate(Options):
                 choose_thresholds=self.choose_thresholds,
                 threshold=self.threshold,
                 out=self.out,
+                label_errors=self.label_errors,
             )
 
     @property
@@ -99,9 +109,8 @@ class Evaluate(Options):
 
 
 def begin(options: Evaluate) -> None:
-    """Refuse a file that rows cannot be written to."""
-    if options.out:
-        check_file(options.out, replace=options.replace)
+    """Refuse files that rows cannot be written to."""
+    check_files(options.out, options.label_errors, replace=options.replace)
 
 
 def run(options: Evaluate) -> dict[str, Any]:
@@ -152,10 +161,11 @@ def _how(options: Evaluate) -> "How":
 def _evaluated(options: Evaluate) -> dict[str, Any]:
     import vitlab
     from vitlab.evaluation.evaluation import evaluation
+    from vitlab.evaluation.review.label_error_rows import LEARNED
     from vitlab.progress import Meter, say
     from vitlab.weights.save import own_folder, save_provenance
 
-    into = check_file(options.out, replace=options.replace) if options.out else None
+    into, doubts = check_files(options.out, options.label_errors, replace=options.replace)
     folder = own_folder(options.weights) if options.fits else None
     model = vitlab.load(options.weights, **options.file.arguments())
     with Meter(0, title="evaluating") as meter:
@@ -167,10 +177,13 @@ def _evaluated(options: Evaluate) -> dict[str, Any]:
             calibrate=options.calibrate,
             choosing=options.choose_thresholds,
             into=into,
+            doubts=doubts,
             progress=lambda images, total: meter.show(images, "images", total),
         )
-    for note in done.figures["notes"]:
+    for note in done.predictions.bad.values():
         say(f"skipped: {note}")
+    if doubts is not None and LEARNED in done.figures["notes"]:
+        say(LEARNED)
     if folder is not None:
         save_provenance(model, folder)
         for key in ("calibration", "chosen_thresholds"):
@@ -200,6 +213,9 @@ def show(result: dict[str, Any]) -> None:
         _show_calibration(result["calibration"])
     if "chosen_thresholds" in result:
         _show_thresholds(result["chosen_thresholds"])
+    if "label_errors" in result:
+        found = result["label_errors"]
+        print(f"{found['listed']:,} labels are likely wrong: {found['file']}")
     seen = [each for each in result["classes"] if each["images"]]
     worst = sorted(seen, key=lambda each: each["f1"])[:ROWS]
     rows = [

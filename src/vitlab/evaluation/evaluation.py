@@ -19,10 +19,11 @@ from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import Predictions, Views, check_classifier, predict
 from vitlab.evaluation.protocols.grading import Outputs, Protocol, check_alone, examine
+from vitlab.evaluation.review.label_error_rows import LEARNED, suspects_in, write_suspects
 from vitlab.evaluation.rows import rows_to
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
-from vitlab.places import check_file
+from vitlab.places import check_files
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ def evaluate(
     flips: bool = False,
     crops: Literal[1, 5, 10] = 1,
     out: str | Path | None = None,
+    label_errors: str | Path | None = None,
     replace: bool = False,
     protocol: Protocol | None = None,
     real_labels: str = "",
@@ -100,7 +102,9 @@ def evaluate(
         crops: average them over 5 crops, the corners and the center, or over 10: these and their
             mirror images
         out: a new .csv, .jsonl or .parquet file for a row per image
-        replace: an older file of that name
+        label_errors: a new .csv, .jsonl or .parquet file for the images whose labels are likely
+            wrong, likeliest error first (confident learning; Northcutt et al., 2021)
+        replace: older files of these names
         protocol: evaluate by the rules of ImageNet or one of its relatives instead (`examine`)
         real_labels: the file real.json, for the protocol `real`
         outputs: which outputs compete under a protocol: all, shared, or as its authors have it
@@ -112,7 +116,8 @@ def evaluate(
         damaged, split, model, params, macs, images_per_second, peak_memory (bytes), seconds,
         temperature, classes (precision, recall, F1 and images of each), confused (the most confused
         pairs), notes; thresholds, where images have several labels; calibration (NLL and ECE before
-        and after) and chosen_thresholds (F1 before and after), if asked for, and file.
+        and after), chosen_thresholds (F1 before and after) and label_errors (`file`, `listed`,
+        `expected`), if asked for, and file.
 
     Raises:
         DataError: no such data or split, classes that the model does not have, or no validation
@@ -128,13 +133,21 @@ def evaluate(
             choose_thresholds=choose_thresholds,
             threshold=threshold,
             out=out,
+            label_errors=label_errors,
         )
         return _examined(model, data, protocol, how, real_labels, outputs)
     if real_labels or outputs != "auto":
         raise OptionError("real_labels and outputs apply only with a protocol: leave them out")
-    into = None if out is None else check_file(out, replace=replace)
+    into, doubts = check_files(out, label_errors, replace=replace)
     return evaluation(
-        model, data, how, split=split, calibrate=calibrate, choosing=choose_thresholds, into=into
+        model,
+        data,
+        how,
+        split=split,
+        calibrate=calibrate,
+        choosing=choose_thresholds,
+        into=into,
+        doubts=doubts,
     ).figures
 
 
@@ -147,6 +160,7 @@ def evaluation(
     calibrate: bool = False,
     choosing: thresholds.Per | None = None,
     into: Path | None = None,
+    doubts: Path | None = None,
     progress: Callable[[int, int], None] = lambda images, total: None,
 ) -> Evaluation:
     """Evaluate as `evaluate` does, and return the predictions too.
@@ -158,7 +172,8 @@ def evaluation(
         split: as `evaluate`
         calibrate: as `evaluate`
         choosing: thresholds, as `choose_thresholds` of `evaluate`
-        into: a file that `check_file` accepted
+        into: a file that `check_file` accepted, for a row per image
+        doubts: another one, for the images whose labels are likely wrong
         progress: called after every batch with the number of images processed, and of all
     """
     check_classifier(model)
@@ -188,7 +203,12 @@ def evaluation(
         figures["calibration"] = calibration.before_and_after(model, found, done)
     if chosen is not None:
         figures["chosen_thresholds"] = thresholds.before_and_after(chosen, before, done)
-    return Evaluation(source, done, figures if into is None else figures | {"file": str(into)})
+    if into is not None:
+        figures["file"] = str(into)
+    if doubts is not None:
+        figures["label_errors"] = write_suspects(doubts, suspects_in(source, done))
+        figures["notes"] += [LEARNED] if name == "train" else []
+    return Evaluation(source, done, figures)
 
 
 def _examined(

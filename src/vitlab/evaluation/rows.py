@@ -20,7 +20,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -63,9 +63,25 @@ def rows_to(
         yield lambda part: use(layout.columns(part))
 
 
+class Columned(Protocol):
+    """The columns of a table: what a writer needs to know."""
+
+    @property
+    def names(self) -> list[str]:
+        """The columns, in order."""
+
+    @property
+    def numbers(self) -> set[str]:
+        """Those of numbers."""
+
+    @property
+    def lists(self) -> set[str]:
+        """Those of lists of names."""
+
+
 @contextmanager
-def table_to(file: Path, layout: "Layout") -> Iterator[Callable[[Columns], None]]:
-    """Yield what writes rows of a layout; the file appears when the block succeeds."""
+def table_to(file: Path, layout: Columned) -> Iterator[Callable[[Columns], None]]:
+    """Yield what writes rows of such columns; the file appears when the block succeeds."""
     write = WRITERS[file.suffix.lower()]
     with staged_file(file) as draft, write(draft, layout) as use:
         yield use
@@ -161,7 +177,7 @@ class Layout:
 
 
 @contextmanager
-def _csv(draft: Path, layout: Layout) -> Iterator[Callable[[Columns], None]]:
+def _csv(draft: Path, layout: Columned) -> Iterator[Callable[[Columns], None]]:
     """Write CSV in UTF-8; bytes of file names that are none stay as they are."""
     with draft.open("w", encoding="utf-8", errors="surrogateescape", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
@@ -183,7 +199,7 @@ def _cell(value: Any) -> Any:
 
 
 @contextmanager
-def _jsonl(draft: Path, layout: Layout) -> Iterator[Callable[[Columns], None]]:
+def _jsonl(draft: Path, layout: Columned) -> Iterator[Callable[[Columns], None]]:
     """Write a JSON object per row, in ASCII, so that any file name can be read back."""
     with draft.open("w", encoding="ascii", newline="") as stream:
 
@@ -197,7 +213,7 @@ def _jsonl(draft: Path, layout: Layout) -> Iterator[Callable[[Columns], None]]:
 
 
 @contextmanager
-def _parquet(draft: Path, layout: Layout) -> Iterator[Callable[[Columns], None]]:
+def _parquet(draft: Path, layout: Columned) -> Iterator[Callable[[Columns], None]]:
     """Write Parquet in row groups of about `GROUP`; probabilities are float32."""
     import pyarrow as pa
     from pyarrow import parquet

@@ -13,19 +13,24 @@ from vitlab.data.sources.protocol import Source
 from vitlab.errors import OptionError
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.predictions import predict
+from vitlab.evaluation.review.label_error_rows import Suspects, write_suspects
+from vitlab.evaluation.review.label_errors import find_label_errors
 from vitlab.evaluation.rows import Layout, table_to
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.report.table_page import TablePage, write_tables
+from vitlab.report.table_page import Table, TablePage, write_tables
 from vitlab.runs.naming import run_name
 from vitlab.training.step.transform import Transform
 from vitlab.transfer.campaign_folder import CampaignFolder
 from vitlab.transfer.spread import lead_of, mean_and_std, row_of, table_of
 from vitlab.transfer.trials import Campaign, Parts, Trial, begin, campaign_place
+from vitlab.units import percent
 from vitlab.weights.load import load
 
 PREDICTIONS = "predictions.csv"
+LABEL_ERRORS = "label-errors.csv"
+LISTED = 50  # likely label errors on the page
 
 
 def cross_validate(
@@ -60,8 +65,9 @@ def cross_validate(
     Returns:
         The figures of all out-of-fold predictions together (the keys of `vitlab.evaluate`),
         `folds`, `mean` and `std` (the sample standard deviation) of each figure over the folds,
-        `runs`, and the places of the predictions (CSV) and of the report; empty in every process
-        but the first of those that torchrun started.
+        `runs`, `label_errors` (the images whose labels are likely wrong: `file`, `listed` and
+        `expected`), and the places of the predictions (CSV) and of the report; empty in every
+        process but the first of those that torchrun started.
 
     Raises:
         OptionError: fewer than two folds, or a recipe with a fold of its own.
@@ -102,7 +108,9 @@ def _conclude(
 ) -> dict[str, Any]:
     """Return the figures of all folds together, and write down predictions, result and page."""
     file = campaign.folder.path / PREDICTIONS
-    result = write_predictions(file, campaign, trials) | {
+    figures, suspects = write_predictions(file, campaign, trials)
+    result = figures | {
+        "label_errors": write_suspects(file.with_name(LABEL_ERRORS), suspects),
         "folds": len(rows),
         **mean_and_std(rows),
         "runs": rows,
@@ -110,15 +118,21 @@ def _conclude(
         "run": str(campaign.folder.path),
         "report": str(campaign.folder.report),
     }
-    write_tables(campaign.folder.report, _page(campaign, trials[0].recipe, result))
+    page = _page(campaign, trials[0].recipe, result, suspects)
+    write_tables(campaign.folder.report, page)
     campaign.folder.finish(result)
     return result
 
 
-def write_predictions(file: Path, campaign: Campaign, trials: list[Trial]) -> dict[str, Any]:
-    """Write a row per image, predicted by the model of its fold; return the figures of all.
+def write_predictions(
+    file: Path, campaign: Campaign, trials: list[Trial]
+) -> tuple[dict[str, Any], Suspects]:
+    """Write a row per image, predicted by the model of its fold.
 
     The columns are those of `vitlab evaluate --out` (evaluation/rows.py), and `fold`.
+
+    Returns:
+        The figures of all predictions together, and the labels that are likely wrong.
 
     Raises:
         DiskError: the file cannot be written.
@@ -143,7 +157,15 @@ def write_predictions(file: Path, campaign: Campaign, trials: list[Trial]) -> di
     rows = np.concatenate([each.probabilities for each in found])
     truth = np.concatenate([each.labels.values for each in found])
     several = found[0].labels.several
-    return with_intervals(rows, MultiLabels(truth) if several else SingleLabels(truth))
+    labels = MultiLabels(truth) if several else SingleLabels(truth)
+    names = [
+        source.name(index)
+        for source, done in zip(sources, found, strict=True)
+        for index in done.indices.tolist()
+    ]
+    doubts = find_label_errors(rows, labels)
+    suspects = Suspects(doubts, rows, sources[0].classes, names.__getitem__, several)
+    return with_intervals(rows, labels), suspects
 
 
 def _images(trial: Trial) -> Source:
@@ -154,7 +176,9 @@ def _images(trial: Trial) -> Source:
     ).test
 
 
-def _page(campaign: Campaign, recipe: Recipe, result: dict[str, Any]) -> TablePage:
+def _page(
+    campaign: Campaign, recipe: Recipe, result: dict[str, Any], suspects: Suspects
+) -> TablePage:
     """Return the page of all folds."""
     table = table_of(
         "Folds",
@@ -164,6 +188,29 @@ def _page(campaign: Campaign, recipe: Recipe, result: dict[str, Any]) -> TablePa
         "Each model was tested on images it did not learn from.",
     )
     lead = lead_of(result, f"{result['folds']} folds")
+    tables = [table, *_doubts(suspects)]
     notes = [f"A row per image with its probabilities: {PREDICTIONS}, beside this page."]
     title = f"Cross-validation on {recipe.data.data}"
-    return TablePage(title, lead, [table], notes=notes, command=campaign.command)
+    return TablePage(title, lead, tables, notes=notes, command=campaign.command)
+
+
+def _doubts(suspects: Suspects) -> list[Table]:
+    """Return the table of likely label errors, if there are any."""
+    found, head = suspects.found, ("image", "label", "likely", "probability of the label")
+    if not found.suspects:
+        return []
+    rows = []
+    for each in found.suspects[:LISTED]:
+        given, better = (
+            ", ".join(suspects.classes[n] for n in own) or "none"
+            for own in (each.given, each.better)
+        )
+        rows.append((suspects.name(each.place), given, better, percent(each.own)))
+    what = "answers" if suspects.several else "labels"
+    note = (
+        f"By confident learning (Northcutt et al., 2021) from predictions of models that did not "
+        f"learn from the image: {len(found.suspects):,} of {found.images:,} images, likeliest "
+        f"error first; about {found.estimated:,.0f} wrong {what} are estimated in all. The first "
+        f"{len(rows)} are below, all of them in {LABEL_ERRORS}, beside this page."
+    )
+    return [Table("Likely label errors", head, rows, note=note)]

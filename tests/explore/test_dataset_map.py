@@ -55,7 +55,7 @@ def test_what_the_page_is_told(made: tuple[DatasetMap, list[tuple[float, str]]])
     assert page["note"] == ""
     for each in page["suspects"]:
         assert page["truth"][each["index"]] == each["truth"] != each["better"]
-        assert -1 <= each["score"] < 0
+        assert 0 <= each["score"] <= 0.5
     shares = [share for share, _ in told]
     assert shares == sorted(shares)
     assert 0 <= shares[0] <= shares[-1] < 1

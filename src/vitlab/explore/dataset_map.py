@@ -86,7 +86,7 @@ class DatasetMap:
                     "index": each.place,
                     "truth": each.given[0],
                     "better": each.better[0],
-                    "score": round(each.margin, 4),
+                    "score": round(each.own, 4),
                 }
                 for each in self.suspects
             ],

@@ -29,10 +29,10 @@ def test_every_format_holds_the_same(tmp_path: Path) -> None:
     summary = write_suspects(tmp_path / "x.csv", suspects(SINGLE))
     assert summary == {"file": str(tmp_path / "x.csv"), "listed": 2, "expected": pytest.approx(2)}
     table = pd.read_csv(tmp_path / "x.csv")
-    assert table.columns.tolist() == ["image", "label", "likely", "margin", "p_label", "p_likely"]
+    assert table.columns.tolist() == ["image", "label", "likely", "p_label", "p_likely", "margin"]
     assert table.values.tolist() == [
-        ["image 2", "a,b", "c", pytest.approx(-0.6), 0.2, 0.8],
-        ["image 4", "c", "a,b", pytest.approx(-0.2), 0.4, 0.6],
+        ["image 2", "a,b", "c", 0.2, 0.8, pytest.approx(-0.6)],
+        ["image 4", "c", "a,b", 0.4, 0.6, pytest.approx(-0.2)],
     ]
     for ending, read in ((".parquet", pd.read_parquet), (".jsonl", pd.read_json)):
         file = tmp_path / f"x{ending}"

@@ -67,8 +67,9 @@ def test_the_papers_equations_give_the_same(classes: int, monkeypatch: pytest.Mo
     expected = {each for each in from_the_paper(chances, given) if own[each[0]] < others[each[0]]}
     found = find_label_errors(chances, SingleLabels(given))
     assert {(s.place, s.better[0]) for s in found.suspects} == expected
+    assert [s.own for s in found.suspects] == sorted(s.own for s in found.suspects)
+    assert [s.own for s in found.suspects] == [own[s.place] for s in found.suspects]
     margins = [s.margin for s in found.suspects]
-    assert margins == sorted(margins)
     assert margins == pytest.approx([(own - others)[s.place] for s in found.suspects])
     hits = [bool(wrong[s.place]) for s in found.suspects]
     assert sum(hits) / len(hits) > 0.7
@@ -111,7 +112,7 @@ def test_several_labels_are_as_many_questions() -> None:
         if each.place != 7:
             assert set(asked[each.place].given) ^ set(asked[each.place].better) == {0}
             assert asked[each.place].margin == pytest.approx(each.margin)
-    assert [s.margin for s in found.suspects] == sorted(s.margin for s in found.suspects)
+    assert [s.own for s in found.suspects] == sorted(s.own for s in found.suspects)
 
 
 def test_all_that_is_doubtful_about_an_image_is_turned() -> None:

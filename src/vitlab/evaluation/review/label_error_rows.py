@@ -5,11 +5,11 @@
 | image | the file's path, or the source's name for the image |
 | label, labels | the class or classes it is labeled with |
 | likely | the class or classes it likely has |
-| margin | probability of the label minus the largest of another class, from -1 to 1 |
 | p_label | probability of the label |
 | p_likely | probability of the likely class |
+| margin | probability of the label minus the largest of another class, from -1 to 0 |
 
-Where images have several labels, margin and p_label are those of the class most in doubt, and
+Where images have several labels, p_label and margin are those of the class most in doubt, and
 there is no p_likely.
 """
 
@@ -51,8 +51,8 @@ class Suspects:
     @property
     def names(self) -> list[str]:
         """The columns, in order."""
-        last = [] if self.several else ["p_likely"]
-        return ["image", self._column, "likely", "margin", "p_label", *last]
+        likely = [] if self.several else ["p_likely"]
+        return ["image", self._column, "likely", "p_label", *likely, "margin"]
 
     @property
     def numbers(self) -> set[str]:
@@ -78,7 +78,7 @@ class Suspects:
         else:
             row |= {"label": given[0], "likely": better[0]}
             row["p_likely"] = float(self.probabilities[each.place, each.better[0]])
-        return row | {"margin": each.margin, "p_label": each.own}
+        return row | {"p_label": each.own, "margin": each.margin}
 
     @property
     def _column(self) -> str:

@@ -26,18 +26,18 @@ class Suspect:
         place: its row among the probabilities
         given: the classes it is labeled with, in ascending order; one of single labels
         better: the classes it likely has
-        margin: the normalized margin, the probability of the label minus the largest of another
-            class, from -1 to 1; where images have several labels, the probability that a class
-            that is in question is as labeled minus that it is not, the least of them. The lower,
-            the likelier the label is wrong
-        own: the self-confidence, the probability of the label (of that class being as labeled)
+        own: the self-confidence, the probability of the label; where images have several labels,
+            that a class in question is as labeled, the least of them. The lower, the likelier the
+            label is wrong
+        margin: the normalized margin, `own` minus the largest probability of another class, from
+            -1 to 0
     """
 
     place: int
     given: tuple[int, ...]
     better: tuple[int, ...]
-    margin: float
     own: float
+    margin: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,9 @@ def find_label_errors(probabilities: Probabilities, labels: Labels) -> LabelErro
     The threshold of a class is the mean probability that its images have for it. An image counts
     as confidently of the likeliest class whose threshold it reaches; one that is labeled
     otherwise, and whose label is not the likeliest class of all, is a suspect (the off-diagonals
-    of the confident joint). Suspects are ranked by normalized margin.
+    of the confident joint). Suspects are ranked by self-confidence, which found more of the wrong
+    labels first than the normalized margin where the model was weak, and as many where it was
+    good (docs/evaluation.md).
 
     Where images have several labels, each class is a question of its own, with the two answers
     yes and no.
@@ -143,7 +145,7 @@ def _of_one(probabilities: Probabilities, truth: NDArray[np.int64]) -> LabelErro
     rows[places, truth[doubtful]] = -1.0  # fancy indexing above has made a copy
     margins = own - rows.max(1, initial=-1.0)
     suspects = [
-        Suspect(place, (given,), (better,), margin, chance)
+        Suspect(place, (given,), (better,), chance, margin)
         for place, given, better, margin, chance in zip(
             doubtful.tolist(),
             truth[doubtful].tolist(),
@@ -170,14 +172,14 @@ def _of_several(probabilities: Probabilities, table: NDArray[np.uint8]) -> Label
             found.setdefault(each.place, {})[number] = each
     suspects = []
     for place, doubts in found.items():
-        worst = min(doubts.values(), key=lambda each: each.margin)
+        worst = min(doubts.values(), key=lambda each: each.own)
         given = set(np.flatnonzero(table[place]).tolist())
         better = given ^ doubts.keys()
         suspects.append(
-            Suspect(place, tuple(sorted(given)), tuple(sorted(better)), worst.margin, worst.own)
+            Suspect(place, tuple(sorted(given)), tuple(sorted(better)), worst.own, worst.margin)
         )
     return LabelErrors(_ranked(suspects), wrong, len(table))
 
 
 def _ranked(suspects: list[Suspect]) -> list[Suspect]:
-    return sorted(suspects, key=lambda each: (each.margin, each.place))
+    return sorted(suspects, key=lambda each: (each.own, each.place))

@@ -3,6 +3,7 @@
 Nothing here imports PyTorch, so that the command line answers at once.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from vitlab.errors import DiskError, OptionError
@@ -120,10 +121,24 @@ def check_page(file: str | Path, *, replace: bool) -> Path:
     return path
 
 
-def check_files(
-    out: str | Path | None, label_errors: str | Path | None, *, replace: bool
-) -> tuple[Path | None, Path | None]:
-    """Return the paths of two files that rows can be written to, as `check_file` does.
+@dataclass(frozen=True)
+class Files:
+    """Where the rows of an evaluation go; None for nowhere.
+
+    Attributes:
+        rows: a row per image
+        label_errors: a row per image whose label is likely wrong
+    """
+
+    rows: Path | None = None
+    label_errors: Path | None = None
+
+
+NO_FILES = Files()
+
+
+def check_files(out: str | Path | None, label_errors: str | Path | None, *, replace: bool) -> Files:
+    """Return two files that rows can be written to, each as `check_file` does.
 
     Raises:
         OptionError: they are the same, or as `check_file`.
@@ -136,4 +151,4 @@ def check_files(
     )
     if first is not None and second is not None and first.absolute() == second.absolute():
         raise OptionError("out and label_errors must be different files")
-    return first, second
+    return Files(first, second)

@@ -165,7 +165,7 @@ def _evaluated(options: Evaluate) -> dict[str, Any]:
     from vitlab.progress import Meter, say
     from vitlab.weights.save import own_folder, save_provenance
 
-    into, doubts = check_files(options.out, options.label_errors, replace=options.replace)
+    files = check_files(options.out, options.label_errors, replace=options.replace)
     folder = own_folder(options.weights) if options.fits else None
     model = vitlab.load(options.weights, **options.file.arguments())
     with Meter(0, title="evaluating") as meter:
@@ -176,13 +176,12 @@ def _evaluated(options: Evaluate) -> dict[str, Any]:
             split=options.split,
             calibrate=options.calibrate,
             choosing=options.choose_thresholds,
-            into=into,
-            doubts=doubts,
+            files=files,
             progress=lambda images, total: meter.show(images, "images", total),
         )
     for note in done.predictions.bad.values():
         say(f"skipped: {note}")
-    if doubts is not None and LEARNED in done.figures["notes"]:
+    if LEARNED in done.figures["notes"]:
         say(LEARNED)
     if folder is not None:
         save_provenance(model, folder)

@@ -23,7 +23,7 @@ from vitlab.evaluation.review.label_error_rows import LEARNED, suspects_in, writ
 from vitlab.evaluation.rows import rows_to
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
-from vitlab.places import check_files
+from vitlab.places import NO_FILES, Files, check_files
 
 
 @dataclass(frozen=True)
@@ -138,16 +138,9 @@ def evaluate(
         return _examined(model, data, protocol, how, real_labels, outputs)
     if real_labels or outputs != "auto":
         raise OptionError("real_labels and outputs apply only with a protocol: leave them out")
-    into, doubts = check_files(out, label_errors, replace=replace)
+    files = check_files(out, label_errors, replace=replace)
     return evaluation(
-        model,
-        data,
-        how,
-        split=split,
-        calibrate=calibrate,
-        choosing=choose_thresholds,
-        into=into,
-        doubts=doubts,
+        model, data, how, split=split, calibrate=calibrate, choosing=choose_thresholds, files=files
     ).figures
 
 
@@ -159,8 +152,7 @@ def evaluation(
     split: Split = "auto",
     calibrate: bool = False,
     choosing: thresholds.Per | None = None,
-    into: Path | None = None,
-    doubts: Path | None = None,
+    files: Files = NO_FILES,
     progress: Callable[[int, int], None] = lambda images, total: None,
 ) -> Evaluation:
     """Evaluate as `evaluate` does, and return the predictions too.
@@ -172,8 +164,7 @@ def evaluation(
         split: as `evaluate`
         calibrate: as `evaluate`
         choosing: thresholds, as `choose_thresholds` of `evaluate`
-        into: a file that `check_file` accepted, for a row per image
-        doubts: another one, for the images whose labels are likely wrong
+        files: to write, as `check_files` accepted them
         progress: called after every batch with the number of images processed, and of all
     """
     check_classifier(model)
@@ -185,7 +176,7 @@ def evaluation(
     before = thresholds.given_or_kept(model, how.threshold, several=source.labels.several)
     chosen = _chosen(model, data, choosing, how) if choosing else None
     above = np.array(chosen.values) if chosen else before
-    with rows_to(into, source, truth=True, threshold=above) as use:
+    with rows_to(files.rows, source, truth=True, threshold=above) as use:
         done = predict(
             model,
             source,
@@ -203,12 +194,19 @@ def evaluation(
         figures["calibration"] = calibration.before_and_after(model, found, done)
     if chosen is not None:
         figures["chosen_thresholds"] = thresholds.before_and_after(chosen, before, done)
-    if into is not None:
-        figures["file"] = str(into)
-    if doubts is not None:
-        figures["label_errors"] = write_suspects(doubts, suspects_in(source, done))
-        figures["notes"] += [LEARNED] if name == "train" else []
-    return Evaluation(source, done, figures)
+    return Evaluation(source, done, figures | _written(files, source, done, figures, name))
+
+
+def _written(
+    files: Files, source: Source, done: Predictions, figures: dict[str, Any], split: str
+) -> dict[str, Any]:
+    """Write the label errors, and return what the figures say of both files."""
+    written: dict[str, Any] = {} if files.rows is None else {"file": str(files.rows)}
+    if files.label_errors is not None:
+        written["label_errors"] = write_suspects(files.label_errors, suspects_in(source, done))
+        if split == "train":
+            written["notes"] = [*figures["notes"], LEARNED]
+    return written
 
 
 def _examined(

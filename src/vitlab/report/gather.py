@@ -58,6 +58,7 @@ def write_report(
     several = predictions.labels.several  # then no class is mistaken for another
     count, results = len(source.classes), (predictions.probabilities, predictions.labels)
     truth, above = predictions.labels.values, np.array(model.thresholds)
+    none = np.zeros((count, count), np.int64)
     facts = Facts(
         model=model.config.name,
         run=tables["run"],
@@ -65,9 +66,7 @@ def write_report(
         classes=source.classes,
         training=points(journal, ("train",)),
         testing=points(journal, EVALUATED),
-        confusion=np.zeros((count, count), np.int64)
-        if several
-        else confusion(predictions.probabilities, truth),
+        confusion=none if several else confusion(predictions.probabilities, truth),
         reliability=[] if several else bins(predictions.probabilities, truth),
         mistakes=[] if several else album.mistakes(model, source, predictions),
         examples=album.examples(model, source, predictions),

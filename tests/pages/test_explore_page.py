@@ -128,7 +128,7 @@ def test_pointing_shows_where_every_head_looks(page: Any) -> None:
     peak = int(mean[1:].argmax())
     expect(page.locator(".readout")).to_have_text(
         f"Row 6, column 3, layer 12: looks most at row {peak // 14 + 1}, column {peak % 14 + 1} "
-        f"({100 * mean[1:].max():.1f}%); {100 * mean[0]:.1f}% to the class token"
+        f"({100 * mean[1:].max():.1f}%); {100 * mean[0]:.0f}% to the class token"
     )
     heads = page.locator(".head canvas")
     expect(heads).to_have_count(13)
@@ -166,6 +166,9 @@ def test_layers_need_no_further_request(page: Any, explorer: FakeExplorer) -> No
     assert len(explorer.asked) == asked
     page.get_by_role("button", name="Similarity").click()
     expect(page.locator(".panel")).to_have_attribute("data-shown", re.compile("layer=7&token=61"))
+    expect(page.locator(".readout")).to_have_text(
+        "Row 5, column 5 is most like row 1, column 14: 1"
+    )
 
 
 def test_by_keyboard_alone(page: Any) -> None:
@@ -175,7 +178,7 @@ def test_by_keyboard_alone(page: Any) -> None:
     expect(page.locator(".readout")).to_contain_text("Row 7, column 7")
     page.keyboard.press(" ")
     expect(page.locator(".bars .value").first).to_have_text("75.0% → 65.0%")
-    expect(page.locator("#told")).to_have_text("first: pagoda 75.0% before, 65.0% after")
+    expect(page.locator("#told")).to_contain_text("first: pagoda 75.0% before, 65.0% after. Row 7")
     page.keyboard.press("Control+z")
     expect(page.locator(".bars .value").first).to_have_text("75.0%")
     order = []
@@ -244,6 +247,9 @@ def test_views_and_the_class_to_explain(page: Any) -> None:
         expect(page.locator(".panel")).to_have_attribute("data-shown", re.compile(re.escape(path)))
     page.get_by_role("button", name="Occlusion").click()
     expect(page.locator(".scale")).to_have_text("−11made up")
+    expect(page.locator(".readout")).to_have_text("pagoda · highest at row 1, column 14: 1")
+    page.mouse.move(*spot(page, 2, 1))
+    expect(page.locator(".readout")).to_have_text("pagoda · row 2, column 1: −1")
     box = page.get_by_role("combobox", name="Class")
     box.click()
     expect(page.locator("#class-list [role=option]")).to_have_count(7)

@@ -6,12 +6,18 @@ const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRi
 
 export class Hands {
   /* page: {seen, brush, panels, set(changes), brushed(), head(number), explain(panel, class),
-     answered(panel)} */
+     changed(panel)} */
   constructor(page) {
     Object.assign(this, { page, brushing: false, stroke: null });
     this.head = (number) => page.head(number);
     this.explain = (panel, number) => page.explain(panel, number);
-    this.answered = (panel) => page.answered(panel);
+    this.changed = (panel) => page.changed(panel);
+  }
+
+  /* The patch that is pointed at now, drawn or not yet; null for none. */
+  where(panel) {
+    const { token, at } = this.page.seen;
+    return token || !at ? null : patchAt(at, panel.look);
   }
 
   point(panel, place, event) {
@@ -30,7 +36,7 @@ export class Hands {
       this.stroke = place;
       return this.sweep(panel, place);
     }
-    const again = this.page.seen.held && patch === panel.patch();
+    const again = this.page.seen.held && patch === this.where(panel);
     this.aim(panel, patch, event.pointerType === "mouse" && !again);
   }
 
@@ -61,16 +67,16 @@ export class Hands {
   aim(panel, patch, held = false) {
     if (patch === null) return;
     const { seen } = this.page;
-    if (patch === panel.patch() && held === seen.held) return;
+    if (patch === this.where(panel) && held === seen.held) return;
     this.page.set({ at: middleOf(patch, panel.look), token: null, held });
   }
 
   key(panel, event) {
     const [rows, columns] = panel.look.grid;
-    const patch = panel.patch() ?? Math.floor(rows / 2) * columns + Math.floor(columns / 2);
+    const patch = this.where(panel) ?? Math.floor(rows / 2) * columns + Math.floor(columns / 2);
     const step = STEPS[event.key];
     if (step) {
-      const started = panel.patch() !== null;
+      const started = this.where(panel) !== null;
       const row = Math.floor(patch / columns) + (started ? step[0] : 0);
       const column = (patch % columns) + (started ? step[1] : 0);
       if (row >= 0 && row < rows && column >= 0 && column < columns) this.aim(panel, row * columns + column, this.page.seen.held);

@@ -3,7 +3,8 @@
 import { middleOf, patchAt } from "./explore-brush.js";
 import { readHeads } from "./explore-heads.js";
 import { colorTile, heatTile, scaleOf } from "./explore-paint.js";
-import { capital, largestOf, patchWords, quantityWords } from "./explore-words.js";
+import { classOf } from "./explore-wanted.js";
+import { VIEWS, capital, largestOf, patchWords, quantityWords, shortPercent } from "./explore-words.js";
 
 /* look: the first pass; data: {view, value, …} of a panel; seen: what a person chose
    -> {values, grid, tile, scale, unit, label}, with {found, one} of attention; colors have no scale */
@@ -26,28 +27,49 @@ function attention({ prefix, grid }, { value, row, heads }, { head }) {
   return { found, one, grid, values: one.patches, unit: "%", label: `share of the attention, ${whose}`, scale: { low: 0, high, ramp: "rising" } };
 }
 
-/* One line under the picture. at: the patch that is pointed at, or null */
-export function readingOf(panel, map, at) {
-  const { look, seen } = panel;
-  const place = at === null ? "" : capital(patchWords(at, look.grid));
-  if (map.colored) return place;
-  if (map.one) return attentionWords(panel, map, place);
-  if (at !== null) {
-    const cell = patchAt(middleOf(at, look), { box: look.box, grid: map.grid }); // a layer may have its own
-    return `${place}: ${quantityWords(map.values[cell])}`; // the unit is on the scale
+/* One line under the picture of a panel that shows a map: of what is drawn, though the pointer may
+   be further. */
+export function readingOf(panel) {
+  const { map, look, model, data } = panel;
+  const { by } = VIEWS[data.view];
+  if (map.one) return attentionWords(panel);
+  if (map.colored) return "";
+  if (by.includes("place")) return similarityWords(panel);
+  const whose = by.includes("class") ? `${model.classes[classOf(panel)]} · ` : "";
+  const at = panel.patch();
+  if (at === null) {
+    const [[value, patch]] = largestOf(map.values, 1);
+    return `${whose}highest at ${patchWords(patch, map.grid)}: ${quantityWords(value)}`;
   }
-  const [[value, patch]] = largestOf(map.values, 1);
-  return `Highest at ${patchWords(patch, map.grid)}: ${quantityWords(value)}`;
+  const cell = patchAt(middleOf(at, look), { box: look.box, grid: map.grid }); // a layer may have its own
+  return `${whose}${patchWords(at, look.grid)}: ${quantityWords(map.values[cell])}`; // the unit is on the scale
 }
 
-function attentionWords({ look, seen, data }, { one, values }, place) {
-  const from = data.token === "pool" ? "attention pool" : place || seen.token;
+/* The token that the map is of. */
+function fromWords({ look, data: { token } }) {
+  if (token === "pool") return "attention pool";
+  const patch = token - look.prefix.length;
+  return patch < 0 ? look.prefix[token] : patchWords(patch, look.grid);
+}
+
+function similarityWords(panel) {
+  const { map, look, data } = panel;
+  const own = patchAt(middleOf(Math.max(0, data.token - look.prefix.length), look), { box: look.box, grid: map.grid });
+  const [best] = largestOf(map.values, 2).filter(([, patch]) => patch !== own);
+  const most = best ? ` is most like ${patchWords(best[1], map.grid)}: ${quantityWords(best[0])}` : "";
+  return capital(`${fromWords(panel)}${most}`);
+}
+
+function attentionWords(panel) {
+  const { look, data } = panel;
+  const { one, values } = panel.map;
   const [[value, patch]] = largestOf(values, 1);
   const layer = data.token === "pool" ? "" : `, layer ${look.layers[data.layer]}`;
-  if (!value && !one.before.some(Boolean)) return `${capital(from)}${layer}: it takes no part in this layer.`;
-  const most = value ? ` looks most at ${patchWords(patch, look.grid)} (${vitlab.percent(value)})` : " looks at no patch";
-  const before = Array.from(one.before, (share, token) => `${vitlab.percent(share)} to ${named(look.prefix[token])}`);
-  return `${capital(from)}${layer}:${most}${listed(before)}`;
+  const from = capital(`${fromWords(panel)}${layer}`);
+  if (!value && !one.before.some(Boolean)) return `${from}: it takes no part in this layer.`;
+  const most = value ? ` looks most at ${patchWords(patch, look.grid)} (${shortPercent(value)})` : " looks at no patch";
+  const before = Array.from(one.before, (share, token) => `${shortPercent(share)} to ${named(look.prefix[token])}`);
+  return `${from}:${most}${listed(before)}`;
 }
 
 const named = (token) => (token === "class token" ? "the class token" : token);
@@ -59,12 +81,14 @@ function listed(words) {
 }
 
 /* The same for those who do not see the picture: the heads with the highest peaks, too. */
-export function toldOf(panel, map, at) {
-  const line = readingOf(panel, map, at);
-  if (!map.found) return line;
-  const peaks = map.found.heads.map(({ patches }) => largestOf(patches, 1)[0]);
+export function toldOf(panel) {
+  if (!panel.map) return panel.why;
+  const line = readingOf(panel);
+  const { found } = panel.map;
+  if (!found) return line;
+  const peaks = found.heads.map(({ patches }) => largestOf(patches, 1)[0]);
   const heads = largestOf(peaks.map(([value]) => value), 4).map(([value, head]) =>
-    `head ${head + 1}: ${patchWords(peaks[head][1], panel.look.grid)}, ${vitlab.percent(value)}`,
+    `head ${head + 1}: ${patchWords(peaks[head][1], panel.look.grid)}, ${shortPercent(value)}`,
   );
   return `${line}. Peaks: ${heads.join("; ")}`;
 }

@@ -51,7 +51,7 @@ export function colorTile(colors, strength) {
   [made.width, made.height] = [colors[0].length, colors.length];
   const context = made.getContext("2d");
   const image = context.createImageData(made.width, made.height);
-  colors.flat().forEach((color, place) => image.data.set([...color, 255 * Math.min(1, 0.3 + strength)], 4 * place));
+  colors.flat().forEach((color, place) => image.data.set([...color, 255 * strength], 4 * place));
   context.putImageData(image, 0, 0);
   return made;
 }

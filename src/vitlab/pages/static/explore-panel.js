@@ -12,7 +12,7 @@ import { VIEWS } from "./explore-words.js";
 
 export class Panel {
   /* hands: what people do with it: point(panel, place, event), press(panel, place, event), lift(),
-     key(panel, event), head(number), explain(panel, class); and what becomes of it: answered(panel) */
+     key(panel, event), head(number), explain(panel, class); and what becomes of it: changed(panel) */
   constructor(number, hands) {
     this.hands = hands;
     this.root = vitlab.element("section", "box panel");
@@ -119,6 +119,7 @@ export class Panel {
     this.data = { ...wanted, value };
     this.tell("");
     this.draw();
+    this.hands.changed(this);
   }
 
   async fetch(wanted, signal) {
@@ -146,30 +147,41 @@ export class Panel {
   async ask(patches) {
     const { turn } = this;
     const classes = this.look.top.map((each) => each.class);
+    const late = setTimeout(() => this.wait("Predicting without the patches …"), 150);
     try {
       const less = await api.without(this.number, this.image.id, patches, classes);
       if (turn !== this.turn || !this.seen.out.size) return;
       this.less = less;
       this.drawBars();
-      this.hands.answered(this);
+      this.hands.changed(this);
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
       if (turn === this.turn) vitlab.say(`${this.model.name}: ${error.message}`);
+    } finally {
+      clearTimeout(late);
+      if (turn === this.turn) this.wait("");
     }
   }
 
   draw() {
     const { photo, look, data, seen } = this;
     this.map = look && data?.view === seen.view ? mapOf(this) : null;
-    if (this.map?.found) this.heads.show(this.map.found, { ...this.scene(), photo: this.small, strength: seen.strength, same: seen.same, chosen: seen.head });
+    if (this.map?.found) this.drawHeads();
     else this.heads.clear();
     this.drawBars();
-    this.picture.readout.textContent = this.map ? readingOf(this, this.map, this.patch()) : "";
+    this.picture.readout.textContent = this.map ? readingOf(this) : "";
     if (!photo) return this.picture.show(null, null);
     if (!look) return this.picture.show({ photo, box: [0, 0, 1, 1], grid: null, tile: null }, null);
     const scene = { ...this.scene(), photo: this.map && !this.map.colored ? this.gray : photo, tile: this.map?.tile ?? null };
     this.picture.show(scene, this.map?.scale ? this.map : null);
     this.root.dataset.shown = this.map ? `${data.path} ${data.row ?? ""}`.trim() : "";
+  }
+
+  drawHeads() {
+    const { small, map, data, look, seen } = this;
+    const at = data.token >= look.prefix.length ? data.token - look.prefix.length : null;
+    const { strength, same, head: chosen } = seen;
+    this.heads.show(map.found, { photo: small, box: look.box, grid: look.grid, at, strength, same, chosen });
   }
 
   scene() {

@@ -63,5 +63,8 @@ export function largestOf(values, most) {
     .slice(0, most);
 }
 
-/* A percentage where there is little room. */
-export const shortPercent = (share) => (share >= 0.0995 ? `${Math.round(100 * share)}%` : vitlab.percent(share));
+/* A share of attention, as exactly as it comes: a byte for each token. */
+export function shortPercent(share) {
+  if (share === 0) return "0%";
+  return share >= 0.0995 ? `${Math.round(100 * share)}%` : vitlab.percent(share);
+}

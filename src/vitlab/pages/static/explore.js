@@ -37,8 +37,9 @@ const page = {
     const view = ["relevance", "gradcam", "occlusion"].find((each) => !panel.model.views[each]);
     if (explains || view) change({ chosen, view: explains ? page.seen.view : view });
   },
-  answered(panel) {
-    tell(`${panel.model.name}: ${panel.bars.words()}`);
+  changed(panel) {
+    if (panel.less) tell(`${panel.model.name}: ${panel.bars.words()}. ${toldOf(panel)}`);
+    else if (panel === page.panels[0]) tell(toldOf(panel));
   },
 };
 const hands = new Hands(page);
@@ -91,8 +92,6 @@ function drawNow() {
   byId("undo").disabled = !page.brush.past.length;
   byId("clear").disabled = !page.brush.out.size;
   writeLink();
-  const [first] = panels;
-  if (first.map) tell(toldOf(first, first.map, first.patch()));
 }
 
 /* What is brushed out, as patches of a panel's own grid. */

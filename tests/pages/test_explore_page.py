@@ -281,7 +281,7 @@ def test_what_a_model_does_not_have_is_said(page: Any) -> None:
     page.get_by_label("Beside it").select_option("0")
     page.get_by_role("button", name="Attention").click()
     expect(page.locator(".news-line").first).to_have_text("a ResNet has no attention")
-    assert shown_token(page, 1) == "0"
+    assert shown_token(page, 1) == str(1 + 7 * 14 + 7)  # from the middle: it has no class token
 
 
 def test_a_link_brings_everything_back(page: Any, opened: Callable[..., Any]) -> None:
@@ -318,6 +318,8 @@ def test_a_link_that_does_not_fit(opened: Callable[..., Any], address: str, hash
     page = opened(address + hash)
     expect(page.locator(".bars").first).to_be_visible()
     expect(page.locator(".panel h2")).to_contain_text("first")
+    gone = page.get_by_text("The photo of this link is not open here")
+    expect(gone).to_have_count(int("gone" in hash))
 
 
 def test_the_picture_that_is_saved(page: Any) -> None:
@@ -367,7 +369,7 @@ def test_the_map_of_the_data(page: Any) -> None:
     expect(suspects).to_have_count(14)
     expect(page.locator(".plane")).to_contain_text("400 of 800 images")
     expect(page.locator(".marks li")).to_have_count(10)
-    expect(suspects.first).to_contain_text("class 0 → class 1")
+    expect(suspects.first).to_have_text("class 0 → class 1digit 0.png · margin −0.99")
     suspects.nth(1).hover()
     expect(page.locator(".detail")).to_contain_text(
         "digit 29.png: labeled class 9, predicted class 0"

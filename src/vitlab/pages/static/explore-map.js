@@ -64,10 +64,11 @@ export class DataMap {
     const { data } = this;
     const few = data.classes.length <= MOST_CLASSES;
     const known = data.truth.some((each) => each >= 0);
+    const guessed = data.guess.some((each) => each >= 0);
     const ways = [];
     if (few && known) ways.push(["label", "label"]);
-    if (known) ways.push(["mistake", "right or wrong"]);
-    if (few) ways.push(["guess", "prediction"]);
+    if (known && guessed) ways.push(["mistake", "right or wrong"]);
+    if (few && guessed) ways.push(["guess", "prediction"]);
     if (!ways.length) ways.push(["none", "nothing"]);
     this.way = this.select("Color by", ways);
     const names = data.classes.map((name, number) => [String(number), name]);
@@ -119,6 +120,7 @@ export class DataMap {
     });
     on("pointercancel", () => (from = null));
     on("wheel", (event) => {
+      if (this.window.zoom === 1 && event.deltaY > 0) return; // it is the page that scrolls
       event.preventDefault();
       this.zoom(Math.exp(-event.deltaY / 400), place(event));
     }, { passive: false });
@@ -156,8 +158,10 @@ export class DataMap {
 
   words(index) {
     const { names, classes, truth, guess, confidence } = this.data;
-    const label = truth[index] >= 0 ? `labeled ${classes[truth[index]]}, ` : "";
-    return `${names[index]}: ${label}predicted ${classes[guess[index]] ?? "nothing"}, ${vitlab.percent(confidence[index])}`;
+    const said = [];
+    if (truth[index] >= 0) said.push(`labeled ${classes[truth[index]]}`);
+    if (guess[index] >= 0) said.push(`predicted ${classes[guess[index]]}, ${vitlab.percent(confidence[index])}`);
+    return [names[index], said.join(", ")].filter(Boolean).join(": ");
   }
 
   /* The image that is pointed at, larger, with its name and classes. */
@@ -204,11 +208,16 @@ export class DataMap {
     // what stands out comes last, on top
     const stands = (index) => high === null || data.truth[index] === high || data.guess[index] === high;
     seen.sort((one, other) => stands(one) - stands(other) || marks.order(one) - marks.order(other));
-    for (const index of seen) {
-      context.globalAlpha = stands(index) ? 0.9 : 0.12;
+    const clear = (index) => (context.globalAlpha = stands(index) ? 0.9 : 0.12);
+    for (const index of size ? seen : []) {
+      clear(index);
       const [x, y] = this.places[index];
-      if (size) paintThumb(context, this.sheet, data.sheet, index, x - size / 2, y - size / 2, size);
-      context.drawImage(marks.of(index), x - 5 - size / 2, y - 5 - size / 2, 10, 10);
+      paintThumb(context, this.sheet, data.sheet, index, x - size / 2, y - size / 2, size);
+    }
+    for (const index of seen) {
+      clear(index);
+      const [x, y] = this.places[index].map((each) => each - 0.4 * size); // at the corner of its picture
+      context.drawImage(marks.of(index), x - 5, y - 5, 10, 10);
     }
     context.globalAlpha = 1;
     if (this.index >= 0) ring(context, this.places[this.index], Math.max(9, size / 1.3));

@@ -70,6 +70,9 @@ export function faint(bitmap, longest) {
   return made;
 }
 
+/* Very small images, of a data set of digits say, are shown pixel by pixel. */
+export const isSmooth = (photo) => Math.max(photo.width, photo.height) > 64;
+
 /* box: left, top, right and bottom as fractions -> x, y, width and height in pixels of a canvas. */
 export function placedBox([left, top, right, bottom], width, height) {
   return [left * width, top * height, (right - left) * width, (bottom - top) * height];
@@ -81,7 +84,7 @@ export function placedBox([left, top, right, bottom], width, height) {
 export function paintPhoto(context, width, height, what) {
   const [x, y, across, down] = placedBox(what.box, width, height);
   context.clearRect(0, 0, width, height);
-  context.imageSmoothingEnabled = true;
+  context.imageSmoothingEnabled = isSmooth(what.photo);
   context.drawImage(what.photo, 0, 0, width, height);
   context.fillStyle = "rgb(0 0 0 / .7)";
   context.beginPath();
@@ -154,7 +157,7 @@ export function paintHead(canvas, { photo, tile, box, grid, at }) {
   const [x, y, across, down] = placedBox(box, photo.width, photo.height);
   context.fillStyle = "#777";
   context.fillRect(0, 0, width, height);
-  context.imageSmoothingEnabled = true;
+  context.imageSmoothingEnabled = isSmooth(photo);
   context.drawImage(photo, x, y, across, down, 0, 0, width, height);
   context.imageSmoothingEnabled = false;
   context.drawImage(tile, 0, 0, width, height);

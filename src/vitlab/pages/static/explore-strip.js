@@ -1,6 +1,7 @@
 /* The photos that are open, as a strip of small pictures, and the files that could not be opened. */
 
 import { Problem, api } from "./explore-asking.js";
+import { isSmooth } from "./explore-paint.js";
 
 export class Strip {
   /* choose(image) is called with the one that a person picks. */
@@ -52,6 +53,7 @@ async function fill(canvas, image) {
     const photo = await api.picture(image.id);
     const side = Math.min(photo.width, photo.height);
     const context = canvas.getContext("2d");
+    context.imageSmoothingEnabled = isSmooth(photo);
     context.imageSmoothingQuality = "high";
     context.drawImage(photo, (photo.width - side) / 2, (photo.height - side) / 2, side, side, 0, 0, canvas.width, canvas.height);
   } catch (error) {

@@ -1,6 +1,7 @@
 /* The images whose labels are likely wrong, the likeliest first. */
 
 import { thumb } from "./explore-points.js";
+import { quantityWords } from "./explore-words.js";
 
 const PAGE = 30; // at a time
 
@@ -13,7 +14,7 @@ export class Suspects {
     const title = this.root.appendChild(vitlab.element("h2", "", "Likely label errors"));
     title.id = "suspects-title";
     const count = data.suspects.length;
-    const words = count ? "The model is sure of another class than the label: look at these first." : "None stands out.";
+    const words = count ? "The model is surer of another class than of the label; the margin says by how much." : "None stands out.";
     this.root.append(vitlab.element("p", "small", words));
     this.list = this.root.appendChild(vitlab.element("ol"));
     this.more = this.root.appendChild(vitlab.element("button", "button slim"));
@@ -33,6 +34,7 @@ export class Suspects {
 
   item({ index, truth, better, score }) {
     const { names, classes } = this.data;
+    const margin = quantityWords(score); // of probabilities: the label's less the other's
     const item = document.createElement("li");
     const button = item.appendChild(vitlab.element("button", "suspect"));
     button.type = "button";
@@ -42,9 +44,9 @@ export class Suspects {
     const text = button.appendChild(vitlab.element("span"));
     text.append(
       vitlab.element("b", "", `${classes[truth]} → ${classes[better]}`),
-      vitlab.element("span", "small", `${names[index]} · score ${score.toFixed(2)}`),
+      vitlab.element("span", "small", `${names[index]} · margin ${margin}`),
     );
-    button.setAttribute("aria-label", `${names[index]}: labeled ${classes[truth]}, more likely ${classes[better]}, score ${score.toFixed(2)}`);
+    button.setAttribute("aria-label", `${names[index]}: labeled ${classes[truth]}, more likely ${classes[better]}, margin ${margin}`);
     button.addEventListener("click", () => this.open(index));
     button.addEventListener("pointerenter", () => this.point(index));
     button.addEventListener("focus", () => this.point(index));

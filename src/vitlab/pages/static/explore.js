@@ -133,17 +133,18 @@ function open(before) {
 /* A first pass has come: what it saw is drawn, and what it said is told. */
 function arrived(panel) {
   const { seen } = page;
-  if (!seen.token && !seen.at) {
-    const [token] = panel.look.prefix;
-    page.seen = { ...seen, ...(token ? { token } : { at: middle(panel.look) }) };
-  }
+  const has = ({ look }) => !look || look.prefix.includes(seen.token) || (seen.token === "pool" && look.pool);
+  if (seen.token ? !page.panels.some(has) : !seen.at) page.seen = { ...seen, ...beginning(panel.look) };
   panel.seen = page.seen;
   panel.drawBars();
-  vitlab.say(`${panel.image.name}: ${panel.bars.words()}${page.panels.length > 1 ? ` (${panel.model.name})` : ""}`);
+  if (seen.tab === "photo") vitlab.say(`${panel.image.name}: ${panel.bars.words()}${page.panels.length > 1 ? ` (${panel.model.name})` : ""}`);
   drawNow();
   if (page.brush.out.size) brushed();
 }
 
+/* Where to look from at first: the class token, or the middle. */
+const beginning = (look) =>
+  look.prefix.includes("class token") ? { token: "class token", at: null } : { token: null, at: middle(look) };
 const middle = ({ box: [left, top, right, bottom] }) => [(left + right) / 2 + 1e-6, (top + bottom) / 2 + 1e-6];
 
 /* Words for the screen reader, when the hand rests. */
@@ -170,7 +171,7 @@ function readLink() {
   const { lines, strength } = page.seen; // a matter of taste
   change({ ...START, lines, strength, view: firstView(fields.models, START.view), ...fields });
   if (!missing) page.brush.reset(out);
-  if (missing) vitlab.say("The photo of this link is not open here: choose it, and follow the link again.");
+  if (missing) byId("refused").replaceChildren(vitlab.element("li", "wrong", "The photo of this link is not open here: choose it, and follow the link again."));
 }
 
 /* Photos come in. */

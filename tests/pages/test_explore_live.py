@@ -16,7 +16,7 @@ from playwright.sync_api import expect
 
 import vitlab
 from conftest import photo_folder
-from explore.made import kinds
+from explore.made import InProcess, kinds
 from vitlab.explore.cartographer import Cartographer
 from vitlab.explore.dataset_map import dataset_map
 from vitlab.explore.explore_routes import application
@@ -65,7 +65,8 @@ def address(
     charted = own.remade(own.config, own.state_dict())
     explorer = Explorer(
         [Shown.of(name, model, torch.device("cpu")) for name, model in models.items()],
-        [str(pictures / "china.jpg")],
+        InProcess(),
+        images=[str(pictures / "china.jpg")],
         cartographer=Cartographer(lambda told: dataset_map(charted, str(data), progress=told)),
     )
     with running(explorer) as place:

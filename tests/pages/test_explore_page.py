@@ -235,7 +235,7 @@ def test_two_models_side_by_side(page: Any) -> None:
 
 def test_views_and_the_class_to_explain(page: Any) -> None:
     wanted = {
-        "Rollout": "map/rollout?",
+        "Rollout": "map/rollout?layer=12",
         "Relevance": "map/relevance?class=0",
         "Grad-CAM": "map/gradcam?class=0",
         "Occlusion": "map/occlusion?class=0",

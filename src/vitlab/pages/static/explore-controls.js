@@ -78,7 +78,7 @@ export class Controls {
     const count = (look) => (attention ? look.layers.length : look.depth);
     const number = (look) => (attention ? attentionLayer(look, seen.depth) + 1 : Math.round(seen.depth * count(look)));
     const [first] = looks;
-    const shown = (attention || by.includes("features")) && first && count(first) > 0 && seen.token !== "pool";
+    const shown = (attention || by.includes("features")) && first && count(first) > 0 && !(seen.view === "attention" && seen.token === "pool");
     byId("pick-layer").hidden = !shown;
     if (!shown) return;
     slider.min = attention ? 1 : 0;

@@ -12,6 +12,7 @@ export function requestFor(panel) {
   if (token.why) return token;
   if (seen.view === "attention") return attentionOf(panel, token);
   const asked = new URLSearchParams();
+  if (seen.view === "rollout") asked.set("layer", attentionLayer(panel.look, seen.depth) + 1);
   if (by.includes("features")) asked.set("layer", Math.round(seen.depth * panel.look.depth));
   if (by.includes("place")) asked.set("token", token.token);
   if (by.includes("class")) {

@@ -6,8 +6,8 @@ export const VIEWS = {
     says: "Where each head of this layer looks from the outlined patch. The shares of a head add up to 100% over all tokens.",
   },
   rollout: {
-    title: "Rollout", by: [],
-    says: "Attention through all layers at once, from the output back to the patches: brighter patches went further into the answer.",
+    title: "Rollout", by: ["attention"],
+    says: "Attention through all layers up to this one at once, back to the patches: brighter patches went further into the answer.",
   },
   colors: {
     title: "Feature colors", by: ["features"],

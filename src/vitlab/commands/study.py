@@ -11,7 +11,7 @@ from vitlab.recipes.named import start_from
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.terminal import print_table
 
-SUMMARY = "Reproduce a table from a paper, or find a learning rate."
+SUMMARY = "Reproduce a table or figure of a paper, or find a learning rate."
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,9 @@ STUDIES = {
         "a learning rate for the recipe, from a short run with a rising one",
         "lr schedule warmup warmup_steps final_lr timescale cooldown ema ema_warmup epochs steps "
         "budget patience test_every",
+    ),
+    "figure-7": Entry(
+        "figure_seven", "filters, positions and attention distance of a model trained here"
     ),
 }
 ABOUT = "; ".join(f"{name}: {entry.about}" for name, entry in STUDIES.items())

@@ -12,6 +12,7 @@ from vitlab.inspect.plots.canvas import COSINES, Floats, show, themed
 from vitlab.inspect.plots.of_weights import scaled, tiled
 from vitlab.pages.palette import Theme
 
+ACROSS = 7  # filters, as in the paper
 TILES = 14  # position similarities per side, as in the paper
 
 
@@ -53,13 +54,18 @@ def draw(panels: Panels, *, dark: bool = False) -> Figure:
 
 
 def _filters(panel: SubFigure, filters: Floats) -> None:
-    panel.suptitle("Embedding filters", fontsize=10, x=0.02, ha="left")
-    across = min(7, len(filters))
-    grid = panel.subplots(math.ceil(len(filters) / across), across, squeeze=False)
-    for number, axes in enumerate(grid.flat):
-        axes.set_axis_off()
-        if number < len(filters):
-            show(axes, scaled(filters[number]), low=0, high=1)
+    count, high, wide = filters.shape[:3]
+    across, gap = min(ACROSS, count), max(1, wide // 8)
+    down = math.ceil(count / across)
+    tiles = np.zeros((down * (high + gap) - gap, across * (wide + gap) - gap, 4))
+    for number, each in enumerate(filters):
+        top, left = number // across * (high + gap), number % across * (wide + gap)
+        shown = scaled(each)
+        tile = tiles[top : top + high, left : left + wide]
+        tile[..., :3], tile[..., 3] = shown if shown.ndim == 3 else shown[..., None], 1
+    axes = panel.subplots()
+    axes.set_title("Embedding filters, first components first", loc="left")
+    show(axes, tiles)
 
 
 def _positions(panel: SubFigure, similarity: Floats) -> None:

@@ -138,6 +138,7 @@ def test_help_does_not_import_torch(words: list[str]) -> None:
         ["predict", "/", "/nowhere.png"],
         ["serve", "/nowhere"],
         ["serve", "/", "--host", "192.0.2.1"],
+        ["explore", "/nowhere"],
         ["export", "/", "--to", "timm", "--out", "/"],
     ],
 )

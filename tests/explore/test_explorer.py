@@ -13,6 +13,9 @@ from conftest import photo
 from explore.made import SMALL, Exploring
 from serve.made import encoded, tiny
 from vitlab.explore.seeing import covering
+from vitlab.explore.seeing.first_pass import first_pass
+from vitlab.explore.seeing.views import why_not
+from vitlab.explore.shown import Shown
 
 
 def counted(exploring: Exploring, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -128,3 +131,23 @@ def test_several_labels_per_image() -> None:
     expected = np.sort(model(images)[0].sigmoid().detach().numpy())[::-1]
     assert [each["probability"] for each in top] == pytest.approx(expected.tolist(), abs=1e-6)
     exploring.close()
+
+
+def test_damaged_calibration_is_refused_before_anything_is_shown() -> None:
+    model = tiny(SMALL)
+    model.provenance["temperature"] = -1
+    with pytest.raises(vitlab.UserError, match="temperature"):
+        Shown.of("odd", model, torch.device("cpu"))
+
+
+def test_attention_that_is_too_much_to_keep() -> None:
+    """A model of 4,096 patches: 12 layers of 12 heads take 2.4 GB; the first pass leaves it out."""
+    with torch.device("meta"):
+        large = vitlab.create("ViT-B/16", 3, 1024)
+    why = why_not(large)
+    assert "2.4 GB" in why["attention"]
+    assert why["rollout"] == why["attention"]
+    assert set(why.values()) == {"", why["attention"]}
+    seen = first_pass(tiny(SMALL), torch.zeros(1, 3, 16, 16), attention=False)
+    assert seen.attention is None
+    assert len(seen.layers) == 3

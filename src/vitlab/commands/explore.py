@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vitlab.models.model import Model
 
 SUMMARY = "Look inside models in the browser: point at a patch, and see."
-MOST = 64  # images that are opened at the start
+MOST = 32  # images that are opened at the start
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,8 +28,8 @@ from vitlab.models.model import Model
 from vitlab.serve.decoding.decoders import Decoders, Wanted
 
 LATEST = 16  # images that share their colors
-MOST_BYTES = 2**30  # of what is kept of images and models
-MOST_MAPS = 2**24
+MOST_BYTES = 2**31  # of what is kept of images and models
+MOST_MAPS = 2**24  # of relevance, Grad-CAM and occlusion
 
 
 @dataclass(frozen=True)

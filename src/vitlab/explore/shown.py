@@ -32,9 +32,15 @@ class Shown:
 
     @classmethod
     def of(cls, name: str, model: Model, device: torch.device) -> "Shown":
-        """Take over a model."""
-        shown = model.to(device).eval().requires_grad_(False)
-        return cls(name, shown, views.why_not(shown))
+        """Take over a model.
+
+        Raises:
+            WeightsError: the temperature or thresholds saved with it are damaged.
+        """
+        own = model.to(device).eval().requires_grad_(False)
+        shown = cls(name, own, views.why_not(own))
+        shown.described()
+        return shown
 
     @property
     def prefix(self) -> int:

@@ -15,7 +15,7 @@ from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
 from vitlab.units import storage
 
-MOST_ATTENTION = 2**29  # bytes of one image's
+MOST_ATTENTION = 2**30  # bytes of one image's
 UNITS = {
     "rollout": "share of what reaches the classifier",
     "relevance": "relevance to the class, no unit",

@@ -17,6 +17,7 @@ from vitlab import inspect, preprocess
 from vitlab.data.augment.augment import normalize
 from vitlab.explore.explore_routes import MOST_BODY
 from vitlab.explore.seeing.first_pass import has_classes
+from vitlab.pages.assets import EXPLORE
 from vitlab.serve.decoding.decoder import decoded
 
 KINDS = tuple(kinds())
@@ -41,6 +42,18 @@ def prepared(model: Any) -> torch.Tensor:
         return preprocess(model)(FILE)
     pixels, _ = decoded(FILE, "the file", model.config, 10**6)
     return normalize(torch.from_numpy(pixels)[None], model.config.mean, model.config.std)
+
+
+def test_the_page_and_its_files(exploring: Exploring) -> None:
+    """Nothing that the page loads may come from elsewhere, and nothing in it runs by itself."""
+    page = exploring.ask("/")
+    assert page.status == 200
+    policy = page.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self';")
+    assert "unsafe" not in policy
+    for name in EXPLORE:
+        assert exploring.ask(f"/page/{name}").status == 200
+    assert exploring.ask("/page/service.html").status == 404
 
 
 def test_state(exploring: Exploring, image: str) -> None:

@@ -19,7 +19,7 @@ from vitlab.explore.cartographer import Cartographer, Charted
 from vitlab.explore.explorer import Explorer
 from vitlab.explore.gallery import FORMATS, OpenImage, is_supported
 from vitlab.explore.seeing import views
-from vitlab.pages import assets
+from vitlab.pages.assets import EXPLORE
 from vitlab.serve.http.access import LOCAL, check_origin
 from vitlab.serve.http.arrival import Arrival, Held
 from vitlab.serve.http.exchange import Envelope
@@ -229,11 +229,9 @@ class OwnPage:
 
 def application(explorer: Explorer) -> Starlette:
     """Return the explorer as an ASGI application that only its own page may ask."""
-    files = getattr(assets, "EXPLORE", ())  # the page comes with its own change
-    page = page_routes("explore.html", files) if files else []
     envelope = Middleware(Envelope, hosts=LOCAL, done=lambda exchange: None)
     app = Starlette(
-        routes=[*page, *Routes(explorer).routes()],
+        routes=[*page_routes("explore.html", EXPLORE), *Routes(explorer).routes()],
         middleware=[envelope, Middleware(OwnPage)],
         exception_handlers={HTTPException: _unknown, UserError: _wrong},
     )

@@ -60,20 +60,20 @@ def run(options: Inspect) -> dict[str, Any]:
     from vitlab.data.pictures.listing import listed_images
     from vitlab.data.settings import Columns
     from vitlab.progress import Meter, named_if_slow, say
-    from vitlab.report.inside.looking import Choices, images_for, look
+    from vitlab.report.inside.looking import Choices, images_for, look, steps
     from vitlab.report.inside.writing import write_inspection
 
     model = vitlab.load(options.weights, **options.file.arguments())
     other = vitlab.load(options.beside) if options.beside else None
     source = images_for(model, listed_images(options.paths, Columns()))
     choices = Choices(options.watch, options.layer, options.occlusion, other)
-    with Meter(len(source), title="looking") as meter:
+    with Meter(steps(source), title="looking") as meter:
         found = look(
             model,
             source,
             devices.choose(options.device),
             choices,
-            progress=lambda done: meter.show(done, "images"),
+            progress=lambda done: meter.show(done, "steps"),
         )
     for note in found.remarks:
         say(note)

@@ -11,7 +11,7 @@ from conftest import photo
 from vitlab import inspect
 from vitlab.errors import OptionError
 from vitlab.report.inside import measuring
-from vitlab.report.inside.looking import Choices, images_for, look, look_briefly
+from vitlab.report.inside.looking import Choices, images_for, look, look_briefly, steps
 from vitlab.report.inside.single import SQUARES, square
 
 CPU = torch.device("cpu")
@@ -37,7 +37,9 @@ def model() -> Any:
 
 
 def test_figures_are_those_of_all_images_at_once(model: Any, files: list[str]) -> None:
-    found = look(model, images_for(model, files), CPU, Choices(covered=1))
+    taken: list[int] = []
+    found = look(model, images_for(model, files), CPU, Choices(covered=1), taken.append)
+    assert taken == list(range(1, steps(images_for(model, files)) + 1))
     images = vitlab.preprocess(model)(files)
     near = {"abs": 1e-5, "rel": 1e-4}
     assert found.count == 13

@@ -69,12 +69,17 @@ def images_for(model: Model, names: Sequence[str]) -> Source:
     return Relabeled(found, SingleLabels.blank(len(found), len(classes)), classes)
 
 
+def steps(source: Source) -> int:
+    """Return how many steps `look` takes: one for each image, and one for each that is shown."""
+    return len(source) + min(SHOWN, len(source))
+
+
 def look(
     model: Model,
     source: Source,
     device: torch.device,
     choices: Choices | None = None,
-    progress: Callable[[int], None] = lambda images: None,
+    progress: Callable[[int], None] = lambda steps: None,
 ) -> Looked:
     """Look at everything that has a meaning for a model, with one image in memory at a time.
 
@@ -83,7 +88,7 @@ def look(
         source: images; their labels do not matter
         device: where to compute
         choices: what else to show
-        progress: called with the number of images seen
+        progress: called with the number of steps taken, of `steps`
 
     Raises:
         OptionError: a class or a layer that the model does not have.
@@ -101,10 +106,11 @@ def look(
             except ImageError as error:
                 found.notes.append(f"skipped: {error}")
                 continue
+            finally:
+                progress(number + 1)
             if len(shown) < SHOWN:
                 shown.append(one)
             read.append(number)
-            progress(len(read))
             yield one.image
 
     with borrowed(model, device):
@@ -117,6 +123,7 @@ def look(
         for number, (one, own) in enumerate(zip(shown, colors, strict=True)):
             covered = number < choices.covered
             found.images.append(see(model, found, one, asked, own, covered=covered))
+            progress(len(source) + number + 1)
         _compare(model, found, source, read[:COMPARED], device, choices.beside)
     return found
 

@@ -15,6 +15,7 @@ from vitlab.report.table_page import Table
 from vitlab.units import between, duration, percent, si, storage
 
 CLASSES = 40  # rows of the table of classes, at most
+NAMED = 4  # runs whose pairs are called by their names; of more, by their numbers
 
 
 def _decimals(value: float) -> str:
@@ -120,7 +121,9 @@ def cost_table(entries: Sequence[Entry]) -> Table:
 def pair_table(compared: Compared) -> Table:
     """Return the tests, a row for each two runs."""
     assert compared.same is not None
-    first, names = first_figure(compared), [compared.entries[n].name for n in compared.same.runs]
+    first, runs = first_figure(compared), compared.same.runs
+    named = len(runs) <= NAMED
+    names = [compared.entries[n].name if named else f"{n + 1}" for n in runs]
     many = len(compared.pairs) > 1
     several = compared.same.several
     head = (
@@ -144,7 +147,8 @@ def pair_table(compared: Compared) -> Table:
     ]
     marked = tuple(n for n, pair in enumerate(compared.pairs) if pair.adjusted < LEVEL)
     note = (
-        f"On the same {len(compared.same):,} test images; the difference is second minus first, "
+        ("" if named else "Runs by their numbers in the table above. ")
+        + f"On the same {len(compared.same):,} test images; the difference is second minus first, "
         "with its 95% interval (paired bootstrap). "
         + (
             "An image counts as right if exactly its labels are predicted. p: two-sided, of the "

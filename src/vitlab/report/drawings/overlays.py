@@ -127,7 +127,13 @@ def _scaled(axes: Axes, costs: Sequence[float]) -> None:
         axes.xaxis.set_minor_formatter(NullFormatter())
     else:
         axes.xaxis.set_major_locator(MaxNLocator(4))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: si(value).replace(".0 ", " ")))
+    axes.xaxis.set_major_formatter(FuncFormatter(_tick))
+
+
+def _tick(value: float, _: object = None) -> str:
+    """Return a cost with its unit prefix, without zeros that say nothing: `1.25 M`, `300 k`."""
+    number, space, unit = si(value, 2).partition(" ")
+    return (number.rstrip("0").rstrip(".") if "." in number else number) + space + unit
 
 
 def _line(series: Series, lines: int) -> tuple[Numbers, Numbers]:

@@ -33,7 +33,7 @@ def test_what_is_loaded_lazily_is_what_editors_see() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["create", "load", "train", "evaluate", "recipe", "save", "delta", "fuse"]
+    "name", ["create", "load", "train", "evaluate", "recipe", "save", "delta", "fuse", "compare"]
 )
 def test_public_functions_return_what_they_are_typed_as(name: str) -> None:
     function = getattr(vitlab, name)

@@ -10,7 +10,7 @@ from vitlab.report.comparing.comparison_json import seeds_of
 from vitlab.report.comparing.entry import Entry
 from vitlab.report.comparing.recipes_apart import seed_groups
 from vitlab.report.comparing.run_comparison import Compared
-from vitlab.report.comparing.verdicts import LEVEL, first_figure, p_cell
+from vitlab.report.comparing.verdicts import first_figure, p_cell
 from vitlab.report.table_page import Table
 from vitlab.units import between, duration, percent, si, storage
 
@@ -125,7 +125,6 @@ def pair_table(compared: Compared) -> Table:
     named = len(runs) <= NAMED
     names = [compared.entries[n].name if named else f"{n + 1}" for n in runs]
     many = len(compared.pairs) > 1
-    several = compared.same.several
     head = (
         "Runs", f"Difference in {FIGURES[first].title.replace('Acc', 'acc')}",
         "Only first right", "Only second right", "p", *(("p (Holm)",) if many else ()),
@@ -145,8 +144,14 @@ def pair_table(compared: Compared) -> Table:
         )
         for pair in compared.pairs
     ]
-    marked = tuple(n for n, pair in enumerate(compared.pairs) if pair.adjusted < LEVEL)
-    note = (
+    return Table("Paired tests", head, rows, note=_of_tests(compared, named=named))
+
+
+def _of_tests(compared: Compared, *, named: bool) -> str:
+    """Return how the table of tests is read."""
+    assert compared.same is not None
+    many, several = len(compared.pairs) > 1, compared.same.several
+    return (
         ("" if named else "Runs by their numbers in the table above. ")
         + f"On the same {len(compared.same):,} test images; the difference is second minus first, "
         "with its 95% interval (paired bootstrap). "
@@ -160,7 +165,6 @@ def pair_table(compared: Compared) -> Table:
         + " Kappa is 1 where the same images are right and wrong, 0 where mistakes coincide as "
         "those of independent models would."
     )
-    return Table("Paired tests", head, rows, marked[0] if len(marked) == 1 else None, note)
 
 
 def difference_table(compared: Compared) -> Table | None:

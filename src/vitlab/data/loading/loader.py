@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Sequence
+from types import TracebackType
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -70,5 +71,18 @@ def leave_signals_to_parent(worker: int) -> None:
     # the parent may need this worker to end its step; a worker that is not ended leaves by itself
     signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(_LEAVE))
     torch.set_num_threads(1)
+    sys.excepthook = _unless_hung_up
     if sys.platform == "linux":  # orphans would keep the parent's connections open
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _unless_hung_up(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Print an exception of a thread, unless the parent hung up, as it does when it is stopped.
+
+    The thread is multiprocessing's, which hands batches over. The worker's own exceptions go to the
+    parent instead.
+    """
+    if not issubclass(kind, (EOFError, ConnectionError)):
+        sys.__excepthook__(kind, error, trace)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
-from sklearn.manifold import trustworthiness
+from sklearn.manifold import TSNE, trustworthiness
 from sklearn.neighbors import KNeighborsClassifier
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from vitlab.errors import DataError
 from vitlab.evaluation.review.embedding_map import embedding_map
@@ -45,11 +45,21 @@ def test_it_lies_in_the_unit_square_to_one_scale(placed: NDArray[np.float32]) ->
 
 
 def test_the_same_bits_with_other_threads_and_another_scale(
-    digits: tuple[NDArray[np.float32], NDArray[np.int64]], placed: NDArray[np.float32]
+    digits: tuple[NDArray[np.float32], NDArray[np.int64]],
+    placed: NDArray[np.float32],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Powers of two change no digit of a cosine."""
+    """Powers of two change no digit of a cosine; t-SNE itself never sees more than one thread."""
+    threads, fit = set(), TSNE.fit_transform
+
+    def watched(self: TSNE, values: NDArray[np.float64]) -> NDArray[np.float32]:
+        threads.update(each["num_threads"] for each in threadpool_info())
+        return fit(self, values)
+
+    monkeypatch.setattr(TSNE, "fit_transform", watched)
     with threadpool_limits(2):
         assert embedding_map(digits[0] * 4).tobytes() == placed.tobytes()
+    assert threads == {1}
 
 
 def test_few_images_and_images_that_are_alike() -> None:

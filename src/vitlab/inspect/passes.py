@@ -30,11 +30,6 @@ def transformer(model: Model) -> VisionTransformer:
     return model
 
 
-def last_layer(model: Model) -> int:
-    """Return the number of the last block or stage, as `model.intermediates` counts them."""
-    return model.last_layer
-
-
 def entering(model: Model, images: Tensor) -> Tensor:
     """Return images on the model's device and in its type.
 

@@ -128,6 +128,16 @@ def test_a_model_without_classes_shows_its_tokens(files: list[str]) -> None:
     assert any("relevance, Grad-CAM: " in each for each in found.remarks)
 
 
+def test_several_queries_predict_by_their_mean(files: list[str]) -> None:
+    model = tiny(pool="attention", queries=2)
+    (image,) = look(model, images_for(model, files[:1]), CPU).images
+    with torch.inference_mode():
+        chances = model(vitlab.preprocess(model)(files[0]))[0].softmax(-1).mean(0)
+    best = int(chances.argmax())
+    assert image.top[0] == (NAMES[best], pytest.approx(chances[best].item(), abs=1e-6))
+    assert {"relevance", "gradcam"} <= {*image.maps}
+
+
 def test_images_of_several_sizes_share_their_colors(files: list[str], tmp_path: Path) -> None:
     model = tiny(fit="native", tokens=16)
     photo(0, 20, 80).save(tmp_path / "wide.png")

@@ -21,7 +21,6 @@ from vitlab.data.sources.unlabeled import open_unlabeled
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation.borrowing import borrowed
 from vitlab.inspect.cka import FEWEST
-from vitlab.inspect.passes import last_layer
 from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
 from vitlab.report.album import in_colors
@@ -154,7 +153,7 @@ def _check(model: Model, source: Source, choices: Choices) -> None:
     if choices.watch and choices.watch not in source.classes:
         names = ", ".join(source.classes[:10])
         raise OptionError(f"{choices.watch!r} is not a class of the model: {names}")
-    last = last_layer(model)
+    last = model.last_layer
     if isinstance(model.config, ViTConfig):
         last += model.config.class_blocks
     if not 0 <= choices.layer <= last:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from vitlab import inspect
 from vitlab.errors import OptionError
-from vitlab.inspect.passes import last_layer
 from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
 from vitlab.report.inside.looked import Floats, Looked, SeenImage
@@ -117,7 +116,7 @@ def square(model: Model, size: tuple[int, int]) -> int:
 
 def _block(model: Model, layer: int) -> int | None:
     """Return a layer as `model.intermediates` counts them; None for the last one."""
-    return min(layer, last_layer(model)) or None
+    return min(layer, model.last_layer) or None
 
 
 def _made(found: Looked, maps: dict[str, Callable[[], Tensor]]) -> dict[str, Floats]:
@@ -169,10 +168,14 @@ def _heads(model: Model, found: Looked, image: Tensor, layer: int) -> Floats | N
 
 
 def _chances(model: Model, image: Tensor) -> NDArray[np.float64]:
-    """Return the probabilities of an image's classes, (classes,); none without a classifier."""
+    """Return the probabilities of an image's classes, (classes,); none without a classifier.
+
+    Those of several queries of attention pooling are their mean.
+    """
     if not model.config.classes:
         return np.empty(0)
     with torch.inference_mode():
         scores = model(image)[0].double() / model.temperature
     several = model.provenance.get("multi_label", False)
-    return (scores.sigmoid() if several else scores.softmax(-1)).cpu().numpy()
+    each = scores.sigmoid() if several else scores.softmax(-1)
+    return each.reshape(-1, model.config.classes).mean(0).cpu().numpy()

@@ -419,6 +419,7 @@ def test_a_phone(opened: Callable[..., Any], address: str, scheme: str) -> None:
     page = opened(address, color_scheme=scheme, reduced_motion="reduce", **PHONE)
     page.wait_for_selector(SHOWN)
     expect(page.get_by_text("Take a photo")).to_be_visible()
+    assert page.locator(".strip").bounding_box()["width"] > 340  # the buttons are above it
     page.locator(PHOTO).scroll_into_view_if_needed()
     page.touchscreen.tap(*spot(page, 3, 12))
     expect(page.locator(".readout")).to_contain_text("Row 3, column 12")

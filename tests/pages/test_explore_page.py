@@ -70,10 +70,10 @@ def brightest(canvas: Any, side: int = 14) -> tuple[int, int]:
     return row + 1, column + 1
 
 
-def shown_token(page: Any, panel: int = 0) -> str:
-    """The token whose attention a panel shows."""
-    text = page.locator(".panel").nth(panel).get_attribute("data-shown")
-    return re.search(r"/attention/(\w+)", text)[1]
+def shows_token(page: Any, token: int, panel: int = 0) -> None:
+    """Wait until a panel shows the attention of a token."""
+    shown = re.compile(rf"/attention/{token} ")
+    expect(page.locator(".panel").nth(panel)).to_have_attribute("data-shown", shown)
 
 
 def test_photos_come_in_and_a_bad_file_goes_by(page: Any, pictures: Path, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_from_nothing_by_pasting(opened: Callable[..., Any], pictures: Path) -> 
 
 def test_pointing_shows_where_every_head_looks(page: Any) -> None:
     """Against the same mean, computed here."""
-    assert shown_token(page) == "0"
+    shows_token(page, 0)
     expect(page.get_by_role("button", name="class token")).to_have_attribute("aria-pressed", "true")
     page.mouse.move(*spot(page, 6, 3))
     row, column = 6, 3
@@ -146,7 +146,7 @@ def test_a_click_holds_the_patch_and_escape_lets_go(page: Any) -> None:
     expect(page.locator(".readout")).to_contain_text("Row 2, column 2")
     page.mouse.move(*spot(page, 9, 9))
     page.wait_for_timeout(100)
-    assert shown_token(page) == str(1 + 14 + 1)
+    shows_token(page, 1 + 14 + 1)
     page.keyboard.press("Escape")
     page.mouse.move(*spot(page, 9, 10))
     expect(page.locator(".readout")).to_contain_text("Row 9, column 10")
@@ -221,14 +221,14 @@ def test_two_models_side_by_side(page: Any) -> None:
     expect(page.locator(".readout").nth(1)).to_contain_text("Row 2, column 5, layer 6")
     page.mouse.move(*spot(page, 6, 7, 7, panel=1))
     expect(page.locator(".readout").nth(0)).to_contain_text(re.compile("Row 12, column 14"))
-    assert shown_token(page, 1) == str(2 + 5 * 7 + 6)
+    shows_token(page, 2 + 5 * 7 + 6, panel=1)
     page.get_by_role("button", name="Brush out patches").click()
     page.mouse.click(*spot(page, 1, 1, 7, panel=1))  # one of its patches is four of the first's
     expect(page.locator(".panel").nth(0).locator(".value").first).to_have_text("75.0% → 35.0%")
     expect(page.locator(".panel").nth(1).locator(".value").first).to_have_text("75.0% → 65.0%")
     page.get_by_role("button", name="register 1").click()
     expect(page.locator(".news-line").nth(0)).to_have_text("There is no register 1 here.")
-    assert shown_token(page, 1) == "1"
+    shows_token(page, 1, panel=1)
     page.get_by_label("Beside it").select_option("")
     expect(page.locator(".panel")).to_have_count(1)
 
@@ -281,7 +281,7 @@ def test_what_a_model_does_not_have_is_said(page: Any) -> None:
     page.get_by_label("Beside it").select_option("0")
     page.get_by_role("button", name="Attention").click()
     expect(page.locator(".news-line").first).to_have_text("a ResNet has no attention")
-    assert shown_token(page, 1) == str(1 + 7 * 14 + 7)  # from the middle: it has no class token
+    shows_token(page, 1 + 7 * 14 + 7, panel=1)  # from the middle: it has no class token
 
 
 def test_a_link_brings_everything_back(page: Any, opened: Callable[..., Any]) -> None:

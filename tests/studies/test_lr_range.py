@@ -93,7 +93,7 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path)
         assert says in err
         assert len(err.splitlines()) == 1
     code, _, err = call(capsys, "study", "x")
-    assert "name must be one of optimizers, lr, not x" in err
+    assert "name must be one of optimizers, lr, figure-7, not x" in err
 
 
 def test_refusals(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def data_map(count: int = 400) -> dict[str, Any]:
     guess = truth.copy()
     guess[::29] = (guess[::29] + 1) % 10
     suspects = [
-        {"index": int(i), "truth": int(truth[i]), "better": int(guess[i]), "score": i / 1000 - 0.99}
+        {"index": int(i), "truth": int(truth[i]), "better": int(guess[i]), "score": 0.01 + i / 1000}
         for i in range(0, count, 29)
     ]
     return {

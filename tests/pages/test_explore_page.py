@@ -369,7 +369,7 @@ def test_the_map_of_the_data(page: Any) -> None:
     expect(suspects).to_have_count(14)
     expect(page.locator(".plane")).to_contain_text("400 of 800 images")
     expect(page.locator(".marks li")).to_have_count(10)
-    expect(suspects.first).to_have_text("class 0 → class 1digit 0.png · margin −0.99")
+    expect(suspects.first).to_have_text("class 0 → class 1digit 0.png · label 1.0%")
     suspects.nth(1).hover()
     expect(page.locator(".detail")).to_contain_text(
         "digit 29.png: labeled class 9, predicted class 0"

@@ -3,7 +3,7 @@
 from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitlab.commands import CROPS, DEVICE, FLIPS, OUT, PRECISION, REPLACE, WEIGHTS, WORKERS
+from vitlab.commands import CROPS, DEVICE, FLIPS, OUT, PRECISION, WEIGHTS, WORKERS
 from vitlab.data.presence import check_data
 from vitlab.data.settings import Columns
 from vitlab.options import Only, Options, at_least, below, option, when
@@ -66,7 +66,7 @@ class Evaluate(Options):
     )
     replace: bool = option(
         False,
-        REPLACE,
+        "replace the files that --out and --label-errors name",
         only=Only("with out or label_errors", lambda options: options.out or options.label_errors),
     )
     protocol: Literal["imagenet", "real", "v2", "objectnet", "a", "r", "sketch"] | None = option(

@@ -1,7 +1,6 @@
 /* The images whose labels are likely wrong, the likeliest first. */
 
 import { thumb } from "./explore-points.js";
-import { quantityWords } from "./explore-words.js";
 
 const PAGE = 30; // at a time
 
@@ -14,7 +13,7 @@ export class Suspects {
     const title = this.root.appendChild(vitlab.element("h2", "", "Likely label errors"));
     title.id = "suspects-title";
     const count = data.suspects.length;
-    const words = count ? "The model is surer of another class than of the label; the margin says by how much." : "None stands out.";
+    const words = count ? "The model is sure enough of another class; behind each name stands the probability of the label." : "None stands out.";
     this.root.append(vitlab.element("p", "small", words));
     this.list = this.root.appendChild(vitlab.element("ol"));
     this.more = this.root.appendChild(vitlab.element("button", "button slim"));
@@ -34,7 +33,7 @@ export class Suspects {
 
   item({ index, truth, better, score }) {
     const { names, classes } = this.data;
-    const margin = quantityWords(score); // of probabilities: the label's less the other's
+    const own = `label ${vitlab.percent(score)}`; // its probability
     const item = document.createElement("li");
     const button = item.appendChild(vitlab.element("button", "suspect"));
     button.type = "button";
@@ -44,9 +43,10 @@ export class Suspects {
     const text = button.appendChild(vitlab.element("span"));
     text.append(
       vitlab.element("b", "", `${classes[truth]} → ${classes[better]}`),
-      vitlab.element("span", "small", `${names[index]} · margin ${margin}`),
+      vitlab.element("span", "small", `${names[index]} · ${own}`),
     );
-    button.setAttribute("aria-label", `${names[index]}: labeled ${classes[truth]}, more likely ${classes[better]}, margin ${margin}`);
+    const asked = `${names[index]}: labeled ${classes[truth]}, more likely ${classes[better]}`;
+    button.setAttribute("aria-label", `${asked}; probability of the label ${vitlab.percent(score)}`);
     button.addEventListener("click", () => this.open(index));
     button.addEventListener("pointerenter", () => this.point(index));
     button.addEventListener("focus", () => this.point(index));

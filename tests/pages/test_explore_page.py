@@ -233,6 +233,19 @@ def test_two_models_side_by_side(page: Any) -> None:
     expect(page.locator(".panel")).to_have_count(1)
 
 
+def test_two_models_alone_begin_side_by_side(pictures: Path, opened: Callable[..., Any]) -> None:
+    explorer = FakeExplorer([FIRST, SECOND], mapped=False)
+    explorer.open((pictures / "china.jpg").read_bytes(), "china.jpg")
+    with serving(explorer.application()) as place:
+        page = opened(place)
+        page.wait_for_selector(".panel:nth-child(2)[data-shown^=api]")
+        page.get_by_label("Beside it").select_option("")
+        page.get_by_role("button", name="Copy link").click()
+        again = opened(page.url)
+        again.wait_for_selector(SHOWN)
+        expect(again.locator(".panel")).to_have_count(1)
+
+
 def test_views_and_the_class_to_explain(page: Any) -> None:
     wanted = {
         "Rollout": "map/rollout?layer=12",

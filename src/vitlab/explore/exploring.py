@@ -32,7 +32,7 @@ def explore(explorer: Explorer, opened: socket.socket, ready: Callable[[], None]
         KeyboardInterrupt: there was a signal.
     """
     asyncio.run(_explored(explorer, opened, ready))
-    signal.raise_signal(signal.SIGINT)  # as if it came now: the command line ends the process
+    raise KeyboardInterrupt
 
 
 async def _explored(explorer: Explorer, opened: socket.socket, ready: Callable[[], None]) -> None:

@@ -153,7 +153,7 @@ class VisionTransformer(Model):
             raise OptionError("class_blocks keep packed images apart: pass one at a time")
         tokens, steps = self._begin(images)
         layout, found = steps[0][1].layout, {0: tokens}
-        for number, (block, placed) in enumerate(steps[: max(layers, default=0)], 1):
+        for number, (block, placed) in enumerate(steps[: max((0, *layers))], 1):
             tokens = block(placed.place(tokens), placed.layout)
             if number in layers:
                 found[number] = tokens

@@ -99,7 +99,7 @@ class ResNet(Model):
         assert not isinstance(images, Packed)
         values = self.body.enter(images)
         found = {0: values} if 0 in layers else {}
-        for number, stage in enumerate(islice(self.body.stages, max(layers, default=0)), 1):
+        for number, stage in enumerate(islice(self.body.stages, max((0, *layers))), 1):
             values = stage(values)
             if number in layers:
                 final = norm and number == self.last_layer

@@ -6,7 +6,7 @@ import { VIEWS } from "./explore-words.js";
 export function linkOf(seen) {
   const words = new URLSearchParams();
   if (seen.tab !== "photo") words.set("tab", seen.tab);
-  if (seen.models.join() !== "0") words.set("models", seen.models.join());
+  words.set("models", seen.models.join());
   if (seen.image) words.set("image", seen.image);
   words.set("view", seen.view);
   if (seen.depth !== 1) words.set("depth", seen.depth.toFixed(4));
@@ -19,8 +19,8 @@ export function linkOf(seen) {
   return `#${words}`;
 }
 
-/* What a link says, checked: it may come from anywhere. models: of the state
-   -> the fields of `seen` that it names */
+/* What a link says, checked: it may come from anywhere. models: of the state; two are shown side by
+   side if it names none -> the fields of `seen` that it names */
 export function linkedFields(hash, models) {
   const words = new URLSearchParams(hash.replace(/^#/, ""));
   const number = (name, low, high) => {
@@ -32,7 +32,7 @@ export function linkedFields(hash, models) {
   const at = numbers("at");
   const found = {
     tab: words.get("tab") === "map" ? "map" : "photo",
-    models: shown.length ? shown : [0],
+    models: shown.length ? shown : models.length === 2 ? [0, 1] : [0],
     image: words.get("image"),
     view: Object.hasOwn(VIEWS, words.get("view")) ? words.get("view") : undefined,
     depth: number("depth", 0, 1),

@@ -21,7 +21,7 @@ demo: $(VENV)/.installed
 	@echo "The report: $(RUN)/report.html"
 
 test: $(VENV)/.tested
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff format --check .

@@ -226,6 +226,12 @@ def test_parameters_and_multiply_adds_are_those_of_the_modules(
     assert 2 * (price.macs - norms) == counter.get_total_flops()
 
 
+FUSED_OTHERWISE = (  # one of each kind of change that fusing makes to the graph
+    "plain", "parallel", "linear stem, BN, GELU", "conv, BN", "RoPE-ViT, mixed", "swiglu",
+    "attention pooling", "axial, parallel", "BiT",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_compiles_without_graph_breaks(case: str) -> None:
     model = a_model(case)
@@ -234,8 +240,9 @@ def test_compiles_without_graph_breaks(case: str) -> None:
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     with torch.no_grad():
         close(compiled(images), model(images), 1e-6)
-        fused = vitlab.fuse(model)
-        close(torch.compile(fused, fullgraph=True, backend="eager")(images), model(images))
+        if case in FUSED_OTHERWISE:
+            fused = torch.compile(vitlab.fuse(model), fullgraph=True, backend="eager")
+            close(fused(images), model(images))
 
 
 def test_a_stem_of_hmlp_commutes_with_masking_and_convolutions_do_not() -> None:

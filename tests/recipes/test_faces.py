@@ -93,8 +93,7 @@ def from_file(folder: Path, model: str, leaf: Leaf, value: Any) -> Recipe:
     )
     tables[part][leaf.name] = value
     file.write_text(tomli_w.dumps(tables))
-    words = ["--out", str(folder), "--resume"]
-    return build(parse(Train, words, "vitlab train")).recipe
+    return build({"out": str(folder), "resume": True}).recipe
 
 
 def typed(value: Any) -> list[str]:

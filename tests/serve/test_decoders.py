@@ -47,7 +47,7 @@ def test_time_and_memory_of_an_image_are_bounded() -> None:
     """And the image after it finds everything as if nothing had happened."""
 
     async def run() -> list[Decoded]:
-        decoders = Decoders(1, Bounds(seconds=0.4, memory=2**28))
+        decoders = Decoders(1, Bounds(seconds=0.9, memory=2**28))
         await decoders.start()
         try:
             images = [encoded(1), many_scans(), encoded(2), large_canvas(), encoded(3)]
@@ -59,7 +59,7 @@ def test_time_and_memory_of_an_image_are_bounded() -> None:
             await decoders.stop()
 
     found = asyncio.run(run())
-    assert found[1].error == "it: takes over 0.4 seconds to decode"
+    assert found[1].error == "it: takes over 0.9 seconds to decode"
     assert found[3].error.startswith("it: damaged or unsupported image (MemoryError")
     source = Pictures([encoded(1), encoded(2), encoded(3)], SingleLabels.blank(3, 1), ("",))
     for number, each in enumerate(found[::2]):

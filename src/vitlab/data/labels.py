@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.errors import DataError
+from vitlab.models.model import Model
 
 Label = str | tuple[str, ...] | list[str]
 """The label of one image as data spells it: one class, or any number of them."""
@@ -242,6 +243,11 @@ def check_length(found: Iterable[str], title: str) -> None:
             f"{title} contains a label of {len(long):,} characters, {long[:20]!r}…; at most "
             f"{LONGEST:,} are allowed"
         )
+
+
+def kind_of(model: Model) -> type[SingleLabels] | type[MultiLabels]:
+    """Return the kind of labels that a model was trained with."""
+    return MultiLabels if model.provenance.get("multi_label", False) else SingleLabels
 
 
 class UnlabeledError(DataError):

@@ -9,7 +9,7 @@ import numpy as np
 
 from vitlab import device as devices
 from vitlab.data.composed import Relabeled
-from vitlab.data.labels import MultiLabels, SingleLabels
+from vitlab.data.labels import kind_of
 from vitlab.data.pictures.listing import find_images
 from vitlab.data.pictures.pictures import Picture, Pictures, several
 from vitlab.data.settings import Columns
@@ -165,7 +165,7 @@ def unlabeled(
     check_classifier(model)
     config, pictures = model.config, several(images)
     classes = config.class_names
-    kind = MultiLabels if model.provenance.get("multi_label", False) else SingleLabels
+    kind = kind_of(model)
     named = [str(each) for each in pictures if isinstance(each, str | Path)]
     if len(named) < len(pictures):
         return Pictures(pictures, kind.blank(len(pictures), len(classes)), classes)

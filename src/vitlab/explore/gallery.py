@@ -66,7 +66,7 @@ class Gallery:
         return self._open.get(identity)
 
     def described(self) -> list[dict[str, Any]]:
-        """Return what the page is told of every image, in the order in which they were opened."""
+        """Return what the page is told about the images, in the order of their opening."""
         there = set(self._open)
         self._order = [each for each in self._order if each in there]
         found = (self._open.peek(each) for each in self._order)

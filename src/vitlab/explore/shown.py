@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vitlab.data.labels import kind_of
 from vitlab.errors import OptionError
 from vitlab.explore.seeing import views
 from vitlab.explore.seeing.first_pass import FirstPass, layer_names, prefix_names
@@ -51,7 +52,7 @@ class Shown:
     @property
     def several(self) -> bool:
         """Whether an image may have several classes."""
-        return bool(self.model.provenance.get("multi_label", False))
+        return kind_of(self.model).several
 
     def described(self) -> dict[str, Any]:
         """Return what the page is told."""
@@ -69,7 +70,7 @@ class Shown:
         }
 
     def of_pass(self, seen: FirstPass) -> dict[str, Any]:
-        """Return what the page is told of an image's first pass."""
+        """Return what the page is told about an image's first pass."""
         config, attention = self.model.config, seen.attention
         found = {
             "top": self.top(seen.probabilities),

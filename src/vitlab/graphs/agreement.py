@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitlab.data.labels import kind_of
 from vitlab.data.pictures.preprocess import preprocess
 from vitlab.errors import WeightsError
 from vitlab.models.layers import evaluating
@@ -91,5 +92,4 @@ def wanted(model: Model, images: Tensor, bare: bool) -> NDArray[np.float64]:
         if bare:
             return logits.cpu().numpy()
         logits = logits / model.temperature
-        several = model.provenance.get("multi_label", False)
-        return (logits.sigmoid() if several else logits.softmax(-1)).cpu().numpy()
+        return kind_of(model).probabilities(logits).cpu().numpy()

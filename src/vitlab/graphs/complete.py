@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitlab.data.labels import kind_of
 from vitlab.errors import OptionError
 from vitlab.graphs.inside.any_size import fixed, follow_size
 from vitlab.graphs.inside.raw_pixels import Pixels
@@ -46,7 +47,7 @@ class Complete(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.pixels, self.model = Pixels(model.config.images), fuse(model)
-        self.several = bool(model.provenance.get("multi_label", False))
+        self.several = kind_of(model).several
         self.classes, self.temperature = model.config.classes, model.temperature
 
     def forward(self, image: Tensor) -> Tensor:

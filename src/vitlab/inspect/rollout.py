@@ -45,14 +45,26 @@ def _rolled(model: VisionTransformer, images: Tensor, layer: int | None) -> Tens
         raise OptionError(f"layer must be from 1 to {len(maps)}, not {layer}")
     flow = torch.eye(maps[0].shape[-1], device=images.device)
     for weights in maps[:number]:
-        branches = weights.shape[1] // config.heads
-        own = weights.float().mean(dim=1)  # (B, N, N)
-        own = own / own.sum(-1, keepdim=True)  # without the share of padded windows
-        mixed = branches * own + torch.eye(own.shape[-1], device=own.device)
-        flow = mixed / (branches + 1) @ flow
+        flow = carried_on(weights, config.heads) @ flow
     # All pools but attention share alike whatever the tokens are: their number is enough
     blank = torch.empty(len(images), maps[0].shape[-1], 0, device=images.device)
     tokens = blank if model.head.attend is None else model.encode(images)
     pooled = model.head.shares(tokens).float()  # (B, N)
     rows = (pooled[:, None] @ flow)[:, 0]
     return rows[:, config.prefix :].unflatten(1, config.grid_of(images.shape[-2:]))
+
+
+def carried_on(weights: Tensor, heads: int) -> Tensor:
+    """Return what one layer carries from token to token, with its residual path.
+
+    Args:
+        weights: its attention, (B, branches * heads, N, N)
+        heads: of a branch
+
+    Returns:
+        (B, N, N), float32, whose rows sum to one.
+    """
+    branches = weights.shape[1] // heads
+    own = weights.float().mean(dim=1)
+    own = own / own.sum(-1, keepdim=True)  # without the share of padded windows
+    return (branches * own + torch.eye(own.shape[-1], device=own.device)) / (branches + 1)

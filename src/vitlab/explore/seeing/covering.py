@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
 from vitlab.errors import OptionError
 from vitlab.explore.seeing.first_pass import Grid, chances
+from vitlab.inspect.explaining.class_scores import log_chances
 from vitlab.models.model import Model
 
 AT_ONCE = 2**18  # numbers of covered images in one pass: others have their turn soon
@@ -84,7 +84,4 @@ def each_without(model: Model, image: Tensor, grid: Grid, parts: Sequence[Sequen
         (parts, classes)
     """
     images = torch.cat([covered(image, grid, part) for part in parts])
-    logits = model(images).float() / model.temperature
-    several = model.provenance.get("multi_label", False)
-    found: Tensor = F.logsigmoid(logits) if several else logits.log_softmax(-1)
-    return found.cpu()
+    return log_chances(model, images).cpu()

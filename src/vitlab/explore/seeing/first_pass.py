@@ -10,9 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitlab.data.labels import MultiLabels, SingleLabels
+from vitlab.data.labels import kind_of
 from vitlab.explore.seeing.attended import Attended
 from vitlab.inspect.explaining.class_scores import Seen, watched
+from vitlab.inspect.rollout import carried_on
 from vitlab.models.config import ViTConfig
 from vitlab.models.encoder.class_attention import with_idle_token
 from vitlab.models.model import Model
@@ -90,10 +91,8 @@ def has_classes(model: Model) -> bool:
 
 def chances(model: Model, logits: Tensor) -> NDArray[np.float64]:
     """Return the probabilities that `vitlab.predict` gives: (B, classes) -> float64."""
-    kind = MultiLabels if model.provenance.get("multi_label", False) else SingleLabels
-    found: NDArray[np.float64] = (
-        kind.probabilities(logits.double() / model.temperature).cpu().numpy()
-    )
+    scores = logits.double() / model.temperature
+    found: NDArray[np.float64] = kind_of(model).probabilities(scores).cpu().numpy()
     return found
 
 
@@ -155,11 +154,7 @@ def _attended(
     found, flow = Attended(config.branches * config.heads), torch.eye(0)
     for weights in maps:
         found.add(weights)
-        branches = weights.shape[1] // config.heads
-        own = weights[0].float().mean(0)
-        own = own / own.sum(-1, keepdim=True)  # without the share of padded windows
-        residual = torch.eye(len(own), device=own.device)
-        layer = (branches * own + residual) / (branches + 1)
+        layer = carried_on(weights, config.heads)[0]
         flow = layer @ flow if len(flow) else layer
         rollouts.append((pooled @ flow)[config.prefix :].cpu())
     return found, tuple(rollouts)

@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from vitlab.data.labels import kind_of
 from vitlab.errors import OptionError
 from vitlab.inspect.passes import entering
 from vitlab.models.layers import evaluating
@@ -55,6 +57,15 @@ def scores_of(values: Tensor, classes: Tensor) -> Tensor:
     """
     each = values.reshape(len(values), -1, values.shape[-1]).mean(1)
     return each.gather(-1, classes[:, None])[:, 0]
+
+
+def log_chances(model: Model, images: Tensor) -> Tensor:
+    """Return the log-probability of every class, float32 (B, classes).
+
+    Where an image may have several classes, each has its own probability.
+    """
+    logits = model(images).float() / model.temperature
+    return F.logsigmoid(logits) if kind_of(model).several else logits.log_softmax(-1)
 
 
 @contextmanager

@@ -2,10 +2,9 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from vitlab.errors import OptionError
-from vitlab.inspect.explaining.class_scores import asked, scores_of
+from vitlab.inspect.explaining.class_scores import asked, log_chances, scores_of
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
 
@@ -70,6 +69,4 @@ def _covered(
 
 def _chances(model: Model, images: Tensor, classes: Tensor) -> Tensor:
     """Return the log-probability of each image's class, (B,)."""
-    logits = model(images).float() / model.temperature
-    several = model.provenance.get("multi_label", False)
-    return scores_of(F.logsigmoid(logits) if several else logits.log_softmax(-1), classes)
+    return scores_of(log_chances(model, images), classes)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab import inspect
+from vitlab.data.labels import kind_of
 from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
@@ -176,6 +177,5 @@ def _chances(model: Model, image: Tensor) -> NDArray[np.float64]:
         return np.empty(0)
     with torch.inference_mode():
         scores = model(image)[0].double() / model.temperature
-    several = model.provenance.get("multi_label", False)
-    each = scores.sigmoid() if several else scores.softmax(-1)
+    each = kind_of(model).probabilities(scores)
     return each.reshape(-1, model.config.classes).mean(0).cpu().numpy()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from vitlab.data.labels import MultiLabels, SingleLabels
+from vitlab.data.labels import MultiLabels, SingleLabels, kind_of
 from vitlab.errors import OptionError, ServiceError, WeightsError
 from vitlab.models.create import build
 from vitlab.models.model import Model
@@ -204,7 +204,7 @@ class Roster:
     def _begin(self, name: str, facts: Model, trunk: Trunk, task: str, size: int) -> Served:
         """Describe a model and let it compute once."""
         config = facts.config
-        kind = MultiLabels if facts.provenance.get("multi_label", False) else SingleLabels
+        kind = kind_of(facts)
         card = ServedModel(
             name=name,
             model=config.name,

@@ -22,11 +22,13 @@ from vitlab.models.encoder.stochastic_depth import drop_rates
 from vitlab.models.head import Head
 from vitlab.models.layers import NORMS, modules, norm_of, params_of, reset_norm
 from vitlab.models.model import Model, Part
-from vitlab.models.packed import Packed
+from vitlab.models.packed import Grid, Packed
 from vitlab.models.positions.positions import Positions, scheme_of
 from vitlab.models.regrid import on_grid_of, with_patch
 from vitlab.models.stems.kernels import Filter
 from vitlab.models.stems.stem import stem_of
+
+Begun = tuple[Tensor, list[tuple[Block, Placed]]]  # tokens, and blocks with their positions
 
 
 class VisionTransformer(Model):
@@ -113,8 +115,7 @@ class VisionTransformer(Model):
             a neck, its channels stand in place of the width
 
         Raises:
-            OptionError: a tensor of another shape, or extra tokens where positions, attention or
-                packed images leave no room for them.
+            OptionError: a tensor of another shape, or extra tokens that the model cannot place.
         """
         parts = self._encoded(images, extra)
         return joined(parts) if isinstance(images, Packed) else parts[0]
@@ -192,23 +193,26 @@ class VisionTransformer(Model):
             return [*map(with_idle_token, maps), *self.class_layers.attention_maps(tokens)]
         return maps
 
-    def _begin(
-        self, images: Tensor | Packed, extra: Tensor | None = None
-    ) -> tuple[Tensor, list[tuple[Block, Placed]]]:
+    def _begin(self, images: Tensor | Packed, extra: Tensor | None = None) -> Begun:
         """Return the encoder's input, and each block with the positions of its tokens."""
         self.check_images(images)
-        if isinstance(images, Packed):
-            if extra is not None:
-                raise OptionError("packed images take no extra tokens: pass images of one size")
-            runs = images.runs
-            placed = [Placed.packed(each, runs, self.config.leading) for each in self.positions]
-            patches = self.stem.packed(images).split([math.prod(grid) * n for grid, n in runs])
-            each = zip(patches, runs, placed[0].schemes, strict=True)
-            tokens = joined([self._embed(p.unflatten(0, (n, -1)), own) for p, (_, n), own in each])
-        else:
-            grid = self.config.grid_of(images.shape[-2:])
-            placed = [Placed.of(each, grid) for each in self.positions]
-            tokens = self._embed(self.stem(images), placed[0].schemes[0], extra)
+        if not isinstance(images, Packed):
+            return self.begin(self.stem(images), self.config.grid_of(images.shape[-2:]), extra)
+        if extra is not None:
+            raise OptionError("packed images take no extra tokens: pass images of one size")
+        runs = images.runs
+        placed = [Placed.packed(each, runs, self.config.leading) for each in self.positions]
+        patches = self.stem.packed(images).split([math.prod(grid) * n for grid, n in runs])
+        each = zip(patches, runs, placed[0].schemes, strict=True)
+        tokens = joined([self._embed(p.unflatten(0, (n, -1)), own) for p, (_, n), own in each])
+        return self._entering(tokens, placed)
+
+    def begin(self, patches: Tensor, grid: Grid, extra: Tensor | None = None) -> Begun:
+        """Return the same from patch tokens of a grid, (B, P, D), as the stem gives them."""
+        placed = [Placed.of(each, grid) for each in self.positions]
+        return self._entering(self._embed(patches, placed[0].schemes[0], extra), placed)
+
+    def _entering(self, tokens: Tensor, placed: list[Placed]) -> Begun:
         steps = [(b, placed[n]) for b, n in zip(self.blocks, self._tables(), strict=True)]
         return self.pre_norm(self.dropout(tokens)), steps
 
@@ -274,8 +278,7 @@ class VisionTransformer(Model):
             interpolation: how patches are resized: bilinear as in the paper, or bicubic as in timm
 
         Raises:
-            OptionError: a size that the patch does not divide, another stem, or positions that are
-                limited to one size.
+            OptionError: a size that the patch does not divide, another stem, or fixed positions.
             WeightsError: a fused model.
         """
         size = self.config.image_size if image_size is None else image_size
@@ -289,11 +292,7 @@ class VisionTransformer(Model):
         return len(self.blocks) + 1
 
     def layer_of(self, name: str) -> int:
-        """Return how deep a parameter or module sits, by BEiT's rule.
-
-        Everything before the blocks is layer 0, block i is i + 1, everything after the blocks is
-        `layers`.
-        """
+        """Return how deep a parameter or module sits, by BEiT's rule: block i is layer i + 1."""
         first, *rest = name.split(".")
         if first == "blocks":
             return int(rest[0]) + 1 if rest else self.layers

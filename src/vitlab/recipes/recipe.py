@@ -22,7 +22,9 @@ from vitlab.options import (
     when,
 )
 from vitlab.recipes.choices import Average, Objective, Optimization, Schedule, Start
+from vitlab.recipes.distilling import Distill
 from vitlab.recipes.model_part import ModelPart, ViTPart, model_part
+from vitlab.recipes.pretext import Pretext
 from vitlab.units import seconds
 
 
@@ -83,6 +85,8 @@ class Recipe(Options):
     model: ModelPart = ViTPart()
     augment: Augment = Augment()
     objective: Objective = Objective()
+    pretext: Pretext = Pretext()
+    distill: Distill = Distill()
     optimizer: Optimization = Optimization()
     schedule: Schedule = Schedule()
     average: Average = Average()
@@ -91,10 +95,31 @@ class Recipe(Options):
         """Check every option, then what the parts demand of each other."""
         super().__post_init__()
         seconds(self.budget)
+        if self.pretext.task != "classify":
+            self._check_pretext()
         if self.micro_batch == 1 and (self.augment.mixup or self.augment.cutmix):
             raise OptionError("micro_batch must be at least 2 with mixup or cutmix, not 1")
         if OPTIMIZERS[self.optimizer.optimizer].own_schedule:
             self._check_schedule_free()
+
+    def _check_pretext(self) -> None:
+        """Refuse what needs labels, which a pretext task does without."""
+        needing = {
+            "teacher": self.distill.teacher,
+            "mixup": self.augment.mixup,
+            "cutmix": self.augment.cutmix,
+            "label_smoothing": self.objective.label_smoothing,
+            "balance": self.objective.balance != "none",
+            "loss": self.objective.loss != "softmax",
+            "tune": self.start.tune != "all",
+            "dev_share": self.data.dev_share,
+            "fold": self.data.fold,
+        }
+        for name, given in needing.items():
+            if given:
+                raise OptionError(f"{name} needs labels, but task={self.pretext.task} has none")
+        if self.precision == "bf16-pure":
+            raise OptionError(f"task={self.pretext.task} cannot use bf16-pure: set precision=bf16")
 
     def _check_schedule_free(self) -> None:
         """Refuse what conflicts with an optimizer that is its own schedule and its own average."""
@@ -159,8 +184,8 @@ class Recipe(Options):
 
 
 def _table(tables: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a part's table; runs of the first versions started from random weights, unwritten."""
-    if name == "start" and name not in tables:
+    """Return a part's table; the first versions had only labels, random weights and no teacher."""
+    if name in ("start", "pretext", "distill") and name not in tables:
         return {}
     check_known([name], tables, "table")
     return dict(tables[name])

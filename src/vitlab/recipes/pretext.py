@@ -1,0 +1,129 @@
+"""The options of a recipe that concern learning without labels: the task, and what it predicts."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from vitlab.options import Options, above, at_least, at_most, below, option, when
+from vitlab.weights.hub_names import check_weights
+
+DINO = when("task", "dino")
+MASKED = ("masked-patch", "beit", "mae")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretext(Options):
+    """What is learned without labels."""
+
+    task: Literal["classify", "masked-patch", "tokenizer", "beit", "mae", "dino"] = option(
+        "classify",
+        "classify: labels; masked-patch: colors or pixels of hidden patches (ViT paper, B.1.2); "
+        "tokenizer: a discrete VAE, whose codes BEiT predicts; beit: codes of hidden patches; mae: "
+        "pixels of hidden patches, from the visible ones alone; dino: the answers of a momentum "
+        "teacher to other crops",
+    )
+    mask_ratio: float = option(
+        0.5, "share of the patches that is hidden", above(0), below(1), only=when("task", *MASKED)
+    )
+    target: Literal["mean-color", "downsized", "pixels"] = option(
+        "mean-color",
+        "what a hidden patch is predicted as: its mean color, 3 bits per channel; the patch at 4x4 "
+        "pixels, each with 3 bits per channel; or its pixels, by their squared error",
+        only=when("task", "masked-patch"),
+    )
+    tokenizer: str = option(
+        "",
+        "weights of the tokenizer: a run of --task tokenizer, a saved model, or OpenAI's DALL-E "
+        "encoder",
+        only=when("task", "beit"),
+        check=check_weights,
+    )
+    min_block: int = option(
+        16, "patches that a masked block has at least", at_least(1), only=when("task", "beit")
+    )
+    decoder_width: int = option(
+        512, "channels of the decoder's tokens", at_least(1), only=when("task", "mae")
+    )
+    decoder_depth: int = option(8, "blocks of the decoder", at_least(1), only=when("task", "mae"))
+    decoder_heads: int = option(
+        16, "attention heads of the decoder; they must divide its width", at_least(1),
+        only=when("task", "mae"),
+    )  # fmt: skip
+    normalize_pixels: bool = option(
+        True, "predict each patch's pixels less their mean, by their deviation",
+        only=when("task", "mae"),
+    )  # fmt: skip
+    reconstruction: Literal["mse", "smooth-l1", "laplace"] = option(
+        "mse",
+        "error of the tokenizer's reconstructions; laplace: DALL-E's logit-Laplace likelihood",
+        only=when("task", "tokenizer"),
+    )
+    temperature: tuple[float, float] = option(
+        (1.0, 0.0625),
+        "temperature of the Gumbel-softmax over the codes at the start and at the end, a cosine "
+        "between them",
+        above(0),
+        only=when("task", "tokenizer"),
+    )
+    kl_weight: float = option(
+        0.0,
+        "weight of the KL divergence of the codes from uniform ones, which grows from 0 over the "
+        "first tenth of the run",
+        at_least(0),
+        only=when("task", "tokenizer"),
+    )
+    straight_through: bool = option(
+        False,
+        "decode one code per place, and pass gradients as if it were the soft mixture",
+        only=when("task", "tokenizer"),
+    )
+    local_crops: int = option(
+        8, "small crops per image beside the two large ones", at_least(0), only=DINO
+    )
+    local_size: int = option(
+        0, "side of the small crops in pixels (0: 3/7 of the image size, rounded to patches)",
+        at_least(0), only=DINO,
+    )  # fmt: skip
+    local_area: tuple[float, float] = option(
+        (0.05, 0.4), "smallest and largest share of the image in a small crop", above(0),
+        at_most(1), only=DINO,
+    )  # fmt: skip
+    prototypes: int = option(
+        65_536, "outputs that student and teacher compare", at_least(2), only=DINO
+    )
+    head_width: int = option(2048, "hidden units of the projector", at_least(1), only=DINO)
+    bottleneck: int = option(
+        256, "channels of the projector's last hidden layer, of length 1", at_least(1), only=DINO
+    )
+    momentum_teacher: float = option(
+        0.996,
+        "momentum of the teacher at the start; it grows to 1 by a cosine",
+        at_least(0),
+        below(1),
+        only=DINO,
+    )
+    student_temperature: float = option(
+        0.1, "temperature of the student's answers", above(0), only=DINO
+    )
+    teacher_temperature: tuple[float, float] = option(
+        (0.04, 0.04),
+        "temperature of the teacher's answers at the start, and after the first tenth of the run",
+        above(0),
+        only=DINO,
+    )
+    centering: Literal["mean", "sinkhorn"] = option(
+        "mean",
+        "what keeps the teacher from one answer for all: less the mean of its answers (DINO), or "
+        "prototypes used equally often, by Sinkhorn-Knopp (DINOv2)",
+        only=DINO,
+    )
+    freeze_last: float = option(
+        1.0, "epochs in which the projector's last layer stays as it is", at_least(0), only=DINO
+    )
+    koleo: float = option(
+        0.0, "weight of the KoLeo loss, which spreads features apart (DINOv2: 0.1)", at_least(0),
+        only=DINO,
+    )  # fmt: skip
+    ibot: float = option(
+        0.0, "weight of iBOT's loss: the teacher's answers at hidden patches", at_least(0),
+        only=DINO,
+    )  # fmt: skip

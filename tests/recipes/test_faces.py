@@ -77,17 +77,9 @@ def from_file(folder: Path, model: str, leaf: Leaf, value: Any) -> Recipe:
     part = next(
         (
             name
-            for name in (
-                "data",
-                "start",
-                "model",
-                "augment",
-                "objective",
-                "optimizer",
-                "schedule",
-                "average",
-            )
-            if leaf.name in owners(model_part(model) if name == "model" else getattr(recipe, name))
+            for name in recipe.as_tables()
+            if name != "recipe"
+            and leaf.name in owners(model_part(model) if name == "model" else getattr(recipe, name))
         ),
         "recipe",
     )

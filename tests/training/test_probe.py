@@ -7,16 +7,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
+from sklearn.neighbors import KNeighborsClassifier
 
 import vitlab
 from conftest import TINY, call, photo_folder
 from distributed.ranks import on_ranks
 from steps import asked_to_stop
+from vitlab.data.augment.augment import normalize
+from vitlab.data.sources.protocol import Source
 from vitlab.distributed.world import ALONE
 from vitlab.errors import DataError
+from vitlab.evaluation.probes import watching
 from vitlab.evaluation.probes.probing import Probing, probe
-from vitlab.evaluation.probes.watching import Probe
+from vitlab.evaluation.probes.watching import KEYS, By, Probe
 from vitlab.files import sha256
+from vitlab.models.model import Model
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.stop import Interrupted
@@ -28,13 +34,14 @@ def weights(run: Path) -> str:
     return sha256(run / "model" / "model.safetensors")
 
 
-def curve(run: Path) -> list[float | None]:
+def curve(run: Path, key: str = "probe") -> list[float | None]:
     lines = RunFolder(run).journal.read()
-    return [line.get("probe") for line in lines if line["kind"] == "test"]
+    return [line.get(key) for line in lines if line["kind"] == "test"]
 
 
 def train(folder: Path, data: str = "digits", workers: int = 0, **how: object) -> Path:
-    host = Host(probe=data, workers=workers, **{k: how.pop(k) for k in ("shard",) if k in how})
+    chosen = {k: how.pop(k) for k in ("shard", "probe_by") if k in how}
+    host = Host(probe=data, workers=workers, **chosen)
     recipe = vitlab.recipe("digits", **QUICK | {"test_every": 1} | how)
     return vitlab.train(recipe, folder, resume=True, host=host).folder
 
@@ -78,6 +85,52 @@ def test_the_report_has_its_curve(watched: Path, plain: Path) -> None:
     assert "10-shot accuracy" not in (plain / "report.html").read_text()
 
 
+def measured(own: Probe, model: Model) -> tuple[float, list[str]]:
+    return own.measure(model, ALONE, device=torch.device("cpu"), precision="fp32", workers=0)
+
+
+def seen(model: Model, source: Source) -> NDArray[np.float64]:
+    """Features of images that need no decoding, for an oracle: float64 (n, width)."""
+    spec = model.config
+    pixels = np.stack([source.image(i).decode(spec.channels) for i in range(len(source))])
+    images = torch.from_numpy(pixels)
+    with torch.no_grad():
+        return model.features(normalize(images, spec.mean, spec.std)).double().numpy()
+
+
+def test_nearest_neighbors_vote_as_in_scikit_learn_with_a_model_without_classes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = vitlab.create(
+        "ViT(width=16,depth=1,heads=2,mlp=32)/4", image_size=8, channels=1, classes=0
+    )
+    model.eval()
+    monkeypatch.setattr(watching, "MOST", 300)
+    own = Probe.of("digits", 1, "knn")
+    assert (len(own.learn), len(own.test)) == (300, 300)
+    other = {own.learn.name(i) for i in range(300)} & {own.test.name(i) for i in range(300)}
+    assert not other, "no test image votes"
+    vote = KNeighborsClassifier(
+        20, metric="cosine", weights=lambda distance: np.exp((1 - distance) / 0.07)
+    )
+    vote.fit(seen(model, own.learn), own.learn.labels.values)
+    expected = vote.score(seen(model, own.test), own.test.labels.values)
+    found, bad = measured(own, model)
+    assert (found, bad) == (pytest.approx(expected, abs=1.5 / 300), [])
+    assert 0.5 < found < 1
+    assert measured(Probe.of("digits", 1, "knn"), model)[0] == found, "the same images again"
+
+
+@pytest.mark.drawn
+def test_the_neighbors_have_a_curve_of_their_own(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", probe_by="knn", epochs=1)
+    assert curve(run) == [None]
+    last = f"{curve(run, 'knn')[-1]:.1%}"
+    page = (run / "report.html").read_text()
+    assert f"20-NN accuracy against steps: probe, ends at {last}." in page
+    assert "10-shot" not in page
+
+
 def test_resumed_it_goes_on_and_may_be_left_out_or_added(watched: Path, tmp_path: Path) -> None:
     for steps, data in ((2, "digits"), (6, "")):
         with asked_to_stop(steps), pytest.raises(Interrupted):
@@ -89,15 +142,16 @@ def test_resumed_it_goes_on_and_may_be_left_out_or_added(watched: Path, tmp_path
     assert first is not None
 
 
-@pytest.mark.parametrize("shard", [False, True])
-def test_several_processes_measure_the_same(watched: Path, tmp_path: Path, shard: bool) -> None:
+@pytest.mark.parametrize(("shard", "by"), [(False, "knn"), (True, "fewshot")])
+def test_several_processes_measure_the_same(tmp_path: Path, shard: bool, by: By) -> None:
+    how = {"probe_by": by, "dropout": 0.0, "drop_path": 0.0, "micro_batch": 0}
+
     def work() -> list[float | None]:
-        return curve(
-            train(tmp_path / "run", shard=shard, dropout=0.0, drop_path=0.0, micro_batch=0)
-        )
+        return curve(train(tmp_path / "run", shard=shard, **how), KEYS[by])
 
     said = on_ranks(2, work, tmp_path / "ranks")
-    alone = curve(train(tmp_path / "alone", dropout=0.0, drop_path=0.0, micro_batch=0))
+    alone = curve(train(tmp_path / "alone", **how), KEYS[by])
+    assert all(0.1 < value <= 1 for value in alone)
     for each in said:
         assert each.get("value") == pytest.approx(alone, abs=2 / 359), each.get("trace")
 
@@ -128,9 +182,10 @@ def test_a_class_with_too_few_images_is_refused_before_anything(
     assert (code, out) == (2, "")
     assert err.splitlines(keepends=True)[-1] == (
         f"vitlab train: the probe needs 10 training images per class, but {photos} has 9 of class "
-        "'red': add images, or use other data for --probe\n"
+        "'red': add images, use --probe-by knn, or other data for --probe\n"
     )
     assert not (tmp_path / "run").exists()
+    assert Probe.of(str(photos), 3, "knn").draws == ()  # as the message says
     photo_folder(tmp_path / "more", {"red": 20})
     for file in (tmp_path / "more" / "red").iterdir():
         file.rename(photos / "red" / f"more-{file.name}")
@@ -145,8 +200,7 @@ def test_without_a_readable_image_there_is_no_number(tmp_path: Path) -> None:
         file.write_bytes(b"x")
     model = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", image_size=8)
     own = Probe.of(str(photos), 3)
-    accuracy, bad = own.measure(
-        model, ALONE, device=torch.device("cpu"), precision="fp32", workers=0
-    )
-    assert np.isnan(accuracy)
-    assert len(bad) == len(own.learn) + len(own.test)
+    for each in (own, Probe.of(str(photos), 3, "knn")):
+        accuracy, bad = measured(each, model)
+        assert np.isnan(accuracy)
+        assert len(bad) == len(each.learn) + len(each.test)

@@ -226,8 +226,14 @@ class Host(Options):
     )
     probe: str = option(
         "",
-        "labeled images, any DATA, on which the 10-shot accuracy of the features is measured at "
-        "each test; it is printed and drawn in the report",
+        "labeled images, any DATA, on which the accuracy of the features is measured at each test; "
+        "it is printed and drawn in the report",
+    )
+    probe_by: Literal["fewshot", "knn"] = option(
+        "fewshot",
+        "what the probe measures: fewshot: a linear classifier learned from 10 images per class; "
+        "knn: the vote of the 20 nearest of at most 5,000 training images",
+        only=when("probe"),
     )
     shard: bool = option(
         False,

@@ -58,6 +58,7 @@ class Point:
     accuracy: float
     lr: float | None = None
     probe: float | None = None  # 10-shot accuracy on the data of --probe
+    knn: float | None = None  # 20-NN accuracy on that data
     map: float | None = None  # mean average precision, where images have several labels
     seconds: float | None = None  # of training until then
 

@@ -138,7 +138,7 @@ def _uncalibrated(predictions: Predictions) -> list[Bin]:
 
 def points(journal: list[dict[str, Any]], kinds: tuple[str, ...]) -> list[Point]:
     """Return the points in the order of their steps; of a step that was taken again, the last."""
-    fields = ("step", "epoch", "loss", "accuracy", "lr", "probe", "map", "seconds")
+    fields = ("step", "epoch", "loss", "accuracy", "lr", "probe", "knn", "map", "seconds")
     chosen = {line["step"]: line for line in journal if line["kind"] in kinds}
     lines = [chosen[step] for step in sorted(chosen)]
     return [Point(**{key: line[key] for key in fields if key in line}) for line in lines]

@@ -116,6 +116,7 @@ class Observer:
                 self.told.append(message)
                 self.world.say(f"skipped by the probe: {message}")
         self.world.say(
-            f"10-shot accuracy on {self.probe.title} after step {self.state.step:,}: {accuracy:.1%}"
+            f"{self.probe.name} on {self.probe.title} after step {self.state.step:,}: "
+            f"{accuracy:.1%}"
         )
-        return {"probe": accuracy}
+        return {self.probe.key: accuracy}

@@ -1,7 +1,7 @@
-"""`--probe`: the few-shot accuracy of a model while it is being trained."""
+"""`--probe`: the few-shot or k-NN accuracy of a model while it is being trained."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from vitlab.data.sources.protocol import Source, Subset
 from vitlab.distributed.world import World
 from vitlab.errors import DataError
 from vitlab.evaluation.probes.extraction import Extraction
+from vitlab.evaluation.probes.neighbors import nearest_neighbors
 from vitlab.evaluation.probes.probing import classes_of
 from vitlab.evaluation.probes.ridge import SEEDS, check_shots, fewshot, sample_shots
 from vitlab.evaluation.probes.wanted import Pooled
@@ -21,56 +22,71 @@ from vitlab.evaluation.together import collected
 from vitlab.models.model import Model
 
 SHOTS = 10
+NEIGHBORS = 20
+MOST = 5000  # images of a split, of the nearest-neighbor probe
+
+By = Literal["fewshot", "knn"]
+KEYS: dict[By, str] = {"fewshot": "probe", "knn": "knn"}  # in the lines of the journal
+NAMES: dict[By, str] = {"fewshot": f"{SHOTS}-shot accuracy", "knn": f"{NEIGHBORS}-NN accuracy"}
 
 
 @dataclass(frozen=True)
 class Probe:
-    """The images of a probe: what `vitlab fewshot --shots 10` measures, and nothing else.
+    """The images of a probe, and how features of them are judged.
+
+    `fewshot` is what `vitlab fewshot --shots 10` measures. `knn` is the weighted nearest-neighbor
+    classifier of DINO (k = 20, temperature 0.07), which fits nothing: at most 5,000 training images
+    vote on at most 5,000 test images, both drawn at random with seed 0.
 
     Attributes:
         title: the data as the user wrote it
-        learn: the training images that any of the seeds draws
-        draws: for each seed, the images in `learn` that it draws, (10 * classes,)
+        learn: the training images that any of the seeds draws, or that vote
+        draws: for each seed, the images in `learn` that it draws, (10 * classes,); none for `knn`
         test: the test images
+        by: what is measured
     """
 
     title: str
     learn: Source
     draws: tuple[NDArray[np.int64], ...]
     test: Source
+    by: By = "fewshot"
+
+    @property
+    def key(self) -> str:
+        """The name of the figure in the lines of the journal."""
+        return KEYS[self.by]
+
+    @property
+    def name(self) -> str:
+        """The name of the figure for the reader."""
+        return NAMES[self.by]
 
     @classmethod
-    def of(cls, data: str, channels: int) -> Self:
+    def of(cls, data: str, channels: int, by: By = "fewshot") -> Self:
         """Open the data and draw the images.
 
         Args:
             data: any DATA of `vitlab train`
             channels: of the model's images
+            by: what is measured
 
         Raises:
             DataError: no such data, several labels per image, or a class with too few images.
         """
         splits = open_data(data)
         labels = classes_of(splits.train, data)
-        try:
-            check_shots(labels, splits.classes, SHOTS)
-        except DataError:
-            counts = np.bincount(labels, minlength=len(splits.classes))
-            few = int(counts.argmin())
-            raise DataError(
-                f"the probe needs {SHOTS} training images per class, but {data} has "
-                f"{counts[few]} of class {splits.classes[few]!r}: add images, or use other data "
-                "for --probe"
-            ) from None
-        drawn = [
-            sample_shots(labels, splits.classes, [SHOTS], seed)[SHOTS] for seed in range(SEEDS)
-        ]
+        if by == "knn":
+            learn, test = (cached(_some(part), channels) for part in (splits.train, splits.test))
+            return cls(data, learn, (), test, by)
+        drawn = _shots(data, labels, splits.classes)
         every = np.unique(np.concatenate(drawn))
         return cls(
             data,
             cached(Subset(splits.train, every), channels),
             tuple(np.searchsorted(every, own) for own in drawn),
             cached(splits.test, channels),
+            by,
         )
 
     def measure(
@@ -82,7 +98,7 @@ class Probe:
         precision: str,
         workers: int | None,
     ) -> tuple[float, list[str]]:
-        """Return the mean accuracy over the seeds, and messages about damaged images.
+        """Return the accuracy (the mean over the seeds), and messages about damaged images.
 
         All processes compute features; the first one has the accuracy, the others get NaN, as it
         does if not one test image can be decoded.
@@ -101,13 +117,44 @@ class Probe:
             classes_of(source, self.title)[rows]
             for source, rows in ((self.learn, place), (self.test, truth))
         )
-        if not world.first or not len(test):
+        if not world.first or not len(test) or not len(learn):
             return float("nan"), [*bad, *also_bad]
+        if self.by == "knn":
+            voted = nearest_neighbors(learn, labels, test, (NEIGHBORS,), device=device)[NEIGHBORS]
+            return float((voted == answers).mean()), [*bad, *also_bad]
         each = []
         for draw in self.draws:
             rows = np.flatnonzero(np.isin(place, draw))
             each.append((fewshot(learn[rows], labels[rows], test) == answers).mean())
         return float(np.mean(each)), [*bad, *also_bad]
+
+
+def _some(source: Source) -> Source:
+    """Return a source, or at most `MOST` of its images, in their order."""
+    if len(source) <= MOST:
+        return source
+    drawn = np.random.default_rng(0).choice(len(source), MOST, replace=False)
+    return Subset(source, np.sort(drawn))
+
+
+def _shots(
+    data: str, labels: NDArray[np.int64], classes: tuple[str, ...]
+) -> list[NDArray[np.int64]]:
+    """Draw the images of each seed.
+
+    Raises:
+        DataError: a class has too few.
+    """
+    try:
+        check_shots(labels, classes, SHOTS)
+    except DataError:
+        counts = np.bincount(labels, minlength=len(classes))
+        few = int(counts.argmin())
+        raise DataError(
+            f"the probe needs {SHOTS} training images per class, but {data} has {counts[few]} of "
+            f"class {classes[few]!r}: add images, use --probe-by knn, or other data for --probe"
+        ) from None
+    return [sample_shots(labels, classes, [SHOTS], seed)[SHOTS] for seed in range(SEEDS)]
 
 
 def _features(

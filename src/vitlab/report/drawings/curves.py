@@ -100,6 +100,7 @@ def curves(
     """
     several = [point for point in testing if point.map is not None]
     probed = [point for point in testing if point.probe is not None]
+    voted = [point for point in testing if point.knn is not None]
     rates = [point for point in training if point.lr is not None]
     counted = () if several else training  # of several labels, accuracy is another quantity there
     shown = () if several else testing
@@ -108,6 +109,7 @@ def curves(
         _panel("accuracy", "Accuracy", counted, shown, held_out, lambda p: p.accuracy),
         _panel("map", "mAP", (), several, held_out, lambda p: p.map or 0.0),
         _panel("probe", "10-shot accuracy", (), probed, "probe", lambda p: p.probe or 0.0),
+        _panel("knn", "20-NN accuracy", (), voted, "probe", lambda p: p.knn or 0.0),
         _panel("rate", "Learning rate", rates, (), held_out, lambda p: p.lr or 0.0),
     ]
     return [panel for panel in panels if panel is not None]

@@ -147,7 +147,7 @@ def prepare(
         check_same(folder, recipe, mark, origin, change)
     elif resume:
         world.say(f"no run in {folder.path} yet: starting it")
-    probe = Probe.of(host.probe, config.channels) if host.probe else None
+    probe = Probe.of(host.probe, config.channels, host.probe_by) if host.probe else None
     begun = mark, started, base, origin
     return Task(recipe, host, folder, splits, config, *begun, probe, hooks=hooks, change=change)
 

@@ -75,9 +75,7 @@ def open_shards(request: Request) -> Splits | None:
     data, places = request.data, shard_places(request.data)
     if not places:
         return None
-    paths = [PurePosixPath(place) for place in places]
-    words = [f"{path.parent.name} {path.stem}" for path in paths]
-    groups = by_split(list(zip(words, places, strict=True)))
+    groups = _by_split(places)
     train = shards(groups["train"], f"{data} train", request.classes)
     rest = [
         shards(groups[split], f"{data} {split}", train.classes)
@@ -85,6 +83,13 @@ def open_shards(request: Request) -> Splits | None:
         if split in groups
     ]
     return join(train, rest, request)
+
+
+def _by_split(places: Sequence[str]) -> dict[str, list[str]]:
+    """Group shards by the split that their names mention."""
+    paths = [PurePosixPath(place) for place in places]
+    words = [f"{path.parent.name} {path.stem}" for path in paths]
+    return by_split(list(zip(words, places, strict=True)))
 
 
 def shards(places: Sequence[str], title: str, classes: Sequence[str] | None = None) -> Shards:
@@ -115,6 +120,16 @@ def unlabeled_shards(places: Sequence[str]) -> Shards:
         DataError: a shard that cannot be read, is damaged or empty; two images of one name.
     """
     return _read_indices(places, labeled=False)[0]
+
+
+def unlabeled_shard_splits(data: str) -> dict[str, Shards]:
+    """Return the images of shards by split, whatever their labels.
+
+    Raises:
+        DataError: as `unlabeled_shards`.
+    """
+    groups = _by_split(shard_places(data))
+    return {split: unlabeled_shards(own) for split, own in groups.items()}
 
 
 def shard_places(data: str) -> list[str]:

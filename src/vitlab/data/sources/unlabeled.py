@@ -6,15 +6,23 @@ from pathlib import Path
 
 from vitlab.data.composed import Joined
 from vitlab.data.decode.formats import SUFFIXES
+from vitlab.data.labels import SingleLabels, UnlabeledError
+from vitlab.data.pictures.listing import find_images
+from vitlab.data.pictures.pictures import Picture
 from vitlab.data.presence import is_hub_data
 from vitlab.data.settings import Columns
+from vitlab.data.sources.filenames import Names
+from vitlab.data.sources.folders import Files
 from vitlab.data.sources.inside import Inside
+from vitlab.data.sources.memory.given import Given, unlabeled_images
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.tables.arrow import Table, unlabeled
 from vitlab.data.sources.tables.table_files import SAVED, load_tables
 from vitlab.data.sources.tar_shards import shard_places, unlabeled_shards
 from vitlab.errors import DataError
+
+UNLABELED = "all"  # the split of images without labels
 
 
 def open_unlabeled(names: Sequence[str], columns: Columns | None = None) -> Source | None:
@@ -28,7 +36,7 @@ def open_unlabeled(names: Sequence[str], columns: Columns | None = None) -> Sour
         DataError: it cannot be opened, or there are shards or tables beside something else.
     """
     columns = columns or Columns()
-    kinds = {_kind(name) for name in names}
+    kinds = {kind_of_images(name) for name in names}
     if kinds <= {""}:
         return None
     if len(kinds) > 1 or (kinds == {"data"} and len(names) > 1):
@@ -51,12 +59,54 @@ def unlabeled_splits(data: str, columns: Columns | None = None) -> dict[str, Sou
     Raises:
         DataError: they cannot be opened.
     """
-    if _kind(data) == "shards":
-        return {"all": unlabeled_shards(shard_places(data))}
+    if kind_of_images(data) == "shards":
+        return {UNLABELED: unlabeled_shards(shard_places(data))}
     return dict(_tables(data, columns or Columns()))
 
 
-def _kind(name: str) -> str:
+def sources_of(
+    data: Given | Sequence[Picture], columns: Columns | None = None
+) -> dict[str, Source]:
+    """Return the splits of DATA by name; images without labels are one split, `all`.
+
+    Raises:
+        DataError: as `open_data`, or no images.
+    """
+    if not isinstance(data, str | Path):
+        found = unlabeled_images(data)
+        return _labeled(data, columns) if found is None else {UNLABELED: found}
+    path = Path(data).expanduser()
+    flat = path.is_dir() and is_flat(path)
+    if flat or (not path.is_dir() and path.suffix.lower() in SUFFIXES):
+        return {UNLABELED: image_paths(find_images([str(data)]))}
+    return _labeled(str(data), columns)
+
+
+def _labeled(data: Given, columns: Columns | None) -> dict[str, Source]:
+    """The splits of labeled images that are not empty; shards and tables need no labels."""
+    try:
+        parts = open_data(data, columns=columns, learning=False).parts
+    except UnlabeledError:
+        if not isinstance(data, str):
+            raise
+        parts = unlabeled_splits(data, columns)
+    return {name: source for name, source in parts.items() if len(source)}
+
+
+def image_paths(paths: Sequence[str], root: Path = Path()) -> Files:
+    """Return image files, relative to a root, as a source without classes."""
+    return Files(root, Names.of(paths), SingleLabels.blank(len(paths), 0), ())
+
+
+def is_flat(folder: Path) -> bool:
+    """Return whether a folder holds image files, and no folders or tables of them."""
+    inside = [each for each in folder.iterdir() if not each.name.startswith(".")]
+    kinds = {each.suffix.lower() for each in inside if each.is_file()}
+    folders = any(each.is_dir() for each in inside)
+    return not folders and bool(kinds & SUFFIXES) and not kinds & {".parquet", ".tar"}
+
+
+def kind_of_images(name: str) -> str:
     """Return what a name stands for: shards, tables, other data, or (empty) image files."""
     path = Path(name).expanduser()
     if path.is_dir():

@@ -8,18 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vitlab.data.decode.formats import SUFFIXES
-from vitlab.data.labels import SingleLabels, UnlabeledError
-from vitlab.data.pictures.listing import find_images
 from vitlab.data.pictures.pictures import Picture
 from vitlab.data.settings import Columns
-from vitlab.data.sources.filenames import Names
-from vitlab.data.sources.folders import Files
-from vitlab.data.sources.memory.given import Given, unlabeled_images
-from vitlab.data.sources.opening import open_data
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.memory.given import Given
 from vitlab.data.sources.splits import fingerprint as mark_of
-from vitlab.data.sources.unlabeled import unlabeled_splits
+from vitlab.data.sources.unlabeled import sources_of
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, DiskError
@@ -35,7 +28,6 @@ from vitlab.progress import Meter
 from vitlab.weights.identity import fingerprint
 
 PLAN = "plan.json"
-UNLABELED = "all"  # the split of images without labels
 
 
 def embed(
@@ -221,41 +213,3 @@ class _Work:
             "bytes": out.stat().st_size,
             "notes": [f"skipped: {message}" for message in bad],
         }
-
-
-def sources_of(
-    data: Given | Sequence[Picture], columns: Columns | None = None
-) -> dict[str, Source]:
-    """Return the splits of DATA by name; images without labels are one split, `all`.
-
-    Raises:
-        DataError: as `open_data`, or no images.
-    """
-    if not isinstance(data, str | Path):
-        found = unlabeled_images(data)
-        return _labeled(data, columns) if found is None else {UNLABELED: found}
-    path = Path(data).expanduser()
-    flat = path.is_dir() and _is_flat(path)
-    if flat or (not path.is_dir() and path.suffix.lower() in SUFFIXES):
-        paths = find_images([str(data)])
-        return {UNLABELED: Files(Path(), Names.of(paths), SingleLabels.blank(len(paths), 0), ())}
-    return _labeled(str(data), columns)
-
-
-def _labeled(data: Given, columns: Columns | None) -> dict[str, Source]:
-    """The splits of labeled images that are not empty; shards and tables need no labels."""
-    try:
-        parts = open_data(data, columns=columns, learning=False).parts
-    except UnlabeledError:
-        if not isinstance(data, str):
-            raise
-        parts = unlabeled_splits(data, columns)
-    return {name: source for name, source in parts.items() if len(source)}
-
-
-def _is_flat(folder: Path) -> bool:
-    """Return whether a folder holds image files, and no folders or tables of them."""
-    inside = [each for each in folder.iterdir() if not each.name.startswith(".")]
-    kinds = {each.suffix.lower() for each in inside if each.is_file()}
-    folders = any(each.is_dir() for each in inside)
-    return not folders and bool(kinds & SUFFIXES) and not kinds & {".parquet", ".tar"}

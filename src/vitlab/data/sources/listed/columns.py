@@ -91,7 +91,7 @@ def find_columns(
         path, places = images, Places(Path())
     else:
         path, places = find_paths(names, rows, file, known)
-    taken = {path, *(split := _named(names, SPLITS)), *(fold := _named(names, FOLDS))}
+    taken = {path, *(split := named(names, SPLITS)), *(fold := named(names, FOLDS))}
     others = [name for name in names if name not in taken]
     labels, one_hot = _labels(others, rows, file, known)
     return Found(path, labels, one_hot, "".join(split[:1]), "".join(fold[:1]), places, bool(images))
@@ -140,7 +140,7 @@ def find_paths(
     """
     check_known_columns(names, file, (known.path_column,))
     rows = rows[:SAMPLE]
-    usual = _named(names, PATHS)
+    usual = named(names, PATHS)
     columns = [known.path_column] if known.path_column else [*usual, *names]
     places = candidates(file, known)
     for where in places:
@@ -159,8 +159,8 @@ def find_paths(
     )
 
 
-def _named(names: Sequence[str], usual: Sequence[str]) -> list[str]:
-    """The columns with usual names, the most usual first."""
+def named(names: Sequence[str], usual: Sequence[str]) -> list[str]:
+    """Return the columns with usual names, the most usual first."""
     own = {name.strip().lower(): name for name in reversed(names)}
     return [own[each] for each in usual if each in own]
 
@@ -176,7 +176,7 @@ def _labels(
                 f"{', '.join(known.label_column)} do not"
             )
         return known.label_column, len(known.label_column) > 1
-    if usual := _named(others, LABELS):
+    if usual := named(others, LABELS):
         return (usual[0],), False
     binary = [name for name in others if _binary(rows, name)]
     if len(others) > 1 and binary == others:

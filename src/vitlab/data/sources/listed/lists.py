@@ -52,7 +52,7 @@ class Entry:
 
 def open_list(request: Request) -> Splits | None:
     """Open a list of paths: in the splits that its lines name, or unsplit; None for other data."""
-    file = _list_file(request.path)
+    file = list_file(request.path)
     if file is None:
         return None
     names, rows = read_rows(file, request.columns)
@@ -91,7 +91,7 @@ def paths_in(file: Path, known: Columns) -> list[str]:
     entries = [
         Entry(path_of(row, column, places, f"{file} line {number}"), "", "") for number, row in rows
     ]
-    _check_files(entries, places, file)
+    check_files(entries, places, file)
     check_inside(entries, places, file, known)
     return [str(places.root / entry.path) for entry in entries]
 
@@ -108,8 +108,8 @@ def path_of(row: Row, column: str, places: Places, where: str) -> str:
     return f"{path}{places.ending}"
 
 
-def _list_file(path: Path) -> Path | None:
-    """The list that a user names, or the one in a folder of images."""
+def list_file(path: Path) -> Path | None:
+    """Return the list that a user names, or the one in a folder of images; None for others."""
     if path.is_dir():
         return next((path / name for name in METADATA if _names_files(path / name)), None)
     return path if path.is_file() and path.suffix.lower() in SUFFIXES else None
@@ -164,12 +164,17 @@ def read_entries(
             split = "test" if str(row.get(found.fold)) == folds[0] else "train"
         entries.append(Entry(path, labels(row, where), split))
     if not found.images:
-        _check_files(entries, found.places, file)
+        check_files(entries, found.places, file)
     notes = _notes(found, file, folds) + spaced_note(entry.label for entry in entries)
     return entries, [*notes, *([] if found.images else _twice(entries, file))]
 
 
-def _check_files(entries: Sequence[Entry], places: Places, file: Path) -> None:
+def check_files(entries: Sequence[Entry], places: Places, file: Path) -> None:
+    """Refuse a list that names missing files.
+
+    Raises:
+        DataError: the first of them.
+    """
     missing = [entry.path for entry in entries if not places.has(entry.path, whole=True)]
     if missing:
         first = ", ".join(path[:SHOWN] for path in missing[:3]) + (

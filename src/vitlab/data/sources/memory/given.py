@@ -51,7 +51,7 @@ def open_given(data: Sized, request: Request) -> Splits:
     Raises:
         DataError: not labeled images, or unknown splits.
     """
-    parts, names = _parts(data)
+    parts, names = parts_in(data)
     sources: list[Source] = []
     notes: list[str] = []
     for split, part in parts.items():
@@ -89,7 +89,7 @@ def unlabeled_images(data: object) -> Source | None:
     return make(SingleLabels.blank(len(pictures), 0), ())
 
 
-def _parts(data: Sized) -> tuple[dict[str, Any], tuple[str, ...]]:
+def parts_in(data: Sized) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the object of each split, training first, and the names of the classes if given."""
     if not isinstance(data, Mapping):
         return {"train": data}, ()

@@ -38,9 +38,9 @@ def read_records(rows: list[Row], title: str, known: Columns, names: tuple[str, 
         raise DataError(f"{title} has no rows")
     columns = list(dict.fromkeys(name for row in rows for name in row))
     image = known.path_column or next(
-        (name for name in columns if _picture(rows[0].get(name)) is not None), ""
+        (name for name in columns if picture_in(rows[0].get(name)) is not None), ""
     )
-    if image and _picture(rows[0].get(image)) is None:
+    if image and picture_in(rows[0].get(image)) is None:
         image = ""  # a column of paths
     file = Path(title)
     found = find_columns(columns, rows, file, known, image)
@@ -55,14 +55,14 @@ def read_records(rows: list[Row], title: str, known: Columns, names: tuple[str, 
 
 
 def _given(cell: object, where: str) -> Picture:
-    picture = _picture(cell)
+    picture = picture_in(cell)
     if picture is None:
         raise DataError(f"{where} has no image")
     return picture
 
 
-def _picture(cell: object) -> Picture | None:
-    """The image in a cell, also as `datasets` writes it to Parquet; None for paths and others."""
+def picture_in(cell: object) -> Picture | None:
+    """Return the image in a cell, also as in Parquet files; None for paths and others."""
     if isinstance(cell, Mapping) and {"bytes", "path"} <= set(cell):
         inside: Picture | None = cell["bytes"] if cell["bytes"] is not None else cell["path"]
         return inside

@@ -1,0 +1,202 @@
+"""Images to learn from without labels: which are learned from, and which measure the loss."""
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from conftest import photo, photo_folder
+from vitlab.data.pretraining_images import open_images
+from vitlab.data.settings import Data
+from vitlab.data.sources.opening import open_data
+from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.splits import Splits
+from vitlab.errors import DataError
+
+PLAIN = Data()
+
+
+def names(source: Source) -> list[str]:
+    return [source.name(number) for number in range(len(source))]
+
+
+def seen(splits: Splits) -> tuple[int, int]:
+    """Numbers of images to learn from and to measure the loss; nothing may have a label."""
+    for part in splits.parts.values():
+        assert part.classes == ()
+        assert not part.labels.values.any()
+        assert len(part.labels) == len(part)
+        assert part.image(len(part) - 1).shape()[0]
+    assert not set(names(splits.train)) & set(names(splits.test))
+    return len(splits.train), len(splits.test)
+
+
+def scatter(folder: Path, count: int) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        photo(number, 8, 8).save(folder / f"{number:03d}.png")
+    return folder
+
+
+def test_photos_of_one_folder_at_any_depth(tmp_path: Path) -> None:
+    flat = scatter(tmp_path / "flat", 20)
+    (flat / "notes.txt").write_text("x")
+    splits = open_images(flat, PLAIN)
+    assert seen(splits) == (18, 2)
+    assert splits.whole is not None
+    assert "2 of 20 images held out at random to measure the loss" in splits.notes[-1]
+    assert names(open_images(str(flat), PLAIN).test) == names(splits.test)
+    for deep in ("2019/summer", "2020"):
+        scatter(flat / deep, 5)
+    (flat / "2020" / "x.heif2").write_text("x")
+    deeper = open_images(flat, PLAIN)  # the folders are read as classes, as in training
+    assert seen(deeper) == (28, 2)
+    assert any("20 images beside the class folders" in note for note in deeper.notes)
+    assert names(deeper.test) == names(open_data(str(flat), 0.2).test)
+    one = scatter(tmp_path / "one" / "inner" / "most", 10).parents[1]
+    assert seen(open_images(one, PLAIN)) == (9, 1)
+    assert seen(open_images(one, Data(test_fraction=0.5))) == (5, 5)
+    assert seen(open_images(f"{flat}/*.png", PLAIN)) == (18, 2)
+    assert seen(open_images(f"{flat}/**/*", PLAIN)) == (27, 3)
+
+
+def test_a_tenth_is_held_out_and_never_more_than_a_thousand() -> None:
+    images = np.zeros((12_000, 2, 2, 1), np.uint8)
+    assert seen(open_images(images, PLAIN)) == (11_000, 1_000)
+    assert seen(open_images(images[:2], PLAIN)) == (1, 1)
+    assert seen(open_images(images, Data(test_fraction=0.5))) == (6_000, 6_000)
+
+
+def test_labels_of_folders_say_only_what_is_held_out(photos: Path) -> None:
+    splits, labeled = open_images(str(photos), PLAIN), open_data(str(photos), 0.2)
+    assert seen(splits) == (48, 12)
+    assert names(splits.test) == names(labeled.test)
+    assert names(splits.train) == names(labeled.train)
+    assert "12 of 60 images held out to measure the loss: those that training" in splits.notes[-1]
+    assert len(splits.notes) == 1
+    assert seen(open_images("digits", PLAIN)) == tuple(
+        len(part) for part in open_data("digits").parts.values()
+    )
+
+
+@pytest.mark.parametrize("flat", [(), ("test",), ("train", "test"), ("train",)])
+def test_only_the_training_split_is_learned_from(tmp_path: Path, flat: tuple[str, ...]) -> None:
+    for split, count in (("train", 6), ("test", 4)):
+        if split in flat:
+            scatter(tmp_path / split, count)
+        else:
+            photo_folder(tmp_path / split, {"a": count // 2, "b": count // 2})
+    scatter(tmp_path / "train" / "more", 1)  # not a class of the test images
+    splits = open_images(tmp_path, PLAIN)
+    assert {Path(name).relative_to(tmp_path).parts[0] for name in names(splits.train)} == {"train"}
+    if flat != ("test",):  # those of the class folders in train, as with labels
+        assert seen(splits) == (7, 4)
+        assert "7 training images" in splits.notes[-1]
+
+
+def test_validation_images_measure_the_loss_and_test_images_are_left_alone(tmp_path: Path) -> None:
+    for split, count in (("train", 6), ("val", 2), ("test", 4), ("extra", 3)):
+        scatter(tmp_path / split, count)
+    splits = open_images(tmp_path, PLAIN)
+    assert splits.validation is None  # extra and test may be classes
+    splits = open_images(
+        {"train": [photo(0)] * 6, "val": [photo(1)] * 2, "test": [photo(2)]}, PLAIN
+    )
+    assert splits.validation is not None
+    assert (len(splits.train), len(splits.validation), len(splits.test)) == (6, 2, 1)
+    assert "2 others" in splits.notes[-1]
+
+
+def rows(count: int, **more: Any) -> dict[str, Any]:
+    cells = []
+    for number in range(count):
+        file = Path(f"{number}.png")
+        cells.append({"bytes": photo_bytes(number), "path": str(file)})
+    return {"image": cells} | {key: [value] * count for key, value in more.items()}
+
+
+def photo_bytes(number: int) -> bytes:
+    import io
+
+    box = io.BytesIO()
+    photo(number, 8, 8).save(box, "PNG")
+    return box.getvalue()
+
+
+def test_tables_shards_and_lists_without_labels(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    kind = datasets.Features({"image": datasets.Image()})
+    table = datasets.Dataset.from_dict(rows(10), features=kind)
+    tables = tmp_path / "tables"
+    tables.mkdir()
+    table.to_parquet(tables / "train.parquet")
+    assert seen(open_images(str(tables), PLAIN)) == (9, 1)
+    table.select(range(3)).to_parquet(tables / "test.parquet")
+    assert len(open_images(str(tables), PLAIN).train) == 10
+    assert seen(open_images(table, PLAIN)) == (9, 1)
+    fractions = datasets.Dataset.from_dict(rows(10, label=0.5))  # nothing that can be a label
+    assert seen(open_images(fractions, PLAIN)) == (9, 1)
+    for split, count in (("train", 6), ("test", 3)):
+        with tarfile.open(tmp_path / f"{split}-0.tar", "w") as tar:
+            for file in sorted(scatter(tmp_path / split, count).iterdir()):
+                tar.add(file, file.name)
+    assert seen(open_images(str(tmp_path / "train-0.tar"), PLAIN)) == (5, 1)
+    splits = open_images(f"{tmp_path}/*.tar", PLAIN)
+    assert seen(splits) == (6, 3)
+    plain = tmp_path / "list.csv"
+    plain.write_text("path\n" + "".join(f"train/{n:03d}.png\n" for n in range(6)))
+    assert seen(open_images(str(plain), PLAIN)) == (5, 1)
+    plain.write_text("path,split\ntrain/000.png,train\ntrain/001.png,train\ntest/000.png,val\n")
+    assert seen(open_images(str(plain), PLAIN)) == (2, 1)
+    lines = [{"file_name": f"train/{n:03d}.png"} for n in range(6)]
+    (tmp_path / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert seen(open_images(str(tmp_path), PLAIN)) == (5, 1)
+
+
+class Bare(torch.utils.data.Dataset[Image.Image]):
+    """A data set of PyTorch without labels."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> Image.Image:
+        return photo(index, 8, 8)
+
+
+def test_images_in_memory(tmp_path: Path) -> None:
+    images = [photo(number, 8, 8) for number in range(10)]
+    files = sorted(map(str, scatter(tmp_path, 10).iterdir()))
+    stack = np.stack([np.asarray(image) for image in images])
+    tables = [{"image": image, "note": 3.5} for image in images]
+    paths = [{"path": file} for file in files]
+    without: list[Any] = [images, files, stack, torch.from_numpy(stack).permute(0, 3, 1, 2), tables]
+    for data in (*without, paths, Bare(), [(image, 0.5) for image in images], {"train": images}):
+        assert seen(open_images(data, PLAIN)) == (9, 1)
+    assert seen(open_images([(each, n % 2) for n, each in enumerate(images)], PLAIN)) == (8, 2)
+    assert seen(open_images([(each, "x") for each in images], PLAIN)) == (9, 1)  # one class
+    assert seen(open_images((stack, [0.5] * 10), PLAIN)) == (9, 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda root: root / "nowhere", "no such file or folder"),
+        (lambda root: root, "is empty|no images"),
+        (lambda root: scatter(root / "one", 1), "only one image to learn from: give at least 2"),
+        (lambda root: root / "*.png", "no such file"),
+        (lambda root: [], "no images"),
+        (lambda root: [photo(0)], "only one image"),
+        (lambda root: 3, "of type int"),
+        (lambda root: iter([photo(0)]), "without a length"),
+        (lambda root: [{"a": 1}], "path"),
+        (lambda root: ["/nowhere/1.png", "/nowhere/2.png"], "2 of the 2 files .* do not exist"),
+    ],
+)
+def test_what_cannot_be_learned_from_is_named(tmp_path: Path, make: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        open_images(make(tmp_path), PLAIN)

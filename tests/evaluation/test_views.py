@@ -11,7 +11,8 @@ import vitlab
 from conftest import call, photo_folder
 from vitlab.data.decode.crop import center_box, five_boxes
 from vitlab.data.labels import SingleLabels
-from vitlab.data.loading.batches import center, load_crops, load_image
+from vitlab.data.loading.batches import center, load_image
+from vitlab.data.loading.multi_crop import load_crops
 from vitlab.data.sources.arrays import Arrays
 from vitlab.data.sources.folders import Files
 from vitlab.errors import OptionError

@@ -156,8 +156,25 @@ class Augment(Options):
     color_jitter: float = option(
         0.0, "largest change of brightness, contrast and saturation, around factor 1", at_least(0)
     )
+    saturation_jitter: float | None = option(
+        None, "largest change of saturation alone (None: as color_jitter)", at_least(0),
+        only=when("color_jitter"),
+    )  # fmt: skip
     hue_jitter: float = option(
         0.0, "largest change of hue, as a share of the color circle", at_least(0), at_most(0.5)
+    )
+    jitter_probability: float = option(
+        1.0, "probability of color and hue jitter", at_least(0), at_most(1),
+        only=when_any("color_jitter", "hue_jitter"),
+    )  # fmt: skip
+    grayscale: float = option(
+        0.0, "probability that an image loses its colors (SimCLR, DINO)", at_least(0), at_most(1)
+    )
+    blur: float = option(
+        0.0, "probability of a Gaussian blur of 0.1 to 2 pixels", at_least(0), at_most(1)
+    )
+    solarize: float = option(
+        0.0, "probability that all values from 128 on are inverted", at_least(0), at_most(1)
     )
     erase: float = option(
         0.0, "probability that a random rectangle is replaced by noise", at_least(0), at_most(1)

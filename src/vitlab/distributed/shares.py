@@ -40,6 +40,12 @@ def passes(share: Batch, micro_batch: int, world: World, batch: int) -> list[tup
     count = -(-largest // micro_batch) if micro_batch else 1
     each = -(-len(share) // count)
     pieces = list(share.pieces(max(1, each + (each % 2 if micro_batch > 1 else 0))))
+    idle = [(_black(share), 0)] * (count - len(pieces))
+    return [(piece, len(piece)) for piece in pieces] + idle
+
+
+def _black(share: Batch) -> Batch:
+    """Return one black image, with its views, in place of a process's share."""
     black: dict[str, Any] = {
         name: value.new_zeros(1, *value.shape[1:])
         for name, value in vars(share).items()
@@ -47,5 +53,4 @@ def passes(share: Batch, micro_batch: int, world: World, batch: int) -> list[tup
     }
     if isinstance(share.images, Packed):
         black["images"] = share.images.blank()
-    idle = [(replace(share, **black), 0)] * (count - len(pieces))
-    return [(piece, len(piece)) for piece in pieces] + idle
+    return replace(share, **black, views=tuple(_black(view) for view in share.views))

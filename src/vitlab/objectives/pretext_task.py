@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.multi_crop import View
+from vitlab.data.settings import Augment
 from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.recipes.pretext import Pretext
@@ -62,8 +64,25 @@ class PretextTask(nn.Module):
         """Return what the user should know of the task with this model, for screen and report."""
         return []
 
+    @classmethod
+    def views(cls, options: Pretext, config: ModelConfig, augment: Augment) -> tuple[View, ...]:
+        """Return the crops of each image that a batch has, the first of which are its images.
+
+        Args:
+            options: of the recipe
+            config: of the model
+            augment: of the recipe
+
+        Returns:
+            An empty tuple for the one crop that `augment` asks for.
+        """
+        return ()
+
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw every weight of the task's own modules."""
+
+    def start(self, model: Model) -> None:
+        """Take over what the task needs of the model's first weights, before the first step."""
 
     def loss(
         self, model: Model, batch: Batch, generator: torch.Generator

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from scipy import stats
 
 from oracles.peers import timm as peer
@@ -241,3 +241,49 @@ def test_the_source_is_left_as_it_was() -> None:
     for options in (A2, DEIT3, MOVED):
         augment(images, torch.rand(8, draws_needed(options)), options, MEAN, MEAN)
     assert torch.equal(images, before)
+
+
+DINO = Augment(
+    flip=True, color_jitter=0.4, saturation_jitter=0.2, hue_jitter=0.1, jitter_probability=0.8,
+    grayscale=0.2, blur=0.5, solarize=0.2,
+)  # fmt: skip
+
+
+def test_chances_of_jitter_gray_blur_and_solarize_are_those_asked_for() -> None:
+    ops, arguments = sequence(uniform(20_000, draws_needed(DINO)), DINO)
+    jitter, gray, blur, solarize = ops[:, :4], ops[:, 4], ops[:, 5], ops[:, 6]
+    some = (jitter != Op.NONE).any(1)
+    assert np.array_equal(some, (jitter != Op.NONE).all(1))  # all of the four, or none
+    shares = [(some, 0.8), (gray == Op.COLOR, 0.2), (blur == Op.BLUR, 0.5)]
+    for found, wanted in [*shares, (solarize == Op.SOLARIZE, 0.2)]:
+        assert abs(found.mean() - wanted) < 4 * np.sqrt(wanted * (1 - wanted) / len(ops))
+    assert not arguments[:, 4].any()  # a color factor of 0 is gray
+    assert (arguments[:, 6] == 128).all()
+    assert stats.kstest(arguments[:, 5], stats.uniform(0.1, 1.9).cdf).pvalue > 0.01
+    factors = arguments[:, :4][(jitter == Op.COLOR) & some[:, None]]
+    assert 0.8 <= factors.min() < 0.81
+    assert 1.19 < factors.max() <= 1.2
+    assert arguments[:, :4][jitter == Op.CONTRAST].max() > 1.35
+
+
+def test_a_view_of_dino_is_that_of_pillow() -> None:
+    options = Augment(grayscale=1.0, blur=1.0, solarize=1.0)
+    generator = np.random.default_rng(0)
+    pixels = generator.integers(0, 256, (1, 24, 32, 3), np.uint8)
+    draws = torch.rand(1, draws_needed(options), generator=torch.Generator().manual_seed(1))
+    found = augment(torch.from_numpy(pixels), draws, options, (0.0,) * 3, (1.0,) * 3)
+    image = ImageEnhance.Color(Image.fromarray(pixels[0])).enhance(0)
+    radius = 0.1 + 1.9 * float(draws[0, RAND + 3])
+    image = ImageOps.solarize(image.filter(ImageFilter.GaussianBlur(radius)), 128)
+    apart = np.abs((255 * found[0].permute(1, 2, 0)).numpy() - np.asarray(image, np.float32))
+    # a blur is Pillow's but for rounding; beside 128, one level decides on solarizing
+    assert (apart > 2).mean() < 0.01
+
+
+def test_options_that_draw_nothing_leave_the_other_draws_as_they_were() -> None:
+    plain = Augment(rand_ops=2, color_jitter=0.3)
+    more = Augment(rand_ops=2, color_jitter=0.3, solarize=0.5)
+    draws = uniform(64, draws_needed(more))
+    before, after = sequence(draws[:, : draws_needed(plain)], plain), sequence(draws, more)
+    for one, other in zip(before, after, strict=True):
+        assert np.array_equal(one, other[:, : one.shape[1]])

@@ -2,8 +2,8 @@
 
 RandAugment (Cubuk et al., 2020) with the operations, ranges and magnitude noise of timm, with which
 A2 was trained (Wightman et al., ResNet strikes back, 2021); 3-Augment (Touvron et al., DeiT III,
-2022); color jitter. Everything is decided on the CPU, so that all devices do the same, and the
-device never waits for a decision.
+2022); color jitter; the gray, blurred and solarized views of BYOL and DINO. Everything is decided
+on the CPU, so that all devices do the same, and the device never waits for a decision.
 """
 
 import math
@@ -21,17 +21,24 @@ from vitlab.data.settings import Augment
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
-# The use of an image's random numbers; RandAugment's come last, four per operation.
+# The use of an image's random numbers. RandAugment's follow, four per operation, and then those of
+# `by_chance`, where an option needs them.
 MOVES = slice(0, 6)
 THREE = slice(6, 8)
 JITTER = slice(8, 13)
 ERASE = slice(13, 38)
 RAND = 38
+CHANCES = 5
 
 
 def draws_needed(options: Augment) -> int:
     """Return how many random numbers `augment` uses per image."""
-    return RAND + 4 * options.rand_ops
+    return RAND + 4 * options.rand_ops + CHANCES * _by_chance(options)
+
+
+def _by_chance(options: Augment) -> bool:
+    jitter = options.jitter_probability < 1
+    return any((jitter, options.grayscale, options.blur, options.solarize))
 
 
 def send(decisions: NDArray[Any], device: torch.device) -> Tensor:
@@ -73,15 +80,23 @@ SOLARIZE_FROM, BLUR_RANGE = 128.0, (0.1, 2.0)  # of 3-Augment
 def sequence(draws: Floats, options: Augment) -> tuple[Codes, Floats]:
     """Return the operations of each image in order, and their arguments: (B, L) and (B, L).
 
-    First RandAugment's or 3-Augment's, then color jitter's; L is 0 if there are none.
+    First RandAugment's or 3-Augment's, then color jitter's, then gray, blur and solarize, each by
+    its own chance; L is 0 if there are none.
     """
-    parts = []
+    parts, chances = [], draws[:, RAND + 4 * options.rand_ops :]
     if options.rand_ops:
         parts.append(randaugment(draws[:, RAND:], options))
     if options.three_augment:
         parts.append(three_augment(draws[:, THREE]))
     if options.color_jitter or options.hue_jitter:
-        parts.append(color_jitter(draws[:, JITTER], options.color_jitter, options.hue_jitter))
+        ops, values = color_jitter(
+            draws[:, JITTER], options.color_jitter, options.hue_jitter, options.saturation_jitter
+        )
+        if options.jitter_probability < 1:
+            ops = np.where(chances[:, :1] < options.jitter_probability, ops, Op.NONE)
+        parts.append((ops, values))
+    if options.grayscale or options.blur or options.solarize:
+        parts.append(by_chance(chances[:, 1:], options))
     if not parts:
         return np.empty((len(draws), 0), np.int64), np.empty((len(draws), 0))
     return np.concatenate([p[0] for p in parts], 1), np.concatenate([p[1] for p in parts], 1)
@@ -156,21 +171,48 @@ def three_augment(draws: Floats) -> tuple[Codes, Floats]:
     return ops, np.choose(which, [np.zeros_like(radius), SOLARIZE_FROM, radius])
 
 
-def color_jitter(draws: Floats, spread: float, hue: float) -> tuple[Codes, Floats]:
+def color_jitter(
+    draws: Floats, spread: float, hue: float, saturation: float | None = None
+) -> tuple[Codes, Floats]:
     """Draw brightness, contrast and color factors, and a hue shift, in random order.
 
     Args:
         draws: uniform in [0, 1), (B, 5): the order, then each one's argument
         spread: of the three factors, uniform in [1 - spread, 1 + spread] and not below 0
         hue: uniform in [-hue, hue]
+        saturation: the spread of the color factor, if it has another
     """
     ranges = {Op.HUE: (-hue, hue)} if hue else {}
     if spread:
         factors = (Op.BRIGHTNESS, Op.CONTRAST, Op.COLOR)
         ranges |= dict.fromkeys(factors, (max(0.0, 1 - spread), 1 + spread))
+    if spread and saturation is not None:
+        ranges[Op.COLOR] = (max(0.0, 1 - saturation), 1 + saturation)
     codes = sorted(ranges)
     low, high = np.array([ranges[op] for op in codes]).T
     orders = np.array(list(permutations(range(len(codes)))))
     order = orders[(draws[:, 0] * math.factorial(len(codes))).astype(np.int64)]
     values = low + (high - low) * draws[:, 1 : 1 + len(codes)]
     return np.array(codes)[order], np.take_along_axis(values, order, 1)
+
+
+def by_chance(draws: Floats, options: Augment) -> tuple[Codes, Floats]:
+    """Draw gray, blur and solarize, in this order, each with its probability.
+
+    As in BYOL (Grill et al., 2020, appendix B) and DINO (Caron et al., 2021): the blur's standard
+    deviation is uniform in 0.1 to 2 pixels, values from 128 on are inverted.
+
+    Args:
+        draws: uniform in [0, 1), (B, 4): gray, blur, its radius, solarize
+        options: the three probabilities
+
+    Returns:
+        Operations and arguments, (B, 3) each.
+    """
+    low, high = BLUR_RANGE
+    wanted = np.array([options.grayscale, options.blur, options.solarize])
+    ops = np.where(draws[:, [0, 1, 3]] < wanted, [Op.COLOR, Op.BLUR, Op.SOLARIZE], Op.NONE)
+    values = np.zeros(ops.shape)
+    values[:, 1] = low + (high - low) * draws[:, 2]
+    values[:, 2] = SOLARIZE_FROM
+    return ops, values

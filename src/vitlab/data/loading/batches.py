@@ -16,14 +16,13 @@ from vitlab.data.augment.policy import draws_needed
 from vitlab.data.decode import crop
 from vitlab.data.decode.pixels import ChooseBox, Pixels
 from vitlab.data.decode.stored import StoredImage
+from vitlab.data.loading.multi_crop import View, load_crops, load_views, parted
 from vitlab.data.loading.order import Groups, batch_samples, draws, slice_of
 from vitlab.data.settings import Augment
 from vitlab.data.sources.protocol import Source
 from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
 from vitlab.models.packed import Packed
-
-CORNERS = 0.875  # of each side: 224 of 256 pixels (Krizhevsky et al., 2012)
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,7 @@ class Batch:
         indices: int64 (B,), which images of the source these are
         bad: index and message of each image that could not be decoded
         total: images of the whole batch, where this is the slice of one of several processes
+        views: further crops of the same images, of one size each
     """
 
     images: Tensor | Packed
@@ -46,6 +46,7 @@ class Batch:
     indices: Tensor
     bad: list[tuple[int, str]] = field(default_factory=list)
     total: int = 0
+    views: tuple["Batch", ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -71,7 +72,8 @@ class Batch:
             for name, value in vars(self).items()
             if isinstance(value, Tensor | Packed)
         }
-        return replace(self, **changed)
+        views = tuple(view._mapped(change) for view in self.views)
+        return replace(self, **changed, views=views)
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,8 @@ class TrainingBatches(Dataset[Batch]):
         processes: that share each batch
         groups: the images of each class, to draw every class equally often; None: every image once
             per epoch
+        views: the crops of each image in place of the one that `augment` asks for: the first of
+            them are the batch's images
     """
 
     source: Source
@@ -98,6 +102,7 @@ class TrainingBatches(Dataset[Batch]):
     rank: int = 0
     processes: int = 1
     groups: Groups | None = None
+    views: tuple[View, ...] = ()
 
     def __getitem__(self, k: int) -> Batch:
         """Return batch k of the endless stream."""
@@ -106,12 +111,47 @@ class TrainingBatches(Dataset[Batch]):
         )
         own = slice_of(len(samples), self.rank, self.processes)
         samples = samples[own.start : own.stop]
+        if self.views:
+            return self._several(samples)
         count = crop.DRAWS + draws_needed(self.augment)
         randoms = np.stack([draws(self.seed, e, index, count, copy) for e, index, copy in samples])
         boxes = [self._box(row[: crop.DRAWS]) for row in randoms]
         indices = [index for _, index, _ in samples]
         others, quick = randoms[:, crop.DRAWS :], self.augment.area < 1
         return _stack(self.source, indices, self.spec, boxes, others, quick=quick)
+
+    def _several(self, samples: list[tuple[int, int, int]]) -> Batch:
+        """Return the views of (epoch, index, copy) each."""
+        count = sum(view.draws for view in self.views)
+        randoms = np.stack([draws(self.seed, e, index, count, copy) for e, index, copy in samples])
+        each = parted(randoms, self.views)
+        indices = [index for _, index, _ in samples]
+        found, places, bad = [], [], []
+        for place, index in enumerate(indices):
+            boxes = [
+                v.box(own[place, : crop.DRAWS]) for v, own in zip(self.views, each, strict=True)
+            ]
+            try:
+                image = self.source.image(index)
+                found.append(load_views(image, self.spec, self.views, boxes))
+                places.append(place)
+            except ImageError as error:
+                bad.append((index, str(error)))
+        chosen = np.array(indices, np.int64)[places]
+        labels = torch.from_numpy(self.source.labels.take(chosen).targets())
+        batches = [
+            Batch(
+                joined_pixels(
+                    [pixels[number] for pixels in found],
+                    replace(self.spec.images, image_size=view.size),
+                ),
+                labels,
+                torch.from_numpy(own[places, crop.DRAWS :]),
+                torch.from_numpy(chosen),
+            )
+            for number, (view, own) in enumerate(zip(self.views, each, strict=True))
+        ]
+        return replace(batches[0], bad=bad, views=tuple(batches[1:]))
 
     def _box(self, randoms: NDArray[np.float32]) -> ChooseBox:
         """Return where to crop an image: at random if the recipe does, else around the center."""
@@ -202,36 +242,6 @@ def fitted_image(
     pixels, box = image.decode_box(spec.channels, choose, least, cut=quick)
     resize = crop.cut_resize if quick else crop.crop_resize
     return resize(pixels, box, rows, columns, spec.interpolation)
-
-
-def load_crops(source: Source, index: int, spec: ImageSpec) -> Pixels:
-    """Decode an image once, and return its corners and center: uint8 (5, H, W, channels).
-
-    Each has `CORNERS` of the image's sides, or the share that the model's own crop has if that is
-    less.
-
-    Raises:
-        ImageError: it cannot be decoded.
-    """
-    rows, columns = spec.size
-    image = source.image(index)
-    share = min(spec.crop, CORNERS)
-    shape = image.shape()[:2]
-    boxes = crop.five_boxes(*shape, rows, columns, share, squash=spec.fit == "squash")
-    least = (2 * rows, 2 * columns)
-    pixels, first = image.decode_box(spec.channels, lambda high, wide: boxes[0], least)
-    scale = (first[2] - first[0]) / (boxes[0][2] - boxes[0][0])  # below 1 for a reduced JPEG
-    limits = (pixels.shape[1], pixels.shape[0]) * 2
-    moved = [
-        tuple(
-            min(max(start + (edge - from_) * scale, 0.0), limit)
-            for start, edge, from_, limit in zip(first, box, boxes[0], limits, strict=True)
-        )
-        for box in boxes
-    ]
-    return np.stack(
-        [crop.crop_resize(pixels, box, rows, columns, spec.interpolation) for box in moved]
-    )
 
 
 def _stack(

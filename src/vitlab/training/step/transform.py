@@ -17,7 +17,7 @@ Transform = Callable[[Tensor, torch.Generator], Tensor]
 
 
 def transformed_batch(batch: Batch, transform: Transform, seed: int) -> Batch:
-    """Return a batch with its images transformed.
+    """Return a batch with its images transformed, each view by random numbers of its own.
 
     Args:
         batch: on the training device
@@ -27,7 +27,11 @@ def transformed_batch(batch: Batch, transform: Transform, seed: int) -> Batch:
     if not len(batch):
         return batch
     assert isinstance(batch.images, Tensor)  # packed images are refused before the run
-    return replace(batch, images=transformed(batch.images, transform, seed))
+    views = (
+        transformed_batch(view, transform, seed + number)
+        for number, view in enumerate(batch.views, 1)
+    )
+    return replace(batch, images=transformed(batch.images, transform, seed), views=tuple(views))
 
 
 def transformed(images: Tensor, transform: Transform, seed: int) -> Tensor:

@@ -1,0 +1,127 @@
+"""Several crops of one image, which is decoded once for all of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.data.augment.policy import draws_needed
+from vitlab.data.decode import crop
+from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
+from vitlab.data.decode.stored import StoredImage
+from vitlab.data.settings import Augment
+from vitlab.data.sources.protocol import Source
+from vitlab.images import ImageSpec
+
+CORNERS = 0.875  # of each side: 224 of 256 pixels (Krizhevsky et al., 2012)
+
+
+@dataclass(frozen=True)
+class View:
+    """One of the random crops of an image that a batch has (multi-crop; Caron et al., 2020).
+
+    Attributes:
+        size: rows and columns of the result, in pixels
+        area: least and greatest share of the image
+        augment: what is done to the crop; its aspect ratio is the crop's
+    """
+
+    size: tuple[int, int]
+    area: tuple[float, float]
+    augment: Augment
+
+    @property
+    def draws(self) -> int:
+        """How many random numbers an image's crop takes, with its augmentation."""
+        return crop.DRAWS + draws_needed(self.augment)
+
+    def box(self, randoms: NDArray[np.float32]) -> ChooseBox:
+        """Return where to crop an image, given `crop.DRAWS` random numbers."""
+        rows, columns = self.size
+        return partial(
+            crop.random_box,
+            out_rows=rows,
+            out_columns=columns,
+            area=self.area,
+            aspect=(1 / self.augment.aspect, self.augment.aspect),
+            draws=randoms.tolist(),
+        )
+
+
+def parted(randoms: NDArray[np.float32], views: Sequence[View]) -> list[NDArray[np.float32]]:
+    """Part random numbers, (B, n), into those of each view: (B, `View.draws`) each."""
+    ends = np.cumsum([view.draws for view in views])
+    return np.split(randoms, ends[:-1], axis=1)
+
+
+def load_views(
+    image: StoredImage, spec: ImageSpec, views: Sequence[View], choices: Sequence[ChooseBox]
+) -> list[Pixels]:
+    """Decode an image once, and return its views: uint8 (rows, columns, channels) each.
+
+    A JPEG is decoded at as little as the sizes of the results allow, and no further down than the
+    lowest of the boxes.
+
+    Args:
+        image: to be decoded
+        spec: channels and interpolation
+        views: their sizes
+        choices: the box of each view, given the image's rows and columns
+
+    Raises:
+        ImageError: it cannot be decoded.
+    """
+    shape = image.shape()[:2]
+    boxes = [choose(*shape) for choose in choices]
+    left, top = (min(box[side] for box in boxes) for side in (0, 1))
+    right, bottom = (max(box[side] for box in boxes) for side in (2, 3))
+    around: Box = (left, top, right, bottom)
+    sizes = [view.size for view in views]
+    # the box around all of them must keep what the most demanding view needs of its own
+    rows = max(n * (bottom - top) / (b[3] - b[1]) for (n, _), b in zip(sizes, boxes, strict=True))
+    columns = max(
+        n * (right - left) / (b[2] - b[0]) for (_, n), b in zip(sizes, boxes, strict=True)
+    )
+    pixels, inside = image.decode_box(
+        spec.channels, lambda high, wide: around, (rows, columns), cut=True
+    )
+    moved = [_moved(box, around, inside, pixels) for box in boxes]
+    return [
+        crop.cut_resize(pixels, box, *size, spec.interpolation)
+        for box, size in zip(moved, sizes, strict=True)
+    ]
+
+
+def load_crops(source: Source, index: int, spec: ImageSpec) -> Pixels:
+    """Decode an image once, and return its corners and center: uint8 (5, H, W, channels).
+
+    Each has `CORNERS` of the image's sides, or the share that the model's own crop has if that is
+    less.
+
+    Raises:
+        ImageError: it cannot be decoded.
+    """
+    rows, columns = spec.size
+    image = source.image(index)
+    share = min(spec.crop, CORNERS)
+    shape = image.shape()[:2]
+    boxes = crop.five_boxes(*shape, rows, columns, share, squash=spec.fit == "squash")
+    least = (2 * rows, 2 * columns)
+    pixels, first = image.decode_box(spec.channels, lambda high, wide: boxes[0], least)
+    moved = [_moved(box, boxes[0], first, pixels) for box in boxes]
+    return np.stack(
+        [crop.crop_resize(pixels, box, rows, columns, spec.interpolation) for box in moved]
+    )
+
+
+def _moved(box: Box, known: Box, inside: Box, pixels: Pixels) -> Box:
+    """Return where a box lies in decoded pixels, in which the place of another box is known."""
+    scale = (inside[2] - inside[0]) / (known[2] - known[0])  # below 1 for a reduced JPEG
+    limits = (pixels.shape[1], pixels.shape[0]) * 2
+    left, top, right, bottom = (
+        min(max(start + (edge - from_) * scale, 0.0), limit)
+        for start, edge, from_, limit in zip(inside, box, known, limits, strict=True)
+    )
+    return left, top, right, bottom

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from vitlab import errors as errors
     from vitlab import inspect as inspect
     from vitlab import measure as measure
+    from vitlab import objectives as objectives
     from vitlab import serve as serve
     from vitlab.client.async_client import AsyncClient as AsyncClient
     from vitlab.client.client import Client as Client
@@ -80,6 +81,7 @@ _HOMES = {
     "inspect": "",
     "load": "vitlab.weights.load",
     "measure": "",
+    "objectives": "",
     "preprocess": "vitlab.data.pictures.preprocess",
     "push": "vitlab.weights.publishing.publish",
     "recipe": "vitlab.recipes.named",

@@ -1,6 +1,8 @@
 """The pretext tasks by name."""
 
+from vitlab.objectives.beit import BEiT
+from vitlab.objectives.masked_patch import MaskedPatch
 from vitlab.objectives.pretext_task import PretextTask
 
-TASKS: dict[str, type[PretextTask]] = {}
+TASKS: dict[str, type[PretextTask]] = {"beit": BEiT, "masked-patch": MaskedPatch}
 """By the recipe's `task`; `classify` is not among them, for it needs labels."""

@@ -16,7 +16,11 @@ DIGITS = "ViT(width=96,depth=6,heads=3,mlp=384)/4"
 # ViT-S/16 by Steiner et al., How to train your ViT?, 2021, Apache-2.0: small enough for a CPU, and
 # trained on the 21,000 classes of ImageNet-21k, then on ImageNet, so that it transfers widely.
 BACKBONE = "timm/vit_small_patch16_224.augreg_in21k_ft_in1k"
-FROM_WEIGHTS = ("finetune", "vit-finetune")  # recipes that do not start from random weights
+FROM_WEIGHTS = (
+    "finetune",
+    "vit-finetune",
+    "beit-finetune",
+)  # recipes that do not start from random weights
 
 
 def digits(model: str = DIGITS) -> Recipe:

@@ -38,7 +38,10 @@ class Pretext(Options):
         check=check_weights,
     )
     min_block: int = option(
-        16, "patches that a masked block has at least", at_least(1), only=when("task", "beit")
+        0,
+        "patches that a masked block has at least (0: 16, or a twelfth of a grid of less than 196)",
+        at_least(0),
+        only=when("task", "beit"),
     )
     decoder_width: int = option(
         512, "channels of the decoder's tokens", at_least(1), only=when("task", "mae")

@@ -1,7 +1,10 @@
 """The recipes of learning without labels, by the papers that they follow."""
 
 from vitlab.data.settings import Augment
-from vitlab.recipes.choices import Optimization, Schedule
+from vitlab.images import IMAGENET
+from vitlab.models.config import ViTConfig
+from vitlab.models.names import shape_of
+from vitlab.recipes.choices import Objective, Optimization, Schedule
 from vitlab.recipes.model_part import model_part
 from vitlab.recipes.pretext import Pretext
 from vitlab.recipes.recipe import Recipe
@@ -25,6 +28,69 @@ def masked_patch(model: str = "ViT-B/16") -> Recipe:
     )
 
 
+def beit(model: str = "ViT-B/16") -> Recipe:
+    """BEiT (Bao et al., 2021) on ImageNet in 800 epochs: blocks of 75 in 196 patches are hidden.
+
+    Values are those of the paper's code (microsoft/unilm, beit): AdamW, lr 1.5e-3 at batch 2,048
+    down to 1e-5, decay 0.05, clipping at 3, warm-up of 10 epochs, stochastic depth up to 0.1,
+    LayerScale from 0.1 (1e-5 for ViT-L and wider), one table of relative positions for all blocks.
+    Name a tokenizer with `--tokenizer`. Three things, section 5, has 300 epochs.
+    """
+    wide = int(shape_of(model).get("width", ViTConfig.width)) >= 1024
+    part = {
+        "interpolation": "bicubic",
+        "positions": "bias",
+        "positions_at": "shared",
+        "class_token": True,
+        "pool": "mean",
+        "norm_at": "pooled",
+        "layer_scale": 1e-5 if wide else 0.1,
+        "drop_path": 0.1,
+        "drop_path_ramp": True,
+        **IMAGENET,
+    }
+    return Recipe(
+        recipe="beit",
+        model=model_part(model, **part),
+        pretext=Pretext(task="beit", mask_ratio=75 / 196),
+        augment=Augment(area=0.08, flip=True, color_jitter=0.4),
+        optimizer=Optimization(lr=1.5e-3, weight_decay=0.05, clip=3.0),
+        schedule=Schedule(warmup=10, final_lr=1e-5 / 1.5e-3),
+        epochs=800,
+        batch=2048,
+        precision="bf16",
+    )
+
+
+def beit_finetune(model: str = "") -> Recipe:
+    """Fine-tuning after BEiT, as its code does ViT-B on ImageNet: layer-wise decay 0.65.
+
+    AdamW, lr 4e-3 at batch 1,024 down to 1e-6, 100 epochs of which 20 warm up, RandAugment, Mixup,
+    CutMix, erasing. The mean of the patches, LayerScale and positions are those of the weights: a
+    table of relative positions that all blocks share stays one, where BEiT's code gives each block
+    a copy. ViT-L: `--epochs 50 --warmup 5 --lr 1e-3 --layer-decay 0.75 --drop-path 0.2`.
+    """
+    return Recipe(
+        recipe="beit-finetune",
+        model=model_part(model, drop_path=0.1, drop_path_ramp=True),
+        augment=Augment(
+            area=0.08,
+            flip=True,
+            rand_ops=2,
+            mixup=0.8,
+            cutmix=1.0,
+            erase=0.25,
+            augment_interpolation="bicubic",
+        ),
+        objective=Objective(label_smoothing=0.1),
+        optimizer=Optimization(lr=4e-3, weight_decay=0.05, clip=0, layer_decay=0.65),
+        schedule=Schedule(warmup=20, final_lr=1e-6 / 4e-3),
+        epochs=100,
+        batch=1024,
+        precision="bf16",
+    )
+
+
 def mae(model: str = "ViT-B/16") -> Recipe:
     """Masked autoencoders (He et al., 2021): 75% hidden, AdamW, lr 1.5e-4 per 256 images."""
     return Recipe(
@@ -40,4 +106,4 @@ def mae(model: str = "ViT-B/16") -> Recipe:
     )
 
 
-PRETRAINING = (masked_patch, mae)
+PRETRAINING = (masked_patch, beit, beit_finetune, mae)

@@ -1,0 +1,251 @@
+"""BEiT: the codes that a tokenizer gives to hidden patches."""
+
+import math
+from typing import ClassVar, Protocol, cast, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitlab.data.loading.batches import Batch
+from vitlab.errors import OptionError
+from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.model import Model
+from vitlab.models.packed import to_patches
+from vitlab.models.stems.stem import stem_of
+from vitlab.models.vit import VisionTransformer
+from vitlab.objectives.hidden_patches import (
+    check_hidden,
+    covered,
+    draw_dense,
+    grid_of,
+    hidden_count,
+    last_patches,
+    over_image,
+    small_normal_,
+)
+from vitlab.objectives.masks import block_masks, places_of, smallest_block, taken
+from vitlab.objectives.pretext_task import PretextTask
+from vitlab.objectives.unit_pixels import as_pictures, unit_pixels
+from vitlab.recipes.pretext import Pretext
+
+RIGHT, WRONG = (0.2, 0.75, 0.3), (0.85, 0.2, 0.2)  # green and red
+
+
+class CodesConfig(Protocol):
+    """What is asked of a tokenizer's configuration beside its images."""
+
+    @property
+    def codes(self) -> int:
+        """How many different codes there are."""
+
+    @property
+    def stride(self) -> int:
+        """Pixels per side of the square that gets a code."""
+
+
+@runtime_checkable
+class Coder(Protocol):
+    """What is asked of a tokenizer."""
+
+    def codes(self, images: Tensor) -> Tensor:
+        """Return the code of each place: normalized (B, C, H, W) -> int64 (B, rows, columns)."""
+
+
+class BEiT(PretextTask):
+    """BEiT (Bao et al., BERT Pre-Training of Image Transformers, 2021, section 2).
+
+    Blocks of patches are hidden: a learned token takes the place of their embeddings. A linear
+    layer on the last tokens predicts the codes that a frozen tokenizer gives to what is hidden, by
+    cross-entropy. The tokenizer sees the same crop, in fp32, resized so that it has as many codes
+    as the model has patches (112 pixels for 224 with DALL-E's), and normalized in its own way.
+
+    Patches are hidden after the stem, whatever the stem (Three things, section 5). Where a stem
+    looks at each patch by itself, that is the same as hiding pixels, and it sees the visible
+    patches alone: its batch norm, if it has one, then takes its statistics from these.
+
+    The figure `agreement` is the share of hidden patches whose code is predicted right.
+    """
+
+    figures: ClassVar[tuple[str, ...]] = ("agreement",)
+    guided: ClassVar[bool] = True
+    config: ViTConfig
+
+    def __init__(self, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
+        super().__init__(options, config, guide)
+        assert isinstance(config, ViTConfig)
+        codes = _described(self.guide).codes
+        self.token = nn.Parameter(torch.empty(1, 1, config.width))
+        self.predict = nn.Linear(config.neck or config.width, codes)
+
+    @classmethod
+    def check(cls, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
+        """Refuse models without patches, and tokenizers whose codes are not of these patches.
+
+        Raises:
+            OptionError: the message says what would work.
+        """
+        vit = check_hidden(options, config)
+        count, least = hidden_count(options.mask_ratio, vit.grid), options.min_block
+        if least > count:
+            raise OptionError(
+                f"min_block={least} is more than the {count} patches that are hidden: set "
+                f"min_block={min(count, smallest_block(vit.grid))}"
+            )
+        if guide is None:
+            raise OptionError(
+                "task=beit predicts the codes of a tokenizer: name its weights with --tokenizer; "
+                "`vitlab pretrain DATA --task tokenizer` trains one"
+            )
+        _check_guide(vit, guide)
+
+    @classmethod
+    def remarks(cls, options: Pretext, config: ModelConfig) -> list[str]:
+        """Say whether the stem shows hidden patches to visible ones."""
+        assert isinstance(config, ViTConfig)
+        with torch.device("meta"):
+            mixes = stem_of(config)(config).mixes
+        if mixes:
+            return [
+                f"stem={config.stem} mixes neighboring patches: visible tokens know a little of "
+                "the hidden ones beside them; stem=linear and stem=hmlp do not"
+            ]
+        line = f"stem={config.stem} keeps patches apart: it computes the visible ones alone"
+        if config.stem_norm == "batch":
+            line += ", and its batch norm counts these"
+        return [line]
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the token and the prediction as the official code does."""
+        small_normal_(self.token, generator)
+        draw_dense(self.predict, generator)
+
+    def loss(
+        self, model: Model, batch: Batch, generator: torch.Generator
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the cross-entropy of the hidden patches' codes, and the sum of `agreement`."""
+        images = batch.images
+        assert isinstance(images, Tensor)
+        masks, places = self.masks(images, generator)
+        codes = self.codes(images).gather(1, places)  # (B, K)
+        scores = self.scores(model, images, masks, places)
+        right = (scores.detach().argmax(-1) == codes).float().mean(1).sum()
+        return F.cross_entropy(scores.flatten(0, 1), codes.flatten()), {"agreement": right}
+
+    def masks(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw which patches are hidden: (B, P) bool, and their numbers, int64 (B, K)."""
+        grid, options = grid_of(images, self.config), self.options
+        count = hidden_count(options.mask_ratio, grid)
+        masks = block_masks(len(images), grid, count, generator, options.min_block)
+        return masks, places_of(masks, count)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.no_grad()
+    def codes(self, images: Tensor) -> Tensor:
+        """Return the tokenizer's code of each patch: normalized (B, C, H, W) -> int64 (B, P)."""
+        guide, grid = self.guide, grid_of(images, self.config)
+        spec, stride = guide.config, _described(guide).stride
+        size = (grid[0] * stride, grid[1] * stride)
+        pixels = unit_pixels(images, self.config)
+        if size != tuple(images.shape[-2:]):
+            pixels = F.interpolate(pixels, size, mode="bicubic", antialias=True).clamp(0, 1)
+        mean, std = (
+            torch.tensor(each, device=images.device)[:, None, None]
+            for each in (spec.mean, spec.std)
+        )
+        with torch.autocast(images.device.type, enabled=False):
+            pixels = (pixels.expand(-1, spec.channels, -1, -1) - mean) / std
+            return cast(Coder, guide).codes(pixels).flatten(1)
+
+    def scores(self, model: Model, images: Tensor, masks: Tensor, places: Tensor) -> Tensor:
+        """Return the scores of all codes for the hidden patches.
+
+        Args:
+            model: a Vision Transformer
+            images: normalized, (B, C, H, W)
+            masks: true for hidden patches, (B, P)
+            places: their numbers, int64 (B, K)
+
+        Returns:
+            float32 (B, K, codes).
+        """
+        assert isinstance(model, VisionTransformer)
+        patches = self._hidden(model, images, masks, places.shape[1])
+        tokens = last_patches(model, patches, grid_of(images, self.config))
+        found: Tensor = self.predict(taken(tokens, places))
+        return found.float()
+
+    def _hidden(
+        self, model: VisionTransformer, images: Tensor, masks: Tensor, count: int
+    ) -> Tensor:
+        """Return the patch tokens, (B, P, D), `count` of which are the learned token."""
+        if model.stem.mixes:
+            patches: Tensor = model.stem(images)
+            return torch.where(masks[..., None], self.token.to(patches.dtype), patches)
+        side, total = model.config.patch, masks.shape[1]
+        seen = places_of(~masks, total - count)
+        cut = taken(to_patches(images, side).unflatten(0, (len(images), -1)), seen)
+        tokens = model.stem(cut.flatten(0, 1).unflatten(1, (-1, side, side)))  # (B V, 1, D)
+        tokens = tokens.flatten(0, 1).unflatten(0, seen.shape)
+        blank = self.token.to(tokens.dtype).expand(len(images), total, -1)
+        return blank.scatter(1, seen[..., None].expand_as(tokens), tokens)
+
+    @torch.no_grad()
+    def pictures(
+        self, model: Model, images: Tensor, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        """Return images, what is visible, which codes are right, and what the tokenizer makes.
+
+        The last column is there if the tokenizer has a decoder: the predicted codes of hidden
+        patches and the true ones of the others, decoded.
+        """
+        masks, places = self.masks(images, generator)
+        codes, grid = self.codes(images), grid_of(images, self.config)
+        guess = self.scores(model, images, masks, places).argmax(-1)
+        pixels = unit_pixels(images, self.config).clamp(0, 1)
+        found = codes.scatter(1, places, guess)
+        right = over_image(found == codes, grid, self.config.patch)
+        hidden = over_image(masks, grid, self.config.patch)
+        colors = (torch.tensor(each, device=images.device) for each in (RIGHT, WRONG))
+        green, red = (each[:, None, None] for each in colors)
+        gray = pixels.mean(1, keepdim=True)
+        told = torch.where(hidden, 0.3 * gray + 0.7 * torch.where(right, green, red), gray)
+        columns = {
+            "image": as_pictures(pixels),
+            "masked": as_pictures(covered(pixels, masks, grid)),
+            "agreement": as_pictures(told),
+        }
+        decode = getattr(self.guide, "decode", None)
+        if decode is not None:
+            made = unit_pixels(decode(found.unflatten(1, grid)), self.guide.config)
+            made = F.interpolate(made, images.shape[-2:], mode="bilinear", antialias=True)
+            columns["decoded"] = as_pictures(made)
+        return columns
+
+
+def _described(guide: Model) -> CodesConfig:
+    """Return a tokenizer's configuration as one with codes."""
+    return cast(CodesConfig, guide.config)
+
+
+def _check_guide(config: ViTConfig, guide: Model) -> None:
+    """Refuse what is no tokenizer, and one whose codes cannot be those of the patches."""
+    spec, name = guide.config, guide.config.name
+    if not isinstance(guide, Coder):
+        raise OptionError(
+            f"tokenizer: {name} gives no codes: use a model of `vitlab pretrain DATA --task "
+            "tokenizer`, or DALL-E's encoder"
+        )
+    if spec.channels not in (config.channels, 3) or config.channels not in (spec.channels, 1):
+        raise OptionError(
+            f"tokenizer: {name} is for channels={spec.channels}, but the model has channels="
+            f"{config.channels}: use one for these images"
+        )
+    stride, patch = _described(guide).stride, config.patch
+    if stride > patch:
+        raise OptionError(
+            f"tokenizer: {name} has a code for {stride}x{stride} pixels, but patch={patch}: its "
+            f"codes do not match the {math.prod(config.grid)} patches; use a patch of at least "
+            f"{stride}, or a tokenizer that reduces images by {patch} or less"
+        )
+    spec.check_size((config.grid[0] * stride, config.grid[1] * stride))

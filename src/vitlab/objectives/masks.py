@@ -1,0 +1,143 @@
+"""Which patches are hidden: in blocks (BEiT), or each by itself."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitlab.errors import OptionError
+from vitlab.models.packed import Grid
+
+TRIES = 10  # to place a block, before single patches make up the count
+LOG_ASPECT = math.log(1 / 0.3)
+BLOCK, OF = 16, 14 * 14  # BEiT's smallest block, and the grid that it is for
+
+
+def block_mask(
+    rows: int,
+    columns: int,
+    count: int,
+    generator: torch.Generator,
+    min_block: int = 0,
+) -> Tensor:
+    """Draw BEiT's blockwise mask (Bao et al., 2021, section 2.3 and Algorithm 1).
+
+    Rectangles are added until `count` patches are hidden. The area of each is uniform between
+    `min_block` and what is still to be hidden, its rows to columns log-uniform in [0.3, 1 / 0.3],
+    its place uniform. One is tried again if it is as long as a side of the grid, hides nothing new,
+    or hides more than is left. When ten tries fail, BEiT's code stops short of the count; here, as
+    in DINOv2's, single patches make it up, so that all images have as many.
+
+    Args:
+        rows: of patches
+        columns: of patches
+        count: patches to hide, at most all of them
+        generator: the only source of random numbers, on any device
+        min_block: patches that a block has at least (0: BEiT's 16; on grids of less than 14x14
+            patches the same share, a twelfth)
+
+    Returns:
+        (rows, columns) bool, on the generator's device; true where a patch is hidden.
+
+    Raises:
+        OptionError: a count that the grid does not have.
+    """
+    return block_masks(1, (rows, columns), count, generator, min_block).view(rows, columns)
+
+
+# numbers on the host, which a graph cannot hold
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def block_masks(
+    batch: int, grid: Grid, count: int, generator: torch.Generator, min_block: int = 0
+) -> Tensor:
+    """Draw a mask as `block_mask` does for each of several images: (batch, rows * columns) bool."""
+    patches = math.prod(grid)
+    if not 0 <= count <= patches:
+        raise OptionError(f"count must be from 0 to the {patches} patches, not {count}")
+    least = min_block or smallest_block(grid)
+    uniform = _uniform(_on_host(generator))
+    each = [_drawn(grid, count, least, uniform) for _ in range(batch)]
+    size = -(-patches // 8)
+    packed = np.frombuffer(b"".join(mask.to_bytes(size, "little") for mask in each), np.uint8)
+    bits = np.unpackbits(packed.reshape(batch, size), axis=1, count=patches, bitorder="little")
+    masks = torch.from_numpy(bits.astype(np.bool_))
+    if generator.device.type == "cuda":  # from pinned memory, the copy does not wait for the GPU
+        return masks.pin_memory().to(generator.device, non_blocking=True)
+    return masks.to(generator.device)
+
+
+def smallest_block(grid: Grid) -> int:
+    """Return the patches that a block has at least: BEiT's 16, or its share of a smaller grid."""
+    return max(1, min(BLOCK, round(BLOCK / OF * math.prod(grid))))
+
+
+def random_places(batch: int, patches: int, count: int, generator: torch.Generator) -> Tensor:
+    """Draw the same number of patches for each image, all sets alike: (batch, count) int64."""
+    noise = torch.rand(batch, patches, generator=generator, device=generator.device)
+    return noise.argsort(dim=1)[:, :count]
+
+
+def places_of(masks: Tensor, count: int) -> Tensor:
+    """Return which patches are hidden, in raster order: (B, P) bool -> (B, count) int64.
+
+    Args:
+        masks: true at `count` patches of each image
+        count: their number, given so that the shape does not wait for a GPU
+    """
+    return masks.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
+
+
+def taken(tokens: Tensor, places: Tensor) -> Tensor:
+    """Return the tokens at some places of each image: (B, P, D), (B, K) -> (B, K, D)."""
+    return tokens.gather(1, places[..., None].expand(-1, -1, tokens.shape[-1]))
+
+
+def _drawn(grid: Grid, count: int, least: int, uniform: Iterator[float]) -> int:
+    """Draw the mask of one image, as a number whose bits are the patches in raster order."""
+    mask, left = 0, count
+    while left and (block := _block(grid, mask, left, least, uniform)):
+        mask, left = mask | block, left - (block & ~mask).bit_count()
+    visible = [place for place in range(math.prod(grid)) if not mask >> place & 1] if left else []
+    for _ in range(left):
+        mask |= 1 << visible.pop(int(next(uniform) * len(visible)))
+    return mask
+
+
+def _block(grid: Grid, mask: int, left: int, least: int, uniform: Iterator[float]) -> int:
+    """Draw a block that hides some new patches and not more than are left; 0 if no try does."""
+    rows, columns = grid
+    for _ in range(TRIES):
+        area = least + (left - least) * next(uniform)
+        aspect = math.exp(LOG_ASPECT * (2 * next(uniform) - 1))
+        high, wide = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if high >= rows or wide >= columns:
+            continue
+        top = int(next(uniform) * (rows - high + 1))
+        first = int(next(uniform) * (columns - wide + 1))
+        line = ((1 << wide) - 1) << first
+        block = sum(line << row * columns for row in range(top, top + high))
+        if 0 < (block & ~mask).bit_count() <= left:
+            return block
+    return 0
+
+
+def _uniform(generator: torch.Generator) -> Iterator[float]:
+    """Draw numbers from [0, 1), 64 at a time."""
+    while True:
+        yield from torch.rand(64, generator=generator).tolist()
+
+
+def _on_host(generator: torch.Generator) -> torch.Generator:
+    """Return a generator on the host that continues from one on any device.
+
+    The state of a GPU's generator, a seed and an offset, is on the host: it is hashed, and a draw
+    moves it on, so that nothing waits for the GPU.
+    """
+    if generator.device.type == "cpu":
+        return generator
+    words = np.frombuffer(generator.get_state().numpy().tobytes(), np.uint32)
+    torch.rand(1, generator=generator, device=generator.device)
+    seed = np.random.SeedSequence(words.tolist()).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(seed >> np.uint64(1)))

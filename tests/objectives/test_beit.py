@@ -1,0 +1,299 @@
+"""BEiT: transformers' loss and features, what the tokenizer sees, stems, gradients, refusals."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import vitlab
+from oracles import peers
+from vitlab.data.loading.batches import Batch
+from vitlab.errors import OptionError
+from vitlab.images import ImageSpec
+from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.models.model import Model
+from vitlab.models.vit import VisionTransformer
+from vitlab.objectives.beit import BEiT
+from vitlab.objectives.hidden_patches import over_image
+from vitlab.objectives.pretext_task import Learner
+from vitlab.objectives.pretext_tasks import TASKS
+from vitlab.recipes.named import default_weights, recipe
+from vitlab.recipes.pretext import Pretext
+
+CODES = 24
+
+
+class CodeBook(nn.Module):
+    """The nearest of some colors, of the mean of each square: a tokenizer with weights."""
+
+    def __init__(self, stride: int = 4, **spec: Any) -> None:
+        super().__init__()
+        images = ImageSpec(**{"mean": 0.0, "std": 1.0, **spec})
+        self.config = SimpleNamespace(
+            name="dVAE", codes=CODES, stride=stride, channels=images.channels, mean=images.mean,
+            std=images.std, check_size=lambda size: None,
+        )  # fmt: skip
+        colors = torch.rand(CODES, images.channels, generator=seeded(9))
+        self.colors, self.seen = nn.Parameter(colors), list[Tensor]()
+
+    def codes(self, images: Tensor) -> Tensor:
+        self.seen.append(images)
+        means = F.avg_pool2d(images, self.config.stride).movedim(1, -1)
+        return torch.cdist(means, self.colors).argmin(-1)
+
+    def decode(self, codes: Tensor) -> Tensor:
+        square = self.colors[codes].movedim(-1, 1)
+        return F.interpolate(square, scale_factor=self.config.stride)
+
+
+def small(**choices: Any) -> ViTConfig:
+    fields = {"width": 16, "depth": 1, "heads": 2, "mlp": 32, "patch": 8, "image_size": 32}
+    return ViTConfig(**{**fields, "classes": 0, **choices})
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def task_of(config: ViTConfig, guide: nn.Module | None = None, **options: Any) -> BEiT:
+    chosen = Pretext(task="beit", **options)
+    book = cast(Model, guide or CodeBook())
+    BEiT.check(chosen, config, book)
+    task = BEiT(chosen, config, book)
+    task.reset_parameters(seeded(1))
+    return task
+
+
+def images_of(config: ViTConfig, count: int = 3) -> Tensor:
+    pixels = torch.rand(count, config.channels, *config.size, generator=seeded(2))
+    return (pixels - 0.5) / 0.5
+
+
+def batch(config: ViTConfig, count: int = 3) -> Batch:
+    none = torch.zeros(count, dtype=torch.int64)
+    return Batch(images_of(config, count), none, torch.empty(count, 0), none)
+
+
+@pytest.fixture(scope="module")
+def theirs() -> Any:
+    """A model of transformers for pre-training, with weights far from where they start."""
+    transformers = peers.transformers()
+    config = transformers.BeitConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+        image_size=32, patch_size=8, vocab_size=CODES, use_mask_token=True,
+        use_shared_relative_position_bias=True, layer_scale_init_value=0.1,
+    )  # fmt: skip
+    model = transformers.BeitForMaskedImageModeling(config).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.1 * torch.randn(weight.shape, generator=seeded(5)))
+    return model
+
+
+def test_loss_scores_and_features_are_transformers(theirs: Any, tmp_path: Path) -> None:
+    theirs.save_pretrained(tmp_path)
+    model = vitlab.load(tmp_path)
+    assert isinstance(model, VisionTransformer)
+    task = task_of(model.config, mask_ratio=0.4)
+    with torch.no_grad():
+        task.token.copy_(theirs.beit.embeddings.mask_token)
+    task.predict.load_state_dict(theirs.lm_head.state_dict())
+    norm = theirs.layernorm if hasattr(theirs, "layernorm") else theirs.beit.layernorm
+    last = model.head.norm if model.config.norm_at == "pooled" else model.norm
+    last.load_state_dict(norm.state_dict())
+    given = batch(model.config)
+    images = given.images
+    assert isinstance(images, Tensor)
+    masks, places = task.masks(images, seeded(7))
+    codes = task.codes(images)
+    with torch.no_grad():
+        want = theirs(images, bool_masked_pos=masks, labels=codes[masks], output_hidden_states=True)
+        loss, figures = task.loss(model, given, seeded(7))
+        scores = task.scores(model, images, masks, places)
+        features = model.encode(images)
+        others = theirs.beit(images).last_hidden_state
+        others = norm(others) if model.config.norm_at != "pooled" else others
+    torch.testing.assert_close(loss, want.loss, rtol=0, atol=1e-5)
+    torch.testing.assert_close(scores.flatten(0, 1), want.logits[masks], rtol=0, atol=2e-5)
+    torch.testing.assert_close(features, others, rtol=0, atol=2e-5)
+    right = (want.logits[masks].argmax(-1) == codes[masks]).float().mean()
+    assert figures["agreement"].item() == pytest.approx(3 * right.item())
+
+
+@pytest.mark.parametrize("norm_at", ["tokens", "pooled"])
+def test_the_loss_touches_hidden_patches_only(norm_at: str) -> None:
+    config = small(norm_at=norm_at, pool="mean", class_token=True)
+    model, task, held = VisionTransformer(config, seeded()), task_of(config), list[Tensor]()
+    model.blocks[-1].register_forward_hook(lambda _, args, output: held.append(output))
+    given = batch(config)
+    loss, _ = task.loss(model, given, seeded(7))
+    held[0].retain_grad()
+    loss.backward()
+    assert isinstance(given.images, Tensor)
+    masks, _ = task.masks(given.images, seeded(7))
+    assert held[0].grad is not None
+    hit = held[0].grad.abs().sum(-1) > 0
+    assert torch.equal(hit[:, 1:], masks)
+    assert not hit[:, 0].any()
+    for weight in Learner(model, task).parameters():
+        assert weight.grad is not None  # several processes wait for each
+
+
+def test_the_guide_is_not_trained_nor_kept() -> None:
+    config, guide = small(), CodeBook()
+    task = task_of(config, guide)
+    learner = Learner(VisionTransformer(config, seeded()), task)
+    loss, _ = learner(batch(config), seeded())
+    loss.backward()
+    assert guide.colors.grad is None
+    assert set(task.state_dict()) == {"token", "predict.weight", "predict.bias"}
+
+
+def test_hidden_pixels_are_not_seen() -> None:
+    """With a stem that keeps patches apart, the scores do not depend on what is hidden."""
+    for choices in ({}, {"stem": "hmlp", "stem_norm": "layer"}):
+        config = small(**choices)
+        model, task = VisionTransformer(config, seeded()), task_of(config)
+        images = images_of(config)
+        masks, places = task.masks(images, seeded(7))
+        other = torch.where(over_image(masks, (4, 4), 8), 1 - images, images)
+        with torch.no_grad():
+            got, again = (task.scores(model, each, masks, places) for each in (images, other))
+        assert torch.equal(got, again)
+
+
+@pytest.mark.parametrize("stem", ["linear", "hmlp"])
+def test_hiding_before_the_stem_is_hiding_after_it(stem: str) -> None:
+    """The cheaper way gives what replacing the tokens of the whole image gives."""
+    config = small(stem=stem, stem_norm="none" if stem == "linear" else "batch")
+    model, task, images = VisionTransformer(config, seeded()).eval(), task_of(config), None
+    images = images_of(config)
+    masks, _ = task.masks(images, seeded(7))
+    with torch.no_grad():
+        got = task._hidden(model, images, masks, int(masks[0].sum()))
+        want = torch.where(masks[..., None], task.token, model.stem(images))
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-6)
+
+
+def test_stems_that_mix_patches_leak_and_say_so() -> None:
+    config = small(stem="conv", stem_norm="layer")
+    model, task, images = VisionTransformer(config, seeded()), task_of(config), images_of(config)
+    masks, places = task.masks(images, seeded(7))
+    other = torch.where(over_image(masks, (4, 4), 8), 1 - images, images)
+    with torch.no_grad():
+        got, again = (task.scores(model, each, masks, places) for each in (images, other))
+    assert not torch.allclose(got, again)
+    options = Pretext(task="beit")
+    assert "know a little of the hidden ones" in BEiT.remarks(options, config)[0]
+    assert "mixes" in BEiT.remarks(options, small(stem_padding=2))[0]
+    assert "visible ones alone" in BEiT.remarks(options, small())[0]
+    hmlp = small(stem="hmlp", stem_norm="batch")
+    assert "batch norm counts these" in BEiT.remarks(options, hmlp)[0]
+
+
+def test_the_tokenizer_sees_the_crop_in_its_own_size_and_normalization() -> None:
+    """4 pixels a code for patches of 8: half the size; a plain color stays what it is."""
+    config = small(image_size=(32, 48), mean=(0.1, 0.2, 0.3), std=(0.3, 0.2, 0.1))
+    guide = CodeBook(4, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
+    task = task_of(config, guide)
+    colors = torch.rand(2, 3, 1, 1, generator=seeded())
+    mean, std = (torch.tensor(each)[:, None, None] for each in (config.mean, config.std))
+    codes = task.codes(((colors - mean) / std).expand(-1, -1, 32, 48))
+    assert codes.shape == (2, 24)
+    (seen,) = guide.seen
+    assert seen.shape == (2, 3, 16, 24)
+    mean, std = (
+        torch.tensor(each)[:, None, None] for each in (guide.config.mean, guide.config.std)
+    )
+    torch.testing.assert_close(seen * std + mean, colors.expand(-1, -1, 16, 24))
+
+
+def test_gray_images_are_shown_to_a_tokenizer_for_color() -> None:
+    config = small(channels=1)
+    guide = CodeBook(8)
+    loss, _ = task_of(config, guide).loss(
+        VisionTransformer(config, seeded()), batch(config), seeded()
+    )
+    assert loss.isfinite()
+    assert guide.seen[0].shape == (3, 3, 32, 32)
+
+
+def test_it_learns_and_evaluation_leaves_no_traces() -> None:
+    config = small(stem="hmlp", stem_norm="batch")
+    model, task = VisionTransformer(config, seeded()), task_of(config)
+    learner, given = Learner(model, task), batch(config, 8)
+    optimizer = torch.optim.Adam(learner.parameters(), 1e-2)
+    losses = []
+    for step in range(15):
+        loss, _ = learner(given, seeded(step % 3))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.7 * losses[0]
+    before = {name: each.clone() for name, each in learner.state_dict().items()}
+    learner.eval()
+    with torch.no_grad():
+        first, second = (learner(given, seeded(3))[0] for _ in range(2))
+    assert first == second
+    assert all(torch.equal(each, before[name]) for name, each in learner.state_dict().items())
+
+
+def test_pictures_show_which_codes_are_right() -> None:
+    config = small()
+    model, task = VisionTransformer(config, seeded()).eval(), task_of(config)
+    images = images_of(config)
+    found = task.pictures(model, images, seeded(5))
+    assert list(found) == ["image", "masked", "agreement", "decoded"]
+    assert {(each.shape, each.dtype) for each in found.values()} == {((3, 32, 32, 3), torch.uint8)}
+    masks, places = task.masks(images, seeded(5))
+    codes = task.codes(images).gather(1, places)
+    right = task.scores(model, images, masks, places).argmax(-1) == codes
+    rights = torch.zeros(3, 16, dtype=torch.bool).scatter(1, places, right)
+    red, green, _ = found["agreement"].int().unbind(-1)
+    for shown, where in ((green > red, rights), (red > green, masks & ~rights)):
+        assert torch.equal(shown, over_image(where, (4, 4), 8)[:, 0])
+
+
+REFUSED: dict[str, tuple[dict[str, Any], ModelConfig, Any]] = {
+    "name its weights with --tokenizer": ({}, small(), None),
+    "gives no codes": ({}, small(), VisionTransformer(small(), seeded())),
+    "codes do not match the 16 patches; use a patch of at least 16": ({}, small(), CodeBook(16)),
+    "is for channels=1, but the model has channels=3": ({}, small(), CodeBook(channels=1)),
+    "hides none of the 16 patches": ({"mask_ratio": 0.01}, small(), CodeBook()),
+    "leaves none of the 16 patches": ({"mask_ratio": 0.99}, small(), CodeBook()),
+    "more than the 8 patches that are hidden: set min_block=1": (
+        {"min_block": 9}, small(), CodeBook(),
+    ),
+    "use a Vision Transformer": ({}, ResNetConfig(stages=(1, 1, 1, 1), classes=0), CodeBook()),
+    "set fit=crop": ({}, small(fit="native", positions="2d"), CodeBook()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_has_no_meaning_is_refused_in_one_line(message: str) -> None:
+    options, config, guide = REFUSED[message]
+    with pytest.raises(OptionError) as caught:
+        BEiT.check(Pretext(task="beit", **options), config, guide)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_its_recipes() -> None:
+    assert TASKS["beit"] is BEiT
+    given = recipe("beit", model="ViT-B/16")
+    config = given.model.config(classes=0, image_size=224, channels=3)
+    assert isinstance(config, ViTConfig)
+    assert round(given.pretext.mask_ratio * 196) == 75
+    assert (config.positions, config.layer_scale, config.drop_path) == ("bias", 0.1, 0.1)
+    assert (config.pool, config.norm_at, config.has_token) == ("mean", "pooled", True)
+    wide = recipe("beit", model="ViT-L/16").model.config()
+    assert isinstance(wide, ViTConfig)
+    assert wide.layer_scale == 1e-5
+    later = recipe("beit-finetune")
+    assert (later.optimizer.layer_decay, later.optimizer.lr, later.epochs) == (0.65, 4e-3, 100)
+    assert default_weights("beit-finetune") == ""

@@ -1,0 +1,244 @@
+"""Masked patch prediction: targets of hand-made patches, 80/10/10, and where the loss looks."""
+
+import math
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitlab.data.loading.batches import Batch
+from vitlab.errors import OptionError
+from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.models.vit import VisionTransformer
+from vitlab.objectives.hidden_patches import over_image
+from vitlab.objectives.masked_patch import MaskedPatch, averages, colors_of
+from vitlab.objectives.masks import random_places
+from vitlab.objectives.pretext_task import Learner
+from vitlab.objectives.pretext_tasks import TASKS
+from vitlab.recipes.named import recipe
+from vitlab.recipes.pretext import Pretext
+
+Target = Literal["mean-color", "downsized", "pixels"]
+TARGETS: tuple[Target, ...] = ("mean-color", "downsized", "pixels")
+
+
+def small(**choices: Any) -> ViTConfig:
+    fields = {"width": 16, "depth": 1, "heads": 2, "mlp": 32, "patch": 8, "image_size": 32}
+    return ViTConfig(**{**fields, "classes": 0, **choices})
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def task_of(config: ViTConfig, **options: Any) -> MaskedPatch:
+    chosen = Pretext(task="masked-patch", **options)
+    MaskedPatch.check(chosen, config)
+    task = MaskedPatch(chosen, config)
+    task.reset_parameters(seeded(1))
+    return task
+
+
+def batch(config: ViTConfig, count: int = 3) -> Batch:
+    images = torch.randn(count, config.channels, *config.size, generator=seeded(2))
+    none = torch.zeros(count, dtype=torch.int64)
+    return Batch(images, none, torch.empty(count, 0), none)
+
+
+def normalized(pixels: Tensor) -> Tensor:
+    return (pixels - 0.5) / 0.5
+
+
+def test_mean_colors_by_hand() -> None:
+    """Four patches of 2x2 pixels: black, white, red of 0.55, and half green, half blue."""
+    pixels = torch.zeros(1, 3, 4, 4)
+    pixels[..., :2, 2:] = 1
+    pixels[:, 0, 2:, :2] = 0.55
+    pixels[:, 1, 2, 2:] = 1
+    pixels[:, 2, 3, 2:] = 1
+    task = task_of(small(patch=2, image_size=4))
+    cells = task.targets(normalized(pixels))
+    assert cells.shape == (1, 4, 3, 1)
+    assert colors_of(cells).flatten().tolist() == [0, 511, 4 * 64, 4 * 8 + 4]
+
+
+def test_downsized_patches_by_hand() -> None:
+    """Of a patch of 8 pixels, the cell in row 1, column 2 is half as bright as white."""
+    pixels = torch.zeros(1, 3, 8, 8)
+    pixels[:, :, 2, 4:6] = 1
+    task = task_of(small(patch=8, image_size=16), target="downsized")
+    whole = F.pad(pixels, (0, 8, 0, 8))
+    cells = task.targets(normalized(whole))
+    assert cells.shape == (1, 4, 3, 16)
+    want = torch.zeros(16)
+    want[1 * 4 + 2] = 0.5
+    torch.testing.assert_close(cells[0, 0], want.expand(3, -1))
+    assert colors_of(cells)[0, 0].tolist() == [0] * 6 + [4 * 73] + [0] * 9
+
+
+def test_pixels_are_those_of_the_patch() -> None:
+    task, pixels = task_of(small(), target="pixels"), torch.rand(2, 3, 32, 32, generator=seeded())
+    want = F.unfold(pixels, 8, stride=8).transpose(1, 2).unflatten(2, (3, 64))
+    torch.testing.assert_close(task.targets(normalized(pixels)), want)
+
+
+def test_cells_that_pixels_do_not_fill_count_areas() -> None:
+    """Six pixels in four cells: the mean over six is that over 24 parts of them."""
+    row = torch.rand(6, generator=seeded(), dtype=torch.float64)
+    want = row.repeat_interleave(2).unflatten(0, (4, 3)).mean(1)
+    torch.testing.assert_close(averages(4, 6).double() @ row, want, rtol=0, atol=1e-7)
+    torch.testing.assert_close(averages(4, 14).sum(1), torch.ones(4))
+
+
+@pytest.mark.parametrize(("channels", "classes"), [(1, 8), (3, 512), (4, 4096)])
+def test_classes_follow_the_channels(channels: int, classes: int) -> None:
+    config = small(channels=channels)
+    task = task_of(config)
+    assert task.predict.out_features == classes
+    brightest = torch.full((1, channels, 32, 32), 1.0)
+    assert colors_of(task.targets(brightest)).unique().tolist() == [classes - 1]
+    loss, figures = Learner(VisionTransformer(config, seeded()), task)(batch(config), seeded())
+    assert loss.item() == pytest.approx(math.log(classes), abs=0.3)
+    assert 0 < figures["color_error"] < 3
+
+
+def test_eighty_ten_ten() -> None:
+    """Of 80,000 corrupted patches; each is a number of its own, and the token another."""
+    task, patches = task_of(small(width=2)), torch.arange(100.0).view(1, 100, 1)
+    task.token.data.fill_(-1)
+    patches = patches.expand(1600, 100, 2)
+    places = random_places(1600, 100, 50, seeded(3))
+    found = task.corrupted(patches, places, seeded(4))[..., 0].detach()
+    at, untouched = found.gather(1, places), torch.ones(1600, 100, dtype=torch.bool)
+    untouched.scatter_(1, places, False)
+    assert torch.equal(found[untouched], patches[..., 0][untouched])
+    masked, kept = (at == -1).float().mean(), (at == places).float().mean()
+    assert masked == pytest.approx(0.8, abs=0.006)  # four deviations
+    assert kept == pytest.approx(0.1, abs=0.0045)
+    moved = at[(at != -1) & (at != places)]
+    assert len(moved) / at.numel() == pytest.approx(0.1, abs=0.0045)
+    assert moved.long().bincount(minlength=100).float().std() < 13  # 80 of each, deviation 9
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_loss_touches_corrupted_patches_only(target: Target) -> None:
+    """Last tokens of other patches get no gradient; changing other patches changes no target."""
+    config = small()
+    model, task = VisionTransformer(config, seeded()), task_of(config, target=target)
+    given, held = batch(config), list[Tensor]()
+    assert isinstance(given.images, Tensor)
+    model.norm.register_forward_hook(lambda _, args, output: held.append(output))
+    loss, _ = task.loss(model, given, seeded(7))
+    held[0].retain_grad()
+    loss.backward()
+    places = task._places(given.images, seeded(7))
+    hit = held[0].grad.abs().sum(-1)
+    want = torch.zeros(3, 16, dtype=torch.bool).scatter(1, places, True)
+    assert torch.equal(hit[:, 1:] > 0, want)
+    assert (hit[:, 0] == 0).all()
+    assert task.token.grad is not None
+    assert task.token.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_loss_is_the_formula(target: Target) -> None:
+    """From the predictions of each corrupted patch, in float64."""
+    config = small(patch=4, image_size=16)
+    model, task = VisionTransformer(config, seeded()).eval(), task_of(config, target=target)
+    given = batch(config)
+    images = given.images
+    assert isinstance(images, Tensor)
+    with torch.no_grad():
+        loss, _ = task.loss(model, given, seeded(7))
+        again, generator = [], seeded(7)
+        places = task._places(images, generator)
+        found = task._predicted(
+            model, images, task.corrupted(model.stem(images), places, generator), places
+        ).double()
+        cells = task.targets(images).double()
+        for image, row in enumerate(places.tolist()):
+            for order, place in enumerate(row):
+                mine, true = found[image, order], cells[image, place]  # (cells, …), (C, cells)
+                if target == "pixels":
+                    again.append((mine.T - true).square().mean())
+                    continue
+                red, green, blue = (true * 8).floor().clamp(max=7).long()
+                chosen = mine.log_softmax(-1)[range(len(red)), 64 * red + 8 * green + blue]
+                again.append(-chosen.mean())
+    assert loss.item() == pytest.approx(torch.stack(again).mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("target", ["mean-color", "pixels"])
+def test_it_learns_and_is_the_same_again(target: Target) -> None:
+    config = small(image_size=16, patch=4)
+    pixels = torch.rand(8, 3, 1, 1, generator=seeded(3)).expand(-1, -1, 16, 16)
+    given = batch(config, 8)
+    given = Batch(normalized(pixels), given.labels, given.draws, given.indices)
+    ends = []
+    for _ in range(2):
+        model, task = VisionTransformer(config, seeded()), task_of(config, target=target)
+        learner, draws = Learner(model, task), seeded(4)
+        optimizer = torch.optim.Adam(learner.parameters(), 2e-2)
+        losses = []
+        for _ in range(12):
+            loss, _ = learner(given, draws)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        ends.append(losses)
+    assert ends[0] == ends[1]
+    assert ends[0][-1] < 0.5 * ends[0][0]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pictures_show_predictions_in_place_of_hidden_patches(
+    target: Target, channels: int
+) -> None:
+    config = small(channels=channels)
+    model, task = VisionTransformer(config, seeded()).eval(), task_of(config, target=target)
+    images = batch(config).images
+    assert isinstance(images, Tensor)
+    found = task.pictures(model, images, seeded(5))
+    assert list(found) == ["image", "masked", "predicted"]
+    for picture in found.values():
+        assert (picture.shape, picture.dtype) == ((3, 32, 32, 3), torch.uint8)
+    places = task._places(images, seeded(5))
+    hidden = torch.zeros(3, 16).scatter(1, places, 1)
+    over = over_image(hidden, (4, 4), 8)[:, 0].bool()
+    assert (found["masked"][over] == 128).all()
+    for each in ("masked", "predicted"):
+        assert torch.equal(found[each][~over], found["image"][~over])
+    assert not torch.equal(found["predicted"][over], found["image"][over])
+
+
+def test_it_is_a_task_with_a_recipe() -> None:
+    assert TASKS["masked-patch"] is MaskedPatch
+    given = recipe("masked-patch", model="ViT-B/16")
+    assert (given.pretext.task, given.pretext.mask_ratio) == ("masked-patch", 0.5)
+    assert (given.optimizer.optimizer, given.optimizer.lr, given.batch) == ("adam", 2e-4, 4096)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], ModelConfig]] = {
+    "hides none of the 16 patches: set mask_ratio=0.5": ({"mask_ratio": 0.01}, small()),
+    "leaves none of the 16 patches: set mask_ratio=0.5": ({"mask_ratio": 0.99}, small()),
+    "use a Vision Transformer": ({}, ResNetConfig(stages=(1, 1, 1, 1), classes=0)),
+    "set fit=crop": ({}, small(fit="native", positions="2d")),
+    "set pool=mean": ({}, small(pool="attention")),
+    "set pre_logits=0": ({}, small(pre_logits=8)),
+    "--image-size 32": ({}, small(image_size=8)),
+    "set target=pixels": ({}, small(channels=6, mean=(0.5,) * 6, std=(0.5,) * 6)),
+    "at least 4 pixels, not 2": ({"target": "downsized"}, small(patch=2, image_size=4)),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_has_no_meaning_is_refused_in_one_line(message: str) -> None:
+    options, config = REFUSED[message]
+    with pytest.raises(OptionError) as caught:
+        MaskedPatch.check(Pretext(task="masked-patch", **options), config)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -10,6 +10,7 @@ from vitlab.distributed.sync_norm import uncounted
 from vitlab.distributed.world import World
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
+from vitlab.objectives.pretext_task import Learner
 from vitlab.optim.sliced import full
 from vitlab.tuning.lora import is_injected, merged
 
@@ -35,8 +36,8 @@ def is_sharded(model: nn.Module) -> bool:
     return hasattr(model, "unshard")
 
 
-def replicated(model: Model, world: World) -> nn.Module:
-    """Return the module to call in training: the model itself, or one that averages gradients."""
+def replicated(model: nn.Module, world: World) -> nn.Module:
+    """Return the module to call in training: itself, or one that averages gradients."""
     if world.size == 1 or is_sharded(model):
         return model
     device = next(model.parameters()).device
@@ -44,6 +45,8 @@ def replicated(model: Model, world: World) -> nn.Module:
         model,
         device_ids=[device] if device.type == "cuda" else None,
         gradient_as_bucket_view=True,
+        # a pretext task may leave parts of a model out: its head, or what only labels reach
+        find_unused_parameters=isinstance(model, Learner),
     )
 
 

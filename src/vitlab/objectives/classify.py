@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -41,6 +41,8 @@ class Classify:
         own: the user's function in place of all that, but for label smoothing, mixing and the
             threshold, which have made its targets
     """
+
+    figures: ClassVar[tuple[str, ...]] = ("correct",)
 
     label_smoothing: float = 0.0
     kind: Literal["softmax", "bce", "sigmoid"] = "softmax"

@@ -1,6 +1,6 @@
 """What training minimizes: the one thing that the trainer knows of a task."""
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,13 @@ from vitlab.recipes import choices
 
 
 class Objective(Protocol):
-    """A loss of a model on a batch."""
+    """A loss of a model on a batch.
+
+    Attributes:
+        figures: names of what `loss` adds up beside the loss, in the journal's order
+    """
+
+    figures: ClassVar[tuple[str, ...]]
 
     def check(self, labels: Labels) -> None:
         """See that images with such labels can be learned from, before training starts.
@@ -34,7 +40,8 @@ class Objective(Protocol):
             generator: the only source of random numbers, on the model's device
 
         Returns:
-            The loss, and sums over the batch by name: `correct`, how many images it got right.
+            The loss, and the sum over the batch of each of `figures`: `correct`, how many images
+            it got right.
         """
 
 

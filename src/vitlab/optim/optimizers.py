@@ -15,18 +15,27 @@ Weights = dict[str, Tensor]
 Module = TypeVar("Module", bound=nn.Module)
 
 
-def build(model: nn.Module, options: Optimization) -> Optimizer:
+BESIDE = "task."  # prefix of the names of parameters that learn beside the model
+
+
+def build(model: nn.Module, options: Optimization, beside: nn.Module | None = None) -> Optimizer:
     """Return a recipe's optimizer over a model's trainable parameters.
 
     Only kernels are decayed (`decayed`). Parameters that the optimizer does not take go to another
     one (see `OPTIMIZERS`). Every group has an `lr_scale`, the factor of its learning rate.
 
+    Args:
+        model: what is trained
+        options: of the recipe
+        beside: what an objective trains beside it, at the full learning rate
+
     Raises:
         OptionError: the model has nothing that this optimizer takes, or conflicts with it.
     """
     name, entry = options.optimizer, OPTIMIZERS[options.optimizer]
-    free: Weights = {key: w for key, w in model.named_parameters() if w.requires_grad}
-    kernels = decayed(model)
+    named: Weights = dict(model.named_parameters()) | _named_beside(beside)
+    free = {key: weight for key, weight in named.items() if weight.requires_grad}
+    kernels = decayed(model) | _decayed_beside(beside)
     own = {key: w for key, w in free.items() if _takes(entry, key, w, key in kernels)}
     if not own:
         raise OptionError(f"{name} finds nothing to update in this model: set optimizer=adamw")
@@ -36,10 +45,21 @@ def build(model: nn.Module, options: Optimization) -> Optimizer:
             "optimizer=adamw"
         )
     rest = {key: weight for key, weight in free.items() if key not in own}
-    first = _made(entry, groups(model, own, options), options)
+    first = _made(entry, groups(model, own, options, kernels), options)
     if not rest:
         return first
-    return Pair(first, _made(OPTIMIZERS[entry.rest], groups(model, rest, options), options))
+    return Pair(
+        first, _made(OPTIMIZERS[entry.rest], groups(model, rest, options, kernels), options)
+    )
+
+
+def _named_beside(beside: nn.Module | None) -> Weights:
+    named = () if beside is None else beside.named_parameters()
+    return {f"{BESIDE}{name}": weight for name, weight in named}
+
+
+def _decayed_beside(beside: nn.Module | None) -> set[str]:
+    return set() if beside is None else {f"{BESIDE}{name}" for name in decayed(beside)}
 
 
 def _made(entry: Entry, params: Groups, options: Optimization) -> Optimizer:
@@ -58,16 +78,26 @@ def _takes(entry: Entry, name: str, weight: Tensor, kernel: bool) -> bool:
             return True
 
 
-def groups(model: nn.Module, weights: Weights, how: Optimization) -> list[dict[str, Any]]:
+def groups(
+    model: nn.Module, weights: Weights, how: Optimization, kernels: set[str]
+) -> list[dict[str, Any]]:
     """Group parameters by learning rate and by whether they are decayed, the decayed ones first.
+
+    Args:
+        model: what is trained
+        weights: its parameters, and those beside it
+        how: learning rates and weight decay
+        kernels: names of those that are decayed
 
     Raises:
         OptionError: layer-wise learning rates for a model without blocks.
     """
-    kernels, scale = decayed(model), 1.0
+    scale = 1.0
     found: dict[tuple[float, bool], list[Tensor]] = {}
     for name, weight in weights.items():
-        if how.layer_decay < 1:
+        if how.layer_decay < 1 and name.startswith(BESIDE):
+            scale = 1.0
+        elif how.layer_decay < 1:
             if not isinstance(model, Model) or not model.layers:
                 raise OptionError("layer_decay needs a model of layers: set layer_decay=1")
             scale = how.layer_decay ** (model.layers - model.layer_of(name))
@@ -143,6 +173,6 @@ def evaluation_weights(model: Module, optimizer: Optimizer) -> Module:
     for group in optimizer.param_groups:
         for weight in group["params"]:
             fast = optimizer.state.get(weight, {}).get("z")
-            if fast is not None:
+            if fast is not None and weight in averaged:
                 averaged[weight].lerp_(fast, 1 - 1 / group["betas"][0])
     return average

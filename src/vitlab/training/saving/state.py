@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from vitlab.models.model import Model
+from vitlab.objectives.pretext_task import PretextTask
 from vitlab.optim import moments
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.optimizers import evaluation_weights
@@ -21,7 +22,8 @@ class Tally:
     """What a run counts.
 
     Attributes:
-        sums: loss, correct answers and images since the last training line of the journal
+        sums: loss, the objective's figures (correct answers) and images since the last training
+            line of the journal
         since: loss and images since the last evaluation
         seconds: time spent training, over all sessions
         seen: images trained on
@@ -50,10 +52,9 @@ class Tally:
         if figures.fault:
             self.skipped += 1
             return
-        for key in ("loss", "correct", "images"):
-            self.sums[key] = self.sums.get(key, 0.0) + getattr(figures, key)
-        for key in ("loss", "images"):
-            self.since[key] = self.since.get(key, 0.0) + getattr(figures, key)
+        for key, value in figures.sums.items():
+            self.sums[key] = self.sums.get(key, 0.0) + value
+            self.since[key] = self.since.get(key, 0.0) + value
         self.seen += figures.images
 
     @property
@@ -63,20 +64,25 @@ class Tally:
 
     @property
     def means(self) -> dict[str, float]:
-        """Loss and accuracy since the last line of the journal, and the run's images per second."""
-        images = max(1.0, self.sums.get("images", 0.0))
+        """Loss and figures since the last line of the journal, and the run's images per second."""
         return {
-            "loss": self.sums.get("loss", 0.0) / images,
-            "accuracy": self.sums.get("correct", 0.0) / images,
+            **means(self.sums or {"loss": 0.0, "correct": 0.0}),
             "images_per_second": self.seen / max(self.seconds, 1e-9),
         }
+
+
+def means(sums: dict[str, float]) -> dict[str, float]:
+    """Return the means over the images of what was summed over them; `correct` is the accuracy."""
+    images = max(1.0, sums.get("images", 0.0))
+    named = {"accuracy" if key == "correct" else key: value for key, value in sums.items()}
+    return {key: value / images for key, value in named.items() if key != "images"}
 
 
 @dataclass
 class State:
     """Where a run stands: after `step` steps, with step number `step` (from 0) the next to take.
 
-    `Trainer.step` alone changes the first four.
+    `Trainer.step` alone changes the first four, and the task.
 
     Attributes:
         model: the weights that are trained
@@ -85,6 +91,7 @@ class State:
         step: number of steps done
         tally: what the run counts
         best: the best weights so far, where the run may stop early
+        task: what the objective trains beside the model, where it has modules of its own
     """
 
     model: Model
@@ -93,19 +100,25 @@ class State:
     step: int = 0
     tally: Tally = field(default_factory=Tally)
     best: Best = field(default_factory=Best)
+    task: PretextTask | None = None
 
     @property
     def evaluated(self) -> Model:
         """The weights that are evaluated and saved."""
+        model = self.model if self.task is None else self.task.kept(self.model)
+        if model is not self.model:  # a momentum teacher, an average itself
+            return model
         if self.average is not None:
             return self.average.model
-        return evaluation_weights(self.model, self.optimizer)
+        return evaluation_weights(model, self.optimizer)
 
     def checkpoint(self) -> Checkpoint:
         """Return the whole state as tensors and JSON."""
         tensors = flatten("model", self.model.state_dict())
         if self.average is not None:
             tensors |= flatten("average", self.average.model.state_dict())
+        if self.task is not None:
+            tensors |= flatten("task", self.task.state_dict())
         own, rest = moments.pack(self.optimizer)
         tensors |= flatten("optimizer", own) | flatten("best", self.best.weights)
         values = {"step": self.step} | vars(self.tally)
@@ -116,6 +129,8 @@ class State:
         _load(self.model, pick("model", checkpoint.tensors))
         if self.average is not None:
             _load(self.average.model, pick("average", checkpoint.tensors))
+        if self.task is not None:
+            self.task.load_state_dict(pick("task", checkpoint.tensors))
         values: dict[str, Any] = checkpoint.state
         moments.unpack(
             self.optimizer, pick("optimizer", checkpoint.tensors), values.get("optimizer")

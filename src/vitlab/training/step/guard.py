@@ -15,9 +15,10 @@ class Figures:
     Attributes:
         step: its number, from 1
         images: number of images it learned from
-        numbers: float64 (3,): summed loss, number of correct answers, norm of the whole gradient
-            before clipping
+        numbers: float64 (2 + figures,): summed loss, what the objective adds up beside it, norm of
+            the whole gradient before clipping
         late: whether `numbers` are best read while the next step runs
+        names: of what the objective adds up, such as the number of correct answers
     """
 
     step: int
@@ -25,17 +26,25 @@ class Figures:
     numbers: Tensor
     late: bool = False
     copied: torch.cuda.Event | None = None
+    names: tuple[str, ...] = ("correct",)
 
     @classmethod
-    def of(cls, step: int, images: int, numbers: Tensor, late: bool = False) -> Self:
+    def of(
+        cls,
+        step: int,
+        images: int,
+        numbers: Tensor,
+        late: bool = False,
+        names: tuple[str, ...] = ("correct",),
+    ) -> Self:
         """Start to copy the figures of a step to the host."""
         if not late or numbers.device.type != "cuda":
-            return cls(step, images, numbers.cpu(), late)
+            return cls(step, images, numbers.cpu(), late, names=names)
         host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
         host.copy_(numbers, non_blocking=True)
         copied = torch.cuda.Event()
         copied.record()
-        return cls(step, images, host, late, copied)
+        return cls(step, images, host, late, copied, names)
 
     @property
     def loss(self) -> float:
@@ -43,21 +52,22 @@ class Figures:
         return self._read()[0]
 
     @property
-    def correct(self) -> float:
-        """The number of correct answers."""
-        return self._read()[1]
+    def sums(self) -> dict[str, float]:
+        """Loss and the objective's figures, summed over the images, and how many these are."""
+        values = zip(("loss", *self.names), self._read(), strict=False)
+        return dict(values) | {"images": float(self.images)}
 
     @property
     def norm(self) -> float:
         """The norm of the whole gradient, before clipping."""
-        return self._read()[2]
+        return self._read()[-1]
 
     @property
     def fault(self) -> str:
-        """What is not finite, if anything: `loss` or `gradient`."""
-        if not math.isfinite(self.loss):
-            return "loss"
-        return "" if math.isfinite(self.norm) else "gradient"
+        """What is not finite, if anything: `loss`, `gradient` or the name of a figure."""
+        named = zip(("loss", *self.names, "gradient"), self._read(), strict=True)
+        wrong = [name for name, value in named if not math.isfinite(value)]
+        return next((name for name in ("loss", "gradient", *wrong) if name in wrong), "")
 
     def _read(self) -> list[float]:
         if self.copied is not None:

@@ -15,6 +15,7 @@ from vitlab.distributed.shares import passes
 from vitlab.distributed.world import ALONE, World
 from vitlab.models.model import Model
 from vitlab.objectives.objective import Objective, objective_of
+from vitlab.objectives.pretext_task import Learner, PretextTask
 from vitlab.optim.optimizers import set_rate
 from vitlab.optim.sam import statistics_kept, uphill
 from vitlab.optim.sliced import full
@@ -41,7 +42,8 @@ class Trainer:
         recipe: augmentation, objective, precision, clipping, SAM, batch size
         world: this process among those that share every batch
         compiled: whether forward and backward pass are compiled
-        objective: what is minimized; None for the recipe's, if it needs no counts of the classes
+        objective: what is minimized; None for the recipe's, if it needs no counts of the classes. A
+            task's own modules learn beside the model
         transform: of the user's own, before the recipe's augmentation
 
     Attributes:
@@ -63,13 +65,21 @@ class Trainer:
         self.transform = transform
         self.device = next(model.parameters()).device
         self.objective = objective or objective_of(recipe.objective)
+        self.task = objective if isinstance(objective, PretextTask) else None
+        self.learner = model if self.task is None else Learner(model, self.task)
+        self.begin(0, 1, 1.0)
         self.engine = Engine(
-            model, recipe.precision, compiled, lambda network: replicated(network, world)
+            self.learner, recipe.precision, compiled, lambda network: replicated(network, world)
         )
         self.settling = must_settle(self.engine.shared, world)
         self.micro_batch = recipe.micro_batch if isinstance(recipe.micro_batch, int) else 0
-        self.late = self.device.type == "cuda" and not is_sharded(model)
+        self.late = self.device.type == "cuda" and not is_sharded(model) and self.task is None
         self.statistics = running_statistics(self.engine.plain)
+
+    def begin(self, step: int, total: int, epoch: float) -> None:
+        """Tell a task which step comes, from 0, of how many, and how many an epoch has."""
+        if self.task is not None:
+            self.task.begin(step, total, epoch)
 
     def step(self, state: State, batch: Batch, lr: float, seed: int) -> Figures:
         """Learn from one batch.
@@ -88,16 +98,27 @@ class Trainer:
             The figures of all processes together.
         """
         late = self.late and can_skip(state.optimizer)
-        numbers = torch.zeros(3, dtype=torch.float64)
+        names = self.objective.figures
+        numbers = torch.zeros(2 + len(names), dtype=torch.float64)
         if batch.total:  # else every image of it was damaged
             before = [each.clone() for each in self.statistics]
             numbers = self.gradient(batch, seed)
             undo_unless_finite(self.statistics, before, numbers)
             set_rate(state.optimizer, lr)
-            if take_step(state.optimizer, numbers, late) and state.average is not None:
+            taken = take_step(state.optimizer, numbers, late)
+            if taken and state.average is not None:
                 state.average.update(state.model, state.step)
+            if taken and self.task is not None:
+                with torch.no_grad():
+                    self.task.stepped(state.model, self.world.add)
+            self.drop()
         state.step += 1
-        return Figures.of(state.step, batch.total, numbers, late)
+        return Figures.of(state.step, batch.total, numbers, late, names)
+
+    def drop(self) -> None:
+        """Let a task forget what it has collected for a step that is not taken."""
+        if self.task is not None:
+            self.task.drop()
 
     def gradient(self, batch: Batch, seed: int) -> Tensor:
         """Put the clipped gradient of a batch's mean loss into the weights.
@@ -107,10 +128,10 @@ class Trainer:
             seed: of dropout, and of mixed images
 
         Returns:
-            Summed loss, number of correct answers and the gradient's norm before clipping, of all
-            processes together; float64 (3,) on the device.
+            Summed loss, the objective's figures and the gradient's norm before clipping, of all
+            processes together; float64 (2 + figures,) on the device.
         """
-        for weight in self.model.parameters():
+        for weight in self.learner.parameters():
             weight.grad = None
         if self.transform is not None:
             batch = transformed_batch(batch.to(self.device), self.transform, self._own(seed))
@@ -118,7 +139,8 @@ class Trainer:
             self._settle(batch, seed)
         sums = self._accumulate(batch, seed)
         if rho := self.recipe.optimizer.rho:
-            with uphill(self.model, rho), statistics_kept(self.engine.plain):
+            self.drop()
+            with uphill(self.learner, rho), statistics_kept(self.engine.plain):
                 self._accumulate(batch, seed)  # the same images with the same dropout
         self.world.add(sums)
         return torch.cat([sums, self.clip().double()[None]])
@@ -127,20 +149,23 @@ class Trainer:
         """Compute a gradient and drop it, so that all others are summed in one order."""
         with statistics_kept(self.engine.plain):
             self._accumulate(batch, seed)
-        for weight in self.model.parameters():
+        for weight in self.learner.parameters():
             weight.grad = None
+        self.drop()
         self.settling = False
 
     def clip(self) -> Tensor:
         """Clip the gradient to the recipe's largest norm; return its norm before."""
-        weights = [weight for weight in self.model.parameters() if weight.grad is not None]
+        weights = [weight for weight in self.learner.parameters() if weight.grad is not None]
         limit = self.recipe.optimizer.clip or math.inf
         return full(nn.utils.clip_grad_norm_(weights, limit))
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the mean loss of some images, of which nothing is learned."""
         self.engine.begin()
-        return self.forward(batch, torch.Generator(self.device).manual_seed(0), None)[0]
+        found = self.forward(batch, torch.Generator(self.device).manual_seed(0), None)[0]
+        self.drop()
+        return found
 
     def forward(
         self, batch: Batch, generator: torch.Generator, mixed: Mix | None
@@ -155,15 +180,18 @@ class Trainer:
             pixels, labels = mixed(pixels, labels, config.classes)
         with self.engine.computing():
             inputs = replace(moved, images=self.engine.images(pixels), labels=labels)
+            if self.task is not None:
+                found: tuple[Tensor, dict[str, Tensor]] = self.engine.network(inputs, generator)
+                return found
             return self.objective.loss(self.engine.network, inputs, generator)
 
     def _accumulate(self, batch: Batch, seed: int) -> Tensor:
-        """Add a batch's gradient, pass by pass; return its summed loss and correct answers."""
+        """Add a batch's gradient, pass by pass; return its summed loss and figures."""
         own = self._own(seed)
         torch.manual_seed(own)  # dropout can only draw from the default generator
         generator = torch.Generator(self.device).manual_seed(own)
-        loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        correct = torch.zeros((), dtype=torch.int64, device=self.device)
+        names = self.objective.figures
+        sums = torch.zeros(1 + len(names), dtype=torch.float64, device=self.device)
         mixed = mix.draw(self.recipe.augment, seed, self.model.config.size)
         self.engine.begin()
         pieces = passes(batch, self.micro_batch, self.world, self.recipe.batch)
@@ -177,9 +205,10 @@ class Trainer:
                 # gradients are averaged over the processes
                 (mean * (images * self.world.size / batch.total)).backward()
             self.engine.collect()
-            loss += mean.detach() * images
-            correct += metrics["correct"] * counts
-        return torch.stack([loss, correct.double()])
+            sums[0] += mean.detach() * images
+            for place, name in enumerate(names, 1):
+                sums[place] += metrics[name].detach() * counts
+        return sums
 
     def _own(self, seed: int) -> int:
         """Return this process's own seed of a step; a CPU's generator takes its low 32 bits."""

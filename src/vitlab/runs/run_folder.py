@@ -16,6 +16,7 @@ see `RENAMED`.
 """
 
 import json
+import shutil
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -59,6 +60,7 @@ class RunFolder:
     Attributes:
         checkpoints: folder of the checkpoints
         model: folder of the trained model
+        guide: folder of a copy of the tokenizer or the teacher that the run learns from
         delta: file of what changed, if the run trained only some of the weights
         predictions: file of what the model answered to each test image (runs/kept_predictions)
         report: the report's file
@@ -69,6 +71,7 @@ class RunFolder:
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoints"
         self.model = self.path / MODEL_FOLDER
+        self.guide = self.path / "guide"
         self.delta = self.path / "delta.safetensors"
         self.predictions = self.path / "predictions.safetensors"
         self.report = self.path / "report.html"
@@ -106,6 +109,7 @@ class RunFolder:
         fingerprint: str,
         base: str = "",
         code: dict[str, str] | None = None,
+        guide: str = "",
     ) -> None:
         """Write `run.toml`, which is what makes the folder a run's.
 
@@ -116,6 +120,7 @@ class RunFolder:
             fingerprint: of the data, so that changed data is noticed on resuming
             base: fingerprint of the weights that the run starts from; empty for random ones
             code: names and digests of the user's own functions in the run
+            guide: fingerprint of the tokenizer or the teacher; empty for none
 
         Raises:
             DiskError: the file cannot be written.
@@ -125,6 +130,7 @@ class RunFolder:
             "command": one_line(command),  # names in it may be any bytes
             "fingerprint": fingerprint,
             **({"base": base} if base else {}),
+            **({"guide": guide} if guide else {}),
         }
         about = {"run": run, "versions": versions(), "host": host.as_table()}
         self._write(about | recipe.as_tables() | ({"code": code} if code else {}))
@@ -133,6 +139,7 @@ class RunFolder:
         """Remove a run that was refused before its first step."""
         for file in (self._file, self.path / DUPLICATES, self.journal.file, self._lock.file):
             file.unlink(missing_ok=True)
+        shutil.rmtree(self.guide, ignore_errors=True)
         with suppress(OSError):  # not empty: not ours
             self.checkpoints.rmdir()
         with suppress(OSError):
@@ -173,6 +180,11 @@ class RunFolder:
     def base(self) -> str:
         """The fingerprint of the weights that the run started from; empty for random ones."""
         return str(self.tables.get("run", {}).get("base", ""))
+
+    @property
+    def guided_by(self) -> str:
+        """The fingerprint of the tokenizer or the teacher of the run; empty for none."""
+        return str(self.tables.get("run", {}).get("guide", ""))
 
     def change(
         self, recipe: Recipe, code: dict[str, str], changes: list[dict[str, Any]], step: int

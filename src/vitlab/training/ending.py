@@ -21,6 +21,7 @@ from vitlab.evaluation.predictions import Predictions
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.progress import named_if_slow
+from vitlab.training.pretext.pretext_ending import conclude_pretext
 from vitlab.training.session import Session
 from vitlab.training.setup.preparation import Task
 from vitlab.weights.deltas import delta
@@ -53,6 +54,9 @@ def conclude(task: Task, session: Session, world: World) -> Run:
         Interrupted: a stop was asked for before the test was done; the report takes seconds, and
             is finished.
     """
+    if task.recipe.pretext.task != "classify":
+        figures, own = conclude_pretext(task, session, world)
+        return Run(task.folder.path, figures, own.cpu(), world.rank)
     model = plain(session.state.evaluated).eval()
     with world.agreed():
         if world.first:

@@ -17,6 +17,7 @@ from vitlab.evaluation.probes.watching import Probe
 from vitlab.evaluation.together import predict_together
 from vitlab.models.model import Model
 from vitlab.recipes.recipe import Host
+from vitlab.training.pretext.held_out import HeldOut
 from vitlab.training.saving.state import State
 
 
@@ -35,6 +36,7 @@ class Observer:
         tested: number of images that the run is tested on at its end
         on: what these images are, `validation` or `test`, as the journal calls their lines
         probe: what else is measured at each evaluation
+        own: measures a pretext task, which has no labels to test on
         told: messages about the probe's damaged images
     """
 
@@ -48,12 +50,17 @@ class Observer:
     tested: int
     on: str = "test"
     probe: Probe | None = None
+    own: HeldOut | None = None
     told: list[str] = field(default_factory=list)
 
     def measure(self) -> dict[str, float]:
         """Return the figures of a point of the learning curve; the first process has them all."""
+        if self.own is not None:
+            point, bad = self.own.measure() if self.world.first else ({}, [])
+            self.note_damage(bad)
+            return point | self._probed()
         predictions = self.predict(self.held_out)
-        point: dict[str, float] = {}
+        point = {}
         if self.world.first:
             point = curve_point(predictions.probabilities, predictions.labels)
         return point | self._probed()

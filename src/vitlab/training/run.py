@@ -28,10 +28,12 @@ from vitlab.training import rehearsal
 from vitlab.training.ending import Run, conclude
 from vitlab.training.faults import WayBack
 from vitlab.training.observer import Observer
+from vitlab.training.pretext.held_out import HeldOut, measured_on
 from vitlab.training.saving.checkpoint import Checkpoint
 from vitlab.training.saving.saver import Saver
 from vitlab.training.saving.state import State
 from vitlab.training.session import Session
+from vitlab.training.setup.beside import is_pretext
 from vitlab.training.setup.changing import check_same, keep_changes
 from vitlab.training.setup.hooks import Hooks
 from vitlab.training.setup.leaks import applied, find_leaks
@@ -44,6 +46,7 @@ from vitlab.training.step.trainer import Trainer
 from vitlab.training.step.transform import Transform
 from vitlab.training.stop import Stop
 from vitlab.weights.load import load
+from vitlab.weights.save import save
 
 
 def train(
@@ -110,12 +113,15 @@ def train(
             return before
         task = _without_leaks(task, world, stop)
         with world.agreed(), stop.at_once():
-            hooks.try_out(task.config, task.objective, task.splits.train.labels, device)
+            if hooks.given:
+                hooks.try_out(task.config, task.objective, task.splits.train.labels, device)
             state = first_state(task, device, world)
         with world.agreed():
             if world.first:
                 stack.enter_context(folder.locked())
                 _begin(task, resume, command)
+                if task.guide is not None and not folder.guide.is_dir():
+                    save(task.guide, folder.guide)
         with world.agreed():
             _check_visible(folder)
         done = conclude(task, _train(task, state, world, on_line, stop, began), world)
@@ -152,7 +158,8 @@ def _begin(task: Task, resume: bool, command: str) -> None:
         check_same(folder, task.recipe, *marks, task.change)
         return
     folder.keep_duplicates(task.leaks)
-    folder.start(task.recipe, task.host, command, *marks, task.hooks.record())
+    code, guide = task.hooks.record(), task.guide_fingerprint
+    folder.start(task.recipe, task.host, command, *marks, code, guide)
 
 
 def _without_leaks(task: Task, world: World, stop: Stop) -> Task:
@@ -171,6 +178,8 @@ def _leaks(task: Task) -> dict[str, Any] | None:
     kept = task.folder.duplicates if task.started else None
     if kept is not None or (task.started and not task.recipe.data.drop_duplicates):
         return kept
+    if is_pretext(task.recipe):  # nothing is tested
+        return None
     return find_leaks(task.recipe, task.host, task.splits)
 
 
@@ -191,11 +200,10 @@ def _train(
     saver = Saver(world, folder.checkpoints, host.checkpoint_every)
     _continue(task, state, saver)
     stop.message = f"interrupted after step {state.step:,}: pass --resume to continue"
-    model, channels = state.model, task.config.channels
-    device = next(model.parameters()).device
+    device = next(state.model.parameters()).device
     restart_peak(device)
-    compiled, objective = _compiled(task, device), task.objective
-    trainer = Trainer(model, recipe, world, compiled, objective, task.hooks.transform)
+    compiled, objective = _compiled(task, device), state.task or task.objective
+    trainer = Trainer(state.model, recipe, world, compiled, objective, task.hooks.transform)
     with (
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         recomputed(trainer.engine.plain, host.checkpoint_activations),
@@ -207,8 +215,8 @@ def _train(
             state,
             trainer,
             saver,
-            source=cached(splits.train, channels),
-            observer=_observer(task, state, world, device),
+            source=cached(splits.train, task.config.channels),
+            observer=_observer(task, trainer, state, world),
             world=world,
             stop=stop,
             way_back=WayBack(state, saver, folder, lambda: _at_start(task, device, world)),
@@ -226,7 +234,8 @@ def _train(
 def _compiled(task: Task, device: torch.device) -> bool:
     """Return whether the training step is compiled."""
     if task.host.compile == "auto":
-        return device.type == "cuda" and task.config.fit != "native"  # a graph per size
+        plain = task.config.fit != "native" and not is_pretext(task.recipe)  # one graph for all
+        return device.type == "cuda" and plain
     return task.host.compile == "yes"
 
 
@@ -262,20 +271,25 @@ def _at_start(task: Task, device: torch.device, world: World) -> Checkpoint:
     return replace(fresh, tensors=tensors, journal=b"")
 
 
-def _observer(task: Task, state: State, world: World, device: torch.device) -> Observer:
+def _observer(task: Task, trainer: Trainer, state: State, world: World) -> Observer:
     """Return what measures the model, on the validation images if there are any."""
-    splits, channels = task.splits, task.config.channels
+    splits, recipe, host = task.splits, task.recipe, task.host
+    chosen, on = splits.validation or splits.test, "validation" if splits.validation else "test"
+    if pretext := is_pretext(recipe):
+        chosen, on = measured_on(splits.test), "held-out"
+    held_out = cached(chosen, task.config.channels)
     return Observer(
         state,
-        task.host,
+        host,
         world,
-        device,
-        task.recipe.precision,
-        held_out=cached(splits.validation or splits.test, channels),
+        trainer.device,
+        recipe.precision,
+        held_out=held_out,
         images=task.images,
-        tested=len(splits.test),
-        on="test" if splits.validation is None else "validation",
+        tested=len(held_out if pretext else splits.test),
+        on=on,
         probe=task.probe,
+        own=HeldOut(trainer, recipe, task.config, held_out, host) if pretext else None,
     )
 
 

@@ -22,7 +22,7 @@ from vitlab.training.feeding import Feed
 from vitlab.training.observer import Observer
 from vitlab.training.plan import Plan, plan_for
 from vitlab.training.saving.saver import Saver
-from vitlab.training.saving.state import State
+from vitlab.training.saving.state import State, means
 from vitlab.training.shown.printed_rows import Rows, progress
 from vitlab.training.shown.tracking import Tracker
 from vitlab.training.step.guard import Figures
@@ -79,8 +79,10 @@ class Session:
     def __post_init__(self) -> None:
         """Work out the plan."""
         self.decide(self.folder.decisions)
-        figure = "mAP" if self.observer.held_out.labels.several else "accuracy"
-        self.rows = Rows(self.observer.on, figure, self.plan.total, terminal_width())
+        columns = self.trainer.objective.figures[:2]
+        if self.trainer.task is None:
+            columns = ("mAP",) if self.observer.held_out.labels.several else ("accuracy",)
+        self.rows = Rows(self.observer.on, columns, self.plan.total, terminal_width())
         self.begun = self.state.tally.seen, self.state.tally.seconds
         budget = seconds(self.recipe.budget)
         tested = self.observer.tested / len(self.observer.held_out)
@@ -171,6 +173,7 @@ class Session:
         """Take a step, and count what is known of it; return whether it was finished."""
         start, step = time.perf_counter(), self.state.step
         lr, seed = self.plan.learning_rate(step), self.plan.seed(step)
+        self.trainer.begin(step, self.plan.total, self.plan.epoch)
         try:
             with self.wary():
                 figures = self.trainer.step(self.state, batch, lr, seed)
@@ -235,11 +238,13 @@ class Session:
             accuracy = point.get("accuracy", point.get("map", 0.0))
             state.best.compare(state.step, accuracy, point["loss"], state.evaluated)
         self.pacer.evaluated(time.monotonic() - start)
-        loss, lr = state.tally.loss, self.plan.learning_rate(state.step - 1)
+        learned, lr = means(state.tally.since), self.plan.learning_rate(state.step - 1)
         state.tally.since = {}
         if not self.world.first:
             return []
-        return self.rows.lines(self.position, loss, point, lr, self.pacer.spent)
+        loss = learned.get("loss", 0.0)
+        lines = self.rows.lines(self.position, loss, point, lr, self.pacer.spent)
+        return lines if self.trainer.task is None else lines + self.trainer.task.warnings(learned)
 
     def save_or_stop(self) -> None:
         """Save a checkpoint if one is due or a stop is asked for, and stop; all processes agree."""

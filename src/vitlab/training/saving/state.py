@@ -66,7 +66,7 @@ class Tally:
     def means(self) -> dict[str, float]:
         """Loss and figures since the last line of the journal, and the run's images per second."""
         return {
-            **means(self.sums or {"loss": 0.0, "correct": 0.0}),
+            **means({"loss": 0.0} | self.sums),
             "images_per_second": self.seen / max(self.seconds, 1e-9),
         }
 

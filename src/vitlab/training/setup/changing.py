@@ -5,11 +5,13 @@ from typing import Any
 from vitlab.data.presence import IN_MEMORY
 from vitlab.data.settings import Augment
 from vitlab.errors import RunError
+from vitlab.models.model import Model
 from vitlab.options import hints
 from vitlab.recipes.choices import Schedule
 from vitlab.recipes.model_part import OF_TRAINING
 from vitlab.recipes.recipe import Recipe
 from vitlab.runs.run_folder import RunFolder
+from vitlab.weights.identity import fingerprint as fingerprint_of
 
 # By the table of run.toml. Not here: what decides on data, model, order of the images, or state.
 MAY_CHANGE: dict[str, tuple[str, ...]] = {
@@ -65,6 +67,19 @@ def check_same(
     if folder.fingerprint != mark:
         raise RunError(
             f"{recipe.data.data} has changed since {folder.path} was started: choose another --out"
+        )
+
+
+def check_guide(folder: RunFolder, guide: Model | None) -> None:
+    """Refuse to continue a run with another tokenizer or teacher.
+
+    Raises:
+        RunError: it has changed, and the run has no copy of it.
+    """
+    if folder.guided_by != ("" if guide is None else fingerprint_of(guide)):
+        raise RunError(
+            f"the tokenizer or teacher has changed since {folder.path} was started: choose another "
+            "--out"
         )
 
 

@@ -36,6 +36,11 @@ class Hooks:
     transform: Transform | None = None
     loss: Loss | None = None
 
+    @property
+    def given(self) -> bool:
+        """Whether there is any."""
+        return self.transform is not None or self.loss is not None
+
     def record(self) -> dict[str, str]:
         """Return the table `[code]` of `run.toml`.
 
@@ -53,7 +58,11 @@ class Hooks:
             OptionError: the message says what would work.
         """
         self.record()
-        objective_of(recipe.objective, own=self.loss).check(labels)
+        task = recipe.pretext.task
+        if task == "classify":
+            objective_of(recipe.objective, own=self.loss).check(labels)
+        elif self.loss is not None:
+            raise OptionError(f"loss takes labels, but task={task} has none: leave it out")
         if self.transform is not None and config.fit == "native":
             raise OptionError(
                 "transform needs images of one size, which fit=native does not give: set fit=crop"

@@ -30,7 +30,8 @@ from vitlab.recipes.requirements import check_packages
 from vitlab.runs.run_folder import RunFolder
 from vitlab.runs.using import may_use
 from vitlab.training.saving.state import State
-from vitlab.training.setup.changing import check_same
+from vitlab.training.setup.beside import beside, check_beside, guide_of, is_pretext
+from vitlab.training.setup.changing import check_guide, check_same
 from vitlab.training.setup.hooks import NONE, Hooks
 from vitlab.training.setup.settling import (
     check_names,
@@ -61,6 +62,7 @@ class Task:
         leaks: what was found of test images among the training images (training/setup/leaks.py)
         hooks: functions of the user's own
         change: whether options may differ from those of the run
+        guide: a frozen model whose answers are learned: a tokenizer or a teacher
     """
 
     recipe: Recipe
@@ -76,12 +78,18 @@ class Task:
     leaks: dict[str, Any] | None = None
     hooks: Hooks = NONE
     change: bool = False
+    guide: Model | None = None
 
     @property
     def objective(self) -> Objective:
         """What is minimized."""
         labels, classes = self.splits.train.labels, len(self.splits.classes)
         return objective_of(self.recipe.objective, labels, classes, self.hooks.loss)
+
+    @property
+    def guide_fingerprint(self) -> str:
+        """The fingerprint of the guide; empty without one."""
+        return "" if self.guide is None else fingerprint_of(self.guide)
 
     @property
     def images(self) -> int:
@@ -130,13 +138,15 @@ def prepare(
         mark = fingerprint(splits.whole or splits.train)
     before = folder.recipe if started else None
     recipe, splits = settled(recipe, splits, before, hooks.loss is not None)
+    guide = guide_of(recipe, folder, started)
     with named_if_slow(f"loading {recipe.start.weights}", world.first):
         base = starting_model(recipe, start)
     config, remarks = resolve(recipe, splits, base)
-    splits = replace(splits, notes=[*splits.notes, *remarks])
     check_native(recipe, config)
     hooks.check(recipe, config, splits.train.labels)
     check_host(host, config)
+    remarks += check_beside(recipe, host, config, guide)
+    splits = replace(splits, notes=[*splits.notes, *remarks])
     recipe = replace(recipe, model=part_of(config, recipe.model.model))
     if start is not None:
         recipe = replace(recipe, start=replace(recipe.start, weights=start.source))
@@ -145,16 +155,21 @@ def prepare(
         if not change:
             hooks.check_same(folder)
         check_same(folder, recipe, mark, origin, change)
+        check_guide(folder, guide)
     elif resume:
         world.say(f"no run in {folder.path} yet: starting it")
     probe = Probe.of(host.probe, config.channels, host.probe_by) if host.probe else None
     begun = mark, started, base, origin
-    return Task(recipe, host, folder, splits, config, *begun, probe, hooks=hooks, change=change)
+    return Task(
+        recipe, host, folder, splits, config, *begun, probe, hooks=hooks, change=change, guide=guide
+    )
 
 
 def _opened(recipe: Recipe, data: Sized | None) -> Splits:
     """Return the images of the recipe's data, or of what was given in its place."""
     given = recipe.data.data if data is None else data
+    if is_pretext(recipe):
+        return open_data(given, recipe.data.test_fraction, columns=recipe.data, learning=False)
     splits = open_data(given, recipe.data.test_fraction, columns=recipe.data)
     splits = partitioned(splits, recipe.data)
     return with_validation(splits) if recipe.patience else splits
@@ -184,7 +199,9 @@ def first_state(task: Task, device: torch.device, world: World) -> State:
     if task.host.shard:
         for each in (model, *([average.model] if average else [])):
             shard(each, world)
-    return State(model, average, optimizers.build(model, recipe.optimizer))
+    own = beside(recipe, task.config, task.guide, device, generator)
+    optimizer = optimizers.build(model, recipe.optimizer, own)
+    return State(model, average, optimizer, task=own)
 
 
 def check_world(recipe: Recipe, host: Host, world: World) -> None:
@@ -243,7 +260,8 @@ def resolve(
     Raises:
         OptionError: the recipe, the data and the weights do not go together.
     """
-    classes, given = len(splits.classes), recipe.model.classes
+    labels = () if is_pretext(recipe) else splits.classes
+    classes, given = len(labels), recipe.model.classes
     if given not in (None, classes):
         raise OptionError(
             f"classes={given}, but {recipe.data.data} has {classes} classes: leave it out"
@@ -256,10 +274,10 @@ def resolve(
         if "image_size" not in chosen:
             size, remarks = divided(size, patch)
         config = recipe.model.config(
-            image_size=size, channels=channels, classes=classes, labels=splits.classes
+            image_size=size, channels=channels, classes=classes, labels=labels
         )
     else:
-        config, remarks = config_from(base.config, recipe.model, splits.classes)
+        config, remarks = config_from(base.config, recipe.model, labels)
     if config.answers > 1:
         raise OptionError(
             f"queries={config.answers} gives that many outputs per image: classification needs 1"
@@ -283,7 +301,8 @@ def provenance(task: Task) -> dict[str, Any]:
             "validation": VALIDATION_SHARE if recipe.patience else 0.0,
             "recipe": recipe.recipe,
             "seed": recipe.seed,
-            "multi_label": splits.train.labels.several,
+            **({"task": recipe.pretext.task} if is_pretext(recipe) else {}),
+            "multi_label": splits.train.labels.several and not is_pretext(recipe),
             "epochs": recipe.steps * recipe.batch / len(splits.train) or recipe.epochs,
         }
         | _origin(task)

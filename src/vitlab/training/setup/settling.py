@@ -53,15 +53,17 @@ def settled(
             images have several.
         DataError: the name of a class cannot be written down.
     """
-    check_classes(splits)
     data, objective = recipe.data, recipe.objective
+    if labeled := recipe.pretext.task == "classify":
+        check_classes(splits)
     if data.train_images and not data.dev_share:  # else `partitioned` has chosen them
         splits = with_train_images(splits, data.train_images)
         data = replace(data, train_images=len(splits.train))
     if before is not None and objective.balance == "auto":
         objective = replace(objective, balance=before.objective.balance)
-    objective, notes = decided(objective, splits.train.labels, len(splits.classes), own_loss)
-    splits = replace(splits, notes=[*splits.notes, *missing_lines(splits), *notes])
+    if labeled:
+        objective, notes = decided(objective, splits.train.labels, len(splits.classes), own_loss)
+        splits = replace(splits, notes=[*splits.notes, *missing_lines(splits), *notes])
     return replace(recipe, data=data, objective=objective), splits
 
 

@@ -4,6 +4,7 @@ from vitlab.data.classes import class_lines
 from vitlab.models.cost import cost
 from vitlab.optim.schedule import warmup_steps
 from vitlab.training.session import Session
+from vitlab.training.setup.beside import is_pretext
 from vitlab.training.setup.preparation import Task
 from vitlab.units import counted, epochs, si
 
@@ -12,8 +13,10 @@ def announce(task: Task, session: Session) -> None:
     """Tell the user what will be trained, on what, for how long."""
     config, price = task.config, cost(task.config)
     rows, columns = config.size
+    what = f"{rows}x{columns}x{config.channels}"
+    what += f" and {config.classes} classes" if config.classes else ", without labels"
     lines = [
-        f"{config.name} for {rows}x{columns}x{config.channels} and {config.classes} classes: "
+        f"{config.name} for {what}: "
         f"{si(price.params, 2)} parameters, {si(price.macs, 2)} multiply-adds per image"
     ]
     if task.base is not None:
@@ -23,7 +26,11 @@ def announce(task: Task, session: Session) -> None:
             f"starting from {start.weights or 'the given model'} (fingerprint "
             f"{task.base_fingerprint[:12]}); tune={start.tune} trains {free:,} parameters"
         )
-    lines += [_images(task), *task.splits.notes, *class_lines(task.splits), *_plan(task, session)]
+    if own := session.state.task:
+        count = sum(weight.numel() for weight in own.parameters())
+        lines.append(f"task {task.recipe.pretext.task}: {si(count, 2)} parameters of its own")
+    about = class_lines(task.splits) if config.classes else []
+    lines += [_images(task), *task.splits.notes, *about, *_plan(task, session)]
     if session.state.step:
         lines.append(f"continuing after step {session.state.step:,}")
     for line in lines:
@@ -32,7 +39,8 @@ def announce(task: Task, session: Session) -> None:
 
 def _images(task: Task) -> str:
     """Return how many images each split has."""
-    names = {"train": "training", "validation": "validation", "test": "test"}
+    held_out = "held-out" if is_pretext(task.recipe) else "test"
+    names = {"train": "training", "validation": "validation", "test": held_out}
     parts = [f"{len(images):,} {names[part]}" for part, images in task.splits.parts.items()]
     return f"{task.recipe.data.data}: {', '.join(parts[:-1])} and {parts[-1]} images"
 

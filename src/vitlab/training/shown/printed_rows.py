@@ -17,14 +17,14 @@ class Rows:
 
     Attributes:
         on: the split that is evaluated, `validation` or `test`
-        figure: `accuracy`, or `mAP` where images have several labels
+        figures: `accuracy`, or `mAP` where images have several labels; those of a pretext task
         total: steps of the whole run, for the width of their column
         width: columns of the terminal; what does not fit is left out; None for no limit
         begun: whether the header is printed
     """
 
     on: str
-    figure: str
+    figures: tuple[str, ...]
     total: int
     width: int | None = None
     begun: bool = field(default=False, init=False)
@@ -51,7 +51,7 @@ class Rows:
             ("step", f"{position['step']:,}", len(f"{self.total:,}")),
             ("train loss", f"{training:.3f}", 0),
             (f"{self.on} loss", f"{point['loss']:.3f}", 0),
-            (self.figure, percent(point.get("map", point["accuracy"])), 7),
+            *((name, _shown(name, point), 7) for name in self.figures),
             ("lr", f"{lr:.2e}", 8),
             ("time", clock(seconds), 8),
         ]
@@ -67,6 +67,12 @@ class Rows:
         return sum(max(wide, len(name)) + len(GAP) for name, _, wide in cells) - len(GAP)
 
 
+def _shown(name: str, point: dict[str, Any]) -> str:
+    if name in ("accuracy", "mAP"):
+        return percent(point.get("map", point["accuracy"]))
+    return f"{point[name]:.3f}"
+
+
 def progress(state: State, plan: Plan, speed: float) -> str:
     """Return how training goes, in a few parts, the most important one first.
 
@@ -80,7 +86,7 @@ def progress(state: State, plan: Plan, speed: float) -> str:
     parts = [
         f"epoch {state.step / plan.epoch:.1f}/{total}",
         f"loss {means['loss']:.3f}",
-        f"accuracy {percent(means['accuracy'])}",
+        *([f"accuracy {percent(means['accuracy'])}"] if "accuracy" in means else []),
         f"{speed:,.0f} images/s",
     ]
     return GAP.join(parts)

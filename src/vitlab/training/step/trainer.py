@@ -58,13 +58,13 @@ class Trainer:
         recipe: Recipe,
         world: World = ALONE,
         compiled: bool = False,
-        objective: Objective | None = None,
+        objective: Objective | PretextTask | None = None,
         transform: Transform | None = None,
     ) -> None:
         self.model, self.recipe, self.world = model, recipe, world
         self.transform = transform
         self.device = next(model.parameters()).device
-        self.objective = objective or objective_of(recipe.objective)
+        self.objective: Objective | PretextTask = objective or objective_of(recipe.objective)
         self.task = objective if isinstance(objective, PretextTask) else None
         self.learner = model if self.task is None else Learner(model, self.task)
         self.begin(0, 1, 1.0)
@@ -167,22 +167,47 @@ class Trainer:
         self.drop()
         return found
 
+    @torch.no_grad()
+    def held_out(self, batch: Batch, seed: int) -> Tensor:
+        """Return the loss and the figures of images of which nothing is learned, summed over them.
+
+        In evaluation mode, by one process alone.
+
+        Args:
+            batch: as it would be learned from
+            seed: of masks and the like
+
+        Returns:
+            float64 (1 + figures,).
+        """
+        network = self.engine.plain.eval()
+        moved = batch.to(self.device)
+        generator = torch.Generator(self.device).manual_seed(seed)
+        with self.engine.computing():
+            loss, metrics = network(self.augmented(moved), generator)
+        sums = [loss * len(batch), *(metrics[name] for name in self.objective.figures)]
+        return torch.stack([each.double() for each in sums])
+
+    def augmented(self, batch: Batch) -> Batch:
+        """Return a batch, on its device, as the network takes it."""
+        config, options = self.model.config, self.recipe.augment
+        pixels = augment(batch.images, batch.draws, options, config.mean, config.std)
+        return replace(batch, images=pixels)
+
     def forward(
         self, batch: Batch, generator: torch.Generator, mixed: Mix | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean loss of some images as they are learned, and the objective's figures."""
-        config, options = self.model.config, self.recipe.augment
-        moved = batch.to(self.device)
-        pixels = augment(moved.images, batch.draws, options, config.mean, config.std)
-        labels = moved.labels
+        config, moved = self.model.config, self.augmented(batch.to(self.device))
+        pixels, labels = moved.images, moved.labels
         if mixed is not None:
             assert isinstance(pixels, Tensor)  # packed images are not mixed
             pixels, labels = mixed(pixels, labels, config.classes)
         with self.engine.computing():
             inputs = replace(moved, images=self.engine.images(pixels), labels=labels)
             if self.task is not None:
-                found: tuple[Tensor, dict[str, Tensor]] = self.engine.network(inputs, generator)
-                return found
+                own: tuple[Tensor, dict[str, Tensor]] = self.engine.network(inputs, generator)
+                return own
             return self.objective.loss(self.engine.network, inputs, generator)
 
     def _accumulate(self, batch: Batch, seed: int) -> Tensor:

@@ -1,0 +1,74 @@
+"""The loss of a pretext task on images that are held out."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from vitlab.data.loading.batches import TrainingBatches
+from vitlab.data.loading.loader import choose_workers, training_loader
+from vitlab.data.loading.workers import deaths_explained
+from vitlab.data.sources.protocol import Source, Subset
+from vitlab.distributed.world import ALONE
+from vitlab.images import ImageSpec
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.training.plan import batches_of, step_seed
+from vitlab.training.saving.state import means
+from vitlab.training.step.trainer import Trainer
+
+MOST = 1024  # images
+AT_ONCE = 64  # images per pass
+
+Damage = list[tuple[int, str]]
+
+
+def measured_on(source: Source) -> Source:
+    """Return the images that the loss is measured on: all, or 1,024 of them, evenly spaced."""
+    if len(source) <= MOST:
+        return source
+    return Subset(source, np.linspace(0, len(source) - 1, num=MOST, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Measures a task on held-out images, with the same crops, colors and masks each time.
+
+    The weights are those that learn, also where an average or a teacher is saved: the task's own
+    modules go with them.
+
+    Attributes:
+        trainer: has the model and the task
+        recipe: as the images are learned
+        spec: size, channels and interpolation
+        source: the images
+        host: workers
+    """
+
+    trainer: Trainer
+    recipe: Recipe
+    spec: ImageSpec
+    source: Source
+    host: Host
+
+    def measure(self) -> tuple[dict[str, float], Damage]:
+        """Return the means of the loss and of the task's figures, and the damaged images.
+
+        Raises:
+            WorkerDiedError: a data-loading worker died.
+        """
+        names = ("loss", *self.trainer.objective.figures)
+        sums, images, bad = torch.zeros(len(names), dtype=torch.float64), 0, Damage()
+        size = min(AT_ONCE, len(self.source))
+        workers = choose_workers(self.source, self.host.workers)
+        with deaths_explained():
+            count = len(self.source) // size
+            for k, batch in enumerate(training_loader(self._batches(size), 0, count, workers)):
+                bad += batch.bad
+                if len(batch):
+                    sums += self.trainer.held_out(batch, step_seed(self.recipe.seed, k)).cpu()
+                    images += len(batch)
+        return means(dict(zip(names, sums.tolist(), strict=True)) | {"images": float(images)}), bad
+
+    def _batches(self, size: int) -> TrainingBatches:
+        """Return the first epoch of the images, in batches of a size of its own."""
+        return batches_of(replace(self.recipe, batch=size), self.source, self.spec, ALONE)

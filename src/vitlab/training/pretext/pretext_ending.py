@@ -1,0 +1,92 @@
+"""The end of a run that learns without labels: its model, its held-out loss, its report."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitlab import device as devices
+from vitlab.data.augment.augment import normalize
+from vitlab.data.loading.batches import EvaluationBatches
+from vitlab.data.sources.protocol import Source, Subset
+from vitlab.distributed.world import World
+from vitlab.models.cost import cost
+from vitlab.models.model import Model
+from vitlab.models.packed import Packed
+from vitlab.objectives.pretext_task import PretextTask
+from vitlab.progress import named_if_slow
+from vitlab.training.session import Session
+from vitlab.training.setup.preparation import Task
+from vitlab.weights.save import save
+
+PICTURED = 8  # images in the report
+
+
+def conclude_pretext(task: Task, session: Session, world: World) -> tuple[dict[str, Any], Model]:
+    """Save the model, measure it, write the report, and finish the journal.
+
+    Returns:
+        The run's figures, in every process, and its model.
+
+    Raises:
+        RunError: the run folder was removed, or a data-loading worker died.
+        Interrupted: a stop was asked for before the measurement was done.
+    """
+    model, metrics = session.state.evaluated.eval(), dict[str, Any]()
+    with world.agreed():
+        if world.first:
+            task.folder.check()
+            model.provenance = session.state.model.provenance
+            save(model, task.folder.model)
+    with session.stop.at_once(), named_if_slow("measuring the held-out images", world.first):
+        point = session.observer.measure()
+    with world.agreed():
+        if world.first:
+            metrics = _result(task, session, model, point)
+            task.folder.check()
+            task.folder.journal.write({"kind": "result"} | metrics)
+            task.folder.journal.sync()
+    return world.broadcast(metrics), model
+
+
+def _result(task: Task, session: Session, model: Model, point: dict[str, float]) -> dict[str, Any]:
+    """Return the run's figures, once they are in its report."""
+    own, tally, price = session.state.task, session.state.tally, cost(model)
+    assert own is not None
+    notes = [*task.splits.notes, *(f"skipped: {message}" for message in tally.bad)]
+    if tally.skipped:
+        notes.append(f"{tally.skipped:,} steps passed over: losses or gradients were not finite")
+    metrics = point | {
+        "task": task.recipe.pretext.task,
+        "images": len(task.splits.train),
+        "held_out": len(session.observer.held_out),
+        "model": model.config.name,
+        "params": price.params,
+        "macs": price.macs,
+        "images_per_second": tally.means["images_per_second"],
+        "peak_memory": devices.peak_memory(session.trainer.device),
+        "seconds": tally.seconds,
+        "device": devices.described(session.trainer.device),
+        "damaged": len(tally.bad),
+        "skipped_steps": tally.skipped,
+        "rollbacks": len(session.decisions.rollbacks),
+        "notes": notes,
+        **task.folder.places,
+    }
+    return metrics
+
+
+def _pictures(model: Model, own: PretextTask, source: Source) -> dict[str, NDArray[np.uint8]]:
+    """Return what the task shows of a few held-out images, uint8 (B, H, W, 3) by column."""
+    places = np.unique(np.linspace(0, len(source) - 1, num=PICTURED, dtype=np.int64))
+    batch = EvaluationBatches(Subset(source, places), model.config, PICTURED)[0]
+    if isinstance(batch.images, Packed) or not len(batch):
+        return {}
+    device = next(model.parameters()).device
+    images = normalize(batch.images.to(device), model.config.mean, model.config.std)
+    generator = torch.Generator(device).manual_seed(0)
+    own.eval()
+    with torch.no_grad():
+        shown = own.pictures(model.eval(), images, generator)
+    return {name: pixels.cpu().numpy() for name, pixels in shown.items()}

@@ -18,12 +18,12 @@ WIDE = ["  epoch    step  train loss  test loss  accuracy        lr      time",
 
 
 def table(width: int | None, **changed: str) -> list[str]:
-    rows = Rows(**{"on": "test", "figure": "accuracy"} | changed, total=99_999, width=width)
+    rows = Rows(**{"on": "test", "figures": ("accuracy",)} | changed, total=99_999, width=width)
     return rows.lines(POSITION, 1.2345, POINT, 1.5e-3, 100.0)
 
 
 def test_columns_stand_under_one_header() -> None:
-    rows = Rows("test", "accuracy", 99_999)
+    rows = Rows("test", ("accuracy",), 99_999)
     assert rows.lines(POSITION, 1.2345, POINT, 1.5e-3, 100.0) == WIDE
     again = rows.lines({"epoch": 100.0, "step": 99_999}, 0.1, POINT, 0.0, 36_000.0)
     assert len(again) == 1
@@ -40,7 +40,7 @@ def test_what_does_not_fit_is_left_out(width: int) -> None:
 
 
 def test_several_labels_are_judged_by_their_map() -> None:
-    rows = Rows("validation", "mAP", 100)
+    rows = Rows("validation", ("mAP",), 100)
     head, row = rows.lines(POSITION, 1.0, POINT | {"map": 0.5}, 1e-3, 1.0)
     assert "validation loss      mAP" in head
     assert " 50.0% " in row

@@ -113,15 +113,12 @@ def train(
             return before
         task = _without_leaks(task, world, stop)
         with world.agreed(), stop.at_once():
-            if hooks.given:
-                hooks.try_out(task.config, task.objective, task.splits.train.labels, device)
+            hooks.try_out(task.config, task.objective, task.splits.train.labels, device)
             state = first_state(task, device, world)
         with world.agreed():
             if world.first:
                 stack.enter_context(folder.locked())
                 _begin(task, resume, command)
-                if task.guide is not None and not folder.guide.is_dir():
-                    save(task.guide, folder.guide)
         with world.agreed():
             _check_visible(folder)
         done = conclude(task, _train(task, state, world, on_line, stop, began), world)
@@ -151,15 +148,16 @@ def _begin(task: Task, resume: bool, command: str) -> None:
             f"another process has trained in {folder.path} meanwhile: run the command again with "
             "--resume, or choose another --out"
         )
-    marks = task.fingerprint, task.base_fingerprint
+    marks, guide = (task.fingerprint, task.base_fingerprint), task.guide_fingerprint
     if task.started:
         if not task.change:
             task.hooks.check_same(folder)
-        check_same(folder, task.recipe, *marks, task.change)
-        return
-    folder.keep_duplicates(task.leaks)
-    code, guide = task.hooks.record(), task.guide_fingerprint
-    folder.start(task.recipe, task.host, command, *marks, code, guide)
+        check_same(folder, task.recipe, *marks, task.change, guide)
+    else:
+        folder.keep_duplicates(task.leaks)
+        folder.start(task.recipe, task.host, command, *marks, task.hooks.record(), guide)
+    if task.guide is not None and not folder.guide.is_dir():
+        save(task.guide, folder.guide)
 
 
 def _without_leaks(task: Task, world: World, stop: Stop) -> Task:

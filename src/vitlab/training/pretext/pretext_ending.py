@@ -57,7 +57,7 @@ def _result(task: Task, session: Session, model: Model, point: dict[str, float])
     notes = [*task.splits.notes, *(f"skipped: {message}" for message in tally.bad)]
     if tally.skipped:
         notes.append(f"{tally.skipped:,} steps passed over: losses or gradients were not finite")
-    metrics = point | {
+    return point | {
         "task": task.recipe.pretext.task,
         "images": len(task.splits.train),
         "held_out": len(session.observer.held_out),
@@ -74,7 +74,6 @@ def _result(task: Task, session: Session, model: Model, point: dict[str, float])
         "notes": notes,
         **task.folder.places,
     }
-    return metrics
 
 
 def _pictures(model: Model, own: PretextTask, source: Source) -> dict[str, NDArray[np.uint8]]:

@@ -5,13 +5,11 @@ from typing import Any
 from vitlab.data.presence import IN_MEMORY
 from vitlab.data.settings import Augment
 from vitlab.errors import RunError
-from vitlab.models.model import Model
 from vitlab.options import hints
 from vitlab.recipes.choices import Schedule
 from vitlab.recipes.model_part import OF_TRAINING
 from vitlab.recipes.recipe import Recipe
 from vitlab.runs.run_folder import RunFolder
-from vitlab.weights.identity import fingerprint as fingerprint_of
 
 # By the table of run.toml. Not here: what decides on data, model, order of the images, or state.
 MAY_CHANGE: dict[str, tuple[str, ...]] = {
@@ -37,7 +35,12 @@ def differences(folder: RunFolder, recipe: Recipe) -> list[tuple[str, str, Any, 
 
 
 def check_same(
-    folder: RunFolder, recipe: Recipe, mark: str, origin: str = "", change: bool = False
+    folder: RunFolder,
+    recipe: Recipe,
+    mark: str,
+    origin: str = "",
+    change: bool = False,
+    guide: str = "",
 ) -> None:
     """Refuse to continue a run with another recipe, on other data, or from other weights.
 
@@ -47,6 +50,7 @@ def check_same(
         mark: fingerprint of the data
         origin: fingerprint of the weights that the run starts from
         change: whether those options may differ that can
+        guide: fingerprint of the tokenizer or the teacher
 
     Raises:
         RunError: an option has another value than in the run; the data or the weights that the run
@@ -59,6 +63,11 @@ def check_same(
             f"{recipe.start.weights or 'the model to start from'} has changed since {folder.path} "
             "was started: choose another --out"
         )
+    if folder.guided_by != guide:
+        raise RunError(
+            f"the tokenizer or teacher has changed since {folder.path} was started: choose another "
+            "--out"
+        )
     if folder.fingerprint != mark and recipe.data.data == IN_MEMORY:
         raise RunError(
             f"{folder.path} was started with other images: give the same ones with the same labels "
@@ -67,19 +76,6 @@ def check_same(
     if folder.fingerprint != mark:
         raise RunError(
             f"{recipe.data.data} has changed since {folder.path} was started: choose another --out"
-        )
-
-
-def check_guide(folder: RunFolder, guide: Model | None) -> None:
-    """Refuse to continue a run with another tokenizer or teacher.
-
-    Raises:
-        RunError: it has changed, and the run has no copy of it.
-    """
-    if folder.guided_by != ("" if guide is None else fingerprint_of(guide)):
-        raise RunError(
-            f"the tokenizer or teacher has changed since {folder.path} was started: choose another "
-            "--out"
         )
 
 

@@ -36,11 +36,6 @@ class Hooks:
     transform: Transform | None = None
     loss: Loss | None = None
 
-    @property
-    def given(self) -> bool:
-        """Whether there is any."""
-        return self.transform is not None or self.loss is not None
-
     def record(self) -> dict[str, str]:
         """Return the table `[code]` of `run.toml`.
 

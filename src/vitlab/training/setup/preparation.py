@@ -31,7 +31,7 @@ from vitlab.runs.run_folder import RunFolder
 from vitlab.runs.using import may_use
 from vitlab.training.saving.state import State
 from vitlab.training.setup.beside import beside, check_beside, guide_of, is_pretext
-from vitlab.training.setup.changing import check_guide, check_same
+from vitlab.training.setup.changing import check_same
 from vitlab.training.setup.hooks import NONE, Hooks
 from vitlab.training.setup.settling import (
     check_names,
@@ -89,7 +89,7 @@ class Task:
     @property
     def guide_fingerprint(self) -> str:
         """The fingerprint of the guide; empty without one."""
-        return "" if self.guide is None else fingerprint_of(self.guide)
+        return mark_of(self.guide)
 
     @property
     def images(self) -> int:
@@ -138,31 +138,31 @@ def prepare(
         mark = fingerprint(splits.whole or splits.train)
     before = folder.recipe if started else None
     recipe, splits = settled(recipe, splits, before, hooks.loss is not None)
-    guide = guide_of(recipe, folder, started)
     with named_if_slow(f"loading {recipe.start.weights}", world.first):
-        base = starting_model(recipe, start)
+        base, guide = starting_model(recipe, start), guide_of(recipe, folder, started)
     config, remarks = resolve(recipe, splits, base)
     check_native(recipe, config)
     hooks.check(recipe, config, splits.train.labels)
     check_host(host, config)
     remarks += check_beside(recipe, host, config, guide)
     splits = replace(splits, notes=[*splits.notes, *remarks])
-    recipe = replace(recipe, model=part_of(config, recipe.model.model))
-    if start is not None:
-        recipe = replace(recipe, start=replace(recipe.start, weights=start.source))
-    origin = fingerprint_of(base) if base is not None else ""
+    begins = recipe.start if start is None else replace(recipe.start, weights=start.source)
+    recipe = replace(recipe, model=part_of(config, recipe.model.model), start=begins)
+    origin = mark_of(base)
     if started:
         if not change:
             hooks.check_same(folder)
-        check_same(folder, recipe, mark, origin, change)
-        check_guide(folder, guide)
+        check_same(folder, recipe, mark, origin, change, mark_of(guide))
     elif resume:
         world.say(f"no run in {folder.path} yet: starting it")
     probe = Probe.of(host.probe, config.channels, host.probe_by) if host.probe else None
-    begun = mark, started, base, origin
-    return Task(
-        recipe, host, folder, splits, config, *begun, probe, hooks=hooks, change=change, guide=guide
-    )
+    begun = mark, started, base, origin, probe
+    return Task(recipe, host, folder, splits, config, *begun, None, hooks, change, guide)
+
+
+def mark_of(model: Model | None) -> str:
+    """Return the fingerprint of a model; empty for none."""
+    return "" if model is None else fingerprint_of(model)
 
 
 def _opened(recipe: Recipe, data: Sized | None) -> Splits:

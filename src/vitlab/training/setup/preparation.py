@@ -8,6 +8,7 @@ import torch
 
 from vitlab.data.loading.shape import divided, input_shape
 from vitlab.data.partition import partitioned
+from vitlab.data.pretraining_images import open_images
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.splits import VALIDATION_SHARE, Splits, fingerprint, with_validation
 from vitlab.distributed.parallel import shard
@@ -169,7 +170,7 @@ def _opened(recipe: Recipe, data: Sized | None) -> Splits:
     """Return the images of the recipe's data, or of what was given in its place."""
     given = recipe.data.data if data is None else data
     if is_pretext(recipe):
-        return open_data(given, recipe.data.test_fraction, columns=recipe.data, learning=False)
+        return open_images(given, recipe.data)
     splits = open_data(given, recipe.data.test_fraction, columns=recipe.data)
     splits = partitioned(splits, recipe.data)
     return with_validation(splits) if recipe.patience else splits

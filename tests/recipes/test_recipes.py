@@ -21,6 +21,7 @@ PAPERS = [
     "plain-vit",
     "three-things",
     "three-things-400",
+    "deit-distilled",
     "deit3",
 ]
 MODELS = ["ViT-Ti/16", "ViT-S18x2/16", "ViT-B/32", "ViT-L/16", "ViT-H/14", "R50+ViT-B/16"]
@@ -123,6 +124,20 @@ def test_deit3(model: str, lr: float, drop: float) -> None:
     assert (recipe.model.crop, recipe.schedule.warmup) == (1.0, 5)
 
 
+def test_deit_distilled() -> None:
+    """DeiT's Table 9."""
+    recipe = vitlab.recipe("deit-distilled")
+    how, augment, taught = recipe.optimizer, recipe.augment, recipe.distill
+    assert (recipe.model.model, recipe.epochs, recipe.batch) == ("ViT-Ti/16", 300, 1024)
+    assert (how.optimizer, how.lr, how.weight_decay, how.clip) == ("adamw", 5e-4 * 2, 0.05, 0)
+    assert (recipe.schedule.warmup, recipe.objective.label_smoothing) == (5, 0.1)
+    assert (augment.rand_ops, augment.rand_magnitude, augment.repeats) == (2, 9, 3)
+    assert (augment.mixup, augment.cutmix, augment.erase) == (0.8, 1.0, 0.25)
+    assert (taught.distill, taught.distill_token, taught.distill_weight) == ("hard", True, 0.5)
+    alone = vitlab.recipe("deit-distilled", teacher="")
+    assert not alone.distill.distill_token
+
+
 def test_better_plain_vit() -> None:
     recipe = vitlab.recipe("plain-vit")
     how = recipe.optimizer
@@ -132,7 +147,7 @@ def test_better_plain_vit() -> None:
     assert recipe.schedule.warmup_steps == 10_000
 
 
-@pytest.mark.parametrize("name", ["plain-vit", "three-things", "deit3"])
+@pytest.mark.parametrize("name", ["plain-vit", "three-things", "deit-distilled", "deit3"])
 def test_resnets_have_no_place_in_recipes_for_vits(name: str) -> None:
     with pytest.raises(vitlab.UserError, match=f"{name.split('-400')[0]} trains Vision Transform"):
         vitlab.recipe(name, model="BiT-R50x1")

@@ -75,12 +75,16 @@ class Classify:
         """
         del generator
         scores = model(batch.images)
-        labels, best = batch.labels, scores.argmax(-1)
+        figures = {"correct": self.correct(scores, batch.labels)}
+        return self.mean(scores.float(), batch.labels), figures
+
+    @staticmethod
+    def correct(scores: Tensor, labels: Tensor) -> Tensor:
+        """Return how many of the scores (B, classes) are right, as `loss` counts them, int64 ()."""
+        best = scores.argmax(-1)
         if labels.ndim == 1:
-            correct = best == labels
-        else:
-            correct = labels.gather(1, best[:, None])[:, 0] == labels.amax(-1)
-        return self.mean(scores.float(), labels), {"correct": correct.sum()}
+            return (best == labels).sum()
+        return (labels.gather(1, best[:, None])[:, 0] == labels.amax(-1)).sum()
 
     def mean(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of scores, float32 (B, classes), with labels as `loss` takes them.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from vitlab.options import Options, above, at_most, option, when
+from vitlab.options import Only, Options, above, at_most, option, when
 from vitlab.weights.hub_names import check_weights
 
 ON = when("teacher")
@@ -28,14 +28,17 @@ class Distill(Options):
         False,
         "learn the teacher's answers by a token of their own, averaged with the class token's when "
         "tested (DeiT)",
-        only=ON,
+        only=Only(
+            "with a teacher and distill=hard or soft",
+            lambda options: bool(options.teacher) and options.distill != "features",
+        ),
     )
     distill_weight: float = option(
         0.5, "share of the loss that is the teacher's", above(0), at_most(1), only=ON
     )
     distill_temperature: float = option(
         3.0,
-        "temperature that soft answers are compared at",
+        "what both scores are divided by before soft answers are compared",
         above(0),
         only=when("distill", "soft"),
     )

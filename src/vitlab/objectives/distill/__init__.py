@@ -1,0 +1,1 @@
+"""Learning from a teacher's answers, beside the labels."""

@@ -1,0 +1,554 @@
+"""Distillation against DeiT's formulas, timm's model and task, and by hand."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import vitlab
+from oracles.peers import timm
+from vitlab.data.augment.augment import normalize
+from vitlab.data.augment.mix import Mix
+from vitlab.data.loading.batches import Batch
+from vitlab.errors import OptionError
+from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.create import build
+from vitlab.models.model import Model
+from vitlab.objectives.classify import Classify
+from vitlab.objectives.distill import teacher as teachers
+from vitlab.objectives.distill.distillation import (
+    AnswerDistillation,
+    FeatureDistillation,
+    distillation,
+)
+from vitlab.objectives.distill.teacher import Teacher, check_teacher, remarks_of
+from vitlab.objectives.distill.two_heads import with_distillation_token
+from vitlab.objectives.pretext_task import Learner
+from vitlab.recipes.distilling import Distill
+from vitlab.weights.formats.timm.timm_names import entries, names_for
+
+NAMES = ("ant", "bee", "cat", "dog", "eel")
+SMALL: dict[str, Any] = {"depth": 1, "heads": 2, "patch": 8, "labels": NAMES, "classes": 5}
+GENERATOR = torch.Generator()
+
+
+def small(seed: int = 0, size: int = 16, width: int = 16, **choices: Any) -> Model:
+    """A small model whose every weight is random."""
+    config = ViTConfig(**SMALL | {"width": width, "mlp": 2 * width, "image_size": size} | choices)
+    generator = torch.Generator().manual_seed(seed)
+    model = build(config, generator)
+    for weight in model.parameters():
+        weight.data = torch.randn(weight.shape, generator=generator) * 0.2
+    return model
+
+
+def some(count: int = 4, size: int = 16, seed: int = 5) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(count, 3, size, size, generator=generator)
+    labels = torch.randint(5, (count,), generator=generator)
+    return Batch(images, labels, torch.empty(count, 0), torch.arange(count))
+
+
+def made(student: Model, guide: Model, loss: Classify | None = None, **options: Any) -> Any:
+    chosen = Distill(teacher="teacher", **options)
+    task = distillation(chosen, loss or Classify(), student.config, guide)
+    task.reset_parameters(torch.Generator().manual_seed(1))
+    return task
+
+
+def in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let teachers compute in fp32, so that figures can be compared."""
+    real = teachers.autocast
+    monkeypatch.setattr(teachers, "autocast", lambda device, precision: real(device, "fp32"))
+
+
+# The formulas, in NumPy
+
+
+def log_softmax(scores: Any) -> Any:
+    shifted = scores - scores.max(1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+
+
+def sigmoid(scores: Any) -> Any:
+    return 1 / (1 + np.exp(-scores))
+
+
+def hard(z: Any, y: Any, theirs: Any) -> float:
+    """DeiT, equation 3."""
+    rows = np.arange(len(z))
+    return float(
+        -0.5 * log_softmax(z)[rows, y].mean() - 0.5 * log_softmax(z)[rows, theirs.argmax(1)].mean()
+    )
+
+
+def soft(z: Any, y: Any, theirs: Any) -> float:
+    """DeiT, equation 2, with weight 0.5 and temperature 3."""
+    p, q = log_softmax(theirs / 3), log_softmax(z / 3)
+    divergence = (np.exp(p) * (p - q)).sum(1).mean()
+    return float(-0.5 * log_softmax(z)[np.arange(len(z)), y].mean() + 0.5 * 9 * divergence)
+
+
+def two_sided(z: Any, targets: Any) -> Any:
+    return -(targets * np.log(sigmoid(z)) + (1 - targets) * np.log(1 - sigmoid(z)))
+
+
+def hard_sigmoid(z: Any, y: Any, theirs: Any) -> float:
+    one = np.eye(5)
+    own = two_sided(z, one[y]) + two_sided(z, one[theirs.argmax(1)])
+    return float(0.5 * own.sum(1).mean())
+
+
+def soft_bce(z: Any, y: Any, theirs: Any) -> float:
+    p = np.exp(log_softmax(theirs / 3))
+    entropy = -(p * np.log(p) + (1 - p) * np.log(1 - p))
+    divergence = 9 * (two_sided(z / 3, p) - entropy).mean()
+    return float(0.5 * two_sided(z, np.eye(5)[y]).mean() + 0.5 * divergence)
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "formula"),
+    [
+        ("softmax", "hard", hard),
+        ("softmax", "soft", soft),
+        ("sigmoid", "hard", hard_sigmoid),
+        ("bce", "soft", soft_bce),
+    ],
+)
+def test_formulas(kind: Any, how: str, formula: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_fp32(monkeypatch)
+    student, guide, batch = small(0), small(1), some()
+    task = made(student, guide, Classify(kind=kind), distill=how)
+    loss, figures = task.loss(student, batch, GENERATOR)
+    with torch.no_grad():
+        z, theirs = student(batch.images).double().numpy(), guide(batch.images).double().numpy()
+    assert loss.item() == pytest.approx(formula(z, batch.labels.numpy(), theirs), rel=1e-5)
+    assert figures["correct"] == (z.argmax(1) == batch.labels.numpy()).sum()
+    assert figures["agreed"] == (z.argmax(1) == theirs.argmax(1)).sum()
+
+
+def test_only_the_labels_are_smoothed_weighted_and_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_fp32(monkeypatch)
+    student, guide, batch = small(0), small(1), some()
+    weights = np.arange(1, 6, dtype=np.float32)
+    base = Classify(0.1, weights=weights)
+    pixels, labels = Mix(0.7, None)(batch.images.clone(), batch.labels, 5)  # type: ignore[union-attr]
+    mixed = replace(batch, images=pixels, labels=labels)
+    loss, _ = made(student, guide, base).loss(student, mixed, GENERATOR)
+    scores, decided = student(pixels), guide(pixels).argmax(-1)
+    want = base.mean(scores, labels) / 2 + nn.functional.cross_entropy(scores, decided) / 2
+    torch.testing.assert_close(loss, want)
+
+
+def test_several_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_fp32(monkeypatch)
+    student, guide, batch = small(0), small(1), some()
+    guide.provenance = {"multi_label": True, "thresholds": [0.5, 0.2, 0.5, 0.9, 0.5]}
+    labels = torch.randint(2, (4, 5), generator=torch.Generator().manual_seed(2)).float()
+    several = replace(batch, labels=labels)
+    for how in ("hard", "soft"):
+        chosen = Distill(teacher="teacher", distill=how)  # type: ignore[arg-type]
+        task = distillation(chosen, Classify(kind="bce"), student.config, guide, several=True)
+        loss, _ = task.loss(student, several, GENERATOR)
+        with torch.no_grad():
+            z, theirs = student(batch.images).double().numpy(), guide(batch.images).numpy()
+        base = two_sided(z, labels.numpy()).mean()
+        if how == "hard":
+            yes = sigmoid(theirs) > np.array([0.5, 0.2, 0.5, 0.9, 0.5])
+            want = two_sided(z, yes.astype(float)).mean()
+        else:
+            p = sigmoid(theirs / 3)
+            want = 9 * (two_sided(z / 3, p) - two_sided(theirs / 3, p)).mean()
+        assert loss.item() == pytest.approx((base + want) / 2, rel=1e-5)
+
+
+# The distillation token, against timm's model and task
+
+
+def distilled_pair(folder: Path) -> tuple[Any, Model]:
+    """Timm's distilled model with random weights, and ours with the same."""
+    timm()
+    from timm.models import create_model
+
+    torch.manual_seed(0)
+    other = create_model("deit_tiny_distilled_patch16_224", img_size=32, depth=2, num_classes=5)
+    for weight in other.parameters():
+        nn.init.normal_(weight, std=0.1)
+    torch.save(other.state_dict(), folder / "any.pth")
+    return other, vitlab.load(folder / "any.pth")
+
+
+@pytest.mark.parametrize("how", ["hard", "soft"])
+def test_distillation_token_is_timms(
+    how: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_fp32(monkeypatch)
+    other, model = distilled_pair(tmp_path)
+    from timm.task import TokenDistillationTask
+
+    guide = small(3, 32, mean=model.config.mean, std=model.config.std, labels=())
+    batch = some(4, 32)
+    theirs = TokenDistillationTask(
+        other, guide, nn.CrossEntropyLoss(), distill_type=how, distill_loss_weight=0.5,
+        task_loss_weight=0.5, temperature=3.0, verbose=False,
+    )  # fmt: skip
+    other.set_distilled_training(True)
+    other.train()
+    want = theirs(batch.images, batch.labels)
+    want["loss"].backward()
+
+    task = made(model.train(), guide, distill=how, distill_token=True)
+    heads = task.heads
+    heads.difference.data = (other.head.bias - other.head_dist.bias).detach() / 2
+    for ours, scores in zip(heads(model, batch.images), other(batch.images), strict=True):
+        torch.testing.assert_close(ours, scores)
+    loss, _ = task.loss(model, batch, GENERATOR)
+    torch.testing.assert_close(loss, want["loss"])
+    loss.backward()
+    torch.testing.assert_close(model.eval()(batch.images), other.eval()(batch.images))
+    compare_gradients(model, other, heads.difference.grad)
+
+
+def compare_gradients(model: Model, other: nn.Module, difference: Tensor) -> None:
+    """See that gradients are those of timm's weights, of which ours are functions."""
+    config = model.config
+    assert isinstance(config, ViTConfig)
+    mine = {name: weight.grad for name, weight in model.named_parameters()}
+    theirs = {name: weight.grad for name, weight in other.named_parameters()}
+    kernels = torch.cat([theirs["head.weight"], theirs["head_dist.weight"]], 1)  # type: ignore[list-item]
+    first, second = theirs["head.bias"], theirs["head_dist.bias"]
+    want = {
+        "head.classify.weight": 2 * kernels,
+        "head.classify.bias": first + second,  # type: ignore[operator]
+        "registers": theirs["dist_token"],
+    }
+    for name, grad in want.items():
+        torch.testing.assert_close(mine[name], grad)
+    torch.testing.assert_close(difference, first - second)  # type: ignore[operator]
+    compared = 0
+    for entry in entries(config, names_for(config)):
+        if len(entry.ours) == len(entry.theirs) == 1 and entry.ours[0] not in want:
+            grads = entry.write([mine[entry.ours[0]]])  # type: ignore[list-item]
+            torch.testing.assert_close(grads[0], theirs[entry.theirs[0]], rtol=1e-4, atol=1e-5)
+            compared += 1
+    assert compared > 20
+
+
+def test_soft_distillation_is_timms(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_fp32(monkeypatch)
+    timm()
+    from timm.task import LogitDistillationTask
+
+    student, guide, batch = small(0), small(1, mean=0.2, std=0.7), some()
+    student.pretrained_cfg = {"mean": student.config.mean, "std": student.config.std}  # type: ignore[assignment]
+    guide.pretrained_cfg = {"mean": guide.config.mean, "std": guide.config.std}  # type: ignore[assignment]
+    student.num_classes, student.in_chans = 5, 3  # type: ignore[assignment]
+    theirs = LogitDistillationTask(
+        student, guide, nn.CrossEntropyLoss(), task_loss_weight=0.3, temperature=2.0, verbose=False
+    )
+    options = {"distill": "soft", "distill_weight": 0.7, "distill_temperature": 2.0}
+    loss, _ = made(student, guide, **options).loss(student, batch, GENERATOR)
+    torch.testing.assert_close(loss, theirs(batch.images, batch.labels)["loss"])
+
+
+def test_a_trained_distillation_token_loads_in_timm(tmp_path: Path) -> None:
+    plain = small(0).config
+    config = with_distillation_token(plain)
+    assert with_distillation_token(config) == config
+    model, guide = build(config, torch.Generator().manual_seed(0)), small(1)
+    task = made(model, guide, distill_token=True)
+    learned(model, task, 3)
+    assert task.heads.difference.abs().max() > 0
+    vitlab.save(model, tmp_path / "own")
+    vitlab.save(model, tmp_path / "timm", to="timm")
+    timm()
+    from timm.models import create_model
+
+    other = create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
+    images = some().images
+    want = model.eval()(images)
+    torch.testing.assert_close(other(images), want, rtol=1e-5, atol=1e-6)
+    for folder in ("own", "timm"):
+        torch.testing.assert_close(vitlab.load(tmp_path / folder)(images), want)
+
+
+def test_registers_stay_beside_a_distillation_token() -> None:
+    config = with_distillation_token(small(0, registers=2).config)
+    assert (config.registers, config.pool_tokens, config.pooled) == (3, (0, 3), 2 * config.width)
+    model = build(config)
+    with torch.no_grad():
+        tokens = model.encode(some().images)
+        want = torch.cat([tokens[:, 0], tokens[:, 3]], 1)
+        torch.testing.assert_close(model.features(some().images), want)
+
+
+# Tokens
+
+
+def cosine(a: Any, b: Any) -> Any:
+    return (a * b).sum(-1) / np.sqrt((a * a).sum(-1) * (b * b).sum(-1))
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs"),
+    [
+        ({}, {}),
+        ({"pool": "mean"}, {}),  # no class token of the student
+        ({}, {"width": 24, "registers": 2}),
+        ({"registers": 1}, {"size": 32}),  # 2x2 patches see 4x4
+    ],
+)
+def test_features_by_hand(
+    own: dict[str, Any], theirs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_fp32(monkeypatch)
+    student, guide, batch = small(0, **own), small(1, **theirs), some()
+    task = made(student, guide, distill="features", distill_weight=0.25)
+    assert isinstance(task, FeatureDistillation)
+    assert (task.projector is not None) == ("width" in theirs)
+    loss, figures = task.loss(student, batch, GENERATOR)
+    with torch.no_grad():
+        scores = student(batch.images)
+        tokens = student.encode(batch.images)
+        mine = tokens.numpy()
+        if task.projector is not None:
+            mine = mine @ task.projector.weight.numpy().T + task.projector.bias.numpy()
+        images = task.teacher.images(batch.images)
+        other = guide.encode(images).numpy()
+    first, begin = student.config.prefix, guide.config.prefix  # type: ignore[attr-defined]
+    grid = other[:, begin:]
+    if "size" in theirs:  # each is the mean of four neighbors and, by less, of those around them
+        square = torch.from_numpy(grid).reshape(4, 4, 4, -1).permute(0, 3, 1, 2)
+        half = np.array([[3, 3, 1, 0], [0, 1, 3, 3]]) / 7  # a triangle, two places wide
+        grid = np.einsum("ri,cj,bdij->brcd", half, half, square.numpy()).reshape(4, 4, -1)
+    found = cosine(mine[:, first:], grid).mean(1)
+    if student.config.has_token:  # type: ignore[attr-defined]
+        found = (found + cosine(mine[:, 0], other[:, 0])) / 2
+    base = nn.functional.cross_entropy(scores, batch.labels)
+    assert loss.item() == pytest.approx(0.75 * base.item() + 0.25 * (1 - found.mean()), rel=1e-4)
+    assert figures["cosine"].item() == pytest.approx(found.sum(), rel=1e-4)
+
+
+def test_features_of_a_resnet_and_without_classes() -> None:
+    """A ResNet's map is its patches; neither needs to know the classes."""
+    guide = vitlab.create("BiT-R50x1", 0, 32, stages=(1, 1), generator=GENERATOR.manual_seed(0))
+    student = small(0, 32)
+    task = made(student, guide, distill="features")
+    check_teacher(task.distill, student.config, guide)
+    assert task.projector.out_features == guide.config.features
+    loss, _ = task.loss(student.train(), some(2, 32), GENERATOR)
+    loss.backward()
+    assert all(weight.grad is not None for weight in task.parameters())
+    other = made(guide_with(guide), student, distill="features")
+    assert other.loss(guide_with(guide), some(2, 32), GENERATOR)[0].isfinite()
+
+
+def guide_with(guide: Model) -> Model:
+    """A ResNet student of five classes."""
+    return build(replace(guide.config, classes=5, labels=NAMES), torch.Generator().manual_seed(4))
+
+
+# What the teacher sees
+
+
+def test_the_teacher_sees_the_same_crop_as_it_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_fp32(monkeypatch)
+    other: dict[str, Any] = {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6)}
+    bytes_ = torch.randint(256, (2, 16, 16, 3), dtype=torch.uint8, generator=GENERATOR)
+    student, guide = small(0), small(1, 16, **other)
+    seen = Teacher(guide, student.config, "soft").images(
+        normalize(bytes_, student.config.mean, student.config.std)
+    )
+    torch.testing.assert_close(seen, normalize(bytes_, **other))
+    wide = Teacher(small(1, (32, 24), **other), student.config, "soft")
+    flat = bytes_[:, :1, :1].expand(2, 16, 16, 3).contiguous()
+    seen = wide.images(normalize(flat, student.config.mean, student.config.std))
+    assert seen.shape == (2, 3, 32, 24)
+    torch.testing.assert_close(seen[..., 5:6, 7:8], normalize(flat, **other)[..., :1, :1])
+
+
+def test_the_teacher_is_frozen_and_computes_in_bf16() -> None:
+    student, guide = small(0), small(1)
+    before = {name: tensor.clone() for name, tensor in guide.state_dict().items()}
+    seen: list[Any] = []
+    guide.head.register_forward_hook(lambda _m, _a, out: seen.append((out.dtype, _m.training)))
+    task = made(student, guide.train(), distill="soft")
+    learned(student, task, 2)
+    assert seen == [(torch.bfloat16, False)] * 2
+    assert all(weight.grad is None and not weight.requires_grad for weight in guide.parameters())
+    assert all(torch.equal(before[name], tensor) for name, tensor in guide.state_dict().items())
+    assert list(task.parameters()) == list(task.state_dict()) == []
+
+
+def learned(model: Model, task: Any, steps: int, batches: list[Batch] | None = None) -> list[float]:
+    """Take some steps of training; return the losses."""
+    learner = Learner(model, task).train()
+    optimizer = torch.optim.AdamW([w for w in learner.parameters() if w.requires_grad], 1e-2)
+    losses = []
+    for step in range(steps):
+        batch = some() if batches is None else batches[step % len(batches)]
+        loss, _ = learner(batch, GENERATOR)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("how", ["hard", "soft", "features"])
+def test_it_learns_what_the_teacher_knows(how: str) -> None:
+    """With all of the loss the teacher's, false labels do not matter."""
+    student, guide = small(0, zero_head=True), small(1, width=24)
+    task = made(student, guide, distill=how, distill_weight=1.0)
+    figure = task.figures[1]
+    before = task.loss(student, some(), GENERATOR)[1][figure]
+    learned(student, task, 60)
+    after = task.loss(student, some(), GENERATOR)[1][figure]
+    assert after > max(before, 3.0 if how != "features" else 2.5)
+
+
+def test_classes_are_matched_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_fp32(monkeypatch)
+    student, guide, batch = small(0), small(1), some()
+    order = [3, 0, 4, 5, 1, 2]
+    names = ("fly", *NAMES)
+    more = small(1, classes=6, labels=tuple(names[place] for place in order))
+    more.load_state_dict({**guide.state_dict(), **{
+        name: torch.cat([tensor[:1], tensor])[order]
+        for name, tensor in guide.state_dict().items() if name.startswith("head.classify")
+    }})  # fmt: skip
+    for how in ("hard", "soft"):
+        want = made(student, guide, distill=how).loss(student, batch, GENERATOR)
+        got = made(student, more, distill=how).loss(student, batch, GENERATOR)
+        torch.testing.assert_close(got, want)
+    unnamed = small(1, labels=())
+    assert "data's order" in remarks_of(student.config, unnamed, Distill(teacher="teacher"))[0]
+
+
+# Answers that are kept
+
+
+@pytest.mark.parametrize("how", ["hard", "soft", "features"])
+def test_kept_answers_have_the_same_bits(how: Any) -> None:
+    whole = some(12, seed=9)
+    orders = [torch.randperm(12, generator=GENERATOR.manual_seed(n)) for n in range(4)]
+    batches = [whole._mapped(lambda t, r=rows: t[r]) for o in orders for rows in o.split(4)]
+    found, calls = [], []
+    for kept in (0, 12):
+        student, guide = small(0, width=32), small(1)
+        chosen = Distill(teacher="teacher", distill=how)
+        task = distillation(chosen, Classify(), student.config, guide, kept=kept)
+        task.reset_parameters(torch.Generator().manual_seed(1))
+        with mock.patch.object(task.teacher, "asked", wraps=task.teacher.asked) as asked:
+            losses = learned(student, task, len(batches), batches)
+        found.append((losses, [weight.clone() for weight in student.parameters()]))
+        calls.append(asked.call_count)
+    assert found[0][0] == found[1][0]
+    assert all(torch.equal(a, b) for a, b in zip(found[0][1], found[1][1], strict=True))
+    assert calls == [12, 3]
+
+
+def test_what_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    student, guide, batch = small(0), small(1), some()
+    teacher = Teacher(guide, student.config, "soft", kept=4)
+    teacher.answers(batch, learning=False)
+    assert teacher.kept is not None
+    assert teacher.kept.answers is None
+    monkeypatch.setattr(teachers, "MOST_KEPT", 4 * 5 * 4 - 1)
+    teacher.answers(batch, learning=True)
+    assert teacher.kept.answers is None
+    monkeypatch.setattr(teachers, "MOST_KEPT", 4 * 5 * 4)
+    want = teacher.answers(batch, learning=True)
+    other = replace(batch, images=torch.zeros_like(batch.images))  # type: ignore[arg-type]
+    assert torch.equal(teacher.answers(other, learning=True), want)
+    assert not torch.equal(teacher.answers(other, learning=False), want)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("student", "guide", "options", "words"),
+    [
+        ({}, {"classes": 0, "labels": ()}, {}, "no classifier: set distill=features"),
+        ({}, {"classes": 3, "labels": ()}, {}, "3 classes without names, but the data have 5"),
+        ({}, {"labels": ("x", *NAMES[1:])}, {}, "does not know class 'ant': fine-tune it"),
+        ({}, {"labels": tuple("vwxyz")}, {}, "'ant' and 4 others: fine-tune it"),
+        ({}, {"channels": 1}, {}, "images of 1 channels, not 3"),
+        ({"fit": "native", "positions": "1d"}, {}, {}, "images of one size: set fit=crop"),
+        ({}, {"pool": "attention", "queries": 2}, {"distill": "soft"}, "2 outputs per image"),
+    ],
+)
+def test_teachers_without_use_are_refused(
+    student: dict[str, Any], guide: dict[str, Any], options: dict[str, Any], words: str
+) -> None:
+    config = small(0, **student).config
+    with pytest.raises(OptionError, match=words):
+        check_teacher(Distill(teacher="teacher", **options), config, small(1, **guide))
+    if "features" in words:  # what is advised works
+        check_teacher(Distill(teacher="t", distill="features"), config, small(1, **guide))
+
+
+def test_labels_of_another_kind_are_refused() -> None:
+    with pytest.raises(OptionError, match="one label each, and these have several labels"):
+        check_teacher(Distill(teacher="teacher"), small(0).config, small(1), several=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (vitlab.create("BiT-R50x1", 5, 32, stages=(1,)).config, "has no tokens"),
+        (small(0, pool="mean").config, "pool=mean"),
+        (small(0, pool="both").config, "pool=both"),
+        (small(0, norm_at="pooled").config, "norm_at=pooled"),
+        (small(0, class_blocks=1).config, "class_blocks"),
+        (small(0, pre_logits=8).config, "pre_logits"),
+        (small(0, pool="prefix", registers=3, class_token=True).config, "pool=prefix sees 4"),
+    ],
+)
+def test_models_without_a_place_for_the_token_are_refused(config: ModelConfig, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        with_distillation_token(config)
+
+
+def test_trained_weights_need_the_token() -> None:
+    with pytest.raises(OptionError, match="needs weights with a distillation token"):
+        with_distillation_token(small(0).config, trained=True)
+    config = with_distillation_token(small(0).config)
+    assert with_distillation_token(config, trained=True) == config
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"distill": "soft"},
+        {"distill_token": True},
+        {"distill_weight": 0.1},
+        {"cache_teacher": "no"},
+        {"teacher": "t", "distill": "features", "distill_token": True},
+        {"teacher": "t", "distill_temperature": 2.0},
+        {"teacher": "t", "distill_weight": 0.0},
+    ],
+)
+def test_options_without_effect_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError):
+        Distill(**options)
+
+
+def test_the_loss_is_finite_for_certain_teachers() -> None:
+    """Probabilities of 0 and 1."""
+    student, guide, batch = small(0), small(1), some()
+    guide.head.classify.weight.data.mul_(1e4)
+    for kind in ("softmax", "bce"):
+        task = made(student, guide, Classify(kind=kind), distill="soft")  # type: ignore[arg-type]
+        assert isinstance(task, AnswerDistillation)
+        loss = task.loss(student, batch, GENERATOR)[0]
+        loss.backward()
+        assert math.isfinite(loss.item())
+        assert all(w.grad.isfinite().all() for w in student.parameters())  # type: ignore[union-attr]

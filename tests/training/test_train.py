@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 
 import vitlab
 from conftest import TINY
+from forked import Forked
 from steps import asked_to_stop, each_step
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
@@ -103,14 +104,10 @@ def test_stopped_and_resumed_anywhere_the_bits_are_the_same(
 
 
 def command(folder: Path, *more: str) -> list[str]:
-    words = [sys.executable, "-m", "vitlab", "train", "digits", "--out", str(folder), *more]
+    words = ["train", "digits", "--out", str(folder), *more]
     for key, value in QUICK.items():
         words += [f"--{key.replace('_', '-')}", str(value)]
     return words
-
-
-def environment() -> dict[str, str]:
-    return os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 def test_killed_at_random_moments_and_resumed_the_bits_are_the_same(
@@ -120,7 +117,7 @@ def test_killed_at_random_moments_and_resumed_the_bits_are_the_same(
     for attempt in range(12):
         workers = str(attempt % 3)
         words = command(folder, "--resume", "--checkpoint-every", "0", "--workers", workers)
-        process = subprocess.Popen(words, env=environment(), stderr=subprocess.DEVNULL)
+        process = Forked(words)
         journal = folder / "metrics.jsonl"
         size = journal.stat().st_size if journal.exists() else 0
         while process.poll() is None and kills < 3:  # with none, one and two workers
@@ -140,14 +137,13 @@ def test_a_signal_saves_and_exits_with_130(tmp_path: Path, number: int) -> None:
     folder = tmp_path / "run"
     words = command(folder, "--checkpoint-every", "1000", "--workers", "1", "--json")
     words[words.index("--epochs") + 1] = "500"
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(words, env=environment(), stderr=pipe, stdout=pipe, text=True)
+    process = Forked(words)
     while not (folder / "metrics.jsonl").exists() or not (folder / "metrics.jsonl").stat().st_size:
         time.sleep(0.02)
         assert process.poll() is None
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.wait() == 130
+    out, err = process.out, process.err
     assert out == ""
     assert "Traceback" not in err
     last = err.splitlines()[-1]

@@ -1,16 +1,18 @@
 """A worker that is killed, and a disk that is full: one line, nothing lost."""
 
 import os
+import resource
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import vitlab
 from conftest import TINY, photo_folder
+from forked import Forked
 from vitlab.data.loading.workers import WorkerDiedError, deaths_explained
 from vitlab.files import sha256
 from vitlab.runs.run_folder import RunFolder
@@ -21,12 +23,7 @@ WORDS += ["--batch", "8", "--epochs", "6", "--recipe", "small", "--area", "1"]
 
 
 def command(data: Path, folder: Path, *more: str) -> list[str]:
-    start = [sys.executable, "-m", "vitlab", "train", str(data), "--out", str(folder)]
-    return [*start, *WORDS, *more]
-
-
-def environment() -> dict[str, str]:
-    return os.environ | {"OMP_NUM_THREADS": "1"}
+    return ["train", str(data), "--out", str(folder), *WORDS, *more]
 
 
 def children(pid: int) -> list[int]:
@@ -41,18 +38,16 @@ def weights(folder: Path) -> str:
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
 def test_a_killed_worker_ends_the_run_saved_and_it_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     data = photo_folder(tmp_path / "photos", {"blue": 20, "green": 20, "red": 20})
-    subprocess.run(
-        command(data, tmp_path / "whole"), env=environment(), capture_output=True, check=True
-    )
+    assert Forked(command(data, tmp_path / "whole")).wait() == 0
     folder = tmp_path / "run"
     words = command(data, folder, "--workers", "2", "--checkpoint-every", "1000")
-    process = subprocess.Popen(words, env=environment(), stderr=subprocess.PIPE, text=True)
+    process = Forked(words)
     while len(RunFolder(folder).journal.read()) < 8:
         time.sleep(0.05)
         assert process.poll() is None
     os.kill(children(process.pid)[0], signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 2, err
+    code, err = process.wait(), process.err
+    assert code == 2, err
     last = err.splitlines()[-1]
     assert last.startswith("vitlab train: a data-loading worker died")
     assert "Traceback" not in err
@@ -60,36 +55,32 @@ def test_a_killed_worker_ends_the_run_saved_and_it_goes_on_to_the_same_bits(tmp_
     assert found is not None
     assert found.state["step"] >= 6
     assert f"saved after step {found.state['step']:,}: pass --resume" in last
-    subprocess.run(
-        command(data, folder, "--resume"), env=environment(), capture_output=True, check=True
-    )
+    assert Forked(command(data, folder, "--resume")).wait() == 0
     assert weights(folder) == weights(tmp_path / "whole")
 
 
-LIMITED = """
-import resource, sys
-from vitlab.cli import main
-from vitlab.training.saving import checkpoint
-real, saves = checkpoint.save_file, 0
-def limited(tensors, file):
-    global saves
-    saves += 1
-    if saves == 4:  # from here on the kernel takes no file above 9,000 bytes, as a full disk would
-        resource.setrlimit(resource.RLIMIT_FSIZE, (9000, resource.RLIM_INFINITY))
-    real(tensors, file)
-checkpoint.save_file = limited
-main(sys.argv[1:])
-"""
+def limited() -> None:
+    """From the fourth checkpoint on the kernel takes no file above 9,000 bytes: a full disk."""
+    real, saves = checkpoint.save_file, 0
+
+    def save(tensors: Any, file: Path) -> None:
+        nonlocal saves
+        saves += 1
+        if saves == 4:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (9000, resource.RLIM_INFINITY))
+        real(tensors, file)
+
+    checkpoint.save_file = save  # in a process of its own
 
 
 def test_a_disk_that_takes_no_more_keeps_the_checkpoint_before(tmp_path: Path) -> None:
     folder, words = tmp_path / "run", ["train", "digits", "--model", TINY["model"]]
     words += ["--epochs", "1", "--batch", "256", "--out", str(folder), "--checkpoint-every", "0"]
-    start = [sys.executable, "-c", LIMITED]
-    done = subprocess.run([*start, *words], env=environment(), capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    last = done.stderr.splitlines()[-1]
+    process = Forked(words, before=limited)
+    assert process.wait() == 2
+    err = process.err
+    assert "Traceback" not in err
+    last = err.splitlines()[-1]
     assert last.startswith("vitlab train: cannot write ")
     assert last.endswith("file too large")
     found, remarks = checkpoint.load(folder / "checkpoints")

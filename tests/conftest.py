@@ -19,6 +19,7 @@ from PIL import Image
 
 from oracles.peers import prepare_torchvision
 from vitlab.report import gather
+from vitlab.report.pretext import pretext_report
 from vitlab.report.table_page import save_page
 
 prepare_torchvision()  # before transformers or timm import it
@@ -75,7 +76,8 @@ def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     for fixtures of a wider scope than one test, pages are whole.
     """
     if request.node.get_closest_marker("drawn") is None:
-        monkeypatch.setattr(gather, "write", lambda file, facts: save_page(file, "<p>undrawn"))
+        for room in (gather, pretext_report):
+            monkeypatch.setattr(room, "write", lambda file, facts: save_page(file, "<p>undrawn"))
         for costly in ("_inside", "atlas"):  # of the model, and of the test images
             monkeypatch.setattr(gather, costly, lambda *facts: None, raising=False)
 

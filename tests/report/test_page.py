@@ -1,10 +1,6 @@
 """The report: one file, everything escaped, fit for a desktop and a phone."""
 
-import html.parser
 import math
-import re
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,39 +8,11 @@ import numpy as np
 import pytest
 
 from made_facts import NASTY, calibrated, nasty, some
+from report.reading import alone, fits, needs_chromium, read, shown
 from vitlab.evaluation.metrics import Bin
 from vitlab.evaluation.per_class import ClassFigures
 from vitlab.report.facts import Point
 from vitlab.report.page import write
-
-
-class References(html.parser.HTMLParser):
-    """Everything a page would fetch, and the scripts in it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self.ids: list[str] = []
-        self.labels: list[str] = []
-        self.scripts = 0
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.scripts += tag == "script"
-        for key, value in attrs:
-            if key in ("src", "href", "xlink:href", "action", "srcset") and value:
-                self.found.append(value)
-            if key == "aria-labelledby" and value:
-                self.labels.append(value)
-            if key == "id" and value:
-                self.ids.append(value)
-
-
-def read(file: Path) -> tuple[str, References]:
-    text = file.read_text(encoding="utf-8")
-    references = References()
-    references.feed(text)
-    return text, references
-
 
 EDGES = {
     "usual": some(),
@@ -87,16 +55,7 @@ EDGES = {
 
 @pytest.mark.parametrize("case", EDGES)
 def test_one_file_that_needs_nothing_else(tmp_path: Path, case: str) -> None:
-    text, references = read(write(tmp_path / "report.html", EDGES[case]))
-    outside = [each for each in references.found if not each.startswith(("data:", "#"))]
-    assert not outside
-    assert "@import" not in text
-    assert "url(http" not in text
-    inside = {each[1:] for each in references.found if each.startswith("#")}
-    assert inside <= set(references.ids)
-    assert references.labels  # every section has its heading's name
-    assert set(references.labels) <= set(references.ids)
-    assert len(references.ids) == len(set(references.ids))
+    text = alone(write(tmp_path / "report.html", EDGES[case]))
     assert NASTY not in text
     assert "<script>alert" not in text
     if case == "nasty names":
@@ -152,35 +111,6 @@ def test_a_failed_report_leaves_the_older_one(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir() if each.name[0] == "."] == []
 
 
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
-    "--disable-background-networking --disable-component-update --enable-logging=stderr "
-    "--allow-file-access-from-files"
-)
-MEASURE = """<!doctype html><title>wait</title><iframe id="page" src="report.html"
-style="border:0;width:{width}px;height:900px"></iframe><script>
-document.getElementById("page").onload = function () {{
-  const root = this.contentDocument.documentElement;
-  document.title = "width " + root.scrollWidth + " of " + root.clientWidth;
-}};</script>"""
-
-
-def shown(tmp_path: Path, script: str) -> str:
-    """Open a page with a script in Chromium; return the title that the script sets."""
-    wrapper = tmp_path / "wrapper.html"
-    wrapper.write_text(script)
-    words = ["chromium", *FLAGS.split(), f"--user-data-dir={tmp_path / 'profile'}"]
-    words += ["--virtual-time-budget=5000", "--dump-dom", wrapper.as_uri()]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
-    assert "CONSOLE" not in done.stderr
-    return re.findall("<title>(.*?)</title>", done.stdout)[0]
-
-
-needs_chromium = pytest.mark.skipif(
-    not shutil.which("chromium"), reason="Chromium is not installed"
-)
-
-
 CLICK = """<!doctype html><title>wait</title><iframe id="page" src="report.html"
 style="border:0;width:1280px;height:900px"></iframe><script>
 document.getElementById("page").onload = function () {
@@ -200,10 +130,7 @@ document.getElementById("page").onload = function () {
 @pytest.mark.parametrize("case", ["usual", "a thousand", "nasty names"])
 def test_chromium_shows_it_without_complaint(tmp_path: Path, case: str) -> None:
     write(tmp_path / "report.html", EDGES[case])
-    for width in (390, 1280):
-        found = re.fullmatch(r"width (\d+) of (\d+)", shown(tmp_path, MEASURE.format(width=width)))
-        assert found
-        assert found[1] == found[2]  # nothing sticks out; a scroll bar may take some of the width
+    assert fits(tmp_path)
 
 
 @needs_chromium

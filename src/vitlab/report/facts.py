@@ -1,8 +1,9 @@
 """What a report is made of: plain values, gathered after a model was run."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,12 +56,13 @@ class Point:
     step: int
     epoch: float
     loss: float
-    accuracy: float
+    accuracy: float = math.nan  # NaN where there are no labels
     lr: float | None = None
     probe: float | None = None  # 10-shot accuracy on the data of --probe
     knn: float | None = None  # 20-NN accuracy on that data
     map: float | None = None  # mean average precision, where images have several labels
     seconds: float | None = None  # of training until then
+    own: dict[str, float] = field(default_factory=dict)  # figures of a pretext task
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,38 @@ class Survey:
     images: dict[str, int]
     samples: dict[int, list[Picture]]
     sizes: Sizes | None = None
+
+
+class Ran(Protocol):
+    """What the report of any run shows, with labels or without."""
+
+    @property
+    def model(self) -> str:
+        """The notation of the model."""
+
+    @property
+    def run(self) -> dict[str, Any]:
+        """As in run.toml: started, command, fingerprint."""
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """The run's JSON."""
+
+    @property
+    def recipe(self) -> dict[str, dict[str, Any]]:
+        """Section -> field -> value, as in run.toml."""
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Of the packages."""
+
+    @property
+    def training(self) -> list[Point]:
+        """Points of the curves on the training images."""
+
+    @property
+    def testing(self) -> list[Point]:
+        """Points of the curves on held-out images."""
 
 
 @dataclass(frozen=True)

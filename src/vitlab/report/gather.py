@@ -28,6 +28,19 @@ from vitlab.runs.run_folder import RunFolder
 
 EVALUATED = ("test", "validation")  # kinds of lines in the journal
 CHANGED = (*SHOWN, "intervals", "calibration", "micro_f1", "macro_f1", "thresholds", "classes")
+OF_ANY_RUN = (
+    "kind",
+    "step",
+    "epoch",
+    "loss",
+    "lr",
+    "probe",
+    "knn",
+    "map",
+    "seconds",
+    "images_per_second",
+    "images",
+)  # keys of the journal's lines that are no figures of a pretext task; its accuracy is one
 APART = ("run", "versions")  # tables of run.toml that have a place of their own
 
 
@@ -141,4 +154,15 @@ def points(journal: list[dict[str, Any]], kinds: tuple[str, ...]) -> list[Point]
     fields = ("step", "epoch", "loss", "accuracy", "lr", "probe", "knn", "map", "seconds")
     chosen = {line["step"]: line for line in journal if line["kind"] in kinds}
     lines = [chosen[step] for step in sorted(chosen)]
-    return [Point(**{key: line[key] for key in fields if key in line}) for line in lines]
+    return [
+        Point(**{key: line[key] for key in fields if key in line}, own=_own(line)) for line in lines
+    ]
+
+
+def _own(line: dict[str, Any]) -> dict[str, float]:
+    """Return what a pretext task adds to a line of the journal."""
+    return {
+        key: float(value)
+        for key, value in line.items()
+        if key not in OF_ANY_RUN and isinstance(value, int | float)
+    }

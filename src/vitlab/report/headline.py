@@ -7,7 +7,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from vitlab.report.facts import Facts
+from vitlab.report.facts import Facts, Ran
 from vitlab.units import between, duration, percent, si, storage
 
 
@@ -30,18 +30,18 @@ class Gauge:
     guessing: float | None
 
 
-def title(facts: Facts) -> str:
+def title(facts: Ran) -> str:
     """Return the heading: the kind of model and the data, without their long forms."""
     kind = facts.model.split("(")[0] if "(" in facts.model else facts.model
     return f"{kind or 'Model'} on {Path(data(facts)).name or data(facts)}"
 
 
-def data(facts: Facts) -> str:
+def data(facts: Ran) -> str:
     """Return the data as the user named it."""
     return str(facts.recipe.get("data", {}).get("data", ""))
 
 
-def number(facts: Facts, key: str) -> float | None:
+def number(facts: Ran, key: str) -> float | None:
     """Return a figure of the run if there is one."""
     figure = facts.figures.get(key)
     return float(figure) if isinstance(figure, Real) and not isinstance(figure, bool) else None
@@ -103,7 +103,7 @@ def key_cards(facts: Facts) -> list[Card]:
     right = ""
     if own is not None and images is not None and math.isfinite(own):
         right = f"{own * images:,.0f} of {images:,.0f} test images correct"
-    return _cards(
+    return cards(
         facts,
         ("accuracy", "Accuracy", percent, right),
         ("majority", "Majority rate", percent, _usual(facts)),
@@ -119,7 +119,7 @@ def more_cards(facts: Facts) -> list[Card]:
     count = len(facts.classes)
     uniform = f"nats; uniform guessing gives {math.log(count):.2f}" if count > 1 else "nats"
     top5 = "true class among the five most likely"
-    return _cards(
+    return cards(
         facts,
         *([("top5", "Top-5 accuracy", percent, top5)] if count > 5 else []),
         ("auroc", "AUROC", percent, "each class against the rest, mean; 50% is chance"),
@@ -130,11 +130,11 @@ def more_cards(facts: Facts) -> list[Card]:
     )
 
 
-def cost_cards(facts: Facts) -> list[Card]:
+def cost_cards(facts: Ran) -> list[Card]:
     """Return what the model and the run cost."""
     gpu = not str(facts.figures.get("device", "cpu")).startswith("cpu")
     trained = bool(facts.training)
-    return _cards(
+    return cards(
         facts,
         ("params", "Parameters", si, "of the model"),
         ("macs", "MACs", lambda value: si(value, 2), "multiply-adds for one image"),
@@ -162,15 +162,15 @@ def about(facts: Facts) -> list[tuple[str, str]]:
     own = [f"{key} {code[key]}" for key in ("transform", "loss") if code.get(key)]
     rows += [
         ("Own code", ", ".join(own)),
-        ("Trained", _length(facts)),
-        ("Date", _date(str(facts.run.get("started", "")))),
+        ("Trained", length(facts)),
+        ("Date", date(str(facts.run.get("started", "")))),
         ("Seed", str(recipe.get("seed", ""))),
-        ("Device", ", ".join(filter(None, (_device(facts), recipe.get("precision"))))),
+        ("Device", ", ".join(filter(None, (device(facts), recipe.get("precision"))))),
     ]
     return [(name, value) for name, value in rows if value]
 
 
-def repeating(facts: Facts) -> str:
+def repeating(facts: Ran) -> str:
     """Return what it takes to repeat the run, beside the command."""
     parts = [f"{name} {version}" for name, version in facts.versions.items() if name != "git"]
     if revision := facts.versions.get("git"):
@@ -202,6 +202,41 @@ def apart(facts: Facts) -> list[str]:
     return words + ["a loss function of its own"] * bool(facts.recipe.get("code", {}).get("loss"))
 
 
+def cards(facts: Ran, *rows: tuple[str, str, Any, str]) -> list[Card]:
+    """Return the figures that there are; a row is a key, a label, a format and a note."""
+    found = ((row, number(facts, row[0])) for row in rows)
+    return [
+        Card(label, form(value), note, _range(facts, key))
+        for (key, label, form, note), value in found
+        if value is not None
+    ]
+
+
+def length(facts: Ran) -> str:
+    """Return how long the training was: epochs, steps, time; nothing without points."""
+    if not facts.training:
+        return ""
+    last = max((*facts.training, *facts.testing), key=lambda point: point.step)
+    batch = facts.recipe.get("recipe", {}).get("batch")
+    steps = f"{last.step:,} step{'s' * (last.step != 1)}" + (f" of {batch} images" if batch else "")
+    time = number(facts, "seconds")
+    return f"{last.epoch:.3g} epochs: {steps}" + (f", {duration(time)}" if time else "")
+
+
+def date(started: str) -> str:
+    """Return a date as a reader expects it; what is no date, as it is."""
+    try:
+        when = datetime.fromisoformat(started)
+    except ValueError:
+        return started
+    return f"{when.day} {when:%B %Y, %H:%M} {when.tzname() or ''}".strip()
+
+
+def device(facts: Ran) -> str:
+    """Return where the run was computed, as far as it is known."""
+    return str(facts.figures.get("device") or facts.recipe.get("host", {}).get("device", ""))
+
+
 # Parts of these
 
 
@@ -216,16 +251,7 @@ def _interval(facts: Facts) -> tuple[float, float] | None:
     return None if own is None else (float(ends[0]), float(ends[1]))
 
 
-def _cards(facts: Facts, *rows: tuple[str, str, Any, str]) -> list[Card]:
-    found = ((row, number(facts, row[0])) for row in rows)
-    return [
-        Card(label, form(value), note, _range(facts, key))
-        for (key, label, form, note), value in found
-        if value is not None
-    ]
-
-
-def _range(facts: Facts, key: str) -> str:
+def _range(facts: Ran, key: str) -> str:
     """Return the interval of a figure, `98.1 to 99.4`; nothing if it has none."""
     scale = (1, 3) if key in ("nll", "bce", "mcc") else (100, 1)
     return between(facts.figures.get("intervals", {}).get(key), *scale).strip(" ()")
@@ -244,28 +270,6 @@ def _images(facts: Facts) -> str:
         return "" if images is None else f"{images:,.0f} test"
     words = {"train": "training"}
     return ", ".join(f"{n:,} {words.get(name, name)}" for name, n in facts.survey.images.items())
-
-
-def _length(facts: Facts) -> str:
-    if not facts.training:
-        return ""
-    last = max((*facts.training, *facts.testing), key=lambda point: point.step)
-    batch = facts.recipe.get("recipe", {}).get("batch")
-    steps = f"{last.step:,} step{'s' * (last.step != 1)}" + (f" of {batch} images" if batch else "")
-    time = number(facts, "seconds")
-    return f"{last.epoch:.3g} epochs: {steps}" + (f", {duration(time)}" if time else "")
-
-
-def _date(started: str) -> str:
-    try:
-        when = datetime.fromisoformat(started)
-    except ValueError:
-        return started
-    return f"{when.day} {when:%B %Y, %H:%M} {when.tzname() or ''}".strip()
-
-
-def _device(facts: Facts) -> str:
-    return str(facts.figures.get("device") or facts.recipe.get("host", {}).get("device", ""))
 
 
 def _decimals(value: float) -> str:

@@ -5,17 +5,20 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup, escape
 
 from vitlab.models.model import Part
 from vitlab.report import headline, matrix
-from vitlab.report.facts import Facts, Judged, Picture, Survey
+from vitlab.report.facts import Facts, Judged, Picture, Ran, Survey
 from vitlab.report.table_page import save_page, templates
 from vitlab.report.trust import trust
 from vitlab.units import percent, si
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 NAMED = 20  # classes that a sentence names
 SHOWN = 24  # pictures of mistakes that are shown at first; half of them on a phone
@@ -30,11 +33,17 @@ def write(file: Path, facts: Facts) -> Path:
     return save_page(file, _render(facts))
 
 
-def _render(facts: Facts) -> str:
-    """Return the page as text; the drawing and template libraries are imported here."""
+def page_templates() -> "Environment":
+    """Return the templates with the filters of a report."""
     environment = templates()
     environment.filters |= {"percent": percent, "si": si, "setting": setting, "soft": soft}
-    return environment.get_template("page.html.jinja").render(
+    return environment
+
+
+def _render(facts: Facts) -> str:
+    """Return the page as text; the drawing and template libraries are imported here."""
+    page = page_templates().get_template("page.html.jinja")
+    return page.render(
         facts=facts,
         named=NAMED,
         **_top(facts),
@@ -53,9 +62,9 @@ def _render(facts: Facts) -> str:
         groups=_groups(facts.mistakes),
         flawless=bool(facts.confusion.any()) and not _wrong(facts),
         wrong=_wrong(facts),
-        cost=_cost(facts.cost),
+        cost=cost_rows(facts.cost),
         sections={k: v for k, v in facts.recipe.items() if isinstance(v, dict)},
-        notes=[*facts.notes, *_changes(facts)],
+        notes=[*facts.notes, *changes(facts)],
     )
 
 
@@ -79,6 +88,16 @@ def soft(name: str) -> Markup:
     return Markup("<wbr>").join(
         escape(part) for part in re.findall(r"[^-_./]*[-_./]|[^-_./]+", name)
     )
+
+
+def changes(facts: Ran) -> list[str]:
+    """Return the options that were changed while the run went on."""
+    made: Any = facts.recipe.get("changes", [])
+    return [
+        f"from step {each['step']:,} on, {each['option']} is {setting(each.get('after'))} "
+        f"(before: {setting(each.get('before'))})"
+        for each in made
+    ]
 
 
 # What the page shows
@@ -227,17 +246,7 @@ def _wrong(facts: Facts) -> int:
     return int(facts.confusion.sum() - np.trace(facts.confusion))
 
 
-def _changes(facts: Facts) -> list[str]:
-    """Return the options that were changed while the run went on."""
-    changes: Any = facts.recipe.get("changes", [])
-    return [
-        f"from step {each['step']:,} on, {each['option']} is {setting(each.get('after'))} "
-        f"(before: {setting(each.get('before'))})"
-        for each in changes
-    ]
-
-
-def _cost(parts: Sequence[Part]) -> list[Cost]:
+def cost_rows(parts: Sequence[Part]) -> list[Cost]:
     """Return the parts, and a last row for the whole model."""
     params, macs = sum(part.params for part in parts), sum(part.macs for part in parts)
     return [

@@ -11,7 +11,7 @@ from vitlab.units import counted
 
 NUMBERS = ("step", "epoch", "loss", "accuracy", "lr")
 NEEDED = {  # keys without which a line is damaged
-    "train": ("step", "epoch", "loss", "accuracy"),
+    "train": ("step", "epoch", "loss"),
     "test": ("step", "epoch", "loss"),
     "result": ("model", "params", "macs", "images", "seconds"),
 }

@@ -15,14 +15,34 @@ from vitlab.report.facts import Point
 
 Numbers = NDArray[np.float64]
 Value = Callable[[Point], float]
+Best = Callable[[Numbers], np.intp]
 
 PERCENT = FuncFormatter(lambda value, _: f"{100 * value:.4g}%")
-PLAIN = ("loss", "rate")  # panels that are not in percent
 _PLAIN = FuncFormatter(lambda value, _: f"{value:.4g}")
 _MOST_POINTS = 300  # per line: more cannot be distinguished on the page
 _FEW = 20  # points that are drawn without smoothing
 _APART = 0.13  # of the height of a panel: the least distance of two values at its right edge
 _EPOCHS = 2.5  # shorter runs are drawn against steps
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What a panel shows: its name among the ids of the page, its title, and where it is found.
+
+    Attributes:
+        plain: a number, not a share that is written in percent
+        best: finds the best value; None where neither more nor less is better
+    """
+
+    name: str
+    title: str
+    value: Value
+    plain: bool = False
+    best: Best | None = np.nanargmax
+
+
+LOSS = Quantity("loss", "Loss", lambda point: point.loss, plain=True, best=np.nanargmin)
+RATE = Quantity("rate", "Learning rate", lambda point: point.lr or 0.0, plain=True)
 
 
 @dataclass(frozen=True)
@@ -43,8 +63,9 @@ class _Line:
     x: Numbers
     y: Numbers
     write: Callable[[float], str]
-    best: Callable[[Numbers], np.intp] | None = None
+    best: Best | None = None
     smooth: bool = True
+    evaluation: bool = False
 
     @property
     def shown(self) -> tuple[Numbers, Numbers]:
@@ -55,7 +76,7 @@ class _Line:
     @property
     def dense(self) -> bool:
         """Whether the line is smoothed."""
-        return self.best is None and self.smooth and len(self.y) > _FEW
+        return not self.evaluation and self.smooth and len(self.y) > _FEW
 
     @property
     def end(self) -> float:
@@ -65,7 +86,7 @@ class _Line:
 
     @property
     def highlight(self) -> str:
-        """The best value as text; empty if it is the last one, or no evaluation."""
+        """The best value as text; empty if it is the last one, or none is the best."""
         if self.best is None:
             return ""
         value = self.write(float(self.y[int(self.best(self.y))]))
@@ -99,72 +120,91 @@ def curves(
         alike: whether both losses are the same quantity; else each has an axis of its own
     """
     several = [point for point in testing if point.map is not None]
-    probed = [point for point in testing if point.probe is not None]
-    voted = [point for point in testing if point.knn is not None]
-    rates = [point for point in training if point.lr is not None]
     counted = () if several else training  # of several labels, accuracy is another quantity there
     shown = () if several else testing
+    rated = Quantity("accuracy", "Accuracy", lambda p: p.accuracy)
+    mean = Quantity("map", "mAP", lambda p: p.map or 0.0)
     panels = [
-        _panel("loss", "Loss", training, testing, held_out, lambda p: p.loss, alike=alike),
-        _panel("accuracy", "Accuracy", counted, shown, held_out, lambda p: p.accuracy),
-        _panel("map", "mAP", (), several, held_out, lambda p: p.map or 0.0),
-        _panel("probe", "10-shot accuracy", (), probed, "probe", lambda p: p.probe or 0.0),
-        _panel("knn", "20-NN accuracy", (), voted, "probe", lambda p: p.knn or 0.0),
-        _panel("rate", "Learning rate", rates, (), held_out, lambda p: p.lr or 0.0),
+        panel(LOSS, training, testing, held_out, alike=alike),
+        panel(rated, counted, shown, held_out),
+        panel(mean, (), several, held_out),
+        *probes(testing),
+        rates(training),
     ]
-    return [panel for panel in panels if panel is not None]
+    return [each for each in panels if each is not None]
 
 
-def _panel(
-    name: str,
-    title: str,
+def probes(testing: Sequence[Point]) -> list[Curve | None]:
+    """Draw what `--probe` has measured; None where there is nothing."""
+    shots = Quantity("probe", "10-shot accuracy", lambda p: p.probe or 0.0)
+    votes = Quantity("knn", "20-NN accuracy", lambda p: p.knn or 0.0)
+    return [
+        panel(shots, (), [point for point in testing if point.probe is not None], "probe"),
+        panel(votes, (), [point for point in testing if point.knn is not None], "probe"),
+    ]
+
+
+def rates(training: Sequence[Point]) -> Curve | None:
+    """Draw the learning rate; None where it is not known."""
+    return panel(RATE, [point for point in training if point.lr is not None], (), "")
+
+
+def panel(
+    quantity: Quantity,
     training: Sequence[Point],
     testing: Sequence[Point],
     held_out: str,
-    value: Value,
     *,
     alike: bool = True,
 ) -> Curve | None:
-    """Draw one quantity; None if no value of it can be drawn."""
+    """Draw one quantity; None if no value of it can be drawn.
+
+    Args:
+        quantity: what to draw
+        training: points of the training images
+        testing: points of the images that are evaluated
+        held_out: what these are called
+        alike: whether it is the same quantity on both; else each has an axis of its own
+    """
     steps = max((point.epoch for point in (*training, *testing)), default=0.0) < _EPOCHS
-    lines = _lines(name, training, testing, held_out, value, steps=steps)
+    lines = _lines(quantity, training, testing, held_out, steps=steps)
     if not lines:
         return None
+    name, title = quantity.name, quantity.title
     groups = [lines] if alike else [[line] for line in lines]
     with mpl.rc_context(STYLE):
         figure = new_figure(WIDTH, 250)
         figure.set_layout_engine("constrained", hspace=0.09)
         panels = figure.subplots(len(groups), sharex=True, squeeze=False)[:, 0]
         for axes, group in zip(panels, groups, strict=True):
-            _fill(axes, group, plain=name in PLAIN)
+            _fill(axes, group, plain=quantity.plain)
         axes.set_xlabel("step" if steps else "epoch")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
         words = "; ".join(f"{line.title}, ends at {line.last}" for line in lines)
         drawing = svg(figure, name, f"{title} against {'steps' if steps else 'epochs'}: {words}.")
     keys = tuple(("blue" if line.color == BLUE else "warm", line.title) for line in lines)
-    return Curve(title, drawing, keys if name != "rate" else ())
+    return Curve(title, drawing, keys if quantity is not RATE else ())
 
 
 def _lines(
-    name: str,
+    quantity: Quantity,
     training: Sequence[Point],
     testing: Sequence[Point],
     held_out: str,
-    value: Value,
     *,
     steps: bool,
 ) -> list[_Line]:
     """Return the lines of a panel that have values."""
-    best = np.nanargmin if name == "loss" else np.nanargmax
     lines = [
         _Line(
             label,
             color,
             finite([point.step if steps else point.epoch for point in own]),
-            finite([value(point) for point in own]),
-            _plainly if name in PLAIN else _share,
-            best if color == WARM else None,
-            name != "rate",
+            finite([quantity.value(point) for point in own]),
+            _plainly if quantity.plain else _share,
+            quantity.best if color == WARM else None,
+            quantity is not RATE,
+            color == WARM,
         )
         for label, color, own in (("training", BLUE, training), (held_out, WARM, testing))
     ]
@@ -196,7 +236,7 @@ def _fill(axes: Axes, lines: Sequence[_Line], *, plain: bool) -> None:
 def _draw(axes: Axes, line: _Line) -> None:
     """Draw a line: smoothed over the faint original if it is dense; evaluations are marked."""
     x, y = line.shown
-    if line.best is None:
+    if not line.evaluation:
         if line.dense:
             axes.plot(*thinned(line.x, line.y), color=line.color, linewidth=1, alpha=0.3)
         mark = "" if np.isfinite(y).sum() > 1 else "o"  # one point makes no line
@@ -204,7 +244,7 @@ def _draw(axes: Axes, line: _Line) -> None:
         return
     size = 4.0 if len(y) <= 40 else 2.5
     axes.plot(x, y, color=line.color, linewidth=1.6, marker="o", markersize=size)
-    if not line.highlight:
+    if line.best is None or not line.highlight:
         return
     place = int(line.best(line.y))
     axes.plot(

@@ -4,14 +4,16 @@ from typing import Any
 
 from vitlab.models.configs.model_config import ModelConfig, map_features, map_stride
 from vitlab.models.configs.resnet_config import ResNetConfig
+from vitlab.models.configs.tokenizer_config import TokenizerConfig
 from vitlab.models.configs.vit_config import ViTConfig
-from vitlab.models.names import names_resnet, shape_of
+from vitlab.models.names import names_resnet, names_tokenizer, shape_of
 from vitlab.models.registry import kinds
 from vitlab.options import check_names
 
 __all__ = [
     "ModelConfig",
     "ResNetConfig",
+    "TokenizerConfig",
     "ViTConfig",
     "config_of",
     "kind_of",
@@ -27,7 +29,8 @@ def config_of(name: str, **choices: Any) -> ModelConfig:
 
     Args:
         name: the papers' notation, `ViT-B/16`; see `vitlab.models.names.shape_of`
-        choices: fields of `ViTConfig`, or of `ResNetConfig` for a ResNet's name
+        choices: fields of `ViTConfig`; for a ResNet's name of `ResNetConfig`, for a tokenizer's of
+            `TokenizerConfig`
 
     Raises:
         OptionError: an unknown name or field, or values that are not possible.
@@ -43,4 +46,6 @@ def config_of(name: str, **choices: Any) -> ModelConfig:
 
 def kind_of(name: str) -> type[ModelConfig]:
     """Return the configuration class that a name is for."""
+    if names_tokenizer(name):
+        return TokenizerConfig
     return ResNetConfig if names_resnet(name) else ViTConfig

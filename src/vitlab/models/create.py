@@ -6,20 +6,22 @@ import torch
 from torch import Tensor
 
 from vitlab.images import Size
-from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig, config_of
+from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig, config_of
 from vitlab.models.model import Model
 from vitlab.models.resnets.resnet import ResNet
+from vitlab.models.tokenizers.tokenizer import Tokenizer
 from vitlab.models.vit import VisionTransformer
 
 MODEL_OF: dict[type[ModelConfig], type[Model]] = {
     ViTConfig: VisionTransformer,
     ResNetConfig: ResNet,
+    TokenizerConfig: Tokenizer,
 }
 
 
 def create(
     name: str,
-    classes: int = 1000,
+    classes: int | None = None,
     image_size: Size = 224,
     *,
     generator: torch.Generator | None = None,
@@ -29,19 +31,22 @@ def create(
 
     Args:
         name: the papers' notation; `vitlab models` lists the usual ones
-        classes: outputs of the classifier
+        classes: outputs of the classifier; None for 1000, or for none in a tokenizer
         image_size: pixels, one number for a square or (rows, columns)
         generator: source of the weights; None for PyTorch's default generator
-        choices: any other field of `ViTConfig`, or of `ResNetConfig` for a ResNet's name
+        choices: any other field of `ViTConfig`; for a ResNet's name of `ResNetConfig`, for a
+            tokenizer's of `TokenizerConfig`
 
     Returns:
-        A `VisionTransformer`, or a `ResNet` for names such as `BiT-R50x1`.
+        A `VisionTransformer`, a `ResNet` for names such as `BiT-R50x1`, or a `Tokenizer` for names
+        such as `dVAE/8`.
 
     Raises:
         OptionError: an unknown name or field, or a value that is not possible; the message says
             what would work.
     """
-    config = config_of(name, classes=classes, image_size=image_size, **choices)
+    given = {} if classes is None else {"classes": classes}
+    config = config_of(name, image_size=image_size, **given, **choices)
     return build(config, generator)
 
 
@@ -84,9 +89,10 @@ def with_new_head(tensors: dict[str, Tensor], config: ModelConfig) -> dict[str, 
         tensors: a state dict
         config: the configuration with the new number of classes, and without `pre_logits`
     """
-    classify, *_ = names = MODEL_OF[type(config)].head_names
+    names = MODEL_OF[type(config)].head_names
     result = {name: tensor for name, tensor in tensors.items() if not name.startswith(names)}
     if config.classes:
+        classify = names[0]
         result[f"{classify}weight"] = torch.zeros(config.classes, config.features)
         result[f"{classify}bias"] = torch.zeros(config.classes)
     return result

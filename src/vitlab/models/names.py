@@ -6,6 +6,7 @@ and writes its name here.
 
 import difflib
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from vitlab.errors import OptionError
@@ -79,11 +80,24 @@ _VIT = re.compile(
 )
 _BIT = re.compile(r"BiT-R(?P<units>\d+|\([\d-]+\))x(?P<widen>\d+)")
 _AXIAL = re.compile(r"Axial-ResNet-(?P<units>\d+|\([\d-]+\))")
+_TOKENIZER = re.compile(
+    r"(?P<form>dVAE|DALL-E)(?:\((?P<fields>[a-z_]+=\d+(?:,[a-z_]+=\d+)*)\))?/(?P<stride>\d+)"
+)
+# By the name of the form, what it states: DALLE-pytorch's usual values, and those of OpenAI's code.
+TOKENIZERS: dict[str, dict[str, Any]] = {
+    "dVAE": {"form": "dvae", "codes": 8192, "code_width": 512, "width": 64, "depth": 1},
+    "DALL-E": {"form": "dalle", "codes": 8192, "code_width": 128, "width": 256, "depth": 2},
+}
 
 
 def names_resnet(name: str) -> bool:
     """Whether a name is that of a ResNet, such as `BiT-R50x1`, rather than of a ViT."""
     return bool(_BIT.fullmatch(name) or _AXIAL.fullmatch(name))
+
+
+def names_tokenizer(name: str) -> bool:
+    """Whether a name is that of an image tokenizer, such as `dVAE/8`."""
+    return bool(_TOKENIZER.fullmatch(name))
 
 
 def shape_of(name: str) -> dict[str, Any]:
@@ -93,6 +107,9 @@ def shape_of(name: str) -> dict[str, Any]:
     `ViT-S18x2/16` parallel branches (Three things, section 3). `R50+ViT-B/16` has a ResNet for a
     stem, `Axial-ViT-B/16` axial attention; `BiT-R50x1` and `Axial-ResNet-50` are ResNets. A shape
     without a size of its own lists its fields: `ViT(width=96,depth=6,heads=3,mlp=384)/2`.
+
+    `dVAE/8` and `DALL-E/8` are image tokenizers with the pixels per side of a code; fields that
+    differ from the usual ones are listed: `dVAE(codes=1024,width=128)/8`.
 
     Raises:
         OptionError: an unknown name; the message suggests the nearest known one.
@@ -105,6 +122,8 @@ def shape_of(name: str) -> dict[str, Any]:
     elif match := _AXIAL.fullmatch(name):
         if stages := _stages(match["units"]):
             return {"stages": stages, "attention": "axial"}
+    elif match := _TOKENIZER.fullmatch(name):
+        return _tokenizer_shape(match)
     elif (match := _VIT.fullmatch(name)) and (shape := _vit_shape(match)):
         return shape
     raise OptionError(f"unknown model {name!r}: {_suggestion(name)}")
@@ -128,6 +147,23 @@ def _vit_shape(match: re.Match[str]) -> dict[str, Any] | None:
             return None
         shape |= {"stem": "resnet", "stages": stages}
     return shape
+
+
+def _tokenizer_shape(match: re.Match[str]) -> dict[str, Any]:
+    """Return the fields in a tokenizer's name."""
+    listed = re.findall(r"([a-z_]+)=(\d+)", match["fields"] or "")
+    return {
+        **TOKENIZERS[match["form"]],
+        **{key: int(number) for key, number in listed},
+        "stride": int(match["stride"]),
+    }
+
+
+def tokenizer_name(form: str, stride: int, fields: Mapping[str, Any]) -> str:
+    """Write a tokenizer's shape, with those of its fields that are not the usual ones."""
+    front = next(name for name, usual in TOKENIZERS.items() if usual["form"] == form)
+    other = [f"{key}={fields[key]}" for key, n in TOKENIZERS[front].items() if fields[key] != n]
+    return f"{front}({','.join(other)})/{stride}" if other else f"{front}/{stride}"
 
 
 def _stages(units: str) -> tuple[int, ...] | None:

@@ -3,6 +3,11 @@
 from vitlab.objectives.beit import BEiT
 from vitlab.objectives.masked_patch import MaskedPatch
 from vitlab.objectives.pretext_task import PretextTask
+from vitlab.objectives.tokenize import Tokenize
 
-TASKS: dict[str, type[PretextTask]] = {"beit": BEiT, "masked-patch": MaskedPatch}
+TASKS: dict[str, type[PretextTask]] = {
+    "beit": BEiT,
+    "masked-patch": MaskedPatch,
+    "tokenizer": Tokenize,
+}
 """By the recipe's `task`; `classify` is not among them, for it needs labels."""

@@ -4,7 +4,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, make_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig, config_of, kind_of
+from vitlab.models.config import (
+    ModelConfig,
+    ResNetConfig,
+    TokenizerConfig,
+    ViTConfig,
+    config_of,
+    kind_of,
+)
 from vitlab.models.names import shape_of
 from vitlab.options import Options, applies, check_known, checked, hints, option, options_of
 
@@ -133,7 +140,12 @@ def _part(name: str, config: type[ModelConfig]) -> type[ModelPart]:
 
 ViTPart = _part("ViTPart", ViTConfig)
 ResNetPart = _part("ResNetPart", ResNetConfig)
-PARTS: dict[type[ModelConfig], type[ModelPart]] = {ViTConfig: ViTPart, ResNetConfig: ResNetPart}
+TokenizerPart = _part("TokenizerPart", TokenizerConfig)
+PARTS: dict[type[ModelConfig], type[ModelPart]] = {
+    ViTConfig: ViTPart,
+    ResNetConfig: ResNetPart,
+    TokenizerConfig: TokenizerPart,
+}
 
 
 def part_of(config: ModelConfig, name: str = "") -> ModelPart:

@@ -4,7 +4,7 @@ from vitlab.data.settings import Augment
 from vitlab.images import IMAGENET
 from vitlab.models.config import ViTConfig
 from vitlab.models.names import shape_of
-from vitlab.recipes.choices import Objective, Optimization, Schedule
+from vitlab.recipes.choices import Average, Objective, Optimization, Schedule
 from vitlab.recipes.model_part import model_part
 from vitlab.recipes.pretext import Pretext
 from vitlab.recipes.recipe import Recipe
@@ -106,4 +106,24 @@ def mae(model: str = "ViT-B/16") -> Recipe:
     )
 
 
-PRETRAINING = (masked_patch, beit, beit_finetune, mae)
+def tokenizer(model: str = "dVAE/8") -> Recipe:
+    """A discrete VAE for BEiT's targets, of lucidrains/DALLE-pytorch's shape, trained as DALL-E's.
+
+    From DALL-E (Ramesh et al., 2021, appendix A.2): AdamW, weight decay 1e-4, weights averaged by
+    0.999, a temperature that falls from 1 to 1/16 by a cosine. From DALLE-pytorch: the squared
+    error, lr 1e-3, 20 epochs, crops of at least 75% of the image.
+    """
+    return Recipe(
+        recipe="tokenizer",
+        model=model_part(model),
+        pretext=Pretext(task="tokenizer"),
+        augment=Augment(area=0.75, flip=True),
+        optimizer=Optimization(lr=1e-3, weight_decay=1e-4),
+        schedule=Schedule(warmup=1),
+        average=Average(ema=0.999),
+        epochs=20,
+        batch=64,
+    )
+
+
+PRETRAINING = (masked_patch, beit, beit_finetune, mae, tokenizer)

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from vitlab.images import Size, chosen_over
-from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig
 from vitlab.models.model import Model
 from vitlab.weights.assembly import whole_state
 
-KINDS: dict[str, type[ModelConfig]] = {each.kind: each for each in (ViTConfig, ResNetConfig)}
+KINDS: dict[str, type[ModelConfig]] = {
+    each.kind: each for each in (ViTConfig, ResNetConfig, TokenizerConfig)
+}
 
 
 @dataclass(frozen=True)

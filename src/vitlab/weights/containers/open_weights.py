@@ -95,7 +95,8 @@ def _source(
     config = explained["config"]
     if content.metadata and not content.root:  # a delta that changes nothing
         return Source(path, content.kind, {}, _nothing, metadata=content.metadata)
-    found, names = chosen(path, content.root, part, "model_type" in config)
+    told = "model_type" in config or "kind" in config  # transformers' and ours name all tensors
+    found, names = chosen(path, content.root, part, told)
     stored = found.stored if config else without_holders(found.stored)
     tensors = {name: found.tensors[old] for name, old in stored.items()}
     if len(tensors) > MOST:

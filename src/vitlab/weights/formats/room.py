@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from vitlab.errors import WeightsError
 from vitlab.images import Size
-from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig
 from vitlab.options import check_known, options_of
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.origins import Facts, Origin
@@ -39,7 +39,7 @@ class Hints:
 
     def __post_init__(self) -> None:
         """Refuse fields that no model has."""
-        known = options_of(ViTConfig) | options_of(ResNetConfig)
+        known = options_of(ViTConfig) | options_of(ResNetConfig) | options_of(TokenizerConfig)
         check_known(self.choices, known, "model option")
 
 

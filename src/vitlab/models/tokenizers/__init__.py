@@ -1,0 +1,1 @@
+"""Image tokenizers: discrete VAEs, whose codes BEiT predicts."""

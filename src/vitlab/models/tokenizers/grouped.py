@@ -1,0 +1,132 @@
+"""DALL-E's discrete VAE: groups of residual bottlenecks, pooled or enlarged between groups.
+
+Source: openai/DALL-E (encoder.py, decoder.py, utils.py). Kernels start normal with a variance of
+1 / fan-in, biases at zero.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitlab.models.configs.tokenizer_config import TokenizerConfig
+from vitlab.models.layers import modules
+
+ENCODING, DECODING = (3, 3, 3, 1), (1, 3, 3, 3)  # kernels of a bottleneck
+
+
+class Bottleneck(nn.Module):
+    """Four convolutions, a ReLU before each, at a quarter of the width; beside a shortcut.
+
+    (B, inputs, rows, columns) to (B, width, rows, columns).
+
+    Args:
+        inputs: channels that enter
+        width: channels that leave, a multiple of 4
+        kernels: sides of the four kernels
+        gain: what the branch is multiplied by, 1 / (number of bottlenecks)^2
+    """
+
+    def __init__(self, inputs: int, width: int, kernels: Sequence[int], gain: float) -> None:
+        super().__init__()
+        self.shortcut = nn.Conv2d(inputs, width, 1) if inputs != width else None
+        inner = width // 4
+        shapes = zip((inputs, inner, inner, inner), (inner, inner, inner, width), strict=True)
+        self.convolutions = modules(
+            nn.Conv2d(enters, leaves, side, padding=side // 2)
+            for (enters, leaves), side in zip(shapes, kernels, strict=True)
+        )
+        self.gain = gain
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Add the scaled branch to the shortcut."""
+        branch = features
+        for layer in self.convolutions:
+            branch = layer(F.relu(branch))
+        shortcut = features if self.shortcut is None else self.shortcut(features)
+        return shortcut + self.gain * branch
+
+
+def _groups(
+    config: TokenizerConfig, inputs: int, widths: Sequence[int], kernels: Sequence[int]
+) -> Sequence[Sequence[Bottleneck]]:
+    """Return the bottlenecks of each group."""
+    gain = 1 / (len(widths) * config.depth) ** 2
+    groups = []
+    for width in widths:
+        entering = [inputs, *[width] * (config.depth - 1)]
+        groups.append(modules(Bottleneck(each, width, kernels, gain) for each in entering))
+        inputs = width
+    return cast(Sequence[Sequence[Bottleneck]], nn.ModuleList(cast(list[nn.Module], groups)))
+
+
+def _reset(body: nn.Module, generator: torch.Generator | None) -> None:
+    """Draw the convolutions of a body as OpenAI's code does."""
+    for module in body.modules():
+        if isinstance(module, nn.Conv2d):
+            std = 1 / math.sqrt(module.weight[0].numel())
+            nn.init.normal_(module.weight, 0, std, generator=generator)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+class GroupedEncoder(nn.Module):
+    """Pixels, (B, channels, H, W), to the map that codes are told from: (B, features, rows, cols).
+
+    A maximum over 2x2 places follows each group but the last. The ReLU before the codes' scores is
+    part of it.
+    """
+
+    def __init__(self, config: TokenizerConfig) -> None:
+        super().__init__()
+        widths = [config.width << number for number in range(config.halvings + 1)]
+        self.enter = nn.Conv2d(config.channels, config.width, 7, padding=3)
+        self.groups = _groups(config, config.width, widths, ENCODING)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw every weight."""
+        _reset(self, generator)
+
+    def maps(self, pixels: Tensor) -> list[Tensor]:
+        """Return what enters the first group, then what leaves each, the last after its ReLU."""
+        found = [self.enter(pixels)]
+        for number, group in enumerate(self.groups):
+            features = F.max_pool2d(found[-1], 2) if number else found[-1]
+            for block in group:
+                features = block(features)
+            found.append(features)
+        found[-1] = F.relu(found[-1])
+        return found
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Compute the last map."""
+        return self.maps(pixels)[-1]
+
+
+class GroupedDecoder(nn.Module):
+    """Codes, (B, code width, rows, columns), to (B, outputs, H, W): the encoder's mirror.
+
+    Each group but the last is enlarged by repeating its places.
+    """
+
+    def __init__(self, config: TokenizerConfig) -> None:
+        super().__init__()
+        widths = [config.width << number for number in range(config.halvings, -1, -1)]
+        self.groups = _groups(config, config.code_width, widths, DECODING)
+        self.leave = nn.Conv2d(config.width, config.outputs, 1)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw every weight."""
+        _reset(self, generator)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Decode embedded codes."""
+        for number, group in enumerate(self.groups):
+            if number:
+                features = F.interpolate(features, scale_factor=2.0, mode="nearest")
+            for block in group:
+                features = block(features)
+        return self.leave(F.relu(features))

@@ -80,7 +80,7 @@ class Session:
         """Work out the plan."""
         self.decide(self.folder.decisions)
         columns = self.trainer.objective.figures[:2]
-        if self.trainer.task is None:
+        if self.observer.own is None:
             columns = ("mAP",) if self.observer.held_out.labels.several else ("accuracy",)
         self.rows = Rows(self.observer.on, columns, self.plan.total, terminal_width())
         self.begun = self.state.tally.seen, self.state.tally.seconds

@@ -2,13 +2,21 @@
 
 import torch
 
+from vitlab.data.labels import Labels
+from vitlab.data.settings import Augment
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
+from vitlab.objectives.classify import Classify
+from vitlab.objectives.distill.distillation import distillation
+from vitlab.objectives.distill.teacher import check_teacher, remarks_of
+from vitlab.objectives.distill.two_heads import with_distillation_token
+from vitlab.objectives.objective import Objective
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.objectives.pretext_tasks import TASKS
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
+from vitlab.training.setup.hooks import Hooks
 from vitlab.weights.load import load
 
 
@@ -33,19 +41,43 @@ def guide_of(recipe: Recipe, folder: RunFolder, started: bool) -> Model | None:
     return load(folder.guide if kept else weights)
 
 
-def check_beside(recipe: Recipe, host: Host, config: ModelConfig, guide: Model | None) -> list[str]:
-    """Refuse a task that has no meaning for a model, a guide or a host; return its remarks.
+def check_beside(
+    recipe: Recipe, host: Host, config: ModelConfig, guide: Model | None, labels: Labels
+) -> list[str]:
+    """Refuse a task or a teacher that has no meaning for a model or a host; return its remarks.
+
+    Args:
+        recipe: names the task or the teacher
+        host: where and how
+        config: of the model
+        guide: tokenizer or teacher, if there is one
+        labels: of the training images
 
     Raises:
         OptionError: the message says what would work.
     """
-    if not is_pretext(recipe):
+    name, taught = recipe.pretext.task, recipe.distill
+    if host.shard and (is_pretext(recipe) or taught.teacher):
+        what = "a teacher" if taught.teacher else f"task={name}"
+        raise OptionError(f"--shard does not support {what}: leave it out")
+    if is_pretext(recipe):
+        TASKS[name].check(recipe.pretext, config, guide)
+        return TASKS[name].remarks(recipe.pretext, config)
+    if guide is None:
         return []
-    name, kind = recipe.pretext.task, TASKS[recipe.pretext.task]
-    if host.shard:
-        raise OptionError(f"--shard does not support task={name}: leave it out")
-    kind.check(recipe.pretext, config, guide)
-    return kind.remarks(recipe.pretext, config)
+    check_teacher(taught, config, guide, labels.several)
+    return remarks_of(config, guide, taught)
+
+
+def with_tokens(recipe: Recipe, config: ModelConfig, trained: bool) -> ModelConfig:
+    """Return a model's configuration with the distillation token, if the recipe wants one.
+
+    Raises:
+        OptionError: the model cannot have it.
+    """
+    if not recipe.distill.distill_token:
+        return config
+    return with_distillation_token(config, trained)
 
 
 def beside(
@@ -53,21 +85,38 @@ def beside(
     config: ModelConfig,
     guide: Model | None,
     device: torch.device,
+    classify: Objective,
+    labels: Labels,
+    hooks: Hooks,
     generator: torch.Generator,
 ) -> PretextTask | None:
     """Return what learns beside a new model, with its first weights; None for labels alone.
 
     Args:
-        recipe: names the task
+        recipe: names the task or the teacher
         config: of the model
         guide: the frozen model, which moves to the device
         device: where to train
+        classify: the loss of labels, beside which a teacher's answers are learned
+        labels: of the training images
+        hooks: functions of the user's own
         generator: of the first weights
     """
-    if not is_pretext(recipe):
-        return None
     if guide is not None:
         guide.to(device).eval().requires_grad_(False)
-    task = TASKS[recipe.pretext.task](recipe.pretext, config, guide)
-    task.reset_parameters(generator)
-    return task.to(device)
+    if is_pretext(recipe):
+        own = TASKS[recipe.pretext.task](recipe.pretext, config, guide)
+    elif guide is not None:
+        assert isinstance(classify, Classify)
+        kept = len(labels) if _unchanging(recipe, hooks) else 0
+        own = distillation(recipe.distill, classify, config, guide, labels.several, kept)
+    else:
+        return None
+    own.reset_parameters(generator)
+    return own.to(device)
+
+
+def _unchanging(recipe: Recipe, hooks: Hooks) -> bool:
+    """Return whether every epoch shows the teacher the same pixels, so that it is asked once."""
+    plain = recipe.augment == Augment() and hooks.transform is None
+    return plain and recipe.distill.cache_teacher == "auto"

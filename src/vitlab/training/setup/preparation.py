@@ -31,7 +31,13 @@ from vitlab.recipes.requirements import check_packages
 from vitlab.runs.run_folder import RunFolder
 from vitlab.runs.using import may_use
 from vitlab.training.saving.state import State
-from vitlab.training.setup.beside import beside, check_beside, guide_of, is_pretext
+from vitlab.training.setup.beside import (
+    beside,
+    check_beside,
+    guide_of,
+    is_pretext,
+    with_tokens,
+)
 from vitlab.training.setup.changing import check_same
 from vitlab.training.setup.hooks import NONE, Hooks
 from vitlab.training.setup.settling import (
@@ -145,7 +151,7 @@ def prepare(
     check_native(recipe, config)
     hooks.check(recipe, config, splits.train.labels)
     check_host(host, config)
-    remarks += check_beside(recipe, host, config, guide)
+    remarks += check_beside(recipe, host, config, guide, splits.train.labels)
     splits = replace(splits, notes=[*splits.notes, *remarks])
     begins = recipe.start if start is None else replace(recipe.start, weights=start.source)
     recipe = replace(recipe, model=part_of(config, recipe.model.model), start=begins)
@@ -200,7 +206,8 @@ def first_state(task: Task, device: torch.device, world: World) -> State:
     if task.host.shard:
         for each in (model, *([average.model] if average else [])):
             shard(each, world)
-    own = beside(recipe, task.config, task.guide, device, generator)
+    beginnings = task.objective, task.splits.train.labels, task.hooks, generator
+    own = beside(recipe, task.config, task.guide, device, *beginnings)
     optimizer = optimizers.build(model, recipe.optimizer, own)
     return State(model, average, optimizer, task=own)
 
@@ -283,7 +290,7 @@ def resolve(
         raise OptionError(
             f"queries={config.answers} gives that many outputs per image: classification needs 1"
         )
-    return config, remarks
+    return with_tokens(recipe, config, base is not None), remarks
 
 
 def provenance(task: Task) -> dict[str, Any]:

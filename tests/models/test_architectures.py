@@ -28,7 +28,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "conv, LN": ("ViT-Ti2/4", {"stem": "conv", "stem_norm": "layer"}),
     "conv": ("ViT-Ti2/8", {"stem": "conv"}),
     "local": ("ViT-Ti2/16", {"stem": "local"}),
-    "hybrid": ("R26+ViT-Ti2/32", {}),
+    "hybrid": ("R(1-2)+ViT-Ti2/8", {}),
     "hybrid of a root": ("R+ViT-Ti2/8", {}),
     "no positions, mean": ("ViT-Ti2/8", {"positions": "none", "pool": "mean"}),
     "1d, every": ("ViT-Ti2/8", {"positions_at": "every", "registers": 2}),
@@ -122,9 +122,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "axial": ("Axial-ViT-Ti2/8", {}),
     "axial, parallel": ("Axial-ViT-Ti2x2/8", {"positions": "1d", "positions_at": "every"}),
     "axial hybrid": ("Axial-R+ViT-Ti2/8", {"pool": "attention"}),
-    "BiT": ("BiT-R26x1", {}),
+    "BiT": ("BiT-R(1-2)x1", {}),
     "BiT, wide": ("BiT-R(1-1)x2", {"channels": 1}),
-    "Axial ResNet": ("Axial-ResNet-26", {}),
+    "Axial ResNet": ("Axial-ResNet-(1-2)", {}),
 }
 SIZE = (32, 64)
 NORMS = ["none", "batch", "layer"]
@@ -234,7 +234,10 @@ FUSED_OTHERWISE = (  # one of each kind of change that fusing makes to the graph
 
 @pytest.mark.parametrize("case", CASES)
 def test_compiles_without_graph_breaks(case: str) -> None:
-    model = a_model(case)
+    """Of one block, except where the second takes positions in another way than the first."""
+    name, choices = CASES[case]
+    alike = "ViT" in name and "positions_at" not in choices
+    model = a_model(case, **{"depth": 1} if alike else {})
     images = some_images(model, 2)
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend="eager")
@@ -431,9 +434,7 @@ def configurations(draw: st.DrawFn) -> ViTConfig:
     return ViTConfig(image_size=size, classes=3, **fields)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-@given(config=configurations())
-def test_random_configurations(config: ViTConfig) -> None:
+def sound(config: ViTConfig) -> None:
     """Any builds, runs, fuses, costs what PyTorch counts, and survives its file and its name."""
     model = build(config).eval()
     images = torch.randn(2, config.channels, *config.size)
@@ -456,6 +457,24 @@ def test_random_configurations(config: ViTConfig) -> None:
     assert ViTConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
     stated = shape_of(config.name)
     assert all(getattr(config, key) == value for key, value in stated.items() if key in SHAPE)
+
+
+def random_configurations(count: int) -> None:
+    """Check so many."""
+    given(config=configurations())(
+        settings(deadline=None, max_examples=count, suppress_health_check=[HealthCheck.too_slow])(
+            sound
+        )
+    )()
+
+
+def test_random_configurations() -> None:
+    random_configurations(25)
+
+
+@pytest.mark.campaign
+def test_a_thousand_configurations() -> None:
+    random_configurations(1000)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,0 +1,109 @@
+"""The crops that DINO learns from, and the models that take them."""
+
+import math
+from dataclasses import replace
+
+import torch
+
+from vitlab.data.loading.multi_crop import View
+from vitlab.data.settings import Augment
+from vitlab.errors import OptionError
+from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.configs.model_config import nearest_sizes
+from vitlab.models.positions.positions import scheme_of
+from vitlab.recipes.pretext import Pretext
+
+LOCAL = 3 / 7  # of the image size: 96 of 224 pixels
+SECOND, SMALL = 0.1, 0.5  # how often other views than the first are blurred, as a share of it
+
+
+def crop_views(options: Pretext, config: ModelConfig, augment: Augment) -> tuple[View, ...]:
+    """Return the two large crops, then the small ones.
+
+    As in facebookresearch/dino, the first large crop is blurred always, the second one time in ten,
+    small ones half of the time, and the second alone is solarized: `blur` is the probability of the
+    first, of which the others have a tenth and a half; `solarize` is that of the second.
+
+    Args:
+        options: of the small crops
+        config: of the model, whose image size is that of the large ones
+        augment: of the recipe; its `area` is the least of a large crop
+    """
+    area, blur = (augment.area, 1.0), augment.blur
+    second = replace(augment, blur=SECOND * blur)
+    small = replace(augment, blur=SMALL * blur, solarize=0.0)
+    local = View(local_size(options, config), options.local_area, small)
+    return (
+        View(config.size, area, replace(augment, solarize=0.0)),
+        View(config.size, area, second),
+        *([local] * options.local_crops),
+    )
+
+
+def local_size(options: Pretext, config: ModelConfig) -> tuple[int, int]:
+    """Return rows and columns of the small crops, in pixels."""
+    if options.local_size:
+        return options.local_size, options.local_size
+    step = config.step
+    rows, columns = (max(1, math.floor(LOCAL * n / step + 0.5)) * step for n in config.size)
+    return rows, columns
+
+
+def check_dino(options: Pretext, config: ModelConfig) -> None:
+    """Refuse crops and models that do not go together, before anything is built.
+
+    Raises:
+        OptionError: the message says what would work.
+    """
+    if config.fit == "native":
+        raise OptionError("task=dino needs images of one size: set fit=crop, not native")
+    if config.answers > 1:
+        raise OptionError("task=dino needs one answer per image: set queries=1")
+    least, most = options.local_area
+    if least > most:
+        raise OptionError(f"local_area={least:g}, {most:g} must go from the least to the greatest")
+    if options.local_crops:
+        _check_local(options, config)
+    if options.ibot and not isinstance(config, ViTConfig):
+        raise OptionError(
+            f"ibot hides patches, which {config.name} has not: set ibot=0, or use a Vision "
+            "Transformer"
+        )
+    if isinstance(config, ViTConfig) and options.ibot:
+        _check_hidden(config)
+
+
+def _check_local(options: Pretext, config: ModelConfig) -> None:
+    size, step = local_size(options, config), config.step
+    if any(side % step for side in size):
+        raise OptionError(
+            f"local_size={options.local_size} is not a multiple of patch={step}: try "
+            f"{nearest_sizes(size, step)}"
+        )
+    if any(side > whole for side, whole in zip(size, config.size, strict=True)):
+        raise OptionError(
+            f"local_size={options.local_size} is larger than image_size={config.image_size}: "
+            "choose a smaller one, or 0"
+        )
+    try:
+        config.check_size(size)
+        if isinstance(config, ViTConfig):
+            with torch.device("meta"):
+                for positions in scheme_of(config).of_layers(config):
+                    positions.at(config.grid_of(size))
+    except OptionError:
+        raise OptionError(
+            f"{config.name} takes images of one size only: set local_crops=0"
+        ) from None
+
+
+def _check_hidden(config: ViTConfig) -> None:
+    if config.features != (config.neck or config.width):
+        raise OptionError(
+            f"ibot needs features as wide as tokens, {config.neck or config.width}, not "
+            f"{config.features}: set ibot=0, or pool=token"
+        )
+    if math.prod(config.grid) < 2:
+        raise OptionError(
+            f"ibot needs several patches, and image_size={config.image_size} is one: set ibot=0"
+        )

@@ -1,0 +1,310 @@
+"""DINO: the student learns a momentum teacher's answers to other crops of the same image."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitlab.data.loading.batches import Batch
+from vitlab.data.loading.multi_crop import View
+from vitlab.data.settings import Augment
+from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.create import build
+from vitlab.models.encoder.from_patches import encode_patches
+from vitlab.models.model import Model
+from vitlab.models.vit import VisionTransformer
+from vitlab.objectives.dino.answers import at_patches, between_views, collapse, entropy, spread
+from vitlab.objectives.dino.centering import balanced, koleo, sharpened
+from vitlab.objectives.dino.fitting import check_dino, crop_views, local_size
+from vitlab.objectives.dino.projector import Projector
+from vitlab.objectives.dino.schedules import follow, momentum_at, temperature_at
+from vitlab.objectives.dino.shown import principal_colors, random_crop
+from vitlab.objectives.masks import block_mask
+from vitlab.objectives.pretext_task import PretextTask, Sum
+from vitlab.objectives.unit_pixels import as_pictures, unit_pixels
+from vitlab.recipes.pretext import Pretext
+
+CENTER = 0.9  # momentum of the center (facebookresearch/dino)
+MASKED, RATIO = 0.5, (0.1, 0.5)  # share of the images with hidden patches, and of these patches
+
+
+class SelfDistillation(PretextTask):
+    """Self-distillation with no labels (DINO; Caron et al., 2021, algorithm 1 and equation 3).
+
+    The student sees two large crops and several small ones, the teacher the large ones; the loss is
+    the cross-entropy of their answers over all pairs of different crops. The teacher, a moving
+    average of the student with its projector, is evaluated and saved. It computes without dropout
+    and stochastic depth, and batch norms with their running statistics, which is our choice.
+
+    Options add iBOT's loss at hidden patches (Zhou et al., 2021), with the projector that images
+    have too, as in its released models, and blocks as in DINOv2: half of the large crops have 10%
+    to 50% of their patches hidden. KoLeo is DINOv2's, over each large crop by itself. KoLeo and
+    Sinkhorn-Knopp look at the images of one pass in one process; the center is that of all of them.
+
+    The figures, of the teacher: entropy of its answers, and of the mean answer to the images of a
+    pass; how far features are spread (`spread`). Between the two: the KL divergence of the
+    student's answer to one large crop from the teacher's to the other.
+    """
+
+    figures: ClassVar[tuple[str, ...]] = (
+        "teacher_entropy",
+        "mean_entropy",
+        "disagreement",
+        "feature_spread",
+    )
+    undecayed: ClassVar[tuple[str, ...]] = ("mask_token",)
+    temperature: Tensor
+    center: Tensor
+    patch_center: Tensor
+
+    def __init__(self, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
+        super().__init__(options, config, guide)
+        sizes = (config.features, options.head_width, options.bottleneck, options.prototypes)
+        self.projector = Projector(*sizes)
+        self.taught_projector = Projector(*sizes).requires_grad_(False)
+        self.teacher = build(config, torch.Generator().manual_seed(0)).requires_grad_(False)
+        self.teacher.eval()
+        self.register_buffer("center", torch.zeros(options.prototypes))
+        self.register_buffer("temperature", torch.zeros(()))
+        self.mask_token = None
+        if options.ibot:
+            assert isinstance(config, ViTConfig)
+            self.register_buffer("patch_center", torch.zeros(options.prototypes))
+            self.mask_token = nn.Parameter(torch.empty(1, 1, config.width))
+        self.momentum, self.frozen = options.momentum_teacher, False
+        self._seen: list[Tensor] = []
+        self.begin(0, 1, 1.0)
+
+    @classmethod
+    def check(cls, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
+        """Refuse small crops that the patch does not divide, and models that take one size only.
+
+        Raises:
+            OptionError: the message says what would work.
+        """
+        check_dino(options, config)
+
+    @classmethod
+    def views(cls, options: Pretext, config: ModelConfig, augment: Augment) -> tuple[View, ...]:
+        """Return two large crops and the small ones."""
+        return crop_views(options, config, augment)
+
+    @classmethod
+    def remarks(cls, options: Pretext, config: ModelConfig) -> list[str]:
+        """Return the crops, and what is computed by each process for itself."""
+        (rows, columns), small, count = (
+            config.size,
+            local_size(options, config),
+            options.local_crops,
+        )
+        beside = f" and {count} of {small[0]}x{small[1]}" if count else ""
+        lines = [f"crops of each image: 2 of {rows}x{columns} pixels{beside}"]
+        apart = [
+            name
+            for name, used in (
+                ("Sinkhorn-Knopp", options.centering == "sinkhorn"),
+                ("KoLeo", options.koleo),
+            )
+            if used
+        ]
+        if apart:
+            one = "looks" if len(apart) == 1 else "look"
+            lines.append(
+                f"{' and '.join(apart)} {one} at the images of one pass in one process: a smaller "
+                "micro_batch, or more processes, change the result"
+            )
+        return lines
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the projector, which is the teacher's too, and iBOT's mask token of zeros."""
+        self.projector.reset_parameters(generator)
+        if self.mask_token is not None:
+            nn.init.zeros_(self.mask_token)
+        follow(self.taught_projector, self.projector, 0)
+
+    def start(self, model: Model) -> None:
+        """Begin with the student as the teacher."""
+        follow(self.teacher, model, 0)
+
+    def train(self, mode: bool = True) -> "SelfDistillation":
+        """Change the mode of the student's projector; the teacher always evaluates."""
+        super().train(mode)
+        self.teacher.eval()
+        return self
+
+    def begin(self, step: int, total: int, epoch: float) -> None:
+        """Set the teacher's momentum and temperature, and whether the prototypes learn."""
+        options = self.options
+        self.momentum = momentum_at(step, total, options.momentum_teacher)
+        self.temperature.fill_(temperature_at(step, total, options.teacher_temperature))
+        self.frozen = step < options.freeze_last * epoch
+
+    def loss(
+        self, model: Model, batch: Batch, generator: torch.Generator
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss over pairs of crops, with those that the options add, and the figures."""
+        images = [each.images for each in (batch, *batch.views)]
+        views = [each for each in images if isinstance(each, Tensor)]
+        large, count = torch.cat(views[:2]), len(batch)
+        masks = self._masks(large, generator)
+        with torch.no_grad():
+            taught, patches, features = self._teach(large, masks)
+        seen, tokens = self._encoded(model, large, masks)
+        answers = [self.projector(seen, self.frozen)]
+        if views[2:]:
+            answers.append(self.projector(model.features(torch.cat(views[2:])), self.frozen))
+        hidden = None if tokens is None else self.projector(tokens, self.frozen)
+        with torch.autocast(large.device.type, enabled=False):
+            logs = self._logs(torch.cat(answers)).unflatten(0, (-1, count))
+            taught = taught.unflatten(0, (2, count))
+            loss = between_views(taught, logs)
+            if hidden is not None and masks is not None:
+                loss = loss + self.options.ibot * at_patches(
+                    patches, self._logs(hidden), _shares(masks)
+                )
+            if self.options.koleo:
+                spreading = [koleo(each.float()) for each in seen.chunk(2)]
+                loss = loss + self.options.koleo * torch.stack(spreading).sum()
+            figures = self._figures(taught, logs.detach(), features.float())
+        return loss, {name: value * count for name, value in figures.items()}
+
+    def _logs(self, answers: Tensor) -> Tensor:
+        """Return the student's log-probabilities of answers, (…, prototypes)."""
+        return F.log_softmax(answers.float() / self.options.student_temperature, dim=-1)
+
+    def _teach(self, large: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the teacher's probabilities for images and at hidden patches, and its features."""
+        if masks is None:
+            features, answers = self.teacher.features(large), None
+        else:
+            assert isinstance(self.teacher, VisionTransformer)
+            tokens = self.teacher.encode(large)
+            features = self.teacher.head.features(tokens)
+            answers = self.taught_projector(self._patches(self.teacher, tokens)[masks]).float()
+        given = self.taught_projector(features).float()
+        with torch.autocast(large.device.type, enabled=False):
+            taught = self._targets(given, self.center)
+            self._collect(given, answers)
+            if answers is None:
+                return taught, given[:0], features
+            return taught, self._targets(answers, self.patch_center), features
+
+    def _targets(self, answers: Tensor, center: Tensor) -> Tensor:
+        """Return the teacher's probabilities: (N, prototypes) of answers."""
+        if self.options.centering == "sinkhorn":
+            return balanced(answers, self.temperature)
+        return sharpened(answers, center, self.temperature)
+
+    def _collect(self, answers: Tensor, patches: Tensor | None) -> None:
+        """Add up answers for the centers, while there is something to learn."""
+        if not self.training or self.options.centering == "sinkhorn":
+            return
+        sums = [_summed(each) for each in (answers, patches) if each is not None]
+        self._seen = [a + b for a, b in zip(self._seen, sums, strict=True)] if self._seen else sums
+
+    def stepped(self, model: Model, add: Sum) -> None:
+        """Let the teacher follow the student, and the centers the teacher's answers."""
+        follow(self.teacher, model, self.momentum)
+        follow(self.taught_projector, self.projector, self.momentum)
+        if self.options.centering == "sinkhorn":
+            return
+        centers = [self.center, *([self.patch_center] if self.options.ibot else [])]
+        none = [each.new_zeros(len(each) + 1, dtype=torch.float64) for each in centers]
+        for center, sums in zip(centers, self._seen or none, strict=True):
+            add(sums)
+            mean = (sums[:-1] / sums[-1].clamp(min=1)).float()
+            center.lerp_(torch.where(sums[-1] > 0, mean, center), 1 - CENTER)
+
+    def drop(self) -> None:
+        """Forget the answers that were collected."""
+        self._seen = []
+
+    def kept(self, model: Model) -> Model:
+        """Return the teacher, with the student's provenance."""
+        self.teacher.provenance, self.teacher.source = model.provenance, model.source
+        return self.teacher
+
+    def warnings(self, means: dict[str, float]) -> list[str]:
+        """Tell of a collapse."""
+        return collapse(means, self.options.prototypes, self.options.centering)
+
+    @torch.no_grad()
+    def pictures(
+        self, model: Model, images: Tensor, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        """Return images, a large and a small crop, and the teacher's features as colors."""
+        size, columns = (images.shape[2], images.shape[3]), {"image": images}
+        views = crop_views(self.options, self.config, Augment())
+        named = dict(zip(("large crop", "small crop"), (views[0], views[-1]), strict=True))
+        for name, view in named.items():
+            cropped = random_crop(images, view.size, view.area, generator)
+            columns[name] = F.interpolate(cropped, size, mode="nearest")
+        shown = {
+            name: as_pictures(unit_pixels(each, self.config)) for name, each in columns.items()
+        }
+        maps = self.teacher.intermediates(images, [-1], norm=True, maps=True)[0].map
+        return shown | {"features": principal_colors(maps, size)}
+
+    def _encoded(
+        self, model: Model, large: Tensor, masks: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the student's features of large crops, (N, F), and tokens of hidden patches."""
+        if masks is None or self.mask_token is None:
+            return model.features(large), None
+        assert isinstance(model, VisionTransformer)
+        patches = model.stem(large)
+        hidden = torch.where(masks[..., None], self.mask_token.to(patches.dtype), patches)
+        tokens = encode_patches(model, hidden, model.config.grid_of(large.shape[-2:]))
+        return model.head.features(tokens), self._patches(model, tokens)[masks]
+
+    def _patches(self, model: Model, tokens: Tensor) -> Tensor:
+        """Return final patch tokens, (N, P, D), normed as the features are."""
+        assert isinstance(model, VisionTransformer)
+        normed: Tensor = model.head.norm(tokens[:, model.config.prefix :])
+        return normed
+
+    def _masks(self, large: Tensor, generator: torch.Generator) -> Tensor | None:
+        """Draw the hidden patches of large crops, (N, P) bool; None without iBOT's loss."""
+        if not self.options.ibot or not isinstance(self.config, ViTConfig):
+            return None
+        rows, columns = self.config.grid_of(large.shape[-2:])
+        draws = torch.rand(2, len(large), generator=generator, device=generator.device).tolist()
+        least, most = RATIO
+        counts = [
+            round((least + (most - least) * share) * rows * columns) if chance < MASKED else 0
+            for chance, share in zip(*draws, strict=True)
+        ]
+        each = [block_mask(rows, columns, count, generator).flatten() for count in counts]
+        return torch.stack(each).to(large.device)
+
+    @staticmethod
+    def _figures(taught: Tensor, logs: Tensor, features: Tensor) -> dict[str, Tensor]:
+        """Return the means of the figures over a pass.
+
+        Args:
+            taught: (2, B, prototypes)
+            logs: of the student, (views, B, prototypes)
+            features: of the teacher, (2 * B, F)
+        """
+        sure = entropy(taught)
+        across = -(taught * logs[:2].flip(0)).sum(-1)
+        each = [spread(part) for part in features.chunk(2)]
+        return {
+            "teacher_entropy": sure.mean(),
+            "mean_entropy": entropy(taught.mean((0, 1))),
+            "disagreement": (across - sure).mean(),
+            "feature_spread": torch.stack(each).mean(),
+        }
+
+
+def _summed(answers: Tensor) -> Tensor:
+    """Return the sum of answers, and their number: (N, prototypes) -> float64 (prototypes + 1,)."""
+    count = torch.full((1,), len(answers), dtype=torch.float64, device=answers.device)
+    return torch.cat([answers.sum(0, dtype=torch.float64), count])
+
+
+def _shares(masks: Tensor) -> Tensor:
+    """Return what each hidden patch counts, (M,): those of an image 1 together, over all images."""
+    counts = masks.sum(1, keepdim=True).clamp(min=1)
+    return (masks / counts / len(masks))[masks]

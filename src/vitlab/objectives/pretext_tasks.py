@@ -1,10 +1,13 @@
 """The pretext tasks by name."""
 
+from vitlab.data.loading.multi_crop import View
+from vitlab.models.config import ModelConfig
 from vitlab.objectives.beit import BEiT
 from vitlab.objectives.dino.self_distillation import SelfDistillation
 from vitlab.objectives.masked_patch import MaskedPatch
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.objectives.tokenize import Tokenize
+from vitlab.recipes.recipe import Recipe
 
 TASKS: dict[str, type[PretextTask]] = {
     "beit": BEiT,
@@ -13,3 +16,9 @@ TASKS: dict[str, type[PretextTask]] = {
     "tokenizer": Tokenize,
 }
 """By the recipe's `task`; `classify` is not among them, for it needs labels."""
+
+
+def views_of(recipe: Recipe, config: ModelConfig) -> tuple[View, ...]:
+    """Return the crops that a recipe's task learns from; an empty tuple for one of each image."""
+    task = TASKS.get(recipe.pretext.task)
+    return () if task is None else task.views(recipe.pretext, config, recipe.augment)

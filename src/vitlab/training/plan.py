@@ -9,7 +9,8 @@ from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.order import Groups, steps
 from vitlab.data.sources.protocol import Source
 from vitlab.distributed.world import World
-from vitlab.images import ImageSpec
+from vitlab.models.config import ModelConfig
+from vitlab.objectives.pretext_tasks import views_of
 from vitlab.optim.schedule import learning_rate
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Recipe
@@ -75,25 +76,28 @@ def plan_for(
     return Plan(recipe, epoch, total, max(1, longest // LINES), every, evaluations)
 
 
-def batches_of(recipe: Recipe, source: Source, spec: ImageSpec, world: World) -> TrainingBatches:
+def batches_of(
+    recipe: Recipe, source: Source, config: ModelConfig, world: World
+) -> TrainingBatches:
     """Return the batches that a recipe learns from, this process's share of each.
 
     Args:
         recipe: augmentation, seed, batch size, and whether classes are drawn equally often
         source: training images
-        spec: what the model takes
+        config: of the model
         world: this process among those that share every batch
     """
     balanced = recipe.objective.balance == "sampling"
     return TrainingBatches(
         source,
-        spec,
+        config,
         recipe.augment,
         recipe.seed,
         recipe.batch,
         world.rank,
         world.size,
         Groups.of(np.asarray(source.labels.values)) if balanced else None,
+        views_of(recipe, config),
     )
 
 

@@ -79,6 +79,7 @@ class Session:
     def __post_init__(self) -> None:
         """Work out the plan."""
         self.decide(self.folder.decisions)
+        self.trainer.begin(max(0, self.state.step - 1), self.plan.total, self.plan.epoch)
         columns = self.trainer.objective.figures[:2]
         if self.observer.own is None:
             columns = ("mAP",) if self.observer.held_out.labels.several else ("accuracy",)

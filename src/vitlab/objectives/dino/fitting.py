@@ -8,7 +8,7 @@ import torch
 from vitlab.data.loading.multi_crop import View
 from vitlab.data.settings import Augment
 from vitlab.errors import OptionError
-from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.models.configs.model_config import nearest_sizes
 from vitlab.models.positions.positions import scheme_of
 from vitlab.recipes.pretext import Pretext
@@ -55,6 +55,11 @@ def check_dino(options: Pretext, config: ModelConfig) -> None:
     Raises:
         OptionError: the message says what would work.
     """
+    if not isinstance(config, ViTConfig | ResNetConfig):
+        raise OptionError(
+            f"task=dino learns features, which {config.name} has not: use a Vision Transformer, "
+            "such as ViT-S/16"
+        )
     if config.fit == "native":
         raise OptionError("task=dino needs images of one size: set fit=crop, not native")
     if config.answers > 1:

@@ -10,7 +10,7 @@ from vitlab.data.loading.loader import choose_workers, training_loader
 from vitlab.data.loading.workers import deaths_explained
 from vitlab.data.sources.protocol import Source, Subset
 from vitlab.distributed.world import ALONE
-from vitlab.images import ImageSpec
+from vitlab.models.config import ModelConfig
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.training.plan import batches_of, step_seed
 from vitlab.training.saving.state import means
@@ -39,14 +39,14 @@ class HeldOut:
     Attributes:
         trainer: has the model and the task
         recipe: as the images are learned
-        spec: size, channels and interpolation
+        config: of the model
         source: the images
         host: workers
     """
 
     trainer: Trainer
     recipe: Recipe
-    spec: ImageSpec
+    config: ModelConfig
     source: Source
     host: Host
 
@@ -71,4 +71,4 @@ class HeldOut:
 
     def _batches(self, size: int) -> TrainingBatches:
         """Return the first epoch of the images, in batches of a size of its own."""
-        return batches_of(replace(self.recipe, batch=size), self.source, self.spec, ALONE)
+        return batches_of(replace(self.recipe, batch=size), self.source, self.config, ALONE)

@@ -208,6 +208,8 @@ def first_state(task: Task, device: torch.device, world: World) -> State:
             shard(each, world)
     beginnings = task.objective, task.splits.train.labels, task.hooks, generator
     own = beside(recipe, task.config, task.guide, device, *beginnings)
+    if own is not None:
+        own.start(model)
     optimizer = optimizers.build(model, recipe.optimizer, own)
     return State(model, average, optimizer, task=own)
 

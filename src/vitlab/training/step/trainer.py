@@ -10,12 +10,14 @@ from vitlab.data.augment import mix
 from vitlab.data.augment.augment import augment
 from vitlab.data.augment.mix import Mix
 from vitlab.data.loading.batches import Batch
+from vitlab.data.settings import Augment
 from vitlab.distributed.parallel import is_sharded, must_settle, one_pass, replicated
 from vitlab.distributed.shares import passes
 from vitlab.distributed.world import ALONE, World
 from vitlab.models.model import Model
 from vitlab.objectives.objective import Objective, objective_of
 from vitlab.objectives.pretext_task import Learner, PretextTask
+from vitlab.objectives.pretext_tasks import views_of
 from vitlab.optim.optimizers import set_rate
 from vitlab.optim.sam import statistics_kept, uphill
 from vitlab.optim.sliced import full
@@ -67,6 +69,7 @@ class Trainer:
         self.objective: Objective | PretextTask = objective or objective_of(recipe.objective)
         self.task = objective if isinstance(objective, PretextTask) else None
         self.learner = model if self.task is None else Learner(model, self.task)
+        self.views = () if self.task is None else views_of(recipe, model.config)
         self.begin(0, 1, 1.0)
         self.engine = Engine(
             self.learner, recipe.precision, compiled, lambda network: replicated(network, world)
@@ -181,24 +184,30 @@ class Trainer:
             float64 (1 + figures,).
         """
         network = self.engine.plain.eval()
-        moved = batch.to(self.device)
         generator = torch.Generator(self.device).manual_seed(seed)
         with self.engine.computing():
-            loss, metrics = network(self.augmented(moved), generator)
+            loss, metrics = network(self.augmented(batch), generator)
         sums = [loss * len(batch), *(metrics[name] for name in self.objective.figures)]
         return torch.stack([each.double() for each in sums])
 
     def augmented(self, batch: Batch) -> Batch:
-        """Return a batch, on its device, as the network takes it."""
-        config, options = self.model.config, self.recipe.augment
-        pixels = augment(batch.images, batch.draws, options, config.mean, config.std)
-        return replace(batch, images=pixels)
+        """Return a batch on the training device, with its views, as the network takes it."""
+        options = [view.augment for view in self.views] or [self.recipe.augment]
+        views = (replace(batch, views=()), *batch.views)
+        first, *others = map(self._augmented, views, options)
+        return replace(first, views=tuple(others))
+
+    def _augmented(self, batch: Batch, options: Augment) -> Batch:
+        """Return one view of a batch on the training device."""
+        config, moved = self.model.config, batch.to(self.device)
+        pixels = augment(moved.images, batch.draws, options, config.mean, config.std)
+        return replace(moved, images=pixels)
 
     def forward(
         self, batch: Batch, generator: torch.Generator, mixed: Mix | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean loss of some images as they are learned, and the objective's figures."""
-        config, moved = self.model.config, self.augmented(batch.to(self.device))
+        config, moved = self.model.config, self.augmented(batch)
         pixels, labels = moved.images, moved.labels
         if mixed is not None:
             assert isinstance(pixels, Tensor)  # packed images are not mixed

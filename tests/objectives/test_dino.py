@@ -14,6 +14,7 @@ from vitlab.data.loading.batches import Batch
 from vitlab.data.settings import Augment
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.models.configs.tokenizer_config import TokenizerConfig
 from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
@@ -362,6 +363,7 @@ BAD: list[tuple[ModelConfig, dict[str, Any], str]] = [
     (CONFIG, {"local_size": 32}, "local_size=32 is larger than image_size=16"),
     (CONFIG, {"local_area": (0.5, 0.4)}, "local_area=0.5, 0.4 must go from the least"),
     (ResNetConfig(stages=(1, 1), classes=0, image_size=32), {"ibot": 1.0}, "set ibot=0"),
+    (TokenizerConfig(image_size=32), {}, "use a Vision Transformer"),
     (
         ResNetConfig(stages=(1, 1), classes=0, image_size=32, attention="axial"),
         {},

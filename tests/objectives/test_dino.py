@@ -18,13 +18,20 @@ from vitlab.models.configs.tokenizer_config import TokenizerConfig
 from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
-from vitlab.objectives.dino.answers import at_patches, between_views, collapse, entropy, spread
 from vitlab.objectives.dino.centering import balanced, koleo
+from vitlab.objectives.dino.compared_answers import (
+    at_patches,
+    between_views,
+    collapse,
+    entropy,
+    shares_of,
+    spread,
+)
+from vitlab.objectives.dino.feature_pictures import principal_colors
 from vitlab.objectives.dino.fitting import crop_views
 from vitlab.objectives.dino.projector import Projector
 from vitlab.objectives.dino.schedules import follow, momentum_at, temperature_at
 from vitlab.objectives.dino.self_distillation import SelfDistillation
-from vitlab.objectives.dino.shown import principal_colors
 from vitlab.objectives.pretext_task import Learner
 from vitlab.recipes.pretext import Pretext
 
@@ -254,7 +261,7 @@ def test_hidden_patches_alone_are_learned_from_and_each_image_counts_the_same() 
     taught, logs = softmax(rng.normal(size=(3, 5)), 1), log_softmax(rng.normal(size=(3, 5)), 1)
     each = -(taught * logs).sum(1)
     wanted = (each[:2].mean() + 0 + each[2]) / 3  # the mean over three images, one without any
-    shares = (masks / masks.sum(1, keepdim=True).clamp(min=1) / 3)[masks]
+    shares = shares_of(masks)
     found = at_patches(torch.from_numpy(taught), torch.from_numpy(logs), shares.double())
     assert float(found) == pytest.approx(wanted)
 

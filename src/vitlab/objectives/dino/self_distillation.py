@@ -14,12 +14,18 @@ from vitlab.models.create import build
 from vitlab.models.encoder.from_patches import encode_patches
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
-from vitlab.objectives.dino.answers import at_patches, between_views, collapse, entropy, spread
 from vitlab.objectives.dino.centering import balanced, koleo, sharpened
+from vitlab.objectives.dino.compared_answers import (
+    at_patches,
+    between_views,
+    collapse,
+    figures_of,
+    shares_of,
+)
+from vitlab.objectives.dino.feature_pictures import principal_colors, random_crop
 from vitlab.objectives.dino.fitting import check_dino, crop_views, local_size
 from vitlab.objectives.dino.projector import Projector
 from vitlab.objectives.dino.schedules import follow, momentum_at, temperature_at
-from vitlab.objectives.dino.shown import principal_colors, random_crop
 from vitlab.objectives.masks import block_mask
 from vitlab.objectives.pretext_task import PretextTask, Sum
 from vitlab.objectives.unit_pixels import as_pictures, unit_pixels
@@ -161,12 +167,12 @@ class SelfDistillation(PretextTask):
             loss = between_views(taught, logs)
             if hidden is not None and masks is not None:
                 loss = loss + self.options.ibot * at_patches(
-                    patches, self._logs(hidden), _shares(masks)
+                    patches, self._logs(hidden), shares_of(masks)
                 )
             if self.options.koleo:
                 spreading = [koleo(each.float()) for each in seen.chunk(2)]
                 loss = loss + self.options.koleo * torch.stack(spreading).sum()
-            figures = self._figures(taught, logs.detach(), features.float())
+            figures = figures_of(taught, logs.detach(), features.float())
         return loss, {name: value * count for name, value in figures.items()}
 
     def _logs(self, answers: Tensor) -> Tensor:
@@ -278,33 +284,8 @@ class SelfDistillation(PretextTask):
         each = [block_mask(rows, columns, count, generator).flatten() for count in counts]
         return torch.stack(each).to(large.device)
 
-    @staticmethod
-    def _figures(taught: Tensor, logs: Tensor, features: Tensor) -> dict[str, Tensor]:
-        """Return the means of the figures over a pass.
-
-        Args:
-            taught: (2, B, prototypes)
-            logs: of the student, (views, B, prototypes)
-            features: of the teacher, (2 * B, F)
-        """
-        sure = entropy(taught)
-        across = -(taught * logs[:2].flip(0)).sum(-1)
-        each = [spread(part) for part in features.chunk(2)]
-        return {
-            "teacher_entropy": sure.mean(),
-            "mean_entropy": entropy(taught.mean((0, 1))),
-            "disagreement": (across - sure).mean(),
-            "feature_spread": torch.stack(each).mean(),
-        }
-
 
 def _summed(answers: Tensor) -> Tensor:
     """Return the sum of answers, and their number: (N, prototypes) -> float64 (prototypes + 1,)."""
     count = torch.full((1,), len(answers), dtype=torch.float64, device=answers.device)
     return torch.cat([answers.sum(0, dtype=torch.float64), count])
-
-
-def _shares(masks: Tensor) -> Tensor:
-    """Return what each hidden patch counts, (M,): those of an image 1 together, over all images."""
-    counts = masks.sum(1, keepdim=True).clamp(min=1)
-    return (masks / counts / len(masks))[masks]

@@ -34,6 +34,31 @@ def at_patches(taught: Tensor, logs: Tensor, shares: Tensor) -> Tensor:
     return -((taught * logs).sum(-1) * shares).sum()
 
 
+def shares_of(masks: Tensor) -> Tensor:
+    """Return what each hidden patch counts, (M,), from masks (N, P): those of an image 1 / N."""
+    counts = masks.sum(1, keepdim=True).clamp(min=1)
+    return (masks / counts / len(masks))[masks]
+
+
+def figures_of(taught: Tensor, logs: Tensor, features: Tensor) -> dict[str, Tensor]:
+    """Return the means of the figures over a pass.
+
+    Args:
+        taught: the teacher's probabilities on both large views, (2, B, prototypes)
+        logs: the student's log-probabilities, (views, B, prototypes)
+        features: of the teacher, (2 * B, F)
+    """
+    sure = entropy(taught)
+    across = -(taught * logs[:2].flip(0)).sum(-1)
+    each = [spread(part) for part in features.chunk(2)]
+    return {
+        "teacher_entropy": sure.mean(),
+        "mean_entropy": entropy(taught.mean((0, 1))),
+        "disagreement": (across - sure).mean(),
+        "feature_spread": torch.stack(each).mean(),
+    }
+
+
 def entropy(chances: Tensor) -> Tensor:
     """Return the entropy of probabilities in nats: (…, K) -> (…)."""
     return -torch.special.xlogy(chances, chances).sum(-1)

@@ -76,10 +76,23 @@ def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     for fixtures of a wider scope than one test, pages are whole.
     """
     if request.node.get_closest_marker("drawn") is None:
-        for room in (gather, pretext_report):
-            monkeypatch.setattr(room, "write", lambda file, facts: save_page(file, "<p>undrawn"))
-        for costly in ("_inside", "atlas"):  # of the model, and of the test images
-            monkeypatch.setattr(gather, costly, lambda *facts: None, raising=False)
+        stub_reports(monkeypatch)
+
+
+def stub_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw no report from now on."""
+    for room in (gather, pretext_report):
+        monkeypatch.setattr(room, "write", lambda file, facts: save_page(file, "<p>undrawn"))
+    for costly in ("_inside", "atlas"):  # of the model, and of the test images
+        monkeypatch.setattr(gather, costly, lambda *facts: None, raising=False)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_sync() -> Iterator[None]:
+    """Wait for no disk: what a killed process wrote is there anyway, and tests cut no power."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,12 +1,15 @@
 """Tutorials, how-to pages and the page on weights run as printed, in an empty folder, offline."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from conftest import stub_reports
 from docs.pages import ROOT, run
 from oracles import peers
 from vitlab.models.registry import KINDS, kinds
+from vitlab.report import gather
 
 PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 ASIDE = sorted((ROOT / "docs" / "from").glob("*.md"))
@@ -19,6 +22,18 @@ def _own_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the stems and positions that a page defines."""
     for field in list(KINDS):
         monkeypatch.setitem(KINDS, field, kinds(field))  # `kinds` imports our own first
+
+
+@pytest.fixture(autouse=True)
+def _first_report_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw the report of a page's first run; those of further ones would take most of its time."""
+    draw = gather.write
+
+    def first(file: Path, facts: Any) -> None:
+        draw(file, facts)
+        stub_reports(monkeypatch)
+
+    monkeypatch.setattr(gather, "write", first)
 
 
 @pytest.mark.parametrize("page", PAGES + ASIDE + GUIDES, ids=lambda page: page.stem)

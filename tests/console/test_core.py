@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,27 +44,44 @@ for line in sys.stdin:
             main(json.loads(line))
         except SystemExit as stop:
             code = stop.code
-    print(json.dumps([code, out.getvalue(), err.getvalue()]))
+    print(json.dumps([code, out.getvalue(), err.getvalue()]), flush=True)
 """
 TINY = ["--model", "ViT(width=16,depth=1,heads=2,mlp=32)/8", "--epochs", "1", "--workers", "0"]
 EXTRA = 'needs the package {}: pip install "vitlab[{}]"'
 
 
-def run(lines: list[list[str]]) -> list[list[Any]]:
-    """Exit status, stdout and stderr of each command line, without any optional package."""
-    done = subprocess.run(
+Run = Callable[[list[list[str]]], list[list[Any]]]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Exit status, stdout and stderr of command lines, without any optional package."""
+    place = tmp_path_factory.mktemp("core")
+    around = environment(VITLAB_CACHE=str(place / "cache"))
+    with (place / "stderr").open("w+") as errors, subprocess.Popen(
         [sys.executable, "-c", RUNNER, " ".join(OPTIONAL)],
-        input="\n".join(map(json.dumps, lines)),
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(),
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=place,
+        env=around,
+    ) as process:  # fmt: skip
+
+        def ask(lines: list[list[str]]) -> list[list[Any]]:
+            assert process.stdin
+            assert process.stdout
+            answers = []
+            for each in lines:
+                print(json.dumps(each), file=process.stdin, flush=True)
+                answer = process.stdout.readline()
+                assert answer, (place / "stderr").read_text()
+                answers.append(json.loads(answer))
+            return answers
+
+        yield ask
+        assert process.stdin
+        process.stdin.close()
+        assert process.wait() == 0
 
 
-def test_the_main_job_needs_no_extra(photos: Path, tmp_path: Path) -> None:
+def test_the_main_job_needs_no_extra(run: Run, photos: Path, tmp_path: Path) -> None:
     model, tuned = str(tmp_path / "run"), str(tmp_path / "tuned")
     theirs, image = str(tmp_path / "timm"), str(photos / "red" / "000.png")
     data, rows = str(photos), str(tmp_path / "rows.csv")
@@ -86,7 +104,7 @@ def test_the_main_job_needs_no_extra(photos: Path, tmp_path: Path) -> None:
     assert json.loads(done[5][1])["images"] == 60
 
 
-def test_what_needs_an_extra_names_it_in_one_line(photos: Path, tmp_path: Path) -> None:
+def test_what_needs_an_extra_names_it_in_one_line(run: Run, photos: Path, tmp_path: Path) -> None:
     data, new = str(photos), str(tmp_path / "new")
     vitlab.save(vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/8", 3, 32), tmp_path / "model")
     model, table = str(tmp_path / "model"), tmp_path / "table.parquet"

@@ -1,5 +1,6 @@
 """What several tests share."""
 
+import functools
 import gc
 import importlib.util
 import os
@@ -21,6 +22,7 @@ from oracles.peers import prepare_torchvision
 from vitlab.report import gather
 from vitlab.report.pretext import pretext_report
 from vitlab.report.table_page import save_page
+from vitlab.runs import versions
 
 prepare_torchvision()  # before transformers or timm import it
 torch.set_num_threads(1)  # also if something imported it first
@@ -85,6 +87,14 @@ def stub_reports(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(room, "write", lambda file, facts: save_page(file, "<p>undrawn"))
     for costly in ("_inside", "atlas"):  # of the model, and of the test images
         monkeypatch.setattr(gather, costly, lambda *facts: None, raising=False)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _asked_git_once() -> Iterator[None]:
+    """Every run notes the revision, for which three processes are started."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(versions, "_revision", functools.cache(versions._revision))
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -3,6 +3,8 @@
 All of them refuse the same values in the same words.
 """
 
+import functools
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -68,11 +70,17 @@ def constructed(model: str, leaf: Leaf, value: Any) -> Any:
     return owner(**{leaf.name: value})
 
 
+@functools.cache
+def run_file(model: str) -> str:
+    """What a run with this model writes into its run.toml."""
+    with tempfile.TemporaryDirectory() as folder:
+        RunFolder(folder).start(vitlab.recipe("small", "x", model=model), Host(), "", "")
+        return (Path(folder) / "run.toml").read_text()
+
+
 def from_file(folder: Path, model: str, leaf: Leaf, value: Any) -> Recipe:
     """The recipe in a run.toml that somebody edited."""
-    RunFolder(folder).start(vitlab.recipe("small", "x", model=model), Host(), "", "")
-    file = folder / "run.toml"
-    tables = tomllib.loads(file.read_text())
+    tables = tomllib.loads(run_file(model))
     recipe = Recipe()
     part = next(
         (
@@ -84,7 +92,7 @@ def from_file(folder: Path, model: str, leaf: Leaf, value: Any) -> Recipe:
         "recipe",
     )
     tables[part][leaf.name] = value
-    file.write_text(tomli_w.dumps(tables))
+    (folder / "run.toml").write_text(tomli_w.dumps(tables))
     return build({"out": str(folder), "resume": True}).recipe
 
 

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent / "commands"
 HELP = {"-h", "--help"}
 VERSION = {"-V", "--version"}
-FIRST = ("finetune", "train", "evaluate", "predict", "measure", "models", "recipes")  # overview
+FIRST = (  # in the overview
+    "finetune", "train", "pretrain", "evaluate", "predict", "measure", "models", "recipes",
+)  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None) -> NoReturn:

@@ -54,7 +54,7 @@ def test_the_overview_lists_every_command_with_its_summary(
     for command in commands():
         assert f"  {command:<10}  {command_module(command).SUMMARY}" in out
     assert len(commands()) >= 13
-    assert commands()[:3] == ("finetune", "train", "evaluate")
+    assert commands()[:4] == ("finetune", "train", "pretrain", "evaluate")
     assert max(map(len, out.splitlines())) <= 80
 
 
@@ -133,6 +133,9 @@ def test_help_does_not_import_torch(words: list[str]) -> None:
         ["train", "/nowhere"],
         ["train", "digits", "--lr", "fast"],
         ["train", "digits", "--out", "/"],
+        ["pretrain", "/nowhere", "--task", "mae"],
+        ["pretrain", "digits", "--task", "beit", "--tokenizer", "/nowhere"],
+        ["pretrain", "digits"],
         ["finetune", "digits", "--from", "/nowhere"],
         ["evaluate", "/nowhere", "digits"],
         ["predict", "/", "/nowhere.png"],

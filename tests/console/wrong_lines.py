@@ -19,6 +19,8 @@ from vitlab.runs.run_folder import RunFolder
 TINY = "ViT(width=16,depth=1,heads=2,mlp=32)/8"
 VALID = {
     "train": ["train", "photos", "--model", TINY, "--steps", "2", "--workers", "0", "--out", "o1"],
+    "pretrain": ["pretrain", "photos", "--task", "masked-patch", "--model", TINY, "--steps", "2",
+                 "--batch", "4", "--workers", "0", "--out", "o11"],
     "finetune": ["finetune", "photos", "--from", "model", "--steps", "2", "--workers", "0",
                  "--out", "o2"],
     "evaluate": ["evaluate", "model", "photos", "--workers", "0"],

@@ -13,6 +13,8 @@ import pytest
 import tomli_w
 
 import vitlab
+from vitlab.commands import pretrain
+from vitlab.commands.pretrain import Pretrain
 from vitlab.commands.train import Train, build
 from vitlab.console.leaves import Leaf, leaves_of
 from vitlab.console.parsing import parse
@@ -96,6 +98,10 @@ def from_file(folder: Path, model: str, leaf: Leaf, value: Any) -> Recipe:
     return build({"out": str(folder), "resume": True}).recipe
 
 
+def pretrained(line: list[str]) -> Pretrain:
+    return pretrain.build(parse(Pretrain, line, "vitlab pretrain"))
+
+
 def typed(value: Any) -> list[str]:
     return [str(each) for each in value] if isinstance(value, list) else [str(value)]
 
@@ -117,9 +123,13 @@ def test_four_faces_refuse_the_same_in_the_same_words(case: str, tmp_path: Path)
             continue  # every word is text
         if leaf.is_flag:
             continue  # --flag and --no-flag cannot be wrong
-        line = ["x", "--recipe", "small", "--model", model]
-        line += [f"--{leaf.word.replace('_', '-')}", *typed(value)]
-        assert refused(lambda line=line: build(parse(Train, line, "vitlab train"))) == words
+        line = ["x", "--model", model, f"--{leaf.word.replace('_', '-')}", *typed(value)]
+        if leaf.name not in Train.ELSEWHERE:
+            line += ["--recipe", "small"]
+            assert refused(lambda line=line: build(parse(Train, line, "vitlab train"))) == words
+        elif leaf.name != "task":  # its command knows no classes
+            line += ["--recipe", "mae"]
+            assert refused(lambda line=line: pretrained(line)) == words
 
 
 @pytest.mark.parametrize("name", HOST)

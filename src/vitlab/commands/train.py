@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from vitlab.errors import OptionError
-from vitlab.options import Options, option, when
+from vitlab.options import Options, option, options_of, when
 from vitlab.recipes.named import RECIPES, start_from
+from vitlab.recipes.pretext import Pretext
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.recipes.requirements import check_packages
 from vitlab.runs import naming
@@ -34,6 +35,9 @@ class Train(Options):
         "model", "weights", "tune", "out", "resume", "change", "recipe", "epochs", "budget",
         "batch", "lr", "image_size", "seed", "device", "workers",
     )  # fmt: skip
+    ELSEWHERE: ClassVar[dict[str, str]] = dict.fromkeys(
+        options_of(Pretext), "is for learning without labels: use vitlab pretrain"
+    )
 
     out: str | None = option(
         None, "folder of the run (default: runs/DATA-MODEL, then runs/DATA-MODEL-2, …)"
@@ -66,13 +70,24 @@ def build(given: dict[str, Any], otherwise: str = "") -> Train:
         rest = {name: value for name, value in given.items() if name != "recipe"}
         if start is None:
             start, rest = start_from(given, otherwise)
+        _check_labeled(start, f"recipe {start.recipe}")
         options = Train(recipe=start).changed(**rest)
         if not options.resume:
             return options
         name = naming.run_name(options.recipe, None, *options.series.words)
         out = out or naming.newest(name)
     begun = _to_continue(out) if out else None
+    if begun is not None:
+        _check_labeled(begun.recipe, str(out))
     return begun.changed(**given) if begun else options
+
+
+def _check_labeled(recipe: Recipe, what: str) -> None:
+    """Refuse a recipe that learns without labels."""
+    if recipe.pretext.task != "classify":
+        raise OptionError(
+            f"{what} learns without labels (task={recipe.pretext.task}): use vitlab pretrain"
+        )
 
 
 def _to_continue(out: str | Path) -> Train | None:
@@ -82,16 +97,26 @@ def _to_continue(out: str | Path) -> Train | None:
     return Train(recipe=RunFolder(out).recipe) if RunFolder(out).started else None
 
 
-def begin(options: Train) -> None:
-    """Refuse a folder in the way and missing packages; say what begins."""
-    check_packages(options.recipe)
-    data = options.recipe.data.data
+def check_data_of(recipe: Recipe) -> None:
+    """Refuse a run in the place of data, and packages that are not installed.
+
+    Raises:
+        OptionError: the data is the folder of a run.
+        PackageError: a package of the recipe is not installed.
+    """
+    check_packages(recipe)
+    data = recipe.data.data
     if data not in ("", "digits") and (RunFolder(data).started or recorded(data)):
         raise OptionError(f"{data} is a run, not data: to continue it, pass --out {data} --resume")
+
+
+def begin(options: Train) -> None:
+    """Refuse a folder in the way and missing packages; say what begins."""
+    check_data_of(options.recipe)
     if options.out and options.series.single:
         may_use(RunFolder(options.out), options.resume)
-    if data:
-        print(_beginning(options), file=sys.stderr, flush=True)
+    if options.recipe.data.data:
+        print(beginning(options.recipe, options.resume), file=sys.stderr, flush=True)
 
 
 def run(options: Train) -> dict[str, Any]:
@@ -108,11 +133,10 @@ def run(options: Train) -> dict[str, Any]:
     )
 
 
-def _beginning(options: Train) -> str:
+def beginning(recipe: Recipe, resume: bool) -> str:
     """Return what is said before the slow imports."""
-    recipe = options.recipe
     what = recipe.model.model or recipe.start.weights
-    resumed = ", continuing" if options.resume else ""
+    resumed = ", continuing" if resume else ""
     what = what or "no weights named"
     return f"{what} on {recipe.data.data}, recipe {recipe.recipe}{resumed}"
 

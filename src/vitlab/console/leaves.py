@@ -2,7 +2,7 @@
 
 import types
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, Literal, Union, cast, get_args, get_origin
 
 from vitlab.options import Option, Options, hints, options_of
@@ -44,16 +44,38 @@ class Leaf:
 
 
 def leaves_of(start: Start, nested: bool = True) -> Iterator[Leaf]:
-    """Yield the options of a command, including those of its groups, with the values of `start`."""
+    """Yield the options of a command, including those of its groups, with the values of `start`.
+
+    A command's class leaves some out: those in `HIDDEN`, and those in `ELSEWHERE`, by name with
+    what its user is told. `NARROWED` has the type and the help of those that it takes fewer values
+    of than their group.
+    """
     kind = start if isinstance(start, type) else type(start)
-    hidden: frozenset[str] = getattr(kind, "HIDDEN", frozenset())
+    hidden = hidden_of(kind)
+    narrowed: dict[str, tuple[Any, str]] = getattr(kind, "NARROWED", {})
     about = options_of(kind)
     for name, value in _values(start).items():
         if isinstance(value, Options):
             if nested:
-                yield from (leaf for leaf in leaves_of(value) if leaf.name not in hidden)
+                inner = (leaf for leaf in leaves_of(value) if leaf.name not in hidden)
+                yield from (_narrowed(leaf, narrowed.get(leaf.name)) for leaf in inner)
         elif name in about and name not in hidden:
             yield Leaf(name, hints(kind)[name], about[name], value)
+
+
+def _narrowed(leaf: Leaf, narrow: tuple[Any, str] | None) -> Leaf:
+    """Return an option with another type and help, without a default that is not of the type."""
+    if narrow is None:
+        return leaf
+    hint, text = narrow
+    values = get_args(hint)
+    default = leaf.default if not values or leaf.default in values else None
+    return replace(leaf, hint=hint, about=replace(leaf.about, help=text), default=default)
+
+
+def hidden_of(start: Start) -> frozenset[str]:
+    """Return the options of its groups that a command does not have."""
+    return getattr(start, "HIDDEN", frozenset()) | frozenset(getattr(start, "ELSEWHERE", ()))
 
 
 def all_leaves(start: Start) -> Iterator[Leaf]:
@@ -63,7 +85,7 @@ def all_leaves(start: Start) -> Iterator[Leaf]:
         for kind in group.kinds():
             for leaf in leaves_of(kind):
                 found.setdefault(leaf.name, leaf)
-    for name in getattr(start, "HIDDEN", ()):
+    for name in hidden_of(start):
         found.pop(name, None)
     yield from found.values()
     yield Leaf("json", bool, JSON, False)

@@ -35,6 +35,7 @@ def parse(start: Start, words: Sequence[str], prog: str) -> dict[str, Any]:
     negated = {f"no_{word}" for word, leaf in leaves.items() if leaf.is_flag}
     for name in typed:
         _check_name(name, leaves)
+        _check_elsewhere(name, getattr(start, "ELSEWHERE", {}))
     check_known(set(typed) - negated, leaves)
     parsed = _split(_flat_class(list(leaves.values())), words, prog)
     given: dict[str, Any] = {}
@@ -55,6 +56,13 @@ def _check_name(name: str, leaves: dict[str, Leaf]) -> None:
     known = leaves.get(name.removeprefix("no_"))
     if leaf is None and known is not None and not known.is_flag:
         raise OptionError(f"{given}: {known.word} takes a value: leave it out, or give one")
+
+
+def _check_elsewhere(name: str, elsewhere: dict[str, str]) -> None:
+    """Refuse an option that only another command has."""
+    for each in (name, name.removeprefix("no_")):
+        if each in elsewhere:
+            raise OptionError(f"--{each.replace('_', '-')} {elsewhere[each]}")
 
 
 def from_words(words: Sequence[str], hint: Any) -> object:

@@ -15,7 +15,7 @@ LONGEST = 60  # characters of a word
 
 
 def run_name(recipe: Recipe, start: "Model | None" = None, *more: str) -> Path:
-    """Return the folder of a recipe's first run: its data and its model, in `runs/`.
+    """Return the folder of a recipe's first run, in `runs/`: its data, model and pretext task.
 
     Args:
         recipe: names the data, and the model or the weights to start from
@@ -23,8 +23,9 @@ def run_name(recipe: Recipe, start: "Model | None" = None, *more: str) -> Path:
         more: further words
     """
     model = start.config.name if start is not None else recipe.start.weights
-    model = _model(recipe.model.model or model)
-    return folder_name(_data(recipe.data.data), *([model] if model else []), *more)
+    model, task = _model(recipe.model.model or model), recipe.pretext.task
+    words = [*([model] if model else []), *([task] if task != "classify" else [])]
+    return folder_name(_data(recipe.data.data), *words, *more)
 
 
 def folder_name(*words: object) -> Path:

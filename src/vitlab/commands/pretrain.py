@@ -138,8 +138,8 @@ def _start_from(given: dict[str, Any]) -> tuple[Recipe, dict[str, Any]]:
 
 def _recipe_of(task: str) -> str:
     """Return the name of the recipe of a task, the first of several."""
-    found = (recipe.recipe for recipe in (make() for make in PRETRAINING))
-    by_task = {RECIPES[name]().pretext.task: name for name in reversed(list(found))}
+    made = [make() for make in reversed(PRETRAINING)]
+    by_task = {each.pretext.task: each.recipe for each in made if each.pretext.task != "classify"}
     if task not in by_task:
         raise OptionError(f"task must be {TASKS}, not {task!r}")
     return by_task[task]

@@ -109,7 +109,7 @@ def test_validation_images_measure_the_loss_and_test_images_are_left_alone(tmp_p
     )
     assert splits.validation is not None
     assert (len(splits.train), len(splits.validation), len(splits.test)) == (6, 2, 1)
-    assert "2 others" in splits.notes[-1]
+    assert "the 2 of its validation or test" in splits.notes[-1]
 
 
 def rows(count: int, **more: Any) -> dict[str, Any]:
@@ -182,12 +182,20 @@ def test_images_in_memory(tmp_path: Path) -> None:
     assert seen(open_images((stack, [0.5] * 10), PLAIN)) == (9, 1)
 
 
+def damaged(root: Path) -> Path:
+    """Images of which only the names are left."""
+    for number in range(9):
+        (root / f"{number}.jpg").write_bytes(b"no more")
+    return root
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda root: root / "nowhere", "no such file or folder"),
         (lambda root: root, "is empty|no images"),
         (lambda root: scatter(root / "one", 1), "only one image to learn from: give at least 2"),
+        (damaged, "none of 8 images of .* can be read, such as .*0.jpg: .*: is this a folder"),
         (lambda root: root / "*.png", "no such file"),
         (lambda root: [], "no images"),
         (lambda root: [photo(0)], "only one image"),

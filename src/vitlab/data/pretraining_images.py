@@ -27,6 +27,7 @@ from vitlab.errors import DataError
 
 SHARE, MOST = 0.1, 1000  # of images without labels: how many measure the loss
 USUAL = Data().test_fraction  # another one is the user's own choice
+LOOKED_AT = 8  # images, before training
 Parts = dict[str, Source]
 OF_LABELS = re.compile(r"\b(class|classes|labels?|held out)\b")  # notes that concern nobody here
 
@@ -49,7 +50,7 @@ def open_images(data: Given | Sequence[Picture], options: Data) -> Splits:
         Splits without classes; every label is 0.
 
     Raises:
-        DataError: no such data, or fewer than two images.
+        DataError: no such data, fewer than two images, or none that can be read.
     """
     title = title_of(data)
     parts, notes = _bare(data)
@@ -194,8 +195,8 @@ def _of_parts(parts: Parts, notes: Sequence[str], options: Data, title: str) -> 
 
 def _told(train: Source, held_out: Source, title: str) -> str:
     return (
-        f"learning from the {len(train):,} training images of {title}; {len(held_out):,} others, "
-        "of its test or validation split, only measure the loss"
+        f"learning from the {len(train):,} training images of {title}; the {len(held_out):,} of "
+        "its validation or test split only measure the loss"
     )
 
 
@@ -223,4 +224,21 @@ def _checked(splits: Splits, title: str) -> Splits:
     if images < 2 or not len(splits.train):
         count = "only one image" if images else "no images"
         raise DataError(f"{title} has {count} to learn from: give at least 2")
+    _check_readable(splits.train, title)
     return splits
+
+
+def _check_readable(source: Source, title: str) -> None:
+    """Refuse data of which none of a few images can be read."""
+    places = np.unique(np.linspace(0, len(source) - 1, num=LOOKED_AT, dtype=int)).tolist()
+    complaint = ""
+    for number in places:
+        try:
+            source.image(number).shape()
+            return
+        except DataError as error:
+            complaint = complaint or str(error)
+    raise DataError(
+        f"none of {len(places)} images of {title} that were looked at can be read, such as "
+        f"{complaint}: is this a folder of images?"
+    )

@@ -1,0 +1,255 @@
+"""Runs of every pretext task: killed, stopped and resumed, on two processes, and refused.
+
+A task that is added to `TASKS` is among them, with the options that make it small.
+"""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import vitlab
+from conftest import call, photo, photo_folder
+from distributed.ranks import on_ranks
+from forked import Forked
+from steps import asked_to_stop, each_step
+from vitlab.data.loading.batches import Batch
+from vitlab.objectives.pretext_tasks import TASKS
+from vitlab.recipes.recipe import Host
+from vitlab.runs.run_folder import RunFolder
+from vitlab.training.saving.state import State
+from vitlab.training.step.trainer import Trainer
+from vitlab.training.stop import Interrupted
+
+VIT = "ViT(width=16,depth=1,heads=2,mlp=32)/2"
+TINY: dict[str, Any] = {
+    "model": VIT, "steps": 6, "batch": 32, "warmup": 0, "test_every": 0.1, "precision": "fp32",
+}  # fmt: skip
+OWN: dict[str, dict[str, Any]] = {
+    "beit": {"mask_ratio": 0.4, "min_block": 2, "drop_path": 0.0, "mean": 0.5, "std": 0.5},
+    "mae": {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2},
+    "dino": {"prototypes": 16, "head_width": 16, "bottleneck": 8, "local_crops": 2,
+             "freeze_last": 0.05, "drop_path": 0.0, "mean": 0.5, "std": 0.5},
+    "tokenizer": {"model": "dVAE(codes=16,code_width=8,width=8)/2"},
+}  # fmt: skip
+HOST = Host(workers=0, checkpoint_every=0, device="cpu")
+Train = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def codes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer of one step."""
+    recipe = vitlab.recipe("tokenizer", "digits", **TINY | OWN["tokenizer"] | {"steps": 1})
+    return vitlab.train(recipe, tmp_path_factory.mktemp("codes") / "run", host=HOST).folder
+
+
+@pytest.fixture(scope="module")
+def train(codes: Path) -> Train:
+    """Returns what trains a task."""
+
+    def learn(folder: Path, task: str, resume: bool = False, **chosen: Any) -> Path:
+        guide = {"tokenizer": str(codes)} if task == "beit" else {}
+        chosen = TINY | OWN.get(task, {}) | guide | chosen
+        recipe = vitlab.recipe(task, "digits", **chosen)
+        return vitlab.train(recipe, folder, resume=resume, host=HOST).folder
+
+    return learn
+
+
+@pytest.fixture(scope="module")
+def whole(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Returns a run of a task that nothing happened to."""
+    folder, found = tmp_path_factory.mktemp("whole"), dict[str, Path]()
+
+    def run(task: str) -> Path:
+        if task not in found:
+            found[task] = train(folder / task, task)
+        return found[task]
+
+    return run
+
+
+def outcome(run: Path) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
+    """Every tensor that is left, of the task too, and the journal but for times."""
+    timed = {"seconds", "images_per_second", "peak_memory", "run", "report"}
+    lines = [
+        {key: value for key, value in line.items() if key not in timed}
+        for line in RunFolder(run).journal.read()
+    ]
+    newest = sorted((run / "checkpoints").iterdir())[-1]
+    files = [run / "model" / "model.safetensors", *sorted(newest.rglob("*.safetensors"))]
+    return {file.name: file.read_bytes() for file in files}, lines
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_run_that_is_stopped_and_then_killed_goes_on_to_the_same_bits(
+    task: str, train: Train, whole: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """SIGTERM saves and ends it; SIGKILL, in a process of its own, comes without a warning."""
+    run, wanted = tmp_path / "run", outcome(whole(task))
+    with asked_to_stop(2), pytest.raises(Interrupted, match="stopped after step 2 of 6"):
+        train(run, task)
+
+    killer = each_step(before=die_at_four)
+    killed = Forked(["pretrain", "--out", str(run), "--resume", "--workers", "0", "--device", "cpu",
+                     "--checkpoint-every", "0"], killer.__enter__)  # fmt: skip
+    assert killed.wait() == -signal.SIGKILL, killed.err
+    assert not (run / "model").exists()
+    train(run, task, resume=True)
+    assert outcome(run) == wanted
+    (kept,) = {frozenset(load_file(file)) for file in (run / "model").glob("*.safetensors")}
+    model = vitlab.load(run)
+    assert kept == set(model.state_dict())  # nothing of what learned beside it
+    assert model.config.classes == 0
+
+
+def die_at_four(trainer: Trainer, state: State, batch: Batch) -> None:
+    if state.step == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def of_each_image(task: str) -> pytest.MonkeyPatch:
+    """Let masks and noise be drawn for each image by its number, whatever process has it."""
+    kind, patch = TASKS[task], pytest.MonkeyPatch()
+    real = kind.loss
+
+    def loss(self: Any, model: Any, batch: Batch, generator: torch.Generator) -> Any:
+        if len(batch) == 1:  # not those that measure
+            generator = torch.Generator().manual_seed(int(batch.indices[0]))
+        return real(self, model, batch, generator)
+
+    patch.setattr(kind, "loss", loss)
+    return patch
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_two_processes_learn_as_one(task: str, train: Train, tmp_path: Path) -> None:
+    """SGD, whose steps would tell a gradient from twice the gradient."""
+    how = {"optimizer": "sgd", "lr": 0.05, "micro_batch": 1, "batch": 8, "steps": 4, "ema": 0.0}
+
+    patch = of_each_image(task)
+    try:
+        for said in on_ranks(2, lambda: str(train(tmp_path / "two", task, **how)), tmp_path):
+            assert "value" in said, said.get("trace")
+        alone = train(tmp_path / "one", task, **how)
+    finally:
+        patch.undo()
+    for one, two in zip(outcome(alone)[1], outcome(tmp_path / "two")[1], strict=True):
+        assert {k: v for k, v in one.items() if k in ("kind", "step")} == {
+            k: v for k, v in two.items() if k in ("kind", "step")
+        }
+        if "loss" in one:
+            assert one["loss"] == pytest.approx(two["loss"], rel=1e-4)
+    found, wanted = (
+        load_file(run / "model" / "model.safetensors") for run in (tmp_path / "two", alone)
+    )
+    for name, tensor in wanted.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=2e-5)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten photographs without labels, and folders with one image, or with damaged ones."""
+    root = tmp_path_factory.mktemp("photos")
+    photo_folder(root, {"flat": 10, "one": 1}, 16, 16)
+    (root / "flat" / "notes.txt").write_text("x")
+    (root / "empty").mkdir()
+    (root / "damaged").mkdir()
+    for number in range(4):
+        (root / "damaged" / f"{number}.jpg").write_bytes(b"\xff\xd8\xff no more")
+    return root
+
+
+FLAT = "flat --model ViT(width=16,depth=1,heads=2,mlp=32)/4"
+WRONG = [
+    ("nowhere --task mae", "no such file or folder: nowhere"),
+    ("empty --task masked-patch", "no images in empty"),
+    ("one --task masked-patch", "one has only one image to learn from: give at least 2"),
+    ("damaged --task masked-patch --model ViT-Ti/4", "none of 3 images of damaged that were"),
+    (f"{FLAT} --task masked-patch --mask-ratio 0.001", "mask_ratio=0.001 hides none of the 16"),
+    (f"{FLAT} --task masked-patch --mask-ratio 0.999", "mask_ratio=0.999 leaves none of the 16"),
+    (f"{FLAT} --task masked-patch --mask-ratio 1", "mask_ratio must be above 0 and below 1"),
+    (f"{FLAT} --task mae --mask-ratio 0.999", "mask_ratio=0.999"),
+    (f"{FLAT} --task mae --stem conv", "stem=conv"),
+    (f"{FLAT} --task mae --decoder-heads 3", "decoder_heads"),
+    ("flat --task mae --model BiT-R50x1", "use a Vision Transformer"),
+    ("flat --task beit --model ViT-Ti/4", "name its weights with --tokenizer"),
+    ("flat --task beit --model ViT-Ti/4 --tokenizer nowhere", "no such file or folder: nowhere"),
+    (f"{FLAT} --task beit --tokenizer CODES --mean 0.5 --std 0.5", "is for channels=1, but the mo"),
+    (
+        f"digits --model {VIT[:-2]}/1 --task beit --tokenizer CODES --mean 0.5 --std 0.5",
+        "codes do not match the 64 patches; use a patch of at least 2",
+    ),
+    (f"{FLAT} --task beit --tokenizer OTHER --mean 0.5 --std 0.5", "gives no codes"),
+    ("flat --task tokenizer --model ViT-Ti/4", "--task tokenizer trains a tokenizer, not ViT-Ti/4"),
+    (f"{FLAT} --task dino --local-size 6", "local_size=6 is not a multiple of patch=4"),
+    (f"{FLAT} --task masked-patch --budget soon", "budget must be"),
+    (f"{FLAT} --task masked-patch --precision bf16-pure", "task=masked-patch cannot use bf16-pure"),
+    (f"{FLAT} --task masked-patch --shard", "--shard needs several processes"),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), WRONG, ids=[line for line, _ in WRONG])
+def test_what_cannot_be_learned_is_said_in_one_line_before_training(
+    line: str,
+    words: str,
+    photos: Path,
+    codes: Path,
+    whole: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(photos)
+    task = line.partition("--task ")[2].split()[0]
+    if task not in TASKS:
+        pytest.skip(f"no task {task}")
+    line = line.replace("CODES", str(codes))
+    line = line.replace("OTHER", str(whole("masked-patch")))
+    before = sorted(photos.rglob("*"))
+    code, out, err = call(capsys, "pretrain", *line.split(), "--workers", "0", "--out", "run")
+    assert code == 2, err
+    assert words in err
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith("vitlab pretrain: ")
+    assert sorted(photos.rglob("*")) == before
+    assert not out
+
+
+def test_a_few_photographs_are_enough_and_the_held_out_loss_ends_a_run(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At a learning rate of nearly nothing the loss falls no further."""
+    monkeypatch.chdir(photos)
+    line = f"{FLAT} --task masked-patch --batch 16 --epochs 40 --warmup-steps 0 --lr 1e-30"
+    code, out, err = call(
+        capsys, "pretrain", *line.split(), "--patience", "2", "--workers", "0", "--json"
+    )
+    assert code == 0, err
+    assert "9 training and 1 held-out images" in err
+    assert "a batch of 16 is more than the 9 training images" in err
+    result = json.loads(out)
+    run = photos / "runs" / "flat-ViT-4-masked-patch"
+    assert result["run"] == str(run.relative_to(photos))
+    assert result["held_out"] == 1
+    assert result["loss"] > 0
+    steps = [line["step"] for line in RunFolder(run).journal.read() if "step" in line]
+    assert max(steps) < 20
+    assert vitlab.load(run).config.image_size == 16
+
+
+def test_images_in_memory_need_no_labels_and_are_fine_tuned_with_some(tmp_path: Path) -> None:
+    images = np.stack([np.asarray(photo(number, 16, 16, number % 3)) for number in range(24)])
+    labels = [str(number % 3) for number in range(24)]
+    recipe = vitlab.recipe("masked-patch", **TINY | {"model": VIT.replace("/2", "/4"), "steps": 2})
+    run = vitlab.train(recipe, tmp_path / "run", data=images, host=HOST)
+    assert (run.metrics["images"], run.metrics["held_out"]) == (22, 2)
+    tuned = vitlab.finetune((images, labels), run.model, tmp_path / "tuned", steps=1, host=HOST)
+    assert tuned.metrics["images"] == 6
+    assert tuned.model.config.classes == 3

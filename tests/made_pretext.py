@@ -42,7 +42,7 @@ def a_run(task: str = "beit", side: int = 64, points: int = 60) -> PretextFacts:
         },
         training=training,
         testing=testing,
-        held_out="validation",
+        held_out="held-out",
         pictures=dict.fromkeys(COLUMNS, pixels),
         cost=[Part("stem", 100, 1000), Part("attention", 5000, 90_000)],
         recipe={

@@ -26,7 +26,7 @@ from vitlab.report.survey import surveyed
 from vitlab.report.table_page import Table
 from vitlab.runs.run_folder import RunFolder
 
-EVALUATED = ("test", "validation")  # kinds of lines in the journal
+EVALUATED = ("test", "validation", "held-out")  # kinds of lines in the journal
 CHANGED = (*SHOWN, "intervals", "calibration", "micro_f1", "macro_f1", "thresholds", "classes")
 OF_ANY_RUN = (
     "kind",

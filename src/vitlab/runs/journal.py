@@ -13,6 +13,7 @@ NUMBERS = ("step", "epoch", "loss", "accuracy", "lr")
 NEEDED = {  # keys without which a line is damaged
     "train": ("step", "epoch", "loss"),
     "test": ("step", "epoch", "loss"),
+    "held-out": ("step", "epoch", "loss"),
     "result": ("model", "params", "macs", "images", "seconds"),
 }
 

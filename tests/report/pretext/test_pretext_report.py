@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import vitlab
+from conftest import TINY
 from made_facts import NASTY
 from made_pretext import a_run
 from report.reading import alone, fits, needs_chromium
+from vitlab.recipes.recipe import Host
 from vitlab.report.facts import Point
 from vitlab.report.pretext.pretext_headline import key_cards, lead, uses
 from vitlab.report.pretext.pretext_page import write
@@ -120,15 +122,34 @@ def test_a_folder_with_the_least_that_a_run_leaves(tmp_path: Path) -> None:
     lines = [
         line(1, 2.0, pixel_error=0.5, lr=0.1, images_per_second=9.0), line(2, 1.5, pixel_error=0.4),
         line(4, 9.0, pixel_error=9.0), line(2, 1.75, pixel_error=0.3, seconds=3.0),
-        line(4, 1.0, pixel_error=0.2), line(4, 1.25, "validation", pixel_error=0.25, knn=0.75),
+        line(4, 1.0, pixel_error=0.2), line(4, 1.25, "held-out", pixel_error=0.25, knn=0.75),
     ]  # fmt: skip
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     figures = {"task": "mae", "loss": 1.25, "pixel_error": 0.25, "images": 20}
     page = write_pretext_report(RunFolder(tmp_path), model, figures, {}, ["a note"]).read_text()
     assert "Masked autoencoder on z</bdi></h1>" in page
-    assert "training, ends at 1; validation, ends at 1.25." in page  # step 4 was taken again
-    assert "Pixel error against steps: training, ends at 0.2; validation, ends at 0.25." in page
+    assert "training, ends at 1; held-out, ends at 1.25." in page  # step 4 was taken again
+    assert "Pixel error against steps: training, ends at 0.2; held-out, ends at 0.25." in page
     assert "20-NN accuracy against steps: probe, ends at 75.0%." in page
     assert "20-NN accuracy</dt><dd" in page
     assert "a note" in page
     assert '<section id="pictures"' not in page
+
+
+@pytest.mark.drawn
+def test_a_run_writes_it(tmp_path: Path) -> None:
+    recipe = vitlab.recipe(
+        "masked-patch", "digits", model=TINY["model"], epochs=1, batch=256, warmup_steps=0,
+        precision="fp32",
+    )  # fmt: skip
+    host = Host(probe="digits", probe_by="knn", workers=0)
+    run = vitlab.train(recipe, tmp_path / "run", host=host, command="vitlab pretrain digits")
+    page = alone(tmp_path / "run" / "report.html")
+    points = [each for each in RunFolder(run.folder).journal.read() if each["kind"] == "held-out"]
+    assert f"held-out, ends at {points[-1]['loss']:.3g}." in page
+    assert f"20-NN accuracy against steps: probe, ends at {points[-1]['knn']:.1%}." in page
+    assert f"Its loss on held-out images is {run.metrics['loss']:.4g}." in page
+    assert page.count('<img src="data:image/png') == 8 * 3
+    assert "Color error" in page
+    assert f"vitlab finetune DATA --from {run.folder}" in page
+    assert "<bdi>head</bdi>" not in page

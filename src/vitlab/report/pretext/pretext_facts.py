@@ -20,7 +20,7 @@ class PretextFacts:
         figures: the run's JSON: task, loss, the task's own figures, images, held_out, params, …
         training: points of the curves on the training images
         testing: points on the held-out images
-        held_out: what these are called: validation or test
+        held_out: what these are called
         pictures: of a few held-out images, by column: uint8 (B, H, W, 3) each
         cost: parameters and multiply-adds of each part of the model
         recipe: section -> field -> value, as in run.toml

@@ -45,9 +45,9 @@ def write_pretext_report(
         figures=_with_probe(figures, journal),
         training=points(journal, ("train",)),
         testing=points(journal, EVALUATED),
-        held_out=evaluated[-1] if evaluated else "test",
+        held_out=evaluated[-1] if evaluated else "held-out",
         pictures=pictures,
-        cost=list(cost(model).parts),
+        cost=[part for part in cost(model).parts if part.params or part.macs],  # no classifier
         recipe={key: table for key, table in tables.items() if key not in APART},
         versions=tables["versions"],
         notes=notes,

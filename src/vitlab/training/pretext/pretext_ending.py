@@ -10,6 +10,7 @@ from vitlab import device as devices
 from vitlab.data.augment.augment import normalize
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.sources.protocol import Source, Subset
+from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import World
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
@@ -52,12 +53,14 @@ def conclude_pretext(task: Task, session: Session, world: World) -> tuple[dict[s
 
 def _result(task: Task, session: Session, model: Model, point: dict[str, float]) -> dict[str, Any]:
     """Return the run's figures, once they are in its report."""
+    from vitlab.report.pretext.pretext_report import write_pretext_report  # draws: slow to import
+
     own, tally, price = session.state.task, session.state.tally, cost(model)
     assert own is not None
     notes = [*task.splits.notes, *(f"skipped: {message}" for message in tally.bad)]
     if tally.skipped:
         notes.append(f"{tally.skipped:,} steps passed over: losses or gradients were not finite")
-    return point | {
+    metrics = point | {
         "task": task.recipe.pretext.task,
         "images": len(task.splits.train),
         "held_out": len(session.observer.held_out),
@@ -74,6 +77,10 @@ def _result(task: Task, session: Session, model: Model, point: dict[str, float])
         "notes": notes,
         **task.folder.places,
     }
+    shown = _pictures(plain(session.state.model), own, session.observer.held_out)
+    task.folder.check()
+    write_pretext_report(task.folder, model, metrics, shown, notes)
+    return metrics
 
 
 def _pictures(model: Model, own: PretextTask, source: Source) -> dict[str, NDArray[np.uint8]]:

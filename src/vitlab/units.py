@@ -21,6 +21,8 @@ SHARES = {
     "macro_f1": "macro F1",
     "auroc": "AUROC",
     "majority": "largest class alone",
+    "probe": "10-shot accuracy",
+    "knn": "20-NN accuracy",
 }
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -122,6 +124,8 @@ def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
                 rows.append((key, f"{1000 * value:.2f} ms"))
             case "seconds":
                 rows.append(("time", duration(value)))
+            case "loss":
+                rows.append((key, f"{value:.4f}"))
             case "nll" | "bce":
                 rows.append((key, f"{value:.4f}" + between(ranges.get(key), 1, 4)))
             case "images_per_second":

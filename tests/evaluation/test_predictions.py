@@ -142,7 +142,9 @@ def test_without_a_single_usable_image(photos: Path) -> None:
 
 
 def test_features_alone_are_no_classifier() -> None:
-    with pytest.raises(OptionError, match=r"outputs features: it has no classifier; load it with"):
+    with pytest.raises(
+        OptionError, match=r"features: it has no classifier; train one first with vitlab finetune"
+    ):
         predict(model(classes=0), open_data("digits").test, device=CPU)
     with pytest.raises(OptionError, match="outputs features"):
         vitlab.evaluate(model(classes=0), "digits")

@@ -162,7 +162,7 @@ def test_what_is_not_served_is_refused(running: Running, tmp_path: Path) -> None
     with pytest.raises(WeightsError, match="no such file or folder"):
         engine.add("x", tmp_path / "nothing")
     engine.add("body", tiny(classes=0))
-    with pytest.raises(OptionError, match="it has no classifier"):
+    with pytest.raises(OptionError, match="it has no classifier; POST /features gives them"):
         running.answer(IMAGES[0], model="body")
     assert running.answer(IMAGES[0], model="body", what="features")[0].features.shape == (16,)
     engine.remove("body")

@@ -78,6 +78,7 @@ def test_a_service_from_its_first_line_to_its_last(running: tuple[Running, Path]
     body = delta(folder)
     line = service.until("listening")
     assert line["example"] == example(line["url"], str(folder / "token"))
+    assert example("http://x", classes=False).endswith("http://x/features")
     service.until("ready")
     stream = io.BytesIO()
     noise = np.random.default_rng(0).integers(0, 255, (40, 50, 3), dtype=np.uint8)

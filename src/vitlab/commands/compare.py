@@ -12,7 +12,19 @@ from vitlab.units import between
 
 SUMMARY = "Compare runs: figures, paired tests, recipes, mistakes."
 FIRST = ("accuracy", "map")  # the figure that has its interval in the table
-OF_RUN = ("model", *FIRST, "nll", "ece", "params", "macs", "seconds")
+OF_RUN = (
+    "model",
+    "task",
+    *FIRST,
+    "nll",
+    "ece",
+    "loss",
+    "probe",
+    "knn",
+    "params",
+    "macs",
+    "seconds",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,7 +90,7 @@ def run(options: Predict) -> dict[str, Any]:
         _check_alone()
     file = check_file(options.out, replace=options.replace) if options.out and not parted else None
     model = vitlab.load(options.weights, **options.file.arguments())
-    if not model.config.labels:
+    if model.config.classes and not model.config.labels:
         say("the weights do not name their classes: numbers stand for them; --labels names them")
     result = {"model": model.config.name, "temperature": model.temperature}
     known = _known(options)

@@ -1,5 +1,6 @@
 """A model's probabilities for the images of a source."""
 
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -109,8 +110,8 @@ def check_classifier(model: Model) -> None:
     """
     if not model.config.classes:
         raise OptionError(
-            f"{model.config.name} outputs features: it has no classifier; load it with "
-            "vitlab.load(…, classes=…) and train one"
+            f"{model.config.name} outputs features: it has no classifier; train one first with "
+            f"vitlab finetune DATA --from {shlex.quote(model.source or 'WEIGHTS')}"
         )
 
 

@@ -8,6 +8,7 @@ import base64
 import gzip
 import importlib.resources
 import json
+import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -65,8 +66,9 @@ def _check_shown(model: Model, bare: bool) -> None:
         raise OptionError("bare is for ONNX files: a page prepares the photos by itself")
     if not config.classes:
         raise OptionError(
-            f"{config.name} has no classifier, and the page shows classes: fine-tune it first, or "
-            "export with to='onnx' (--to onnx)"
+            f"{config.name} has no classifier, and the page shows classes: train one first with "
+            f"vitlab finetune DATA --from {shlex.quote(model.source or 'WEIGHTS')}, or export with "
+            "to='onnx' (--to onnx)"
         )
     if config.channels not in CHANNELS:
         raise OptionError(

@@ -9,7 +9,6 @@ from typing import get_args
 
 from vitlab import device as devices
 from vitlab.errors import BusyError, LateError, OptionError, ServiceError
-from vitlab.evaluation.predictions import check_classifier
 from vitlab.models.model import Model
 from vitlab.serve.computing.answers import Ticket
 from vitlab.serve.computing.batcher import Batcher
@@ -196,8 +195,11 @@ class Engine:
         if what not in get_args(What):
             raise OptionError(f"unknown question {what!r}: ask for {', '.join(get_args(What))}")
         served, places = self._roster.find(model), self.limits.queue
-        if what != "features":
-            check_classifier(served.facts)
+        if what != "features" and not served.facts.config.classes:
+            raise OptionError(
+                f"{served.card.name} outputs features: it has no classifier; POST /features gives "
+                "them"
+            )
         if images > places:
             raise OptionError(f"{images} images at once; send at most {places}")
         if not admitted(images, served.held, self._held, places, len(self._roster) == 1):

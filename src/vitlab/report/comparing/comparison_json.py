@@ -14,7 +14,7 @@ from vitlab.report.comparing.run_comparison import Compared
 
 FIGURES = (
     "accuracy", "top5", "nll", "ece", "balanced_accuracy", "macro_f1", "map", "micro_f1", "bce",
-    "auroc", "mcc",
+    "auroc", "mcc", "loss", "probe", "knn",
 )  # fmt: skip
 COSTS = ("images", "params", "macs", "images_per_second", "peak_memory", "seconds", "device")
 
@@ -49,6 +49,7 @@ def _run(entry: Entry) -> dict[str, Any]:
     kept = {key: entry.result[key] for key in (*FIGURES, *COSTS) if key in entry.result}
     about: dict[str, Any] = {"run": str(entry.folder.path), "name": entry.name}
     about |= {"model": entry.model, "seed": entry.seed}
+    about |= {"task": entry.task} if entry.task else {}
     ranges = {"intervals": entry.result["intervals"]} if "intervals" in entry.result else {}
     return about | {"finished": bool(entry.result)} | kept | ranges
 

@@ -108,6 +108,8 @@ def _curves(entries: Sequence[Entry]) -> list[Axis]:
         ("loss", "Loss on held-out images", True, lambda point: point.loss, False),
         ("mark", "mAP" if several else "Accuracy on held-out images", True,
          lambda point: point.map if several else point.accuracy, True),
+        ("probe", "10-shot accuracy", True, lambda point: point.probe, True),
+        ("knn", "20-NN accuracy", True, lambda point: point.knn, True),
     ]  # fmt: skip
     axes = []
     for key, name in AXES:

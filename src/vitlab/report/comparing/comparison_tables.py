@@ -45,6 +45,9 @@ FIGURES = {
     "nll": Figure("NLL", _decimals),
     "bce": Figure("Cross-entropy", _decimals),
     "ece": Figure("ECE", percent),
+    "loss": Figure("Held-out loss", _decimals),
+    "probe": Figure("10-shot accuracy", percent, True),
+    "knn": Figure("20-NN accuracy", percent, True),
 }
 """In the order of the table."""
 COSTS: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -109,9 +112,11 @@ def run_table(compared: Compared) -> tuple[list[str], list[RunRow], tuple[str, s
 def cost_table(entries: Sequence[Entry]) -> Table:
     """Return what each run cost."""
     keys = [key for key in COSTS if any(each.number(key) is not None for each in entries)]
+    if all(each.task or not each.result for each in entries):
+        keys = [key for key in keys if key != "images"]  # none was tested
     rows = []
     for each in entries:
-        values = [each.number(key) for key in keys]
+        values = [None if each.task and key == "images" else each.number(key) for key in keys]
         cells = zip(keys, values, strict=True)
         texts = ("–" if value is None else COSTS[key][1](value) for key, value in cells)
         rows.append((each.name, *texts))
@@ -255,7 +260,7 @@ def _by_class(entry: Entry) -> dict[tuple[str, int], dict[str, Any]]:
 def _best(entries: Sequence[Entry], key: str) -> float | None:
     """Return the best value of a figure, if one can be better than another."""
     known = [value for each in entries if (value := each.number(key)) is not None]
-    if len(set(known)) < 2:
+    if len(set(known)) < 2 or (key == "loss" and len({each.task for each in entries}) > 1):
         return None
     return max(known) if FIGURES[key].more else min(known)
 

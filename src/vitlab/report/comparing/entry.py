@@ -45,6 +45,14 @@ class Entry:
         return str(named or "")
 
     @property
+    def task(self) -> str:
+        """What it learned without labels; empty if it learned from labels."""
+        named = self.result.get("task")
+        if not named and self.recipe is not None and self.recipe.pretext.task != "classify":
+            named = self.recipe.pretext.task
+        return str(named or "")
+
+    @property
     def report(self) -> Path | None:
         """Its own report, if there is one."""
         return self.folder.report if self.folder.report.is_file() else None

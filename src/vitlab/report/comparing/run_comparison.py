@@ -14,7 +14,9 @@ from vitlab.runs.several_runs import several_runs, short_names
 Progress = Callable[[str, int, int], None]
 OF_LOSS = (
     "--loss", "--bce-threshold", "--label-smoothing", "--balance", "--weight-beta", "--focal-gamma",
-    "--mixup", "--cutmix", "loss= (Python)",
+    "--mixup", "--cutmix", "loss= (Python)", "--mask-ratio", "--target", "--tokenizer",
+    "--normalize-pixels", "--reconstruction", "--kl-weight", "--prototypes", "--centering",
+    "--student-temperature", "--teacher-temperature", "--koleo", "--ibot",
 )  # fmt: skip
 
 
@@ -55,6 +57,8 @@ def _examined(entry: Entry, device: str, workers: int | None, progress: Progress
     """Return a run with the answers of its model, if it is finished and they can be had."""
     if not entry.result:
         return entry
+    if entry.task:
+        return replace(entry, unknown="")
     try:
         found = examine(
             entry.folder,
@@ -76,6 +80,7 @@ def _notes(entries: Sequence[Entry], same: SameImages | None) -> list[str]:
         for each in entries
         if each.unknown
     ]
+    notes += _without_labels(entries)
     known = [each for each in entries if each.examined is not None]
     if same is None:
         if len(known) > 1:
@@ -101,6 +106,23 @@ def _notes(entries: Sequence[Entry], same: SameImages | None) -> list[str]:
             f"{same.relabeled:,} images that are labeled otherwise in another run are left out"
         )
     return notes + _moved(chosen) + _of_curves(entries)
+
+
+def _without_labels(entries: Sequence[Entry]) -> list[str]:
+    """Return what to know of runs that learned without labels, if there are any."""
+    own = [each for each in entries if each.task and each.result]
+    if not own:
+        return []
+    names = ", ".join(each.name for each in own)
+    notes = [
+        f"learned without labels, and so without a test accuracy: {names}; compare runs of vitlab "
+        "finetune DATA --from RUN, or the curves of --probe"
+    ]
+    tasks = dict.fromkeys(each.task for each in entries)
+    if len(tasks) > 1:
+        named = ", ".join(f"{each.name}: {each.task or 'labels'}" for each in entries)
+        notes.append(f"losses are different quantities, those of different tasks ({named})")
+    return notes
 
 
 def _moved(entries: Sequence[Entry]) -> list[str]:

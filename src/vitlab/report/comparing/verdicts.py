@@ -20,6 +20,8 @@ def lead(compared: Compared) -> str:
     done = [each for each in entries if each.result]
     if not done:
         return f"{len(entries)} runs, none of them finished: their curves and their recipes."
+    if all(each.task for each in entries):
+        return f"{len(entries)} runs that learned without labels."
     if compared.same is None:
         return f"{len(entries)} runs; no two of them can be compared image by image."
     if len(compared.pairs) == 1:

@@ -62,8 +62,10 @@ def serve(
     if warning:
         log("warning", logging.WARNING, reason=warning)
     url = url_of(opened)
-    log("listening", url=url, example=example(url, token_file))
-    say(f"listening on {url}; try: {example(url, token_file)}")
+    cards = engine.cards()
+    line = example(url, token_file, classes=not cards or bool(cards[0].classes))
+    log("listening", url=url, example=line)
+    say(f"listening on {url}; try: {line}")
     service = Service(app, engine, drain, watched)
     asyncio.run(service.run(opened))
     if service.signal == signal.SIGINT:
@@ -71,7 +73,13 @@ def serve(
     return {"url": url, **app.state.desk.counts}
 
 
-def example(url: str, token_file: str = "") -> str:
-    """Return a line for a shell that asks the service about a photograph."""
+def example(url: str, token_file: str = "", *, classes: bool = True) -> str:
+    """Return a line for a shell that asks the service about a photograph.
+
+    Args:
+        url: of the service
+        token_file: that holds the token it asks for
+        classes: whether the model has a classifier; else its features are asked for
+    """
     header = f'-H "Authorization: Bearer $(cat {token_file})" ' if token_file else ""
-    return f"curl {header}-F image=@photo.jpg {url}/predict"
+    return f"curl {header}-F image=@photo.jpg {url}/{'predict' if classes else 'features'}"

@@ -1,0 +1,136 @@
+"""What each command makes of a run that learned without labels: it works, or says what would."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitlab
+from conftest import TINY, call
+from vitlab.recipes.recipe import Host
+from vitlab.runs.run_folder import RunFolder
+
+QUICK = {"model": TINY["model"], "epochs": 1, "batch": 512, "warmup_steps": 0, "precision": "fp32"}
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of masked patch prediction, watched by neighbors."""
+    host = Host(probe="digits", probe_by="knn", workers=0)
+    folder = tmp_path_factory.mktemp("learned") / "run"
+    return vitlab.train(vitlab.recipe("masked-patch", "digits", **QUICK), folder, host=host).folder
+
+
+def an_image() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8), np.uint8)
+    Image.fromarray(pixels).save("image.png")
+
+
+def other(run: Path, place: Path, *, seed: int = 1, task: str = "") -> Path:
+    """Copy a run as one of another seed, with half its loss, or of another task."""
+    shutil.copytree(run, place)
+    text = (run / "run.toml").read_text().replace("\nseed = 0", f"\nseed = {seed}")
+    if task:
+        text = text.replace('task = "masked-patch"', f'task = "{task}"').replace(
+            "mask_ratio = 0.5", "mask_ratio = 0.75"
+        )
+    (place / "run.toml").write_text(text)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["loss"] /= 2
+        if line["kind"] == "result" and task:
+            line["task"] = task
+    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return place
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("evaluate", "RUN", "digits"),
+        ("evaluate", "RUN", "digits", "--calibrate"),
+        ("evaluate", "RUN", "digits", "--label-errors", "errors.csv"),
+        ("predict", "RUN", "image.png"),
+        ("predict", "RUN", "image.png", "--out", "answers.csv"),
+        ("export", "RUN", "--to", "web", "--out", "page"),
+    ],
+)
+def test_what_needs_classes_is_refused_with_what_gives_them(
+    learned: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    an_image()
+    given = [str(learned) if word == "RUN" else word for word in words]
+    code, out, err = call(capsys, *given)
+    assert (code, out) == (2, "")
+    line = err.splitlines()[-1]
+    assert line.startswith(f"vitlab {words[0]}: ")
+    assert "has no classifier" in line
+    assert f"vitlab finetune DATA --from {learned}" in line
+    assert "numbers stand for" not in err
+    assert sorted(each.name for each in Path().iterdir()) == ["image.png"]
+
+
+def test_its_advice_works(
+    learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("finetune", "digits", "--from", str(learned), "--out", str(tmp_path / "tuned"))
+    code, _, err = call(capsys, *words, "--steps", "2", "--batch", "256", "--warmup-steps", "0")
+    assert code == 0, err
+    assert call(capsys, "evaluate", str(tmp_path / "tuned"), "digits")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("export", "RUN", "--to", "timm", "--out", "timm"), "for timm"),
+        (("embed", "RUN", "image.png", "--out", "features.parquet"), "16"),
+        (("fewshot", "RUN", "digits", "--no-logistic", "--cache", "no"), "20 neighbors"),
+        (("measure", "RUN"), "attention"),
+    ],
+)
+def test_what_needs_features_alone_works(
+    learned: Path, words: tuple[str, ...], found: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    an_image()
+    code, out, err = call(capsys, *[str(learned) if word == "RUN" else word for word in words])
+    assert code == 0, err
+    assert found in out
+
+
+def test_runs_of_one_task_are_compared(
+    learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    second = other(learned, tmp_path / "second")
+    page = tmp_path / "page.html"
+    code, out, err = call(capsys, "compare", str(learned), str(second), "--out", str(page))
+    assert code == 0
+    assert err.count("\n") == 1
+    assert "learned without labels, and so without a test accuracy: run, second" in err
+    assert "20-NN" in out
+    assert "--seed" in out
+    found = vitlab.compare([learned, second])
+    loss = RunFolder(learned).result()["loss"]
+    assert [each["loss"] for each in found["runs"]] == [loss, loss / 2]
+    assert {each["task"] for each in found["runs"]} == {"masked-patch"}
+    assert found["seeds"][0]["mean"]["loss"] == pytest.approx(0.75 * loss)
+    assert found["seeds"][0]["std"]["knn"] == 0
+    text = page.read_text()
+    assert "2 runs that learned without labels." in text
+    assert f'<span class="best">{loss / 2:.3f}</span>' in text
+    assert "20-NN accuracy of 2 runs against the epochs." in text
+    for word in ("Test images", "Accuracy on held-out", "Paired tests"):
+        assert word not in text
+
+
+def test_losses_of_different_tasks_are_not_compared(learned: Path, tmp_path: Path) -> None:
+    second = other(learned, tmp_path / "second", seed=0, task="mae")
+    page = tmp_path / "page.html"
+    found = vitlab.compare([learned, second], page)
+    assert found["notes"][1] == (
+        "losses are different quantities, those of different tasks (run: masked-patch, second: mae)"
+    )
+    assert "--mask-ratio" in found["notes"][2]
+    assert 'class="best"' not in page.read_text()

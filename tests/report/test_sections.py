@@ -208,6 +208,13 @@ def test_curves_name_their_last_and_their_best_value() -> None:
     assert last_is_best.keys == (("warm", "test"),)
 
 
+def test_what_is_learned_of_a_teacher_has_curves() -> None:
+    points = [Point(i, i / 10, 1.0, 0.5, own={"agreed": i / 20, "accuracy": 0.5}) for i in range(9)]
+    found = {each.title: str(each.drawing) for each in curves(points, [], alike=True)}
+    assert list(found) == ["Loss", "Accuracy", "Agreement with the teacher"]
+    assert "training, ends at 40.0%." in found["Agreement with the teacher"]
+
+
 def test_text_in_drawings_is_readable_on_a_phone(tmp_path: Path) -> None:
     for facts in (some(), some(60)):
         text = page(tmp_path, facts)

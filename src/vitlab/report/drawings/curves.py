@@ -1,5 +1,6 @@
 """The learning curves of a run."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -43,6 +44,10 @@ class Quantity:
 
 LOSS = Quantity("loss", "Loss", lambda point: point.loss, plain=True, best=np.nanargmin)
 RATE = Quantity("rate", "Learning rate", lambda point: point.lr or 0.0, plain=True)
+TAUGHT = (
+    Quantity("agreed", "Agreement with the teacher", lambda p: p.own.get("agreed", math.nan)),
+    Quantity("cosine", "Cosine with the teacher", lambda p: p.own.get("cosine", math.nan), True),
+)
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,7 @@ def curves(
         panel(LOSS, training, testing, held_out, alike=alike),
         panel(rated, counted, shown, held_out),
         panel(mean, (), several, held_out),
+        *(panel(each, training, (), held_out) for each in TAUGHT),
         *probes(testing),
         rates(training),
     ]

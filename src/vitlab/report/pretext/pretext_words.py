@@ -71,7 +71,14 @@ FIGURES = {
     "entropy": Words(
         "Code perplexity", "as many codes, used equally often, are as diverse", of=exponent
     ),
-    "perplexity": Words("Code perplexity", "as many codes, used equally often, are as diverse"),
+    "teacher_entropy": Words(
+        "Entropy of an answer", "nats, of the teacher; 0 is a single prototype"
+    ),
+    "mean_entropy": Words(
+        "Entropy of the mean answer", "nats; 0 is one answer for all images: a collapse"
+    ),
+    "disagreement": Words("Disagreement", "nats, of student and teacher on other crops"),
+    "feature_spread": Words("Spread of features", "0 where all images have the same"),
 }
 COLUMNS = {
     "masked": "what the model does not see is gray",

@@ -60,6 +60,8 @@ def _result(task: Task, session: Session, model: Model, point: dict[str, float])
     notes = [*task.splits.notes, *(f"skipped: {message}" for message in tally.bad)]
     if tally.skipped:
         notes.append(f"{tally.skipped:,} steps passed over: losses or gradients were not finite")
+    if set(own.figures) <= set(point):
+        notes += own.warnings(point)
     metrics = point | {
         "task": task.recipe.pretext.task,
         "images": len(task.splits.train),

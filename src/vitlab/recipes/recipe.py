@@ -97,6 +97,8 @@ class Recipe(Options):
         seconds(self.budget)
         if self.pretext.task != "classify":
             self._check_pretext()
+        if self.distill.teacher and self.precision == "bf16-pure":
+            raise OptionError("teacher cannot be used with bf16-pure: set precision=bf16")
         if self.micro_batch == 1 and (self.augment.mixup or self.augment.cutmix):
             raise OptionError("micro_batch must be at least 2 with mixup or cutmix, not 1")
         if OPTIMIZERS[self.optimizer.optimizer].own_schedule:

@@ -150,7 +150,8 @@ def measured(task: Task, world: World, device: torch.device, rates: Sequence[flo
         Meter(len(rates), title="range test", shown=world.first) as meter,
     ):
         state = first_state(task, device, world)
-        trainer = Trainer(state.model, recipe, world, objective=task.objective)
+        objective = state.task or task.objective
+        trainer = Trainer(state.model, recipe, world, objective=objective)
         for step, batch in enumerate(_batches(task, world, len(rates))):
             figures = trainer.step(state, batch, rates[step], step_seed(recipe.seed, step))
             if world.any(stop.asked)[0]:

@@ -1,5 +1,7 @@
 """What learns beside a model, and the frozen model that both learn from."""
 
+from dataclasses import replace
+
 import torch
 
 from vitlab.data.labels import Labels
@@ -118,5 +120,5 @@ def beside(
 
 def _unchanging(recipe: Recipe, hooks: Hooks) -> bool:
     """Return whether every epoch shows the teacher the same pixels, so that it is asked once."""
-    plain = recipe.augment == Augment() and hooks.transform is None
+    plain = replace(recipe.augment, repeats=1) == Augment() and hooks.transform is None
     return plain and recipe.distill.cache_teacher == "auto"

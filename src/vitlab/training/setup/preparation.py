@@ -312,6 +312,7 @@ def provenance(task: Task) -> dict[str, Any]:
             "recipe": recipe.recipe,
             "seed": recipe.seed,
             **({"task": recipe.pretext.task} if is_pretext(recipe) else {}),
+            **({"teacher": recipe.distill.teacher} if recipe.distill.teacher else {}),
             "multi_label": splits.train.labels.several and not is_pretext(recipe),
             "epochs": recipe.steps * recipe.batch / len(splits.train) or recipe.epochs,
         }

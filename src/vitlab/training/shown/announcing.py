@@ -28,7 +28,10 @@ def announce(task: Task, session: Session) -> None:
         )
     if own := session.state.task:
         count = sum(weight.numel() for weight in own.parameters())
-        lines.append(f"task {task.recipe.pretext.task}: {si(count, 2)} parameters of its own")
+        what = f"task {task.recipe.pretext.task}"
+        if teacher := task.recipe.distill.teacher:
+            what = f"learning from {teacher} ({task.recipe.distill.distill})"
+        lines.append(f"{what}: {si(count, 2)} parameters of its own")
     about = class_lines(task.splits) if config.classes else []
     lines += [_images(task), *task.splits.notes, *about, *_plan(task, session)]
     if session.state.step:

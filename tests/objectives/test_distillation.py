@@ -18,6 +18,7 @@ from vitlab.data.augment.mix import Mix
 from vitlab.data.loading.batches import Batch
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.configs.tokenizer_config import TokenizerConfig
 from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Classify
@@ -493,6 +494,12 @@ def test_teachers_without_use_are_refused(
         check_teacher(Distill(teacher="teacher", **options), config, small(1, **guide))
     if "features" in words:  # what is advised works
         check_teacher(Distill(teacher="t", distill="features"), config, small(1, **guide))
+
+
+def test_a_tokenizer_is_no_teacher() -> None:
+    guide = build(TokenizerConfig(image_size=16, classes=0), GENERATOR)
+    with pytest.raises(OptionError, match="is a tokenizer, not a teacher"):
+        check_teacher(Distill(teacher="t", distill="features"), small(0).config, guide)
 
 
 def test_labels_of_another_kind_are_refused() -> None:

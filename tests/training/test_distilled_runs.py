@@ -1,0 +1,160 @@
+"""Runs that learn from a teacher: what they keep, resumed, shared by processes, and refused."""
+
+import json
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import vitlab
+from conftest import TINY, call
+from distributed.ranks import on_ranks
+from steps import killed_before
+from vitlab.data.settings import Augment
+from vitlab.models.config import ViTConfig
+from vitlab.objectives.distill.teacher import Teacher
+from vitlab.recipes.recipe import Host
+from vitlab.training.setup.beside import unchanging
+
+STEPS: dict[str, Any] = TINY | {"steps": 6, "batch": 64, "warmup": 0.0, "lr": 3e-3}
+HOST = Host(workers=0, checkpoint_every=0, check_duplicates="no")
+STILL = {"rotate": 0, "shift": 0, "zoom": 0, "shear": 0}
+DIGITS = tuple("0123456789")
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random weights that know the digits in another order, at another size and width."""
+    generator = torch.Generator().manual_seed(1)
+    model = vitlab.create(
+        "ViT(width=24,depth=1,heads=2,mlp=32)/4", 10, 12, channels=1, labels=DIGITS[::-1],
+        mean=0.3, std=0.4, generator=generator,
+    )  # fmt: skip
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.3, generator=generator)
+    return vitlab.save(model, tmp_path_factory.mktemp("teacher") / "model")
+
+
+def run(folder: Path, teacher: Path, **options: Any) -> Any:
+    recipe = vitlab.recipe("digits", **STEPS | {"teacher": str(teacher)} | options)
+    return vitlab.train(recipe, folder, resume=True, host=HOST)
+
+
+def tensors(folder: Path) -> dict[str, Tensor]:
+    return vitlab.load(folder).state_dict()
+
+
+def same(first: Path, second: Path) -> bool:
+    one, two = tensors(first), tensors(second)
+    return all(torch.equal(one[name], two[name]) for name in one)
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "token": {"distill": "hard", "distill_token": True} | STILL,  # whose answers are kept
+    "features": {"distill": "features", "mixup": 0.4},
+}
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def whole(
+    request: pytest.FixtureRequest, teacher: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A run in each of the ways, never interrupted; its folder has the name of the way."""
+    folder = tmp_path_factory.mktemp("whole") / request.param
+    run(folder, teacher, **WAYS[request.param])
+    return folder
+
+
+def test_killed_and_resumed_with_the_same_bits(whole: Path, teacher: Path, tmp_path: Path) -> None:
+    with killed_before(4), suppress(KeyboardInterrupt):
+        run(tmp_path / "cut", teacher, **WAYS[whole.name])
+    assert not (tmp_path / "cut" / "model").exists()
+    run(tmp_path / "cut", teacher, **WAYS[whole.name])
+    assert same(whole, tmp_path / "cut")
+
+
+def shared(folder: Path, teacher: Path, way: str) -> float:
+    return float(run(folder, teacher, **WAYS[way]).metrics["nll"])
+
+
+def test_two_processes_learn_what_one_does(whole: Path, teacher: Path, tmp_path: Path) -> None:
+    for said in on_ranks(2, partial(shared, tmp_path / "two", teacher, whole.name), tmp_path):
+        assert "value" in said, said.get("trace", said)
+    one, two = tensors(whole), tensors(tmp_path / "two")
+    for name, tensor in two.items():
+        torch.testing.assert_close(tensor, one[name], rtol=0, atol=5e-4)
+
+
+def test_what_is_learned_beside_the_model_is_in_checkpoints_alone(
+    teacher: Path, tmp_path: Path
+) -> None:
+    done = run(tmp_path / "run", teacher, distill_token=True)
+    config = done.model.config
+    assert isinstance(config, ViTConfig)
+    assert (config.pool, config.registers, config.has_token) == ("prefix", 1, True)
+    files = sorted((tmp_path / "run" / "checkpoints").rglob("*.safetensors"))
+    own = {name: t for name, t in load_file(files[-1]).items() if name.startswith("task")}
+    assert {tuple(tensor.shape) for tensor in own.values()} == {(10,)}
+    assert all(tensor.any() for tensor in own.values())
+    assert not any("difference" in name or "task" in name for name in tensors(tmp_path / "run"))
+    lines = (done.folder / "metrics.jsonl").read_text().splitlines()
+    assert {"accuracy", "agreed", "loss"} <= json.loads(lines[0]).keys()
+    assert done.model.provenance["teacher"] == str(teacher)
+
+
+def test_kept_answers_change_no_bit(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, real = [0], Teacher.asked
+
+    def counted(self: Teacher, images: Tensor) -> Tensor:
+        asked[0] += 1
+        return real(self, images)
+
+    monkeypatch.setattr(Teacher, "asked", counted)
+    options = {"distill": "soft", "train_images": 128, "steps": 6} | STILL
+    for cache in ("auto", "no"):
+        run(tmp_path / cache, teacher, cache_teacher=cache, **options)
+    assert asked[0] == 2 + 6  # two batches are an epoch
+    assert same(tmp_path / "auto", tmp_path / "no")
+
+
+def test_only_unchanging_images_have_answers_that_last() -> None:
+    assert unchanging(Augment(repeats=3))
+    for options in ({"flip": True}, {"mixup": 0.1}, {"area": 0.9}, {"erase": 0.1}, {"shift": 0.1}):
+        assert not unchanging(Augment(**options))
+
+
+def test_refusals_leave_no_folder(
+    capsys: pytest.CaptureFixture[str], teacher: Path, tmp_path: Path
+) -> None:
+    other = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=16)/4", 3, 8, channels=1)
+    vitlab.save(other, tmp_path / "three")
+    tiny = ["--model", TINY["model"]]
+    wrong = {
+        "3 classes without names, but the data have 10": ["--teacher", str(tmp_path / "three")],
+        "no such file or folder": ["--teacher", str(tmp_path / "none")],
+        "applies only with teacher": ["--distill", "soft"],
+        "applies only with a teacher and": ["--distill-token"],
+        "set pool=token": ["--teacher", str(teacher), "--distill-token", "--pool", "mean"],
+        "set precision=bf16": ["--teacher", str(teacher), "--precision", "bf16-pure"],
+        "set fit=crop": ["--teacher", str(teacher), "--fit", "native"],
+    }
+    for words, options in wrong.items():
+        code, _, err = call(capsys, "train", "digits", *tiny, "--out", "bad", *options)
+        assert code == 2, err
+        assert words in err.splitlines()[-1]
+        assert not Path("bad").exists()
+
+
+def test_weights_without_the_token_are_not_fine_tuned_with_it(
+    capsys: pytest.CaptureFixture[str], teacher: Path
+) -> None:
+    words = ["finetune", "digits", "--from", str(teacher), "--teacher", str(teacher)]
+    code, _, err = call(capsys, *words, "--distill-token", "--out", "bad")
+    assert (code, "needs weights with a distillation token" in err) == (2, True)

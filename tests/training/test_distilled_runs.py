@@ -15,11 +15,9 @@ import vitlab
 from conftest import TINY, call
 from distributed.ranks import on_ranks
 from steps import killed_before
-from vitlab.data.settings import Augment
 from vitlab.models.config import ViTConfig
 from vitlab.objectives.distill.teacher import Teacher
 from vitlab.recipes.recipe import Host
-from vitlab.training.setup.beside import unchanging
 
 STEPS: dict[str, Any] = TINY | {"steps": 6, "batch": 64, "warmup": 0.0, "lr": 3e-3}
 HOST = Host(workers=0, checkpoint_every=0, check_duplicates="no")
@@ -122,12 +120,8 @@ def test_kept_answers_change_no_bit(
         run(tmp_path / cache, teacher, cache_teacher=cache, **options)
     assert asked[0] == 2 + 6  # two batches are an epoch
     assert same(tmp_path / "auto", tmp_path / "no")
-
-
-def test_only_unchanging_images_have_answers_that_last() -> None:
-    assert unchanging(Augment(repeats=3))
-    for options in ({"flip": True}, {"mixup": 0.1}, {"area": 0.9}, {"erase": 0.1}, {"shift": 0.1}):
-        assert not unchanging(Augment(**options))
+    run(tmp_path / "moving", teacher, **options | {"shift": 0.1, "steps": 3})
+    assert asked[0] == 2 + 6 + 3
 
 
 def test_refusals_leave_no_folder(

@@ -3,9 +3,10 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
+import traceback
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,9 +18,10 @@ import torch.distributed as dist
 from torch import nn
 
 import vitlab
-from conftest import TINY
+from conftest import TINY, environment
 from distributed.ranks import on_ranks
 from steps import asked_to_stop
+from vitlab import __main__ as entry
 from vitlab.data.loading.batches import Batch, TrainingBatches
 from vitlab.data.loading.order import slice_of
 from vitlab.data.settings import Augment
@@ -298,16 +300,22 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert not (tmp_path / "run").exists()
 
 
-def torchrun(folder: Path, *more: str, **how: Any) -> subprocess.Popen[str]:
-    """`torchrun -m vitlab train` with two processes."""
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    words = [sys.executable, *launch, *more, "-m", "vitlab", "train", "digits"]
-    words += ["--out", str(folder), "--checkpoint-every", "0", "--workers", "1"]
+def words_of(folder: Path, **how: Any) -> list[str]:
+    words = ["train", "digits", "--out", str(folder), "--checkpoint-every", "0", "--workers", "1"]
     for key, value in how.items():
         words += [f"--{key.replace('_', '-')}", str(value)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with (folder.parent / "stderr").open("a") as errors:
-        return subprocess.Popen(words, env=environment, text=True, stderr=errors)
+    return words
+
+
+def torchrun(folder: Path, **how: Any) -> int:
+    """The number of a process that is `torchrun -m vitlab train` with two processes."""
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    words = [sys.executable, *launch, "--max-restarts", "3", "-m", "vitlab"]
+    errors = (os.POSIX_SPAWN_OPEN, 2, folder.parent / "stderr", os.O_WRONLY | os.O_CREAT, 0o600)
+    around = environment(OMP_NUM_THREADS="1")
+    return os.posix_spawn(
+        sys.executable, words + words_of(folder, **how), around, file_actions=[errors]
+    )
 
 
 def rank_of(pid: int) -> str:
@@ -321,10 +329,7 @@ def rank_of(pid: int) -> str:
 
 def ranks_of(launcher: int) -> dict[str, int]:
     """The processes that torchrun started, by rank."""
-    try:
-        words = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    except OSError:
-        return {}
+    words = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
     return {rank_of(int(pid)): int(pid) for pid in words}
 
 
@@ -332,25 +337,69 @@ def steps_done(folder: Path) -> int:
     return max((line[1] for line in curve(folder)), default=0) if folder.exists() else 0
 
 
-def wait_for_steps(process: "subprocess.Popen[str]", folder: Path, steps: int) -> None:
+def wait_for_steps(launcher: int, folder: Path, steps: int) -> None:
     while steps_done(folder) < steps:
         time.sleep(0.02)
-        assert process.poll() is None, (folder.parent / "stderr").read_text()
+        assert os.waitpid(launcher, os.WNOHANG) == (0, 0), (folder.parent / "stderr").read_text()
 
 
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")
+def one_rank(words: list[str], place: Path) -> None:
+    """One process of torchrun's: the command, and a file with the process's number."""
+    (place / f"rank-{os.environ['RANK']}").write_text(str(os.getpid()))
+    sys.argv[1:] = words
+    entry.main()
+
+
+def launch(folder: Path, words: list[str]) -> None:
+    """What torchrun does, whose processes are forked and so have nothing to import."""
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    config = LaunchConfig(
+        1, 1, 2, rdzv_backend="c10d", rdzv_endpoint="localhost:0", run_id="one", max_restarts=3,
+        start_method="fork", monitor_interval=0.1,
+    )  # fmt: skip
+    elastic_launch(config, one_rank)(words, folder.parent)
+
+
+def launched(folder: Path, **how: Any) -> int:
+    """The number of a forked process that launches."""
+    words = words_of(folder, **how)
+    if launcher := os.fork():
+        return launcher
+    try:
+        os.dup2(os.open(folder.parent / "stderr", os.O_WRONLY | os.O_CREAT), 2)
+        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            launch(folder, words)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def ended(launcher: int, seconds: float = 60) -> None:
+    """Wait for its end."""
+    until = time.monotonic() + seconds
+    while os.waitpid(launcher, os.WNOHANG) == (0, 0):
+        time.sleep(0.05)
+        assert time.monotonic() < until
+
+
+@pytest.mark.parametrize("forked", [True, pytest.param(False, marks=pytest.mark.campaign)])
 def test_a_killed_process_is_started_anew_and_a_signal_stops_all_at_one_step(
-    tmp_path: Path,
+    tmp_path: Path, forked: bool
 ) -> None:
     how = PLAIN | {"epochs": 20, "test_every": 10}
     folder = tmp_path / "run"
-    process = torchrun(folder, "--max-restarts", "3", **how)
-    wait_for_steps(process, folder, 3)
-    os.kill(ranks_of(process.pid)["1"], signal.SIGKILL)
+    launcher = launched(folder, **how) if forked else torchrun(folder, **how)
+    wait_for_steps(launcher, folder, 3)
+    rank = (tmp_path / "rank-1").read_text() if forked else ranks_of(launcher)["1"]
+    os.kill(int(rank), signal.SIGKILL)
     time.sleep(0.5)
-    wait_for_steps(process, folder, steps_done(folder) + 3)
-    process.send_signal(signal.SIGTERM)
-    process.wait(60)
+    wait_for_steps(launcher, folder, steps_done(folder) + 3)
+    os.kill(launcher, signal.SIGTERM)
+    ended(launcher)
     said = (tmp_path / "stderr").read_text()
     assert "vitlab train: process 0 of 2 lost contact with the others" in said
     assert "continuing after step" in said

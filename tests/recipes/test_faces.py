@@ -24,7 +24,7 @@ from vitlab.recipes.model_part import ModelPart, model_part
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 
-MODELS = {"vit": "ViT-Ti/16", "resnet": "BiT-R50x1"}
+MODELS = {"vit": "ViT-Ti/16", "resnet": "BiT-R50x1", "tokenizer": "dVAE/8"}
 LEAVES = {
     f"{kind}-{leaf.name}": (model, leaf)
     for kind, model in MODELS.items()

@@ -25,6 +25,7 @@ from vitlab.weights.containers.parts import STATE, chosen
 from vitlab.weights.containers.pickled.dcp import METADATA, read_distributed
 from vitlab.weights.containers.pickled.pickles import read_pickle
 from vitlab.weights.containers.pickled.torchscript import CONSTANTS, read_torchscript
+from vitlab.weights.containers.pickled.whole_modules import read_whole_module
 from vitlab.weights.containers.prefixes import without_holders
 from vitlab.weights.containers.weight_folders import beside, read_folder
 from vitlab.weights.sharded import MOST
@@ -73,7 +74,7 @@ def read_file(path: Path) -> Content:
                 return read_npz(path)
             if any(name.rpartition("/")[2] == CONSTANTS for name in names):
                 return read_torchscript(path)
-            return read_pickle(path)
+            return read_whole_module(path) or read_pickle(path)
         if start[8:9] == b"{":
             return read_safetensors(path)
         if path.name == METADATA:

@@ -37,6 +37,8 @@ LAST = (
 STATE = re.compile(
     r"opt|.*optim.*|.*sched.*|.*scaler.*|amp|callbacks|loops|.*loss.*|.*rng.*", re.IGNORECASE
 )
+# Ends of names that only image tokenizers have: their groups and their decoder are one model.
+TOGETHER = ("codebook.weight", "blocks.input.w")
 FEWEST = 4  # tensors of a model beside others
 MOST_TWINS, MOST_TAILS = 16, 64  # models in one dictionary; ends of names that are compared
 WORDS = 24  # in a name
@@ -129,7 +131,8 @@ def _split(
     """The models of one dictionary, which is one unless two prefixes have the same layers."""
     stored = without_engines(list(tensors))
     place = ".".join(wrapper)
-    prefixes = [] if together else _twins(stored, tensors)
+    whole = together or any(name.endswith(TOGETHER) for name in stored)
+    prefixes = [] if whole else _twins(stored, tensors)
     if not prefixes:
         return [Part(place, wrapper, tensors, stored)]
     parts = []

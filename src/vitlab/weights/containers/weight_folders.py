@@ -40,6 +40,7 @@ STATE = (
     "sampler", "custom_checkpoint",
 )  # fmt: skip
 EXPLAINED = {"config": CONFIG, "preprocessor": PREPROCESSOR, "open_clip": OPEN_CLIP}
+PAIR = ("encoder", "decoder")  # OpenAI's DALL-E: encoder.pkl and decoder.pkl
 SHOWN = 8
 
 Reader = Callable[[Path], Content]
@@ -66,6 +67,8 @@ def read_folder(path: Path, read_file: Reader) -> Content:
     for name in WHOLE:
         if (path / name).is_file():
             return read_file(path / name)
+    if (path / f"{PAIR[0]}.pkl").is_file():
+        return _pair(path, read_file)
     files = [file for file in sorted(path.iterdir()) if _is_weights(file)]
     if len({_stem(file) for file in files}) == 1:  # one model, perhaps in two kinds of file
         return read_file(min(files, key=lambda file: ENDINGS.index(_ending(file))))
@@ -130,6 +133,15 @@ def _pickled_shards(path: Path, read_file: Reader) -> Content:
                     f"{path / PICKLED_INDEX}: {file.name} contains {name!r}, which the index does "
                     "not list for it"
                 )
+    return Content("pickle", found)
+
+
+def _pair(path: Path, read_file: Reader) -> Content:
+    """The tensors of an encoder and, where it is there, of its decoder, by a prefix each."""
+    found: dict[str, Any] = {}
+    for part in PAIR:
+        if (file := path / f"{part}.pkl").is_file():
+            found |= {f"{part}.{name}": each for name, each in read_file(file).root.items()}
     return Content("pickle", found)
 
 

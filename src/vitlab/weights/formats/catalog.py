@@ -64,6 +64,18 @@ FORMATS = (
         "a folder of Hugging Face transformers (ViT, DeiT, BEiT, DINO, CLIP, SigLIP, …)",
         "transformers.transformers_format",
     ),
+    Format(
+        "dalle",
+        "DALL-E's tokenizer (OpenAI's encoder.pkl, decoder.pkl or a folder with both)",
+        "tokenizers.dalle_file",
+        exported=False,
+    ),
+    Format(
+        "discrete-vae",
+        "a DiscreteVAE of DALLE-pytorch",
+        "tokenizers.discrete_vae",
+        exported=False,
+    ),
     Format("cait", "CaiT, its own .pth or timm's", "encoders.cait_file", exported=False),
     Format("unsupported", "", "encoders.unsupported", exported=False),  # says what it is
     Format(

@@ -30,11 +30,13 @@ class Made:
         by: what it would call
         args: with these arguments
         state: what it would give the object afterwards
+        items: what it would put into the object, as into a dictionary
     """
 
     by: object
     args: object
     state: Any = None
+    items: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -132,5 +134,7 @@ class _Machine:
                 self.stack[-1].extend(values)
             case "SETITEM" | "SETITEMS" if isinstance(self.stack[-1], dict):
                 self.stack[-1].update(zip(values[::2], values[1::2], strict=True))
-            case _ if not isinstance(self.stack[-1], Made):  # items of an object are of no use
+            case "SETITEM" | "SETITEMS" if isinstance(self.stack[-1], Made):
+                self.stack[-1].items.update(zip(values[::2], values[1::2], strict=True))
+            case _ if not isinstance(self.stack[-1], Made):  # a list's items are of no use
                 raise ValueError("a pickle that fills something other than a list or dictionary")

@@ -54,7 +54,7 @@ def read_torchscript(path: Path) -> Content:
     for name, each in _tensors(path, root):
         if len(found) > MOST:
             raise WeightsError(f"{path} has more than {MOST:,} tensors")
-        found[name] = _stored(path, f"{place}data/", each, sizes)
+        found[name] = stored_in(path, f"{place}data/", each, sizes)
     return Content("torchscript", found)
 
 
@@ -76,8 +76,18 @@ def _tensors(path: Path, root: object) -> Iterator[tuple[str, Made]]:
                     waiting.append((f"{prefix}{name}.", value))
 
 
-def _stored(path: Path, folder: str, tensor: Made, sizes: dict[str, int]) -> Stored:
-    """Describe one tensor; what it claims must fit the file that its numbers are in."""
+def stored_in(path: Path, folder: str, tensor: Made, sizes: dict[str, int]) -> Stored:
+    """Describe one tensor of an archive; what it claims must fit the file with its numbers.
+
+    Args:
+        path: of the archive
+        folder: in it, with a file of numbers per storage
+        tensor: as the pickle would make it
+        sizes: bytes of the archive's files that are not compressed
+
+    Raises:
+        WeightsError: it does not fit.
+    """
     match tensor.args:
         case (
             Outside(("storage", Global(kind), str(key), _, int(count))),

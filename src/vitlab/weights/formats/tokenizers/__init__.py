@@ -1,0 +1,1 @@
+"""Released image tokenizers: DALL-E's, and those of DALLE-pytorch."""

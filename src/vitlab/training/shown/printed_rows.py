@@ -51,7 +51,7 @@ class Rows:
             ("step", f"{position['step']:,}", len(f"{self.total:,}")),
             ("train loss", f"{training:.3f}", 0),
             (f"{self.on} loss", f"{point['loss']:.3f}", 0),
-            *((name, _shown(name, point), 7) for name in self.figures),
+            *((name.replace("_", " "), _shown(name, point), 7) for name in self.figures),
             ("lr", f"{lr:.2e}", 8),
             ("time", clock(seconds), 8),
         ]

@@ -49,9 +49,7 @@ class Supervised(nn.Module):
         super().__init__()
         self.model, self.objective = model, Classify()
 
-    def forward(
-        self, batch: Batch, generator: torch.Generator
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean cross-entropy, and how many images are right."""
         return self.objective.loss(self.model, batch, generator)
 

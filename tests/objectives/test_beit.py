@@ -1,8 +1,7 @@
 """BEiT: transformers' loss and features, what the tokenizer sees, stems, gradients, refusals."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +12,9 @@ import vitlab
 from oracles import peers
 from vitlab.data.loading.batches import Batch
 from vitlab.errors import OptionError
-from vitlab.images import ImageSpec
-from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig
 from vitlab.models.model import Model
+from vitlab.models.tokenizers.tokenizer import Tokenizer
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.beit import BEiT
 from vitlab.objectives.hidden_patches import over_image
@@ -27,27 +26,21 @@ from vitlab.recipes.pretext import Pretext
 CODES = 24
 
 
-class CodeBook(nn.Module):
-    """The nearest of some colors, of the mean of each square: a tokenizer with weights."""
+class CodeBook(Tokenizer):
+    """The nearest of some colors, of the mean of each square: codes that can be learned."""
 
     def __init__(self, stride: int = 4, **spec: Any) -> None:
-        super().__init__()
-        images = ImageSpec(**{"mean": 0.0, "std": 1.0, **spec})
-        self.config = SimpleNamespace(
-            name="dVAE", codes=CODES, stride=stride, channels=images.channels, mean=images.mean,
-            std=images.std, check_size=lambda size: None,
-        )  # fmt: skip
-        colors = torch.rand(CODES, images.channels, generator=seeded(9))
+        fields = {"codes": CODES, "width": 4, "code_width": 3, "depth": 0, "image_size": 64}
+        super().__init__(
+            TokenizerConfig(stride=stride, **{"mean": 0.0, "std": 1.0, **fields, **spec})
+        )
+        colors = torch.rand(CODES, self.config.channels, generator=seeded(9))
         self.colors, self.seen = nn.Parameter(colors), list[Tensor]()
 
     def codes(self, images: Tensor) -> Tensor:
         self.seen.append(images)
         means = F.avg_pool2d(images, self.config.stride).movedim(1, -1)
         return torch.cdist(means, self.colors).argmin(-1)
-
-    def decode(self, codes: Tensor) -> Tensor:
-        square = self.colors[codes].movedim(-1, 1)
-        return F.interpolate(square, scale_factor=self.config.stride)
 
 
 def small(**choices: Any) -> ViTConfig:
@@ -59,9 +52,8 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def task_of(config: ViTConfig, guide: nn.Module | None = None, **options: Any) -> BEiT:
-    chosen = Pretext(task="beit", **options)
-    book = cast(Model, guide or CodeBook())
+def task_of(config: ViTConfig, guide: Model | None = None, **options: Any) -> BEiT:
+    chosen, book = Pretext(task="beit", **options), guide or CodeBook()
     BEiT.check(chosen, config, book)
     task = BEiT(chosen, config, book)
     task.reset_parameters(seeded(1))

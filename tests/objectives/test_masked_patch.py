@@ -122,6 +122,15 @@ def test_eighty_ten_ten() -> None:
     assert moved.long().bincount(minlength=100).float().std() < 13  # 80 of each, deviation 9
 
 
+def test_the_other_patch_is_never_the_same() -> None:
+    """Of two patches one is corrupted: it becomes the other one with probability 0.1."""
+    task, patches = task_of(small(width=2)), torch.tensor([[[0.0], [1.0]]]).expand(40_000, 2, 2)
+    task.token.data.fill_(-1)
+    places = random_places(40_000, 2, 1, seeded(3))
+    found = task.corrupted(patches, places, seeded(4))[..., 0].gather(1, places)
+    assert (found == 1 - places).float().mean().item() == pytest.approx(0.1, abs=0.006)
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_loss_touches_corrupted_patches_only(target: Target) -> None:
     """Last tokens of other patches get no gradient; changing other patches changes no target."""

@@ -1,7 +1,7 @@
 """BEiT: the codes that a tokenizer gives to hidden patches."""
 
 import math
-from typing import ClassVar, Protocol, cast, runtime_checkable
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +11,9 @@ from vitlab.data.loading.batches import Batch
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.model import Model
-from vitlab.models.packed import to_patches
+from vitlab.models.packed import from_patches, to_patches
 from vitlab.models.stems.stem import stem_of
+from vitlab.models.tokenizers.tokenizer import Tokenizer
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.hidden_patches import (
     check_hidden,
@@ -30,26 +31,6 @@ from vitlab.objectives.unit_pixels import as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
 
 RIGHT, WRONG = (0.2, 0.75, 0.3), (0.85, 0.2, 0.2)  # green and red
-
-
-class CodesConfig(Protocol):
-    """What is asked of a tokenizer's configuration beside its images."""
-
-    @property
-    def codes(self) -> int:
-        """How many different codes there are."""
-
-    @property
-    def stride(self) -> int:
-        """Pixels per side of the square that gets a code."""
-
-
-@runtime_checkable
-class Coder(Protocol):
-    """What is asked of a tokenizer."""
-
-    def codes(self, images: Tensor) -> Tensor:
-        """Return the code of each place: normalized (B, C, H, W) -> int64 (B, rows, columns)."""
 
 
 class BEiT(PretextTask):
@@ -74,9 +55,15 @@ class BEiT(PretextTask):
     def __init__(self, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
         super().__init__(options, config, guide)
         assert isinstance(config, ViTConfig)
-        codes = _described(self.guide).codes
+        codes = self.tokenizer.config.codes
         self.token = nn.Parameter(torch.empty(1, 1, config.width))
         self.predict = nn.Linear(config.neck or config.width, codes)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The frozen tokenizer."""
+        assert isinstance(self.guide, Tokenizer)
+        return self.guide
 
     @classmethod
     def check(cls, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:
@@ -143,19 +130,15 @@ class BEiT(PretextTask):
     @torch.no_grad()
     def codes(self, images: Tensor) -> Tensor:
         """Return the tokenizer's code of each patch: normalized (B, C, H, W) -> int64 (B, P)."""
-        guide, grid = self.guide, grid_of(images, self.config)
-        spec, stride = guide.config, _described(guide).stride
+        grid, tokenizer = grid_of(images, self.config), self.tokenizer
+        channels, stride = tokenizer.config.channels, tokenizer.config.stride
         size = (grid[0] * stride, grid[1] * stride)
         pixels = unit_pixels(images, self.config)
         if size != tuple(images.shape[-2:]):
             pixels = F.interpolate(pixels, size, mode="bicubic", antialias=True).clamp(0, 1)
-        mean, std = (
-            torch.tensor(each, device=images.device)[:, None, None]
-            for each in (spec.mean, spec.std)
-        )
         with torch.autocast(images.device.type, enabled=False):
-            pixels = (pixels.expand(-1, spec.channels, -1, -1) - mean) / std
-            return cast(Coder, guide).codes(pixels).flatten(1)
+            own = tokenizer.normalization.normalized(pixels.expand(-1, channels, -1, -1))
+            return tokenizer.codes(own).flatten(1)
 
     def scores(self, model: Model, images: Tensor, masks: Tensor, places: Tensor) -> Tensor:
         """Return the scores of all codes for the hidden patches.
@@ -185,8 +168,8 @@ class BEiT(PretextTask):
         side, total = model.config.patch, masks.shape[1]
         seen = places_of(~masks, total - count)
         cut = taken(to_patches(images, side).unflatten(0, (len(images), -1)), seen)
-        tokens = model.stem(cut.flatten(0, 1).unflatten(1, (-1, side, side)))  # (B V, 1, D)
-        tokens = tokens.flatten(0, 1).unflatten(0, seen.shape)
+        row = from_patches(cut.flatten(0, 1), (1, total - count), side)  # (B, C, P, V P)
+        tokens = model.stem(row)
         blank = self.token.to(tokens.dtype).expand(len(images), total, -1)
         return blank.scatter(1, seen[..., None].expand_as(tokens), tokens)
 
@@ -215,37 +198,30 @@ class BEiT(PretextTask):
             "masked": as_pictures(covered(pixels, masks, grid)),
             "agreement": as_pictures(told),
         }
-        decode = getattr(self.guide, "decode", None)
-        if decode is not None:
-            made = unit_pixels(decode(found.unflatten(1, grid)), self.guide.config)
+        if self.tokenizer.decoder is not None:
+            made = self.tokenizer.pixels(self.tokenizer.decode(found.unflatten(1, grid)))
             made = F.interpolate(made, images.shape[-2:], mode="bilinear", antialias=True)
             columns["decoded"] = as_pictures(made)
         return columns
 
 
-def _described(guide: Model) -> CodesConfig:
-    """Return a tokenizer's configuration as one with codes."""
-    return cast(CodesConfig, guide.config)
-
-
 def _check_guide(config: ViTConfig, guide: Model) -> None:
     """Refuse what is no tokenizer, and one whose codes cannot be those of the patches."""
-    spec, name = guide.config, guide.config.name
-    if not isinstance(guide, Coder):
+    name = guide.config.name
+    if not isinstance(guide, Tokenizer):
         raise OptionError(
             f"tokenizer: {name} gives no codes: use a model of `vitlab pretrain DATA --task "
             "tokenizer`, or DALL-E's encoder"
         )
-    if spec.channels not in (config.channels, 3) or config.channels not in (spec.channels, 1):
+    channels, stride, patch = guide.config.channels, guide.config.stride, config.patch
+    if channels != config.channels and (channels, config.channels) != (3, 1):
         raise OptionError(
-            f"tokenizer: {name} is for channels={spec.channels}, but the model has channels="
+            f"tokenizer: {name} is for channels={channels}, but the model has channels="
             f"{config.channels}: use one for these images"
         )
-    stride, patch = _described(guide).stride, config.patch
     if stride > patch:
         raise OptionError(
             f"tokenizer: {name} has a code for {stride}x{stride} pixels, but patch={patch}: its "
             f"codes do not match the {math.prod(config.grid)} patches; use a patch of at least "
             f"{stride}, or a tokenizer that reduces images by {patch} or less"
         )
-    spec.check_size((config.grid[0] * stride, config.grid[1] * stride))

@@ -9,7 +9,7 @@ from vitlab.options import check_known
 from vitlab.recipes.choices import Average, Objective, Optimization, Schedule, Start
 from vitlab.recipes.model_part import OF_TRAINING, model_part
 from vitlab.recipes.papers import PAPERS
-from vitlab.recipes.pretraining import PRETRAINING
+from vitlab.recipes.pretraining import AFTERWARD, PRETRAINING
 from vitlab.recipes.recipe import Recipe
 
 DIGITS = "ViT(width=96,depth=6,heads=3,mlp=384)/4"
@@ -141,7 +141,17 @@ def cifar10_gpu(model: str = "ViT-S/4") -> Recipe:
 
 RECIPES: dict[str, Callable[..., Recipe]] = {
     each.__name__.replace("_", "-"): each
-    for each in (digits, small, finetune, cifar10, cifar10_cpu, cifar10_gpu, *PAPERS, *PRETRAINING)
+    for each in (
+        digits,
+        small,
+        finetune,
+        cifar10,
+        cifar10_cpu,
+        cifar10_gpu,
+        *PAPERS,
+        *PRETRAINING,
+        *AFTERWARD,
+    )
 }
 
 

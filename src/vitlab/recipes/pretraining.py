@@ -164,4 +164,5 @@ def dino(model: str = "ViT-S/16") -> Recipe:
     )
 
 
-PRETRAINING = (masked_patch, beit, beit_finetune, mae, tokenizer, dino)
+PRETRAINING = (masked_patch, beit, mae, tokenizer, dino)
+AFTERWARD = (beit_finetune,)  # fine-tuning of what was learned so

@@ -251,6 +251,13 @@ def test_pictures_show_which_codes_are_right() -> None:
         assert torch.equal(shown, over_image(where, (4, 4), 8)[:, 0])
 
 
+def test_codes_that_are_too_easy_are_told_of() -> None:
+    task = task_of(small())
+    assert task.warnings({"loss": 2.0, "agreement": 0.4}) == []
+    (line,) = task.warnings({"loss": 0.1, "agreement": 0.97})
+    assert line.startswith("97% of the hidden codes")
+
+
 REFUSED: dict[str, tuple[dict[str, Any], ModelConfig, Any]] = {
     "name its weights with --tokenizer": ({}, small(), None),
     "gives no codes": ({}, small(), VisionTransformer(small(), seeded())),

@@ -14,7 +14,6 @@ from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.hidden_patches import over_image
 from vitlab.objectives.masked_patch import MaskedPatch, averages, colors_of
-from vitlab.objectives.masks import random_places
 from vitlab.objectives.pretext_task import Learner
 from vitlab.objectives.pretext_tasks import TASKS
 from vitlab.recipes.named import recipe
@@ -106,11 +105,11 @@ def test_classes_follow_the_channels(channels: int, classes: int) -> None:
 
 def test_eighty_ten_ten() -> None:
     """Of 80,000 corrupted patches; each is a number of its own, and the token another."""
-    task, patches = task_of(small(width=2)), torch.arange(100.0).view(1, 100, 1)
+    task = task_of(small(width=2, patch=1, image_size=10))
     task.token.data.fill_(-1)
-    patches = patches.expand(1600, 100, 2)
-    places = random_places(1600, 100, 50, seeded(3))
-    found = task.corrupted(patches, places, seeded(4))[..., 0].detach()
+    places, *how = task.draw(torch.zeros(1600, 3, 10, 10), seeded(3))
+    patches = torch.arange(100.0).view(1, 100, 1).expand(1600, 100, 2)
+    found = task.corrupted(patches, places, *how)[..., 0].detach()
     at, untouched = found.gather(1, places), torch.ones(1600, 100, dtype=torch.bool)
     untouched.scatter_(1, places, False)
     assert torch.equal(found[untouched], patches[..., 0][untouched])
@@ -124,10 +123,11 @@ def test_eighty_ten_ten() -> None:
 
 def test_the_other_patch_is_never_the_same() -> None:
     """Of two patches one is corrupted: it becomes the other one with probability 0.1."""
-    task, patches = task_of(small(width=2)), torch.tensor([[[0.0], [1.0]]]).expand(40_000, 2, 2)
+    task = task_of(small(width=2, patch=1, image_size=(1, 2)))
     task.token.data.fill_(-1)
-    places = random_places(40_000, 2, 1, seeded(3))
-    found = task.corrupted(patches, places, seeded(4))[..., 0].gather(1, places)
+    places, *how = task.draw(torch.zeros(40_000, 3, 1, 2), seeded(3))
+    patches = torch.tensor([[[0.0], [1.0]]]).expand(40_000, 2, 2)
+    found = task.corrupted(patches, places, *how)[..., 0].gather(1, places)
     assert (found == 1 - places).float().mean().item() == pytest.approx(0.1, abs=0.006)
 
 
@@ -142,7 +142,7 @@ def test_the_loss_touches_corrupted_patches_only(target: Target) -> None:
     loss, _ = task.loss(model, given, seeded(7))
     held[0].retain_grad()
     loss.backward()
-    places = task._places(given.images, seeded(7))
+    places = task.draw(given.images, seeded(7))[0]
     hit = held[0].grad.abs().sum(-1)
     want = torch.zeros(3, 16, dtype=torch.bool).scatter(1, places, True)
     assert torch.equal(hit[:, 1:] > 0, want)
@@ -161,11 +161,9 @@ def test_the_loss_is_the_formula(target: Target) -> None:
     assert isinstance(images, Tensor)
     with torch.no_grad():
         loss, _ = task.loss(model, given, seeded(7))
-        again, generator = [], seeded(7)
-        places = task._places(images, generator)
-        found = task._predicted(
-            model, images, task.corrupted(model.stem(images), places, generator), places
-        ).double()
+        again, (places, *how) = [], task.draw(images, seeded(7))
+        patches = task.corrupted(model.stem(images), places, *how)
+        found = task._predicted(model, images, patches, places).double()
         cells = task.targets(images).double()
         for image, row in enumerate(places.tolist()):
             for order, place in enumerate(row):
@@ -215,7 +213,7 @@ def test_pictures_show_predictions_in_place_of_hidden_patches(
     assert list(found) == ["image", "masked", "predicted"]
     for picture in found.values():
         assert (picture.shape, picture.dtype) == ((3, 32, 32, 3), torch.uint8)
-    places = task._places(images, seeded(5))
+    places = task.draw(images, seeded(5))[0]
     hidden = torch.zeros(3, 16).scatter(1, places, 1)
     over = over_image(hidden, (4, 4), 8)[:, 0].bool()
     assert (found["masked"][over] == 128).all()

@@ -30,6 +30,7 @@ from vitlab.objectives.pretext_task import PretextTask
 from vitlab.objectives.unit_pixels import as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
 
+EASY = 0.9  # agreement from which a tokenizer is doubted: our choice
 RIGHT, WRONG = (0.2, 0.75, 0.3), (0.85, 0.2, 0.2)  # green and red
 
 
@@ -118,6 +119,15 @@ class BEiT(PretextTask):
         scores = self.scores(model, images, masks, places)
         right = (scores.detach().argmax(-1) == codes).float().mean(1).sum()
         return F.cross_entropy(scores.flatten(0, 1), codes.flatten()), {"agreement": right}
+
+    def warnings(self, means: dict[str, float]) -> list[str]:
+        """Tell of codes that are too easy to predict."""
+        if means.get("agreement", 0.0) < EASY:
+            return []
+        return [
+            f"{means['agreement']:.0%} of the hidden codes are predicted right: the tokenizer "
+            "tells too little apart to learn from; use one with more codes in use"
+        ]
 
     def masks(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw which patches are hidden: (B, P) bool, and their numbers, int64 (B, K)."""

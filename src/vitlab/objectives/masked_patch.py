@@ -91,15 +91,15 @@ class MaskedPatch(PretextTask):
         images = batch.images
         assert isinstance(images, Tensor)
         assert isinstance(model, VisionTransformer)
-        places = self._places(images, generator)
-        patches = self.corrupted(model.stem(images), places, generator)
+        places, *how = self.draw(images, generator)
+        patches = self.corrupted(model.stem(images), places, *how)
         found = self._predicted(model, images, patches, places)
         cells = taken(self.targets(images).flatten(2), places)
         cells = cells.unflatten(2, (images.shape[1], -1))  # (B, K, C, cells)
         if self.colors:
             loss = F.cross_entropy(found.flatten(0, 2), colors_of(cells).flatten())
         else:
-            loss = F.mse_loss(found.transpose(2, 3), cells)
+            loss = F.mse_loss(found, cells.transpose(2, 3))
         error = self._shown(found.detach()).mean(-1) - cells.mean(-1)
         return loss, {"color_error": error.abs().mean(dim=(1, 2)).sum()}
 
@@ -115,26 +115,33 @@ class MaskedPatch(PretextTask):
         pixels = unit_pixels(images, self.config).clamp(0, 1)
         cut = to_patches(pixels, self.config.patch).unflatten(0, (len(images), -1))
         cut = cut.unflatten(2, (images.shape[1], self.config.patch, -1))
+        if self.cells == self.config.patch:
+            return cut.flatten(3)
         means = averages(self.cells, self.config.patch, images.device)
         return torch.einsum("ai,bj,npcij->npcab", means, means, cut).flatten(3)
 
-    def corrupted(self, patches: Tensor, places: Tensor, generator: torch.Generator) -> Tensor:
-        """Return patch tokens, (B, P, D), corrupted at places, int64 (B, K)."""
-        shape, device, count = places.shape, generator.device, patches.shape[1]
-        kind = torch.rand(shape, generator=generator, device=device)[..., None]
-        step = torch.randint(1, count, shape, generator=generator, device=device)
-        other = taken(patches, (places + step) % count)
-        kept = taken(patches, places)
-        token = self.token.to(patches.dtype)
-        new = torch.where(kind < MASKED, token, kept)
-        new = torch.where((kind >= MASKED) & (kind < MASKED + RANDOM), other, new)
-        return patches.scatter(1, places[..., None].expand_as(new), new)
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # no generator in a graph
+    def draw(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw which patches of images (B, C, H, W) are corrupted, and how.
 
-    def _places(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw which patches are corrupted, int64 (B, K)."""
+        Returns:
+            Their numbers, int64 (B, K); a number in [0, 1) that decides what happens to each,
+            (B, K); and how far on the other patch is that it may become, int64 (B, K).
+        """
         rows, columns = grid = grid_of(images, self.config)
-        count = hidden_count(self.options.mask_ratio, grid)
-        return random_places(len(images), rows * columns, count, generator)
+        count, device = hidden_count(self.options.mask_ratio, grid), generator.device
+        places = random_places(len(images), rows * columns, count, generator)
+        kind = torch.rand(places.shape, generator=generator, device=device)
+        step = torch.randint(1, rows * columns, places.shape, generator=generator, device=device)
+        return places, kind, step
+
+    def corrupted(self, patches: Tensor, places: Tensor, kind: Tensor, step: Tensor) -> Tensor:
+        """Return patch tokens, (B, P, D), corrupted as `draw` says."""
+        other, kept = taken(patches, (places + step) % patches.shape[1]), taken(patches, places)
+        masked, random = kind < MASKED, (kind >= MASKED) & (kind < MASKED + RANDOM)
+        new = torch.where(masked[..., None], self.token.to(patches.dtype), kept)
+        new = torch.where(random[..., None], other, new)
+        return patches.scatter(1, places[..., None].expand_as(new), new)
 
     def _predicted(
         self, model: VisionTransformer, images: Tensor, patches: Tensor, places: Tensor
@@ -158,8 +165,8 @@ class MaskedPatch(PretextTask):
     ) -> dict[str, Tensor]:
         """Return images, which of their patches are corrupted, and these as they are predicted."""
         assert isinstance(model, VisionTransformer)
-        places, side = self._places(images, generator), self.config.patch
-        patches = self.corrupted(model.stem(images), places, generator)
+        (places, *how), side = self.draw(images, generator), self.config.patch
+        patches = self.corrupted(model.stem(images), places, *how)
         cells = self._shown(self._predicted(model, images, patches, places))
         square = cells.unflatten(3, (self.cells, self.cells)).flatten(0, 1)
         colors = F.interpolate(square, (side, side), mode="nearest").flatten(1)

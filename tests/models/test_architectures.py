@@ -510,7 +510,7 @@ IMPOSSIBLE = {
     },
     "queries=3 applies only with pool=attention": {"queries": 3},
     "queries must be at least 1, not 0": {"queries": 0},
-    "positions_at=every applies only with positions=1d, 1d+bias, 2d, bias or relative": {
+    "positions_at=every applies only with positions=1d, 1d+bias, 2d, bias, relative or sincos": {
         "positions": "rope", "positions_at": "every",
     },
     "positions=rope needs a head width (width / heads) that is a multiple of 4, not 6": {

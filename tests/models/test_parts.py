@@ -183,6 +183,7 @@ def test_every_kind_has_a_name_and_uses_options_that_exist() -> None:
         "none",
         "relative",
         "rope",
+        "sincos",
     ]
     for field in ("stem", "positions"):
         for kind in kinds(field).values():

@@ -4,6 +4,7 @@ from vitlab.data.loading.multi_crop import View
 from vitlab.models.config import ModelConfig
 from vitlab.objectives.beit import BEiT
 from vitlab.objectives.dino.self_distillation import SelfDistillation
+from vitlab.objectives.mae import MAE
 from vitlab.objectives.masked_patch import MaskedPatch
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.objectives.tokenize import Tokenize
@@ -12,6 +13,7 @@ from vitlab.recipes.recipe import Recipe
 TASKS: dict[str, type[PretextTask]] = {
     "beit": BEiT,
     "dino": SelfDistillation,
+    "mae": MAE,
     "masked-patch": MaskedPatch,
     "tokenizer": Tokenize,
 }

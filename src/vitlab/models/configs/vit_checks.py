@@ -132,8 +132,8 @@ def check_window(config: Any) -> None:
             f"window={config.window} cannot place a class token, registers or attention=axial: "
             "set pool=mean, class_token=False, registers=0 and attention=global"
         )
-    if config.positions not in ("none", "1d", "2d", "decomposed", "1d+decomposed"):
+    if config.positions not in ("none", "1d", "2d", "sincos", "decomposed", "1d+decomposed"):
         raise OptionError(
             f"positions={config.positions} cannot act within windows: use positions="
-            "1d+decomposed, decomposed, 1d, 2d or none with window"
+            "1d+decomposed, decomposed, 1d, 2d, sincos or none with window"
         )

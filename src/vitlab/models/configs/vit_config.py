@@ -77,7 +77,8 @@ class ViTConfig(ModelConfig):
         "1d",
         "none; 1d: learned, in raster order; 2d: learned rows and columns; relative: 1-D offsets "
         "as extra attention; bias: a learned bias per 2-D offset and head (BEiT); rope: rotary; "
-        "decomposed: offsets in rows and in columns as extra attention (Segment Anything); "
+        "decomposed: offsets in rows and in columns as extra attention (Segment Anything); sincos: "
+        "fixed sines and cosines of rows and columns (MAE); "
         "1d+bias, 1d+decomposed, 1d+rope: both",
         choices=lambda: used_options("positions"),
     )

@@ -1,8 +1,10 @@
-"""All tokens from patch tokens: what a pretext task calls that changes some of them first."""
+"""All tokens from patch tokens that a pretext task changes first, or from some patches alone."""
 
+import torch
 from torch import Tensor
 
-from vitlab.models.packed import Grid
+from vitlab.models.encoder.layout import Layout
+from vitlab.models.packed import Grid, to_patches
 from vitlab.models.vit import VisionTransformer
 
 
@@ -21,3 +23,53 @@ def encode_patches(model: VisionTransformer, patches: Tensor, grid: Grid) -> Ten
     for block, placed in steps:
         tokens = block(placed.place(tokens), placed.layout)
     return model.finish(tokens, grid)
+
+
+def encode_visible(model: VisionTransformer, images: Tensor, visible: Tensor) -> Tensor:
+    """Compute the tokens of some patches as if the image had no others (MAE; He et al., 2021).
+
+    Class token and registers take part. Each patch has the position of its place in the whole
+    grid. A stem that does not mix patches sees the visible ones alone.
+
+    Args:
+        model: without attention over rows, windows or other shapes of the grid, whose positions, if
+            any, are added before the encoder
+        images: normalized, (B, channels, H, W)
+        visible: numbers of the visible patches of each image in raster order, int64 (B, K)
+
+    Returns:
+        (B, prefix + K, D), the patches in the order of `visible`, after the final norm where it is
+        on tokens.
+
+    Raises:
+        OptionError: images of a size that the model does not take.
+    """
+    model.check_images(images)
+    config, batch = model.config, len(images)
+    grid, prefix = config.grid_of(images.shape[-2:]), config.prefix
+    patches = _stemmed(model, images, visible)
+    before = [part for part in (model.token, model.registers) if part is not None]
+    tokens = torch.cat([*(part.expand(batch, -1, -1) for part in before), patches], dim=1)
+    scheme = model.positions[0].at(grid)
+    table = scheme.start(patches.new_zeros(1, prefix + grid[0] * grid[1], config.width))
+    places = table[0, prefix:][visible]  # (B, K, D)
+    tokens = tokens + torch.cat([table[:, :prefix].expand(batch, -1, -1), places], dim=1)
+    tokens = model.pre_norm(model.dropout(tokens))
+    for block in model.blocks:
+        tokens = block(tokens, Layout(grid))
+    return model.finish(tokens, grid)
+
+
+def _stemmed(model: VisionTransformer, images: Tensor, visible: Tensor) -> Tensor:
+    """Return the patch tokens of the visible patches, (B, K, D)."""
+    if model.stem.mixes:
+        return gathered(model.stem(images), visible)
+    side, channels = model.config.patch, model.config.channels
+    pixels = gathered(to_patches(images, side).unflatten(0, (len(images), -1)), visible)
+    patches = pixels.reshape(-1, channels, side, side)
+    return model.stem(patches).view(*visible.shape, -1)
+
+
+def gathered(rows: Tensor, numbers: Tensor) -> Tensor:
+    """Return the rows of each image with these numbers: (B, N, C), int64 (B, K) -> (B, K, C)."""
+    return rows.gather(1, numbers[..., None].expand(-1, -1, rows.shape[-1]))

@@ -333,3 +333,47 @@ def test_fixed_positions_are_those_of_the_formula(grid: tuple[int, int]) -> None
     close(added[2:], torch.from_numpy(sines_by_hand(*grid, 32)).float())
     with pytest.raises(OptionError, match=r"positions=sincos needs a width .* of 4, not 30"):
         ViTConfig(**SHAPE | {"positions": "sincos", "width": 30, "heads": 3})
+
+
+@pytest.mark.parametrize(
+    ("model", "decoder"),
+    [("ViT-L/16", (512, 8, 16)), ("ViT-S/16", (192, 4, 6)), ("ViT-Ti/4", (96, 4, 3))],
+)
+def test_the_recipe_is_the_papers(model: str, decoder: tuple[int, int, int]) -> None:
+    recipe = vitlab.recipe("mae", model=model)
+    how, own, config = recipe.optimizer, recipe.pretext, recipe.model.config()
+    assert (how.lr, how.weight_decay, how.betas, how.clip) == (2.4e-3, 0.05, (0.9, 0.95), 0)
+    assert how.lr == pytest.approx(1.5e-4 * recipe.batch / 256)
+    assert (recipe.epochs, recipe.schedule.warmup, recipe.augment.area) == (800, 40, 0.2)
+    assert (own.mask_ratio, own.decoder_width, own.decoder_depth, own.decoder_heads) == (
+        0.75, *decoder,
+    )  # fmt: skip
+    assert isinstance(config, ViTConfig)
+    assert (config.positions, config.norm_at, config.mean[0]) == ("sincos", "pooled", 0.485)
+    MAE.check(own, config)
+
+
+@pytest.mark.parametrize(
+    ("model", "epochs", "lr", "decay", "drop"),
+    [
+        ("", 100, 5e-4, 0.65, 0.1), ("ViT-B/16", 100, 5e-4, 0.65, 0.1),
+        ("ViT-L/16", 50, 1e-3, 0.75, 0.2), ("ViT-H/14", 50, 1e-3, 0.75, 0.3),
+    ],
+)  # fmt: skip
+def test_fine_tuning_is_that_of_maes_code(
+    model: str, epochs: int, lr: float, decay: float, drop: float
+) -> None:
+    """Of its FINETUNE.md; learning rates are per 256 images."""
+    recipe = vitlab.recipe("mae-finetune", **({"model": model} if model else {}))
+    how = recipe.optimizer
+    assert (recipe.epochs, how.lr, how.layer_decay) == (epochs, lr * recipe.batch / 256, decay)
+    assert (recipe.model.drop_path, recipe.schedule.warmup) == (drop, 5)
+    assert (recipe.augment.mixup, recipe.augment.cutmix, recipe.augment.erase) == (0.8, 1.0, 0.25)
+    assert recipe.schedule.final_lr * how.lr == pytest.approx(1e-6)
+
+
+def test_the_last_norm_learns_also_where_it_is_on_the_pooled() -> None:
+    each = learner(pool="mean", class_token=True, norm_at="pooled")
+    each(batch(images()), seeded())[0].backward()
+    silent = [name for name, weight in each.named_parameters() if weight.grad is None]
+    assert silent == []

@@ -204,9 +204,13 @@ class MAE(PretextTask):
         return order[:, :visible], order[:, visible:]
 
     def predicted(self, model: Model, images: Tensor, visible: Tensor, hidden: Tensor) -> Tensor:
-        """Return what the decoder makes of the hidden patches, float32 (B, M, channels P P)."""
+        """Return what the decoder makes of the hidden patches, float32 (B, M, channels P P).
+
+        A last norm that is on what the model pools (`norm_at=pooled`) is applied to each token, as
+        MAE's encoder has one in pre-training too.
+        """
         assert isinstance(model, VisionTransformer)
-        tokens = encode_visible(model, images, visible)
+        tokens = model.head.norm(encode_visible(model, images, visible))
         grid = model.config.grid_of(images.shape[-2:])
         found: Tensor = self.decoder(tokens, visible, hidden, grid)
         return found

@@ -20,6 +20,7 @@ FROM_WEIGHTS = (
     "finetune",
     "vit-finetune",
     "beit-finetune",
+    "mae-finetune",
 )  # recipes that do not start from random weights
 
 

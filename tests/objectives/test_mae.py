@@ -19,7 +19,7 @@ from vitlab.models.encoder.from_patches import encode_visible
 from vitlab.models.packed import from_patches
 from vitlab.models.positions.sincos import sines
 from vitlab.models.vit import VisionTransformer
-from vitlab.objectives.mae import MAE, visible_count
+from vitlab.objectives.autoencoding.mae import MAE, visible_count
 from vitlab.objectives.pretext_task import Learner
 from vitlab.recipes.pretext import Pretext
 

@@ -2,9 +2,9 @@
 
 from vitlab.data.loading.multi_crop import View
 from vitlab.models.config import ModelConfig
+from vitlab.objectives.autoencoding.mae import MAE
 from vitlab.objectives.beit import BEiT
 from vitlab.objectives.dino.self_distillation import SelfDistillation
-from vitlab.objectives.mae import MAE
 from vitlab.objectives.masked_patch import MaskedPatch
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.objectives.tokenize import Tokenize

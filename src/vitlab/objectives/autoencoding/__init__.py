@@ -1,0 +1,1 @@
+"""Masked autoencoders: an encoder of visible patches, and a decoder of hidden ones."""

@@ -104,6 +104,7 @@ def mae(model: str = "ViT-B/16") -> Recipe:
     mean of the patches, as fine-tuning then has it.
     """
     width = int(shape_of(model).get("width", ViTConfig.width))
+    large, heads = width >= 768, max(1, width // 64)  # each 32 wide, as the paper's
     part = {
         "interpolation": "bicubic",
         "positions": "sincos",
@@ -115,7 +116,13 @@ def mae(model: str = "ViT-B/16") -> Recipe:
     return Recipe(
         recipe="mae",
         model=model_part(model, **part),
-        pretext=Pretext(task="mae", mask_ratio=0.75, **_decoder(width)),
+        pretext=Pretext(
+            task="mae",
+            mask_ratio=0.75,
+            decoder_width=512 if large else 32 * heads,
+            decoder_depth=8 if large else 4,
+            decoder_heads=16 if large else heads,
+        ),
         augment=Augment(area=0.2, flip=True),
         optimizer=Optimization(lr=2.4e-3, weight_decay=0.05, betas=(0.9, 0.95), clip=0),
         schedule=Schedule(warmup=40),
@@ -123,14 +130,6 @@ def mae(model: str = "ViT-B/16") -> Recipe:
         batch=4096,
         precision="bf16",
     )
-
-
-def _decoder(width: int) -> dict[str, int]:
-    """Return width, depth and heads of MAE's decoder for an encoder's width."""
-    if width >= 768:
-        return {"decoder_width": 512, "decoder_depth": 8, "decoder_heads": 16}
-    heads = max(1, width // 64)  # each 32 wide, as the paper's
-    return {"decoder_width": 32 * heads, "decoder_depth": 4, "decoder_heads": heads}
 
 
 def mae_finetune(model: str = "") -> Recipe:

@@ -83,8 +83,8 @@ def train(
         host: device, workers, checkpoints
         on_line: called with each line of metrics.jsonl as it is written, by the first process: a
             dictionary with its `kind` (`train`; `validation`, `test` or `held-out`; `skipped`,
-            `rollback`, `result`), `step`, `epoch` and figures; whatever it raises ends the run, which can be
-            resumed
+            `rollback`, `result`), `step`, `epoch` and figures; whatever it raises ends the run,
+            which can be resumed
         transform: a function of your own that changes the training images of every step, after the
             crop and before the recipe's augmentation: images, uint8 (B, channels, H, W) on the
             training device, and a `torch.Generator` there, seeded by the run's seed and the step,

@@ -34,7 +34,7 @@ TINY: dict[str, Any] = {
 }  # fmt: skip
 OWN: dict[str, dict[str, Any]] = {
     "beit": {"mask_ratio": 0.4, "min_block": 2, "drop_path": 0.0, "mean": 0.5, "std": 0.5},
-    "mae": {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2},
+    "mae": {"decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2, "mean": 0.5, "std": 0.5},
     "dino": {"prototypes": 16, "head_width": 16, "bottleneck": 8, "local_crops": 2,
              "freeze_last": 0.05, "drop_path": 0.0, "mean": 0.5, "std": 0.5},
     "tokenizer": {"model": "dVAE(codes=16,code_width=8,width=8)/2"},

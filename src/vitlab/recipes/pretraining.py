@@ -105,14 +105,9 @@ def mae(model: str = "ViT-B/16") -> Recipe:
     """
     width = int(shape_of(model).get("width", ViTConfig.width))
     large, heads = width >= 768, max(1, width // 64)  # each 32 wide, as the paper's
-    part = {
-        "interpolation": "bicubic",
-        "positions": "sincos",
-        "class_token": True,
-        "pool": "mean",
-        "norm_at": "pooled",
-        **IMAGENET,
-    }
+    part: dict[str, Any] = {"interpolation": "bicubic", **IMAGENET}
+    if kind_of(model) is ViTConfig:
+        part |= {"positions": "sincos", "class_token": True, "pool": "mean", "norm_at": "pooled"}
     return Recipe(
         recipe="mae",
         model=model_part(model, **part),

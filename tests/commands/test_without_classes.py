@@ -10,6 +10,7 @@ from PIL import Image
 
 import vitlab
 from conftest import TINY, call
+from vitlab.commands.push import _figures as figures_of_a_card
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
 
@@ -98,6 +99,10 @@ def test_what_needs_features_alone_works(
     code, out, err = call(capsys, *[str(learned) if word == "RUN" else word for word in words])
     assert code == 0, err
     assert found in out
+
+
+def test_its_card_has_no_figures_of_a_test(learned: Path) -> None:
+    assert figures_of_a_card(str(learned), vitlab.load(learned)) is None
 
 
 def test_runs_of_one_task_are_compared(

@@ -13,6 +13,7 @@ import pytest
 import vitlab
 from conftest import call
 from made_facts import NASTY
+from vitlab.commands.pretrain import Pretrain
 from vitlab.commands.train import Train
 from vitlab.console.leaves import all_leaves
 from vitlab.evaluation.paired.answered import SingleAnswers
@@ -232,7 +233,8 @@ def test_a_campaign_stands_for_its_runs(runs: list[RunFolder], tmp_path: Path) -
 @pytest.mark.parametrize("model", ["ViT-Ti/16", "BiT-R50x1"])
 def test_options_are_spelled_as_on_the_command_line(model: str) -> None:
     recipe = vitlab.recipe("small", model=model, data="digits")
-    known = {f"--{leaf.word.replace('_', '-')}" for leaf in all_leaves(Train(recipe=recipe))}
+    commands = Train(recipe=recipe), Pretrain(recipe=vitlab.recipe("mae", model=model))
+    known = {f"--{leaf.word.replace('_', '-')}" for each in commands for leaf in all_leaves(each)}
     found = options_in(recipe)
     assert set(found) <= known
     assert found["--seed"] == 0

@@ -137,7 +137,7 @@ def test_a_folder_with_the_least_that_a_run_leaves(tmp_path: Path) -> None:
 
 
 @pytest.mark.drawn
-def test_a_run_writes_it(tmp_path: Path) -> None:
+def test_a_run_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = vitlab.recipe(
         "masked-patch", "digits", model=TINY["model"], epochs=1, batch=256, warmup_steps=0,
         precision="fp32",
@@ -151,5 +151,8 @@ def test_a_run_writes_it(tmp_path: Path) -> None:
     assert f"Its loss on held-out images is {run.metrics['loss']:.4g}." in page
     assert page.count('<img src="data:image/png') == 8 * 3
     assert "Color error" in page
+    assert capsys.readouterr().err.count("20-NN accuracy on digits") == len(points)
+    assert run.metrics["knn"] == points[-1]["knn"]
+    assert run.metrics["loss"] == points[-1]["loss"]
     assert f"vitlab finetune DATA --from {run.folder}" in page
     assert "<bdi>head</bdi>" not in page

@@ -22,6 +22,7 @@ from vitlab.training.setup.preparation import Task
 from vitlab.weights.save import save
 
 PICTURED = 8  # images in the report
+POSITION = ("kind", "step", "epoch", "seconds")  # keys of a line that are no figures
 
 
 def conclude_pretext(task: Task, session: Session, world: World) -> tuple[dict[str, Any], Model]:
@@ -40,8 +41,10 @@ def conclude_pretext(task: Task, session: Session, world: World) -> tuple[dict[s
             task.folder.check()
             model.provenance = session.state.model.provenance
             save(model, task.folder.model)
-    with session.stop.at_once(), named_if_slow("measuring the held-out images", world.first):
-        point = session.observer.measure()
+    point = _last_point(task, session, world)
+    if point is None:
+        with session.stop.at_once(), named_if_slow("measuring the held-out images", world.first):
+            point = session.observer.measure()
     with world.agreed():
         if world.first:
             metrics = _result(task, session, model, point)
@@ -49,6 +52,20 @@ def conclude_pretext(task: Task, session: Session, world: World) -> tuple[dict[s
             task.folder.journal.write({"kind": "result"} | metrics)
             task.folder.journal.sync()
     return world.broadcast(metrics), model
+
+
+def _last_point(task: Task, session: Session, world: World) -> dict[str, float] | None:
+    """Return what was measured after the last step; None if earlier weights are kept."""
+    if task.recipe.patience:
+        return None
+    lines = task.folder.journal.read() if world.first else []
+    found = [
+        {key: value for key, value in line.items() if key not in POSITION}
+        for line in lines
+        if line["kind"] == session.observer.on and line["step"] == session.state.step
+    ]
+    point: dict[str, float] | None = world.broadcast(found[-1] if found else None)
+    return point
 
 
 def _result(task: Task, session: Session, model: Model, point: dict[str, float]) -> dict[str, Any]:

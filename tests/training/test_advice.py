@@ -1,4 +1,4 @@
-"""Every option that a message of a run recommends is one that `vitlab train` takes."""
+"""Every option that a message of a run recommends is one that its command takes."""
 
 import inspect
 import re
@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import vitlab
+from vitlab.commands import pretrain
+from vitlab.commands.pretrain import Pretrain
 from vitlab.commands.train import Train, build
 from vitlab.console.parsing import parse
 from vitlab.errors import DeviceError
@@ -22,7 +24,8 @@ VALUES = {  # for options that the messages name without a value
     "--max-bad": "5%", "--model": "ViT-Ti/16", "--out": "run", "--patience": "3", "--rho": "0.1",
     "--steps": "5", "--timeout": "9", "--track": "wandb", "--warmup": "2", "--device": "cpu",
     "--precision": "bf16", "--micro-batch": "auto", "--from": "run",
-    "--change": "--resume", "--probe": "digits", "--check-duplicates": "no",
+    "--change": "--resume", "--probe": "digits", "--check-duplicates": "no", "--task": "beit",
+    "--tokenizer": "run",
 }  # fmt: skip
 FOREIGN = {  # of torchrun, git, and vitlab evaluate
     "--nproc-per-node", "--porcelain", "--untracked-files", "--help", "--calibrate",
@@ -38,8 +41,13 @@ def test_the_advice_of_every_message_is_followed() -> None:
         option, _, value = each.partition(" ")
         value = value or VALUES.get(option, "")
         words = [option, value] if value else [option]
-        options = build(parse(Train, ["digits", *words], "vitlab train"))
-        assert isinstance(options, Train), each
+        if option.removeprefix("--").replace("-", "_") in Train.ELSEWHERE:
+            task = [] if option == "--task" else ["--task", "beit"]
+            learned = pretrain.build(parse(Pretrain, ["digits", *task, *words], "vitlab pretrain"))
+            assert isinstance(learned, Pretrain), each
+        else:
+            options = build(parse(Train, ["digits", *words], "vitlab train"))
+            assert isinstance(options, Train), each
 
 
 def test_out_of_memory_is_one_line_whose_advice_is_taken() -> None:

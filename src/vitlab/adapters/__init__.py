@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from vitlab.errors import PackageError
+from vitlab.errors import OptionError, PackageError
 from vitlab.models.model import Model
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ def timm(model: Model) -> "TimmModel":
     Returns:
         A module with `forward_features`, `forward_head`, `forward_intermediates`,
         `reset_classifier`, `set_input_size`, `feature_info`, `pretrained_cfg`, … as in timm 1.0.
+
+    Raises:
+        OptionError: an image tokenizer.
     """
     from vitlab.adapters.timm_bodies import TimmResNet, TimmVisionTransformer
     from vitlab.models.resnets.resnet import ResNet
@@ -28,7 +31,10 @@ def timm(model: Model) -> "TimmModel":
 
     if isinstance(model, ResNet):
         return TimmResNet(model)
-    assert isinstance(model, VisionTransformer)
+    if not isinstance(model, VisionTransformer):
+        raise OptionError(
+            f"{model.config.name} has no form in timm: pass a Vision Transformer or a ResNet"
+        )
     return TimmVisionTransformer(model)
 
 

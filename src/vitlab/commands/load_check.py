@@ -5,8 +5,8 @@ from typing import Any
 
 from vitlab.commands import WEIGHTS
 from vitlab.errors import OptionError
-from vitlab.models.config import ResNetConfig, ViTConfig
-from vitlab.options import Options, option
+from vitlab.models.config import ResNetConfig, TokenizerConfig, ViTConfig
+from vitlab.options import Options, hints, option
 from vitlab.terminal import print_table
 from vitlab.weights.hub_names import check_weights
 from vitlab.weights.stated import Stated
@@ -100,7 +100,8 @@ def _show_verified(results: list[dict[str, Any]]) -> None:
 
 def _telling(result: dict[str, Any]) -> list[tuple[str, Any]]:
     """Return the fields that say what the model is: not those that are off, as in most models."""
-    kind = ViTConfig if "heads" in result["config"] else ResNetConfig
+    kinds = (ViTConfig, ResNetConfig, TokenizerConfig)
+    kind = next(kind for kind in kinds if {*result["config"]} <= {*hints(kind)})
     usual = {each.name: each.default for each in fields(kind)}
     return [
         (name, value)

@@ -19,6 +19,7 @@ from vitlab.data.sources.protocol import Source
 from vitlab.device import autocast
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.borrowing import borrowed
+from vitlab.models.config import TokenizerConfig
 from vitlab.models.model import Model
 
 BATCH = 256  # images at once without gradients; fewer where they are large
@@ -108,6 +109,11 @@ def check_classifier(model: Model) -> None:
     Raises:
         OptionError: the model outputs features only.
     """
+    if isinstance(model.config, TokenizerConfig):
+        raise OptionError(
+            f"{model.config.name} is a tokenizer, which has no classes: give a classifier (codes "
+            "come from model.codes(images) in Python)"
+        )
     if not model.config.classes:
         raise OptionError(
             f"{model.config.name} outputs features: it has no classifier; train one first with "

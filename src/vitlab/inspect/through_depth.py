@@ -9,6 +9,7 @@ from vitlab.inspect.passes import entering
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
 from vitlab.models.resnets.resnet import ResNet
+from vitlab.models.tokenizers.tokenizer import Tokenizer
 
 
 @torch.inference_mode()
@@ -27,9 +28,9 @@ def token_norms(model: Model, images: Tensor) -> Tensor:
         norm.
 
     Raises:
-        OptionError: a ResNet, or images that do not fit.
+        OptionError: a ResNet or a tokenizer, or images that do not fit.
     """
-    if isinstance(model, ResNet):
+    if isinstance(model, ResNet | Tokenizer):
         raise OptionError(
             f"the maps of {model.config.name} differ in size from stage to stage: "
             "vitlab.inspect.norm_map shows one of them"

@@ -167,14 +167,16 @@ def tokenizer(model: str = "dVAE/8") -> Recipe:
 
     From DALL-E (Ramesh et al., 2021, appendix A.2): AdamW, weight decay 1e-4, weights averaged by
     0.999, a temperature that falls from 1 to 1/16 by a cosine. From DALLE-pytorch: the squared
-    error, lr 1e-3, 20 epochs, crops of at least 75% of the image.
+    error, 20 epochs, crops of at least 75% of the image. Learning rate and weight of the divergence
+    are ours, from short runs on CIFAR-10: without the divergence fewer codes are used, and with
+    DALL-E's 6.6 the squared error is higher.
     """
     return Recipe(
         recipe="tokenizer",
         model=model_part(model),
-        pretext=Pretext(task="tokenizer"),
+        pretext=Pretext(task="tokenizer", kl_weight=1.0),
         augment=Augment(area=0.75, flip=True),
-        optimizer=Optimization(lr=1e-3, weight_decay=1e-4),
+        optimizer=Optimization(lr=3e-3, weight_decay=1e-4),
         schedule=Schedule(warmup=1),
         average=Average(ema=0.999),
         epochs=20,

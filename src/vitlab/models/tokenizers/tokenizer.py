@@ -16,6 +16,7 @@ from vitlab.models.packed import Packed
 from vitlab.models.tokenizers.grouped import GroupedDecoder, GroupedEncoder
 from vitlab.models.tokenizers.strided import StridedDecoder, StridedEncoder, reset_convolution
 
+SHARP = 20.0  # how much larger than PyTorch's the kernel starts that scores the codes of a dVAE
 MARGIN = 0.1  # DALL-E's epsilon: pixels in [0, 1] are moved into [0.1, 0.9]
 
 
@@ -107,16 +108,23 @@ class Tokenizer(Model):
             self.decoder = GroupedDecoder(config) if dalle else StridedDecoder(config)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw every weight, as the official code does."""
+        """Draw every weight, as the official code does; but for the scores of the form `dvae`.
+
+        These start `SHARP` times as large: scores near zero make every code as likely as any other,
+        so that the decoder learns to ignore them, and most codes are never used.
+        """
         self.normalization.refresh()
         self.encoder.reset_parameters(generator)
         if self.config.form == "dalle":
             nn.init.normal_(
                 self.score.weight, 0, 1 / math.sqrt(self.config.features), generator=generator
             )
-            nn.init.zeros_(self.score.bias) if self.score.bias is not None else None
+            if self.score.bias is not None:
+                nn.init.zeros_(self.score.bias)
         else:
             reset_convolution(self.score, generator)
+            with torch.no_grad():
+                self.score.weight.mul_(SHARP)
         if self.codebook is not None and self.decoder is not None:
             self.codebook.reset_parameters(generator)
             self.decoder.reset_parameters(generator)

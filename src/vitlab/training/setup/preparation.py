@@ -280,7 +280,8 @@ def resolve(
     if base is None:
         size, channels = input_shape(splits.train)
         chosen = recipe.model.chosen()
-        patch = chosen.get("patch") or shape_of(recipe.model.model).get("patch", 1)
+        fields = shape_of(recipe.model.model) | chosen
+        patch = fields.get("patch") or fields.get("stride", 1)  # of a tokenizer
         if "image_size" not in chosen:
             size, remarks = divided(size, patch)
         config = recipe.model.config(

@@ -5,7 +5,7 @@ import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.weights.hub_names import is_hub_name, repository
@@ -136,6 +136,8 @@ def _eval_results(about: dict[str, Any]) -> "list[EvalResult]":
 
 def _introduction(config: ModelConfig) -> str:
     kind = "a Vision Transformer" if isinstance(config, ViTConfig) else "a ResNet"
+    if isinstance(config, TokenizerConfig):
+        return f"**{_text(config.name)}**, an image tokenizer of {config.codes:,} codes."
     if isinstance(config, ViTConfig) and config.stem == "resnet":
         kind = "a Vision Transformer on top of a ResNet"
     three = isinstance(config, ViTConfig) and (config.branches > 1 or config.stem == "hmlp")

@@ -180,6 +180,7 @@ WRONG = [
     (f"{FLAT} --task mae --stem conv", "stem=conv"),
     (f"{FLAT} --task mae --decoder-heads 3", "decoder_heads"),
     ("flat --task mae --model BiT-R50x1", "use a Vision Transformer"),
+    ("flat --task masked-patch --model BiT-R50x1", "use a Vision Transformer"),
     ("flat --task beit --model ViT-Ti/4", "name its weights with --tokenizer"),
     ("flat --task beit --model ViT-Ti/4 --tokenizer nowhere", "no such file or folder: nowhere"),
     (f"{FLAT} --task beit --tokenizer CODES --mean 0.5 --std 0.5", "is for channels=1, but the mo"),

@@ -27,6 +27,11 @@ def is_pretext(recipe: Recipe) -> bool:
     return recipe.pretext.task != "classify"
 
 
+def guiding(recipe: Recipe) -> str:
+    """Return the weights of the tokenizer or the teacher that a recipe names; empty for none."""
+    return recipe.pretext.tokenizer or recipe.distill.teacher
+
+
 def guide_of(recipe: Recipe, folder: RunFolder, started: bool) -> Model | None:
     """Return the frozen model whose answers are learned, a tokenizer or a teacher, if there is one.
 
@@ -36,7 +41,7 @@ def guide_of(recipe: Recipe, folder: RunFolder, started: bool) -> Model | None:
         WeightsError: it cannot be loaded.
         HubError: the Hub does not have it, or cannot be reached.
     """
-    weights = recipe.pretext.tokenizer or recipe.distill.teacher
+    weights = guiding(recipe)
     if not weights:
         return None
     kept = started and folder.guide.is_dir()

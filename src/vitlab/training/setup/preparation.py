@@ -35,6 +35,7 @@ from vitlab.training.setup.beside import (
     beside,
     check_beside,
     guide_of,
+    guiding,
     is_pretext,
     with_tokens,
 )
@@ -145,7 +146,7 @@ def prepare(
         mark = fingerprint(splits.whole or splits.train)
     before = folder.recipe if started else None
     recipe, splits = settled(recipe, splits, before, hooks.loss is not None)
-    with named_if_slow(f"loading {recipe.start.weights}", world.first):
+    with named_if_slow(f"loading {recipe.start.weights or guiding(recipe)}", world.first):
         base, guide = starting_model(recipe, start), guide_of(recipe, folder, started)
     config, remarks = resolve(recipe, splits, base)
     check_native(recipe, config)

@@ -81,7 +81,7 @@ FIGURES = {
     "feature_spread": Words("Spread of features", "0 where all images have the same"),
 }
 COLUMNS = {
-    "masked": "what the model does not see is gray",
+    "masked": "hidden patches are gray",
     "predicted": "hidden patches as they are predicted",
     "reconstructed": "hidden patches as they are predicted",
     "agreement": "hidden patches: green where the predicted code is the tokenizer's, red where not",

@@ -34,6 +34,7 @@ from vitlab.recipes.pretext import Pretext
 CLASSES = 1000
 # Options by row; the first word of a row's name is its task.
 ROWS: dict[str, dict[str, Any]] = {
+    "mae": {"mask_ratio": 0.75},
     "masked-patch mean-color": {},
     "masked-patch downsized": {"target": "downsized"},
     "masked-patch pixels": {"target": "pixels"},

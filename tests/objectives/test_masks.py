@@ -11,8 +11,9 @@ from torch import Tensor
 
 import vitlab
 from vitlab.errors import OptionError
+from vitlab.models.encoder.from_patches import gathered
 from vitlab.objectives import block_mask, masks
-from vitlab.objectives.masks import block_masks, places_of, random_places, smallest_block, taken
+from vitlab.objectives.masks import block_masks, places_of, random_places, smallest_block
 
 DRAWS, SIDE, COUNT, LEAST = 10_000, 14, 75, 16
 
@@ -139,4 +140,4 @@ def test_places_are_those_of_the_mask() -> None:
     places = places_of(drawn, 8)
     assert places.tolist() == [mask.nonzero()[:, 0].tolist() for mask in drawn]
     tokens = torch.randn(3, 20, 2)
-    assert torch.equal(taken(tokens, places), tokens[drawn].view(3, 8, 2))
+    assert torch.equal(gathered(tokens, places), tokens[drawn].view(3, 8, 2))

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from vitlab.data.loading.batches import Batch
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.encoder.from_patches import gathered, visible_patches
 from vitlab.models.model import Model
-from vitlab.models.packed import from_patches, to_patches
 from vitlab.models.stems.stem import stem_of
 from vitlab.models.tokenizers.tokenizer import Tokenizer
 from vitlab.models.vit import VisionTransformer
@@ -25,7 +25,7 @@ from vitlab.objectives.hidden_patches import (
     over_image,
     small_normal_,
 )
-from vitlab.objectives.masks import block_masks, places_of, smallest_block, taken
+from vitlab.objectives.masks import block_masks, places_of, smallest_block
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.objectives.unit_pixels import as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
@@ -165,7 +165,7 @@ class BEiT(PretextTask):
         assert isinstance(model, VisionTransformer)
         patches = self._hidden(model, images, masks, places.shape[1])
         tokens = last_patches(model, patches, grid_of(images, self.config))
-        found: Tensor = self.predict(taken(tokens, places))
+        found: Tensor = self.predict(gathered(tokens, places))
         return found.float()
 
     def _hidden(
@@ -175,11 +175,9 @@ class BEiT(PretextTask):
         if model.stem.mixes:
             patches: Tensor = model.stem(images)
             return torch.where(masks[..., None], self.token.to(patches.dtype), patches)
-        side, total = model.config.patch, masks.shape[1]
+        total = masks.shape[1]
         seen = places_of(~masks, total - count)
-        cut = taken(to_patches(images, side).unflatten(0, (len(images), -1)), seen)
-        row = from_patches(cut.flatten(0, 1), (1, total - count), side)  # (B, C, P, V P)
-        tokens = model.stem(row)
+        tokens = visible_patches(model, images, seen)
         blank = self.token.to(tokens.dtype).expand(len(images), total, -1)
         return blank.scatter(1, seen[..., None].expand_as(tokens), tokens)
 

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from vitlab.data.loading.batches import Batch
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.encoder.from_patches import gathered
 from vitlab.models.model import Model
 from vitlab.models.packed import from_patches, to_patches
 from vitlab.models.vit import VisionTransformer
@@ -21,7 +22,7 @@ from vitlab.objectives.hidden_patches import (
     last_patches,
     small_normal_,
 )
-from vitlab.objectives.masks import random_places, taken
+from vitlab.objectives.masks import random_places
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.objectives.unit_pixels import as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
@@ -94,7 +95,7 @@ class MaskedPatch(PretextTask):
         places, *how = self.draw(images, generator)
         patches = self.corrupted(model.stem(images), places, *how)
         found = self._predicted(model, images, patches, places)
-        cells = taken(self.targets(images).flatten(2), places)
+        cells = gathered(self.targets(images).flatten(2), places)
         cells = cells.unflatten(2, (images.shape[1], -1))  # (B, K, C, cells)
         if self.colors:
             loss = F.cross_entropy(found.flatten(0, 2), colors_of(cells).flatten())
@@ -137,7 +138,10 @@ class MaskedPatch(PretextTask):
 
     def corrupted(self, patches: Tensor, places: Tensor, kind: Tensor, step: Tensor) -> Tensor:
         """Return patch tokens, (B, P, D), corrupted as `draw` says."""
-        other, kept = taken(patches, (places + step) % patches.shape[1]), taken(patches, places)
+        other, kept = (
+            gathered(patches, (places + step) % patches.shape[1]),
+            gathered(patches, places),
+        )
         masked, random = kind < MASKED, (kind >= MASKED) & (kind < MASKED + RANDOM)
         new = torch.where(masked[..., None], self.token.to(patches.dtype), kept)
         new = torch.where(random[..., None], other, new)
@@ -148,7 +152,7 @@ class MaskedPatch(PretextTask):
     ) -> Tensor:
         """Return what is predicted of the patches at places: (B, K, cells, colors or C)."""
         tokens = last_patches(model, patches, grid_of(images, self.config))
-        found: Tensor = self.predict(taken(tokens, places))
+        found: Tensor = self.predict(gathered(tokens, places))
         return found.float().unflatten(2, (self.cells**2, -1))
 
     def _shown(self, found: Tensor) -> Tensor:

@@ -89,11 +89,6 @@ def places_of(masks: Tensor, count: int) -> Tensor:
     return masks.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
 
 
-def taken(tokens: Tensor, places: Tensor) -> Tensor:
-    """Return the tokens at some places of each image: (B, P, D), (B, K) -> (B, K, D)."""
-    return tokens.gather(1, places[..., None].expand(-1, -1, tokens.shape[-1]))
-
-
 def _drawn(grid: Grid, count: int, least: int, uniform: Iterator[float]) -> int:
     """Draw the mask of one image, as a number whose bits are the patches in raster order."""
     mask, left = 0, count

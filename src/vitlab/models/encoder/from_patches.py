@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from vitlab.models.encoder.layout import Layout
-from vitlab.models.packed import Grid, to_patches
+from vitlab.models.packed import Grid, from_patches, to_patches
 from vitlab.models.vit import VisionTransformer
 
 
@@ -47,7 +47,7 @@ def encode_visible(model: VisionTransformer, images: Tensor, visible: Tensor) ->
     model.check_images(images)
     config, batch = model.config, len(images)
     grid, prefix = config.grid_of(images.shape[-2:]), config.prefix
-    patches = _stemmed(model, images, visible)
+    patches = visible_patches(model, images, visible)
     before = [part for part in (model.token, model.registers) if part is not None]
     tokens = torch.cat([*(part.expand(batch, -1, -1) for part in before), patches], dim=1)
     scheme = model.positions[0].at(grid)
@@ -60,14 +60,26 @@ def encode_visible(model: VisionTransformer, images: Tensor, visible: Tensor) ->
     return model.finish(tokens, grid)
 
 
-def _stemmed(model: VisionTransformer, images: Tensor, visible: Tensor) -> Tensor:
-    """Return the patch tokens of the visible patches, (B, K, D)."""
+def visible_patches(model: VisionTransformer, images: Tensor, visible: Tensor) -> Tensor:
+    """Compute the patch tokens of some patches.
+
+    A stem that keeps patches apart sees these alone, side by side in one row: as an image of that
+    shape they take it less time than as many small images.
+
+    Args:
+        model: its stem is used
+        images: normalized, (B, channels, H, W)
+        visible: numbers of the patches of each image in raster order, int64 (B, K)
+
+    Returns:
+        (B, K, D), in the order of `visible`.
+    """
     if model.stem.mixes:
         return gathered(model.stem(images), visible)
-    side, channels = model.config.patch, model.config.channels
+    side, count = model.config.patch, visible.shape[1]
     pixels = gathered(to_patches(images, side).unflatten(0, (len(images), -1)), visible)
-    patches = pixels.reshape(-1, channels, side, side)
-    return model.stem(patches).view(*visible.shape, -1)
+    tokens: Tensor = model.stem(from_patches(pixels.flatten(0, 1), (1, count), side))
+    return tokens
 
 
 def gathered(rows: Tensor, numbers: Tensor) -> Tensor:

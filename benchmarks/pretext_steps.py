@@ -4,11 +4,11 @@
 `python benchmarks/pretext_steps.py --models B/16:224:256 --precision bf16 --device cuda`
 
 A model is SIZE/PATCH:PIXELS:BATCH. A step is loss, backward, clipping at norm 1 and fused AdamW,
-masks and targets included, on images that are already there. BEiT's tokenizer has random weights,
-which take as long as trained ones; by default the small one of the recipe, with codes of half a
-patch. Steps take turns within a round. Figures are medians over rounds: on a CPU of the process's
-own time, so that other work on the machine counts little. A ratio is a row's time over that of the
-supervised step in the same round, and its median over rounds.
+masks and targets included, and DINO's momentum teacher, on images that are already there. BEiT's
+tokenizer has random weights, which take as long as trained ones; by default the small one of the
+recipe, with codes of half a patch. Steps take turns within a round. Figures are medians over
+rounds: on a CPU of the process's own time, so that other work on the machine counts little. A ratio
+is a row's time over that of the supervised step in the same round, and its median over rounds.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,10 +25,11 @@ from torch import Tensor, nn
 
 import vitlab
 from vitlab.data.loading.batches import Batch
+from vitlab.data.settings import Augment
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.classify import Classify
-from vitlab.objectives.pretext_task import Learner
+from vitlab.objectives.pretext_task import Learner, PretextTask
 from vitlab.objectives.pretext_tasks import TASKS
 from vitlab.recipes.pretext import Pretext
 
@@ -39,6 +41,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "masked-patch downsized": {"target": "downsized"},
     "masked-patch pixels": {"target": "pixels"},
     "beit": {"mask_ratio": 75 / 196},
+    "dino": {},
+    "dino ibot": {"ibot": 1.0, "koleo": 0.1},
 }
 Work = Callable[[], object]
 
@@ -96,6 +100,7 @@ def work_of(row: str, name: str, pixels: int, count: int, args: argparse.Namespa
     images = torch.randn(count, model.config.channels, pixels, pixels, device=args.device)
     labels = torch.randint(CLASSES, (count,), device=args.device)
     batch = Batch(images, labels, torch.empty(count, 0), torch.arange(count))
+    batch = with_views(learner.task, batch) if isinstance(learner, Learner) else batch
     optimizer = torch.optim.AdamW(learner.parameters(), 1e-4, fused=True)
     generator = torch.Generator(args.device).manual_seed(0)
 
@@ -106,8 +111,19 @@ def work_of(row: str, name: str, pixels: int, count: int, args: argparse.Namespa
         loss.backward()
         nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
         optimizer.step()
+        if isinstance(learner, Learner):
+            learner.task.stepped(model, lambda sums: None)
+            learner.task.drop()
 
     return step
+
+
+def with_views(task: PretextTask, batch: Batch) -> Batch:
+    """Return a batch with the crops that a task learns from, which are random numbers too."""
+    views = task.views(task.options, task.config, Augment())
+    shape = batch.images.shape[:2]
+    crops = [torch.randn(*shape, *view.size, device=batch.labels.device) for view in views[1:]]
+    return replace(batch, views=tuple(replace(batch, images=each) for each in crops))
 
 
 def learner_of(row: str, model: VisionTransformer, args: argparse.Namespace) -> Learner:

@@ -34,15 +34,25 @@ from vitlab.objectives.pretext_tasks import TASKS
 from vitlab.recipes.pretext import Pretext
 
 CLASSES = 1000
+
+
+def _decoder(width: int) -> dict[str, int]:
+    """Return the options of MAE's recipe for encoders narrower than ViT-B."""
+    return {"decoder_width": width, "decoder_depth": 4, "decoder_heads": width // 32}
+
+
 # Options by row; the first word of a row's name is its task.
 ROWS: dict[str, dict[str, Any]] = {
-    "mae": {"mask_ratio": 0.75},
+    "mae": {"mask_ratio": 0.75},  # with the paper's decoder, 512 wide, 8 blocks
     "masked-patch mean-color": {},
     "masked-patch downsized": {"target": "downsized"},
     "masked-patch pixels": {"target": "pixels"},
     "beit": {"mask_ratio": 75 / 196},
     "dino": {},
     "dino ibot": {"ibot": 1.0, "koleo": 0.1},
+    "mae 512x4": {"mask_ratio": 0.75, "decoder_depth": 4},  # width and blocks of the decoder
+    "mae 192x4": {"mask_ratio": 0.75} | _decoder(192),  # the recipe's for ViT-S
+    "mae 96x4": {"mask_ratio": 0.75} | _decoder(96),  # for ViT-Ti
 }
 Work = Callable[[], object]
 

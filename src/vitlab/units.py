@@ -124,6 +124,8 @@ def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
                 rows.append((key, f"{1000 * value:.2f} ms"))
             case "seconds":
                 rows.append(("time", duration(value)))
+            case "held_out":
+                rows.append(("held-out images", f"{value:,}"))
             case "loss":
                 rows.append((key, f"{value:.4f}"))
             case "nll" | "bce":
@@ -132,6 +134,8 @@ def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
                 rows.append(("images/s", f"{value:,.0f}"))
             case _ if isinstance(value, bool):
                 rows.append((key, "yes" if value else "no"))
+            case _ if isinstance(value, float):
+                rows.append((key.replace("_", " "), f"{value:.4g}"))
             case _:
                 rows.append((key, f"{value:,}" if isinstance(value, int) else str(value)))
     return rows

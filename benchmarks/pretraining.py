@@ -6,9 +6,9 @@ DATA has training and test images with labels, such as CIFAR-10. Each task pre-t
 labels; the weights are then fine-tuned on 1%, 10% and 100% of the labels and tested. From scratch,
 the same model gets as many multiply-adds in all, on the same labels: those of pre-training and of
 fine-tuning together, of forward and backward passes, momentum teacher, decoder and tokenizer
-included, as PyTorch's counter finds them. BEiT's tokenizer itself is trained once per seed, and
-what that costs is a line of its own. Every run is a run folder below FOLDER: the command goes on
-where it was stopped, and prints the table of what is there.
+included, as PyTorch's counter finds them. BEiT's tokenizer itself is trained once, with the first
+seed, and what that costs is a line of its own. Every run is a run folder below FOLDER: the command
+goes on where it was stopped, and prints the table of what is there.
 """
 
 import argparse
@@ -37,7 +37,7 @@ SIZE = 48  # pixels: 6x6 patches of 8, the least that the hierarchical stem take
 BATCH = 128
 LABELS = {0.01: 20_000, 0.1: 50_000, 1.0: 100_000}  # images of fine-tuning by the share of labels
 TOKENIZER = "dVAE(codes=256,width=32,code_width=32)/8"
-TOKENS = 200_000  # images that the tokenizer learns from
+TOKENS = 100_000  # images that the tokenizer learns from
 
 
 @dataclass(frozen=True)
@@ -61,20 +61,28 @@ METHODS = {
         "dino",
         options=(
             ("local_crops", 4), ("local_size", 24), ("prototypes", 1024), ("head_width", 256),
-            ("bottleneck", 64), ("momentum_teacher", 0.99),
+            ("bottleneck", 64), ("momentum_teacher", 0.99), ("centering", "sinkhorn"),
+            ("teacher_temperature", (0.02, 0.02)),
         ),
     ),
 }  # fmt: skip
 
 
-def pretraining(name: str, data: str, tokenizer: str, seed: int) -> Recipe:
+def pretraining(name: str, data: str, codes: str, seed: int) -> Recipe:
     """Return the recipe of a task but for its length."""
     method = METHODS[name]
-    options = dict(method.options) | ({"tokenizer": tokenizer} if method.task == "beit" else {})
+    options = dict(method.options) | ({"tokenizer": codes} if method.task == "beit" else {})
     return vitlab.recipe(
         method.task, data, model=MODEL, image_size=SIZE, stem=method.stem, batch=BATCH, lr=1e-3,
         precision="bf16", seed=seed, test_every=1000.0, area=0.3, **options,
     )  # fmt: skip
+
+
+def tokenizer(data: str) -> Recipe:
+    """Return the recipe of BEiT's tokenizer but for its length."""
+    return vitlab.recipe(
+        "tokenizer", data, model=TOKENIZER, image_size=SIZE, batch=BATCH, test_every=1000.0
+    )
 
 
 def supervised(data: str, share: float, seed: int, weights: str = "") -> Recipe:
@@ -112,22 +120,18 @@ def trained(recipe: Recipe, folder: Path, steps: int) -> dict[str, Any]:
 def campaign(data: str, out: Path, seeds: int, images: int, only: list[str]) -> Iterator[Any]:
     """Run everything; yield a row as it is known: method, seed, share of labels and accuracy."""
     unit = cost(supervised(data, 1.0, 0), out)
+    if any(name.startswith("beit") for name in only):
+        found = trained(tokenizer(data), out / "tokenizer", TOKENS // BATCH)
+        yield "tokenizer", 0, 0.0, found | {"macs_per_image": cost(tokenizer(data), out)}
     for seed in range(seeds):
         at = out / f"seed-{seed}"
-        tokenizer = vitlab.recipe(
-            "tokenizer", data, model=TOKENIZER, image_size=SIZE, batch=BATCH, seed=seed,
-            test_every=1000.0,
-        )  # fmt: skip
         if "scratch" in only:
             for share, few in LABELS.items():
                 steps = (images + few) // BATCH
                 found = trained(supervised(data, share, seed), at / f"scratch-{share}", steps)
                 yield "scratch", seed, share, found
         for name in (name for name in METHODS if name in only):
-            if name.startswith("beit"):
-                found = trained(tokenizer, at / "tokenizer", TOKENS // BATCH)
-                yield "tokenizer", seed, 0.0, found | {"macs_per_image": cost(tokenizer, out)}
-            recipe = pretraining(name, data, str(at / "tokenizer" / "model"), seed)
+            recipe = pretraining(name, data, str(out / "tokenizer" / "model"), seed)
             step = cost(recipe, out)
             found = trained(recipe, at / name, round(images * unit / step / BATCH))
             yield name, seed, 0.0, found | {"macs_per_image": step, "supervised": unit}

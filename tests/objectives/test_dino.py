@@ -32,7 +32,7 @@ from vitlab.objectives.dino.fitting import crop_views
 from vitlab.objectives.dino.projector import Projector
 from vitlab.objectives.dino.schedules import follow, momentum_at, temperature_at
 from vitlab.objectives.dino.self_distillation import SelfDistillation
-from vitlab.objectives.pretext_task import Learner
+from vitlab.objectives.owning import Learner
 from vitlab.recipes.pretext import Pretext
 
 Array = NDArray[np.float64]

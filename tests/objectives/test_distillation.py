@@ -30,7 +30,7 @@ from vitlab.objectives.distill.distillation import (
 )
 from vitlab.objectives.distill.teacher import Teacher, check_teacher, remarks_of
 from vitlab.objectives.distill.two_heads import with_distillation_token
-from vitlab.objectives.pretext_task import Learner
+from vitlab.objectives.owning import Learner
 from vitlab.recipes.distilling import Distill
 from vitlab.weights.formats.timm.timm_names import entries, names_for
 

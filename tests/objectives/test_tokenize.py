@@ -20,7 +20,7 @@ from vitlab.objectives.discrete import (
     straight_through,
     uniform_divergence,
 )
-from vitlab.objectives.pretext_task import Learner
+from vitlab.objectives.owning import Learner
 from vitlab.objectives.tokenize import RECENT, Tokenize
 from vitlab.recipes.pretext import Pretext
 

@@ -1,5 +1,6 @@
 """One model on several processes: a copy in each (DDP), or a slice of it in each (FSDP2)."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -10,7 +11,7 @@ from vitlab.distributed.sync_norm import uncounted
 from vitlab.distributed.world import World
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
-from vitlab.objectives.pretext_task import Learner
+from vitlab.objectives.owning import Learner
 from vitlab.optim.sliced import full
 from vitlab.tuning.lora import is_injected, merged
 
@@ -41,11 +42,13 @@ def replicated(model: nn.Module, world: World) -> nn.Module:
     if world.size == 1 or is_sharded(model):
         return model
     device = next(model.parameters()).device
+    warnings.filterwarnings("ignore", "find_unused_parameters=True was specified")  # see below
     return DistributedDataParallel(
         model,
         device_ids=[device] if device.type == "cuda" else None,
         gradient_as_bucket_view=True,
-        # a pretext task may leave parts of a model out: its head, or what only labels reach
+        # a pretext task may leave parts of a model out: its head, or what only labels reach; where
+        # it does not, nothing is lost that a user should be warned of
         find_unused_parameters=isinstance(model, Learner),
     )
 

@@ -50,7 +50,6 @@ class BEiT(PretextTask):
     """
 
     figures: ClassVar[tuple[str, ...]] = ("agreement",)
-    guided: ClassVar[bool] = True
     config: ViTConfig
 
     def __init__(self, options: Pretext, config: ModelConfig, guide: Model | None = None) -> None:

@@ -19,7 +19,8 @@ from vitlab.objectives.discrete import (
     straight_through,
     uniform_divergence,
 )
-from vitlab.objectives.pretext_task import PretextTask, Sum
+from vitlab.objectives.owning import Sum
+from vitlab.objectives.pretext_task import PretextTask
 from vitlab.recipes.pretext import Pretext
 
 GROWING = 0.1  # share of the run in which the weight of the divergence grows

@@ -27,7 +27,8 @@ from vitlab.objectives.dino.fitting import check_dino, crop_views, local_size
 from vitlab.objectives.dino.projector import Projector
 from vitlab.objectives.dino.schedules import follow, momentum_at, temperature_at
 from vitlab.objectives.masks import block_mask
-from vitlab.objectives.pretext_task import PretextTask, Sum
+from vitlab.objectives.owning import Sum
+from vitlab.objectives.pretext_task import PretextTask
 from vitlab.objectives.unit_pixels import as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
 

@@ -15,9 +15,8 @@ from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.classify import Classify
 from vitlab.objectives.distill.teacher import Teacher
 from vitlab.objectives.distill.two_heads import TwoHeads
-from vitlab.objectives.pretext_task import PretextTask
+from vitlab.objectives.owning import OwningObjective
 from vitlab.recipes.distilling import Distill
-from vitlab.recipes.pretext import Pretext
 
 
 def distillation(
@@ -43,7 +42,7 @@ def distillation(
     return AnswerDistillation(options, classify, config, guide, several, kept)
 
 
-class AnswerDistillation(PretextTask):
+class AnswerDistillation(OwningObjective):
     """Labels and a teacher's decisions (hard) or probabilities (soft).
 
     hard: the teacher's decision is a label too, (1 - w) L(z, y) + w L(z, y_t) (DeiT, equation 3,
@@ -69,7 +68,6 @@ class AnswerDistillation(PretextTask):
     """
 
     figures: ClassVar[tuple[str, ...]] = ("correct", "agreed")
-    guided: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -80,7 +78,7 @@ class AnswerDistillation(PretextTask):
         several: bool = False,
         kept: int = 0,
     ) -> None:
-        super().__init__(Pretext(), config, guide)
+        super().__init__(config, guide)
         self.distill, self.classify, self.several = options, classify, several
         self.teacher = Teacher(guide, config, options.distill, kept)
         self.heads = TwoHeads(config.classes) if options.distill_token else None
@@ -137,7 +135,7 @@ def yes_and_no(scores: Tensor, chances: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(scores, chances, reduction="none") - entropy
 
 
-class FeatureDistillation(PretextTask):
+class FeatureDistillation(OwningObjective):
     """Labels, and a teacher's tokens by their cosine: (1 - w) L(z, y) + w (1 - cos).
 
     The cosine is the mean over all patches; where both models have a class token, it is the mean of
@@ -155,7 +153,6 @@ class FeatureDistillation(PretextTask):
     """
 
     figures: ClassVar[tuple[str, ...]] = ("correct", "cosine")
-    guided: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -165,7 +162,7 @@ class FeatureDistillation(PretextTask):
         guide: Model,
         kept: int = 0,
     ) -> None:
-        super().__init__(Pretext(), config, guide)
+        super().__init__(config, guide)
         self.distill, self.classify = options, classify
         self.teacher = Teacher(guide, config, options.distill, kept)
         own, theirs = token_width(config), token_width(guide.config)

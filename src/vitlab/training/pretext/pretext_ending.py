@@ -73,7 +73,7 @@ def _result(task: Task, session: Session, model: Model, point: dict[str, float])
     from vitlab.report.pretext.pretext_report import write_pretext_report  # draws: slow to import
 
     own, tally, price = session.state.task, session.state.tally, cost(model)
-    assert own is not None
+    assert isinstance(own, PretextTask)
     notes = [*task.splits.notes, *(f"skipped: {message}" for message in tally.bad)]
     if tally.skipped:
         notes.append(f"{tally.skipped:,} steps passed over: losses or gradients were not finite")

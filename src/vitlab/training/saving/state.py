@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vitlab.models.model import Model
-from vitlab.objectives.pretext_task import PretextTask
+from vitlab.objectives.owning import OwningObjective
 from vitlab.optim import moments
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.optimizers import evaluation_weights
@@ -100,7 +100,7 @@ class State:
     step: int = 0
     tally: Tally = field(default_factory=Tally)
     best: Best = field(default_factory=Best)
-    task: PretextTask | None = None
+    task: OwningObjective | None = None
 
     @property
     def evaluated(self) -> Model:

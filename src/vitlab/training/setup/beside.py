@@ -14,7 +14,7 @@ from vitlab.objectives.distill.distillation import distillation
 from vitlab.objectives.distill.teacher import check_teacher, remarks_of
 from vitlab.objectives.distill.two_heads import with_distillation_token
 from vitlab.objectives.objective import Objective
-from vitlab.objectives.pretext_task import PretextTask
+from vitlab.objectives.owning import OwningObjective
 from vitlab.objectives.pretext_tasks import TASKS
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
@@ -96,7 +96,7 @@ def beside(
     labels: Labels,
     hooks: Hooks,
     generator: torch.Generator,
-) -> PretextTask | None:
+) -> OwningObjective | None:
     """Return what learns beside a new model, with its first weights; None for labels alone.
 
     Args:
@@ -111,6 +111,7 @@ def beside(
     """
     if guide is not None:
         guide.to(device).eval().requires_grad_(False)
+    own: OwningObjective
     if is_pretext(recipe):
         own = TASKS[recipe.pretext.task](recipe.pretext, config, guide)
     elif guide is not None:

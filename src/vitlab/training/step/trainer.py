@@ -16,7 +16,7 @@ from vitlab.distributed.shares import passes
 from vitlab.distributed.world import ALONE, World
 from vitlab.models.model import Model
 from vitlab.objectives.objective import Objective, objective_of
-from vitlab.objectives.pretext_task import Learner, PretextTask
+from vitlab.objectives.owning import Learner, OwningObjective
 from vitlab.objectives.pretext_tasks import views_of
 from vitlab.optim.optimizers import set_rate
 from vitlab.optim.sam import statistics_kept, uphill
@@ -60,14 +60,14 @@ class Trainer:
         recipe: Recipe,
         world: World = ALONE,
         compiled: bool = False,
-        objective: Objective | PretextTask | None = None,
+        objective: Objective | OwningObjective | None = None,
         transform: Transform | None = None,
     ) -> None:
         self.model, self.recipe, self.world = model, recipe, world
         self.transform = transform
         self.device = next(model.parameters()).device
-        self.objective: Objective | PretextTask = objective or objective_of(recipe.objective)
-        self.task = objective if isinstance(objective, PretextTask) else None
+        self.objective: Objective | OwningObjective = objective or objective_of(recipe.objective)
+        self.task = objective if isinstance(objective, OwningObjective) else None
         self.learner = model if self.task is None else Learner(model, self.task)
         self.views = () if self.task is None else views_of(recipe, model.config)
         self.begin(0, 1, 1.0)

@@ -24,6 +24,7 @@ SHARES = {
     "probe": "10-shot accuracy",
     "knn": "20-NN accuracy",
 }
+COUNTS = {"trained_on": "test images trained on", "held_out": "held-out images"}
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -108,8 +109,8 @@ def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
                 rows.append((SHARES[key], percent(value) + between(ranges.get(key), 100, 1)))
             case "skipped_steps" | "rollbacks":
                 rows += [(key.replace("_", " "), f"{value:,}")] * (value != 0)
-            case "trained_on":
-                rows.append(("test images trained on", f"{value:,}"))
+            case _ if key in COUNTS:
+                rows.append((COUNTS[key], f"{value:,}"))
             case "temperature":
                 rows += [(key, f"{value:.4g}")] * (value != 1)
             case "mcc":
@@ -124,8 +125,6 @@ def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
                 rows.append((key, f"{1000 * value:.2f} ms"))
             case "seconds":
                 rows.append(("time", duration(value)))
-            case "held_out":
-                rows.append(("held-out images", f"{value:,}"))
             case "loss":
                 rows.append((key, f"{value:.4f}"))
             case "nll" | "bce":

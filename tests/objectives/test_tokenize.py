@@ -13,15 +13,15 @@ import vitlab
 from vitlab.data.loading.batches import Batch
 from vitlab.errors import OptionError
 from vitlab.models.tokenizers.tokenizer import Tokenizer
-from vitlab.objectives.discrete import (
+from vitlab.objectives.owning import Learner
+from vitlab.objectives.tokenizing.discrete import (
     gumbel_softmax,
     laplace_loss,
     reconstruction_loss,
     straight_through,
     uniform_divergence,
 )
-from vitlab.objectives.owning import Learner
-from vitlab.objectives.tokenize import RECENT, Tokenize
+from vitlab.objectives.tokenizing.tokenize import RECENT, Tokenize
 from vitlab.recipes.pretext import Pretext
 
 NAME = "dVAE(codes=12,code_width=6,width=8)/4"

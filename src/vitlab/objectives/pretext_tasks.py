@@ -7,7 +7,7 @@ from vitlab.objectives.beit import BEiT
 from vitlab.objectives.dino.self_distillation import SelfDistillation
 from vitlab.objectives.masked_patch import MaskedPatch
 from vitlab.objectives.pretext_task import PretextTask
-from vitlab.objectives.tokenize import Tokenize
+from vitlab.objectives.tokenizing.tokenize import Tokenize
 from vitlab.recipes.recipe import Recipe
 
 TASKS: dict[str, type[PretextTask]] = {

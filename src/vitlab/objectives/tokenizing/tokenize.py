@@ -12,15 +12,15 @@ from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, TokenizerConfig
 from vitlab.models.model import Model
 from vitlab.models.tokenizers.tokenizer import Tokenizer, squeezed
-from vitlab.objectives.discrete import (
+from vitlab.objectives.owning import Sum
+from vitlab.objectives.pretext_task import PretextTask
+from vitlab.objectives.tokenizing.discrete import (
     gumbel_softmax,
     laplace_loss,
     reconstruction_loss,
     straight_through,
     uniform_divergence,
 )
-from vitlab.objectives.owning import Sum
-from vitlab.objectives.pretext_task import PretextTask
 from vitlab.recipes.pretext import Pretext
 
 GROWING = 0.1  # share of the run in which the weight of the divergence grows

@@ -1,0 +1,1 @@
+"""Training of a discrete VAE, whose codes BEiT predicts."""

@@ -117,10 +117,8 @@ def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
                 rows.append(("MCC", f"{value:.3f}" + between(ranges.get(key), 1, 3)))
             case "params" | "macs":
                 rows.append((key, si(value, 2)))
-            case "bytes":
-                rows.append(("size", storage(value)))
-            case "peak_memory":
-                rows.append((key.replace("_", " "), storage(value)))
+            case "bytes" | "peak_memory":
+                rows.append(("size" if key == "bytes" else "peak memory", storage(value)))
             case "latency":
                 rows.append((key, f"{1000 * value:.2f} ms"))
             case "seconds":

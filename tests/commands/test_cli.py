@@ -12,7 +12,7 @@ from vitlab.commands.recipes import Recipes
 from vitlab.errors import UserError
 
 BAD = {
-    "no command": (["fly"], "unknown command 'fly'; choose from finetune, train, evaluate"),
+    "no command": (["fly"], "unknown command 'fly'; choose from finetune, train, pretrain"),
     "no data": (["train"], "no data given: name digits, a folder"),
     "no path": (["train", "{tmp}/nowhere"], "no such file or folder: {tmp}/nowhere"),
     "empty": (["train", "{tmp}/empty"], "{tmp}/empty is empty"),

@@ -58,13 +58,13 @@ def made(config: ModelConfig = CONFIG, **chosen: Any) -> tuple[Model, SelfDistil
 def batch_of(config: ModelConfig = CONFIG, count: int = 4, seed: int = 0, **chosen: Any) -> Batch:
     """Noise in place of the crops of some images."""
     generator = torch.Generator().manual_seed(seed)
-    none = torch.zeros(count, dtype=torch.int64)
+    none, rest = torch.zeros(count, dtype=torch.int64), torch.empty(count, 0)
     views = crop_views(options(**chosen), config, Augment())
     each = [
-        Batch(torch.randn(count, config.channels, *v.size, generator=generator), none, none, none)
+        Batch(torch.randn(count, config.channels, *v.size, generator=generator), none, rest, none)
         for v in views
     ]
-    return Batch(each[0].images, none, none, none, views=tuple(each[1:]))
+    return Batch(each[0].images, none, rest, none, views=tuple(each[1:]))
 
 
 def images_of(batch: Batch) -> list[Tensor]:
@@ -275,7 +275,8 @@ def test_ibot_s_loss_is_that_of_the_teacher_s_answers_at_hidden_patches() -> Non
     with torch.no_grad():
         task.mask_token += 1
     large = torch.cat(images_of(batch := batch_of(local_crops=0)))
-    masks = task._masks(large, torch.Generator().manual_seed(7))
+    drawn = torch.Generator().manual_seed(7)
+    masks = task._masks(large, [drawn, drawn])
     assert masks is not None
     prefix = CONFIG.prefix
     patches = torch.where(masks[..., None], task.mask_token, model.stem(large))
@@ -300,7 +301,7 @@ def test_ibot_s_loss_is_that_of_the_teacher_s_answers_at_hidden_patches() -> Non
 def test_half_of_the_large_crops_have_patches_hidden() -> None:
     _, task = made(ibot=1.0)
     large = torch.zeros(2000, 3, 16, 16)
-    masks = task._masks(large, torch.Generator().manual_seed(0))
+    masks = task._masks(large, [torch.Generator().manual_seed(0)])
     assert masks is not None
     counts = masks.sum(1)
     some = counts[counts > 0]

@@ -70,7 +70,7 @@ def test_masks_are_distributed_as_described(drawn: Tensor) -> None:
 
 def blocks() -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Rows, columns and first row of 10,000 first blocks."""
-    uniform, found = masks._uniform(seeded(2)), []
+    uniform, found = masks._numbers(seeded(2)), []
     for _ in range(DRAWS):
         bits = masks._block((SIDE, SIDE), 0, COUNT, LEAST, uniform)
         rows = [row for row in range(SIDE) if bits >> row * SIDE & (1 << SIDE) - 1]

@@ -115,32 +115,13 @@ def die_at_four(trainer: Trainer, state: State, batch: Batch) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def of_each_image(task: str) -> pytest.MonkeyPatch:
-    """Let masks and noise be drawn for each image by its number, whatever process has it."""
-    kind, patch = TASKS[task], pytest.MonkeyPatch()
-    real = kind.loss
-
-    def loss(self: Any, model: Any, batch: Batch, generator: torch.Generator) -> Any:
-        if len(batch) == 1:  # not those that measure
-            generator = torch.Generator().manual_seed(int(batch.indices[0]))
-        return real(self, model, batch, generator)
-
-    patch.setattr(kind, "loss", loss)
-    return patch
-
-
 @pytest.mark.parametrize("task", TASKS)
 def test_two_processes_learn_as_one(task: str, train: Train, tmp_path: Path) -> None:
     """SGD, whose steps would tell a gradient from twice the gradient."""
-    how = {"optimizer": "sgd", "lr": 0.05, "micro_batch": 1, "batch": 8, "steps": 4, "ema": 0.0}
-
-    patch = of_each_image(task)
-    try:
-        for said in on_ranks(2, lambda: str(train(tmp_path / "two", task, **how)), tmp_path):
-            assert "value" in said, said.get("trace")
-        alone = train(tmp_path / "one", task, **how)
-    finally:
-        patch.undo()
+    how = {"optimizer": "sgd", "lr": 0.05, "batch": 8, "steps": 4, "ema": 0.0}
+    for said in on_ranks(2, lambda: str(train(tmp_path / "two", task, **how)), tmp_path):
+        assert "value" in said, said.get("trace")
+    alone = train(tmp_path / "one", task, **how)
     for one, two in zip(outcome(alone)[1], outcome(tmp_path / "two")[1], strict=True):
         assert {k: v for k, v in one.items() if k in ("kind", "step")} == {
             k: v for k, v in two.items() if k in ("kind", "step")

@@ -15,6 +15,7 @@ from vitlab.models.model import Model
 from vitlab.models.stems.stem import stem_of
 from vitlab.models.tokenizers.tokenizer import Tokenizer
 from vitlab.models.vit import VisionTransformer
+from vitlab.objectives.each_image import Draws, draws_of
 from vitlab.objectives.hidden_patches import (
     check_hidden,
     covered,
@@ -113,7 +114,7 @@ class BEiT(PretextTask):
         """Return the cross-entropy of the hidden patches' codes, and the sum of `agreement`."""
         images = batch.images
         assert isinstance(images, Tensor)
-        masks, places = self.masks(images, generator)
+        masks, places = self.masks(images, draws_of(batch, generator))
         codes = self.codes(images).gather(1, places)  # (B, K)
         scores = self.scores(model, images, masks, places)
         right = (scores.detach().argmax(-1) == codes).float().mean(1).sum()
@@ -128,11 +129,11 @@ class BEiT(PretextTask):
             "tells too little apart to learn from; use one with more codes in use"
         ]
 
-    def masks(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def masks(self, images: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
         """Draw which patches are hidden: (B, P) bool, and their numbers, int64 (B, K)."""
         grid, options = grid_of(images, self.config), self.options
         count = hidden_count(options.mask_ratio, grid)
-        masks = block_masks(len(images), grid, count, generator, options.min_block)
+        masks = block_masks(len(images), grid, count, draws, options.min_block)
         return masks, places_of(masks, count)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]

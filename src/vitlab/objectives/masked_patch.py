@@ -13,6 +13,7 @@ from vitlab.models.encoder.from_patches import gathered
 from vitlab.models.model import Model
 from vitlab.models.packed import from_patches, to_patches
 from vitlab.models.vit import VisionTransformer
+from vitlab.objectives.each_image import Draws, draws_of, uniform
 from vitlab.objectives.hidden_patches import (
     check_hidden,
     covered,
@@ -92,7 +93,7 @@ class MaskedPatch(PretextTask):
         images = batch.images
         assert isinstance(images, Tensor)
         assert isinstance(model, VisionTransformer)
-        places, *how = self.draw(images, generator)
+        places, *how = self.draw(images, draws_of(batch, generator))
         patches = self.corrupted(model.stem(images), places, *how)
         found = self._predicted(model, images, patches, places)
         cells = gathered(self.targets(images).flatten(2), places)
@@ -122,7 +123,7 @@ class MaskedPatch(PretextTask):
         return torch.einsum("ai,bj,npcij->npcab", means, means, cut).flatten(3)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # no generator in a graph
-    def draw(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    def draw(self, images: Tensor, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
         """Draw which patches of images (B, C, H, W) are corrupted, and how.
 
         Returns:
@@ -130,11 +131,10 @@ class MaskedPatch(PretextTask):
             (B, K); and how far on the other patch is that it may become, int64 (B, K).
         """
         rows, columns = grid = grid_of(images, self.config)
-        count, device = hidden_count(self.options.mask_ratio, grid), generator.device
-        places = random_places(len(images), rows * columns, count, generator)
-        kind = torch.rand(places.shape, generator=generator, device=device)
-        step = torch.randint(1, rows * columns, places.shape, generator=generator, device=device)
-        return places, kind, step
+        count, patches = hidden_count(self.options.mask_ratio, grid), rows * columns
+        places = random_places(len(images), patches, count, draws)
+        kind, step = uniform(draws, len(images), 2, count).unbind(1)
+        return places, kind, 1 + (step * (patches - 1)).long()
 
     def corrupted(self, patches: Tensor, places: Tensor, kind: Tensor, step: Tensor) -> Tensor:
         """Return patch tokens, (B, P, D), corrupted as `draw` says."""

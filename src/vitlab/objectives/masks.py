@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vitlab.errors import OptionError
 from vitlab.models.packed import Grid
+from vitlab.objectives.each_image import Draws, EachImage, uniform
 
 TRIES = 10  # to place a block, before single patches make up the count
 LOG_ASPECT = math.log(1 / 0.3)
@@ -49,23 +50,24 @@ def block_mask(
 
 # numbers on the host, which a graph cannot hold
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def block_masks(
-    batch: int, grid: Grid, count: int, generator: torch.Generator, min_block: int = 0
-) -> Tensor:
+def block_masks(batch: int, grid: Grid, count: int, draws: Draws, min_block: int = 0) -> Tensor:
     """Draw a mask as `block_mask` does for each of several images: (batch, rows * columns) bool."""
     patches = math.prod(grid)
     if not 0 <= count <= patches:
         raise OptionError(f"count must be from 0 to the {patches} patches, not {count}")
     least = min_block or smallest_block(grid)
-    uniform = _uniform(_on_host(generator))
-    each = [_drawn(grid, count, least, uniform) for _ in range(batch)]
+    if isinstance(draws, EachImage):
+        sources = [_numbers(source) for source in draws.sources]
+    else:
+        sources = [_numbers(_on_host(draws))] * batch
+    each = [_drawn(grid, count, least, source) for source in sources]
     size = -(-patches // 8)
     packed = np.frombuffer(b"".join(mask.to_bytes(size, "little") for mask in each), np.uint8)
     bits = np.unpackbits(packed.reshape(batch, size), axis=1, count=patches, bitorder="little")
     masks = torch.from_numpy(bits.astype(np.bool_))
-    if generator.device.type == "cuda":  # from pinned memory, the copy does not wait for the GPU
-        return masks.pin_memory().to(generator.device, non_blocking=True)
-    return masks.to(generator.device)
+    if draws.device.type == "cuda":  # from pinned memory, the copy does not wait for the GPU
+        return masks.pin_memory().to(draws.device, non_blocking=True)
+    return masks.to(draws.device)
 
 
 def smallest_block(grid: Grid) -> int:
@@ -73,9 +75,9 @@ def smallest_block(grid: Grid) -> int:
     return max(1, min(BLOCK, round(BLOCK / OF * math.prod(grid))))
 
 
-def random_places(batch: int, patches: int, count: int, generator: torch.Generator) -> Tensor:
+def random_places(batch: int, patches: int, count: int, draws: Draws) -> Tensor:
     """Draw the same number of patches for each image, all sets alike: (batch, count) int64."""
-    noise = torch.rand(batch, patches, generator=generator, device=generator.device)
+    noise = uniform(draws, batch, patches)
     return noise.argsort(dim=1)[:, :count]
 
 
@@ -89,28 +91,28 @@ def places_of(masks: Tensor, count: int) -> Tensor:
     return masks.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
 
 
-def _drawn(grid: Grid, count: int, least: int, uniform: Iterator[float]) -> int:
+def _drawn(grid: Grid, count: int, least: int, numbers: Iterator[float]) -> int:
     """Draw the mask of one image, as a number whose bits are the patches in raster order."""
     mask, left = 0, count
-    while left and (block := _block(grid, mask, left, least, uniform)):
+    while left and (block := _block(grid, mask, left, least, numbers)):
         mask, left = mask | block, left - (block & ~mask).bit_count()
     visible = [place for place in range(math.prod(grid)) if not mask >> place & 1] if left else []
     for _ in range(left):
-        mask |= 1 << visible.pop(int(next(uniform) * len(visible)))
+        mask |= 1 << visible.pop(int(next(numbers) * len(visible)))
     return mask
 
 
-def _block(grid: Grid, mask: int, left: int, least: int, uniform: Iterator[float]) -> int:
+def _block(grid: Grid, mask: int, left: int, least: int, numbers: Iterator[float]) -> int:
     """Draw a block that hides some new patches and not more than are left; 0 if no try does."""
     rows, columns = grid
     for _ in range(TRIES):
-        area = least + (left - least) * next(uniform)
-        aspect = math.exp(LOG_ASPECT * (2 * next(uniform) - 1))
+        area = least + (left - least) * next(numbers)
+        aspect = math.exp(LOG_ASPECT * (2 * next(numbers) - 1))
         high, wide = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if high >= rows or wide >= columns:
             continue
-        top = int(next(uniform) * (rows - high + 1))
-        first = int(next(uniform) * (columns - wide + 1))
+        top = int(next(numbers) * (rows - high + 1))
+        first = int(next(numbers) * (columns - wide + 1))
         line = ((1 << wide) - 1) << first
         block = sum(line << row * columns for row in range(top, top + high))
         if 0 < (block & ~mask).bit_count() <= left:
@@ -118,7 +120,7 @@ def _block(grid: Grid, mask: int, left: int, least: int, uniform: Iterator[float
     return 0
 
 
-def _uniform(generator: torch.Generator) -> Iterator[float]:
+def _numbers(generator: torch.Generator) -> Iterator[float]:
     """Draw numbers from [0, 1), 64 at a time."""
     while True:
         yield from torch.rand(64, generator=generator).tolist()

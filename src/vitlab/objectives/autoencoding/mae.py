@@ -16,6 +16,7 @@ from vitlab.models.positions.positions import Positions, scheme_of
 from vitlab.models.stems.stem import stem_of
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.autoencoding.mae_decoder import Decoder
+from vitlab.objectives.each_image import Draws, draws_of, uniform
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.objectives.unit_pixels import GRAY, as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
@@ -101,7 +102,7 @@ class MAE(PretextTask):
         """
         images = batch.images
         assert isinstance(images, Tensor)
-        visible, hidden = self.parted(images, generator)
+        visible, hidden = self.parted(images, draws_of(batch, generator))
         predicted = self.predicted(model, images, visible, hidden)
         pixels = gathered(self.patches(images), hidden).float()
         mean, scale = self._moments(pixels)
@@ -112,10 +113,11 @@ class MAE(PretextTask):
             figure = unit.abs().mean(dim=(1, 2, 3)).sum()
         return errors.square().mean(), {"pixel_error": figure}
 
-    def parted(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # no generator in a graph
+    def parted(self, images: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
         """Draw which patches of each image are visible, int64 (B, K), and which hidden, (B, M)."""
         patches = (images.shape[2] // self.patch) * (images.shape[3] // self.patch)
-        noise = torch.rand(len(images), patches, generator=generator, device=generator.device)
+        noise = uniform(draws, len(images), patches)
         order = noise.to(images.device).argsort(dim=1, stable=True)
         visible = visible_count(patches, self.options.mask_ratio)
         return order[:, :visible], order[:, visible:]

@@ -1,5 +1,6 @@
 """DINO: the student learns a momentum teacher's answers to other crops of the same image."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -15,6 +16,7 @@ from vitlab.models.encoder.from_patches import encode_patches
 from vitlab.models.model import Model
 from vitlab.models.vit import VisionTransformer
 from vitlab.objectives.dino.centering import balanced, koleo, sharpened
+from vitlab.objectives.dino.chance_masks import hidden_by_chance
 from vitlab.objectives.dino.compared_answers import (
     at_patches,
     between_views,
@@ -26,14 +28,13 @@ from vitlab.objectives.dino.feature_pictures import principal_colors, random_cro
 from vitlab.objectives.dino.fitting import check_dino, crop_views, local_size
 from vitlab.objectives.dino.projector import Projector
 from vitlab.objectives.dino.schedules import follow, momentum_at, temperature_at
-from vitlab.objectives.masks import block_mask
+from vitlab.objectives.each_image import Draws, draws_of
 from vitlab.objectives.owning import Sum
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.objectives.unit_pixels import as_pictures, unit_pixels
 from vitlab.recipes.pretext import Pretext
 
 CENTER = 0.9  # momentum of the center (facebookresearch/dino)
-MASKED, RATIO = 0.5, (0.1, 0.5)  # share of the images with hidden patches, and of these patches
 
 
 class SelfDistillation(PretextTask):
@@ -154,7 +155,9 @@ class SelfDistillation(PretextTask):
         images = [each.images for each in (batch, *batch.views)]
         views = [each for each in images if isinstance(each, Tensor)]
         large, count = torch.cat(views[:2]), len(batch)
-        masks = self._masks(large, generator)
+        masks = self._masks(
+            large, [draws_of(each, generator) for each in (batch, *batch.views)][:2]
+        )
         with torch.no_grad():
             taught, patches, features = self._teach(large, masks)
         seen, tokens = self._encoded(model, large, masks)
@@ -271,19 +274,17 @@ class SelfDistillation(PretextTask):
         normed: Tensor = model.head.norm(tokens[:, model.config.prefix :])
         return normed
 
-    def _masks(self, large: Tensor, generator: torch.Generator) -> Tensor | None:
-        """Draw the hidden patches of large crops, (N, P) bool; None without iBOT's loss."""
+    def _masks(self, large: Tensor, draws: Sequence[Draws]) -> Tensor | None:
+        """Draw the hidden patches of large crops, (N, P) bool; None without iBOT's loss.
+
+        Args:
+            large: the first large crop of each image, then the second, (N, C, H, W)
+            draws: for the first crops, and for the second
+        """
         if not self.options.ibot or not isinstance(self.config, ViTConfig):
             return None
-        rows, columns = self.config.grid_of(large.shape[-2:])
-        draws = torch.rand(2, len(large), generator=generator, device=generator.device).tolist()
-        least, most = RATIO
-        counts = [
-            round((least + (most - least) * share) * rows * columns) if chance < MASKED else 0
-            for chance, share in zip(*draws, strict=True)
-        ]
-        each = [block_mask(rows, columns, count, generator).flatten() for count in counts]
-        return torch.stack(each).to(large.device)
+        grid, count = self.config.grid_of(large.shape[-2:]), len(large) // len(draws)
+        return torch.cat([hidden_by_chance(grid, count, each) for each in draws]).to(large.device)
 
 
 def _summed(answers: Tensor) -> Tensor:

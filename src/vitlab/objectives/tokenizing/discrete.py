@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitlab.objectives.each_image import Draws, exponentials
 
-def gumbel_softmax(logits: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
+
+def gumbel_softmax(logits: Tensor, temperature: float, draws: Draws) -> Tensor:
     """Draw a relaxed one-hot vector at each place (Jang et al., 2016; Maddison et al., 2016).
 
     As the temperature falls to 0 it becomes a code drawn by its probability, softmax(logits).
@@ -15,12 +17,12 @@ def gumbel_softmax(logits: Tensor, temperature: float, generator: torch.Generato
     Args:
         logits: float32 (B, codes, rows, columns)
         temperature: above 0
-        generator: of the Gumbel noise, -log(-log u) with u uniform in (0, 1)
+        draws: of the Gumbel noise, -log(-log u) with u uniform in (0, 1)
 
     Returns:
         Shares that add up to 1 over the codes, (B, codes, rows, columns)
     """
-    exponential = torch.empty_like(logits).exponential_(generator=generator)
+    exponential = exponentials(draws, *logits.shape).to(logits)
     return ((logits - exponential.log()) / temperature).softmax(1)
 
 

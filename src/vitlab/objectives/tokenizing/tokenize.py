@@ -12,6 +12,7 @@ from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, TokenizerConfig
 from vitlab.models.model import Model
 from vitlab.models.tokenizers.tokenizer import Tokenizer, squeezed
+from vitlab.objectives.each_image import draws_of
 from vitlab.objectives.owning import Sum
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.objectives.tokenizing.discrete import (
@@ -114,7 +115,9 @@ class Tokenize(PretextTask):
         logits = model.logits(images).float()
         codes = logits.detach().argmax(1)
         if model.training:
-            shares = gumbel_softmax(logits, self.temperature, generator)
+            # on a GPU the noise is too much to bring there, and no bits are promised
+            draws = generator if logits.is_cuda else draws_of(batch, generator)
+            shares = gumbel_softmax(logits, self.temperature, draws)
             chosen = straight_through(shares) if self.options.straight_through else shares
             self._count(codes)
         else:

@@ -1,0 +1,59 @@
+"""Random numbers of each image by itself: the same for one process and for several."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitlab.data.loading.batches import Batch
+
+
+class EachImage:
+    """A source of random numbers for each image of a batch.
+
+    Attributes:
+        sources: one per image, on the host
+        device: where what is drawn goes
+    """
+
+    def __init__(self, seeds: list[int], device: torch.device) -> None:
+        self.sources = [torch.Generator().manual_seed(seed) for seed in seeds]
+        self.device = device
+
+
+Draws = torch.Generator | EachImage
+"""What masks are drawn from: one source for a batch, or one for each image of it."""
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # no generator in a graph
+def draws_of(batch: Batch, generator: torch.Generator) -> Draws:
+    """Return what an image's masks are drawn from: its own draws, as its augmentation is.
+
+    They depend on seed, epoch and image alone, not on its neighbors or the process that has it.
+
+    Args:
+        batch: with the draws of each image, (B, n)
+        generator: for batches without draws
+    """
+    if not batch.draws.numel():
+        return generator
+    words = batch.draws.cpu().float().contiguous().numpy().view(np.uint32)
+    seeds = [int(np.random.SeedSequence(row).generate_state(1, np.uint64)[0] >> 1) for row in words]
+    return EachImage(seeds, generator.device)
+
+
+def uniform(draws: Draws, batch: int, *shape: int) -> Tensor:
+    """Draw numbers from [0, 1): (batch, *shape)."""
+    if isinstance(draws, torch.Generator):
+        return torch.rand(batch, *shape, generator=draws, device=draws.device)
+    each = [torch.rand(shape, generator=source) for source in draws.sources]
+    found = torch.stack(each) if each else torch.empty(0, *shape)
+    return found.to(draws.device, non_blocking=True)
+
+
+def exponentials(draws: Draws, batch: int, *shape: int) -> Tensor:
+    """Draw from the exponential distribution of mean 1: float32 (batch, *shape)."""
+    if isinstance(draws, torch.Generator):
+        return torch.empty(batch, *shape, device=draws.device).exponential_(generator=draws)
+    each = [torch.empty(shape).exponential_(generator=source) for source in draws.sources]
+    found = torch.stack(each) if each else torch.empty(0, *shape)
+    return found.to(draws.device, non_blocking=True)

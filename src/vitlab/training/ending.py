@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from vitlab import device as devices
 from vitlab.data.classes import most_frequent
 from vitlab.data.loading.workers import WorkerDiedError
 from vitlab.distributed.parallel import plain
@@ -18,12 +17,12 @@ from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.paired.examined import keep
 from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import Predictions
-from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.progress import named_if_slow
 from vitlab.training.pretext.pretext_ending import conclude_pretext
 from vitlab.training.session import Session
 from vitlab.training.setup.preparation import Task
+from vitlab.training.shown.figures_of_run import figures_of_run, notes_of_run
 from vitlab.weights.deltas import delta
 from vitlab.weights.save import save
 
@@ -86,31 +85,14 @@ def _result(task: Task, session: Session, model: Model, predictions: Predictions
     from vitlab.report.gather import write_report  # draws with matplotlib, slow to import
     from vitlab.report.survey import survey
 
-    tally, price = session.state.tally, cost(model)
     results, classes = (predictions.probabilities, predictions.labels), task.splits.classes
-    metrics = with_intervals(*results) | {
-        "model": model.config.name,
-        "params": price.params,
-        "macs": price.macs,
-        "images_per_second": tally.means["images_per_second"],
-        "peak_memory": devices.peak_memory(session.trainer.device),
-        "seconds": tally.seconds,
-        "device": devices.described(session.trainer.device),
-        "damaged": len(tally.bad),
-        "skipped_steps": tally.skipped,
-        "rollbacks": len(session.decisions.rollbacks),
-    }
+    metrics = with_intervals(*results) | figures_of_run(session, model)
     if (usual := most_frequent(task.splits)) is not None:
         metrics["majority"] = usual[1]
     metrics |= _without_leaks(task, predictions)
     metrics["classes"] = [each.as_dict() for each in class_figures(*results, classes)]
     metrics["confused"] = [each.as_dict() for each in confused_pairs(*results, classes)]
-    notes = [*task.splits.notes, *(f"skipped: {message}" for message in tally.bad)]
-    if tally.skipped:
-        notes.append(
-            f"{tally.skipped:,} of {session.state.step:,} steps passed over, because losses or "
-            f"gradients were not finite; rollbacks to earlier weights: {metrics['rollbacks']}"
-        )
+    notes = notes_of_run(task, session)
     metrics |= task.folder.places | {"notes": notes}
     task.folder.check()
     keep(task.folder, model, task.splits.test, predictions)

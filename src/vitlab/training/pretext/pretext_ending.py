@@ -6,19 +6,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitlab import device as devices
 from vitlab.data.augment.augment import normalize
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.sources.protocol import Source, Subset
 from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import World
-from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.progress import named_if_slow
 from vitlab.training.session import Session
 from vitlab.training.setup.preparation import Task
+from vitlab.training.shown.figures_of_run import figures_of_run, notes_of_run
 from vitlab.weights.save import save
 
 PICTURED = 8  # images in the report
@@ -72,27 +71,15 @@ def _result(task: Task, session: Session, model: Model, point: dict[str, float])
     """Return the run's figures, once they are in its report."""
     from vitlab.report.pretext.pretext_report import write_pretext_report  # draws: slow to import
 
-    own, tally, price = session.state.task, session.state.tally, cost(model)
+    own, notes = session.state.task, notes_of_run(task, session)
     assert isinstance(own, PretextTask)
-    notes = [*task.splits.notes, *(f"skipped: {message}" for message in tally.bad)]
-    if tally.skipped:
-        notes.append(f"{tally.skipped:,} steps passed over: losses or gradients were not finite")
     if set(own.figures) <= set(point):
         notes += own.warnings(point)
     metrics = point | {
         "task": task.recipe.pretext.task,
         "images": len(task.splits.train),
         "held_out": len(session.observer.held_out),
-        "model": model.config.name,
-        "params": price.params,
-        "macs": price.macs,
-        "images_per_second": tally.means["images_per_second"],
-        "peak_memory": devices.peak_memory(session.trainer.device),
-        "seconds": tally.seconds,
-        "device": devices.described(session.trainer.device),
-        "damaged": len(tally.bad),
-        "skipped_steps": tally.skipped,
-        "rollbacks": len(session.decisions.rollbacks),
+        **figures_of_run(session, model),
         "notes": notes,
         **task.folder.places,
     }

@@ -1,6 +1,7 @@
 """Learning without labels, then from few: every task beside training from scratch, equal compute.
 
-    python benchmarks/pretraining.py DATA --out FOLDER [--seeds 3] [--images 200000] [--only NAME …]
+    python benchmarks/pretraining.py DATA --out FOLDER [--seeds 3] [--images 200000]
+        [--labels 0.01 …] [--only NAME …]
 
 DATA has training and test images with labels, such as CIFAR-10. Each task pre-trains a ViT without
 labels; the weights are then fine-tuned on 1%, 10% and 100% of the labels and tested. From scratch,
@@ -117,7 +118,9 @@ def trained(recipe: Recipe, folder: Path, steps: int) -> dict[str, Any]:
     return vitlab.train(recipe, folder, resume=True, host=HOST).metrics
 
 
-def campaign(data: str, out: Path, seeds: int, images: int, only: list[str]) -> Iterator[Any]:
+def campaign(
+    data: str, out: Path, seeds: int, images: int, only: list[str], shares: list[float]
+) -> Iterator[Any]:
     """Run everything; yield a row as it is known: method, seed, share of labels and accuracy."""
     unit = cost(supervised(data, 1.0, 0), out)
     if any(name.startswith("beit") for name in only):
@@ -126,7 +129,8 @@ def campaign(data: str, out: Path, seeds: int, images: int, only: list[str]) -> 
     for seed in range(seeds):
         at = out / f"seed-{seed}"
         if "scratch" in only:
-            for share, few in LABELS.items():
+            for share in shares:
+                few = LABELS[share]
                 steps = (images + few) // BATCH
                 found = trained(supervised(data, share, seed), at / f"scratch-{share}", steps)
                 yield "scratch", seed, share, found
@@ -135,7 +139,8 @@ def campaign(data: str, out: Path, seeds: int, images: int, only: list[str]) -> 
             step = cost(recipe, out)
             found = trained(recipe, at / name, round(images * unit / step / BATCH))
             yield name, seed, 0.0, found | {"macs_per_image": step, "supervised": unit}
-            for share, few in LABELS.items():
+            for share in shares:
+                few = LABELS[share]
                 tuned = supervised(data, share, seed, str(at / name / "model"))
                 own = cost(tuned, out)
                 steps = round(few * unit / own / BATCH)
@@ -164,13 +169,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--images", type=int, default=200_000, help="of pre-training")
+    parser.add_argument("--labels", type=float, nargs="*", default=[*LABELS], help="shares")
     parser.add_argument("--only", nargs="*", default=["scratch", *METHODS])
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     gather.write = lambda file, facts: file  # a hundred reports would take longer than the runs
     gather.atlas = gather._inside = lambda *facts: None
     rows = []
-    for row in campaign(given.data, given.out, given.seeds, given.images, given.only):
+    for row in campaign(given.data, given.out, given.seeds, given.images, given.only, given.labels):
         name, seed, share, found = row
         rows.append(row)
         known = ("accuracy", "loss", "seconds", "macs_per_image", "supervised", "steps")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.data.loading.batches import Batch
@@ -37,8 +38,12 @@ def draws_of(batch: Batch, generator: torch.Generator) -> Draws:
     if not batch.draws.numel():
         return generator
     words = batch.draws.cpu().float().contiguous().numpy().view(np.uint32)
-    seeds = [int(np.random.SeedSequence(row).generate_state(1, np.uint64)[0] >> 1) for row in words]
-    return EachImage(seeds, generator.device)
+    return EachImage([seed_of(row) for row in words], generator.device)
+
+
+def seed_of(words: NDArray[np.uint32]) -> int:
+    """Return the seed, in [0, 2^63), that some words of 32 bits are hashed to."""
+    return int(np.random.SeedSequence(words.tolist()).generate_state(1, np.uint64)[0] >> 1)
 
 
 def uniform(draws: Draws, batch: int, *shape: int) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitlab.errors import OptionError
 from vitlab.models.packed import Grid
-from vitlab.objectives.each_image import Draws, EachImage, uniform
+from vitlab.objectives.each_image import Draws, EachImage, seed_of, uniform
 
 TRIES = 10  # to place a block, before single patches make up the count
 LOG_ASPECT = math.log(1 / 0.3)
@@ -136,5 +136,4 @@ def _on_host(generator: torch.Generator) -> torch.Generator:
         return generator
     words = np.frombuffer(generator.get_state().numpy().tobytes(), np.uint32)
     torch.rand(1, generator=generator, device=generator.device)
-    seed = np.random.SeedSequence(words.tolist()).generate_state(1, np.uint64)[0]
-    return torch.Generator().manual_seed(int(seed >> np.uint64(1)))
+    return torch.Generator().manual_seed(seed_of(words))

@@ -130,3 +130,8 @@ class Pretext(Options):
         0.0, "weight of iBOT's loss: the teacher's answers at hidden patches", at_least(0),
         only=DINO,
     )  # fmt: skip
+
+    @property
+    def unlabeled(self) -> bool:
+        """Whether nothing is learned from labels."""
+        return self.task != "classify"

@@ -95,7 +95,7 @@ class Recipe(Options):
         """Check every option, then what the parts demand of each other."""
         super().__post_init__()
         seconds(self.budget)
-        if self.pretext.task != "classify":
+        if self.pretext.unlabeled:
             self._check_pretext()
         if self.distill.teacher and self.precision == "bf16-pure":
             raise OptionError("teacher cannot be used with bf16-pure: set precision=bf16")

@@ -53,7 +53,7 @@ def conclude(task: Task, session: Session, world: World) -> Run:
         Interrupted: a stop was asked for before the test was done; the report takes seconds, and
             is finished.
     """
-    if task.recipe.pretext.task != "classify":
+    if task.recipe.pretext.unlabeled:
         figures, own = conclude_pretext(task, session, world)
         return Run(task.folder.path, figures, own.cpu(), world.rank)
     model = plain(session.state.evaluated).eval()

@@ -33,7 +33,6 @@ from vitlab.training.saving.checkpoint import Checkpoint
 from vitlab.training.saving.saver import Saver
 from vitlab.training.saving.state import State
 from vitlab.training.session import Session
-from vitlab.training.setup.beside import is_pretext
 from vitlab.training.setup.changing import check_same, keep_changes
 from vitlab.training.setup.hooks import Hooks
 from vitlab.training.setup.leaks import applied, find_leaks
@@ -176,7 +175,7 @@ def _leaks(task: Task) -> dict[str, Any] | None:
     kept = task.folder.duplicates if task.started else None
     if kept is not None or (task.started and not task.recipe.data.drop_duplicates):
         return kept
-    if is_pretext(task.recipe):  # nothing is tested
+    if task.recipe.pretext.unlabeled:  # nothing is tested
         return None
     return find_leaks(task.recipe, task.host, task.splits)
 
@@ -232,7 +231,9 @@ def _train(
 def _compiled(task: Task, device: torch.device) -> bool:
     """Return whether the training step is compiled."""
     if task.host.compile == "auto":
-        plain = task.config.fit != "native" and not is_pretext(task.recipe)  # one graph for all
+        plain = (
+            task.config.fit != "native" and not task.recipe.pretext.unlabeled
+        )  # one graph for all
         return device.type == "cuda" and plain
     return task.host.compile == "yes"
 
@@ -273,7 +274,7 @@ def _observer(task: Task, trainer: Trainer, state: State, world: World) -> Obser
     """Return what measures the model, on the validation images if there are any."""
     splits, recipe, host = task.splits, task.recipe, task.host
     chosen, on = splits.validation or splits.test, "validation" if splits.validation else "test"
-    if pretext := is_pretext(recipe):
+    if pretext := recipe.pretext.unlabeled:
         chosen, on = measured_on(splits.test), "held-out"
     held_out = cached(chosen, task.config.channels)
     return Observer(

@@ -155,9 +155,8 @@ class SelfDistillation(PretextTask):
         images = [each.images for each in (batch, *batch.views)]
         views = [each for each in images if isinstance(each, Tensor)]
         large, count = torch.cat(views[:2]), len(batch)
-        masks = self._masks(
-            large, [draws_of(each, generator) for each in (batch, *batch.views)][:2]
-        )
+        hiding = (batch, *batch.views[:1]) if self.options.ibot else ()
+        masks = self._masks(large, [draws_of(each, generator) for each in hiding])
         with torch.no_grad():
             taught, patches, features = self._teach(large, masks)
         seen, tokens = self._encoded(model, large, masks)

@@ -22,11 +22,6 @@ from vitlab.training.setup.hooks import Hooks
 from vitlab.weights.load import load
 
 
-def is_pretext(recipe: Recipe) -> bool:
-    """Return whether a recipe learns without labels."""
-    return recipe.pretext.task != "classify"
-
-
 def guiding(recipe: Recipe) -> str:
     """Return the weights of the tokenizer or the teacher that a recipe names; empty for none."""
     return recipe.pretext.tokenizer or recipe.distill.teacher
@@ -64,10 +59,10 @@ def check_beside(
         OptionError: the message says what would work.
     """
     name, taught = recipe.pretext.task, recipe.distill
-    if host.shard and (is_pretext(recipe) or taught.teacher):
+    if host.shard and (recipe.pretext.unlabeled or taught.teacher):
         what = "a teacher" if taught.teacher else f"task={name}"
         raise OptionError(f"--shard does not support {what}: leave it out")
-    if is_pretext(recipe):
+    if recipe.pretext.unlabeled:
         TASKS[name].check(recipe.pretext, config, guide)
         return TASKS[name].remarks(recipe.pretext, config)
     if guide is None:
@@ -112,7 +107,7 @@ def beside(
     if guide is not None:
         guide.to(device).eval().requires_grad_(False)
     own: OwningObjective
-    if is_pretext(recipe):
+    if recipe.pretext.unlabeled:
         own = TASKS[recipe.pretext.task](recipe.pretext, config, guide)
     elif guide is not None:
         assert isinstance(classify, Classify)

@@ -53,10 +53,10 @@ class Hooks:
             OptionError: the message says what would work.
         """
         self.record()
-        task = recipe.pretext.task
-        if task == "classify":
+        if not recipe.pretext.unlabeled:
             objective_of(recipe.objective, own=self.loss).check(labels)
         elif self.loss is not None:
+            task = recipe.pretext.task
             raise OptionError(f"loss takes labels, but task={task} has none: leave it out")
         if self.transform is not None and config.fit == "native":
             raise OptionError(

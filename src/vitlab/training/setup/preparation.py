@@ -36,7 +36,6 @@ from vitlab.training.setup.beside import (
     check_beside,
     guide_of,
     guiding,
-    is_pretext,
     with_tokens,
 )
 from vitlab.training.setup.changing import check_same
@@ -71,6 +70,7 @@ class Task:
         hooks: functions of the user's own
         change: whether options may differ from those of the run
         guide: a frozen model whose answers are learned: a tokenizer or a teacher
+        guide_fingerprint: of that model; empty without one
     """
 
     recipe: Recipe
@@ -87,17 +87,13 @@ class Task:
     hooks: Hooks = NONE
     change: bool = False
     guide: Model | None = None
+    guide_fingerprint: str = ""
 
     @property
     def objective(self) -> Objective:
         """What is minimized."""
         labels, classes = self.splits.train.labels, len(self.splits.classes)
         return objective_of(self.recipe.objective, labels, classes, self.hooks.loss)
-
-    @property
-    def guide_fingerprint(self) -> str:
-        """The fingerprint of the guide; empty without one."""
-        return mark_of(self.guide)
 
     @property
     def images(self) -> int:
@@ -156,16 +152,16 @@ def prepare(
     splits = replace(splits, notes=[*splits.notes, *remarks])
     begins = recipe.start if start is None else replace(recipe.start, weights=start.source)
     recipe = replace(recipe, model=part_of(config, recipe.model.model), start=begins)
-    origin = mark_of(base)
+    origin, guided_by = mark_of(base), mark_of(guide)
     if started:
         if not change:
             hooks.check_same(folder)
-        check_same(folder, recipe, mark, origin, change, mark_of(guide))
+        check_same(folder, recipe, mark, origin, change, guided_by)
     elif resume:
         world.say(f"no run in {folder.path} yet: starting it")
     probe = Probe.of(host.probe, config.channels, host.probe_by) if host.probe else None
-    begun = mark, started, base, origin, probe
-    return Task(recipe, host, folder, splits, config, *begun, None, hooks, change, guide)
+    given = mark, started, base, origin, probe, None, hooks, change, guide, guided_by
+    return Task(recipe, host, folder, splits, config, *given)
 
 
 def mark_of(model: Model | None) -> str:
@@ -176,7 +172,7 @@ def mark_of(model: Model | None) -> str:
 def _opened(recipe: Recipe, data: Sized | None) -> Splits:
     """Return the images of the recipe's data, or of what was given in its place."""
     given = recipe.data.data if data is None else data
-    if is_pretext(recipe):
+    if recipe.pretext.unlabeled:
         return open_images(given, recipe.data)
     splits = open_data(given, recipe.data.test_fraction, columns=recipe.data)
     splits = partitioned(splits, recipe.data)
@@ -271,7 +267,7 @@ def resolve(
     Raises:
         OptionError: the recipe, the data and the weights do not go together.
     """
-    labels = () if is_pretext(recipe) else splits.classes
+    labels = () if recipe.pretext.unlabeled else splits.classes
     classes, given = len(labels), recipe.model.classes
     if given not in (None, classes):
         raise OptionError(
@@ -313,9 +309,9 @@ def provenance(task: Task) -> dict[str, Any]:
             "validation": VALIDATION_SHARE if recipe.patience else 0.0,
             "recipe": recipe.recipe,
             "seed": recipe.seed,
-            **({"task": recipe.pretext.task} if is_pretext(recipe) else {}),
+            **({"task": recipe.pretext.task} if recipe.pretext.unlabeled else {}),
             **({"teacher": recipe.distill.teacher} if recipe.distill.teacher else {}),
-            "multi_label": splits.train.labels.several and not is_pretext(recipe),
+            "multi_label": splits.train.labels.several and not recipe.pretext.unlabeled,
             "epochs": recipe.steps * recipe.batch / len(splits.train) or recipe.epochs,
         }
         | _origin(task)

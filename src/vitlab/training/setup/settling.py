@@ -54,7 +54,7 @@ def settled(
         DataError: the name of a class cannot be written down.
     """
     data, objective = recipe.data, recipe.objective
-    if labeled := recipe.pretext.task == "classify":
+    if labeled := not recipe.pretext.unlabeled:
         check_classes(splits)
     if data.train_images and not data.dev_share:  # else `partitioned` has chosen them
         splits = with_train_images(splits, data.train_images)

@@ -4,7 +4,6 @@ from vitlab.data.classes import class_lines
 from vitlab.models.cost import cost
 from vitlab.optim.schedule import warmup_steps
 from vitlab.training.session import Session
-from vitlab.training.setup.beside import is_pretext
 from vitlab.training.setup.preparation import Task
 from vitlab.units import counted, epochs, si
 
@@ -42,7 +41,7 @@ def announce(task: Task, session: Session) -> None:
 
 def _images(task: Task) -> str:
     """Return how many images each split has."""
-    held_out = "held-out" if is_pretext(task.recipe) else "test"
+    held_out = "held-out" if task.recipe.pretext.unlabeled else "test"
     names = {"train": "training", "validation": "validation", "test": held_out}
     parts = [f"{len(images):,} {names[part]}" for part, images in task.splits.parts.items()]
     return f"{task.recipe.data.data}: {', '.join(parts[:-1])} and {parts[-1]} images"

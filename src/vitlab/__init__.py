@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vitlab.models.config import ResNetConfig as ResNetConfig
     from vitlab.models.config import ViTConfig as ViTConfig
     from vitlab.models.create import create as create
+    from vitlab.models.fast.accelerate import accelerate as accelerate
     from vitlab.models.fuse import fuse as fuse
     from vitlab.models.resnets.resnet import ResNet as ResNet
     from vitlab.models.vit import VisionTransformer as VisionTransformer
@@ -60,6 +61,7 @@ _HOMES = {
     "UserError": "vitlab.errors",
     "ViTConfig": "vitlab.models.config",
     "VisionTransformer": "vitlab.models.vit",
+    "accelerate": "vitlab.models.fast.accelerate",
     "adapters": "",
     "calibrate": "vitlab.evaluation.calibration",
     "choose_thresholds": "vitlab.evaluation.thresholds",

@@ -53,7 +53,11 @@ class Attention(nn.Module):
 
     def forward(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
         """Let tokens attend to all, or to their row, column or window: (B, N, D) -> (B, N, D)."""
-        return self.project(self.norm(self._gathered(self.qkv(tokens), layout or self.layout)))
+        return self.project(self.gathered(tokens, layout))
+
+    def gathered(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
+        """Return what the last projection sees: (B, N, D) -> (B, N, heads * head width)."""
+        return self.norm(self._gathered(self.qkv(tokens), layout or self.layout))
 
     def _gathered(self, qkv: Tensor, layout: Layout) -> Tensor:
         """Return the values that each token attends to, heads side by side: (B, N, 3D) -> D."""
@@ -158,8 +162,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tenso
     as long as two plain products up to about a thousand tokens (figures in docs/log.md).
     """
     if q.device.type == "cpu" and q.dtype is torch.bfloat16 and q.shape[-2] <= 1024:
-        return attention_weights(q, k, bias) @ v
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        return attention_weights(q, k, bias).to(v.dtype) @ v  # a bias may be in fp32
+    mask = None if bias is None else bias.to(q.dtype)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
 def attend_packed(parts: list[Heads]) -> Tensor:

@@ -99,13 +99,17 @@ class MLP(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Transform each token by itself: (B, N, D) -> (B, N, D)."""
+        return self.contract(self.hidden(tokens))
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """Return what the second layer sees: (B, N, D) -> (B, N, mlp)."""
         hidden = self.expand(tokens)
         if self.gated:
             gate, value = hidden.chunk(2, -1)
             hidden = self.act(gate) * value
         else:
             hidden = self.act(hidden)
-        return self.contract(self.norm(self.drop(hidden)))
+        return self.norm(self.drop(hidden))
 
     def macs(self, tokens: int) -> int:
         """Count multiply-adds."""

@@ -1,0 +1,160 @@
+"""The fast form against the plain model: every architecture, both precisions."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import vitlab
+from models import test_packed
+from models.test_architectures import CASES, a_model, close, some_images
+from vitlab.errors import DeviceError, OptionError, WeightsError
+from vitlab.models.fast import accelerate as room
+from vitlab.models.fast.dense import Dense, PackedDense, can_pack
+from vitlab.models.packed import Packed
+
+needs_packing = pytest.mark.skipif(not can_pack(), reason="oneDNN packs no weights here")
+
+
+@pytest.mark.parametrize("case", CASES)
+@torch.inference_mode()
+def test_in_fp32_it_agrees_to_rounding(case: str) -> None:
+    model, images = a_model(case), some_images(a_model(case))
+    fast = vitlab.accelerate(model, device="cpu", precision="fp32")
+    assert fast.computes == "fp32"
+    close(fast(images), model(images))
+    close(fast.features(images), model.features(images))
+    close(fast.encode(images), model.encode(images))
+    if isinstance(model, vitlab.VisionTransformer):
+        ours, theirs = fast.attention_maps(images), model.attention_maps(images)
+        assert max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True)) < 1e-5
+
+
+@pytest.mark.parametrize("case", CASES)
+@torch.inference_mode()
+def test_in_bf16_it_agrees_within_five_percent(case: str) -> None:
+    model, images = a_model(case), some_images(a_model(case))
+    fast = vitlab.accelerate(model, device="cpu", precision="bf16")
+    for got, want in (
+        (fast(images), model(images)),
+        (fast.features(images), model.features(images)),
+        (fast.encode(images), model.encode(images)),
+    ):
+        assert got.dtype is torch.float32
+        assert (got - want).norm() <= 0.05 * want.norm()
+    if isinstance(model, vitlab.VisionTransformer):
+        ours, theirs = fast.attention_maps(images), model.attention_maps(images)
+        assert max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True)) < 0.05
+        blocks = any(isinstance(each, room.FastBlock) for each in fast.modules())
+        assert (fast.computes == "bf16") == blocks
+
+
+@torch.inference_mode()
+def test_any_batch() -> None:
+    model = a_model("plain")
+    fast = vitlab.accelerate(model, device="cpu", precision="fp32")
+    for count in (1, 2, 5):
+        close(fast(some_images(model, count)), model(some_images(model, count)))
+
+
+@pytest.mark.parametrize("case", test_packed.CASES)
+@torch.inference_mode()
+def test_images_of_different_sizes(case: str) -> None:
+    choices = test_packed.CASES[case]
+    model = test_packed.a_model(**choices)
+    images = Packed.of(test_packed.some_images(choices.get("patch", 4)), model.config.patch)
+    close(vitlab.accelerate(model, device="cpu", precision="fp32")(images), model(images), 1e-4)
+    half = vitlab.accelerate(model, device="cpu", precision="bf16")
+    assert (half(images) - model(images)).norm() <= 0.1 * model(images).norm()
+
+
+def test_the_model_stays_as_it_is() -> None:
+    model = a_model("hMLP, BN").train()
+    before = copy.deepcopy(model.state_dict())
+    fast = vitlab.accelerate(model, device="cpu")
+    assert model.training
+    assert not fast.training
+    assert all(torch.equal(before[name], now) for name, now in model.state_dict().items())
+    assert not any(weight.requires_grad for weight in fast.parameters())
+
+
+@needs_packing
+def test_it_is_packed_and_can_neither_be_saved_nor_moved(tmp_path: Any) -> None:
+    model, images = a_model("plain"), some_images(a_model("plain"))
+    fast = vitlab.accelerate(model, device="cpu", precision="fp32")
+    layers = [each for each in fast.modules() if isinstance(each, Dense)]
+    assert len(layers) == 4 * 2 + 1
+    assert all(isinstance(each, PackedDense) for each in layers)
+    with pytest.raises(WeightsError, match="cannot save a fused model"):
+        vitlab.save(fast, tmp_path / "m")
+    with pytest.raises(DeviceError, match="accelerate the model that it was made from"):
+        vitlab.accelerate(model, device="cpu", precision="fp32").to("meta")
+    with torch.inference_mode():
+        assert torch.equal(copy.deepcopy(fast)(images), fast(images))
+        assert torch.equal(fast.float().to("cpu")(images), fast(images))
+
+
+def test_auto_is_bf16_only_where_the_outputs_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "has_bf16", lambda: True)
+    model, images = a_model("plain"), some_images(a_model("plain"))
+    assert vitlab.accelerate(model, device="cpu").computes == "bf16"
+    with torch.no_grad():  # large scores turn small differences into other probabilities
+        model.head.classify.weight.mul_(30)
+    for probe in (None, room.patterns(model)):
+        fast = vitlab.accelerate(model, device="cpu", probe=probe)
+        assert fast.computes == "fp32"
+        with torch.inference_mode():
+            close(fast(images), model(images))
+    monkeypatch.setattr(room, "has_bf16", lambda: False)
+    assert vitlab.accelerate(a_model("plain"), device="cpu").computes == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("got", "agree"), [(1.0, True), (1.04, True), (1.06, False), (float("nan"), False)]
+)
+def test_what_agrees(got: float, agree: bool) -> None:
+    exact = torch.ones(2, 3), torch.full((2, 2), 0.5)
+    assert room.agree((got * exact[0], exact[1]), exact) is agree
+    assert room.agree((exact[0], exact[1] + 0.03), exact) is False
+
+
+def test_refusals() -> None:
+    model = a_model("plain")
+    with pytest.raises(OptionError, match="compile applies only to GPUs"):
+        vitlab.accelerate(model, device="cpu", compile=True)
+    with pytest.raises(DeviceError, match="unknown device"):
+        vitlab.accelerate(model, device="tpu9")
+
+
+@torch.inference_mode()
+def test_without_onednn_it_is_the_fused_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "can_pack", lambda: False)
+    model, images = a_model("parallel"), some_images(a_model("parallel"))
+    for precision, away in (("fp32", 1e-5), ("bf16", 0.05)):
+        fast = vitlab.accelerate(model, device="cpu", precision=precision)
+        assert not any(isinstance(each, PackedDense) for each in fast.modules())
+        close(fast(images), model(images), away)
+
+
+@needs_packing
+@pytest.mark.parametrize("form", ["none", "tanh"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.inference_mode()
+def test_a_packed_layer_is_a_linear_layer(form: Any, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(2, 5, 24, generator=generator)
+    tokens = torch.randn(2, 5, 40, generator=generator).to(dtype)
+    for bias in (True, False):
+        layer = nn.Linear(24, 40, bias)
+        fast = PackedDense(layer, dtype, 5)
+        away = 1e-5 if dtype is torch.float32 else 0.02
+
+        def near(got: Tensor, want: Tensor, away: float = away) -> None:
+            assert got.dtype is dtype
+            assert (got.float() - want).abs().max() <= away * want.abs().max()
+
+        near(fast(values), layer(values))
+        near(fast.then_gelu(values, form), nn.functional.gelu(layer(values), approximate=form))
+        near(fast.onto(values, tokens), layer(values) + tokens.float())

@@ -33,8 +33,7 @@ class Model(nn.Module):
 
     Attributes:
         config: every choice of the architecture
-        provenance: data, recipe, … of the weights; saved with them
-        source: what they were loaded from
+        provenance: data, recipe, … of the weights, saved with them; source: their file
         computes: fp32; or bf16 in a form of `vitlab.accelerate` whose products are in it
         head_names: prefixes of the tensors of the classifier and of the layers before it alone
         role: of a module inside, what fine-tuning calls its parameters: "attention" or "ffn"
@@ -47,9 +46,8 @@ class Model(nn.Module):
 
     def __init__(self, config: ModelConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.source = config, ""
         self.provenance: dict[str, Any] = {}
-        self.source = ""
         device = torch.get_default_device()
         with torch.device("meta"):  # shapes first: no tensor is filled twice
             self.build()

@@ -13,6 +13,7 @@ from models.test_architectures import CASES, a_model, close, some_images
 from vitlab.errors import DeviceError, OptionError, WeightsError
 from vitlab.models.fast import accelerate as room
 from vitlab.models.fast.dense import Dense, PackedDense, can_pack
+from vitlab.models.fast.patch_product import PatchProduct, is_product
 from vitlab.models.packed import Packed
 
 needs_packing = pytest.mark.skipif(not can_pack(), reason="oneDNN packs no weights here")
@@ -85,7 +86,7 @@ def test_it_is_packed_and_can_neither_be_saved_nor_moved(tmp_path: Any) -> None:
     model, images = a_model("plain"), some_images(a_model("plain"))
     fast = vitlab.accelerate(model, device="cpu", precision="fp32")
     layers = [each for each in fast.modules() if isinstance(each, Dense)]
-    assert len(layers) == 4 * 2 + 1
+    assert len(layers) == 1 + 4 * 2 + 1  # patches, blocks, classifier
     assert all(isinstance(each, PackedDense) for each in layers)
     with pytest.raises(WeightsError, match="cannot save a fused model"):
         vitlab.save(fast, tmp_path / "m")
@@ -158,3 +159,16 @@ def test_a_packed_layer_is_a_linear_layer(form: Any, dtype: torch.dtype) -> None
         near(fast(values), layer(values))
         near(fast.then_gelu(values, form), nn.functional.gelu(layer(values), approximate=form))
         near(fast.onto(values, tokens), layer(values) + tokens.float())
+
+
+@pytest.mark.parametrize("choices", [{"stride": 4}, {"stride": (4, 2), "bias": False}])
+@torch.inference_mode()
+def test_patches_are_one_product(choices: dict[str, Any]) -> None:
+    conv = nn.Conv2d(3, 10, kernel_size=choices["stride"], **choices)
+    assert is_product(conv)
+    for strange in ({"padding": 1}, {"dilation": 2}):
+        assert not is_product(nn.Conv2d(3, 10, 4, 4, **strange))
+    assert not is_product(nn.Conv2d(3, 9, 4, 4, groups=3))
+    assert not is_product(nn.Conv2d(3, 10, 4, 2))
+    images = torch.randn(2, 3, 8, 16)
+    close(PatchProduct(conv, lambda layer: Dense(layer, torch.float32))(images), conv(images))

@@ -12,6 +12,7 @@ from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig
 from vitlab.models.fast.dense import Dense, PackedDense, can_pack, has_bf16
 from vitlab.models.fast.fast_block import FastBlock, replace_layers
+from vitlab.models.fast.patch_product import PatchProduct, is_product
 from vitlab.models.fuse import FusedBlock, fuse
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
@@ -35,7 +36,7 @@ def accelerate(
 
     On a CPU the fused form (`vitlab.fuse`) has its weights packed for oneDNN, which also computes
     GELU and residual sums within the products. On a GPU it computes in bf16, compiled if asked
-    for. The encoder's blocks compute in the precision, what is before and after them in fp32.
+    for. Patches and the encoder's blocks are computed in the precision, all else in fp32.
 
     Args:
         model: any; it stays as it is. A ResNet is fused and stays in fp32
@@ -93,6 +94,10 @@ def _finished(model: Model, where: torch.device, dtype: torch.dtype, compile: bo
         assert isinstance(block, FusedBlock)
         of = partial(make, dtype=dtype)
         model.set_submodule(name, FastBlock(block, of, dtype, last=name == blocks[-1]))
+    if packed and blocks:
+        for name, layer in list(model.named_modules()):
+            if name.startswith("stem.") and is_product(layer):
+                model.set_submodule(name, PatchProduct(layer, partial(make, dtype=dtype)))
     if packed:
         replace_layers(model, partial(make, dtype=EXACT))
     model.computes = "bf16" if blocks and dtype is torch.bfloat16 else "fp32"

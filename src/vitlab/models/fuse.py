@@ -140,7 +140,7 @@ def _inwards(branches: Sequence[Branch[Any]], layers: list[nn.Linear], parts: in
         weight, bias = _folded(branch.norm, layer)
         weights.append(weight)
         biases += [] if bias is None else [bias]
-    return _dense(_joined(weights, parts), _joined(biases, parts) if biases else None)
+    return dense_of(_joined(weights, parts), _joined(biases, parts) if biases else None)
 
 
 def _bias_of(layer: nn.Linear) -> Tensor:
@@ -165,10 +165,10 @@ def _outwards(branches: Sequence[Branch[Any]], layers: list[nn.Linear]) -> nn.Li
         scale = weight.new_ones(()) if branch.scale is None else branch.scale
         weights.append(weight * scale[..., None])
         biases += [] if bias is None else [bias * scale]
-    return _dense(torch.cat(weights, dim=1), torch.stack(biases).sum(0) if biases else None)
+    return dense_of(torch.cat(weights, dim=1), torch.stack(biases).sum(0) if biases else None)
 
 
-def _dense(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+def dense_of(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     """Return a linear layer of given tensors."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
     layer.weight = nn.Parameter(weight, requires_grad=False)

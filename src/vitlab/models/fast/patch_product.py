@@ -6,6 +6,7 @@ from typing import TypeGuard
 from torch import Tensor, nn
 
 from vitlab.models.fast.dense import Dense
+from vitlab.models.fuse import dense_of
 
 
 class PatchProduct(nn.Module):
@@ -19,10 +20,7 @@ class PatchProduct(nn.Module):
     def __init__(self, layer: nn.Conv2d, make: Callable[[nn.Linear], Dense]) -> None:
         super().__init__()
         self.side = layer.kernel_size
-        flat = nn.Linear(layer.weight[0].numel(), layer.out_channels, device="meta")
-        flat.weight = nn.Parameter(layer.weight.detach().flatten(1), requires_grad=False)
-        flat.bias = layer.bias
-        self.dense = make(flat)
+        self.dense = make(dense_of(layer.weight.detach().flatten(1), layer.bias))
 
     def forward(self, images: Tensor) -> Tensor:
         """Map (B, C, H, W) to (B, out, H / P, W / P), in the precision of the images."""

@@ -157,7 +157,7 @@ class VisionTransformer(Model):
         for number, (block, placed) in enumerate(steps[: max((0, *layers))], 1):
             tokens = block(placed.place(tokens), placed.layout)
             if number in layers:
-                found[number] = tokens
+                found[number] = tokens.to(found[0].dtype)  # fast blocks have their own
         return {layer: self._left(found[layer], layout, norm) for layer in layers}
 
     def _left(self, tokens: Tensor, layout: Layout, norm: bool) -> Tensor:

@@ -48,6 +48,10 @@ def test_in_bf16_it_agrees_within_five_percent(case: str) -> None:
     if isinstance(model, vitlab.VisionTransformer):
         ours, theirs = fast.attention_maps(images), model.attention_maps(images)
         assert max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True)) < 0.05
+        for layer, want in enumerate(model.intermediates(images, [0, 1, 2])):
+            got = fast.intermediates(images, [layer])[0]
+            assert got.dtype is torch.float32
+            assert (got - want).norm() <= 0.05 * want.norm()
         blocks = any(isinstance(each, room.FastBlock) for each in fast.modules())
         assert (fast.computes == "bf16") == blocks
 

@@ -51,10 +51,12 @@ def interleaved(
     warmup: int = 1,
     repeats: int = 1,
     now: Callable[[], float] = time.perf_counter,
+    pause: float = 0.0,
 ) -> dict[str, list[float]]:
     """Time several works in turns, so that a slow moment of the machine meets all of them.
 
-    Every second round goes backward. Returns one time per round, the best of `repeats`.
+    Every second round goes backward. Before each work are `pause` seconds of rest: the threads of
+    some libraries go on spinning. Returns one time per round, the best of `repeats`.
     """
     for _ in range(warmup):
         for work in works.values():
@@ -62,6 +64,7 @@ def interleaved(
     times: dict[str, list[float]] = {name: [] for name in works}
     for turn in range(rounds):
         for name in list(works) if turn % 2 else list(reversed(works)):
+            time.sleep(pause)
             each = (seconds(works[name], device, now) for _ in range(repeats))
             times[name].append(min(each))
     return times

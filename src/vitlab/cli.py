@@ -1,6 +1,7 @@
 """The command line: find the command, parse, run, print. Nothing heavy is imported early."""
 
 import ast
+import gc
 import importlib
 import io
 import json
@@ -146,11 +147,29 @@ def _run(command: ModuleType, words: list[str], interrupts: Interrupts) -> None:
         options = replace(options, command=f"{prog} {shlex.join(words)}")
     _begin(command, options, given)
     if not getattr(command, "LIGHT", False):
-        importlib.import_module("torch")  # here, while a signal may end the process at once
+        import_torch()  # here, while a signal may end the process at once
     interrupts.started()
     result: dict[str, Any] = command.run(options)
     if result:
         print(json.dumps(result, ensure_ascii=False)) if as_json else command.show(result)
+
+
+def import_torch() -> None:
+    """Import PyTorch, unless it is there, without looking for garbage: there is none.
+
+    The garbage collector would take a tenth of the import's time; and as much again, twice, when
+    Python ends and looks through all that was imported. So that is left out for good.
+    """
+    if "torch" in sys.modules:
+        return
+    collected = gc.isenabled()
+    gc.disable()
+    try:
+        importlib.import_module("torch")
+        gc.freeze()
+    finally:
+        if collected:
+            gc.enable()
 
 
 def _begin(command: ModuleType, options: "Options", given: Iterable[str]) -> None:

@@ -16,6 +16,7 @@ import vitlab
 from vitlab.weights.containers.archives import check_sizes
 from vitlab.weights.containers.pickled import pickles
 from vitlab.weights.save import own_folder, save_provenance
+from vitlab.weights.source import all_finite
 
 FLIPS = int(os.environ.get("VITLAB_FLIPS", "150"))
 
@@ -111,6 +112,33 @@ def test_shards_and_all_types_of_numbers_have_checksums(tmp_path: Path) -> None:
     file = sorted(folder.glob("*.safetensors"))[1]
     file.write_bytes(flipped(file.read_bytes(), 8 * file.stat().st_size - 3))
     assert "does not match its checksum" in refused(folder)
+
+
+def test_several_threads_read_the_same_and_name_the_first_damaged_tensor(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = vitlab.load(saved)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert same(vitlab.load(saved), original)
+    from safetensors.torch import save_file
+
+    save_file(
+        {name: each + 1 for name, each in original.state_dict().items()},
+        saved / "model.safetensors",
+    )
+    first = next(iter(original.state_dict()))
+    assert f"tensor {first!r} does not match its checksum" in refused(saved)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_numbers_are_finite_though_their_sum_is_not(dtype: torch.dtype) -> None:
+    large = torch.full((1000,), torch.finfo(dtype).max, dtype=dtype)
+    assert all_finite(large)
+    assert all_finite(large[:0])
+    for wrong in (float("nan"), float("inf"), -float("inf")):
+        assert not all_finite(large.index_fill(0, torch.tensor([7]), wrong))
+    both = torch.tensor([float("inf"), -float("inf"), 1.0], dtype=dtype)
+    assert not all_finite(both)
 
 
 LARGE: dict[str, Any] = {

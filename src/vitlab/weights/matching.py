@@ -1,7 +1,10 @@
 """A file's tensors as a model's: names and shapes are checked before any number is read."""
 
 import re
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+import torch
 from torch import Tensor
 
 from vitlab.errors import WeightsError
@@ -9,6 +12,8 @@ from vitlab.weights.assembly import empty
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.room import Reading
 from vitlab.weights.source import ARRAYS, Shape, Source, readable
+
+THREADS = 4  # that read and hash: faster together than most disks
 
 
 def collect(reading: Reading, source: Source) -> dict[str, Tensor]:
@@ -19,21 +24,44 @@ def collect(reading: Reading, source: Source) -> dict[str, Tensor]:
     """
     expected = empty(reading.config)
     check(reading, source, expected)
+
+    def made(entry: Entry) -> dict[str, Tensor]:
+        return _converted(entry, reading, source, expected)
+
     tensors: dict[str, Tensor] = {}
-    for entry in reading.entries:
-        pairs = zip(entry.theirs, _their_shapes(entry, expected), strict=True)
-        stored = [source.read(name, reading.exact).reshape(shape) for name, shape in pairs]
-        with readable(source.path, ", ".join(entry.theirs)):
-            made = entry.read(stored)
-        for name, tensor in zip(entry.ours, made, strict=True):
-            want = expected[name]
-            if tensor.shape != want.shape or tensor.is_floating_point() != want.is_floating_point():
-                raise WeightsError(
-                    f"{source.path}: {', '.join(entry.theirs)} cannot be turned into {name}, "
-                    f"{want.dtype} {tuple(want.shape)}"
-                )
-            tensors[name] = tensor.contiguous()
+    for each in _in_order(made, reading.entries, reading.exact and source.kind == "safetensors"):
+        tensors |= each
     return tensors
+
+
+def _converted(
+    entry: Entry, reading: Reading, source: Source, expected: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return the tensors of a model that one entry makes of a file's."""
+    pairs = zip(entry.theirs, _their_shapes(entry, expected), strict=True)
+    stored = [source.read(name, reading.exact).reshape(shape) for name, shape in pairs]
+    with readable(source.path, ", ".join(entry.theirs)):
+        made = entry.read(stored)
+    for name, tensor in zip(entry.ours, made, strict=True):
+        want = expected[name]
+        if tensor.shape != want.shape or tensor.is_floating_point() != want.is_floating_point():
+            raise WeightsError(
+                f"{source.path}: {', '.join(entry.theirs)} cannot be turned into {name}, "
+                f"{want.dtype} {tuple(want.shape)}"
+            )
+    return {name: each.contiguous() for name, each in zip(entry.ours, made, strict=True)}
+
+
+def _in_order(
+    make: Callable[[Entry], dict[str, Tensor]], entries: Iterable[Entry], together: bool
+) -> Iterator[dict[str, Tensor]]:
+    """Yield what each entry makes, several at once if asked: checksums take longer than reading."""
+    threads = min(THREADS, torch.get_num_threads())
+    if not together or threads == 1:
+        yield from map(make, entries)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        yield from pool.map(make, entries)
 
 
 def check(reading: Reading, source: Source, expected: dict[str, Tensor]) -> None:

@@ -3,15 +3,16 @@
 # make lint   formatting, lint, types
 # make docs   build the site into site/; every warning is an error
 # make vendor fetch, by npm, what the page of an exported model runs on
+# make gpu    measure all on a GPU within nine minutes; again: go on with what is left
 # make wheel  build a wheel with it into dist/
-# All of them set up .venv first; PYTHON names another interpreter (3.11 or newer).
+# All but gpu set up .venv first; PYTHON names another interpreter (3.11 or newer).
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUN ?= runs/demo
 
-.PHONY: demo test lint docs format vendor wheel clean
+.PHONY: demo test lint docs format vendor gpu wheel clean
 
 demo: $(VENV)/.installed
 	$(BIN)/vitlab train digits --out $(RUN) --resume
@@ -38,6 +39,10 @@ format: $(VENV)/.tested
 
 vendor: $(VENV)/.installed
 	$(BIN)/python -c 'from vitlab.pages.runtime import vendor; vendor()'
+
+# with the Python that has PyTorch for the GPU, timm and transformers: nothing is installed
+gpu:
+	$(PYTHON) benchmarks/gpu.py --out runs/gpu
 
 wheel: vendor
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .

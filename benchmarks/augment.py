@@ -5,7 +5,8 @@
 Ours works on uint8 batches on the training device. Beside it: timm's transforms on Pillow images in
 one process (so images/s of one core) with its Mixup, and kornia's RandAugment, where they are
 installed. The last column is our share of the time of a ViT-S/16 training step (forward, backward,
-AdamW). Figures are medians of interleaved rounds. Needs torch alone.
+AdamW). With --recipes, the policies are those of all recipes, each once, instead of the three here.
+Figures are medians of interleaved rounds. Needs torch alone.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from vitlab.data.augment import mix
 from vitlab.data.augment.augment import augment
 from vitlab.data.augment.policy import draws_needed
 from vitlab.data.settings import Augment
+from vitlab.recipes.named import RECIPES
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 RAND: dict[str, Any] = {
@@ -38,6 +40,18 @@ POLICIES = {
     "A2 + erasing": Augment(**RAND, erase=0.25),
     "DeiT III": Augment(flip=True, three_augment=True, color_jitter=0.3, mixup=0.8, cutmix=1.0),
 }
+
+
+def of_recipes() -> dict[str, Augment]:
+    """Return the augmentation of every recipe that has any, each once, by the recipes' names."""
+    found: dict[Augment, list[str]] = {}
+    for name, make in RECIPES.items():
+        options = make().augment
+        if options != Augment():
+            found.setdefault(options, []).append(name)
+    return {", ".join(names): options for options, names in found.items()}
+
+
 Work = Callable[[int], object]  # a round; its argument is the step
 
 
@@ -58,8 +72,7 @@ def ours(options: Augment, images: torch.Tensor) -> Work:
         draws = torch.rand(batch, draws_needed(options), generator=numbers)
         pixels = augment(images, draws, options, MEAN, STD)
         mixed = mix.draw(options, step, size)
-        assert mixed is not None
-        return mixed(pixels, labels, 1000)
+        return pixels if mixed is None else mixed(pixels, labels, 1000)
 
     return run
 
@@ -143,17 +156,18 @@ def main() -> None:
         "--step-batch", type=int, help="batch of the training step (default: 8, on a GPU the batch)"
     )
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--recipes", action="store_true", help="measure those of all recipes")
     parser.add_argument("--alone", action="store_true", help="leave out timm and kornia")
     args = parser.parse_args()
     print(f"{machine(args.device)}\n")
+    policies = of_recipes() if args.recipes else {name: POLICIES[name] for name in args.policies}
     print("| policy | batch | ours ms | images/s | timm images/s | kornia images/s | step share |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for batch in args.batches:
         images = pictures(batch, 224).to(args.device)
         at_once = args.step_batch or (batch if args.device.startswith("cuda") else 8)
         step = training_step(args.model, at_once, args.device, args.precision)
-        for policy in args.policies:
-            options = POLICIES[policy]
+        for policy, options in policies.items():
             works = {"ours": ours(options, images), "step": step}
             peers = {} if args.alone else {"timm": timms, "kornia": kornias}
             works |= {k: work for k, make in peers.items() if (work := make(options, images))}

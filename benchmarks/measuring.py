@@ -70,6 +70,25 @@ def interleaved(
     return times
 
 
+def captured(work: Callable[[], object], device: str) -> Callable[[], object]:
+    """Return a work as a CUDA graph, launched at once; on a CPU the work itself.
+
+    Its tensors must stay where they are, and it must not wait for the GPU.
+    """
+    if not device.startswith("cuda"):
+        return work
+    beside = torch.cuda.Stream()
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):  # what is done once, such as choosing kernels, is not captured
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(beside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
 def machine(device: str) -> str:
     """Return the device, the threads and the version of torch."""
     name = torch.cuda.get_device_name() if device.startswith("cuda") else platform.processor()

@@ -90,12 +90,13 @@ def main() -> None:
         works = {"supervised": work_of("", name, int(pixels), int(batch), args)}
         works |= {row: work_of(row, name, int(pixels), int(batch), args) for row in args.rows}
         times = interleaved(works, args.rounds, args.device, now=now)
-        print(f"ViT-{name}, {pixels} pixels, batch {batch}, stem={args.stem}")
+        print(f"ViT-{name}, {pixels} pixels, batch {batch}, stem={args.stem}\n")
+        print("| step | images/s | time over supervised |\n| --- | --- | --- |")
         for row, taken in times.items():
             pairs = zip(taken, times["supervised"], strict=True)
             ratio = statistics.median(mine / first for mine, first in pairs)
             speed = int(batch) / statistics.median(taken)
-            print(f"  {row:26} {speed:9.1f} images/s {ratio:6.2f}")
+            print(f"| {row} | {speed:,.1f} | {ratio:.2f} |", flush=True)
         print()
 
 
@@ -142,7 +143,7 @@ def learner_of(row: str, model: VisionTransformer, args: argparse.Namespace) -> 
     name = row.split()[0]
     task, guide = TASKS[name], None
     options = Pretext.of(task=name, **ROWS[row])
-    if task.guided:
+    if name == "beit":
         guide = vitlab.create(args.tokenizer or f"dVAE/{model.config.patch // 2}")
         guide.eval().requires_grad_(False).to(args.device)
     task.check(options, model.config, guide)

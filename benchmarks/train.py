@@ -238,7 +238,7 @@ def product_rate(device: str, precision: str) -> float:
 
 def compare(spec: str, precision: str, args: argparse.Namespace) -> dict[str, Any]:
     """Return times and memory of all forms of one model."""
-    names = [n for n in FORMS if precision == "bf16" or n != "ours bf16-pure"]
+    names = [n for n in args.forms if precision == "bf16" or n != "ours bf16-pure"]
     steps = {name: form(name, spec, precision, args) for name in names}
     forms = {name: step for name, step in steps.items() if step is not None}
     first = {name: step() for name, step in forms.items()}  # the loss before any update
@@ -286,6 +286,7 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16"])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--forms", nargs="+", default=list(FORMS), choices=FORMS)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--no-memory", action="store_true")
@@ -296,6 +297,8 @@ def main() -> None:
     )
     parser.add_argument("--memory-of", choices=FORMS)
     args = parser.parse_args()
+    if "ours" not in args.forms:
+        parser.error("--forms must include ours: the others are compared with it")
     if args.memory_of:
         return memory_here(args.memory_of, args.models[0], args.precisions[0], args)
     if args.device == "cuda":

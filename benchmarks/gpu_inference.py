@@ -5,9 +5,10 @@
 
 All have the same weights, cast to bf16 (`timm/benchmark.py --precision bfloat16` does so too), and
 the same images. Compiled is `torch.compile` for one batch size; with --graphs each form is captured
-once and replayed. Each batch takes turns: figures are medians over rounds, ratios those of pairs
-over the first form. The share is of the bf16 matrix-product rate measured at the start, at two
-operations per multiply-add. The last column is the largest difference of a logit to that of our
+once and replayed. `accelerated` is `vitlab.accelerate`, which takes fp32 images and, compiled,
+brings its own CUDA graphs. Each batch takes turns: figures are medians over rounds, ratios those of
+pairs over the first form. The share is of the bf16 matrix-product rate measured at the start, at
+two operations per multiply-add. The last column is the largest difference of a logit to that of our
 model in fp32, over the largest logit. With torchao, a form in fp8 is measured as well.
 Needs torch; peers that are not installed are left out.
 """
@@ -19,6 +20,7 @@ import statistics
 import sys
 from collections.abc import Callable
 from datetime import date
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +29,9 @@ from torch import Tensor, nn
 from train import build_ours, build_timm, build_transformers, product_rate
 
 import vitlab
+from vitlab.models.model import Model
 
+ACCELERATED, REPLAYED = "ours accelerated", "ours accelerated, compiled"
 Forms = dict[str, Callable[[Tensor], Tensor]]
 
 
@@ -37,15 +41,19 @@ def eager_forms(size: str, patch: int, args: argparse.Namespace) -> dict[str, nn
     forms: dict[str, nn.Module | None] = {
         "ours": copy.deepcopy(model),
         "ours fused": vitlab.fuse(model),
+        ACCELERATED: vitlab.accelerate(model, device=args.device, precision="bf16"),
         "timm": build_timm(model),
         "transformers": build_transformers(model),
     }
     there = {name: form for name, form in forms.items() if form is not None}
-    low = {n: form.to(args.device, torch.bfloat16).eval() for n, form in there.items()}
+    low = {
+        name: form.eval() if name == ACCELERATED else form.to(args.device, torch.bfloat16).eval()
+        for name, form in there.items()
+    }
     return low | {"exact": model.to(args.device)}
 
 
-def compiled_forms(eager: dict[str, nn.Module], args: argparse.Namespace) -> Forms:
+def compiled_forms(eager: dict[str, nn.Module], exact: Model, args: argparse.Namespace) -> Forms:
     """Return compiled forms, which are compiled at their first call."""
     names = {"ours compiled": "ours fused", "timm compiled": "timm"}
     forms: Forms = {
@@ -53,6 +61,10 @@ def compiled_forms(eager: dict[str, nn.Module], args: argparse.Namespace) -> For
         for name, own in names.items()
         if own in eager
     }
+    if args.device.startswith("cuda"):
+        forms[REPLAYED] = vitlab.accelerate(
+            exact, device=args.device, precision="bf16", compile=True
+        )
     if (small := in_fp8(eager["ours fused"], args.device)) is not None:
         forms["ours compiled, fp8"] = torch.compile(small, dynamic=False)
     return forms
@@ -62,14 +74,14 @@ def in_fp8(model: nn.Module, device: str) -> nn.Module | None:
     """Return a copy whose dense layers multiply in fp8, if torchao and the GPU can."""
     if not device.startswith("cuda") or torch.cuda.get_device_capability() < (8, 9):
         return None
+    small = copy.deepcopy(model)
     try:
         tools: Any = importlib.import_module("torchao.quantization")
-    except ImportError as error:
+        way = tools.Float8DynamicActivationFloat8WeightConfig(granularity=tools.PerRow())
+        tools.quantize_(small, way)
+    except (ImportError, AttributeError, AssertionError, RuntimeError) as error:
         print(f"fp8 is left out: {error}", file=sys.stderr)
         return None
-    small = copy.deepcopy(model)
-    way = tools.Float8DynamicActivationFloat8WeightConfig(granularity=tools.PerRow())
-    tools.quantize_(small, way)
     return small
 
 
@@ -82,10 +94,14 @@ def compare(
     errors: dict[str, float] = {}
     for name, form in forms.items():
         try:
-            errors[name] = float((form(low).float() - exact).abs().max() / exact.abs().max())
-            work = lambda form=form: form(low)  # noqa: E731
-            works[name] = captured(work, args.device) if args.graphs else work
-        except RuntimeError as error:  # of memory, or what the compiler or a graph cannot take
+            work = partial(form, images if "accelerated" in name else low)
+            errors[name] = float((work().float() - exact).abs().max() / exact.abs().max())
+            capture = args.graphs and name != REPLAYED
+            works[name] = captured(work, args.device) if capture else work
+        except (
+            RuntimeError,
+            AssertionError,
+        ) as error:  # of memory, or what the compiler or a graph cannot take
             print(f"{name} is left out: {str(error).splitlines()[0]}", file=sys.stderr)
     once = min(seconds(work, args.device) for work in works.values())
     repeats = 1 if once > 0.02 else 5
@@ -131,7 +147,7 @@ def measure(name: str, rate: float, args: argparse.Namespace) -> None:
     for batch in sorted({*args.batches, *args.compiled_batches}):
         images = torch.randn(batch, 3, args.pixels, args.pixels, device=args.device)
         forms: Forms = dict(eager) if batch in args.batches else {}
-        forms |= compiled_forms(eager, args) if batch in args.compiled_batches else {}
+        forms |= compiled_forms(eager, exact, args) if batch in args.compiled_batches else {}
         report(name, batch, compare(forms, images, exact(images), args), rate, macs)
 
 

@@ -59,7 +59,14 @@ def test_a_dry_run_needs_torch_timm_and_transformers_alone(tmp_path: Path) -> No
     assert "| inference, share of the rate | at least 0.6 | 0." in done.stdout
     report = (tmp_path / "out" / "report.md").read_text()
     assert "| bf16 | 256 |" in report
-    for form in ("ours", "ours fused", "timm", "transformers", "ours compiled", "timm compiled"):
+    for form in (
+        "ours",
+        "ours accelerated",
+        "timm",
+        "transformers",
+        "ours compiled",
+        "timm compiled",
+    ):
         assert f"| {form} |" in report, form
     assert str(ROOT) not in report
     assert sys.executable not in report

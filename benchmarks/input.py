@@ -33,6 +33,7 @@ from PIL import Image
 
 from vitlab.data.decode import jpeg
 from vitlab.data.decode.formats import SUFFIXES
+from vitlab.data.decode.jpeg_frame import Frame, frame_of
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.settings import Augment
@@ -181,16 +182,16 @@ def table_of(items: list[bytes], transform: Callable[[Image.Image], Any]) -> Wor
 def decoders(files: list[Path]) -> dict[str, Work]:
     """Decode JPEG to RGB: whole, and only what a crop of 0.7 of each side needs."""
     items = [file.read_bytes() for file in files]
-    sides = [Image.open(BytesIO(item)) for item in items]
-    known = [(i, s.height, s.width, s.mode == "L") for i, s in zip(items, sides, strict=True)]
+    frames = [frame_of(item) for item in items]
+    known = [(i, frame) for i, frame in zip(items, frames, strict=True) if frame]
 
-    def cut(item: bytes, rows: int, columns: int, gray: bool) -> None:
-        scale = jpeg.scale_for(0.7 * columns, 0.7 * rows, SIZE, SIZE)
-        jpeg.decode(item, rows, columns, gray, scale, int(0.85 * rows))
+    def cut(item: bytes, frame: Frame) -> None:
+        scale = jpeg.scale_for(0.7 * frame.columns, 0.7 * frame.rows, SIZE, SIZE)
+        jpeg.decode(item, frame, scale, int(0.85 * frame.rows))
 
     works: dict[str, Callable[..., object]] = {
         "simplejpeg, strict, what a crop needs": cut,
-        "simplejpeg, strict": lambda d, r, c, g: jpeg.decode(d, r, c, g, 1, r),
+        "simplejpeg, strict": lambda data, frame: jpeg.decode(data, frame, 1, frame.rows),
         "Pillow": lambda d, *_: np.asarray(Image.open(BytesIO(d)).convert("RGB")),
     }
     if importlib.util.find_spec("cv2"):

@@ -6,41 +6,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from made_jpegs import COLUMNS, KINDS, PICTURE, ROWS
 from vitlab.data.decode import jpeg
+from vitlab.data.decode.jpeg_frame import frame_of
 from vitlab.data.decode.metadata import BACK, turn, turn_box
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.errors import ImageError, UserError
-
-ROWS, COLUMNS = 150, 203
-PICTURE = Image.fromarray(
-    np.random.default_rng(4).integers(0, 256, (10, 13, 3), np.uint8), "RGB"
-).resize((COLUMNS, ROWS), Image.Resampling.BICUBIC)
-
-
-def save(image=PICTURE, **options) -> bytes:
-    stream = BytesIO()
-    image.save(stream, "JPEG", **({"quality": 92} | options))
-    return stream.getvalue()
-
-
-def oriented(number: int) -> bytes:
-    exif = Image.Exif()
-    exif[274] = number
-    return save(exif=exif.tobytes())
-
-
-KINDS = {
-    "4:4:4": save(subsampling="4:4:4"),
-    "4:2:2": save(subsampling="4:2:2"),
-    "4:2:0": save(subsampling="4:2:0"),
-    "4:1:1": save(subsampling="4:1:1"),
-    "progressive": save(progressive=True),
-    "gray": save(PICTURE.convert("L")),
-    "cmyk": save(PICTURE.convert("CMYK")),
-    "rgb": save(keep_rgb=True),
-    "restarts": save(restart_marker_rows=1),
-    "low quality": save(quality=5, subsampling="4:2:0"),
-} | {f"turned {number}": oriented(number) for number in range(2, 9)}
 
 
 def fast(data, box, at_least, channels=3, cut=True):
@@ -156,8 +127,9 @@ def test_what_libjpeg_merely_grumbles_about_is_pillows_to_decide():
     data = KINDS["4:2:0"]
     start = data.index(b"\xff\xdb")
     odd = data[:start] + b"\x01\x02\x03" + data[start:]  # bytes between two segments
+    assert frame_of(odd) is None
     with pytest.raises(ValueError) as caught:
-        jpeg.decode(odd, ROWS, COLUMNS, False, 1, ROWS)
+        jpeg.decode(odd, frame_of(data), 1, ROWS)
     assert not isinstance(caught.value, UserError)
     assert np.array_equal(fast(odd, WHOLE, (ROWS, COLUMNS))[0], EncodedImage(data).decode(3))
 

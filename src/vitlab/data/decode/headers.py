@@ -24,6 +24,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from vitlab.data.decode import metadata
 from vitlab.data.decode.formats import FORMATS, format_of, reader_of
+from vitlab.data.decode.jpeg_frame import Frame
 from vitlab.errors import ImageError, UserError
 
 MAX_PIXELS = 50_000_000
@@ -34,6 +35,7 @@ MAX_BYTES = 256 * 2**20
 """Room for the largest uncompressed file: 50 million RGBA pixels are 200 MB."""
 
 _MAX_SCANS = 50  # of a progressive JPEG with the most pixels allowed; ten are usual
+_SCAN = b"\xff\xda"  # a few bytes each, yet each is a pass over a progressive JPEG
 _LOCK = threading.Lock()
 
 
@@ -76,7 +78,7 @@ def opened(
     Raises:
         ImageError: the file is not an image in an accepted format, is damaged, or is too large.
     """
-    try:
+    with explained_image(name):
         kind = format_of(data)
         if kind == "HEIF" and kind not in FORMATS and formats == FORMATS:
             reader_of(kind)  # which says what is missing
@@ -89,6 +91,13 @@ def opened(
                 stack.enter_context(_LOCK)
                 stack.enter_context(warnings.catch_warnings(action="ignore"))
             yield _read_header(data, kind, min(max_pixels, MAX_PIXELS_OF.get(kind, max_pixels)))
+
+
+@contextmanager
+def explained_image(name: str) -> Iterator[None]:
+    """Turn whatever goes wrong in the block into `ImageError`, in one line that names the image."""
+    try:
+        yield
     except Exception as error:
         # Pillow has raised every kind of exception here, MemoryError and AssertionError included
         reason = str(error)
@@ -111,7 +120,7 @@ def _read_header(data: bytes, kind: str, max_pixels: int) -> Header:
     if kind == "PNG":
         _mend_png_key(image, data[24])
     if kind == "JPEG" and "progressive" in image.info:
-        scans = data.count(b"\xff\xda")  # a few bytes each, yet each is a pass over the image
+        scans = data.count(_SCAN)
         if scans * image.width * image.height > _MAX_SCANS * max_pixels:
             raise ImageError(f"a progressive JPEG with {scans:,} scans takes too long to decode")
     if isinstance(image, TiffImageFile):
@@ -120,6 +129,12 @@ def _read_header(data: bytes, kind: str, max_pixels: int) -> Header:
         return Header(image, 1, data)  # Pillow turns a TIFF itself
     orientation = metadata.orientation(exif or image.info.get("exif", b""))
     return Header(image, orientation, data)
+
+
+def exceeded(frame: Frame, data: bytes, max_pixels: int) -> bool:
+    """Return whether a JPEG is larger than is allowed, or seems to be; `opened` says how."""
+    passes = max(1, data.count(_SCAN) / _MAX_SCANS) if frame.progressive else 1
+    return len(data) > MAX_BYTES or passes * frame.rows * frame.columns > max_pixels
 
 
 def _check_size(columns: int, rows: int, max_pixels: int) -> None:

@@ -7,11 +7,13 @@ kornia-rs and Pillow in docs/performance.md.
 
 import numpy as np
 
+from vitlab.data.decode.jpeg_frame import Frame
 from vitlab.data.decode.pixels import Pixels
 from vitlab.errors import ImageError
 
 SCALES = (8, 4, 2)  # what libjpeg-turbo has fast transforms for
-_SPARE = 8  # rows beyond the last one needed, at a scale of 1: colors are smoothed across rows
+_SPARE = 2  # rows beyond the last one needed: its colors may be blended with those of the next
+_END = b"\xff\xd9"
 _UNREAD = "extraneous bytes before marker 0xd9"
 _LOST = ("premature end", "bad huffman code", "instead of rst")
 
@@ -22,14 +24,12 @@ def scale_for(width: float, height: float, columns: float, rows: float) -> int:
     return next(fits, 1)
 
 
-def decode(data: bytes, rows: int, columns: int, gray: bool, scale: int, until: int) -> Pixels:
+def decode(data: bytes, frame: Frame, scale: int, until: int) -> Pixels:
     """Decode the upper part of a JPEG at 1/scale of its size.
 
     Args:
-        data: a JPEG file with one or three components of 8 bits
-        rows: its height
-        columns: its width
-        gray: whether it has one component
+        data: a JPEG file
+        frame: what its header states
         scale: 1, 2, 4 or 8
         until: the rows wanted, counted before scaling; more may come
 
@@ -40,14 +40,16 @@ def decode(data: bytes, rows: int, columns: int, gray: bool, scale: int, until: 
         ImageError: data is missing or corrupt.
         ValueError: any other warning of libjpeg; the file may be sound.
     """
+    rows, columns, gray = frame[:3]
     stop = until + _SPARE * scale
-    if stop < rows and (short := _shortened(data, stop)):
+    # without an end it may be cut off behind those rows
+    if stop < rows and frame.single and data.rfind(_END, frame.scan) > 0:
         try:
-            return _decode(short, stop, columns, gray, scale)
+            return _decode(_shortened(data, frame, stop), stop, columns, gray, scale)
         except _UnreadError as rest:  # all the rows wanted are there, and nothing was wrong in them
             return rest.pixels
         except ValueError:
-            pass  # of several scans, for instance; as a whole it may be sound
+            pass  # as a whole it may be sound
     return _decode(data, rows, columns, gray, scale)
 
 
@@ -83,28 +85,11 @@ def _decode(data: bytes, rows: int, columns: int, gray: bool, scale: int) -> Pix
     return pixels
 
 
-def _shortened(data: bytes, rows: int) -> bytes:
-    """Return the file with fewer rows in its header; empty where the result cannot be checked.
+def _shortened(data: bytes, frame: Frame, rows: int) -> bytes:
+    """Return the file with fewer rows in its header.
 
-    It can be in a file of a single scan without restart markers: libjpeg then complains of nothing
-    but the bytes left between the last row and the end of the image.
+    Of a file of a single scan without restart markers, libjpeg then complains of nothing but the
+    bytes left between the last row and the end of the image.
     """
-    at = 2
-    found = -1
-    while at + 4 <= len(data) and data[at] == 0xFF:
-        marker = data[at + 1]
-        if marker == 0xDA:
-            ends = data.rfind(b"\xff\xd9", at) > 0  # else it may be cut off behind those rows
-            if found < 0 or not ends:
-                return b""
-            changed = bytearray(data)
-            changed[found + 5 : found + 7] = rows.to_bytes(2)
-            return bytes(changed)
-        if marker == 0xDD:  # restart interval
-            return b""
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            if marker > 0xC1:  # progressive, lossless, arithmetic
-                return b""
-            found = at
-        at += 2 + int.from_bytes(data[at + 2 : at + 4])
-    return b""
+    view = memoryview(data)
+    return b"".join((view[: frame.place], rows.to_bytes(2), view[frame.place + 2 :]))

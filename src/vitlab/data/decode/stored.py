@@ -24,7 +24,8 @@ from vitlab.data.decode.colors import GRAY, MODES, convert, recolored
 from vitlab.data.decode.complaints import complaints_are_errors
 from vitlab.data.decode.crop import crop_resize
 from vitlab.data.decode.formats import ENDINGS, FORMATS, format_of
-from vitlab.data.decode.headers import MAX_PIXELS, Header, opened
+from vitlab.data.decode.headers import MAX_PIXELS, Header, exceeded, explained_image, opened
+from vitlab.data.decode.jpeg_frame import frame_of
 from vitlab.data.decode.metadata import BACK, turn, turn_box
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
 from vitlab.errors import ImageError, UserError
@@ -137,11 +138,11 @@ class EncodedImage:
         Raises:
             ImageError: as `decode`.
         """
-        with self._opened() as header:
-            box = choose(*header.size)
-            if (part := _fast(header, box, at_least, cut)) is not None:
+        with explained_image(self.name):
+            if (part := _fast(self, choose, at_least, cut)) is not None:
                 return convert(part[0], channels), part[1]
-            return _whole(header, channels), box
+        with self._opened() as header:
+            return _whole(header, channels), choose(*header.size)
 
     def content(self) -> bytes:
         """Return the file."""
@@ -237,20 +238,22 @@ def _whole(header: Header, channels: int) -> Pixels:
 
 
 def _fast(
-    header: Header, box: Box, at_least: tuple[float, float], cut: bool
+    image: EncodedImage, choose: ChooseBox, at_least: tuple[float, float], cut: bool
 ) -> tuple[Pixels, Box] | None:
     """Decode the box and its surroundings by `jpeg.decode`; None where only Pillow can tell."""
-    image, orientation = header.image, header.orientation
-    supported = image.format == "JPEG" and image.mode in ("L", "RGB")
-    if not supported or image.info.get("adobe_transform") == 0:  # colors stored as RGB
+    data = image.data
+    frame = frame_of(data) if "JPEG" in image.formats else None
+    if frame is None or exceeded(frame, data, image.max_pixels):
         return None
-    columns, rows = image.size
-    left, top, right, bottom = turn_box(box, BACK.get(orientation, orientation), *header.size)
+    rows, columns, orientation = frame.rows, frame.columns, frame.orientation
+    upright = (columns, rows) if orientation >= 5 else (rows, columns)
+    box = choose(*upright)
+    left, top, right, bottom = turn_box(box, BACK.get(orientation, orientation), *upright)
     high, wide = reversed(at_least) if orientation >= 5 else at_least
     scale = jpeg.scale_for(right - left, bottom - top, wide, high)
     until = min(rows, math.ceil(bottom)) if cut else rows
     try:
-        pixels = jpeg.decode(header.data, rows, columns, image.mode == "L", scale, until)
+        pixels = jpeg.decode(data, frame, scale, until)
     except UserError:
         raise
     except ValueError:  # a warning that may be harmless

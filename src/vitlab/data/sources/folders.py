@@ -44,9 +44,10 @@ class Files:
         Raises:
             ImageError: it cannot be read, or is too large.
         """
-        name = self.name(index)
+        path = self.root / self.paths[index]
+        name = str(path)
         try:
-            return EncodedImage(read_bytes(self.root / self.paths[index], MAX_BYTES), name)
+            return EncodedImage(read_bytes(path, MAX_BYTES), name)
         except OSError as error:
             raise ImageError(f"{name}: {(error.strerror or str(error)).lower()}") from None
 

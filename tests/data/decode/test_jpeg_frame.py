@@ -8,6 +8,7 @@ from PIL import Image
 
 from made_jpegs import COLUMNS, KINDS, ROWS, save
 from vitlab.data.decode import jpeg
+from vitlab.data.decode.headers import exceeded
 from vitlab.data.decode.jpeg_frame import frame_of
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.errors import ImageError
@@ -88,6 +89,10 @@ def test_many_scans_are_refused_on_the_fast_way() -> None:
     scan = data.rindex(b"\xff\xda")
     end = data.rindex(b"\xff\xd9")
     many = data[:end] + 60 * data[scan:end] + data[end:]
+    frame = frame_of(many)
+    assert frame is not None
+    assert exceeded(frame, many, ROWS * COLUMNS)  # before anything is decoded
+    assert not exceeded(frame, data, ROWS * COLUMNS)
     box_of(data, max_pixels=ROWS * COLUMNS)
     with pytest.raises(
         ImageError, match=r"^name: a progressive JPEG with \d+ scans takes too long"

@@ -62,6 +62,15 @@ class Head(nn.Module):
             case _:
                 return patches.mean(dim=1)
 
+    @property
+    def leading(self) -> int | None:
+        """How many tokens the last block must compute, the first; None: all.
+
+        Class-attention layers need the others. (Windows, rows and columns have no such tokens.)
+        """
+        read = {"token": 1, "prefix": self.config.prefix}
+        return None if self.config.class_blocks else read.get(self.config.pool)
+
     def shares(self, tokens: Tensor) -> Tensor:
         """Return how much of each token enters the features: (B, N, D) -> (B, N), sums of 1.
 

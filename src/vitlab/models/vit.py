@@ -97,7 +97,8 @@ class VisionTransformer(Model):
     def features(self, images: Tensor | Packed) -> Tensor:
         """Compute the classifier's input: (B, features), or (B, queries, features)."""
         if not isinstance(images, Packed):
-            return self.head.features(self.encode(images))
+            leading = self.head.leading if self.training else None  # all for who watches the blocks
+            return self.head.features(self._encoded(images, leading=leading)[0])
         images, order = images.by_size()
         rows = torch.cat([self.head.features(part) for part in self._encoded(images)])
         return rows.index_select(0, torch.tensor(order, device=rows.device).argsort())
@@ -107,8 +108,7 @@ class VisionTransformer(Model):
 
         Args:
             images: normalized, (B, channels, H, W), of any size that the patch divides; or packed
-            extra: a further sequence of tokens (B, M, width), which joins the patches in every
-                block, without positions, and comes out after them
+            extra: further tokens (B, M, width), without positions, which come after the patches
 
         Returns:
             (B, prefix + patches + M, width); those of packed images in one row, (1, T, width). With
@@ -120,10 +120,12 @@ class VisionTransformer(Model):
         parts = self._encoded(images, extra)
         return joined(parts) if isinstance(images, Packed) else parts[0]
 
-    def _encoded(self, images: Tensor | Packed, extra: Tensor | None = None) -> list[Tensor]:
-        """Return all tokens, (B, N, D); those of packed images by runs of one size."""
+    def _encoded(
+        self, images: Tensor | Packed, extra: Tensor | None = None, leading: int | None = None
+    ) -> list[Tensor]:
+        """Return all tokens, (B, N, D), or the leading; packed images' by runs of one size."""
         tokens, steps = self._begin(images, extra)
-        for block, placed in steps:
+        for block, placed in [*steps[:-1], (steps[-1][0], steps[-1][1].led(leading))]:
             tokens = block(placed.place(tokens), placed.layout)
         return self._finished(tokens, placed.layout)
 
@@ -283,8 +285,7 @@ class VisionTransformer(Model):
         """
         size = self.config.image_size if image_size is None else image_size
         new, tensors = replace(self.config, patch=patch, image_size=size), self.state_dict()
-        tensors = with_patch(patch, tensors, self.config, interpolation)
-        return self.remade(new, tensors)
+        return self.remade(new, with_patch(patch, tensors, self.config, interpolation))
 
     @property
     def layers(self) -> int:

@@ -52,7 +52,10 @@ class Attention(nn.Module):
             self.talking.reset_parameters(generator)
 
     def forward(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
-        """Let tokens attend to all, or to their row, column or window: (B, N, D) -> (B, N, D)."""
+        """Let tokens attend to all, or to their row, column or window: (B, N, D) -> (B, N, D).
+
+        If only the first tokens are asked for, these attend to all: -> (B, layout.leading, D).
+        """
         return self.project(self.gathered(tokens, layout))
 
     def gathered(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
@@ -67,7 +70,11 @@ class Attention(nn.Module):
                 return attend_packed([self._heads(part, run.layout) for part, run in parts])
             return joined([self._gathered(part, run.layout) for part, run in parts])
         form = attend if self.talking is None else self.talking
-        gathered = form(*self._heads(qkv, layout)).transpose(1, 2).flatten(2)
+        q, k, v, bias = self._heads(qkv, layout)
+        if layout.leading is not None:
+            q = q[..., : layout.leading, :]
+            bias = None if bias is None else bias[..., : layout.leading, :]
+        gathered = form(q, k, v, bias).transpose(1, 2).flatten(2)
         return self.reach.unfold(gathered, layout.grid, qkv.shape[0])
 
     def weights(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:

@@ -39,13 +39,14 @@ class Block(nn.Module):
             mlp.reset_parameters(generator)
 
     def forward(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
-        """Transform tokens: (B, N, D) -> (B, N, D).
+        """Transform tokens: (B, N, D) -> (B, N, D), or (B, layout.leading, D).
 
         Args:
             tokens: (B, N, D)
             layout: how they lie; None: as the configuration's, without positions within attention
         """
-        tokens = tokens + total([branch(tokens, layout) for branch in self.attention])
+        attended = total([branch(tokens, layout) for branch in self.attention])
+        tokens = (tokens[:, : layout.leading] if layout else tokens) + attended
         return tokens + total([branch(tokens, layout) for branch in self.mlp])
 
     def attention_weights(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
@@ -162,7 +163,7 @@ class Branch(nn.Module, Generic[Body]):
             nn.init.constant_(self.scale, self.start)
 
     def forward(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
-        """Compute what to add to the tokens: (B, N, D) -> (B, N, D).
+        """Compute what to add to the tokens: (B, N, D) -> (B, N, D), or (B, layout.leading, D).
 
         Stochastic depth takes a random subset of the batch and does no work for the rest; its
         output is scaled up to keep the expectation. In a packed sequence the rest is computed too.
@@ -176,7 +177,7 @@ class Branch(nn.Module, Generic[Body]):
             return self._added(tokens, layout) * layout.per_token(kept)
         part = self._added(tokens[chosen], layout)
         part = part * weights[:, None, None].to(part.dtype)
-        return torch.zeros_like(tokens, dtype=part.dtype).index_copy(0, chosen, part)
+        return part.new_zeros(count, *part.shape[1:]).index_copy(0, chosen, part)
 
     def entering(self, tokens: Tensor) -> Tensor:
         """Return what the body sees of the block's input: (B, N, D) -> (B, N, D)."""

@@ -19,12 +19,14 @@ class Layout:
     Attributes:
         grid: rows and columns of patches
         relate: how positions act within attention; None: not at all
+        leading: how many tokens a block computes, the first, which attend to all; None: all
         runs: of a packed sequence, (1, T, D), how its images lie; the other two are then unused
     """
 
     grid: tuple[int, int]
     relate: Relate | None = None
     runs: "tuple[Run, ...]" = ()
+    leading: int | None = None
 
     @property
     def packed(self) -> int:

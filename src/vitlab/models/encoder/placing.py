@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from torch import Tensor
@@ -55,6 +55,10 @@ class Placed:
             runs=tuple(Run(count, prefix + math.prod(grid), lie[grid]) for grid, count in runs),
         )
         return cls(tuple(found[grid] for grid, _ in runs), layout)
+
+    def led(self, leading: int | None) -> Self:
+        """Return the same for a block that computes so many of the tokens, the first."""
+        return replace(self, layout=replace(self.layout, leading=leading))
 
     def place(self, tokens: Tensor) -> Tensor:
         """Return the tokens as a block's input: (B, N, D) -> (B, N, D), or (1, T, D) packed."""

@@ -112,8 +112,11 @@ def compile_encoder(model: Model) -> None:
         return
     encoded = torch.compile(model._encoded, mode="reduce-overhead")
 
-    def copied(images: Tensor | Packed, extra: Tensor | None = None) -> list[Tensor]:
-        return [part.clone() for part in encoded(images, extra)]  # the next call overwrites them
+    def copied(
+        images: Tensor | Packed, extra: Tensor | None = None, leading: int | None = None
+    ) -> list[Tensor]:
+        parts = encoded(images, extra, leading)
+        return [part.clone() for part in parts]  # the next call overwrites them
 
     model._encoded = copied  # type: ignore[method-assign]
 

@@ -3,13 +3,19 @@
 import ctypes
 import resource
 import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from vitlab.errors import DeviceError
 
+T = TypeVar("T")
+STAGED = 2**16  # bytes up to which CUDA copies from any memory without waiting for the GPU
 PROCESS = Path("/proc/self")  # of Linux
 
 
@@ -44,6 +50,48 @@ def described(device: torch.device) -> str:
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
     """Return the context that computes with fp32 weights in `precision`: bf16 autocast, or none."""
     return nullcontext() if precision == "fp32" else torch.autocast(device.type, torch.bfloat16)
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor of the host on a device, without waiting for what a GPU is doing."""
+    if device.type == "cuda" and torch.cuda.is_available() and tensor.nbytes > STAGED:
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
+def fetched(tensors: list[Tensor]) -> Callable[[], list[Tensor]]:
+    """Begin to copy tensors of one device to the host; the function returned waits for the copies.
+
+    Meanwhile a GPU can be given more to do.
+    """
+    if all(tensor.device.type != "cuda" for tensor in tensors):
+        return lambda: tensors
+    pinned = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in tensors]
+    for target, tensor in zip(pinned, tensors, strict=True):
+        target.copy_(tensor, non_blocking=True)
+    copied = torch.cuda.Event()
+    copied.record()
+
+    def wait() -> list[Tensor]:
+        copied.synchronize()
+        return [target.clone() for target in pinned]  # pinned memory is scarce
+
+    return wait
+
+
+def behind(works: Iterable[Callable[[], T]], device: torch.device) -> Iterator[T]:
+    """Yield what each function returns, in order.
+
+    On a GPU a function is called only after the next one has been made, so that the GPU has work
+    while the host waits for results, as of `fetched`.
+    """
+    unread: deque[Callable[[], T]] = deque()
+    for work in works:
+        unread.append(work)
+        if len(unread) > (device.type == "cuda"):
+            yield unread.popleft()()
+    while unread:
+        yield unread.popleft()()
 
 
 def restart_peak(device: torch.device) -> None:

@@ -16,7 +16,7 @@ from vitlab.data.loading.batches import Batch, EvaluationBatches
 from vitlab.data.loading.loader import choose_workers, evaluation_loader
 from vitlab.data.loading.workers import deaths_explained
 from vitlab.data.sources.protocol import Source
-from vitlab.device import autocast
+from vitlab.device import autocast, behind, fetched
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.borrowing import borrowed
 from vitlab.models.config import TokenizerConfig
@@ -250,15 +250,16 @@ def predict_each(
         raise OptionError("crops applies only to images of one size, not with fit=native")
     batches = EvaluationBatches(source, spec, batch_of(model, views), views.boxes)
     with borrowed(model, device), deaths_explained():
-        for each in evaluation_loader(batches, choose_workers(source, workers, sharing), only):
-            yield _predicted(model, source, each, device, precision, views)
+        loader = evaluation_loader(batches, choose_workers(source, workers, sharing), only)
+        parts = (_predicted(model, source, each, device, precision, views) for each in loader)
+        yield from behind(parts, device)
 
 
 @torch.inference_mode()
 def _predicted(
     model: Model, source: Source, batch: Batch, device: torch.device, precision: str, views: Views
-) -> Part:
-    """Return the predictions for a batch."""
+) -> Callable[[], Part]:
+    """Begin to predict a batch; the function returned waits for the predictions."""
     spec = model.config
     scores = torch.empty(0, spec.classes, dtype=torch.float64)
     chances = scores
@@ -274,7 +275,13 @@ def _predicted(
         if views.count > 1:
             chances = chances.unflatten(0, (-1, views.boxes)).sum(1) / views.count
             scores = scores[:0]
-    return Part(batch.indices.numpy(), scores.cpu().numpy(), chances.cpu().numpy(), batch.bad)
+    ready = fetched([scores, chances])
+
+    def part() -> Part:
+        logits, probabilities = (each.numpy() for each in ready())
+        return Part(batch.indices.numpy(), logits, probabilities, batch.bad)
+
+    return part
 
 
 def check_numbers(probabilities: NDArray[np.float64]) -> None:

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.data.loading.batches import Batch
+from vitlab.device import sent
 
 
 class EachImage:
@@ -52,7 +53,7 @@ def uniform(draws: Draws, batch: int, *shape: int) -> Tensor:
         return torch.rand(batch, *shape, generator=draws, device=draws.device)
     each = [torch.rand(shape, generator=source) for source in draws.sources]
     found = torch.stack(each) if each else torch.empty(0, *shape)
-    return found.to(draws.device, non_blocking=True)
+    return sent(found, draws.device)
 
 
 def exponentials(draws: Draws, batch: int, *shape: int) -> Tensor:
@@ -61,4 +62,4 @@ def exponentials(draws: Draws, batch: int, *shape: int) -> Tensor:
         return torch.empty(batch, *shape, device=draws.device).exponential_(generator=draws)
     each = [torch.empty(shape).exponential_(generator=source) for source in draws.sources]
     found = torch.stack(each) if each else torch.empty(0, *shape)
-    return found.to(draws.device, non_blocking=True)
+    return sent(found, draws.device)

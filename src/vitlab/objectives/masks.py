@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitlab.device import sent
 from vitlab.errors import OptionError
 from vitlab.models.packed import Grid
 from vitlab.objectives.each_image import Draws, EachImage, seed_of, uniform
@@ -64,10 +65,7 @@ def block_masks(batch: int, grid: Grid, count: int, draws: Draws, min_block: int
     size = -(-patches // 8)
     packed = np.frombuffer(b"".join(mask.to_bytes(size, "little") for mask in each), np.uint8)
     bits = np.unpackbits(packed.reshape(batch, size), axis=1, count=patches, bitorder="little")
-    masks = torch.from_numpy(bits.astype(np.bool_))
-    if draws.device.type == "cuda":  # from pinned memory, the copy does not wait for the GPU
-        return masks.pin_memory().to(draws.device, non_blocking=True)
-    return masks.to(draws.device)
+    return sent(torch.from_numpy(bits.astype(np.bool_)), draws.device)
 
 
 def smallest_block(grid: Grid) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.loader import choose_workers, training_loader
+from vitlab.data.loading.upload import Upload
 from vitlab.data.loading.workers import deaths_explained, deaths_reported_late, started
 from vitlab.data.sources.protocol import Source
 from vitlab.distributed.shares import counted
@@ -45,6 +46,7 @@ class Feed:
         """
         tally, world, alone = state.tally, self.world, self.world.size == 1
         batches = batches_of(self.recipe, self.source, state.model.config, world)
+        upload = Upload(next(state.model.parameters()).device)
         workers = choose_workers(self.source, self.host.workers, world.local_size)
         with deaths_reported_late():
             loader = started(training_loader(batches, state.step, last, workers))
@@ -53,7 +55,7 @@ class Feed:
                     start = time.perf_counter()
                     try:
                         with self.stop.at_once() if alone else nullcontext(), deaths_explained():
-                            batch = next(loader)
+                            batch = upload(next(loader))
                     except Interrupted:
                         return
                     tally.seconds += time.perf_counter() - start

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.data.settings import Augment
+from vitlab.device import sent
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -43,7 +44,7 @@ def _by_chance(options: Augment) -> bool:
 
 def send(decisions: NDArray[Any], device: torch.device) -> Tensor:
     """Copy decisions made on the CPU to a device, without waiting for the copy."""
-    return torch.from_numpy(decisions).to(device, non_blocking=True)
+    return sent(torch.from_numpy(decisions), device)
 
 
 class Op(IntEnum):

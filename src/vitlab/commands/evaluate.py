@@ -3,7 +3,7 @@
 from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitlab.commands import CROPS, DEVICE, FLIPS, OUT, PRECISION, WEIGHTS, WORKERS
+from vitlab.commands import CROPS, DEVICE, FLIPS, OUT, PRECISION_AUTO, WEIGHTS, WORKERS
 from vitlab.data.presence import check_data
 from vitlab.data.settings import Columns
 from vitlab.options import Only, Options, at_least, below, option, when
@@ -84,7 +84,7 @@ class Evaluate(Options):
     columns: Columns = Columns()
     file: Stated = Stated()
     device: str = option("auto", DEVICE)
-    precision: Literal["fp32", "bf16"] = option("fp32", PRECISION)
+    precision: Literal["auto", "fp32", "bf16"] = option("auto", PRECISION_AUTO)
     workers: int | None = option(None, WORKERS, at_least(0))
 
     def __post_init__(self) -> None:
@@ -123,6 +123,7 @@ def _examined(options: Evaluate) -> dict[str, Any]:
     import vitlab
     from vitlab.evaluation.predictions import Views
     from vitlab.evaluation.protocols.grading import examine
+    from vitlab.evaluation.quick.fast_form import fixed
     from vitlab.progress import Meter, say
 
     assert options.protocol
@@ -134,7 +135,7 @@ def _examined(options: Evaluate) -> dict[str, Any]:
             real_labels=options.real_labels,
             outputs=options.outputs,
             device=options.device,
-            precision=options.precision,
+            precision=fixed(options.precision),
             workers=options.workers,
             views=Views(options.flips, options.crops),
             progress=lambda images, total: meter.show(images, "images", total),

@@ -13,6 +13,7 @@ from vitlab.commands import (
     OUT,
     PART_HELP,
     PARTED,
+    PRECISION_AUTO,
     REPLACE,
     TIMEOUT,
     WEIGHTS,
@@ -61,6 +62,7 @@ class Predict(Options):
     timeout: float = option(600.0, TIMEOUT, at_least(0), only=PARTED)
     file: Stated = Stated()
     device: str = option("auto", DEVICE)
+    precision: Literal["auto", "fp32", "bf16"] = option("auto", PRECISION_AUTO)
     workers: int | None = option(
         None,
         "processes that decode images (None: 0; with a folder as out, one per core, at most eight)",
@@ -82,7 +84,10 @@ def run(options: Predict) -> dict[str, Any]:
     """Classify; images that cannot be decoded are reported on stderr."""
     import vitlab
     from vitlab.data.pictures.listing import listed_images
-    from vitlab.evaluation.classification import unlabeled
+    from vitlab.device import choose
+    from vitlab.evaluation.classification import answers_of, unlabeled
+    from vitlab.evaluation.predictions import Views
+    from vitlab.evaluation.quick.fast_form import fast_form
     from vitlab.progress import say
 
     parted = bool(options.out and is_folder(options.out))
@@ -99,15 +104,11 @@ def run(options: Predict) -> dict[str, Any]:
     images = listed_images(options.paths, known)
     if file is not None:
         return result | _into(file, model, unlabeled(model, images, known), options)
-    answers = vitlab.classify(
-        model,
-        images,
-        top=options.top,
-        device=options.device,
-        workers=options.workers or 0,
-        flips=options.flips,
-        crops=options.crops,
-        columns=known,
+    source, views = unlabeled(model, images, known), Views(options.flips, options.crops)
+    place = choose(options.device)
+    form = fast_form(model, source, place, options.precision, views.count)
+    answers = answers_of(
+        form, source, top=options.top, device=place, workers=options.workers or 0, views=views
     )
     damaged = [each.error for each in answers if each.error]
     for error in damaged:
@@ -115,7 +116,8 @@ def run(options: Predict) -> dict[str, Any]:
     if damaged:
         say(f"{len(damaged):,} of {len(answers):,} images cannot be read")
     counts = {"images": len(answers) - len(damaged), "damaged": len(damaged)}
-    return result | counts | {"predictions": [each.as_dict() for each in answers]}
+    result |= counts | {"precision": form.precision}
+    return result | {"predictions": [each.as_dict() for each in answers]}
 
 
 def _known(options: Predict) -> Columns:
@@ -153,6 +155,7 @@ def _into(file: Path, model: Any, images: Any, options: Predict) -> dict[str, An
             device=options.device,
             workers=options.workers or 0,
             views=Views(options.flips, options.crops),
+            precision=options.precision,
             warn=lambda message: say(f"skipped: {message}"),
             progress=lambda done, total: meter.show(done, "images", total),
         )
@@ -176,6 +179,7 @@ def _into_folder(
         top=options.top,
         views=Views(options.flips, options.crops),
         device=options.device,
+        precision=options.precision,
         workers=options.workers,
         timeout=options.timeout,
         part_images=options.part_images,

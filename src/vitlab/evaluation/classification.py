@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
-from vitlab import device as devices
 from vitlab.data.composed import Relabeled
 from vitlab.data.labels import kind_of
 from vitlab.data.pictures.listing import find_images
@@ -17,6 +17,7 @@ from vitlab.data.sources.filenames import Names
 from vitlab.data.sources.folders import Files
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.unlabeled import open_unlabeled
+from vitlab.device import choose
 from vitlab.errors import DataError
 from vitlab.evaluation.predictions import (
     Views,
@@ -25,6 +26,7 @@ from vitlab.evaluation.predictions import (
     predict,
     predict_each,
 )
+from vitlab.evaluation.quick.fast_form import Form, Precision, fast_form
 from vitlab.evaluation.rows import rows_to
 from vitlab.models.model import Model
 
@@ -65,6 +67,7 @@ def classify(
     flips: bool = False,
     crops: Literal[1, 5, 10] = 1,
     columns: Columns | None = None,
+    precision: Precision = "auto",
 ) -> list[Answer]:
     """Return the likeliest classes of images.
 
@@ -80,20 +83,38 @@ def classify(
         crops: average them over 5 crops, the corners and the center, or over 10: these and their
             mirror images
         columns: which column of a table holds the images; None to find it
+        precision: fp32; bf16; or auto: bf16 for many images, where the device multiplies it faster
+            and probabilities agree with those in fp32
 
     Raises:
         DataError: no such image, or a model whose probabilities are not numbers.
         OptionError: the model has no classifier.
     """
-    source = unlabeled(model, images, columns)
+    source, views, place = unlabeled(model, images, columns), Views(flips, crops), choose(device)
+    form = fast_form(model, source, place, precision, views.count)
+    return answers_of(form, source, top=top, device=place, workers=workers, views=views)
+
+
+def answers_of(
+    form: Form,
+    source: Source,
+    *,
+    top: int,
+    device: torch.device,
+    workers: int | None,
+    views: Views,
+) -> list[Answer]:
+    """Return the likeliest classes of a source's images, as `classify` does."""
+    model = form.model
     thresholds, many = model.thresholds, source.labels.several
     names, classes = [source.name(index) for index in range(len(source))], source.classes
     predictions = predict(
         model,
         source,
-        device=devices.choose(device),
+        device=device,
+        precision=form.autocast,
         workers=workers,
-        views=Views(flips, crops),
+        views=views,
     )
     check_numbers(predictions.probabilities)
     answers = {index: Answer(names[index], error=text) for index, text in predictions.bad.items()}
@@ -116,7 +137,8 @@ def classify_into(
     views: Views | None = None,
     warn: Callable[[str], None] = lambda message: None,
     progress: Callable[[int, int], None] = lambda images, total: None,
-) -> dict[str, int]:
+    precision: Precision = "auto",
+) -> dict[str, Any]:
     """Write a row per image into a CSV or Parquet file; a batch at a time is in memory.
 
     Args:
@@ -129,9 +151,11 @@ def classify_into(
         views: of each image
         warn: called with a message about each image that cannot be decoded
         progress: called after every batch with the number of images processed, and of all
+        precision: as `classify`
 
     Returns:
-        `images` and `damaged`, how many have a prediction and how many an error.
+        `images` and `damaged`, how many have a prediction and how many an error, and the
+        `precision` that they were computed in.
 
     Raises:
         DataError: no image can be read.
@@ -139,8 +163,16 @@ def classify_into(
     """
     counts = {"images": 0, "damaged": 0}
     with rows_to(file, images, truth=False, top=top, threshold=np.array(model.thresholds)) as use:
-        where = devices.choose(device)
-        for part in predict_each(model, images, device=where, workers=workers, views=views):
+        where, views = choose(device), views or Views()
+        form = fast_form(model, images, where, precision, views.count)
+        for part in predict_each(
+            form.model,
+            images,
+            device=where,
+            precision=form.autocast,
+            workers=workers,
+            views=views,
+        ):
             check_numbers(part.probabilities)
             use(part)
             for _, message in part.bad:
@@ -150,7 +182,7 @@ def classify_into(
             progress(sum(counts.values()), len(images))
     if not counts["images"]:
         raise DataError(f"none of the {len(images):,} images can be read; {file} says why")
-    return counts
+    return counts | {"precision": form.precision}
 
 
 def unlabeled(

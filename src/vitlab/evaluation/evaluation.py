@@ -19,6 +19,7 @@ from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import Predictions, Views, check_classifier, predict
 from vitlab.evaluation.protocols.grading import Outputs, Protocol, check_alone, examine
+from vitlab.evaluation.quick.fast_form import Precision, fast_form, fixed
 from vitlab.evaluation.review.label_error_rows import LEARNED, suspects_in, write_suspects
 from vitlab.evaluation.rows import rows_to
 from vitlab.models.cost import cost
@@ -32,7 +33,7 @@ class How:
 
     Attributes:
         device: auto, cpu, cuda or cuda:N
-        precision: fp32, or bf16 autocast
+        precision: fp32; bf16; or auto, as `fast_form` chooses
         workers: processes that decode; None to choose
         views: of each image
         threshold: above which a class is predicted where images have several; None for the model's
@@ -40,7 +41,7 @@ class How:
     """
 
     device: str = "auto"
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Precision = "auto"
     workers: int | None = None
     views: Views = Views()
     threshold: float | None = None
@@ -63,7 +64,7 @@ def evaluate(
     split: Split = "auto",
     columns: Columns | None = None,
     device: str = "auto",
-    precision: Literal["fp32", "bf16"] = "fp32",
+    precision: Precision = "auto",
     workers: int | None = None,
     calibrate: bool = False,
     choose_thresholds: thresholds.Per | None = None,
@@ -91,7 +92,7 @@ def evaluate(
             held out if this model was trained on it, else every image
         columns: which columns of a list or a table hold what; None to find them
         device: auto, cpu, cuda or cuda:N
-        precision: fp32, or bf16 autocast
+        precision: fp32; bf16; or auto, as `vitlab.classify`
         workers: processes that decode; None to choose
         calibrate: fit the temperature on the validation split first, as `vitlab.calibrate` does
         choose_thresholds: choose the probability above which a class is predicted on the validation
@@ -113,8 +114,8 @@ def evaluate(
         accuracy and top5 (fractions), nll (nats), ece, balanced_accuracy, macro_precision,
         macro_f1, mcc and auroc, or for several labels per image map, micro_f1, macro_precision,
         macro_recall, macro_f1, auroc and bce; intervals, their 95% confidence intervals; images,
-        damaged, split, model, params, macs, images_per_second, peak_memory (bytes), seconds,
-        temperature, classes (precision, recall, F1 and images of each), confused (the most confused
+        damaged, split, model, params, macs, precision, images_per_second, peak_memory (bytes),
+        seconds, temperature, classes (precision, recall, F1, images), confused (the most confused
         pairs), notes; thresholds, where images have several labels; calibration (NLL and ECE before
         and after), chosen_thresholds (F1 before and after) and label_errors (`file`, `listed`,
         `expected`), if asked for, and file.
@@ -176,19 +177,20 @@ def evaluation(
     before = thresholds.given_or_kept(model, how.threshold, several=source.labels.several)
     chosen = _chosen(model, data, choosing, how) if choosing else None
     above = np.array(chosen.values) if chosen else before
+    form = fast_form(model, source, where, how.precision, how.views.count)
     with rows_to(files.rows, source, truth=True, threshold=above) as use:
         done = predict(
-            model,
+            form.model,
             source,
             device=where,
-            precision=how.precision,
+            precision=form.autocast,
             workers=how.workers,
             views=how.views,
             logits=calibrate,
             use=use,
             progress=lambda images: progress(images, len(source)),
         )
-    figures = _figures(model, source, done, above)
+    figures = _figures(model, source, done, above) | {"precision": form.precision}
     figures |= {"data": title_of(data), "split": name, "peak_memory": devices.peak_memory(where)}
     if found is not None:
         figures["calibration"] = calibration.before_and_after(model, found, done)
@@ -222,7 +224,7 @@ def _examined(
         real_labels=real_labels,
         outputs=outputs,
         device=how.device,
-        precision=how.precision,
+        precision=fixed(how.precision),
         workers=how.workers,
         views=how.views,
     )
@@ -234,7 +236,7 @@ def _fitted(model: Model, data: Given, how: How) -> calibration.Calibration:
         data,
         columns=how.columns,
         device=how.device,
-        precision=how.precision,
+        precision=fixed(how.precision),
         workers=how.workers,
     )
 
@@ -246,7 +248,7 @@ def _chosen(model: Model, data: Given, per: thresholds.Per, how: How) -> thresho
         per,
         columns=how.columns,
         device=how.device,
-        precision=how.precision,
+        precision=fixed(how.precision),
         workers=how.workers,
     )
 

@@ -22,6 +22,7 @@ from vitlab.evaluation.predictions import (
     check_numbers,
     predict_each,
 )
+from vitlab.evaluation.quick.fast_form import Form, Precision, fast_form
 from vitlab.evaluation.rows import WRITERS, Layout
 from vitlab.models.model import Model
 from vitlab.packages import check_installed
@@ -41,6 +42,7 @@ def predict_parts(
     workers: int | None = None,
     timeout: float = 600.0,
     part_images: int = PART,
+    precision: Precision = "auto",
 ) -> dict[str, Any]:
     """Write a row per image into a folder of parts, which any number of processes fill.
 
@@ -55,6 +57,7 @@ def predict_parts(
         workers: processes that decode; None to choose
         timeout: seconds that a process waits for the others
         part_images: images of a part, rounded up to whole batches
+        precision: as `vitlab.classify`
 
     Returns:
         In the first process of torchrun: out, images, damaged, parts, bytes, notes, own_parts,
@@ -76,17 +79,33 @@ def predict_parts(
             images = source()
             batch = batch_of(model, views)
             parts = Parts({"part": len(images)}, -(-part_images // batch) * batch)
+            form = fast_form(model, images, place, precision, views.count)
             job = PredictJob(
-                model, images, top, views, place, workers, world.local_size, parts, f".{ending}"
+                model,
+                form,
+                images,
+                top,
+                views,
+                place,
+                workers,
+                world.local_size,
+                parts,
+                f".{ending}",
             )
-        return fill(out, job, world, timeout)
+        found = fill(out, job, world, timeout)
+        return found and found | {"precision": form.precision}
 
 
 @dataclass(frozen=True)
 class PredictJob:
-    """Predictions; the attributes are those of `predict_parts` and of `Job`."""
+    """Predictions; the attributes are those of `predict_parts` and of `Job`.
+
+    Attributes:
+        form: of the model, that computes
+    """
 
     model: Model
+    form: Form
     source: Source
     top: int
     views: Views
@@ -114,6 +133,7 @@ class PredictJob:
             "crops": self.views.crops,
             "part_images": self.parts.images,
             "format": self.ending[1:],
+            **({} if self.form.precision == "fp32" else {"precision": self.form.precision}),
         }
 
     def write(
@@ -132,9 +152,10 @@ class PredictJob:
                 yield from range(first // batch, -(-(first + self.parts.sizes[number]) // batch))
 
         parts = predict_each(
-            self.model,
+            self.form.model,
             self.source,
             device=self.device,
+            precision=self.form.autocast,
             workers=self.workers,
             views=self.views,
             only=batches(),

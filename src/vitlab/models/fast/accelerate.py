@@ -73,8 +73,12 @@ def accelerate(
 
 def gains(model: Model, where: torch.device) -> bool:
     """Return whether a fused model has blocks, and the device multiplies bf16 faster than fp32."""
-    if not any(isinstance(each, FusedBlock) for each in model.modules()):
-        return False
+    fused = any(isinstance(each, FusedBlock) for each in model.modules())
+    return fused and multiplies_bf16(where)
+
+
+def multiplies_bf16(where: torch.device) -> bool:
+    """Return whether a device multiplies bf16 faster than fp32."""
     if where.type == "cuda":
         return torch.cuda.get_device_capability(where) >= (8, 0)
     return has_bf16()

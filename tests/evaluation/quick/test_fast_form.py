@@ -1,0 +1,224 @@
+"""Commands use the fast form where there is work enough, and agree with the plain model."""
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import vitlab
+from conftest import call
+from models.test_architectures import CASES, a_model
+from vitlab.data.labels import SingleLabels
+from vitlab.data.sources.arrays import Arrays
+from vitlab.errors import DataError, OptionError
+from vitlab.evaluation.predictions import predict
+from vitlab.evaluation.quick import fast_form as room
+from vitlab.evaluation.quick.fast_form import Form, Precision, fast_form
+from vitlab.models.fast.accelerate import CHANCES
+from vitlab.models.model import Model
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any work is large enough, on any processor."""
+    for name in ("PACKING", "HALVING", "FEW", "SOME"):
+        monkeypatch.setattr(room, name, 0)
+    monkeypatch.setattr(room, "multiplies_bf16", lambda device: True)
+
+
+def source_for(model: Model, count: int = 12) -> Arrays:
+    """Smooth images of a model's size."""
+    rows, columns = model.config.size
+    generator = torch.Generator().manual_seed(5)
+    coarse = torch.rand(count, model.config.channels, 4, 4, generator=generator)
+    large = nn.functional.interpolate(coarse, size=(rows, columns), mode="bilinear")
+    pixels = (255 * large).byte().permute(0, 2, 3, 1).contiguous().numpy()
+    labels = SingleLabels(np.arange(count) % model.config.classes)
+    return Arrays(pixels, labels, model.config.class_names)
+
+
+def chances(form: Form, source: Arrays) -> Any:
+    found = predict(form.model, source, device=CPU, precision=form.autocast, workers=0)
+    return found.probabilities
+
+
+def a_digits_model() -> Model:
+    generator = torch.Generator().manual_seed(4)
+    made = vitlab.create(
+        "ViT(width=32,depth=2,heads=2,mlp=64)/4",
+        classes=10, image_size=8, channels=1, generator=generator,
+    )  # fmt: skip
+    nn.init.normal_(made.head.classify.weight, std=0.3, generator=generator)  # type: ignore[union-attr, arg-type]
+    return made.eval()
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "slots"])
+def test_every_architecture_has_the_same_probabilities(case: str, eager: None) -> None:
+    model = a_model(case)
+    source = source_for(model, 2)
+    wanted = chances(Form(model, "fp32"), source)
+    fast = fast_form(model, source, CPU, "fp32")
+    assert fast.precision == "fp32"
+    assert fast.model is not model
+    assert np.abs(chances(fast, source) - wanted).max() < 1e-5
+    half = fast_form(model, source, CPU, "auto")
+    assert np.abs(chances(half, source) - wanted).max() <= CHANCES
+
+
+@pytest.mark.parametrize("precision", ["auto", "fp32"])
+def test_little_work_is_left_to_the_model(precision: Precision) -> None:
+    model = a_digits_model()
+    form = fast_form(model, source_for(model, 100), CPU, precision)
+    assert form.model is model
+    assert (form.autocast, form.precision) == ("fp32", "fp32")
+
+
+def test_bf16_that_is_asked_for_is_computed(eager: None) -> None:
+    model = a_digits_model()
+    assert fast_form(model, source_for(model), CPU, "bf16").precision == "bf16"
+
+
+def test_bf16_that_is_asked_for_on_little_work_is_autocast() -> None:
+    model = a_digits_model()
+    form = fast_form(model, source_for(model), CPU, "bf16")
+    assert (form.model is model, form.autocast, form.precision) == (True, "bf16", "bf16")
+
+
+@pytest.mark.parametrize("name", ["HALVING", "SOME"])
+def test_bf16_needs_more_work_than_packing(
+    name: str, eager: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = a_digits_model()
+    assert fast_form(model, source_for(model), CPU, "auto").precision == "bf16"
+    monkeypatch.setattr(room, name, 1e12)
+    form = fast_form(model, source_for(model), CPU, "auto")
+    assert form.model is not model
+    assert form.precision == "fp32"
+
+
+def test_processors_without_bf16_stay_in_fp32(eager: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "multiplies_bf16", lambda device: False)
+    model = a_digits_model()
+    assert fast_form(model, source_for(model), CPU, "auto").precision == "fp32"
+
+
+def test_bf16_that_does_not_agree_is_not_used(
+    eager: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = a_digits_model()
+    with torch.no_grad():  # the answer hangs on differences that bf16 does not have
+        model.head.classify.weight *= 1e4  # type: ignore[union-attr, operator]
+    form = fast_form(model, source_for(model), CPU, "auto")
+    assert form.precision == "fp32"
+    assert not caplog.records
+
+
+def test_a_line_says_that_it_is_bf16(eager: None, caplog: pytest.LogCaptureFixture) -> None:
+    model = a_digits_model()
+    fast_form(model, source_for(model), CPU, "auto")
+    (line,) = [each.getMessage() for each in caplog.records]
+    assert line.startswith("computing in bf16: on 8 of the images no probability is further than ")
+    assert "--precision fp32" in line
+
+
+def test_damaged_images_only_are_no_reason_for_bf16(eager: None, tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.jpg").write_bytes(b"\xff\xd8 not an image")
+    model = a_digits_model()
+    with pytest.raises(DataError, match="not a JPEG"):
+        vitlab.classify(model, tmp_path)
+
+
+def hooked(model: Model) -> Model:
+    model.head.register_forward_hook(lambda module, given, found: found + 1)
+    return model
+
+
+def adapted(model: Model) -> Model:
+    class Doubled(nn.Linear):
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(values)
+
+    inner = model.blocks[0].mlp[0].body  # type: ignore[union-attr, index]
+    other = Doubled(inner.expand.in_features, inner.expand.out_features)
+    other.load_state_dict(inner.expand.state_dict())
+    inner.expand = other
+    return model
+
+
+@pytest.mark.parametrize(
+    "change", [hooked, adapted, vitlab.fuse, lambda model: model.bfloat16(), vitlab.accelerate]
+)
+def test_models_that_are_not_plain_compute_themselves(
+    change: Callable[[Model], Model], eager: None
+) -> None:
+    model = change(a_digits_model())
+    assert fast_form(model, source_for(model), CPU, "auto").model is model
+
+
+def test_the_model_stays_as_it_was(eager: None) -> None:
+    model = a_digits_model().train()
+    model.blocks[0].eval()  # type: ignore[union-attr, index, operator]
+    before = copy.deepcopy(model.state_dict())
+    modes = [each.training for each in model.modules()]
+    vitlab.evaluate(model, "digits", workers=0, device="cpu")
+    vitlab.classify(model, source_for(model).images[0], device="cpu")
+    assert [each.training for each in model.modules()] == modes
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+    assert all(each.requires_grad for each in model.parameters())
+
+
+def test_evaluations_agree_and_say_their_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = a_digits_model()
+    plain = vitlab.evaluate(model, "digits", workers=0, device="cpu")
+    for name in ("PACKING", "HALVING", "FEW", "SOME"):
+        monkeypatch.setattr(room, name, 0)
+    monkeypatch.setattr(room, "multiplies_bf16", lambda device: True)
+    fast = vitlab.evaluate(model, "digits", workers=0, device="cpu", precision="fp32")
+    half = vitlab.evaluate(model, "digits", workers=0, device="cpu")
+    assert [each["precision"] for each in (plain, fast, half)] == ["fp32", "fp32", "bf16"]
+    assert fast["accuracy"] == plain["accuracy"]
+    assert fast["nll"] == pytest.approx(plain["nll"], abs=1e-5)
+    assert half["nll"] == pytest.approx(plain["nll"], abs=0.02)
+
+
+def test_predict_says_its_precision(
+    eager: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = vitlab.save(a_digits_model(), tmp_path / "model")
+    out: dict[str, dict[str, Any]] = {}
+    for precision in ("auto", "fp32"):
+        words = ("--json", "--device", "cpu", "--precision", precision)
+        status, text, said = call(capsys, "predict", str(folder), "digits", *words)
+        assert status == 0, said
+        out[precision] = json.loads(text)
+    assert [each["precision"] for each in out.values()] == ["bf16", "fp32"]
+    tops = [[each["top"][0] for each in one["predictions"]] for one in out.values()]
+    away = [abs(a["probability"] - b["probability"]) for a, b in zip(*tops, strict=True)]
+    assert max(away) < 0.05
+
+
+@pytest.mark.parametrize("place", ["rows.csv", "parts"])
+def test_files_of_predictions_too(
+    place: str, eager: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = vitlab.save(a_digits_model(), tmp_path / "model")
+    words = ("--out", str(tmp_path / place), "--format", "csv") if place == "parts" else (
+        "--out", str(tmp_path / place))  # fmt: skip
+    status, text, said = call(capsys, "predict", str(folder), "digits", "--json", *words)
+    assert status == 0, said
+    assert json.loads(text)["precision"] == "bf16"
+
+
+def test_another_precision_is_refused() -> None:
+    model = a_digits_model()
+    with pytest.raises(OptionError, match="precision must be auto, fp32 or bf16, not 'fp8'"):
+        fast_form(model, source_for(model), CPU, "fp8")  # type: ignore[arg-type]

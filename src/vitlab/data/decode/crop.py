@@ -71,9 +71,10 @@ def cut_resize(
     inside = image[top : max(bottom, top + 1), left : max(right, left + 1)]
     if image.shape[2] == 4:  # colors weighted by alpha
         return crop_resize(inside, (0, 0, *inside.shape[1::-1]), rows, columns, interpolation)
-    pixels = torch.from_numpy(np.ascontiguousarray(inside)).permute(2, 0, 1)[None]
+    # the batch first: else PyTorch does not see that channels are last, and copies to planes
+    pixels = torch.from_numpy(np.ascontiguousarray(inside))[None].permute(0, 3, 1, 2)
     resized = F.interpolate(pixels, (rows, columns), mode=interpolation, antialias=True)
-    return resized[0].permute(1, 2, 0).numpy()
+    return resized.permute(0, 2, 3, 1)[0].numpy()
 
 
 def center_box(rows: int, columns: int, out_rows: int, out_columns: int, crop: float) -> Box:

@@ -18,6 +18,7 @@ from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.arrays import Arrays
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.predictions import predict
+from vitlab.evaluation.probes import extraction
 from vitlab.evaluation.quick import fast_form as room
 from vitlab.evaluation.quick.fast_form import Form, Precision, fast_form
 from vitlab.models.fast.accelerate import CHANCES
@@ -222,3 +223,34 @@ def test_another_precision_is_refused() -> None:
     model = a_digits_model()
     with pytest.raises(OptionError, match="precision must be auto, fp32 or bf16, not 'fp8'"):
         fast_form(model, source_for(model), CPU, "fp8")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("precision", "limit"), [("fp32", 1e-5), ("bf16", 0.05)])
+@pytest.mark.parametrize("what", ["features", "tokens"])
+def test_embedded_features_agree(
+    what: str, precision: str, limit: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow.parquet
+
+    model = a_digits_model()
+
+    def rows(name: str, precision: str) -> Any:
+        file = tmp_path / f"{name}.parquet"
+        vitlab.embed(model, "digits", file, what=what, precision=precision, workers=0)  # type: ignore[arg-type]
+        column = pyarrow.parquet.read_table(file)["features"]
+        return np.array(column.to_pylist(), np.float32)
+
+    plain = rows("plain", "fp32")
+    used: list[Form] = []
+
+    def form(*given: Any) -> Form:
+        used.append(fast_form(*given))
+        return used[-1]
+
+    for name in ("PACKING", "FEW"):
+        monkeypatch.setattr(room, name, 0)
+    monkeypatch.setattr(extraction, "fast_form", form)
+    fast = rows("fast", precision)
+    assert used
+    assert all(each.model is not model and each.precision == precision for each in used)
+    assert np.abs(fast - plain).max() <= limit * np.abs(plain).max()

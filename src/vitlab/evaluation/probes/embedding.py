@@ -70,7 +70,7 @@ def embed(
             one; None for the last one, after the final norm
         columns: which columns of a list or a table hold what; None to find them
         device: auto, cpu, cuda or cuda:N
-        precision: fp32, or bf16 autocast
+        precision: fp32; or bf16, whose features are less exact, so that nothing chooses it
         workers: processes that decode; None to choose
         timeout: seconds that a process waits for the others
         part_images: images of a part, of a folder; rounded up to whole row groups, of at most 1 GiB
@@ -94,8 +94,9 @@ def embed(
     with joined(device, timeout) as (world, place):
         with world.agreed():
             check_parts(out) if parted else check_new_file(out)
+            how = (taken, place, precision, workers, world.local_size)
             splits = {
-                name: Extraction(model, source, taken, place, precision, workers, world.local_size)
+                name: Extraction(model, source, *how, quick=True)
                 for name, source in sources_of(data, columns).items()
             }
         if parted:

@@ -24,6 +24,7 @@ from vitlab.evaluation.borrowing import borrowed
 from vitlab.evaluation.predictions import BATCH, PIXELS
 from vitlab.evaluation.probes.taking import shape_taken, take
 from vitlab.evaluation.probes.wanted import Pooled, Taken
+from vitlab.evaluation.quick.fast_form import Form, fast_form, fixed
 from vitlab.models.model import Model
 
 ROWS = 2048  # most images of a part
@@ -60,6 +61,7 @@ class Extraction:
         workers: processes that decode; None to choose
         sharing: processes of the run on this machine, which share its cores
         most: images of a part; None for `ROWS`
+        quick: compute with the model's fast form where there is work enough
     """
 
     model: Model
@@ -70,6 +72,15 @@ class Extraction:
     workers: int | None = None
     sharing: int = 1
     most: int | None = None
+    quick: bool = False
+
+    @cached_property
+    def form(self) -> Form:
+        """What computes: for the whole source, so that every process computes the same."""
+        precision = fixed(self.precision)
+        if not self.quick:
+            return Form(self.model, precision)
+        return fast_form(self.model, self.source, self.device, precision)
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -123,7 +134,7 @@ class Extraction:
             done += len(batch) + len(batch.bad)
             progress(done)
 
-        with borrowed(self.model, self.device), deaths_explained():
+        with borrowed(self.form.model, self.device), deaths_explained():
             loader = iter(evaluation_loader(batches, workers, chosen))
             for first in loader:
                 number, length = asked.popleft()
@@ -148,5 +159,5 @@ class Extraction:
         """Return the features of a batch."""
         spec = self.model.config
         images = normalize(batch.to(self.device).images, spec.mean, spec.std)
-        with autocast(self.device, self.precision):
-            return take(self.model, images, self.taken).float().cpu().numpy()
+        with autocast(self.device, self.form.autocast):
+            return take(self.form.model, images, self.taken).float().cpu().numpy()

@@ -93,7 +93,7 @@ def fast_form(
     return Form(half, "fp32")
 
 
-def fixed(precision: Precision) -> Literal["fp32", "bf16"]:
+def fixed(precision: str) -> Literal["fp32", "bf16"]:
     """Return the precision of what does not choose one itself: auto is fp32."""
     return "bf16" if precision == "bf16" else "fp32"
 

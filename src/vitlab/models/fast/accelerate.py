@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from vitlab import device as devices
 from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig
+from vitlab.models.fast.attention_kernel import measure_attention
 from vitlab.models.fast.dense import Dense, PackedDense, can_pack, has_bf16
 from vitlab.models.fast.fast_block import FastBlock, replace_layers
 from vitlab.models.fast.patch_product import PatchProduct, is_product
@@ -36,7 +37,8 @@ def accelerate(
 
     On a CPU the fused form (`vitlab.fuse`) has its weights packed for oneDNN, which also computes
     GELU and residual sums within the products. On a GPU it computes in bf16, compiled if asked
-    for. Patches and the encoder's blocks are computed in the precision, all else in fp32.
+    for, with the attention kernel that is measured to be the fastest when images of a new shape
+    come. Patches and the encoder's blocks are computed in the precision, all else in fp32.
 
     Args:
         model: any; it stays as it is. A ResNet is fused and stays in fp32
@@ -98,7 +100,7 @@ def _finished(model: Model, where: torch.device, dtype: torch.dtype, compile: bo
         assert isinstance(block, FusedBlock)
         of = partial(make, dtype=dtype)
         model.set_submodule(name, FastBlock(block, of, dtype, last=name == blocks[-1]))
-    if packed and blocks:
+    if blocks and (packed or where.type == "cuda"):
         for name, layer in list(model.named_modules()):
             if name.startswith("stem.") and is_product(layer):
                 model.set_submodule(name, PatchProduct(layer, partial(make, dtype=dtype)))
@@ -107,6 +109,8 @@ def _finished(model: Model, where: torch.device, dtype: torch.dtype, compile: bo
     model.computes = "bf16" if blocks and dtype is torch.bfloat16 else "fp32"
     if compile:
         compile_encoder(model)
+    if where.type == "cuda" and isinstance(model, VisionTransformer):
+        measure_attention(model, dtype)
     return model.eval()
 
 

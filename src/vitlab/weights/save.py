@@ -30,8 +30,8 @@ from vitlab.weights.sharded import CONFIG, HEADER, LIMIT, write_tensors
 ARCHIVE = "model.npz"
 # Fields that matter in training alone, or whose exact number does.
 OF_TRAINING = (
-    "zero_head", "head_bias", "layer_scale", "drop_path", "drop_path_ramp", "dropout",
-    "class_token",
+    "zero_head", "head_bias", "layer_scale", "bias_locality", "drop_path", "drop_path_ramp",
+    "dropout", "class_token",
 )  # fmt: skip
 # Others resize positions in their own way; at the model's own size nothing is lost.
 OF_OTHER_SIZES = ("resampling",)

@@ -89,6 +89,13 @@ class ViTConfig(ModelConfig):
         "block in any case, with its own table unless shared",
         only=where_used("positions", "positions_at"),
     )
+    bias_locality: float = option(
+        0.0,
+        "start the biases of positions=bias so that each head sees one neighbor of a patch, as in "
+        "ConViT: minus this times the squared distance from it, in patches (0: start at zero)",
+        at_least(0),
+        only=where_used("positions", "bias_locality"),
+    )
     # A fact about released weights, stated by their readers with or without learned positions.
     resampling: Resampling = option(
         "bilinear",

@@ -8,6 +8,10 @@ from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig
 from vitlab.models.positions.positions import Inner, OwnOrShared
 
+# Rows and columns to the patch that a head starts with: sides first, then corners
+NEIGHBORS = ((0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, -1), (1, -1), (-1, 1))
+FAINT = -12.0  # the least bias at the start: 6e-6 of the attention, which can still grow
+
 
 class Bias(OwnOrShared):
     """A learned bias on the logits for each 2-D offset of query and key and each head (BEiT).
@@ -17,6 +21,7 @@ class Bias(OwnOrShared):
     """
 
     name = "bias"
+    uses = ("positions_at", "bias_locality")
     undecayed = ("table",)
     places: Tensor
 
@@ -43,9 +48,31 @@ class Bias(OwnOrShared):
             )
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Start at zero, as the official code does."""
+        """Start at zero, as the official code does, or with `bias_locality` near the patch.
+
+        Then head h starts with the attention of a convolution for one offset, as the positional
+        attention of ConViT does (d'Ascoli et al., 2021, section 3): eight heads see the eight
+        neighbors, further ones the same again. A class token's rows start at zero in any case.
+        """
         nn.init.zeros_(self.table)
+        if self.config.bias_locality:
+            with torch.no_grad():
+                self.near().copy_(self.config.bias_locality * -self._distances()).clamp_(FAINT)
         self.refresh()
+
+    def near(self) -> Tensor:
+        """Return the rows of the table for pairs of patches, (offsets, heads), sharing memory."""
+        rows, columns = self.config.grid
+        return self.table[: (2 * rows - 1) * (2 * columns - 1)]
+
+    def _distances(self) -> Tensor:
+        """Return each offset's squared distance from each head's neighbor, (offsets, heads)."""
+        (rows, columns), device = self.config.grid, self.table.device
+        down = torch.arange(1 - rows, rows, device=device).repeat_interleave(2 * columns - 1)
+        right = torch.arange(1 - columns, columns, device=device).repeat(2 * rows - 1)
+        first = torch.tensor(NEIGHBORS, device=device)
+        ahead = first[torch.arange(self.config.heads, device=device) % len(first)]
+        return (down[:, None] - ahead[:, 0]) ** 2 + (right[:, None] - ahead[:, 1]) ** 2
 
     def refresh(self) -> None:
         """Compute which row of the table each pair of tokens takes, (N, N)."""

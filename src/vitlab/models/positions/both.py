@@ -88,7 +88,7 @@ class LearnedAndBias(Both):
     """Learned positions, and a learned bias for each 2-D offset and head (BEiT, both at once)."""
 
     name = "1d+bias"
-    uses = ("positions_at",)
+    uses = ("positions_at", "bias_locality")
     takes_extra = False
     within = Bias
 

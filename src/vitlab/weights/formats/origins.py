@@ -43,7 +43,8 @@ SILENT = (
 )  # fmt: skip
 # Fields that no output depends on: how weights start, and what only training does.
 WITHOUT_EFFECT = (
-    "zero_head", "head_bias", "layer_scale", "drop_path", "drop_path_ramp", "dropout", "labels",
+    "zero_head", "head_bias", "layer_scale", "bias_locality", "drop_path", "drop_path_ramp",
+    "dropout", "labels",
 )  # fmt: skip
 
 

@@ -39,7 +39,8 @@ HYBRIDS = {
 REPRESENTED = {each.name for each in fields(ImageSpec)} | {
     "classes", "labels", "zero_head", "head_bias", "width", "depth", "heads", "mlp", "branches",
     "patch", "stem",
-    "stem_bias", "stages", "resnet", "positions", "positions_at", "resampling", "pre_norm",
+    "stem_bias", "stages", "resnet", "positions", "positions_at", "bias_locality", "resampling",
+    "pre_norm",
     "class_token", "pool", "norm_at", "registers", "layer_scale", "drop_path", "drop_path_ramp",
     "dropout", "qkv_bias", "bias", "qk_norm", "ffn", "gelu", "norm_eps", "rope_base", "rope_kind",
     "rope_grid", "rope_offset", "norm", "norm_order", "norm_inner_attention", "norm_inner_mlp",

@@ -9,7 +9,7 @@ both. Without pyarrow, convert the files on a machine that has it:
 
 whose arrays are x_train, y_train, x_test and y_test: uint8 (N, H, W, C) and integers (N).
 
-A CPU trains by the recipe `cifar10-cpu`, a GPU by `cifar10-gpu` (docs/recipes.md), through the
+A CPU trains by the recipe `cifar10-cpu-long`, a GPU by `cifar10-gpu` (docs/recipes.md), through the
 package's own training step. The clock starts with the program: reading, compiling and the final
 test are within the time. The learning rate follows the time that is gone instead of a number of
 steps, so a busy machine takes fewer steps and still ends on time. With --epochs, the schedule
@@ -151,7 +151,7 @@ def accuracy(model: Model, images: Images, recipe: Recipe) -> float:
 
 def recipe_for(device: str, args: argparse.Namespace) -> Recipe:
     """Return the recipe of a device, as the command line changes it."""
-    name = args.recipe or ("cifar10-gpu" if device == "cuda" else "cifar10-cpu")
+    name = args.recipe or ("cifar10-gpu" if device == "cuda" else "cifar10-cpu-long")
     given: dict[str, Any] = {"model": args.model} if args.model else {}
     chosen = vitlab.recipe(name, data="cifar10", seed=args.seed, **given)
     for word in args.set:

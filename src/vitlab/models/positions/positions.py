@@ -186,7 +186,6 @@ class Inner(Positions):
 class OwnOrShared(Inner):
     """Learned positions within attention: a table per block, or one with positions_at=shared."""
 
-    uses = ("positions_at",)
     takes_extra = False
 
     @staticmethod

@@ -17,6 +17,7 @@ class Relative(OwnOrShared):
     """
 
     name = "relative"
+    uses = ("positions_at",)
     undecayed = ("table",)
 
     def __init__(self, config: ViTConfig) -> None:

@@ -58,7 +58,7 @@ def test_what_cannot_be_answered_in_time_is_refused() -> None:
     image = Decoded(np.zeros((16, 16, 3), np.uint8))
 
     async def stop() -> None:
-        loop, batcher = asyncio.get_running_loop(), Batcher("fp32", 0.0)
+        loop, batcher = asyncio.get_running_loop(), Batcher(0.0)
         futures: list[asyncio.Future[Seen]] = [loop.create_future() for _ in range(4)]
         batcher.start()
         gate.close()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vitlab.commands import DEVICE, PRECISION
+from vitlab.commands import DEVICE
 from vitlab.errors import OptionError
 from vitlab.options import Options, at_least, at_most, option
 from vitlab.packages import check_installed
@@ -53,7 +53,11 @@ class Serve(Options):
     )
     limits: Limits = Limits()
     device: str = option("auto", DEVICE)
-    precision: Literal["fp32", "bf16"] = option("fp32", PRECISION)
+    precision: Literal["auto", "fp32", "bf16"] = option(
+        "auto",
+        "fp32; bf16; or auto: bf16 where the device multiplies it faster and a model's "
+        "probabilities agree with those in fp32",
+    )
 
 
 def begin(options: Serve) -> None:

@@ -9,6 +9,7 @@ from typing import get_args
 
 from vitlab import device as devices
 from vitlab.errors import BusyError, LateError, OptionError, ServiceError
+from vitlab.evaluation.quick.fast_form import Precision, check_precision
 from vitlab.models.model import Model
 from vitlab.serve.computing.answers import Ticket
 from vitlab.serve.computing.batcher import Batcher
@@ -36,7 +37,8 @@ class Engine:
     Args:
         limits: of what may be asked
         device: auto, cpu, cuda or cuda:N
-        precision: fp32, or bf16 autocast
+        precision: fp32; bf16; or auto: bf16 where the device multiplies it faster and a model's
+            probabilities agree with those in fp32
 
     Attributes:
         limits: of what may be asked
@@ -44,13 +46,12 @@ class Engine:
     """
 
     def __init__(
-        self, *, limits: Limits = Limits(), device: str = "auto", precision: str = "fp32"
+        self, *, limits: Limits = Limits(), device: str = "auto", precision: Precision = "auto"
     ) -> None:
-        if precision not in ("fp32", "bf16"):
-            raise OptionError(f"precision must be fp32 or bf16, not {precision!r}")
-        self.limits, self.precision, self.ready = limits, precision, False
-        self._roster = Roster(devices.choose(device), self._prepare)
-        self._batcher = Batcher(precision, limits.max_delay / 1000)
+        check_precision(precision)
+        self.limits, self.ready = limits, False
+        self._roster = Roster(devices.choose(device), self._prepare, precision)
+        self._batcher = Batcher(limits.max_delay / 1000)
         bounds = Bounds(min(DECODING, limits.timeout), int(limits.max_pixels * 1e6))
         self._decoders = Decoders(limits.decoders or default_decoders(), bounds)
         self._total = OfModel()  # of all models, also of those removed
@@ -234,8 +235,8 @@ class Engine:
         """Let a model compute, and measure its best batch if none is chosen."""
         most = max(1, self.limits.queue // 2)  # while one batch computes, another gathers
         if not served.batch:
-            served.batch = self.limits.max_batch or best_batch(served, most, self.precision)
-        warm(served, 1, self.precision)
+            served.batch = self.limits.max_batch or best_batch(served, most)
+        warm(served, 1)
 
     def _leave(self, served: Served) -> None:
         """Free a model's weights once nobody waits for it, in the thread that counts."""

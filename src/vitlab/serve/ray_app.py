@@ -20,7 +20,7 @@ class Settings(BaseModel):
     weights: str | dict[str, str]
     limits: dict[str, int | float] = {}
     device: str = "auto"
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
     token_file: str = ""
     name: str = "vitlab"
     num_replicas: int | Literal["auto"] = 1

@@ -26,7 +26,7 @@ def deployment(
     *,
     limits: Limits = Limits(),
     device: str = "auto",
-    precision: Literal["fp32", "bf16"] = "fp32",
+    precision: Literal["auto", "fp32", "bf16"] = "auto",
     token_file: str | Path = "",
     name: str = "vitlab",
     num_replicas: int | Literal["auto"] = 1,
@@ -48,7 +48,7 @@ def deployment(
             Every node must see them under the same path
         limits: of each replica
         device: of each replica: auto, cpu or cuda
-        precision: fp32, or bf16 autocast
+        precision: auto, fp32 or bf16, as `vitlab serve` has it
         token_file: with a token that requests must carry, on every node; empty for none
         name: of the deployment
         num_replicas: Ray's, as all that follow: how many, or "auto"
@@ -129,7 +129,11 @@ def _absolute(source: str | Path) -> str:
 
 
 def service(
-    sources: Mapping[str, str], limits: Limits, device: str, precision: str, token_file: str
+    sources: Mapping[str, str],
+    limits: Limits,
+    device: str,
+    precision: Literal["auto", "fp32", "bf16"],
+    token_file: str,
 ) -> "FastAPI":
     """Return the service with its models loaded; it starts and stops with its server.
 
@@ -137,7 +141,7 @@ def service(
         sources: places of models, by name
         limits: of requests
         device: auto, cpu, cuda or cuda:N
-        precision: fp32, or bf16 autocast
+        precision: auto, fp32 or bf16, as `vitlab serve` has it
         token_file: with the token that requests must carry; empty for none
     """
     from vitlab.serve.app import application

@@ -64,8 +64,7 @@ def fast_form(
     Raises:
         OptionError: another precision.
     """
-    if precision not in PRECISIONS:
-        raise OptionError(f"precision must be auto, fp32 or bf16, not {precision!r}")
+    check_precision(precision)
     asked = fixed(precision)
     if len(source) < FEW or not can_accelerate(model):
         return Form(model, asked)
@@ -91,6 +90,16 @@ def fast_form(
         f"{away:.1g} from fp32; --precision fp32 (in Python precision='fp32') computes in fp32"
     )
     return Form(half, "fp32")
+
+
+def check_precision(precision: str) -> None:
+    """Refuse any but auto, fp32 and bf16.
+
+    Raises:
+        OptionError: it is another one.
+    """
+    if precision not in PRECISIONS:
+        raise OptionError(f"precision must be auto, fp32 or bf16, not {precision!r}")
 
 
 def fixed(precision: str) -> Literal["fp32", "bf16"]:

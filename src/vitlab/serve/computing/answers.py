@@ -11,7 +11,6 @@ from torch import Tensor
 
 from vitlab.data.augment.augment import normalize
 from vitlab.data.loading.batches import joined_pixels
-from vitlab.device import autocast
 from vitlab.errors import UserError
 from vitlab.models.packed import Packed
 from vitlab.serve.computing.roster import Served
@@ -49,24 +48,23 @@ class Ticket(Question):
     future: asyncio.Future[Seen]
 
 
-def answers(questions: Sequence[Question], precision: str) -> list[Seen]:
+def answers(questions: Sequence[Question]) -> list[Seen]:
     """Answer questions about images of one trunk, in their order."""
     found: dict[int, Seen] = {}
     scored = [question for question in questions if question.what != "features"]
     others = [question for question in questions if question.what == "features"]
     with torch.inference_mode():
         if scored:
-            found |= _scored(scored, precision)
+            found |= _scored(scored)
         if others:
-            found |= _features(others, precision)
+            found |= _features(others)
     return [found[id(question)] for question in questions]
 
 
-def _scored(questions: list[Question], precision: str) -> dict[int, Seen]:
+def _scored(questions: list[Question]) -> dict[int, Seen]:
     """Return probabilities, and where attention is asked for, the rollout."""
     trunk, images = questions[0].served.trunk, _images(questions)
-    with autocast(trunk.device, precision):
-        logits = trunk.scores(images, [question.served.task for question in questions])
+    logits = trunk.scores(images, [question.served.task for question in questions])
     found = {}
     for served, places in _groups(questions).items():
         scores = torch.stack([logits[place] for place in places]).double()
@@ -78,16 +76,15 @@ def _scored(questions: list[Question], precision: str) -> dict[int, Seen]:
                 continue
             seen = None
             if _looks(question) and not isinstance(images, Packed):
-                seen = _rollout(question, images[place], precision)
+                seen = _rollout(question, images[place])
             found[id(question)] = Seen(row, attention=seen, box=question.image.box)
     return found
 
 
-def _features(questions: list[Question], precision: str) -> dict[int, Seen]:
+def _features(questions: list[Question]) -> dict[int, Seen]:
     """Return the features of each image."""
     trunk = questions[0].served.trunk
-    with autocast(trunk.device, precision):
-        rows = trunk.features(_images(questions), [question.served.task for question in questions])
+    rows = trunk.features(_images(questions), [question.served.task for question in questions])
     return {
         id(question): Seen(features=row.float().cpu().numpy(), box=question.image.box)
         for question, row in zip(questions, rows, strict=True)
@@ -121,12 +118,11 @@ def _looks(question: Question) -> bool:
     return question.what == "attention" and question.served.card.attention
 
 
-def _rollout(question: Question, image: Tensor, precision: str) -> NDArray[np.float32] | None:
+def _rollout(question: Question, image: Tensor) -> NDArray[np.float32] | None:
     """Return where the model looked, the largest value 1."""
     trunk = question.served.trunk
     try:
-        with autocast(trunk.device, precision):
-            flow = trunk.rollout(image, question.served.task)
+        flow = trunk.rollout(image, question.served.task)
     except UserError:  # a kind of layer that has none
         return None
     top = flow.max().clamp(min=torch.finfo(torch.float32).tiny)

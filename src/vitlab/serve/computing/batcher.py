@@ -29,14 +29,13 @@ class Batcher:
     `delay`. Models take turns; images of one trunk's models share a batch.
 
     Args:
-        precision: fp32, or bf16 autocast
         delay: seconds
     """
 
-    def __init__(self, precision: str, delay: float) -> None:
+    def __init__(self, delay: float) -> None:
         self.sizes, self.seconds = Histogram(SIZES), Histogram(SECONDS)
         self.pace = 0.0  # seconds per image
-        self._precision, self._delay = precision, delay
+        self._delay = delay
         self._batch: list[Ticket] = []  # that is computed now
         self._waiting: Rounds[Ticket] = Rounds()
         self._changed = threading.Condition()
@@ -92,7 +91,7 @@ class Batcher:
         while batch := self._next():
             self._batch = batch
             start = time.perf_counter()
-            outcomes = _outcomes(batch, self._precision)
+            outcomes = _outcomes(batch)
             seconds = time.perf_counter() - start
             self.sizes.add(len(batch))
             self.seconds.add(seconds)
@@ -151,10 +150,10 @@ class Batcher:
             self._loop.call_soon_threadsafe(_give, outcomes)
 
 
-def _outcomes(batch: list[Ticket], precision: str) -> list[Outcome]:
+def _outcomes(batch: list[Ticket]) -> list[Outcome]:
     """Compute a batch; whatever goes wrong is the answer to its requests, not the thread's end."""
     try:
-        return list(zip(batch, answers(batch, precision), strict=True))
+        return list(zip(batch, answers(batch), strict=True))
     except Exception as error:
         logging.getLogger("vitlab").error("a batch of %d images failed: %s", len(batch), error)
         failed = ServiceError(f"the model failed ({type(error).__name__})")

@@ -22,18 +22,17 @@ REPEATS = 3
 BUDGET = 5.0  # seconds for all of it
 
 
-def best_batch(served: Served, most: int, precision: str) -> int:
+def best_batch(served: Served, most: int) -> int:
     """Return the smallest batch, from `LEAST` on, whose rate is as good as any.
 
     Args:
         served: a model
         most: images at once
-        precision: fp32, or bf16 autocast
     """
     rates: dict[int, float] = {}
     end = time.monotonic() + BUDGET
     for size in (each for each in SIZES if each <= most):
-        seconds = _seconds(served, size, precision, end)
+        seconds = _seconds(served, size, end)
         if rates and seconds > LATENCY:
             break
         rates[size] = size / seconds
@@ -44,16 +43,16 @@ def best_batch(served: Served, most: int, precision: str) -> int:
     return min((size for size in good if size >= LEAST), default=max(good))
 
 
-def warm(served: Served, size: int, precision: str) -> None:
+def warm(served: Served, size: int) -> None:
     """Compute one batch, so that the first request finds everything ready."""
-    _pass([_blank(served)] * size, precision)
+    _pass([_blank(served)] * size)
 
 
-def _seconds(served: Served, size: int, precision: str, end: float) -> float:
+def _seconds(served: Served, size: int, end: float) -> float:
     """Return the least seconds of some passes with so many images."""
     batch, found = [_blank(served)] * size, list[float]()
     while not found or (len(found) < REPEATS and time.monotonic() < end):
-        found.append(_pass(batch, precision))
+        found.append(_pass(batch))
     return min(found)
 
 
@@ -63,7 +62,7 @@ def _blank(served: Served) -> Question:
     return Question(served, "classes" if config.classes else "features", Decoded(pixels))
 
 
-def _pass(batch: list[Question], precision: str) -> float:
+def _pass(batch: list[Question]) -> float:
     start = time.perf_counter()
-    answers(batch, precision)
+    answers(batch)
     return time.perf_counter() - start

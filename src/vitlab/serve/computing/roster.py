@@ -12,6 +12,7 @@ import torch
 
 from vitlab.data.labels import MultiLabels, SingleLabels, kind_of
 from vitlab.errors import OptionError, ServiceError, WeightsError
+from vitlab.evaluation.quick.fast_form import Precision
 from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.options import check_known
@@ -80,10 +81,16 @@ class Roster:
     Args:
         device: that computes
         ready: called with each model before requests can reach it
+        precision: auto, fp32 or bf16
     """
 
-    def __init__(self, device: torch.device, ready: Callable[[Served], None]) -> None:
-        self.device, self._ready = device, ready
+    def __init__(
+        self,
+        device: torch.device,
+        ready: Callable[[Served], None],
+        precision: Precision = "fp32",
+    ) -> None:
+        self.device, self._ready, self._precision = device, ready, precision
         self._models: dict[str, Served] = {}  # replaced, never changed
         self._changing, self._numbers = threading.Lock(), itertools.count(1)
 
@@ -176,14 +183,14 @@ class Roster:
         models = self._models.values()
         trunk = next((each.trunk for each in models if each.trunk.is_base(change.base)), None)
         if trunk is None and isinstance(source, str | Path):
-            trunk = Trunk(load_base(change, source), self.device)
+            trunk = Trunk(load_base(change, source), self.device, self._precision)
         if trunk is None:
             raise WeightsError(f"the delta needs its base {change.base}, which is not served")
         return self._changed(name, change, trunk)
 
     def _whole(self, name: str, model: Model) -> Served:
         """Serve a model of its own."""
-        trunk = Trunk(model, self.device)
+        trunk = Trunk(model, self.device, self._precision)
         return self._begin(name, trunk.base, trunk, BASE, trunk.bytes)
 
     def _changed(self, name: str, change: Delta, trunk: Trunk) -> Served:

@@ -1,5 +1,6 @@
 """One set of weights on the device, and the models that differ from it in a few tensors."""
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -7,8 +8,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from vitlab.device import autocast
 from vitlab.errors import WeightsError
+from vitlab.evaluation.quick.fast_form import Precision, fixed
 from vitlab.inspect.rollout import rollout
+from vitlab.models.cost import cost
+from vitlab.models.fast.accelerate import accelerate
+from vitlab.models.fast.possible import can_accelerate
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
 from vitlab.models.vit import VisionTransformer
@@ -18,6 +24,7 @@ from vitlab.weights.identity import Base
 
 BASE = ""  # the name of the base itself among its tasks
 MOST_ATTENTION = 2**29  # bytes of one image's attention maps
+WORTH = 1e9  # multiply-adds of an image from which a fast form is worth its memory
 
 
 class Trunk:
@@ -25,16 +32,19 @@ class Trunk:
 
     Attributes:
         base: on the device
+        fast: what computes images of the base alone: its fast form, or the base
         coming: images that are being decoded for any of its models
         bytes: of the base
 
     Args:
         base: taken over, moved to the device and put into evaluation mode
         device: that computes
+        precision: auto, fp32 or bf16
     """
 
-    def __init__(self, base: Model, device: torch.device) -> None:
+    def __init__(self, base: Model, device: torch.device, precision: Precision = "fp32") -> None:
         self.base, self.device = base.to(device).eval().requires_grad_(False), device
+        self.fast, self._precision = fast_beside(self.base, device, precision), fixed(precision)
         self.bytes = sum(tensor.nbytes for tensor in base.state_dict().values())
         self.coming = 0  # images that are being decoded
         self._tasks: MultiTask | None = None
@@ -74,19 +84,20 @@ class Trunk:
     def scores(self, images: Tensor | Packed | list[Tensor], tasks: Sequence[str]) -> list[Tensor]:
         """Compute the logits of normalized images, one task each: (classes,) each."""
         run: Callable[..., list[Tensor]] | None = self._tasks
-        return self._run(self.base, run, images, tasks)
+        return self._run(self.fast, run, images, tasks)
 
     def features(
         self, images: Tensor | Packed | list[Tensor], tasks: Sequence[str]
     ) -> list[Tensor]:
         """Compute the features of normalized images, one task each: (features,) each."""
         run = self._tasks.features if self._tasks else None
-        return self._run(self.base.features, run, images, tasks)
+        return self._run(self.fast.features, run, images, tasks)
 
     def rollout(self, image: Tensor, task: str) -> Tensor:
         """Compute the attention rollout of a normalized image (C, H, W): (rows, columns)."""
         body = self.base if self._tasks is None or task == BASE else self._tasks.body(task)
-        return rollout(body, image[None])[0]
+        with autocast(self.device, self._precision):
+            return rollout(body, image[None])[0]
 
     def _run(
         self,
@@ -96,8 +107,25 @@ class Trunk:
         tasks: Sequence[str],
     ) -> list[Tensor]:
         if mixed is not None and any(tasks):
-            return mixed(images, tasks)
-        return list(alone(torch.stack(images) if isinstance(images, list) else images))
+            with autocast(self.device, self._precision):
+                return mixed(images, tasks)
+        precision = self._precision if self.fast is self.base else "fp32"  # it casts by itself
+        with autocast(self.device, precision):
+            return list(alone(torch.stack(images) if isinstance(images, list) else images))
+
+
+def fast_beside(base: Model, device: torch.device, precision: Precision) -> Model:
+    """Return the fast form of a model, to be kept beside it; the model if there is little to gain.
+
+    It holds the weights once more, in fp32 or bf16. `auto` compares both on random patterns, as
+    `vitlab.accelerate` does: a service has seen no images when it begins.
+    """
+    if not can_accelerate(base) or cost(base).macs < WORTH:
+        return base
+    fast = accelerate(base, device=str(device), precision=precision)
+    if fast.computes == "bf16":
+        logging.getLogger("vitlab").info("%s computes in bf16", base.config.name)
+    return fast
 
 
 def has_rollout(model: Model) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from vitlab.evaluation.quick.fast_form import Precision
 from vitlab.serve.app import application
 from vitlab.serve.engine import Engine
 from vitlab.serve.http.access import hosts_of, read_token
@@ -26,7 +27,7 @@ def serve(
     watch: str = "",
     drain: float = 30.0,
     device: str = "auto",
-    precision: str = "fp32",
+    precision: Precision = "auto",
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Serve models until a signal.
@@ -39,7 +40,7 @@ def serve(
         watch: folder whose models are served too; empty for none
         drain: seconds in which requests under way are answered after the signal
         device: auto, cpu, cuda or cuda:N
-        precision: fp32, or bf16 autocast
+        precision: auto, fp32 or bf16, as `vitlab serve` has it
         say: tells a person where the service is, once it listens
 
     Returns:

@@ -1,0 +1,67 @@
+"""A service computes large models with their fast form, and the rest as before."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from models.test_architectures import a_model, some_images
+from vitlab.errors import OptionError
+from vitlab.inspect.rollout import rollout
+from vitlab.models.fast.accelerate import CHANCES
+from vitlab.serve.computing import trunk as room
+from vitlab.serve.computing.trunk import BASE, Trunk
+from vitlab.serve.engine import Engine
+from vitlab.weights.deltas import delta
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "WORTH", 0)
+
+
+def chances(rows: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(rows).softmax(-1)
+
+
+def test_a_small_model_computes_itself() -> None:
+    trunk = Trunk(a_model("plain"), CPU, "auto")
+    assert trunk.fast is trunk.base
+
+
+@pytest.mark.parametrize("case", ["plain", "parallel", "hybrid", "BiT"])
+@pytest.mark.parametrize(("precision", "limit"), [("fp32", 1e-5), ("bf16", CHANCES)])
+@torch.inference_mode()
+def test_answers_agree(case: str, precision: Any, limit: float, eager: None) -> None:
+    model = a_model(case)
+    images = some_images(model)
+    wanted = model(images).softmax(-1)
+    features = model.features(images)
+    trunk = Trunk(model, CPU, precision)
+    assert trunk.fast is not trunk.base
+    tasks = [BASE] * len(images)
+    assert (chances(trunk.scores(images, tasks)) - wanted).abs().max() <= limit
+    got = torch.stack(trunk.features(images, tasks))
+    assert (got - features).norm() <= (1e-5 if precision == "fp32" else 0.05) * features.norm()
+
+
+@torch.no_grad()
+def test_deltas_and_rollouts_are_of_the_model_itself(eager: None) -> None:
+    model = a_model("plain")
+    images = some_images(model)
+    other = a_model("plain")
+    other.head.classify.bias.add_(1.0)
+    trunk = Trunk(model, CPU, "fp32")
+    trunk.add("other", delta(other, model))
+    got = trunk.scores(images, ["other", BASE, "other"])
+    want = [other(images)[0], model(images)[1], other(images)[2]]
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(got, want, strict=True))
+    assert torch.equal(trunk.rollout(images[0], BASE), rollout(model, images[:1])[0])
+    assert trunk.is_base(trunk.identity)
+
+
+def test_another_precision_is_refused() -> None:
+    with pytest.raises(OptionError, match="precision must be auto, fp32 or bf16, not 'int3'"):
+        Engine(precision="int3")  # type: ignore[arg-type]

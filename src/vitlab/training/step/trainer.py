@@ -11,6 +11,7 @@ from vitlab.data.augment.augment import augment
 from vitlab.data.augment.mix import Mix
 from vitlab.data.loading.batches import Batch
 from vitlab.data.settings import Augment
+from vitlab.device import keep_freed_memory
 from vitlab.distributed.parallel import is_sharded, must_settle, one_pass, replicated
 from vitlab.distributed.shares import passes
 from vitlab.distributed.world import ALONE, World
@@ -66,6 +67,8 @@ class Trainer:
         self.model, self.recipe, self.world = model, recipe, world
         self.transform = transform
         self.device = next(model.parameters()).device
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self.objective: Objective | OwningObjective = objective or objective_of(recipe.objective)
         self.task = objective if isinstance(objective, OwningObjective) else None
         self.learner = model if self.task is None else Learner(model, self.task)

@@ -1,0 +1,1 @@
+"""Matrix products of a training step, computed where they are fastest."""

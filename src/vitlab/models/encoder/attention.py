@@ -31,11 +31,11 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.reach = config.heads, reach_of(config, axis)
         self.layout = Layout(config.grid)  # of images of the configuration's size, no positions
-        self.qkv = TrainedLinear(config.width, 3 * config.width, bias=config.qkv_bias)
+        self.qkv: nn.Linear = TrainedLinear(config.width, 3 * config.width, bias=config.qkv_bias)
         self.norms: nn.Module | None = HeadNorms(config) if config.qk_norm else None
         self.norm: nn.Module = norm_of(config) if config.norm_inner_attention else nn.Identity()
         self.talking = TalkingHeads(config) if config.talking_heads else None
-        self.project = TrainedLinear(config.width, config.width, bias=config.bias)
+        self.project: nn.Linear = TrainedLinear(config.width, config.width, bias=config.bias)
         self.blank: Tensor | None  # what padding gives, if not the bias of `qkv`
         self.register_buffer("blank", None, persistent=False)
 

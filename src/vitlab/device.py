@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import os
 import resource
 import sys
 from collections import deque
@@ -20,6 +21,10 @@ STAGED = 2**16  # bytes up to which CUDA copies from any memory without waiting 
 PROCESS = Path("/proc/self")  # of Linux
 PROCESSOR = Path("/proc/cpuinfo")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+GROUPS = Path("/sys/fs/cgroup")  # of Linux
+MEMORY = Path("/proc/meminfo")
+# what a container may take, and has taken: files of cgroup v2, then of v1
+LIMITS = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
 
 
 def choose(name: str) -> torch.device:
@@ -158,3 +163,51 @@ def peak_memory(device: torch.device) -> int:
             return int(lines["VmHWM"].split()[0]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # Linux counts in KiB
+
+
+def free_memory(device: torch.device | None = None) -> int:
+    """Return the bytes of memory that are free, as far as the system reports it.
+
+    Args:
+        device: a GPU; a CPU or None for the machine's own memory, or what a container's limit
+            leaves of it
+    """
+    if device is not None and device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = MEMORY.read_text(encoding="ascii").splitlines()
+        values = dict(line.split(":", 1) for line in lines)
+        free = int(values["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return min([free, *_left_by_limits()])
+
+
+def _left_by_limits() -> list[int]:
+    """Return what the limits of this process's control groups leave, in bytes."""
+    found = []
+    with suppress(OSError, ValueError):
+        for line in (PROCESS / "cgroup").read_text(encoding="utf-8").splitlines():
+            _, controllers, name = line.split(":", 2)
+            if controllers not in ("", "memory"):
+                continue
+            root = GROUPS / controllers
+            group = root / name.lstrip("/")
+            while group == root or root in group.parents:  # every parent has a limit too
+                found += _left_in(group)
+                group = group.parent
+    return found
+
+
+def _left_in(group: Path) -> list[int]:
+    """Return what one group's limit leaves; cached files that nobody uses count as free."""
+    for limit, usage in LIMITS:
+        with suppress(OSError, ValueError):  # "max" is no number: there is no limit
+            most, used = (
+                int((group / name).read_text(encoding="ascii")) for name in (limit, usage)
+            )
+            rows = (group / "memory.stat").read_text(encoding="ascii").splitlines()
+            stat = dict(row.split() for row in rows)
+            cached = int(stat.get("total_inactive_file", stat.get("inactive_file", "0")))
+            return [max(0, most - used + cached)]
+    return []

@@ -26,7 +26,7 @@ VALID = {
     "evaluate": ["evaluate", "model", "photos", "--workers", "0"],
     "compare": ["compare", "run", "run-2"],
     "predict": ["predict", "model", "photos/red/000.png"],
-    "measure": ["measure", "ViT-Ti/16"],
+    "measure": ["measure", TINY],
     "models": ["models"],
     "recipes": ["recipes"],
     "delta": ["delta", "model", "model", "--out", "o3.safetensors"],

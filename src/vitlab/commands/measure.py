@@ -4,14 +4,16 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from vitlab.commands import DEVICE, PRECISION
-from vitlab.options import Options, at_least, option, when
+from vitlab.commands import DEVICE
+from vitlab.errors import OptionError
+from vitlab.options import Options, above, at_least, at_most, option, when, when_any
+from vitlab.places import check_new_folder
 from vitlab.progress import named_if_slow, say
 from vitlab.recipes.model_part import ModelPart, ViTPart, model_part
 from vitlab.terminal import print_table
 from vitlab.weights.stated import Named
 
-SUMMARY = "Count parameters and multiply-adds; time models with --speed."
+SUMMARY = "Count parameters and multiply-adds; time with --speed or --full."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +26,55 @@ class Measure(Options):
         MISSING, "names such as ViT-B/16, run folders or saved models", positional=True
     )
     speed: bool = option(False, "measure inference time and memory too")
+    full: bool = option(
+        False,
+        "measure latency, throughput at the best batch, the largest batch that fits and a training "
+        "step, beside what the device can do",
+    )
     fuse: bool = option(False, "time the fused inference form", only=when("speed"))
     batch: int = option(1, "images per forward pass", at_least(1), only=when("speed"))
-    device: str = option("auto", DEVICE, only=when("speed"))
-    precision: Literal["fp32", "bf16"] = option("fp32", PRECISION, only=when("speed"))
+    image_sizes: tuple[int, ...] = option(
+        (),
+        "pixels per side, each measured by itself (default: each model's own): 64 128 224",
+        at_least(1),
+        only=when("full"),
+    )
+    mode: Literal["eager", "fused", "accelerated", "compiled"] = option(
+        "eager",
+        "of inference: as it is; fused; accelerated (vitlab.accelerate); or fused and compiled for "
+        "each batch, as a training step then is too",
+        only=when("full"),
+    )
+    training: bool = option(True, "measure a training step with AdamW", only=when("full"))
+    seconds: float = option(
+        1.0, "how long to repeat for each figure", above(0), at_most(600), only=when("full")
+    )
+    out: str | None = option(
+        None,
+        "a new folder for the figures and two plots: throughput and the largest batch by image "
+        "size",
+        only=when("full"),
+        check=check_new_folder,
+    )
+    device: str = option("auto", DEVICE, only=when_any("speed", "full"))
+    precision: Literal["fp32", "bf16", "bf16-pure"] = option(
+        "fp32",
+        "fp32, bf16 autocast, or bf16-pure: weights in bf16 too, in training beside fp32 masters "
+        "(with full)",
+        only=when_any("speed", "full"),
+    )
     file: Named = Named()
     model: ModelPart = ViTPart()
+
+    def __post_init__(self) -> None:
+        """Check every option by itself, then together."""
+        super().__post_init__()
+        if self.speed and self.precision == "bf16-pure":
+            raise OptionError("precision=bf16-pure applies with full, not with speed")
+        if self.mode == "accelerated" and self.precision == "bf16-pure":
+            raise OptionError("mode=accelerated has precision fp32 or bf16, not bf16-pure")
+        if self.image_sizes and "image_size" in self.model.chosen():
+            raise OptionError("image_sizes takes the place of image_size: leave one of them out")
 
 
 def build(given: dict[str, Any]) -> Measure:
@@ -42,6 +87,20 @@ def build(given: dict[str, Any]) -> Measure:
 
 def run(options: Measure) -> dict[str, Any]:
     """Measure each model; one model is the object itself, several are a list."""
+    rows = _timed(options) if options.speed or not options.full else []
+    if options.full:
+        whole = _whole(options)
+        rows = [row | more for row, more in zip(rows or whole, whole, strict=True)]
+    result = rows[0] if len(rows) == 1 else {"models": rows}
+    if options.out is not None:
+        from vitlab.studies.speed.speed_plots import written
+
+        result = result | {"files": written(Path(options.out).expanduser(), rows, result)}
+    return result
+
+
+def _timed(options: Measure) -> list[dict[str, Any]]:
+    """Return the cost of each model, and its speed if asked."""
     from vitlab.measure.summary import measure
 
     rows = []
@@ -55,20 +114,46 @@ def run(options: Measure) -> dict[str, Any]:
                 fused=options.fuse,
                 batch=options.batch,
                 device=options.device,
-                precision=options.precision,
+                precision="bf16" if options.precision == "bf16" else "fp32",
                 known=options.file.arguments(),
                 **options.model.chosen(),
             )
         rows.append(row)
-    return rows[0] if len(rows) == 1 else {"models": rows}
+    return rows
+
+
+def _whole(options: Measure) -> list[dict[str, Any]]:
+    """Return all figures of each model."""
+    from vitlab.studies.speed.whole import How, whole
+
+    how = How(
+        image_sizes=options.image_sizes,
+        mode=options.mode,
+        precision=options.precision,
+        device=options.device,
+        seconds=options.seconds,
+        training=options.training,
+    )
+    known = options.file.arguments()
+    return whole(options.models, how, known=known, **options.model.chosen())
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print a table per model, its parts below."""
+    """Print a table per model, its parts below, and what was measured of it whole."""
     from vitlab.units import readable
 
     for row in result.get("models", [result]):
         parts = [(f"  {p['part']}", f"{p['params']:,} / {p['macs']:,}") for p in row["parts"]]
-        figures = {name: value for name, value in row.items() if name != "parts"}
+        own = ("parts", "device", "mode", "precision") if "sizes" in row else ("parts",)
+        figures = {name: value for name, value in row.items() if name not in own}
         head = ("part", "parameters / multiply-adds")
         print_table(("figure", "value"), [*readable(figures), head, *parts])
+        if "sizes" in row:
+            from vitlab.studies.speed import speed_rows
+
+            print_table(("device", "value"), speed_rows.device_rows(row))
+            for kind in speed_rows.kinds_of(row):
+                print(f"  {kind}")
+                print_table(speed_rows.HEAD, speed_rows.rows_of(row, kind))
+    for place in result.get("files", {}).values():
+        print(place)

@@ -1,6 +1,7 @@
 """The bytes of a model's tensors on a CPU, counted as they come and go."""
 
 import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ class Allocated(TorchDispatchMode):
         """Call an operation and note what it returns."""
         result = func(*args, **(kwargs or {}))
         for each in tree_leaves(result):
-            if isinstance(each, Tensor):
+            if isinstance(each, Tensor) and not each.is_mkldnn:  # those have no storage to watch
                 self._note(each.untyped_storage())
         return result
 
@@ -54,8 +55,27 @@ def forward_bytes(model: nn.Module, images: Tensor) -> int:
         model: on a CPU
         images: its input
     """
-    tensors = [*model.parameters(), *model.buffers(), images]
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+    return peak_bytes(lambda: model(images), [*model.parameters(), *model.buffers(), images])
+
+
+def peak_bytes(work: Callable[[], object], tensors: Iterable[Tensor]) -> int:
+    """Return the most bytes that are in use while some work is done on a CPU.
+
+    Args:
+        work: what is done
+        tensors: that are there before and stay; those that share memory count once
+    """
     with Allocated() as allocated:
-        model(images)
-    return sum(storages.values()) + allocated.peak
+        work()
+    return bytes_of(tensors) + allocated.peak
+
+
+def bytes_of(tensors: Iterable[Tensor]) -> int:
+    """Return the bytes of some tensors; those that share memory count once."""
+    storages: dict[int, int] = {}
+    for each in tensors:
+        if each.is_mkldnn:  # laid out for oneDNN: no storage, and never shared
+            storages[-id(each)] = each.numel() * each.element_size()
+        else:
+            storages[each.untyped_storage().data_ptr()] = each.untyped_storage().nbytes()
+    return sum(storages.values())

@@ -10,6 +10,7 @@ from vitlab.models.config import ModelConfig, config_of
 from vitlab.models.cost import cost
 from vitlab.models.create import build
 from vitlab.models.fuse import fuse
+from vitlab.models.model import Model
 from vitlab.weights.load import load
 from vitlab.weights.stated import FIELDS
 
@@ -42,13 +43,7 @@ def measure(
         OptionError: an unknown name or field, or a value that is not possible.
         WeightsError: a folder without a model.
     """
-    saved = Path(name).exists()
-    if saved and (others := sorted(set(choices) - {"image_size", *FIELDS})):
-        raise OptionError(f"{others[0]} applies only to a model given by name, not to {name}")
-    if known and not saved:
-        raise OptionError(f"{min(known)} applies only to weights, and {name} names a model")
-    model = load(name, **(known or {}), **choices) if saved else None
-    config: ModelConfig = model.config if model else config_of(name, **choices)
+    config, model = opened(name, known, **choices)
     price = cost(config)
     figures: dict[str, Any] = {
         "model": config.name,
@@ -62,3 +57,26 @@ def measure(
         model = fuse(model) if fused else model
         figures |= asdict(speed(model, batch=batch, device=device, precision=precision))
     return figures
+
+
+def opened(
+    name: str, known: dict[str, Any] | None = None, **choices: Any
+) -> tuple[ModelConfig, Model | None]:
+    """Return the configuration that a name or a folder stands for, and the model of a folder.
+
+    Args:
+        name: in the papers' notation, or a run folder or a saved model
+        known: of a saved model, what `vitlab.load` takes
+        choices: as `measure` takes them
+
+    Raises:
+        OptionError: an unknown name or field, or a value that is not possible.
+        WeightsError: a folder without a model.
+    """
+    saved = Path(name).exists()
+    if saved and (others := sorted(set(choices) - {"image_size", *FIELDS})):
+        raise OptionError(f"{others[0]} applies only to a model given by name, not to {name}")
+    if known and not saved:
+        raise OptionError(f"{min(known)} applies only to weights, and {name} names a model")
+    model = load(name, **(known or {}), **choices) if saved else None
+    return (model.config if model else config_of(name, **choices)), model

@@ -1,12 +1,12 @@
 """Making a batch fit into memory: the largest pass that fits."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from vitlab.device import free_memory as free_memory
 from vitlab.errors import DeviceError
 from vitlab.units import storage
 
@@ -62,16 +62,6 @@ def kept_for_backward(forward: Callable[[], Tensor]) -> int:
     total = sum(kept.values())
     del result
     return total
-
-
-def free_memory() -> int:
-    """Return the bytes of memory that this machine has free, as far as the system reports it."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123
-            values = dict(line.split(":", 1) for line in lines)
-        return int(values["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 @contextmanager

@@ -1,0 +1,113 @@
+"""What a device can do at best, measured: operations per second and bytes per second."""
+
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitlab import device as devices
+from vitlab.measure.timing import Pass, waiter
+
+SIDE = {"cpu": 1536, "cuda": 8192}  # of the square matrices
+COPIED = {"cpu": 2**27, "cuda": 2**30}  # bytes
+REPEATS = {"cpu": 5, "cuda": 20}
+TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a device can do at best.
+
+    Attributes:
+        device: in words
+        products: operations per second of a large matrix product, two for each multiply-add, by
+            precision: fp32, bf16, and on a GPU tf32 (fp32 is then without it)
+        bandwidth: bytes per second that a large copy reads and writes
+        tf32: whether fp32 products of this process use TF32
+    """
+
+    device: str
+    products: dict[str, float]
+    bandwidth: float
+    tf32: bool
+
+    def of(self, precision: str) -> float:
+        """Return the matrix-product rate for a precision: fp32, bf16 or bf16-pure."""
+        if precision == "fp32":
+            return self.products["tf32" if self.tf32 else "fp32"]
+        return self.products["bf16"]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the rates as JSON."""
+        return {"products": self.products, "bandwidth": self.bandwidth, "tf32": self.tf32}
+
+
+def rates(device: str = "auto") -> Rates:
+    """Measure a device: medians of several products and copies, in one or two seconds.
+
+    On a CPU a product is taken plain and with its second factor laid out beforehand, as for
+    weights that stay, and the faster one counts.
+
+    Args:
+        device: auto, cpu, cuda or cuda:N
+
+    Raises:
+        DeviceError: a device that this machine does not have.
+    """
+    where = devices.choose(device)
+    kinds = ("fp32", "tf32", "bf16") if where.type == "cuda" else ("fp32", "bf16")
+    return Rates(
+        devices.described(where),
+        {kind: _product_rate(where, kind) for kind in kinds},
+        _bandwidth(where),
+        where.type == "cuda" and torch.get_float32_matmul_precision() != "highest",
+    )
+
+
+@torch.inference_mode()
+def _product_rate(where: torch.device, kind: str) -> float:
+    side, dtype = SIDE[where.type], TYPES[kind]
+    a, b = (torch.randn(side, side, device=where, dtype=dtype) for _ in range(2))
+    works: list[Pass] = [lambda: F.linear(a, b)]
+    if where.type == "cpu" and torch.backends.mkldnn.is_available():
+        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(b, side)
+        works.append(lambda: torch.ops.mkldnn._linear_pointwise(a, packed, None, "none", [], ""))
+    with _products_in(kind, where):
+        return 2 * side**3 / min(_median(work, where) for work in works)
+
+
+def _bandwidth(where: torch.device) -> float:
+    size = COPIED[where.type]
+    source = torch.ones(size, dtype=torch.uint8, device=where)
+    target = torch.zeros_like(source)
+    return 2 * size / _median(lambda: target.copy_(source), where)
+
+
+def _median(work: Pass, where: torch.device) -> float:
+    """Return the median seconds of some work, after two passes to warm up."""
+    wait, times = waiter(where), []
+    for _ in range(2 + REPEATS[where.type]):
+        wait()
+        start = time.perf_counter()
+        work()
+        wait()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[2:])
+
+
+@contextmanager
+def _products_in(kind: str, where: torch.device) -> Iterator[None]:
+    """Within the context, a GPU's fp32 products use TF32 or do not."""
+    before = torch.get_float32_matmul_precision()
+    try:
+        if where.type == "cuda":
+            torch.set_float32_matmul_precision("high" if kind == "tf32" else "highest")
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

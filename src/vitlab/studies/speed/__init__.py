@@ -1,0 +1,1 @@
+"""Everything about a model's speed: each image size, inference and training, and the plots."""

@@ -7,7 +7,7 @@ import torch
 
 import vitlab
 from vitlab.measure import rates as module
-from vitlab.measure.rates import Rates, rates
+from vitlab.measure.rates import Rates, device_rates
 from vitlab.measure.roofline import Work, shares, work_of
 from vitlab.models.config import config_of
 
@@ -69,7 +69,7 @@ def test_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SIDE", {"cpu": 128})
     monkeypatch.setattr(module, "COPIED", {"cpu": 2**20})
     before = torch.get_float32_matmul_precision()
-    found = rates("cpu")
+    found = device_rates("cpu")
     assert set(found.products) == {"fp32", "bf16"}
     assert all(
         math.isfinite(rate) and rate > 0 for rate in (*found.products.values(), found.bandwidth)
@@ -82,6 +82,6 @@ def test_rates_count_two_operations_and_both_ways(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "SIDE", {"cpu": 8})
     monkeypatch.setattr(module, "COPIED", {"cpu": 64})
     monkeypatch.setattr(module, "_median", lambda work, where: 0.5)
-    found = rates("cpu")
+    found = device_rates("cpu")
     assert found.products["fp32"] == 2 * 8**3 / 0.5
     assert found.bandwidth == 2 * 64 / 0.5

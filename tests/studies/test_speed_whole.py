@@ -115,7 +115,7 @@ def test_what_is_refused(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(whole, "rates", lambda device: pytest.fail("it began to measure"))
+    monkeypatch.setattr(whole, "device_rates", lambda device: pytest.fail("it began to measure"))
     words, message = REFUSED[case]
     code, text, err = call(capsys, "measure", NAME, "--full", *words)
     assert (code, text) == (2, "")

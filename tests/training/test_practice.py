@@ -60,7 +60,7 @@ def test_recomputing_blocks_takes_less_memory_and_takes_the_same_step() -> None:
     thrifty.passes(2)()
     for mine, theirs in zip(plain.model.parameters(), thrifty.model.parameters(), strict=True):
         assert torch.equal(mine, theirs)
-    assert thrifty.counted(32) < 0.6 * plain.counted(32)
+    assert thrifty.counted(32) < 0.7 * plain.counted(32)
 
 
 def test_batches_that_do_not_fit_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

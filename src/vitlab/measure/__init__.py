@@ -1,6 +1,7 @@
 """What a model costs: parameters and multiply-adds counted, speed and memory measured."""
 
+from vitlab.measure.rates import Rates, device_rates
 from vitlab.measure.speed import Speed, speed
 from vitlab.models.cost import Cost, cost, exaflops
 
-__all__ = ["Cost", "Speed", "cost", "exaflops", "speed"]
+__all__ = ["Cost", "Rates", "Speed", "cost", "device_rates", "exaflops", "speed"]

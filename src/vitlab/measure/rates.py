@@ -48,7 +48,7 @@ class Rates:
         return {"products": self.products, "bandwidth": self.bandwidth, "tf32": self.tf32}
 
 
-def rates(device: str = "auto") -> Rates:
+def device_rates(device: str = "auto") -> Rates:
     """Measure a device: medians of several products and copies, in one or two seconds.
 
     On a CPU a product is taken plain and with its second factor laid out beforehand, as for

@@ -12,7 +12,7 @@ import torch
 from vitlab import device as devices
 from vitlab.errors import DeviceError
 from vitlab.measure.modes import Mode, Passes, Precision
-from vitlab.measure.rates import Rates, rates
+from vitlab.measure.rates import Rates, device_rates
 from vitlab.measure.roofline import Work, work_of
 from vitlab.measure.subject import Limits, Subject, best, largest, timed
 from vitlab.measure.summary import measure, opened
@@ -81,7 +81,7 @@ def whole(
 
     Returns:
         For each model what `vitlab measure` says without options, and `device`, `mode`,
-        `precision`, `rates` (see `vitlab.measure.rates`) and `sizes`: for each image size the
+        `precision`, `rates` (see `vitlab.measure.Rates`) and `sizes`: for each image size the
         figures of `inference` and `training`.
 
     Raises:
@@ -92,7 +92,7 @@ def whole(
     where = devices.choose(how.device)
     rows = [measure(name, known=known, **choices) for name in names]
     models = [candidates(name, how.image_sizes, known, choices) for name in names]
-    device = rates(how.device)
+    device = device_rates(how.device)
     each = [1 + how.training * one.trained for sizes in models for one in sizes]
     with Meter(3 * sum(each), title="measuring") as meter:
         for row, sizes in zip(rows, models, strict=True):

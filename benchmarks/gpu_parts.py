@@ -32,8 +32,8 @@ PARTS = (
     Part(
         "tests",
         "Tests on the GPU",
-        "pytest tests/cuda -m gpu -q -W default -p no:cacheprovider --confcutdir=tests/cuda",
-        "pytest tests/cuda -m gpu -q -W default -p no:cacheprovider --confcutdir=tests/cuda",
+        "pytest tests/on_gpu -m gpu -q -W default -p no:cacheprovider --confcutdir=tests/on_gpu",
+        "pytest tests/on_gpu -m gpu -q -W default -p no:cacheprovider --confcutdir=tests/on_gpu",
         100,
     ),
     Part(

@@ -97,7 +97,9 @@ def kernels(events: Iterable[Any], device: str) -> tuple[dict[str, Spans], Spans
     by_name: dict[str, Spans] = defaultdict(list)
     kind = "CUDA" if device.startswith("cuda") else "CPU"
     for event in events:
-        if event.device_type.name == kind and not (kind == "CPU" and event.cpu_parent is not None):
+        marks = getattr(event, "is_user_annotation", False)  # spans around kernels
+        within = kind == "CPU" and event.cpu_parent is not None
+        if event.device_type.name == kind and not (marks or within):
             by_name[event.name].append((event.time_range.start, event.time_range.end))
     return by_name, [span for spans in by_name.values() for span in spans]
 

@@ -50,6 +50,7 @@ def test_cut_resize_is_pillows_on_whole_pixels(channels, interpolation, most):
             assert apart.max() <= most
             assert (apart > 1).mean() < 0.02
             assert result.dtype == np.uint8
+            assert result.flags.c_contiguous  # by the kernel that needs no copy to planes
 
 
 def test_cut_resize_of_less_than_a_pixel():

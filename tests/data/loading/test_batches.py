@@ -1,13 +1,16 @@
 """Batches: the same whatever the number of workers, damaged images left out."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from conftest import photo
 from vitlab.data.augment.policy import draws_needed
+from vitlab.data.decode import jpeg
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches
 from vitlab.data.loading.loader import choose_workers, evaluation_loader, training_loader
@@ -81,6 +84,55 @@ def test_copies_of_an_image_are_cropped_and_varied_on_their_own(photos: Path) ->
         assert len(batch.images[copies].unique(dim=0)) == 3
         assert len(batch.draws[copies].unique(dim=0)) == 3
         assert len(batch.labels[copies].unique()) == 1
+
+
+def jpegs(folder: Path) -> Files:
+    """Photos that are read in as many ways: reduced, turned, gray, damaged, cut off, odd."""
+    exif = Image.Exif()
+    exif[274] = 6
+    for number, options in enumerate(({}, {"subsampling": 0}, {"exif": exif}, {"quality": 60})):
+        photo(number, 90 + 60 * number, 120).save(folder / f"{number}.jpg", **options)
+    photo(4, 70, 90).convert("L").save(folder / "4.jpg")
+    whole = (folder / "1.jpg").read_bytes()
+    (folder / "5.jpg").write_bytes(whole[: len(whole) * 2 // 3] + b"\xff\xd9")
+    (folder / "6.jpg").write_bytes(whole[:-900])
+    start = whole.index(b"\xff\xdb")
+    (folder / "7.jpg").write_bytes(whole[:start] + b"\1\2" + whole[start:])
+    (folder / "8.jpg").write_bytes(whole[:-2] + b"\1\2\3\xff\xd9")
+    photo(9, 70, 90).save(folder / "9.png")
+    names = sorted(each.name for each in folder.iterdir())
+    return Files(folder, names, SingleLabels.blank(len(names), 2), ("a", "b"))
+
+
+@pytest.mark.parametrize("fit", ["crop", "native"])
+def test_copies_of_a_jpeg_are_what_each_would_be_alone(tmp_path: Path, fit: str) -> None:
+    """Another number of processes puts the copies of an image into other batches."""
+    source, spec = jpegs(tmp_path), replace(CONFIG, fit=fit) if fit != "crop" else CONFIG
+    whole = TrainingBatches(source, spec, Augment(area=0.05, repeats=3), seed=3, batch=30)
+    for k in range(8):
+        together = whole[k]
+        parts = [replace(whole, rank=rank, processes=30)[k] for rank in range(30)]
+        assert torch.equal(together.indices, torch.cat([part.indices for part in parts]))
+        alone = [part.images for part in parts]
+        if fit == "native":
+            assert together.images.grids == sum((each.grids for each in alone), ())
+            together = replace(together, images=together.images.patches)
+            alone = [each.patches for each in alone]
+        assert torch.equal(together.images, torch.cat(alone))
+        assert sorted(together.bad) == sorted(each for part in parts for each in part.bad)
+        assert {index for index, _ in together.bad} <= {5, 6}
+
+
+def test_copies_of_a_jpeg_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(4):
+        photo(number, 30, 40).save(tmp_path / f"{number}.jpg")
+    source = Files(tmp_path, [f"{n}.jpg" for n in range(4)], SingleLabels.blank(4, 2), ("a", "b"))
+    calls: list[int] = []
+    decode = jpeg.decode
+    monkeypatch.setattr(jpeg, "decode", lambda *rest: calls.append(1) or decode(*rest))
+    whole = TrainingBatches(source, CONFIG, Augment(area=0.3, repeats=3), seed=3, batch=12)
+    assert len(whole[0]) == 12
+    assert len(calls) == 4  # all at full size
 
 
 def test_pieces_make_up_the_batch() -> None:

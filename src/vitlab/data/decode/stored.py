@@ -9,7 +9,6 @@ and browsers read them. Colors are those stored in the file: ICC profiles and ga
 is EXIF in text form.
 """
 
-import math
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -19,16 +18,15 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from vitlab.data.decode import jpeg
 from vitlab.data.decode.colors import GRAY, MODES, convert, recolored
 from vitlab.data.decode.complaints import complaints_are_errors
 from vitlab.data.decode.crop import crop_resize
 from vitlab.data.decode.formats import ENDINGS, FORMATS, format_of
-from vitlab.data.decode.headers import MAX_PIXELS, Header, exceeded, explained_image, opened
-from vitlab.data.decode.jpeg_frame import frame_of
-from vitlab.data.decode.metadata import BACK, turn, turn_box
+from vitlab.data.decode.headers import MAX_PIXELS, Header, explained_image, opened
+from vitlab.data.decode.jpeg_boxes import jpeg_box
+from vitlab.data.decode.metadata import turn
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
-from vitlab.errors import ImageError, UserError
+from vitlab.errors import ImageError
 
 _AS_THEY_ARE = ("JPEG", "PNG", "WEBP")  # formats that a copy keeps byte for byte
 
@@ -139,10 +137,12 @@ class EncodedImage:
             ImageError: as `decode`.
         """
         with explained_image(self.name):
-            if (part := _fast(self, choose, at_least, cut)) is not None:
+            usual = "JPEG" in self.formats
+            if usual and (part := jpeg_box(self.data, self.max_pixels, choose, at_least, cut)):
                 return convert(part[0], channels), part[1]
         with self._opened() as header:
-            return _whole(header, channels), choose(*header.size)
+            box = choose(*header.size)
+            return _whole(header, channels), box
 
     def content(self) -> bytes:
         """Return the file."""
@@ -235,28 +235,3 @@ def _whole(header: Header, channels: int) -> Pixels:
         header.image.load()
     pixels = recolored(header.image, channels)
     return np.ascontiguousarray(turn(pixels, header.orientation))
-
-
-def _fast(
-    image: EncodedImage, choose: ChooseBox, at_least: tuple[float, float], cut: bool
-) -> tuple[Pixels, Box] | None:
-    """Decode the box and its surroundings by `jpeg.decode`; None where only Pillow can tell."""
-    data = image.data
-    frame = frame_of(data) if "JPEG" in image.formats else None
-    if frame is None or exceeded(frame, data, image.max_pixels):
-        return None
-    rows, columns, orientation = frame.rows, frame.columns, frame.orientation
-    upright = (columns, rows) if orientation >= 5 else (rows, columns)
-    box = choose(*upright)
-    left, top, right, bottom = turn_box(box, BACK.get(orientation, orientation), *upright)
-    high, wide = reversed(at_least) if orientation >= 5 else at_least
-    scale = jpeg.scale_for(right - left, bottom - top, wide, high)
-    until = min(rows, math.ceil(bottom)) if cut else rows
-    try:
-        pixels = jpeg.decode(data, frame, scale, until)
-    except UserError:
-        raise
-    except ValueError:  # a warning that may be harmless
-        return None
-    inside = (left / scale, top / scale, right / scale, bottom / scale)
-    return turn(pixels, orientation), turn_box(inside, orientation, *pixels.shape[:2])

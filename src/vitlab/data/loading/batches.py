@@ -16,7 +16,7 @@ from vitlab.data.augment.policy import draws_needed
 from vitlab.data.decode import crop
 from vitlab.data.decode.pixels import ChooseBox, Pixels
 from vitlab.data.decode.stored import StoredImage
-from vitlab.data.loading.multi_crop import View, load_crops, load_views, parted
+from vitlab.data.loading.multi_crop import View, copies_of, load_crops, load_views, parted
 from vitlab.data.loading.order import Groups, batch_samples, draws, slice_of
 from vitlab.data.settings import Augment
 from vitlab.data.sources.protocol import Source
@@ -256,9 +256,12 @@ def _stack(
 ) -> Batch:
     """Return a batch of the images that can be decoded, and messages about the others."""
     images, places, bad = [], [], []
+    copies = copies_of(source, indices, spec, boxes) if quick else {}
     for place, (index, box) in enumerate(zip(indices, boxes, strict=True)):
         try:
-            if crops == 1:
+            if place in copies:
+                images.append(copies[place])
+            elif crops == 1:
                 images.append(load_image(source, index, spec, box, quick=quick))
             else:
                 images.extend(load_crops(source, index, spec))

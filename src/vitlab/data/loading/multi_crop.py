@@ -1,6 +1,7 @@
 """Several crops of one image, which is decoded once for all of them."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,10 +10,13 @@ from numpy.typing import NDArray
 
 from vitlab.data.augment.policy import draws_needed
 from vitlab.data.decode import crop
+from vitlab.data.decode.colors import convert
+from vitlab.data.decode.jpeg_boxes import jpeg_boxes
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
-from vitlab.data.decode.stored import StoredImage
+from vitlab.data.decode.stored import EncodedImage, StoredImage
 from vitlab.data.settings import Augment
 from vitlab.data.sources.protocol import Source
+from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
 
 CORNERS = 0.875  # of each side: 224 of 256 pixels (Krizhevsky et al., 2012)
@@ -91,6 +95,46 @@ def load_views(
     return [
         crop.cut_resize(pixels, box, *size, spec.interpolation)
         for box, size in zip(moved, sizes, strict=True)
+    ]
+
+
+def copies_of(
+    source: Source, indices: Sequence[int], spec: ImageSpec, choices: Sequence[ChooseBox]
+) -> dict[int, Pixels]:
+    """Return the random crops of images that occur several times, each decoded only once.
+
+    To the bit they are what they would be if the image were decoded for each crop: which copies are
+    in one batch depends on the number of processes.
+
+    Args:
+        source: the images
+        indices: which of them a batch has
+        spec: size, channels and interpolation
+        choices: where to crop each, given its rows and columns
+
+    Returns:
+        uint8 (H, W, channels) by place in the batch. Images that cannot be shared are left out.
+    """
+    where: dict[int, list[int]] = {}
+    for place, index in enumerate(indices):
+        where.setdefault(index, []).append(place)
+    found: dict[int, Pixels] = {}
+    for index, places in where.items():
+        if len(places) > 1 and spec.fit != "native":  # there, each crop has its own size
+            with suppress(ImageError):  # which every copy then reports
+                crops = _copies(source.image(index), spec, [choices[each] for each in places])
+                found.update(zip(places, crops, strict=False))
+    return found
+
+
+def _copies(image: StoredImage, spec: ImageSpec, choices: Sequence[ChooseBox]) -> list[Pixels]:
+    """Return crops of one image; none where each has to be decoded by itself."""
+    if not isinstance(image, EncodedImage) or "JPEG" not in image.formats:
+        return []
+    parts = jpeg_boxes(image.data, image.max_pixels, choices, spec.size) or []
+    return [
+        crop.cut_resize(convert(pixels, spec.channels), box, *spec.size, spec.interpolation)
+        for pixels, box in parts
     ]
 
 

@@ -1,0 +1,84 @@
+"""What one box, or several, need of a JPEG: its scale, and its rows down to the last one needed."""
+
+import math
+from collections.abc import Sequence
+
+from vitlab.data.decode import jpeg
+from vitlab.data.decode.headers import exceeded
+from vitlab.data.decode.jpeg_frame import Frame, frame_of
+from vitlab.data.decode.metadata import BACK, turn, turn_box
+from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
+from vitlab.errors import UserError
+
+
+def jpeg_box(
+    data: bytes, max_pixels: int, choose: ChooseBox, at_least: tuple[float, float], cut: bool
+) -> tuple[Pixels, Box] | None:
+    """Decode a box and its surroundings by `jpeg.decode`; None where only Pillow can tell.
+
+    Args:
+        data: an image file
+        max_pixels: the most that the image may have
+        choose: the box, given the rows and columns of the upright image
+        at_least: rows and columns that the box must have in the result
+        cut: whether what lies below the box may be left out
+
+    Returns:
+        Upright pixels (rows, columns, 1 or 3), and the box within them.
+
+    Raises:
+        ImageError: a damaged JPEG.
+    """
+    frame = frame_of(data)
+    if frame is None or exceeded(frame, data, max_pixels):
+        return None
+    scale, until, inside = _part(frame, choose, at_least)
+    try:
+        pixels = jpeg.decode(data, frame, scale, until if cut else frame.rows)
+    except UserError:
+        raise
+    except ValueError:  # a warning that may be harmless
+        return None
+    turned = turn_box(inside, frame.orientation, *pixels.shape[:2])
+    return turn(pixels, frame.orientation), turned
+
+
+def jpeg_boxes(
+    data: bytes, max_pixels: int, choices: Sequence[ChooseBox], at_least: tuple[float, float]
+) -> list[tuple[Pixels, Box]] | None:
+    """Decode what several boxes need as `jpeg_box` with `cut` does, but each scale only once.
+
+    Args:
+        data: an image file
+        max_pixels: the most that the image may have
+        choices: the boxes, given the rows and columns of the image
+        at_least: rows and columns that each box must have in the result
+
+    Returns:
+        The same pixels within each box as `jpeg_box` gives. None where each has to be decoded by
+        itself: a file that is turned, damaged, odd or not a JPEG.
+    """
+    frame = frame_of(data)
+    if frame is None or frame.orientation > 1 or exceeded(frame, data, max_pixels):
+        return None
+    parts = [_part(frame, choose, at_least) for choose in choices]
+    lowest: dict[int, int] = {}
+    for scale, until, _ in parts:
+        lowest[scale] = max(until, lowest.get(scale, 0))
+    try:
+        decoded = {scale: jpeg.decode(data, frame, scale, until) for scale, until in lowest.items()}
+    except ValueError:  # or ImageError, which is one; perhaps below some of the boxes
+        return None
+    return [(decoded[scale], inside) for scale, _, inside in parts]
+
+
+def _part(frame: Frame, choose: ChooseBox, at_least: tuple[float, float]) -> tuple[int, int, Box]:
+    """Return the scale to decode a box at, its last row, and where it then is, not yet turned."""
+    rows, columns, orientation = frame.rows, frame.columns, frame.orientation
+    upright = (columns, rows) if orientation >= 5 else (rows, columns)
+    box = choose(*upright)
+    left, top, right, bottom = turn_box(box, BACK.get(orientation, orientation), *upright)
+    high, wide = reversed(at_least) if orientation >= 5 else at_least
+    scale = jpeg.scale_for(right - left, bottom - top, wide, high)
+    inside = (left / scale, top / scale, right / scale, bottom / scale)
+    return scale, min(rows, math.ceil(bottom)), inside

@@ -201,4 +201,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:  # the part under way is lost, its processes are ended
+        print("\ninterrupted: run the same command again to go on", file=sys.stderr)
+        sys.exit(130)

@@ -7,19 +7,20 @@ kept is not computed again, and each comes out the same whoever computes it.
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, islice
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vitlab.data.augment.augment import normalize
 from vitlab.data.loading.batches import Batch, EvaluationBatches
 from vitlab.data.loading.loader import choose_workers, evaluation_loader
 from vitlab.data.loading.workers import deaths_explained
 from vitlab.data.sources.protocol import Source
-from vitlab.device import autocast
+from vitlab.device import autocast, behind, fetched
 from vitlab.evaluation.borrowing import borrowed
 from vitlab.evaluation.predictions import BATCH, PIXELS
 from vitlab.evaluation.probes.taking import shape_taken, take
@@ -146,18 +147,27 @@ class Extraction:
         """Compute the features of a part's batches."""
         values, indices = [np.empty((0, *self.shape), np.float32)], []
         bad: dict[int, str] = {}
-        for batch in batches:
-            if len(batch):
-                values.append(self._computed(batch))
+        begun = (partial(_read, batch, self._begun(batch)) for batch in batches)
+        for batch, rows in behind(begun, self.device):
+            values += rows
             indices += batch.indices.tolist()
             bad |= dict(batch.bad)
             count(batch)
         return Piece(number, np.concatenate(values), np.array(indices, np.int64), bad)
 
     @torch.inference_mode()
-    def _computed(self, batch: Batch) -> NDArray[np.float32]:
-        """Return the features of a batch."""
+    def _begun(self, batch: Batch) -> Callable[[], list[Tensor]]:
+        """Begin to compute the features of a batch; the function returned waits for them."""
+        if not len(batch):
+            return list
         spec = self.model.config
         images = normalize(batch.to(self.device).images, spec.mean, spec.std)
         with autocast(self.device, self.form.autocast):
-            return take(self.form.model, images, self.taken).float().cpu().numpy()
+            return fetched([take(self.form.model, images, self.taken).float()])
+
+
+def _read(
+    batch: Batch, ready: Callable[[], list[Tensor]]
+) -> tuple[Batch, list[NDArray[np.float32]]]:
+    """Return a batch and its features, if it has images."""
+    return batch, [each.numpy() for each in ready()]

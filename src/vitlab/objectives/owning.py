@@ -39,6 +39,11 @@ class OwningObjective(nn.Module):
         self._guide = (guide,)  # a tuple hides it from torch
 
     @property
+    def follows(self) -> bool:
+        """Whether `stepped` does anything, so that the host must know which steps were taken."""
+        return type(self).stepped is not OwningObjective.stepped
+
+    @property
     def guide(self) -> Model:
         """The frozen model whose answers are the targets."""
         assert self._guide[0] is not None

@@ -52,7 +52,7 @@ class Trainer:
     Attributes:
         micro_batch: images per pass (0: the whole batch)
         late: whether the figures of a step are read while the next one runs, where the optimizer
-            allows it: by default on a GPU, if the model is not sharded
+            allows it: by default on a GPU, if the model is not sharded and no task follows it
     """
 
     def __init__(
@@ -79,7 +79,8 @@ class Trainer:
         )
         self.settling = must_settle(self.engine.shared, world)
         self.micro_batch = recipe.micro_batch if isinstance(recipe.micro_batch, int) else 0
-        self.late = self.device.type == "cuda" and not is_sharded(model) and self.task is None
+        follows = self.task is not None and self.task.follows
+        self.late = self.device.type == "cuda" and not is_sharded(model) and not follows
         self.statistics = running_statistics(self.engine.plain)
 
     def begin(self, step: int, total: int, epoch: float) -> None:

@@ -123,9 +123,19 @@ class Packed:
         """Return the patches of each image."""
         return self.patches.split([rows * columns for rows, columns in self.grids])
 
+    def pin_memory(self) -> Self:
+        """Return the same in pinned memory."""
+        return replace(self, patches=self.patches.pin_memory())
+
     def to(self, target: torch.device | torch.dtype, non_blocking: bool = False) -> Self:
         """Return the same on another device, or as another type."""
         return replace(self, patches=self.patches.to(target, non_blocking=non_blocking))
+
+
+def before_sorting(rows: Tensor, order: list[int]) -> Tensor:
+    """Return rows (B, …), one per image, in the order before `Packed.by_size`."""
+    places = torch.tensor(order).argsort()
+    return rows.index_select(0, places.to(rows.device, non_blocking=True))
 
 
 def to_patches(images: Tensor, patch: int) -> Tensor:

@@ -22,7 +22,7 @@ from vitlab.models.encoder.stochastic_depth import drop_rates
 from vitlab.models.head import Head
 from vitlab.models.layers import NORMS, modules, norm_of, params_of, reset_norm
 from vitlab.models.model import Model, Part
-from vitlab.models.packed import Grid, Packed
+from vitlab.models.packed import Grid, Packed, before_sorting
 from vitlab.models.positions.positions import Positions, scheme_of
 from vitlab.models.regrid import on_grid_of, with_patch
 from vitlab.models.stems.kernels import Filter
@@ -101,7 +101,7 @@ class VisionTransformer(Model):
             return self.head.features(self._encoded(images, leading=leading)[0])
         images, order = images.by_size()
         rows = torch.cat([self.head.features(part) for part in self._encoded(images)])
-        return rows.index_select(0, torch.tensor(order, device=rows.device).argsort())
+        return before_sorting(rows, order)
 
     def encode(self, images: Tensor | Packed, extra: Tensor | None = None) -> Tensor:
         """Compute all tokens, after the final norm where it is on tokens.

@@ -187,11 +187,11 @@ class MultiTask:
         for names in _passes(known, set(tasks)):
             places = [[i for i, each in enumerate(tasks) if each == name] for name in names]
             order = [number for numbers in places for number in numbers]
-            batch = (
-                images[order]
-                if isinstance(images, Tensor)
-                else torch.stack([images[number] for number in order])
-            )
+            if isinstance(images, Tensor):
+                rows = torch.tensor(order).to(images.device, non_blocking=True)
+                batch = images.index_select(0, rows)
+            else:
+                batch = torch.stack([images[number] for number in order])
             results = compute([known[name] for name in names], [*map(len, places)], batch)
             found |= dict(zip(order, results, strict=True))
         return [found[number] for number in range(len(tasks))]

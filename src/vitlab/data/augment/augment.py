@@ -123,7 +123,8 @@ def _augment(
 def _move(pixels: Tensor, draws: Tensor, options: Augment) -> Tensor:
     """Flip, rotate, translate, scale and shear float images (B, C, H, W)."""
     if _moves(options):
-        theta = affine(draws, options, *pixels.shape[-2:]).to(pixels.device)
+        theta = affine(draws, options, *pixels.shape[-2:])
+        theta = theta.to(pixels.device, non_blocking=True)
         grid = F.affine_grid(theta, list(pixels.shape), False)
         mode = options.augment_interpolation
         moved = F.grid_sample(pixels, grid, mode, padding_mode="zeros", align_corners=False)

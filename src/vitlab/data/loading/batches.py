@@ -24,6 +24,9 @@ from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
 from vitlab.models.packed import Packed
 
+COMPUTED = ("images", "labels")  # on the training device
+TENSORS = (*COMPUTED, "draws", "indices")
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -52,8 +55,15 @@ class Batch:
         return len(self.labels)
 
     def to(self, device: torch.device) -> "Batch":
-        """Return the same batch on another device."""
-        return self._mapped(lambda tensor: tensor.to(device, non_blocking=True))
+        """Return the same batch on another device; draws and indices, for the host, stay there."""
+        return self._mapped(lambda tensor: tensor.to(device, non_blocking=True), COMPUTED)
+
+    def pin_memory(self) -> "Batch":
+        """Return the batch in pinned memory, from which a copy to a GPU does not wait for it.
+
+        PyTorch's `DataLoader` asks for it.
+        """
+        return self._mapped(lambda tensor: tensor.pin_memory(), COMPUTED)
 
     def pieces(self, size: int) -> Iterator["Batch"]:
         """Split the batch into pieces of at most `size` images, for gradient accumulation.
@@ -65,14 +75,10 @@ class Batch:
         for first in range(0, len(self), size):
             yield self._mapped(itemgetter(slice(first, first + size)))
 
-    def _mapped(self, change: Callable[[Any], Any]) -> "Batch":
-        """Return this batch with every tensor changed, and everything else as it is."""
-        changed: dict[str, Any] = {
-            name: change(value)
-            for name, value in vars(self).items()
-            if isinstance(value, Tensor | Packed)
-        }
-        views = tuple(view._mapped(change) for view in self.views)
+    def _mapped(self, change: Callable[[Any], Any], fields: tuple[str, ...] = TENSORS) -> "Batch":
+        """Return this batch with some of its tensors changed, and everything else as it is."""
+        changed: dict[str, Any] = {name: change(getattr(self, name)) for name in fields}
+        views = tuple(view._mapped(change, fields) for view in self.views)
         return replace(self, **changed, views=views)
 
 

@@ -36,7 +36,7 @@ class Layout:
     def per_token(self, values: Tensor) -> Tensor:
         """Repeat a value of each image of a packed sequence for its tokens: (B,) -> (1, T, 1)."""
         lengths = [run.tokens for run in self.runs for _ in range(run.images)]
-        counts = torch.tensor(lengths, device=values.device)
+        counts = torch.tensor(lengths).to(values.device, non_blocking=True)
         return values.repeat_interleave(counts, output_size=sum(lengths))[None, :, None]
 
 

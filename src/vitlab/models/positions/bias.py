@@ -83,9 +83,9 @@ class Bias(OwnOrShared):
         right = column[:, None] - column[None, :] + columns - 1
         places = down * (2 * columns - 1) + right
         if self.config.has_token:
-            places = F.pad(places, (1, 0, 1, 0))
             last = len(self.table)
-            places[0, :], places[:, 0], places[0, 0] = last - 3, last - 2, last - 1
+            places = F.pad(F.pad(places, (1, 0), value=last - 2), (0, 0, 1, 0), value=last - 3)
+            places[:1, :1].fill_(last - 1)  # an assignment would wait for a GPU
         self.places = places
 
     def bias(self, q: Tensor) -> Tensor:
@@ -112,7 +112,9 @@ def resample_offsets(table: Tensor, old: tuple[int, int], new: tuple[int, int]) 
         return table
     extra = len(table) - (2 * old[0] - 1) * (2 * old[1] - 1)
     square = table[: len(table) - extra].double().unflatten(0, (2 * old[0] - 1, 2 * old[1] - 1))
-    down, right = (_spread(*sizes).to(table.device) for sizes in zip(old, new, strict=True))
+    down, right = (
+        _spread(*sizes).to(table.device, non_blocking=True) for sizes in zip(old, new, strict=True)
+    )
     resized = torch.einsum("ai,bj,ijh->abh", down, right, square).flatten(0, 1)
     return torch.cat([resized.to(table.dtype), table[len(table) - extra :]])
 

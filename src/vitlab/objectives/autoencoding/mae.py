@@ -108,7 +108,7 @@ class MAE(PretextTask):
         mean, scale = self._moments(pixels)
         errors = predicted - (pixels - mean) / scale
         with torch.no_grad():
-            std = torch.tensor(self.config.std, device=images.device)[:, None]
+            std = torch.tensor(self.config.std).to(images.device, non_blocking=True)[:, None]
             unit = (errors.detach() * scale).unflatten(-1, (images.shape[1], -1)) * std
             figure = unit.abs().mean(dim=(1, 2, 3)).sum()
         return errors.square().mean(), {"pixel_error": figure}

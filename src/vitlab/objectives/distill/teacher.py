@@ -57,11 +57,10 @@ class Kept:
         self.answers: Tensor | None = None
 
     def get(self, indices: Tensor) -> Tensor | None:
-        """Return the answers for images, int64 (B,); None if one of them is not known."""
-        own = indices.cpu()
-        if self.answers is None or not self.known[own].all():
+        """Return the answers for images, int64 (B,), on the host; None if one is not known."""
+        if self.answers is None or not self.known[indices].all():
             return None
-        return self.answers[own].to(indices.device, non_blocking=True)
+        return self.answers[indices]
 
     def put(self, indices: Tensor, answers: Tensor) -> None:
         """Keep the answers (B, …) for images, int64 (B,), if all of them fit into memory."""
@@ -69,8 +68,7 @@ class Kept:
             return
         if self.answers is None:
             self.answers = answers.new_empty(len(self.known), *answers.shape[1:], device="cpu")
-        own = indices.cpu()
-        self.answers[own], self.known[own] = answers.cpu(), True
+        self.answers[indices], self.known[indices] = answers.cpu(), True
 
 
 class Teacher:
@@ -112,7 +110,7 @@ class Teacher:
         kept = self.kept if learning else None
         found = None if kept is None else kept.get(batch.indices)
         if found is not None:
-            return found
+            return found.to(batch.labels.device, non_blocking=True)
         assert isinstance(batch.images, Tensor)
         answers = self.asked(self.images(batch.images.float()))
         if kept is not None:

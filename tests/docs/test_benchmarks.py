@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+import vitlab
 from docs.pages import ROOT
 from oracles import peers
 
@@ -101,3 +102,26 @@ def test_models_that_other_libraries_write_load_exactly(monkeypatch: pytest.Monk
         assert float(text.split(" | ")[2].split()[0]) < 1e-5
     refused = exactness.line("timm", "a family", "vit_relpos_small_patch16_224", {})
     assert "refused: unsupported model vit_relpos" in refused
+
+
+def test_growth_with_tokens_and_with_depth(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    growth = importlib.import_module("growth")
+    # what is left of multiply-adds without the quadratic part is linear in patches
+    models = [growth.build("Ti/16", pixels) for pixels in (64, 128, 256)]
+    rest = [
+        vitlab.measure.cost(model).macs * (1 - growth.quadratic_share(model.config))
+        for model in models
+    ]
+    assert (rest[2] - rest[1]) / (rest[1] - rest[0]) == pytest.approx((256 - 64) / (64 - 16))
+    words = "--sizes 16 32 --tokens 5 --depths 1 2 --batch 1 --rounds 1 --device cpu"
+    monkeypatch.setattr(sys, "argv", ["growth.py", *words.split()])
+    growth.main()
+    rows = [line.split("|")[1:-1] for line in capsys.readouterr().out.splitlines() if "|" in line]
+    assert [len(row) for row in rows] == [7] * len(rows)
+    assert [row[0].strip() for row in rows if row[0].strip().isdigit()] == ["2", "5"] * 2 + [
+        "1",
+        "2",
+    ]

@@ -23,7 +23,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,10 @@ import vitlab
 
 Form = Callable[[], Tensor]
 BF16 = ("bf16", "bf16 compiled")  # endings of the forms that compute in bf16
+TIMM = ("timm", "timm compiled", "timm bf16", "timm bf16 compiled")
+GRAPHS = ("ONNX Runtime", "OpenVINO", "OpenVINO bf16")
+OURS = ("ours", "ours fp32", "ours bf16")
+FORMS = (*OURS, *TIMM, "transformers", *GRAPHS)
 
 
 def running(network: Callable[[Tensor], Tensor], images: Tensor) -> Form:
@@ -49,22 +53,22 @@ def running(network: Callable[[Tensor], Tensor], images: Tensor) -> Form:
     return run
 
 
-def of_timm(model: Any, images: Tensor) -> dict[str, Form]:
+def of_timm(model: Any, images: Tensor, names: Collection[str]) -> dict[str, Form]:
     """Return timm's forms: eager and compiled, in fp32 and with bf16 weights."""
-    made = build_timm(model)
-    if made is None:
+    made, half = build_timm(model), build_timm(model)
+    if made is None or half is None:
         return {}
-    half = build_timm(model).eval().bfloat16()
-    single = made.eval()
-    torch._dynamo.reset()  # each shape is compiled by itself
-    return {
-        "timm": running(single, images),
-        "timm compiled": running(torch.compile(single, dynamic=False), images),
-        "timm bf16": running(lambda x: half(x.bfloat16()), images),
-        "timm bf16 compiled": running(
-            torch.compile(lambda x: half(x.bfloat16()), dynamic=False), images
-        ),
-    }
+    single, lower = made.eval(), half.eval().bfloat16()
+
+    def cast(x: Tensor) -> Tensor:
+        return lower(x.bfloat16())
+
+    forms: dict[str, Form] = {"timm": running(single, images), "timm bf16": running(cast, images)}
+    for name, network in (("timm compiled", single), ("timm bf16 compiled", cast)):
+        if name in names:
+            torch._dynamo.reset()  # each shape is compiled by itself
+            forms[name] = running(torch.compile(network, dynamic=False), images)
+    return forms
 
 
 def of_transformers(model: Any, images: Tensor) -> dict[str, Form]:
@@ -118,15 +122,27 @@ def of_openvino(graph: bytes, images: Tensor, threads: int) -> dict[str, Form]:
     return {"OpenVINO": form("f32"), "OpenVINO bf16": form("bf16")}
 
 
-def of_ours(model: Any, images: Tensor, compiled: bool) -> dict[str, Form]:
+def of_ours(model: Any, images: Tensor) -> dict[str, Form]:
     """Return our forms: at defaults, and at each precision."""
-    forms = {
+    return {
         name: running(vitlab.accelerate(model, precision=precision), images)
         for name, precision in (("ours", "auto"), ("ours fp32", "fp32"), ("ours bf16", "bf16"))
     }
-    if compiled:
-        forms["ours compiled"] = running(vitlab.accelerate(model, compile=True), images)
-    return forms
+
+
+def formed(model: Any, images: Tensor, args: argparse.Namespace) -> dict[str, Form]:
+    """Return the forms that are asked for and can be had, on the same weights and images."""
+    forms: dict[str, Form] = {}
+    if {*OURS} & {*args.forms}:
+        forms |= of_ours(model, images)
+    if {*TIMM} & {*args.forms}:
+        forms |= of_timm(model, images, args.forms)
+    if "transformers" in args.forms:
+        forms |= of_transformers(model, images)
+    if {*GRAPHS} & {*args.forms} and (graph := exported(model)) is not None:
+        forms |= of_onnxruntime(graph, images, args.threads)
+        forms |= of_openvino(graph, images, args.threads)
+    return {name: form for name, form in forms.items() if name in args.forms}
 
 
 def compare(spec: str, batch: int, args: argparse.Namespace) -> dict[str, Any]:
@@ -136,15 +152,7 @@ def compare(spec: str, batch: int, args: argparse.Namespace) -> dict[str, Any]:
     torch.manual_seed(0)
     model = build_ours(size, int(patch), int(pixels)).eval()
     images = torch.randn(batch, 3, int(pixels), int(pixels))
-    forms = of_ours(model, images, args.compiled)
-    if not args.no_peers:
-        forms |= of_timm(model, images) | of_transformers(model, images)
-        graph = exported(model)
-        if graph is not None:
-            forms |= of_onnxruntime(graph, images, args.threads)
-            forms |= of_openvino(graph, images, args.threads)
-    if args.forms:
-        forms = {name: form for name, form in forms.items() if name in args.forms}
+    forms = formed(model, images, args)
     with torch.inference_mode():
         reference = forms.get("timm", running(model, images))().float()
     difference = {n: (form().float() - reference).abs().max().item() for n, form in forms.items()}
@@ -172,7 +180,7 @@ def report(spec: str, batch: int, seen: dict[str, Any], rates: dict[str, float])
     times = seen["times"]
     for name, middle in seen["seconds"].items():
         half = name.endswith(BF16)
-        own = "" if name in ("ours", "ours compiled") else ("bf16" if half else "fp32")
+        own = "" if name == "ours" else ("bf16" if half else "fp32")
         share = 2 * seen["macs"] / middle / rates[own] if own else None
         cells = [
             f"{spec.replace(':', ' at ')}, batch {batch}",
@@ -192,12 +200,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=["Ti/16:224", "S/16:224", "B/16:224"])
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 16])
-    parser.add_argument("--forms", nargs="+", help="only these, as the table names them")
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--pause", type=float, default=0.02, help="seconds between two forms")
-    parser.add_argument("--compiled", action="store_true", help="also ours through Inductor")
-    parser.add_argument("--no-peers", action="store_true")
     parser.add_argument(
         "--cpu-time", action="store_true", help="of the process: for a busy machine"
     )

@@ -43,6 +43,18 @@ def test_a_step_of_each_library_begins_with_the_same_loss(training: Any) -> None
         assert loss[name][1] < loss[name][0], name
 
 
+def test_inference_of_each_library_gives_the_same_logits(training: Any) -> None:
+    inference = importlib.import_module("inference")
+    names = ["ours", "ours fp32", "ours bf16", "timm", "timm bf16", "transformers"]
+    args = argparse.Namespace(forms=names, threads=1, rounds=1, cpu_time=False, pause=0)
+    seen = inference.compare("Ti/16:32", 2, args)
+    assert {*seen["times"]} == {*names}
+    assert all(len(each) == 1 for each in seen["times"].values())
+    away = seen["difference"]
+    assert max(away["ours fp32"], away["transformers"]) < 1e-5
+    assert 0 < max(away["ours bf16"], away["timm bf16"]) < 0.1
+
+
 def test_modes_of_tuning_take_the_same_steps_in_each_library(training: Any) -> None:
     """The same loss before and after a step, and the same shares of memory."""
     tune = importlib.import_module("tune")

@@ -8,7 +8,8 @@ each side as its own training does it: ours with fused AdamW, clipping at norm 1
 loss and gradient are finite; timm's train script with `--opt adamw` and `--amp`, which neither
 clips nor fuses; the Trainer of transformers with fused AdamW and clipping at 1. Precision bf16 is
 autocast; bf16-pure (ours alone) has weights in bf16 beside fp32 masters. Figures are medians of
-interleaved rounds; ratios are over ours, above 1 where ours is faster or smaller. Memory is
+interleaved rounds; ratios are over ours, above 1 where ours is faster or smaller. On a CPU each
+side steps in a process of its own, since ours tells the C library to keep freed memory. Memory is
 measured one form at a time: the GPU's peak, or the growth of a process of its own. The share is of
 the matrix-product rate measured at the start, counting 6 operations per multiply-add and image.
 Needs torch; peers that are not installed are left out.
@@ -19,24 +20,28 @@ import copy
 import gc
 import importlib
 import json
+import multiprocessing
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import date
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import interleaved, machine, peer, seconds
+from measuring import machine, peer, seconds
 from torch import nn
 from torch.nn import functional as F
 
 import vitlab
 
-Step = Callable[[], float]
+Step = Callable[[], float]  # takes a step and returns its loss
+Timed = Callable[[], tuple[float, float]]  # takes a step and returns its loss and its seconds
 
 
 class Logits(nn.Module):
@@ -89,9 +94,12 @@ def groups(model: nn.Module) -> list[dict[str, Any]]:
 
 def our_step(model: nn.Module, batch: Any, args: argparse.Namespace, precision: str) -> Step:
     """Step as `vitlab train` does."""
+    from vitlab.device import keep_freed_memory
     from vitlab.training.step.guard import Figures, can_skip, take_step
     from vitlab.training.step.precision import Engine
 
+    if not batch[0].is_cuda:
+        keep_freed_memory()
     optimizer = torch.optim.AdamW(groups(model), lr=1e-4, fused=True)
     engine = Engine(model, precision, args.compile)
     late = batch[0].is_cuda and can_skip(optimizer)
@@ -236,21 +244,69 @@ def product_rate(device: str, precision: str) -> float:
     return 2 * side**3 / statistics.median(times)
 
 
+def timed(name: str, spec: str, precision: str, args: argparse.Namespace) -> Timed | None:
+    """Return the step of one side and what it takes, on a CPU in a process of its own."""
+    if args.device != "cpu":
+        step = form(name, spec, precision, args)
+        return step and (lambda: with_seconds(step, args))
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    words = there, name, spec, precision, args
+    context.Process(target=stepping, args=words, daemon=True).start()
+    there.close()
+
+    def ask() -> tuple[float, float]:
+        here.send("step")
+        answer: tuple[float, float] = here.recv()
+        return answer
+
+    return ask if here.recv() else None
+
+
+def stepping(
+    line: Connection, name: str, spec: str, precision: str, args: argparse.Namespace
+) -> None:
+    """Take a step whenever asked to, until the other end is closed."""
+    step = form(name, spec, precision, args)
+    line.send(step is not None)
+    with suppress(EOFError):
+        while step is not None:
+            line.recv()
+            line.send(with_seconds(step, args))
+
+
+def with_seconds(step: Step, args: argparse.Namespace) -> tuple[float, float]:
+    """Take a step; return its loss and its seconds."""
+    loss: list[float] = []
+    now = time.process_time if args.cpu_time else time.perf_counter
+    took = seconds(lambda: loss.append(step()), args.device, now)
+    return loss[0], took
+
+
+def in_turns(forms: dict[str, Timed], args: argparse.Namespace) -> dict[str, list[float]]:
+    """Return the seconds of each form, one a round, the best of `repeats`; they take turns."""
+    times: dict[str, list[float]] = {name: [] for name in forms}
+    for turn in range(-2, args.rounds):
+        for name in list(forms) if turn % 2 else list(reversed(forms)):
+            took = min(forms[name]()[1] for _ in range(args.repeats))
+            times[name] += [took] if turn >= 0 else []
+    return times
+
+
 def compare(spec: str, precision: str, args: argparse.Namespace) -> dict[str, Any]:
     """Return times and memory of all forms of one model."""
     names = [n for n in args.forms if precision == "bf16" or n != "ours bf16-pure"]
-    steps = {name: form(name, spec, precision, args) for name in names}
+    steps = {name: timed(name, spec, precision, args) for name in names}
     forms = {name: step for name, step in steps.items() if step is not None}
-    first = {name: step() for name, step in forms.items()}  # the loss before any update
-    now = time.process_time if args.cpu_time else time.perf_counter
-    works: dict[str, Callable[[], object]] = dict(forms)
-    times = interleaved(works, args.rounds, args.device, warmup=2, repeats=args.repeats, now=now)
+    first = {name: step()[0] for name, step in forms.items()}  # the loss before any update
+    times = in_turns(forms, args)
     medians = {name: statistics.median(each) for name, each in times.items()}
     pairs = {
         name: statistics.median(a / b for a, b in zip(times[name], times["ours"], strict=True))
         for name in forms
     }
-    del steps, forms, works
+    del steps, forms
+    gc.collect()  # closes the lines to the processes, which then end
     held = {} if args.no_memory else {n: memory(n, spec, precision, args) for n in medians}
     return {"loss": first, "seconds": medians, "ratios": pairs, "bytes": held}
 

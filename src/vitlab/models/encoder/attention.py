@@ -1,7 +1,7 @@
 """Multi-head self-attention, and the one place that decides how it is computed."""
 
 from itertools import accumulate
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from vitlab.models.encoder.layout import Layout, joined, parted
 from vitlab.models.encoder.reach import Axis, Line, Reach
 from vitlab.models.encoder.windows import Windows
 from vitlab.models.layers import dense_macs, norm_of, reset_norm
+from vitlab.models.products.joint_attention import LONGEST, JointAttention, suits_joint
 from vitlab.models.products.trained_linear import TrainedLinear
 
 Heads = tuple[Tensor, Tensor, Tensor, Tensor | None]  # queries, keys, values; bias on the logits
@@ -70,6 +71,10 @@ class Attention(nn.Module):
             if self.reach.whole and self.talking is None:
                 return attend_packed([self._heads(part, run.layout) for part, run in parts])
             return joined([self._gathered(part, run.layout) for part, run in parts])
+        if self.training and self._plain(layout) and suits_joint(qkv):
+            joint: Any = JointAttention.apply
+            together: Tensor = joint(qkv, self.heads)
+            return together
         form = attend if self.talking is None else self.talking
         q, k, v, bias = self._heads(qkv, layout)
         if layout.leading is not None:
@@ -77,6 +82,11 @@ class Attention(nn.Module):
             bias = None if bias is None else bias[..., : layout.leading, :]
         gathered = form(q, k, v, bias).transpose(1, 2).flatten(2)
         return self.reach.unfold(gathered, layout.grid, qkv.shape[0])
+
+    def _plain(self, layout: Layout) -> bool:
+        """Return whether all tokens attend to all, by queries and keys as `qkv` gives them."""
+        own = self.norms is not None or self.talking is not None or not self.reach.whole
+        return not own and layout.relate is None and layout.leading is None
 
     def weights(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
         """Return the attention that `forward` pays: (B, N, D) -> (B, h, N, N), rows sum to 1.
@@ -169,7 +179,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tenso
     PyTorch's fused kernel, but for bfloat16 on a CPU, where its backward pass takes 1.6 to 7 times
     as long as two plain products up to about a thousand tokens (figures in docs/log.md).
     """
-    if q.device.type == "cpu" and q.dtype is torch.bfloat16 and q.shape[-2] <= 1024:
+    if q.device.type == "cpu" and q.dtype is torch.bfloat16 and q.shape[-2] <= LONGEST:
         return attention_weights(q, k, bias).to(v.dtype) @ v  # a bias may be in fp32
     mask = None if bias is None else bias.to(q.dtype)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig
-from vitlab.models.encoder.layout import Layout, Run, joined, parted
+from vitlab.models.encoder.layout import Layout, Relate, Run, joined, parted
 from vitlab.models.packed import Grid
 from vitlab.models.positions.positions import Positions
 
@@ -34,7 +34,7 @@ class Placed:
             OptionError: the scheme is limited to another size.
         """
         scheme = positions.at(grid)
-        return cls((scheme,), Layout(grid, scheme.relate))
+        return cls((scheme,), Layout(grid, relation(scheme)))
 
     @classmethod
     def packed(cls, positions: Positions, runs: Sequence[tuple[Grid, int]], prefix: int) -> Self:
@@ -49,7 +49,7 @@ class Placed:
             OptionError: the scheme is limited to another size.
         """
         found = {grid: positions.at(grid) for grid, _ in runs}
-        lie = {grid: Layout(grid, scheme.relate) for grid, scheme in found.items()}
+        lie = {grid: Layout(grid, relation(scheme)) for grid, scheme in found.items()}
         layout = Layout(
             (0, 0),
             runs=tuple(Run(count, prefix + math.prod(grid), lie[grid]) for grid, count in runs),
@@ -69,6 +69,11 @@ class Placed:
         if all(new is old for new, old in zip(placed, parts, strict=True)):
             return tokens
         return joined(placed)
+
+
+def relation(scheme: Positions) -> Relate | None:
+    """Return how a scheme acts within attention; None for one that does not."""
+    return None if type(scheme).relate is Positions.relate else scheme.relate
 
 
 def checked_extra(extra: Tensor, config: ViTConfig, positions: Positions) -> Tensor:

@@ -120,6 +120,7 @@ def a_gpu() -> Iterator[StandIn]:
         "max_memory_reserved": lambda *_: 2**20,
         "mem_get_info": lambda *_: (2**34, 2**34),
         "synchronize": lambda *_: mode.wait("synchronize"),
+        "set_sync_debug_mode": mode.refuse_waits,
         "Event": Event,
         "Stream": Stream,
         "current_stream": lambda *_: Stream(),

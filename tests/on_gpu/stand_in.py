@@ -146,6 +146,7 @@ class StandIn(FakeTensorMode):
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self.waits: list[str] = []
+        self.refusing = False
         self.generators: dict[int, StandInGenerator] = {}
         self.pinned: list[Tensor] = []  # kept, so that no other has the same memory
 
@@ -163,6 +164,12 @@ class StandIn(FakeTensorMode):
     def wait(self, reason: str) -> None:
         """Note that the host waits, and by which line of the package or of a test."""
         self.waits.append(f"{reason} at {_place()}")
+        if self.refusing:
+            raise RuntimeError(f"called a synchronizing CUDA operation: {self.waits[-1]}")
+
+    def refuse_waits(self, how: str) -> None:
+        """Raise an error for a wait (error), or not (default)."""
+        self.refusing = how == "error"
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})

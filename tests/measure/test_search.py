@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vitlab.measure.search import best_batch, largest_batch
-from vitlab.measure.subject import best, fits, images_in
+from vitlab.measure.subject import best, fits, images_in, largest
 
 
 @pytest.mark.parametrize("start", [1, 7, 64, 5000])
@@ -132,3 +132,39 @@ def test_the_peak_of_few_images_is_at_another_time() -> None:
     assert images_in(500 + 51 * 1234, step, hidden=500) == 1234
     assert asked == [1, 2, 4, 8, 16, 32, 64]
     assert images_in(500 + 51 * 1234, step) > 60_000  # what it would be without
+
+
+@pytest.mark.parametrize("room", [0, 1, 300, 5000])
+def test_a_gpus_largest_batch_is_tried_and_its_memory_emptied(
+    room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch's calls of a GPU replaced; the allocator's peak is that of the last pass."""
+    last, emptied, asked = [0], [], []
+
+    class OnGpu(Small):
+        where = torch.device("cuda")
+
+        def passes(self, batch: int) -> Callable[[], object]:
+            inner = super().passes(batch)
+
+            def work() -> None:
+                asked.append(batch)
+                inner()
+                last[0] = batch
+
+            return work
+
+    replaced = {
+        "synchronize": lambda where: None,
+        "empty_cache": lambda: emptied.append(len(asked)),
+        "reset_peak_memory_stats": lambda where: None,
+        "max_memory_allocated": lambda where: 1000 + 70 * last[0],
+        "memory_allocated": lambda where: 1000,
+        "mem_get_info": lambda where: (72 * room, 0),  # about as many as really fit
+    }
+    for name, instead in replaced.items():
+        monkeypatch.setattr(torch.cuda, name, instead)
+    assert largest(OnGpu(room)) == {"batch": room, "how": "tried"}
+    tries = [batch for batch in asked if batch > 4]
+    assert len(tries) < 20  # the counted guess is near
+    assert len(emptied) >= len(tries)

@@ -150,7 +150,13 @@ PARTS = (
         "tune.py --models Ti1/16:32:2 --libraries ours timm --modes all head --rounds 1 --no-peak",
         50,
     ),
-    Part("growth", "Growth with tokens and depth", "growth.py", "growth.py --help", 50),
+    Part(
+        "growth",
+        "Growth with tokens and depth",
+        "growth.py --model S/16 --precision bf16 --tokens 65536 --batch 64 --device cuda",
+        "growth.py --model Ti1/16 --sizes 32 64 --depths 1 2 --batch 1 --tokens 16 --rounds 1",
+        60,
+    ),
     Part("cifar10", "CIFAR-10 from scratch", "cifar10.py DATA", "cifar10.py --help", 660, True),
 )
 

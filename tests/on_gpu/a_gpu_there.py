@@ -60,6 +60,8 @@ def make_guard() -> None:
     Its `_ensureCUDADeviceGuardSet` only replaces a guard that finds no GPU, so one that answers 0
     to whatever it is asked is put there first: autograd and `.to("cuda")` need to ask somebody.
     """
+    # the engine counts devices once, and starts a thread for each, which forked processes lack
+    torch.ones((), requires_grad=True).backward()
     registry = (ctypes.c_void_p * 2).in_dll(
         _library("c10"), "_ZN3c104impl26device_guard_impl_registryE"
     )

@@ -14,7 +14,7 @@ SOURCE = REPOSITORY / "src" / "vitlab"
 # Lowest first. A file imports from its own layer or a lower one.
 LAYERS = (
     ("errors", "units", "values"),
-    ("options", "files", "device", "packages", "progress"),
+    ("options", "files", "machine", "device", "packages", "progress"),
     ("places",),
     ("images", "pages"),
     ("models",),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
 from vitlab.console.interrupts import Interrupts
 from vitlab.errors import OptionError, UserError
+from vitlab.machine.cores import limit_threads
 
 if TYPE_CHECKING:
     from vitlab.options import Options
@@ -40,6 +41,7 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
     # OpenMP threads busy-wait; on a loaded machine that burns whole time slices. A short spin
     # costs little when idle and saves a lot under load (docs/log.md).
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    limit_threads()
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may be any bytes
         sys.stdout.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if argv is None else argv)

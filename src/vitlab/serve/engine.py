@@ -1,7 +1,6 @@
 """Models in memory that answer questions about images, with bounds on everything."""
 
 import asyncio
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import get_args
 from vitlab import device as devices
 from vitlab.errors import BusyError, LateError, OptionError, ServiceError
 from vitlab.evaluation.quick.fast_form import Precision, check_precision
+from vitlab.machine.cores import cores
 from vitlab.models.model import Model
 from vitlab.serve.computing.answers import Ticket
 from vitlab.serve.computing.batcher import Batcher
@@ -248,4 +248,4 @@ class Engine:
 
 def default_decoders() -> int:
     """Return one process per four cores, at least one."""
-    return max(1, (os.cpu_count() or 1) // CORES)
+    return max(1, cores() // CORES)

@@ -1,7 +1,6 @@
 """Batches from worker processes."""
 
 import ctypes
-import os
 import signal
 import sys
 from collections.abc import Iterable, Sequence
@@ -12,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches
 from vitlab.data.sources.protocol import Source
+from vitlab.machine.cores import cores
 
 _MOST_WORKERS = 8
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal that a process gets when its parent dies
@@ -62,7 +62,7 @@ def choose_workers(source: Source, asked: int | None, sharing: int = 1) -> int:
         return asked
     if source.in_memory:
         return 0
-    return min(max(1, (os.cpu_count() or 1) // sharing), _MOST_WORKERS)
+    return min(max(1, cores() // sharing), _MOST_WORKERS)
 
 
 def leave_signals_to_parent(worker: int) -> None:

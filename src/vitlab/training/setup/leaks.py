@@ -18,6 +18,7 @@ from vitlab.data.duplicates.signatures import digest, signatures
 from vitlab.data.sources.protocol import Source, Subset
 from vitlab.data.sources.splits import Splits
 from vitlab.errors import DataError, ImageError
+from vitlab.machine.cores import cores
 from vitlab.progress import Meter
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.units import duration, seconds
@@ -86,7 +87,7 @@ def find_leaks(recipe: Recipe, host: Host, splits: Splits) -> dict[str, Any] | N
     _refuse(found, splits, drop)
     always = drop or host.check_duplicates == "yes"
     decoding, reading, tiny = _estimated([train, *filter(None, rest)])
-    workers = (os.cpu_count() or 1 if host.workers is None else host.workers) * (decoding > _FEW)
+    workers = (cores() if host.workers is None else host.workers) * (decoding > _FEW)
     needed = decoding / max(workers, 1) + _SEARCH * (len(train) + sum(map(len, filter(None, rest))))
     limit = time_limit(recipe)
     if not tiny and (always or (needed < limit and not recipe.data.dev_share)):

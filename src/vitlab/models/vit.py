@@ -45,6 +45,7 @@ class VisionTransformer(Model):
     config: ViTConfig
     head_names: ClassVar[tuple[str, ...]] = ("head.classify.", "head.pre_logits.")
     undecayed: ClassVar[tuple[str, ...]] = ("token", "registers")
+    watched: bool = True  # in evaluation the last block computes all tokens, for who looks at them
 
     def __init__(self, config: ViTConfig, generator: torch.Generator | None = None) -> None:
         super().__init__(config, generator)
@@ -97,7 +98,7 @@ class VisionTransformer(Model):
     def features(self, images: Tensor | Packed) -> Tensor:
         """Compute the classifier's input: (B, features), or (B, queries, features)."""
         if not isinstance(images, Packed):
-            leading = self.head.leading if self.training else None  # all for who watches the blocks
+            leading = None if self.watched and not self.training else self.head.leading
             return self.head.features(self._encoded(images, leading=leading)[0])
         images, order = images.by_size()
         rows = torch.cat([self.head.features(part) for part in self._encoded(images)])
@@ -111,8 +112,7 @@ class VisionTransformer(Model):
             extra: further tokens (B, M, width), without positions, which come after the patches
 
         Returns:
-            (B, prefix + patches + M, width); those of packed images in one row, (1, T, width). With
-            a neck, its channels stand in place of the width
+            (B, prefix + patches + M, width or a neck's channels); of packed images (1, T, width)
 
         Raises:
             OptionError: a tensor of another shape, or extra tokens that the model cannot place.

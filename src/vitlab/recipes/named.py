@@ -151,7 +151,7 @@ def cifar10_gpu(model: str = "ViT-S/4") -> Recipe:
     """CIFAR-10 on one GPU in about ten minutes: ViT-S/4, 200 epochs.
 
     Our choice, not measured yet: DeiT's kinds of augmentation, and heads that start near the patch
-    (`bias_locality`), which gained most on CPUs.
+    (`bias_locality`).
     """
     local = {"positions": "1d+bias", "bias_locality": 1.0}
     part = {"pool": "mean", "drop_path": 0.1} | local if model == "ViT-S/4" else {}

@@ -57,6 +57,19 @@ def test_in_bf16_it_agrees_within_five_percent(case: str) -> None:
 
 
 @torch.inference_mode()
+def test_the_last_block_computes_what_the_head_reads() -> None:
+    shapes: list[tuple[int, ...]] = []
+    for case, read in (("plain", 1), ("prefix", 2), ("mean of all", None), ("CLIP", 1)):
+        model = a_model(case)
+        fast = vitlab.accelerate(model, device="cpu", precision="fp32")
+        fast.blocks[-1].register_forward_hook(lambda *given: shapes.append(given[-1].shape))
+        close(fast(some_images(model)), model(some_images(model)))
+        assert shapes.pop() == (3, read or model.config.length, model.config.width)
+        close(fast.encode(some_images(model)), model.encode(some_images(model)))
+        assert shapes.pop() == (3, model.config.length, model.config.width)
+
+
+@torch.inference_mode()
 def test_any_batch() -> None:
     model = a_model("plain")
     fast = vitlab.accelerate(model, device="cpu", precision="fp32")

@@ -38,7 +38,8 @@ def accelerate(
     On a CPU the fused form (`vitlab.fuse`) has its weights packed for oneDNN, which also computes
     GELU and residual sums within the products. On a GPU it computes in bf16, compiled if asked
     for, with the attention kernel that is measured to be the fastest when images of a new shape
-    come. Patches and the encoder's blocks are computed in the precision, all else in fp32.
+    come. Patches and the encoder's blocks are computed in the precision, all else in fp32; the last
+    block computes only the tokens that the head reads.
 
     Args:
         model: any; it stays as it is. A ResNet is fused and stays in fp32
@@ -107,6 +108,8 @@ def _finished(model: Model, where: torch.device, dtype: torch.dtype, compile: bo
     if packed:
         replace_layers(model, partial(make, dtype=EXACT))
     model.computes = "bf16" if blocks and dtype is torch.bfloat16 else "fp32"
+    if isinstance(model, VisionTransformer):
+        model.watched = False
     if compile:
         compile_encoder(model)
     if where.type == "cuda" and isinstance(model, VisionTransformer):

@@ -37,10 +37,12 @@ class FastBlock(nn.Module):
         replace_layers(self, make)
 
     def forward(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
-        """Transform tokens: (B, N, D) -> (B, N, D)."""
+        """Transform tokens: (B, N, D) -> (B, N, D), or (B, layout.leading, D)."""
         attention, mlp = self.attention, self.mlp
         tokens = tokens.to(self.dtype).contiguous()
         gathered = attention.gathered(self.unit(tokens), layout)
+        if layout and layout.leading is not None:
+            tokens = tokens[:, : layout.leading].contiguous()
         tokens = _dense(attention.project).onto(gathered, tokens)
         hidden = self.unit(tokens)
         if self.gelu is None:

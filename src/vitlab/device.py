@@ -125,7 +125,7 @@ def keep_freed_memory() -> None:
     """Let this process keep the memory that it frees, as the next training step needs it again.
 
     The C library gives large blocks back to the system, which fills each with zeros page by page
-    when it is asked for anew: 4 to 6% of a step on a CPU. The peak stays the same. Only glibc.
+    when it is asked for anew: up to 8% of a step on a CPU. The peak stays the same. Only glibc.
     """
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)

@@ -183,12 +183,13 @@ def kept_bytes(tune: Tune) -> dict[tuple[int, ...], int]:
 def test_activations_that_only_frozen_weights_need_are_not_kept() -> None:
     tokens = 3 * 17
     everything, attention = kept_bytes("all"), kept_bytes("attention")
-    # of each MLP: the input of GELU, which its own gradient needs, and the input of the second
-    # layer, which only the weight of that layer needs
-    assert everything[tokens, 80] == 4
-    assert attention[tokens, 80] == 2
-    # the normalized input of each MLP's first layer
-    assert everything[tokens, 16] - attention[tokens, 16] == 2
+    for rows in (tokens, 3):  # of the last block, the class tokens alone
+        # of each MLP: the input of GELU, which its own gradient needs, and the input of the second
+        # layer, which only the weight of that layer needs
+        assert everything[rows, 80] == 2
+        assert attention[rows, 80] == 1
+        # the normalized input of each MLP's first layer
+        assert everything[rows, 16] - attention[rows, 16] == 1
     assert sum(rows * width * n for (rows, width), n in kept_bytes("head").items()) < 4 * tokens
 
 

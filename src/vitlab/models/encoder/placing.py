@@ -73,7 +73,7 @@ class Placed:
 
 def relation(scheme: Positions) -> Relate | None:
     """Return how a scheme acts within attention; None for one that does not."""
-    return None if type(scheme).relate is Positions.relate else scheme.relate
+    return scheme.relate if scheme.relates else None
 
 
 def checked_extra(extra: Tensor, config: ViTConfig, positions: Positions) -> Tensor:

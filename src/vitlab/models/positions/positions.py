@@ -112,6 +112,11 @@ class Positions(Part, nn.Module):
         """Return queries and keys, (B, h, N, d), and a bias on their logits, (B, h, N, N)."""
         return q, k, None
 
+    @property
+    def relates(self) -> bool:
+        """Whether the scheme acts within attention at all."""
+        return type(self).relate is not Positions.relate
+
     def macs(self) -> int:
         """Count the multiply-adds of matrix products within one attention."""
         return 0

@@ -52,9 +52,9 @@ def joint(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     seen: list[Tensor] = []
     suits = attention.suits_joint
 
-    def noted(qkv: Tensor) -> bool:
-        seen.extend([qkv] if suits(qkv) else [])
-        return suits(qkv)
+    def noted(qkv: Tensor, training: bool) -> bool:
+        seen.extend([qkv] if suits(qkv, training) else [])
+        return suits(qkv, training)
 
     monkeypatch.setattr(attention, "suits_joint", noted)
     return seen
@@ -75,12 +75,27 @@ def test_a_step_is_that_of_the_general_form(
     found = learned(model, torch.bfloat16)
     assert len(joint) == 2  # the last block computes the class token only
     exact = learned(model, torch.float32)
-    monkeypatch.setattr(attention, "suits_joint", lambda _: False)
+    monkeypatch.setattr(attention, "suits_joint", lambda *_: False)
     for mine, theirs in zip(found, learned(model, torch.bfloat16), strict=True):
         assert torch.equal(mine, theirs)
     assert abs(found[0] - exact[0]) < 0.01
     grads, right = (torch.cat([g.flatten() for g in each[1:]]) for each in (found, exact))
     assert (grads - right).norm() < 0.03 * right.norm()
+
+
+def test_inference_has_the_same_bits(joint: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = vitlab.accelerate(vitlab.create(SHAPE, 4, 32), device="cpu", precision="bf16")
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        tokens = fast.encode(images)
+        assert len(joint) == 3
+    seen = images.requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):  # what is looked at may be differentiated twice
+        vitlab.create(SHAPE, 4, 32).eval()(seen)
+    assert len(joint) == 3
+    monkeypatch.setattr(attention, "suits_joint", lambda *_: False)
+    with torch.inference_mode():
+        assert torch.equal(fast.encode(images), tokens)
 
 
 @pytest.mark.parametrize(

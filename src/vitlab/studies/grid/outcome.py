@@ -1,0 +1,63 @@
+"""What the runs of a study come to: mean and standard deviation of every figure of every arm."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+from vitlab.studies.grid.claims import Verdict, judged
+from vitlab.studies.grid.jobs import Figures, Job, chosen
+from vitlab.studies.grid.study import Column, Study
+
+Row = dict[str, Any]
+"""An arm in JSON: `name`, `cells`, `lr`, `runs` (figures of each), `mean`, `std`, `paper`."""
+
+
+def rows_of(study: Study, jobs: Sequence[Job], done: Mapping[str, Figures]) -> list[Row]:
+    """Return a row for each arm of the table whose runs are done."""
+    rows: dict[str, list[Job]] = {}
+    for job in jobs:
+        if job.arm.row and not job.rate and job.name in done:
+            rows.setdefault(job.arm.name, []).append(job)
+    return [_row(study, own, done) for own in rows.values()]
+
+
+def _row(study: Study, jobs: Sequence[Job], done: Mapping[str, Figures]) -> Row:
+    arm, runs = jobs[0].arm, [done[job.name] for job in jobs]
+    values = {column.key: values_of(runs, column.key) for column in study.columns}
+    return {
+        "name": arm.name,
+        "cells": list(arm.cells),
+        "lr": arm.recipe.optimizer.lr * chosen(jobs[0].choices, done),
+        "x": arm.x,
+        "line": arm.line,
+        "seeds": [job.seed for job in jobs],
+        "diverged": sum("diverged" in run for run in runs),
+        "values": values,
+        "mean": {key: fmean(found) for key, found in values.items() if found},
+        "std": {key: stdev(found) for key, found in values.items() if len(found) > 1},
+        "paper": dict(arm.paper),
+    }
+
+
+def values_of(runs: Sequence[Figures], key: str) -> list[float]:
+    """Return a figure of all runs that have it."""
+    return [run[key] for run in runs if run.get(key) is not None]
+
+
+def verdicts(study: Study, rows: Sequence[Row]) -> list[Verdict]:
+    """Return what the rows say about each claim."""
+    found = []
+    for claim in study.claims:
+        key = claim.by or study.columns[0].key
+        found.append(judged(claim, {row["name"]: row["values"].get(key, []) for row in rows}))
+    return found
+
+
+def cell(row: Row, column: Column) -> str:
+    """Return a figure as the table shows it: mean and standard deviation."""
+    if column.key not in row["mean"]:
+        return "diverged" if row["diverged"] else ""
+    text = column.show(row["mean"][column.key])
+    if column.once or column.key not in row["std"]:
+        return text
+    return f"{text} ± {(column.spread or column.show)(row['std'][column.key])}"

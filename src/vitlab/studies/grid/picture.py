@@ -1,0 +1,83 @@
+"""The figure of a study: a bar for each arm, or lines of one figure against another."""
+
+from collections.abc import Sequence
+
+import matplotlib as mpl
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
+
+from vitlab.report.drawings.drawing import (
+    BLUE,
+    INK,
+    MUTED,
+    SERIES_COLORS,
+    STYLE,
+    new_figure,
+    svg,
+)
+from vitlab.studies.grid.outcome import Row
+from vitlab.studies.grid.study import Column, Study
+
+WIDTH = 720
+MARKERS, DASHES = "os^Dv", ("-", "--", ":", "-.")
+
+
+def drawn(study: Study, rows: Sequence[Row]) -> Markup | None:
+    """Draw the study's figure, with a mark for each run; None if nothing was measured."""
+    column = next(each for each in study.columns if each.key == study.picture.y)
+    rows = [row for row in rows if column.key in row["mean"]]
+    if study.picture.kind == "lines":
+        rows = [row for row in rows if row["x"] is not None]
+    if not rows:
+        return None
+    with mpl.rc_context(STYLE):
+        bars = study.picture.kind == "bars"
+        figure = new_figure(WIDTH, 70 + 26 * len(rows) if bars else 380)
+        axes = figure.subplots()
+        (_bars if bars else _lines)(axes, study, column, rows)
+        return svg(figure, "study", f"{study.title}: {column.title}.")
+
+
+def _bars(axes: Axes, study: Study, column: Column, rows: Sequence[Row]) -> None:
+    names = [", ".join(filter(None, row["cells"])) or row["name"] for row in rows]
+    places = range(len(rows))
+    means = [row["mean"][column.key] for row in rows]
+    axes.barh(places, means, color=BLUE, height=0.62, alpha=0.55)
+    for place, row in zip(places, rows, strict=True):
+        values = row["values"][column.key]
+        axes.plot(values, [place] * len(values), "|", color=INK, ms=11, mew=1.4)
+    axes.set_yticks(list(places), names, color=INK)
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    every = [value for row in rows for value in row["values"][column.key]]
+    low, high = min(every), max(every)
+    room = max(high - low, 0.02 * abs(high))
+    axes.set_xlim(max(low - room, 0) if low >= 0 else low - room, high + 0.15 * room)
+    axes.set_xlabel(f"{column.title} (bar: mean; marks: runs; the axis need not start at 0)")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: column.show(value)))
+
+
+def _lines(axes: Axes, study: Study, column: Column, rows: Sequence[Row]) -> None:
+    names = list(dict.fromkeys(row["line"] for row in rows))
+    for number, name in enumerate(names):
+        own = sorted((row for row in rows if row["line"] == name), key=lambda row: row["x"])
+        axes.errorbar(
+            [row["x"] for row in own],
+            [row["mean"][column.key] for row in own],
+            [row["std"].get(column.key, 0.0) for row in own],
+            color=SERIES_COLORS[number % len(SERIES_COLORS)],
+            marker=MARKERS[number % len(MARKERS)],
+            linestyle=DASHES[number // len(SERIES_COLORS) % len(DASHES)],
+            lw=1.6, ms=5, capsize=3, label=name or None,
+        )  # fmt: skip
+    if study.picture.log:
+        axes.set_xscale("log")
+    ticks = sorted({row["x"] for row in rows})
+    if len(ticks) <= 8:
+        axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
+        axes.minorticks_off()
+    axes.set(xlabel=study.picture.x, ylabel=column.title)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: column.show(value)))
+    if any(names):
+        axes.legend(labelcolor=MUTED)

@@ -1,0 +1,150 @@
+"""One run of a study in one process: train, test, measure, and keep the figures."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from vitlab.data.sources.opening import open_data
+from vitlab.device import choose
+from vitlab.errors import DivergedError
+from vitlab.files import write_text
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.runs.run_folder import RunFolder
+from vitlab.studies.grid.study import Measure, Trained
+from vitlab.training.ending import Run
+from vitlab.training.run import train
+
+FIGURES = "figures.json"
+KEPT = (
+    "accuracy", "top5", "nll", "ece", "loss", "params", "macs", "seconds", "images_per_second",
+    "peak_memory", "steps", "images",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a process is told to do.
+
+    Attributes:
+        recipe: what to learn
+        folder: of the run
+        measure: what is measured of the trained model
+        host: where to train
+        command: what the user typed
+        log: file for what the run prints; None to print it
+    """
+
+    recipe: Recipe
+    folder: Path
+    measure: Measure | None
+    host: Host
+    command: str = ""
+    log: Path | None = None
+
+
+def kept_figures(folder: Path) -> dict[str, Any] | None:
+    """Return the figures of a run that is finished and measured; None for any other."""
+    try:
+        found = json.loads((folder / FIGURES).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def perform(work: Work) -> dict[str, Any]:
+    """Train, or go on, or do nothing if it is done; return the figures.
+
+    A run that diverged has the one figure `diverged`, the message, and is not repeated.
+
+    Raises:
+        UserError: as `vitlab.train`.
+        KeyboardInterrupt: a stop was asked for; the state is saved.
+    """
+    if kept := kept_figures(work.folder):
+        return kept
+    with _printing_to(work.log):
+        began = time.monotonic()
+        times: list[tuple[float, int, float]] = []  # time, step, epoch of each training line
+
+        def note(line: dict[str, Any]) -> None:
+            if line["kind"] == "train":
+                times.append((time.monotonic(), line["step"], line["epoch"]))
+
+        try:
+            run = train(
+                work.recipe, work.folder, resume=True, host=work.host, command=work.command,
+                on_line=note,
+            )  # fmt: skip
+        except DivergedError as error:
+            figures: dict[str, Any] = {"diverged": str(error)}
+        else:
+            if run.rank:
+                return run.metrics
+            figures = {key: run.metrics[key] for key in KEPT if key in run.metrics}
+            figures |= _of_journal(run.folder)
+            if work.measure is not None:
+                figures |= work.measure(_trained(work, run))
+        figures["elapsed"] = time.monotonic() - began
+        figures |= _pace(times)
+        work.folder.mkdir(parents=True, exist_ok=True)
+        write_text(work.folder / FIGURES, json.dumps(figures, indent=1) + "\n")
+        return figures
+
+
+def _trained(work: Work, run: Run) -> Trained:
+    data = work.recipe.data
+    splits = open_data(data.data, data.test_fraction, columns=data)
+    return Trained(run.model, work.recipe, splits, run.folder, choose(work.host.device))
+
+
+def _pace(times: list[tuple[float, int, float]]) -> dict[str, float]:
+    """Return the seconds of a step, without the first ones, and the steps of an epoch."""
+    if len(times) < 3 or not times[-1][2]:
+        return {}
+    (start, first, _), (end, last, epoch) = times[1], times[-1]
+    return {"step_seconds": (end - start) / (last - first), "epoch_steps": last / epoch}
+
+
+def _of_journal(folder: Path) -> dict[str, float]:
+    lines = [line for line in RunFolder(folder).journal.read() if line["kind"] == "train"]
+    return {"train_loss": final_loss(lines)} if lines else {}
+
+
+def final_loss(lines: list[dict[str, Any]]) -> float:
+    """Return the mean training loss over the last tenth of a run; one batch says little.
+
+    Args:
+        lines: of the journal, of the kind `train`; each has the mean since the one before
+    """
+    last = lines[-1]["step"]
+    ends = [0, *(line["step"] for line in lines)]
+    spans = [end - start for start, end in pairwise(ends)]
+    chosen = [
+        (span, line["loss"])
+        for span, line in zip(spans, lines, strict=True)
+        if line["step"] > 0.9 * last
+    ]
+    return sum(span * loss for span, loss in chosen) / sum(span for span, _ in chosen)
+
+
+@contextmanager
+def _printing_to(log: Path | None) -> Iterator[None]:
+    """Let the block print into a file, so that several processes do not mix their lines."""
+    if log is None:
+        with nullcontext():
+            yield
+        return
+    log.parent.mkdir(parents=True, exist_ok=True)
+    before = sys.stdout, sys.stderr
+    with log.open("a", encoding="utf-8") as file:
+        sys.stdout = sys.stderr = file
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = before

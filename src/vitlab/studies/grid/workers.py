@@ -1,0 +1,132 @@
+"""Many runs at once, each in a process of its own, in the order that their needs allow."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Any
+
+from vitlab.errors import RunError
+from vitlab.studies.grid.jobs import Figures, Job
+from vitlab.studies.grid.work import Work, perform
+
+FAILED = "diverged"
+
+
+class Workers:
+    """Performs works in this process, or several at once in others.
+
+    Args:
+        at_once: works at the same time; one is done in this process, with all its threads
+        threads: of each process, if there are several
+    """
+
+    def __init__(self, at_once: int, threads: int = 1) -> None:
+        self.at_once = at_once
+        self._pool = None
+        if at_once > 1:
+            self._pool = ProcessPoolExecutor(
+                at_once, multiprocessing.get_context("spawn"), _prepare, (threads,)
+            )
+
+    def all(
+        self,
+        jobs: Sequence[Job],
+        done: dict[str, Figures],
+        work_of: Callable[[Job], Work],
+    ) -> Iterator[tuple[Job, Figures]]:
+        """Perform jobs, each as soon as those that it needs are done; yield each with its figures.
+
+        Args:
+            jobs: in the order in which they are preferred
+            done: figures by the names of jobs, to which those of these are added
+            work_of: makes the work of a job whose needs are done
+
+        Raises:
+            RunError: a process died.
+            UserError: as `vitlab.train`, except that a run diverged.
+            KeyboardInterrupt: a stop was asked for; what was begun can be continued.
+        """
+        waiting, running = [job for job in jobs if job.name not in done], {}
+        while waiting or running:
+            for job in _ready(waiting, done, self.at_once - len(running)):
+                waiting.remove(job)
+                failed = [name for name in job.needs[-1:] if FAILED in done[name]]
+                if job.after and failed:
+                    done[job.name] = {FAILED: f"{job.after} did"}
+                    yield job, done[job.name]
+                elif self._pool is None:
+                    done[job.name] = perform(work_of(job))
+                    yield job, done[job.name]
+                else:
+                    running[self._pool.submit(perform, work_of(job))] = job
+            if running:
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    job = running.pop(future)
+                    done[job.name] = _result(future, job)
+                    yield job, done[job.name]
+
+    def close(self, asked: bool = False) -> None:
+        """End the processes; with `asked`, let them save what they are doing first."""
+        if self._pool is None:
+            return
+        if asked:
+            for process in list(self._pool._processes.values()):
+                if process.pid is not None and process.is_alive():
+                    os.kill(process.pid, signal.SIGINT)
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def working(at_once: int, threads: int = 1) -> Iterator[Workers]:
+    """Have processes in the block; a stop lets them save what they are doing.
+
+    Args:
+        at_once: as for `Workers`
+        threads: as for `Workers`
+    """
+    workers = Workers(at_once, threads)
+    try:
+        yield workers
+    except BaseException:
+        workers.close(asked=True)
+        raise
+    workers.close()
+
+
+def _ready(waiting: Sequence[Job], done: Mapping[str, Any], most: int) -> list[Job]:
+    """Return the first jobs, at most so many, that wait for nothing."""
+    return [job for job in waiting if all(name in done for name in job.needs)][: max(most, 0)]
+
+
+def _result(future: "Future[Figures]", job: Job) -> Figures:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        raise RunError(
+            f"a process died during {job.name} (out of memory?): run the same command again, with "
+            "--at-once 1 if it dies again"
+        ) from None
+
+
+def _prepare(threads: int) -> None:
+    """Make a new process ready: its threads, its signals, and its end with that of its parent."""
+    import torch
+
+    torch.set_num_threads(threads)
+    os.setpgrp()  # a terminal's Ctrl-C reaches the first process, which passes it on
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a run takes it over
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+
+
+def _follow(parent: Any) -> None:
+    parent.join()
+    os.kill(os.getpid(), signal.SIGINT)  # saves the run
+    threading.Event().wait(30)
+    os._exit(1)

@@ -1,0 +1,100 @@
+"""What a study leaves behind: its figures as JSON, its table, its picture, its page."""
+
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+from vitlab.files import write_text
+from vitlab.report.drawings.drawing import standalone
+from vitlab.report.table_page import Table, TablePage, write_tables
+from vitlab.studies.grid.base import Base
+from vitlab.studies.grid.outcome import Row, verdicts
+from vitlab.studies.grid.picture import drawn
+from vitlab.studies.grid.plan import Plan
+from vitlab.studies.grid.study import Study
+from vitlab.studies.grid.tables import as_json, claims_table, markdown, table_of
+from vitlab.transfer.campaign_folder import CampaignFolder
+from vitlab.units import counted, duration, epochs, si
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How the runs of a study were made.
+
+    Attributes:
+        study: what was compared
+        name: of the study
+        base: what its arms are made from
+        plan: their length
+        seeds: runs of each arm
+        seconds: that this call took
+    """
+
+    study: Study
+    name: str
+    base: Base
+    plan: Plan
+    seeds: int
+    seconds: float
+
+    def lead(self) -> str:
+        """Return how the runs were made, in a sentence or two."""
+        recipe, plan = self.base.recipe, self.plan
+        own = "the paper's recipes" if self.base.paper else recipe.model.model
+        return (
+            f"{self.study.source}. Data {recipe.data.data}, {own}; "
+            f"{epochs(plan.epochs)} per relative epoch of a row, {counted(self.seeds, 'seed')}, "
+            f"{si(plan.macs)} multiply-adds of training; predicted {duration(plan.seconds)} with "
+            f"{plan.at_once} at once, PyTorch {torch.__version__} on {platform.machine()}, "
+            f"{datetime.now(UTC):%Y-%m-%d}."
+        )
+
+
+def written(setting: Setting, rows: Sequence[Row], folder: CampaignFolder) -> dict[str, Any]:
+    """Write `results.md`, `picture.svg`, `report.html` and the result in JSON; return the result.
+
+    Raises:
+        DiskError: a file cannot be written.
+    """
+    study, place = setting.study, folder.path
+    found = verdicts(study, rows)
+    table, claims = table_of(study, rows), claims_table(found)
+    picture = drawn(study, rows)
+    command = folder.record.get("command", "")
+    result = {
+        "study": setting.name,
+        "title": study.title,
+        "data": setting.base.recipe.data.data,
+        "seeds": setting.seeds,
+        "epochs": setting.plan.epochs,
+        "macs": setting.plan.macs,
+        "predicted_seconds": setting.plan.seconds,
+        "seconds": setting.seconds,
+        "head": list(table[0]),
+        "table": [list(line) for line in table[1]],
+        "rows": list(rows),
+        "claims": as_json(found),
+        "run": str(place),
+        "report": str(folder.report),
+    }
+    text = f"# {study.title}\n\n{setting.lead()}\n\n`{command}`\n\n{markdown(*table)}\n"
+    if study.note:
+        text += f"{study.note}\n\n"
+    if study.claims:
+        text += markdown(*claims)
+    if picture is not None:
+        write_text(place / "picture.svg", standalone(picture) + "\n")
+        text += f"\n![{study.title}](picture.svg)\n"
+    write_text(place / "results.md", text)
+    tables = [Table("Results", *table, note=study.note)]
+    tables += [Table("Claims", *claims)] if study.claims else []
+    drawings = [] if picture is None else [picture]
+    page = TablePage(study.title, setting.lead(), tables, drawings, command=command)
+    write_tables(folder.report, page)
+    folder.finish(json.loads(json.dumps(result)))
+    return result

@@ -10,8 +10,8 @@ from vitlab.options import Options, above, at_least, option, owners, when
 from vitlab.recipes.named import start_from
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import folder_name
-from vitlab.studies.catalog import ABOUT, GRIDS, STUDIES
-from vitlab.studies.starting import small
+from vitlab.studies.small_recipe import small
+from vitlab.studies.study_names import ABOUT, GRIDS, STUDIES
 from vitlab.terminal import print_table
 from vitlab.transfer.campaign_folder import CampaignFolder
 from vitlab.units import duration, seconds, si
@@ -25,8 +25,8 @@ class Study(Options):
     """A study, the recipe that it starts from, and where to train."""
 
     FIRST: ClassVar[tuple[str, ...]] = (
-        "allowed", "seeds", "dry_run", "out", "only", "length", "at_once", "downstream", "lr_grid",
-        "device",
+        "name", "allowed", "seeds", "dry_run", "out", "only", "length", "at_once", "downstream",
+        "lr_grid", "device",
     )  # fmt: skip
     HIDDEN: ClassVar[frozenset[str]] = frozenset({"budget", "epochs"})
 
@@ -139,7 +139,7 @@ def run(options: Study) -> dict[str, Any]:
 
 def _run_grid(options: Study) -> dict[str, Any]:
     from vitlab.studies.grid.base import Base
-    from vitlab.studies.grid.running import Asked, Campaign
+    from vitlab.studies.grid.study_campaign import Asked, Campaign
 
     paper = options.allowed == PAPER
     length = options.length

@@ -71,7 +71,7 @@ def study(
     out: str | Path | None = None,
     host: Host | None = None,
     only: tuple[str, ...] = (),
-    lr_grid: tuple[float, ...] = (1.0,),
+    lr_grid: tuple[float, ...] = (),
     command: str = "",
 ) -> dict[str, Any]:
     """Train with each optimizer in turn; what is already finished is not trained again.
@@ -101,7 +101,7 @@ def study(
     folder = CampaignFolder(campaign_place(out, name, resume=same, host=host))
     campaign = begin("study", folder, settings, recipe, resume=True, host=host, command=command)
     names = only or tuple(ENTRIES)
-    tried = [(name, factor) for name in names for factor in sorted(set(lr_grid))]
+    tried = [(name, factor) for name in names for factor in sorted(set(lr_grid or (1.0,)))]
     outcomes = campaign.outcomes([_trial(recipe, name, factor) for name, factor in tried])
     found = [_row(name, each) for (name, _), each in zip(tried, outcomes, strict=True)]
     rows = [min((row for row in found if row["optimizer"] == name), key=_loss) for name in names]

@@ -7,7 +7,7 @@ from typing import Any
 from vitlab.errors import OptionError
 from vitlab.options import check_known
 from vitlab.recipes.recipe import Recipe
-from vitlab.studies.grid.study import Arm
+from vitlab.studies.grid.design import Arm
 
 HELD_OUT = 0.1  # share of the training images that choose between learning rates
 Figures = dict[str, Any]

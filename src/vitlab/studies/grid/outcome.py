@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from vitlab.studies.grid.claims import Verdict, judged
+from vitlab.studies.grid.design import Column, Study
 from vitlab.studies.grid.jobs import Figures, Job, chosen
-from vitlab.studies.grid.study import Column, Study
+from vitlab.studies.grid.paper_claims import Verdict, judged
 
 Row = dict[str, Any]
 """An arm in JSON: `name`, `cells`, `lr`, `runs` (figures of each), `mean`, `std`, `paper`."""

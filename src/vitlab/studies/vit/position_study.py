@@ -1,8 +1,8 @@
 """Position embeddings: none, 1-D, 2-D, relative, and where they are added (ViT, Table 8)."""
 
 from vitlab.studies.grid.base import Base
-from vitlab.studies.grid.claims import Claim
-from vitlab.studies.grid.study import ACCURACY, NLL, TRAIN_LOSS, Arm, Study
+from vitlab.studies.grid.design import ACCURACY, NLL, TRAIN_LOSS, Arm, Study
+from vitlab.studies.grid.paper_claims import Claim
 
 # ImageNet 5-shot accuracy of ViT-B/16, by scheme and place (ViT, Table 8)
 PRINTED = {

@@ -5,11 +5,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from vitlab.recipes.recipe import Host
+from vitlab.studies.grid.design import Arm, Measure
 from vitlab.studies.grid.jobs import Figures, Job
-from vitlab.studies.grid.plan import Cost
-from vitlab.studies.grid.study import Arm, Measure
-from vitlab.studies.grid.work import Work
-from vitlab.studies.grid.workers import Workers
+from vitlab.studies.grid.runs.one_run import Work
+from vitlab.studies.grid.runs.run_pool import Workers
+from vitlab.studies.grid.runs.study_plan import Cost
 
 STEPS = 9  # the first two are not timed
 FREE = {"optimizer": ("lr", "weight_decay", "betas", "momentum", "eps"), "recipe": ("epochs",)}

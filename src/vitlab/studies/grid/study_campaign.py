@@ -12,14 +12,14 @@ from vitlab.models.cost import cost
 from vitlab.progress import say
 from vitlab.recipes.recipe import Host
 from vitlab.studies.grid.base import Base
+from vitlab.studies.grid.design import Arm, Study
 from vitlab.studies.grid.jobs import Figures, Job, chosen_arms, jobs_of
 from vitlab.studies.grid.outcome import rows_of
-from vitlab.studies.grid.plan import Plan, planned
-from vitlab.studies.grid.probing import costs_of
-from vitlab.studies.grid.study import Arm, Study
-from vitlab.studies.grid.work import Work, kept_figures
-from vitlab.studies.grid.workers import FAILED, Workers, working
-from vitlab.studies.grid.writing import Setting, written
+from vitlab.studies.grid.runs.cost_probe import costs_of
+from vitlab.studies.grid.runs.one_run import Work, kept_figures
+from vitlab.studies.grid.runs.run_pool import FAILED, Workers, working
+from vitlab.studies.grid.runs.study_plan import Plan, planned
+from vitlab.studies.grid.shown.study_files import Setting, written
 from vitlab.transfer.campaign_folder import CampaignFolder
 from vitlab.units import duration, epochs, percent, si
 

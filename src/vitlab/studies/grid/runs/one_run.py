@@ -16,7 +16,7 @@ from vitlab.errors import DivergedError
 from vitlab.files import write_text
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
-from vitlab.studies.grid.study import Measure, Trained
+from vitlab.studies.grid.design import Measure, Trained
 from vitlab.training.ending import Run
 from vitlab.training.run import train
 

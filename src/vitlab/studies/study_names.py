@@ -23,7 +23,7 @@ class Entry:
 
 STUDIES = {
     "positions": Entry(
-        "vit.positions", "position embeddings (ViT, Table 8)", "positions positions_at"
+        "vit.position_study", "position embeddings (ViT, Table 8)", "positions positions_at"
     ),
     "optimizers": Entry(
         "optimizer_table",

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from vitlab.transfer.spread import LEVEL, t_quantile
 
 CONFIRMED, UNSEEN, CONTRADICTED = "confirmed", "not seen", "contradicted"
-UNTESTED = "not testable at this size"
+UNTESTED, NOT_RUN = "not testable at this size", "not run"
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,8 @@ class Claim:
 
     Attributes:
         text: the sentence, in our words
-        high: arms whose figure is higher by the claim, or the first group of equals
+        high: arms whose figure is higher by the claim, or the first group of equals; none if the
+            claim cannot be tested by runs of this size
         low: arms whose figure is lower, or the second group
         equal: whether the claim is that the groups do not differ
         by: the figure; empty for the study's first column
@@ -38,7 +39,7 @@ class Verdict:
 
     Attributes:
         claim: that is judged
-        word: confirmed, not seen, contradicted, or not testable at this size
+        word: confirmed, not seen, contradicted, not run, or not testable at this size
         difference: of the groups' means, high minus low; None if it was not measured
         reach: half of the 95% confidence interval of the difference
     """
@@ -61,9 +62,11 @@ def judged(claim: Claim, values: Mapping[str, Sequence[float]]) -> Verdict:
         claim: the claim
         values: the figure of every run by the name of its arm
     """
+    if not claim.high:
+        return Verdict(claim, UNTESTED)
     groups = [[values.get(name, ()) for name in names] for names in (claim.high, claim.low)]
     if not all(groups) or not all(all(map(bool, group)) for group in groups):
-        return Verdict(claim, UNTESTED)
+        return Verdict(claim, NOT_RUN)
     means = [fmean(fmean(arm) for arm in group) for group in groups]
     difference = means[0] - means[1]
     arms = [arm for group in groups for arm in group]

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from vitlab.studies.grid.claims import Verdict
+from vitlab.studies.grid.design import Column, Study
 from vitlab.studies.grid.outcome import Row, cell
-from vitlab.studies.grid.study import Column, Study
+from vitlab.studies.grid.paper_claims import Verdict
 from vitlab.units import percent
 
 Lines = list[tuple[str, ...]]
@@ -49,7 +49,7 @@ def _others(study: Study, rows: Sequence[Row]) -> list[str]:
 
 def claims_table(verdicts: Sequence[Verdict]) -> tuple[tuple[str, ...], Lines]:
     """Return headings and lines of the claims."""
-    lines = []
+    lines: Lines = []
     for each in verdicts:
         found = "" if each.difference is None else f"{each.difference:+.3g}"
         if each.reach is not None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from vitlab.errors import RunError
 from vitlab.studies.grid.jobs import Figures, Job
-from vitlab.studies.grid.work import Work, perform
+from vitlab.studies.grid.runs.one_run import Work, perform
 
 FAILED = "diverged"
 
@@ -51,7 +51,8 @@ class Workers:
             UserError: as `vitlab.train`, except that a run diverged.
             KeyboardInterrupt: a stop was asked for; what was begun can be continued.
         """
-        waiting, running = [job for job in jobs if job.name not in done], {}
+        waiting = [job for job in jobs if job.name not in done]
+        running: dict[Future[Figures], Job] = {}
         while waiting or running:
             for job in _ready(waiting, done, self.at_once - len(running)):
                 waiting.remove(job)

@@ -16,8 +16,8 @@ from vitlab.report.drawings.drawing import (
     new_figure,
     svg,
 )
+from vitlab.studies.grid.design import Column, Study
 from vitlab.studies.grid.outcome import Row
-from vitlab.studies.grid.study import Column, Study
 
 WIDTH = 720
 MARKERS, DASHES = "os^Dv", ("-", "--", ":", "-.")

@@ -11,7 +11,7 @@ from vitlab.data.sources.splits import Splits
 from vitlab.models.model import Model
 from vitlab.recipes.recipe import Recipe
 from vitlab.studies.grid.base import Base
-from vitlab.studies.grid.claims import Claim
+from vitlab.studies.grid.paper_claims import Claim
 from vitlab.units import percent
 
 

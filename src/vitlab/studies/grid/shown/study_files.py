@@ -13,11 +13,11 @@ from vitlab.files import write_text
 from vitlab.report.drawings.drawing import standalone
 from vitlab.report.table_page import Table, TablePage, write_tables
 from vitlab.studies.grid.base import Base
+from vitlab.studies.grid.design import Study
 from vitlab.studies.grid.outcome import Row, verdicts
-from vitlab.studies.grid.picture import drawn
-from vitlab.studies.grid.plan import Plan
-from vitlab.studies.grid.study import Study
-from vitlab.studies.grid.tables import as_json, claims_table, markdown, table_of
+from vitlab.studies.grid.runs.study_plan import Plan
+from vitlab.studies.grid.shown.study_picture import drawn
+from vitlab.studies.grid.shown.study_tables import as_json, claims_table, markdown, table_of
 from vitlab.transfer.campaign_folder import CampaignFolder
 from vitlab.units import counted, duration, epochs, si
 

@@ -1,0 +1,1 @@
+"""What a study shows: its table, its picture, its page."""

@@ -25,6 +25,11 @@ STUDIES = {
     "positions": Entry(
         "vit.position_study", "position embeddings (ViT, Table 8)", "positions positions_at"
     ),
+    "stems": Entry(
+        "three_things.stems_study",
+        "linear, convolutional and hMLP stems (Three things, Table 7)",
+        "stem stem_norm stem_act",
+    ),
     "optimizers": Entry(
         "optimizer_table",
         "the same model trained with each of them",

@@ -1,0 +1,1 @@
+"""Studies of Three things everyone should know about Vision Transformers."""

@@ -1,0 +1,122 @@
+"""Stems: linear, convolutions, hMLP, a local transformer (Three things, Table 7)."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from vitlab.recipes.recipe import Recipe
+from vitlab.studies.grid.base import Base
+from vitlab.studies.grid.design import ACCURACY, NLL, TRAIN_LOSS, Arm, Column, Study
+from vitlab.studies.grid.paper_claims import Claim
+from vitlab.units import si
+
+PATCH = 8  # the smallest that an hMLP stem takes
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of Table 7: ViT-B/16 on ImageNet.
+
+    Attributes:
+        cells: stem, norm and activation
+        options: of the model
+        deeper: blocks more than the others have
+        macs: multiply-adds of an image
+        supervised: ImageNet accuracy after 300 epochs
+        v2: ImageNet-V2 accuracy of the same models
+        beit: ImageNet accuracy after BEiT and fine-tuning
+    """
+
+    cells: tuple[str, str, str]
+    options: dict[str, Any] = field(default_factory=dict)
+    deeper: int = 0
+    macs: float = 17.58e9
+    supervised: float = 0.0
+    v2: float = 0.0
+    beit: float = 0.0
+
+
+BATCH, LAYER, GELU = {"stem_norm": "batch"}, {"stem_norm": "layer"}, {"stem_act": "gelu"}
+ROWS = {
+    "linear": Row(("linear", "", ""), {}, 0, 17.58e9, 0.8220, 0.710, 0.8305),
+    "linear-bn": Row(("linear", "BN", ""), BATCH, 0, 17.58e9, 0.8231, 0.710, 0.8298),
+    "linear-gelu": Row(("linear", "", "GELU"), GELU, 0, 17.58e9, 0.8155, 0.705, 0.8309),
+    "linear-bn-gelu": Row(
+        ("linear", "BN", "GELU"), BATCH | GELU, 0, 17.58e9, 0.8238, 0.707, 0.8299
+    ),
+    "deeper": Row(("linear, a block more", "", ""), {}, 1, 19.04e9, 0.8235, 0.713, 0.8326),
+    "conv-bn": Row(
+        ("LeViT", "BN", "GELU"), {"stem": "conv"} | BATCH, 0, 19.07e9, 0.8257, 0.710, 0.8304
+    ),
+    "conv-ln": Row(
+        ("LeViT", "LN", "GELU"), {"stem": "conv"} | LAYER, 0, 19.07e9, 0.8250, 0.709, 0.8306
+    ),
+    "local": Row(
+        ("local transformer", "LN", "GELU"), {"stem": "local"}, 0, 19.12e9, 0.8226, 0.706, 0.8238
+    ),
+    "hmlp-bn": Row(
+        ("hMLP", "BN", "GELU"), {"stem": "hmlp"} | BATCH, 0, 17.73e9, 0.8254, 0.715, 0.8343
+    ),
+    "hmlp-ln": Row(
+        ("hMLP", "LN", "GELU"), {"stem": "hmlp"} | LAYER, 0, 17.73e9, 0.8250, 0.710, 0.8324
+    ),
+}
+
+
+def arms(base: Base) -> tuple[Arm, ...]:
+    """Return each stem, trained with labels."""
+    return tuple(_supervised(base, name) for name in ROWS)
+
+
+def _supervised(base: Base, name: str) -> Arm:
+    row = ROWS[name]
+    paper = {"macs": row.macs, "ImageNet": row.supervised, "ImageNet-V2": row.v2}
+    return Arm(name, _labels(base, row), (*row.cells, "labels"), paper)
+
+
+def _labels(base: Base, row: Row) -> Recipe:
+    """Return the recipe of a stem that is trained with labels.
+
+    Within a budget, images are enlarged until patches of 8 pixels make as many tokens as the
+    recipe's model has.
+    """
+    if base.paper:
+        model = f"ViT-B{12 + row.deeper}/16" if row.deeper else "ViT-B/16"
+        return base.published("three-things", model, **row.options)
+    shape, size = base.shape, base.recipe.model.image_size
+    factor = max(1, PATCH // shape.patch)
+    own = shape.changed(depth=shape.depth + row.deeper, patch=factor * shape.patch)
+    larger = {"image_size": factor * size} if size else {}
+    return base.vit(own, **{"pool": "mean", **larger, **row.options})
+
+
+STUDY = Study(
+    "Stems",
+    "Three things, section 5, Table 7 and Figure 6",
+    ("stem", "norm", "activation", "trained with"),
+    arms,
+    (
+        ACCURACY,
+        NLL,
+        TRAIN_LOSS,
+        Column("macs", "multiply-adds", lambda count: si(count, 2), once=True),
+    ),
+    claims=(
+        Claim("hMLP is better than a linear stem", ("hmlp-bn",), ("linear",)),
+        Claim("convolutions are better than a linear stem", ("conv-bn",), ("linear",)),
+        Claim(
+            "hMLP is as good as convolutions, which take more computation",
+            ("hmlp-bn",),
+            ("conv-bn",),
+            equal=True,
+        ),
+        Claim("hMLP is as good with LayerNorm", ("hmlp-ln",), ("hmlp-bn",), equal=True),
+        Claim("hMLP is better than one more block", ("hmlp-bn",), ("deeper",)),
+        Claim("GELU after a linear stem is worse", ("linear",), ("linear-gelu",)),
+    ),
+    note=(
+        "All rows have the same images and patches: an hMLP stem needs patches of at least 8 "
+        "pixels, so within a budget the images are enlarged until patches of 8 make as many tokens "
+        "as the model of the recipe has. The papers' local transformer is not specified: this one "
+        "takes as many multiply-adds."
+    ),
+)

@@ -26,6 +26,10 @@ LOOKS: dict[str, Any] = {
     "gradcam": lambda model, images: vitlab.inspect.gradcam(model, images, LABELS),
     "occlusion": lambda model, images: vitlab.inspect.occlusion(model, images, LABELS),
 }
+REFUSE = LOOKS | {
+    "MeanLoss": lambda model, images: vitlab.inspect.MeanLoss(model, images, LABELS),
+    "curvature": lambda model, images: vitlab.inspect.curvature(model, images, LABELS),
+}
 WRONG: dict[str, tuple[Any, str]] = {
     "1x1": (torch.zeros(1, 3, 1, 1), "patch=8"),
     "channels": (torch.zeros(1, 1, 16, 16), r"images must be \(B, 3, 16, 16\)"),
@@ -40,11 +44,11 @@ WRONG: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", LOOKS)
+@pytest.mark.parametrize("name", REFUSE)
 def test_images_that_do_not_fit_are_refused(name: str) -> None:
     for images, message in WRONG.values():
         with pytest.raises(OptionError, match=message) as refused:
-            LOOKS[name](MODEL, images)
+            REFUSE[name](MODEL, images)
         assert "\n" not in str(refused.value)
 
 

@@ -27,6 +27,7 @@ from vitlab.inspect.plots.of_images import (
     rollout,
     similar_patches,
 )
+from vitlab.inspect.plots.of_losses import hessian_spectrum, loss_line, loss_surface
 from vitlab.inspect.plots.of_weights import embedding_filters, position_similarity
 
 __all__ = [
@@ -37,6 +38,9 @@ __all__ = [
     "embedding_filters",
     "feature_colors",
     "gradcam",
+    "hessian_spectrum",
+    "loss_line",
+    "loss_surface",
     "norm_map",
     "occlusion",
     "position_similarity",

@@ -100,7 +100,7 @@ def explicit() -> tuple[Any, Tensor, Tensor, Tensor]:
 
 def test_the_whole_hessian_of_a_small_vit() -> None:
     model, images, labels, matrix = explicit()
-    loss = MeanLoss(model, images, labels, precision="fp64", at_once=3)
+    loss = MeanLoss(model, images, labels, precision="fp64")
     found = vitlab.inspect.hessian_product(loss, torch.eye(loss.count, dtype=torch.float64))
     assert matrix.abs().max() > 0.1
     assert torch.allclose(found, matrix, rtol=1e-9, atol=1e-12)

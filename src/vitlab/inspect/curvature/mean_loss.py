@@ -87,7 +87,7 @@ class MeanLoss:
         self.model.zero_grad()
         with differentiable():
             for part in self.parts():
-                part.backward()  # type: ignore[no-untyped-call]
+                part.backward()
 
     def parts(self) -> Iterator[Tensor]:
         """Yield losses of a few images each, float64 scalars, that add up to the mean."""

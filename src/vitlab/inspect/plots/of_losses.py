@@ -15,7 +15,7 @@ from vitlab.inspect.plots.canvas import HEAT, blank, themed
 
 COLUMNS = 4  # panels of a row
 SMOOTH = 0.01  # width of a node of a spectrum, relative to the spectrum
-DECADES = 6  # below the highest density
+DECADES = 7  # below the highest density
 LEVELS = 16  # colors of a surface
 LOSS = "cross-entropy (nats)"
 STEP = "step (1: the filters' length)"
@@ -108,8 +108,8 @@ def loss_surface(
             for color, wide in (("white", 3.0), ("black", 1.2)):  # seen on any ground
                 axes.plot(0, 0, "+", ms=9, mew=wide, color=color)
             axes.set_aspect("equal")
-        bar = figure.colorbar(drawn, ax=panels, label=LOSS)
-        bar.outline.set(visible=False)  # type: ignore[operator]
+        bar = figure.colorbar(drawn, ax=panels, label=LOSS, format="%.3g")
+        bar.outline.set(visible=False)
         figure.supxlabel(f"first direction, {STEP}", fontsize=11)
         figure.supylabel("second direction", fontsize=11)
         return figure

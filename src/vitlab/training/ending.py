@@ -66,7 +66,7 @@ def conclude(task: Task, session: Session, world: World) -> Run:
     try:
         images = f"{len(task.splits.test):,} images"
         with session.stop.at_once(), named_if_slow(f"testing on {images}", world.first):
-            predictions = session.observer.predict(task.splits.test, model)
+            predictions = session.observer.test(task.splits.test, model)
     except WorkerDiedError as error:
         raise RunError(f"{error}; pass --resume to finish the run") from error
     metrics: dict[str, Any] = {}

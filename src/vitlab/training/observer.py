@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from vitlab.data.loading.cache import shows
 from vitlab.data.loading.loader import choose_workers
 from vitlab.data.loading.workers import deaths_explained
 from vitlab.data.sources.protocol import Source
@@ -38,6 +39,7 @@ class Observer:
         probe: what else is measured at each evaluation
         own: measures a pretext task, which has no labels to test on
         told: messages about the probe's damaged images
+        last: the predictions of the latest measurement, until a step is taken
     """
 
     state: State
@@ -52,6 +54,7 @@ class Observer:
     probe: Probe | None = None
     own: HeldOut | None = None
     told: list[str] = field(default_factory=list)
+    last: Predictions | None = None
 
     def measure(self) -> dict[str, float]:
         """Return the figures of a point of the learning curve; the first process has them all."""
@@ -59,11 +62,22 @@ class Observer:
             point, bad = self.own.measure() if self.world.first else ({}, [])
             self.note_damage(bad)
             return point | self._probed()
-        predictions = self.predict(self.held_out)
+        self.last = self.predict(self.held_out)
         point = {}
         if self.world.first:
-            point = curve_point(predictions.probabilities, predictions.labels)
+            point = curve_point(self.last.probabilities, self.last.labels)
         return point | self._probed()
+
+    def test(self, source: Source, model: Model) -> Predictions:
+        """Return the predictions for the test images, not made again if they have just been.
+
+        Args:
+            source: the test images
+            model: the evaluated weights, `plain`
+        """
+        if self.last is not None and shows(self.held_out, source):
+            return self.last
+        return self.predict(source, model)
 
     def predict(self, source: Source, model: Model | None = None) -> Predictions:
         """Return the predictions of the evaluated weights; damaged images count as in training.

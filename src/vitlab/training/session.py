@@ -100,6 +100,7 @@ class Session:
             Interrupted: a stop was asked for, and the state is saved.
         """
         self.stop.message = "interrupted during training: pass --resume to continue"
+        self.observer.last = None  # what was measured before may be of other weights
         with self.trainer.engine.no_more_compiling(), deaths_reported_late():
             try:
                 self.take_steps()
@@ -175,6 +176,7 @@ class Session:
         start, step = time.perf_counter(), self.state.step
         lr, seed = self.plan.learning_rate(step), self.plan.seed(step)
         self.trainer.begin(step, self.plan.total, self.plan.epoch)
+        self.observer.last = None
         try:
             with self.wary():
                 figures = self.trainer.step(self.state, batch, lr, seed)

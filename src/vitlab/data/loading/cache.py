@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.data.decode.formats import format_of
 from vitlab.data.decode.pixels import Pixels
-from vitlab.data.decode.stored import PixelImage
+from vitlab.data.decode.stored import EncodedImage, PixelImage, StoredImage
 from vitlab.data.sources.protocol import Derived, Source
 from vitlab.errors import ImageError
 
@@ -16,9 +17,15 @@ MOST = 512 * 1024**2  # bytes of pixels
 
 @dataclass(frozen=True)
 class CachedImages(Derived):
-    """A source whose images are in memory as uint8 (n, H, W, C), with the names they had."""
+    """A source whose images are in memory as uint8 (n, H, W, C), with the names they had.
+
+    Attributes:
+        images: their pixels
+        exact: whether a model sees the same bits as of the files: none of them is a JPEG
+    """
 
     images: NDArray[np.uint8]
+    exact: bool
 
     @property
     def in_memory(self) -> bool:
@@ -41,21 +48,33 @@ def cached(source: Source, channels: int) -> Source:
     """
     if source.in_memory or not len(source):
         return source
-    first = _pixels(source, 0, channels)
+    first, exact = _decoded(source, 0, channels)
     if first is None or max(first.shape[:2]) > SIDE or first.nbytes * len(source) > MOST:
         return source
     images = np.empty((len(source), *first.shape), np.uint8)
     for index in range(len(source)):
-        image = _pixels(source, index, channels)
-        if image is None or image.shape != first.shape:
+        pixels, lossless = _decoded(source, index, channels)
+        if pixels is None or pixels.shape != first.shape:
             return source
-        images[index] = image
-    return CachedImages(source, images)
+        images[index], exact = pixels, exact and lossless
+    return CachedImages(source, images, exact)
 
 
-def _pixels(source: Source, index: int, channels: int) -> Pixels | None:
-    """Return the pixels of one image, or None if it is damaged."""
+def shows(source: Source, whole: Source) -> bool:
+    """Return whether a model sees the same bits of a source as of another one, cached or not."""
+    if isinstance(source, CachedImages) and source.exact:
+        source = source.whole
+    return source is whole
+
+
+def _decoded(source: Source, index: int, channels: int) -> tuple[Pixels | None, bool]:
+    """Return the pixels of one image, None if it is damaged, and whether it is not a JPEG."""
     try:
-        return source.image(index).decode(channels)
+        image = source.image(index)
+        return image.decode(channels), not _is_jpeg(image)
     except ImageError:
-        return None
+        return None, False
+
+
+def _is_jpeg(image: StoredImage) -> bool:
+    return isinstance(image, EncodedImage) and format_of(image.data) == "JPEG"

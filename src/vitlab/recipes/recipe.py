@@ -207,6 +207,9 @@ class Host(Options):
         "under a minute)",
     )
     checkpoint_every: float = option(60.0, "seconds between two checkpoints", at_least(0))
+    report: Literal["yes", "no"] = option(
+        "yes", "write report.html at the end (no: save its seconds; all else is the same)"
+    )
     max_bad: float = option(
         0.01,
         "share of damaged images that are skipped before the run stops, as 1% or 0.01",

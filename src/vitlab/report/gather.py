@@ -109,11 +109,11 @@ def write_calibrated(folder: RunFolder, model: Model, evaluation: Evaluation) ->
         evaluation: of that model
 
     Returns:
-        The report's file; None if these are not the images that the run was tested on.
+        The report's file; None if the run has none, or was tested on other images.
     """
     old, new = folder.result(), evaluation.figures
     same = ("accuracy", "map", "images")
-    if old is None or any(old.get(key) != new.get(key) for key in same):
+    if old is None or "report" not in old or any(old.get(key) != new.get(key) for key in same):
         return None
     figures = old | {key: new[key] for key in CHANGED if key in new}
     results, notes = evaluation.predictions, [*old.get("notes", []), *_thresholds(model)]

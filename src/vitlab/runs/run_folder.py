@@ -275,7 +275,8 @@ class RunFolder:
         """
         for line in self.journal.read():
             if line["kind"] == "result":
-                return {key: line[key] for key in line if key != "kind"} | self.places
+                kept = {key: line[key] for key in line if key not in ("kind", "report")}
+                return kept | self.places
         return None
 
     def continue_from(self, journal: bytes | None, size: int) -> str:
@@ -312,8 +313,9 @@ class RunFolder:
 
     @property
     def places(self) -> dict[str, str]:
-        """Where the run and its report are, as the command's JSON names them."""
-        return {"run": str(self.path), "report": str(self.report)}
+        """Where the run and its report, if there is one, are, as the command's JSON names them."""
+        report = {"report": str(self.report)} if self.report.is_file() else {}
+        return {"run": str(self.path)} | report
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -81,10 +81,7 @@ def conclude(task: Task, session: Session, world: World) -> Run:
 
 
 def _result(task: Task, session: Session, model: Model, predictions: Predictions) -> dict[str, Any]:
-    """Return the run's figures, once they are in its report."""
-    from vitlab.report.gather import write_report  # draws with matplotlib, slow to import
-    from vitlab.report.survey import survey
-
+    """Return the run's figures, once they are in its report, if it is to have one."""
     results, classes = (predictions.probabilities, predictions.labels), task.splits.classes
     metrics = with_intervals(*results) | figures_of_run(session, model)
     if (usual := most_frequent(task.splits)) is not None:
@@ -96,9 +93,13 @@ def _result(task: Task, session: Session, model: Model, predictions: Predictions
     metrics |= task.folder.places | {"notes": notes}
     task.folder.check()
     keep(task.folder, model, task.splits.test, predictions)
-    seen = survey(task.splits, model.config.channels)
-    write_report(task.folder, model, task.splits.test, predictions, metrics, notes, seen)
-    return metrics
+    if task.host.report == "yes":
+        from vitlab.report.gather import write_report  # draws with matplotlib, slow to import
+        from vitlab.report.survey import survey
+
+        seen = survey(task.splits, model.config.channels)
+        write_report(task.folder, model, task.splits.test, predictions, metrics, notes, seen)
+    return metrics | task.folder.places
 
 
 def _check_converged(task: Task, predictions: Predictions) -> None:

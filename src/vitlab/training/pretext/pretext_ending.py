@@ -68,9 +68,7 @@ def _last_point(task: Task, session: Session, world: World) -> dict[str, float] 
 
 
 def _result(task: Task, session: Session, model: Model, point: dict[str, float]) -> dict[str, Any]:
-    """Return the run's figures, once they are in its report."""
-    from vitlab.report.pretext.pretext_report import write_pretext_report  # draws: slow to import
-
+    """Return the run's figures, once they are in its report, if it is to have one."""
     own, notes = session.state.task, notes_of_run(task, session)
     assert isinstance(own, PretextTask)
     if set(own.figures) <= set(point):
@@ -83,10 +81,13 @@ def _result(task: Task, session: Session, model: Model, point: dict[str, float])
         "notes": notes,
         **task.folder.places,
     }
-    shown = _pictures(plain(session.state.model), own, session.observer.held_out)
-    task.folder.check()
-    write_pretext_report(task.folder, model, metrics, shown, notes)
-    return metrics
+    if task.host.report == "yes":
+        from vitlab.report.pretext.pretext_report import write_pretext_report  # slow to import
+
+        shown = _pictures(plain(session.state.model), own, session.observer.held_out)
+        task.folder.check()
+        write_pretext_report(task.folder, model, metrics, shown, notes)
+    return metrics | task.folder.places
 
 
 def _pictures(model: Model, own: PretextTask, source: Source) -> dict[str, NDArray[np.uint8]]:

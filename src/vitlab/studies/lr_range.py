@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from vitlab.data.loading.batches import Batch
-from vitlab.data.loading.cache import cached
 from vitlab.data.loading.loader import choose_workers, training_loader
 from vitlab.data.loading.workers import deaths_explained, deaths_reported_late
 from vitlab.distributed.launch import joined
@@ -181,7 +180,7 @@ def measured(task: Task, world: World, device: torch.device, rates: Sequence[flo
 
 def _batches(task: Task, world: World, steps: int) -> Iterator[Batch]:
     """Yield the first batches of the recipe, this process's share of each."""
-    recipe, source = task.recipe, cached(task.splits.train, task.config.channels)
+    recipe, source = task.recipe, task.opened.cached(task.splits.train, task.config.channels)
     batches = batches_of(recipe, source, task.config, world)
     workers = choose_workers(source, task.host.workers, world.local_size)
     for batch in training_loader(batches, 0, steps, workers):

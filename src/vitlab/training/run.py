@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from vitlab.data.loading.cache import cached
+from vitlab.data.opened import OpenedData
 from vitlab.data.sources.memory.given import Given
 from vitlab.device import restart_peak
 from vitlab.distributed.launch import joined
@@ -60,6 +60,7 @@ def train(
     on_line: OnLine | None = None,
     transform: Transform | None = None,
     loss: Loss | None = None,
+    opened: OpenedData | None = None,
     command: str = "",
     began: float | None = None,
 ) -> Run:
@@ -91,6 +92,7 @@ def train(
         loss: a function of your own in place of the recipe's loss: scores, float32 (B, classes),
             and targets, float32 (B, classes), as label smoothing and mixing leave them, to the
             loss of each image, (B,), or to their mean
+        opened: data that earlier runs have opened and decoded, and later ones find; the same bits
         command: what the user typed, for the report
         began: when the clock of `recipe.budget` was started, by `time.monotonic()`; None for now
 
@@ -107,7 +109,9 @@ def train(
         folder, resume = RunFolder(place, silent=not world.first), resume or world.restarted
         hooks = Hooks(transform, loss)
         with world.agreed(), stop.at_once():
-            task = prepare(recipe, host, folder, resume, world, start, hooks, images, change)
+            task = prepare(
+                recipe, host, folder, resume, world, start, hooks, images, change, opened
+            )
         if before := _finished(task, world):
             return before
         task = _without_leaks(task, world, stop)
@@ -212,7 +216,7 @@ def _train(
             state,
             trainer,
             saver,
-            source=cached(splits.train, task.config.channels),
+            source=task.opened.cached(splits.train, task.config.channels),
             observer=_observer(task, trainer, state, world),
             world=world,
             stop=stop,
@@ -231,10 +235,8 @@ def _train(
 def _compiled(task: Task, device: torch.device) -> bool:
     """Return whether the training step is compiled."""
     if task.host.compile == "auto":
-        plain = (
-            task.config.fit != "native" and not task.recipe.pretext.unlabeled
-        )  # one graph for all
-        return device.type == "cuda" and plain
+        one_graph = task.config.fit != "native" and not task.recipe.pretext.unlabeled
+        return device.type == "cuda" and one_graph
     return task.host.compile == "yes"
 
 
@@ -276,7 +278,7 @@ def _observer(task: Task, trainer: Trainer, state: State, world: World) -> Obser
     chosen, on = splits.validation or splits.test, "validation" if splits.validation else "test"
     if pretext := recipe.pretext.unlabeled:
         chosen, on = measured_on(splits.test), "held-out"
-    held_out = cached(chosen, task.config.channels)
+    held_out = task.opened.cached(chosen, task.config.channels)
     return Observer(
         state,
         host,

@@ -1,10 +1,11 @@
 """Several runs, one after the other, in the folder of their campaign."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vitlab.data.opened import OpenedData
 from vitlab.distributed.launch import joined
 from vitlab.errors import DivergedError, UserError
 from vitlab.models.model import Model
@@ -64,6 +65,7 @@ class Campaign:
         command: what the user typed
         first: whether this process writes and reports, of those that torchrun started
         parts: what every run has besides its recipe
+        opened: the data, which every run has in common
     """
 
     kind: str
@@ -72,6 +74,7 @@ class Campaign:
     command: str
     first: bool
     parts: Parts = Parts()
+    opened: OpenedData = field(default_factory=OpenedData)
 
     def outcomes(self, trials: Sequence[Trial]) -> Iterator[Outcome]:
         """Train, yielding each outcome; finished runs are not repeated, begun ones go on.
@@ -114,6 +117,7 @@ class Campaign:
             host=self.host,
             transform=self.parts.transform,
             loss=self.parts.loss,
+            opened=self.opened,
             command=self.command,
         )
 

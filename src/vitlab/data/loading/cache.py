@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from vitlab.data.decode.formats import format_of
 from vitlab.data.decode.pixels import Pixels
-from vitlab.data.decode.stored import EncodedImage, PixelImage, StoredImage
+from vitlab.data.decode.stored import EncodedImage, PixelImage
 from vitlab.data.sources.protocol import Derived, Source
 from vitlab.errors import ImageError
 
@@ -20,11 +20,13 @@ class CachedImages(Derived):
     """A source whose images are in memory as uint8 (n, H, W, C), with the names they had.
 
     Attributes:
-        images: their pixels
+        images: pixels
+        numbers: where in `images` each image of the source is
         exact: whether a model sees the same bits as of the files: none of them is a JPEG
     """
 
     images: NDArray[np.uint8]
+    numbers: NDArray[np.int64]
     exact: bool
 
     @property
@@ -34,7 +36,55 @@ class CachedImages(Derived):
 
     def image(self, index: int) -> PixelImage:
         """Return the pixels of one image."""
-        return PixelImage(self.images[index], self.name(index))
+        return PixelImage(self.images[self.numbers[index]], self.name(index))
+
+
+class Decoded:
+    """The pixels of a source's images, each decoded when it is first asked for.
+
+    Args:
+        source: any
+        channels: that the model has
+    """
+
+    def __init__(self, source: Source, channels: int) -> None:
+        self.source, self.channels = source, channels
+        self._images: NDArray[np.uint8] | None = None
+        self._known = np.zeros(len(source), bool)
+        self._exact = np.zeros(len(source), bool)
+
+    def part(self, source: Source, numbers: NDArray[np.int64]) -> CachedImages | None:
+        """Return some images in memory; None if they are not all sound, small and of one size.
+
+        Args:
+            source: these images, which lends its names and labels
+            numbers: theirs in the source that is decoded
+        """
+        for number in numbers[~self._known[numbers]].tolist():
+            if not self._decode(number):
+                return None
+        if self._images is None:
+            return None
+        return CachedImages(source, self._images, numbers, bool(self._exact[numbers].all()))
+
+    def _decode(self, number: int) -> bool:
+        """Keep the pixels of one image; return whether they can be kept."""
+        try:
+            stored = self.source.image(number)
+            pixels = stored.decode(self.channels)
+        except ImageError:
+            return False
+        if self._images is None and self._fit(pixels):
+            self._images = np.empty((len(self.source), *pixels.shape), np.uint8)
+        if self._images is None or pixels.shape != self._images.shape[1:]:
+            return False
+        jpeg = isinstance(stored, EncodedImage) and format_of(stored.data) == "JPEG"
+        self._images[number], self._known[number], self._exact[number] = pixels, True, not jpeg
+        return True
+
+    def _fit(self, pixels: Pixels) -> bool:
+        """Return whether images of this size can be kept."""
+        return max(pixels.shape[:2]) <= SIDE and pixels.nbytes * len(self.source) <= MOST
 
 
 def cached(source: Source, channels: int) -> Source:
@@ -46,18 +96,9 @@ def cached(source: Source, channels: int) -> Source:
         source: any
         channels: that the model has
     """
-    if source.in_memory or not len(source):
+    if source.in_memory:
         return source
-    first, exact = _decoded(source, 0, channels)
-    if first is None or max(first.shape[:2]) > SIDE or first.nbytes * len(source) > MOST:
-        return source
-    images = np.empty((len(source), *first.shape), np.uint8)
-    for index in range(len(source)):
-        pixels, lossless = _decoded(source, index, channels)
-        if pixels is None or pixels.shape != first.shape:
-            return source
-        images[index], exact = pixels, exact and lossless
-    return CachedImages(source, images, exact)
+    return Decoded(source, channels).part(source, np.arange(len(source))) or source
 
 
 def shows(source: Source, whole: Source) -> bool:
@@ -65,16 +106,3 @@ def shows(source: Source, whole: Source) -> bool:
     if isinstance(source, CachedImages) and source.exact:
         source = source.whole
     return source is whole
-
-
-def _decoded(source: Source, index: int, channels: int) -> tuple[Pixels | None, bool]:
-    """Return the pixels of one image, None if it is damaged, and whether it is not a JPEG."""
-    try:
-        image = source.image(index)
-        return image.decode(channels), not _is_jpeg(image)
-    except ImageError:
-        return None, False
-
-
-def _is_jpeg(image: StoredImage) -> bool:
-    return isinstance(image, EncodedImage) and format_of(image.data) == "JPEG"

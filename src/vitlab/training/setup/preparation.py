@@ -1,15 +1,14 @@
 """What is worked out and refused before a run writes anything."""
 
 from collections.abc import Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from vitlab.data.loading.shape import divided, input_shape
+from vitlab.data.opened import OpenedData, open_splits
 from vitlab.data.partition import partitioned
-from vitlab.data.pretraining_images import open_images
-from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.splits import VALIDATION_SHARE, Splits, fingerprint, with_validation
 from vitlab.distributed.parallel import shard
 from vitlab.distributed.sync_norm import synchronize
@@ -71,6 +70,7 @@ class Task:
         change: whether options may differ from those of the run
         guide: a frozen model whose answers are learned: a tokenizer or a teacher
         guide_fingerprint: of that model; empty without one
+        opened: where the data was opened, and what has been decoded of it
     """
 
     recipe: Recipe
@@ -88,6 +88,7 @@ class Task:
     change: bool = False
     guide: Model | None = None
     guide_fingerprint: str = ""
+    opened: OpenedData = field(default_factory=OpenedData)
 
     @property
     def objective(self) -> Objective:
@@ -112,6 +113,7 @@ def prepare(
     hooks: Hooks = NONE,
     data: Sized | None = None,
     change: bool = False,
+    opened: OpenedData | None = None,
 ) -> Task:
     """Work out what a run needs, and refuse what cannot be.
 
@@ -125,6 +127,7 @@ def prepare(
         hooks: functions of the user's own
         data: images in memory, in place of `recipe.data.data`
         change: whether options may differ from those of the run
+        opened: where the data may have been opened before
 
     Raises:
         WeightsError: the weights to start from cannot be loaded.
@@ -134,11 +137,13 @@ def prepare(
         PackageError: a tracker, or a package of the recipe, is not installed.
     """
     check_packages(recipe)
+    if opened is None or data is not None:  # what is in memory may not be the same next time
+        opened = OpenedData()
     started = world.first and may_use(folder, resume)
     check_world(recipe, host, world)
     check_names(recipe, folder)
     with named_if_slow(f"reading {recipe.data.data}", world.first):
-        splits = _opened(recipe, data)
+        splits = _splits(recipe, data, opened)
         mark = fingerprint(splits.whole or splits.train)
     before = folder.recipe if started else None
     recipe, splits = settled(recipe, splits, before, hooks.loss is not None)
@@ -160,7 +165,7 @@ def prepare(
     elif resume:
         world.say(f"no run in {folder.path} yet: starting it")
     probe = Probe.of(host.probe, config.channels, host.probe_by) if host.probe else None
-    given = mark, started, base, origin, probe, None, hooks, change, guide, guided_by
+    given = mark, started, base, origin, probe, None, hooks, change, guide, guided_by, opened
     return Task(recipe, host, folder, splits, config, *given)
 
 
@@ -169,13 +174,16 @@ def mark_of(model: Model | None) -> str:
     return "" if model is None else fingerprint_of(model)
 
 
-def _opened(recipe: Recipe, data: Sized | None) -> Splits:
+def _splits(recipe: Recipe, data: Sized | None, opened: OpenedData) -> Splits:
     """Return the images of the recipe's data, or of what was given in its place."""
-    given = recipe.data.data if data is None else data
-    if recipe.pretext.unlabeled:
-        return open_images(given, recipe.data)
-    splits = open_data(given, recipe.data.test_fraction, columns=recipe.data)
-    splits = partitioned(splits, recipe.data)
+    options, unlabeled = recipe.data, recipe.pretext.unlabeled
+    if data is None:
+        splits = opened.splits(options, unlabeled)
+    else:
+        splits = open_splits(data, options, unlabeled)
+    if unlabeled:
+        return splits
+    splits = partitioned(splits, options)
     return with_validation(splits) if recipe.patience else splits
 
 

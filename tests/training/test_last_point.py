@@ -68,13 +68,15 @@ def test_other_images_or_other_weights_are_predicted(
     assert counted("digits", "digits", epochs=0.1)[1] == 1
     _, calls = counted("patient", str(photos), patience=2)
     assert calls == 3  # two points on the validation images, then the test images
-    lossy = photo_folder(tmp_path / "jpeg", {"a": 0, "b": 0})
-    for number in range(20):
-        for tint, name in enumerate("ab"):
-            photo(number, tint=tint).save(lossy / name / f"{number}.jpg")
-    run, calls = counted("lossy", str(lossy))  # training caches whole JPEGs, tests decode parts
-    assert calls == 3
-    assert vitlab.evaluate(run.model, str(lossy))["nll"] == pytest.approx(run.metrics["nll"])
+    for side, expected in ((24, 2), (40, 3)):  # from four times the model's 8 pixels on,
+        lossy = photo_folder(tmp_path / f"jpeg{side}", {"a": 0, "b": 0})
+        for number in range(20):  # a test decodes a JPEG at half its size; what is cached is whole
+            for tint, name in enumerate("ab"):
+                photo(number, side, side, tint).save(lossy / name / f"{number}.jpg")
+        run, calls = counted(f"lossy{side}", str(lossy))
+        assert calls == expected
+        nll = vitlab.evaluate(run.model, str(lossy))["nll"]
+        assert nll == pytest.approx(run.metrics["nll"], abs=1e-9)
 
 
 def test_predictions_of_earlier_steps_are_not_taken_for_those_of_the_last(

@@ -75,7 +75,7 @@ class Observer:
             source: the test images
             model: the evaluated weights, `plain`
         """
-        if self.last is not None and shows(self.held_out, source):
+        if self.last is not None and shows(self.held_out, source, model.config):
             return self.last
         return self.predict(source, model)
 

@@ -107,23 +107,20 @@ def train(
         stop.patient, stop.quiet = world.size > 1, not world.first
         place = placed(out, run_name(recipe, start), resume=resume, world=world)
         folder, resume = RunFolder(place, silent=not world.first), resume or world.restarted
-        hooks = Hooks(transform, loss)
+        how = resume, world, start, Hooks(transform, loss), images, change, opened
         with world.agreed(), stop.at_once():
-            task = prepare(
-                recipe, host, folder, resume, world, start, hooks, images, change, opened
-            )
+            task = prepare(recipe, host, folder, *how)
         if before := _finished(task, world):
             return before
         task = _without_leaks(task, world, stop)
         with world.agreed(), stop.at_once():
-            hooks.try_out(task.config, task.objective, task.splits.train.labels, device)
+            task.hooks.try_out(task.config, task.objective, task.splits.train.labels, device)
             state = first_state(task, device, world)
         with world.agreed():
             if world.first:
                 stack.enter_context(folder.locked())
                 _begin(task, resume, command)
-        with world.agreed():
-            _check_visible(folder)
+        _check_visible(folder, world)
         done = conclude(task, _train(task, state, world, on_line, stop, began), world)
         if on_line is not None and world.first:
             on_line({"kind": "result"} | done.metrics)
@@ -184,13 +181,14 @@ def _leaks(task: Task) -> dict[str, Any] | None:
     return find_leaks(task.recipe, task.host, task.splits)
 
 
-def _check_visible(folder: RunFolder) -> None:
-    """Refuse to train where this machine cannot see the run's folder."""
-    if not folder.started:
-        raise RunError(
-            f"{platform.node()} cannot see {folder.path}: put the run folder on storage shared by "
-            "all machines"
-        )
+def _check_visible(folder: RunFolder, world: World) -> None:
+    """Refuse to train where one of the machines cannot see the run's folder."""
+    with world.agreed():
+        if not folder.started:
+            raise RunError(
+                f"{platform.node()} cannot see {folder.path}: put the run folder on storage shared "
+                "by all machines"
+            )
 
 
 def _train(

@@ -1,15 +1,17 @@
 """Small images, decoded once and cached in memory: a CPU that trains has no time to decode them."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.formats import format_of
-from vitlab.data.decode.pixels import Pixels
+from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.data.decode.stored import EncodedImage, PixelImage
 from vitlab.data.sources.protocol import Derived, Source
 from vitlab.errors import ImageError
+from vitlab.images import ImageSpec
 
 SIDE = 64  # pixels; larger images are few and are decoded every time
 MOST = 512 * 1024**2  # bytes of pixels
@@ -22,12 +24,12 @@ class CachedImages(Derived):
     Attributes:
         images: pixels
         numbers: where in `images` each image of the source is
-        exact: whether a model sees the same bits as of the files: none of them is a JPEG
+        lossless: whether none of them is a JPEG, of which a part may be decoded at a smaller scale
     """
 
     images: NDArray[np.uint8]
     numbers: NDArray[np.int64]
-    exact: bool
+    lossless: bool
 
     @property
     def in_memory(self) -> bool:
@@ -37,6 +39,12 @@ class CachedImages(Derived):
     def image(self, index: int) -> PixelImage:
         """Return the pixels of one image."""
         return PixelImage(self.images[self.numbers[index]], self.name(index))
+
+    def exact(self, spec: ImageSpec) -> bool:
+        """Return whether a model that is tested sees the same bits as of the files."""
+        sides = zip(self.images.shape[1:3], spec.size, strict=True)
+        small = spec.fit != "native" and any(side < 4 * needed for side, needed in sides)
+        return self.lossless or small  # `fitted_image` scales down what is four times as large
 
 
 class Decoded:
@@ -51,7 +59,7 @@ class Decoded:
         self.source, self.channels = source, channels
         self._images: NDArray[np.uint8] | None = None
         self._known = np.zeros(len(source), bool)
-        self._exact = np.zeros(len(source), bool)
+        self._lossless = np.zeros(len(source), bool)
 
     def part(self, source: Source, numbers: NDArray[np.int64]) -> CachedImages | None:
         """Return some images in memory; None if they are not all sound, small and of one size.
@@ -65,13 +73,13 @@ class Decoded:
                 return None
         if self._images is None:
             return None
-        return CachedImages(source, self._images, numbers, bool(self._exact[numbers].all()))
+        return CachedImages(source, self._images, numbers, bool(self._lossless[numbers].all()))
 
     def _decode(self, number: int) -> bool:
         """Keep the pixels of one image; return whether they can be kept."""
         try:
             stored = self.source.image(number)
-            pixels = stored.decode(self.channels)
+            pixels, _ = stored.decode_box(self.channels, _all_of_it, (math.inf, math.inf))
         except ImageError:
             return False
         if self._images is None and self._fit(pixels):
@@ -79,7 +87,7 @@ class Decoded:
         if self._images is None or pixels.shape != self._images.shape[1:]:
             return False
         jpeg = isinstance(stored, EncodedImage) and format_of(stored.data) == "JPEG"
-        self._images[number], self._known[number], self._exact[number] = pixels, True, not jpeg
+        self._images[number], self._known[number], self._lossless[number] = pixels, True, not jpeg
         return True
 
     def _fit(self, pixels: Pixels) -> bool:
@@ -101,8 +109,18 @@ def cached(source: Source, channels: int) -> Source:
     return Decoded(source, channels).part(source, np.arange(len(source))) or source
 
 
-def shows(source: Source, whole: Source) -> bool:
-    """Return whether a model sees the same bits of a source as of another one, cached or not."""
-    if isinstance(source, CachedImages) and source.exact:
+def shows(source: Source, whole: Source, spec: ImageSpec) -> bool:
+    """Return whether a model that is tested sees the same bits of a source as of another one.
+
+    Args:
+        source: the other one, cached or not, or something else
+        whole: not cached
+        spec: what the model's images must be
+    """
+    if isinstance(source, CachedImages) and source.exact(spec):
         source = source.whole
     return source is whole
+
+
+def _all_of_it(rows: int, columns: int) -> Box:
+    return 0, 0, columns, rows

@@ -137,16 +137,13 @@ def prepare(
         PackageError: a tracker, or a package of the recipe, is not installed.
     """
     check_packages(recipe)
-    if opened is None or data is not None:  # what is in memory may not be the same next time
-        opened = OpenedData()
+    opened = OpenedData() if opened is None or data is not None else opened
     started = world.first and may_use(folder, resume)
     check_world(recipe, host, world)
     check_names(recipe, folder)
     with named_if_slow(f"reading {recipe.data.data}", world.first):
-        splits = _splits(recipe, data, opened)
-        mark = fingerprint(splits.whole or splits.train)
-    before = folder.recipe if started else None
-    recipe, splits = settled(recipe, splits, before, hooks.loss is not None)
+        splits, mark = _splits(recipe, data, opened)
+    recipe, splits = settled(recipe, splits, folder.recipe if started else None, bool(hooks.loss))
     with named_if_slow(f"loading {recipe.start.weights or guiding(recipe)}", world.first):
         base, guide = starting_model(recipe, start), guide_of(recipe, folder, started)
     config, remarks = resolve(recipe, splits, base)
@@ -174,17 +171,17 @@ def mark_of(model: Model | None) -> str:
     return "" if model is None else fingerprint_of(model)
 
 
-def _splits(recipe: Recipe, data: Sized | None, opened: OpenedData) -> Splits:
-    """Return the images of the recipe's data, or of what was given in its place."""
+def _splits(recipe: Recipe, data: Sized | None, opened: OpenedData) -> tuple[Splits, str]:
+    """Return the images of the recipe's data, or of what was given, and their fingerprint."""
     options, unlabeled = recipe.data, recipe.pretext.unlabeled
     if data is None:
         splits = opened.splits(options, unlabeled)
     else:
         splits = open_splits(data, options, unlabeled)
-    if unlabeled:
-        return splits
-    splits = partitioned(splits, options)
-    return with_validation(splits) if recipe.patience else splits
+    if not unlabeled:
+        splits = partitioned(splits, options)
+        splits = with_validation(splits) if recipe.patience else splits
+    return splits, fingerprint(splits.whole or splits.train)
 
 
 def first_state(task: Task, device: torch.device, world: World) -> State:

@@ -32,6 +32,7 @@ GROUPS = {
         "calibrate",
         "choose_thresholds",
         "classify",
+        "inductive_bias",
         "fewshot",
         "duplicates",
     ),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vitlab.data.pictures.preprocess import preprocess as preprocess
     from vitlab.data.settings import Columns as Columns
     from vitlab.errors import UserError as UserError
+    from vitlab.evaluation.bias.inductive_bias import inductive_bias as inductive_bias
     from vitlab.evaluation.calibration import calibrate as calibrate
     from vitlab.evaluation.classification import classify as classify
     from vitlab.evaluation.evaluation import evaluate as evaluate
@@ -82,6 +83,7 @@ _HOMES = {
     "export": "vitlab.graphs.exporting",
     "fewshot": "vitlab.evaluation.probes.ridge",
     "finetune": "vitlab.transfer.finetuning",
+    "inductive_bias": "vitlab.evaluation.bias.inductive_bias",
     "inspect": "",
     "load": "vitlab.weights.load",
     "measure": "",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from vitlab.data.decode.stored import StoredImage
 from vitlab.data.labels import Labels
 
 
+@runtime_checkable
 class Source(Protocol):
     """Labeled images by number. Cheap to pickle: each worker process gets a copy."""
 

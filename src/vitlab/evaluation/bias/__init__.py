@@ -1,0 +1,1 @@
+"""What a classifier relies on: its accuracy on images that are changed in one respect."""

@@ -54,7 +54,8 @@ def shuffle_tiles(images: Tensor, orders: Tensor) -> Tensor:
     high, wide = rows // grid, columns // grid
     tiles = images.reshape(count, channels, grid, high, grid, wide)
     tiles = tiles.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
-    moved = tiles[torch.arange(count)[:, None], orders.to(images.device)]
+    each = torch.arange(count, device=images.device)[:, None]
+    moved = tiles[each, orders.to(images.device)]
     moved = moved.unflatten(1, (grid, grid)).permute(0, 3, 1, 4, 2, 5)
     return moved.reshape(images.shape)
 

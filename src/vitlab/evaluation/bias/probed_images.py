@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitlab.data.augment.augment import normalize
-from vitlab.data.labels import MultiLabels
+from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.loading.loader import choose_workers, evaluation_loader
 from vitlab.data.loading.workers import deaths_explained
@@ -21,7 +21,8 @@ from vitlab.evaluation.quick.fast_form import Form, fast_form
 from vitlab.models.fast.dense import PackedDense
 from vitlab.models.model import Model
 
-PASSES = 26  # over the images, for all figures
+PASSES = 24  # over the images without gradients, for all figures
+
 Change = Callable[[Tensor, slice], Tensor]
 """Changes normalized images (b, channels, H, W), given their places among all that are probed."""
 
@@ -150,11 +151,10 @@ def probed_images(
         workers: processes that decode; None to choose
 
     Raises:
-        OptionError: as `check`.
-        DataError: as `check`, or no usable image.
+        OptionError: as `labels_of`.
+        DataError: as `labels_of`, or no usable image.
     """
-    check(model, source, images, batch)
-    part = Subset(source, balanced(source.labels.targets(), images, generator))
+    part = Subset(source, balanced(labels_of(model, source, images, batch), images, generator))
     pixels, labels, bad = [], [], dict[int, str]()
     batches = EvaluationBatches(part, model.config, batch)
     with deaths_explained():
@@ -170,8 +170,8 @@ def probed_images(
     )
 
 
-def check(model: Model, source: Source, images: int, batch: int) -> None:
-    """Refuse what cannot be probed.
+def labels_of(model: Model, source: Source, images: int, batch: int) -> NDArray[np.int64]:
+    """Return the class of each image of a source, (n,), and refuse what cannot be probed.
 
     Raises:
         OptionError: no images asked for; a model that takes images of different sizes, or that
@@ -186,7 +186,7 @@ def check(model: Model, source: Source, images: int, batch: int) -> None:
         raise OptionError(
             "a form of vitlab.accelerate gives no gradients: pass the model that it was made from"
         )
-    if isinstance(source.labels, MultiLabels):
+    if not isinstance(source.labels, SingleLabels):
         raise DataError(
             "the images have several labels each: inductive bias is measured with one class each"
         )
@@ -195,3 +195,4 @@ def check(model: Model, source: Source, images: int, batch: int) -> None:
             f"the data has {len(source.classes)} classes, but the model has "
             f"{model.config.classes}: open it with the model's classes"
         )
+    return source.labels.values

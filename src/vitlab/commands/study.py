@@ -11,7 +11,7 @@ from vitlab.recipes.named import start_from
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import folder_name
 from vitlab.studies.small_recipe import small
-from vitlab.studies.study_names import ABOUT, GRIDS, STUDIES
+from vitlab.studies.study_names import ABOUT, GRIDS, STUDIES, Entry
 from vitlab.terminal import print_table
 from vitlab.transfer.campaign_folder import CampaignFolder
 from vitlab.units import duration, seconds, si
@@ -97,7 +97,7 @@ def build(given: dict[str, Any]) -> Study:
     by_recipe = {{"length": "epochs", "allowed": "budget"}.get(key, key) for key in given}
     if chosen := set(entry.varies.split()) & by_recipe:
         raise OptionError(f"the study {name} chooses {min(chosen)} itself: leave it out")
-    return _grid(given) if entry.grid else _single(given)
+    return _grid(given) if entry.grid else _single(given, entry)
 
 
 def _grid(given: dict[str, Any]) -> Study:
@@ -117,9 +117,9 @@ def _grid(given: dict[str, Any]) -> Study:
     return Study(name=given["name"], recipe=start).changed(**rest)
 
 
-def _single(given: dict[str, Any]) -> Study:
+def _single(given: dict[str, Any], entry: Entry) -> Study:
     """Return the options of a study of one recipe, which keeps budget and epochs itself."""
-    named = {"length": "epochs", "allowed": "budget"}
+    named = {"length": "epochs"} | ({} if entry.budgeted else {"allowed": "budget"})
     start, rest = start_from({named.get(key, key): value for key, value in given.items()})
     study = Study(name=given["name"], recipe=start)
     if "epochs" in rest and "warmup" not in rest:

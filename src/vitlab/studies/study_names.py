@@ -13,12 +13,14 @@ class Entry:
         about: what it is
         varies: the options of a recipe that it chooses itself
         grid: whether it is a grid of recipes, run within a budget
+        budgeted: whether it takes the budget itself, rather than as an option of its recipe
     """
 
     module: str
     about: str
     varies: str = ""
     grid: bool = True
+    budgeted: bool = True
 
 
 STUDIES = {
@@ -30,11 +32,28 @@ STUDIES = {
         "linear, convolutional and hMLP stems (Three things, Table 7)",
         "stem stem_norm stem_act",
     ),
+    "shape": Entry("vit.shape_study", "depth, width, MLP, patch size or all (ViT, Figure 8)"),
+    "head": Entry("vit.head_study", "class token or mean (ViT, Figure 9)", "pool class_token"),
+    "axial": Entry("vit.axial_study", "axial attention (ViT, Figure 13)"),
+    "parallel": Entry(
+        "three_things.parallel_study",
+        "parallel branches, LayerScale, width (Three things, Tables 2 and 3)",
+        "layer_scale branches",
+    ),
+    "tune": Entry(
+        "three_things.tune_study",
+        "fine-tuning everything, attention or FFNs (Three things, Tables 5 and 6)",
+        "tune optimizer",
+    ),
+    "speed": Entry(
+        "speed.figure_twelve", "images/s and the largest batch (ViT, Figure 12)", grid=False
+    ),
     "optimizers": Entry(
         "optimizer_table",
         "the same model trained with each of them",
         "optimizer weight_decay betas momentum eps rho precondition_every",
         grid=False,
+        budgeted=False,
     ),
     "lr": Entry(
         "lr_range",
@@ -42,11 +61,13 @@ STUDIES = {
         "lr schedule warmup warmup_steps final_lr timescale cooldown ema ema_warmup epochs steps "
         "budget patience test_every",
         grid=False,
+        budgeted=False,
     ),
     "figure-7": Entry(
         "figure_seven",
         "filters, positions and attention distance of a model trained here",
         grid=False,
+        budgeted=False,
     ),
 }
 GRIDS = tuple(name for name, entry in STUDIES.items() if entry.grid)

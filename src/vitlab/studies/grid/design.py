@@ -29,7 +29,7 @@ class Arm:
             is used; none for the recipe's own
         row: whether it is a row of the table, rather than a step on the way to others
         x: its place on the horizontal axis of the picture, if that is a number
-        line: the line of the picture that it belongs to
+        line: the line of the picture that it belongs to; empty for all of them
     """
 
     name: str

@@ -59,9 +59,9 @@ def _bars(axes: Axes, study: Study, column: Column, rows: Sequence[Row]) -> None
 
 
 def _lines(axes: Axes, study: Study, column: Column, rows: Sequence[Row]) -> None:
-    names = list(dict.fromkeys(row["line"] for row in rows))
-    for number, name in enumerate(names):
-        own = sorted((row for row in rows if row["line"] == name), key=lambda row: row["x"])
+    names = list(dict.fromkeys(row["line"] for row in rows if row["line"])) or [""]
+    for number, name in enumerate(names):  # a row without a line belongs to all of them
+        own = sorted((row for row in rows if row["line"] in (name, "")), key=lambda row: row["x"])
         axes.errorbar(
             [row["x"] for row in own],
             [row["mean"][column.key] for row in own],

@@ -1,0 +1,57 @@
+"""Every grid study: its arms are recipes, its claims are about them, and it runs on the digits."""
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from vitlab.recipes.recipe import Host
+from vitlab.studies.grid.base import Base
+from vitlab.studies.grid.design import Study
+from vitlab.studies.grid.jobs import jobs_of
+from vitlab.studies.grid.study_campaign import Asked, Campaign
+from vitlab.studies.small_recipe import small
+from vitlab.studies.study_names import GRIDS, STUDIES
+from vitlab.transfer.campaign_folder import CampaignFolder
+
+TINY = "ViT(width=16,depth=2,heads=2,mlp=32)/2"
+
+
+def study_of(name: str) -> Study:
+    found = import_module(f"vitlab.studies.{STUDIES[name].module}").STUDY
+    assert isinstance(found, Study)
+    return found
+
+
+@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("paper", [False, True])
+def test_arms_are_recipes_in_order_and_claims_are_about_them(name: str, paper: bool) -> None:
+    study = study_of(name)
+    base = Base(small("digits"), paper, downstream="digits")
+    arms = study.arms(base)
+    jobs = jobs_of(arms, (0, 1, 2))
+    assert len({job.name for job in jobs}) == len(jobs)
+    for arm in arms:
+        assert not arm.row or len(arm.cells) == len(study.head), arm.name
+        if arm.recipe.model.model:
+            arm.recipe.model.check()
+    if not paper:
+        known = {arm.name for arm in arms if arm.row}
+        for claim in study.claims:
+            assert set(claim.high + claim.low) <= known, claim.text
+    keys = {column.key for column in study.columns}
+    assert {claim.by for claim in study.claims} <= keys | {""}
+    assert study.picture.y in keys
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_runs_end_to_end_on_the_digits(name: str, tmp_path: Path) -> None:
+    study, base = study_of(name), Base(small("digits", TINY))
+    rows = [arm.name for arm in study.arms(base) if arm.row]
+    asked = Asked(name, budget=0, epochs=0.02, seeds=1, only=(rows[0], rows[-1]), at_once=1)
+    host = Host(device="cpu", check_duplicates="no")
+    result = Campaign(study, base, asked, CampaignFolder(tmp_path / "out"), host).run()
+    assert [row["name"] for row in result["rows"]] == [rows[0], rows[-1]]
+    assert all(row["mean"][study.columns[0].key] >= 0 for row in result["rows"])
+    for file in ("results.md", "report.html", "picture.svg", "plan.json"):
+        assert (tmp_path / "out" / file).is_file() or study.picture.kind == "lines"

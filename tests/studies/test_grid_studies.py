@@ -14,7 +14,7 @@ from vitlab.studies.small_recipe import small
 from vitlab.studies.study_names import GRIDS, STUDIES
 from vitlab.transfer.campaign_folder import CampaignFolder
 
-TINY = "ViT(width=16,depth=2,heads=2,mlp=32)/2"
+TINY = "ViT(width=32,depth=2,heads=2,mlp=32)/2"
 
 
 def study_of(name: str) -> Study:

@@ -27,6 +27,11 @@ STUDIES = {
     "positions": Entry(
         "vit.position_study", "position embeddings (ViT, Table 8)", "positions positions_at"
     ),
+    "sgd-adam": Entry(
+        "vit.sgd_adam_study",
+        "ResNets pre-trained with Adam and SGD (ViT, Table 7)",
+        "model optimizer weight_decay momentum betas steps",
+    ),
     "stems": Entry(
         "three_things.stems_study",
         "linear, convolutional and hMLP stems (Three things, Table 7)",

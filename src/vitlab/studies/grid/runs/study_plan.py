@@ -1,6 +1,7 @@
 """What a study costs on this device, and how long its runs may be within a budget."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -89,7 +90,9 @@ def planned(
     """
     if not epochs:
         epochs = _longest(jobs, costs, at_once, seconds)
-        short = min(costs[job.arm.name].steps * job.arm.recipe.epochs for job in jobs)
+        fitted = [job for job in jobs if not job.arm.recipe.steps]
+        lengths = [costs[job.arm.name].steps * job.arm.recipe.epochs for job in fitted]
+        short = min(lengths, default=math.inf)
         if epochs * short < LEAST:
             need = makespan(jobs, costs, at_once, LEAST / short)
             raise OptionError(
@@ -97,13 +100,14 @@ def planned(
                 "--budget, or fewer --seeds or rows (--only)"
             )
     total = makespan(jobs, costs, at_once, epochs)
-    work = sum(costs[job.arm.name].macs * epochs_of(job, epochs) for job in jobs)
+    work = sum(costs[job.arm.name].macs * epochs_of(job, costs, epochs) for job in jobs)
     return Plan(epochs, len(jobs), total, work, at_once)
 
 
-def epochs_of(job: Job, epochs: float) -> float:
-    """Return the passes of a job over its training images."""
-    return job.arm.recipe.epochs * epochs
+def epochs_of(job: Job, costs: Mapping[str, Cost], epochs: float) -> float:
+    """Return the passes of a job over its training images, which a number of steps may fix."""
+    recipe = job.arm.recipe
+    return recipe.steps / costs[job.arm.name].steps if recipe.steps else recipe.epochs * epochs
 
 
 def _longest(jobs: Sequence[Job], costs: Mapping[str, Cost], at_once: int, seconds: float) -> float:
@@ -135,6 +139,6 @@ def makespan(jobs: Sequence[Job], costs: Mapping[str, Cost], at_once: int, epoch
         job = ready[0]
         waiting.remove(job)
         cost = costs[job.arm.name]
-        end = now + cost.fixed + cost.epoch * epochs_of(job, epochs)
+        end = now + cost.fixed + cost.epoch * epochs_of(job, costs, epochs)
         free[free.index(now)] = ends[job.name] = end
     return max(ends.values(), default=0.0)

@@ -1,0 +1,95 @@
+"""The study of Table 7: what is pre-trained and fine-tuned, and that it runs to its end."""
+
+from pathlib import Path
+
+import pytest
+
+from vitlab.models.cost import cost
+from vitlab.recipes.recipe import Host, Recipe
+from vitlab.studies.grid.base import Base
+from vitlab.studies.grid.jobs import jobs_of
+from vitlab.studies.grid.runs.study_plan import Cost, planned
+from vitlab.studies.grid.study_campaign import Asked, Campaign
+from vitlab.studies.small_recipe import small
+from vitlab.studies.vit import sgd_adam_study
+from vitlab.studies.vit.sgd_adam_study import STUDY, arms
+from vitlab.transfer.campaign_folder import CampaignFolder
+
+HOST = Host(device="cpu", workers=0, check_duplicates="no")
+
+
+def published(downstream: str = "") -> dict[str, Recipe]:
+    base = Base(small("digits"), paper=True, downstream=downstream)
+    return {arm.name: arm.recipe for arm in arms(base)}
+
+
+def macs(trained: Recipe) -> int:
+    return cost(trained.model.config(classes=10)).macs
+
+
+def test_small_resnet_costs_what_the_base_vit_does() -> None:
+    base = small("given")
+    by_name = {arm.name: arm.recipe for arm in arms(Base(base))}
+    assert macs(by_name["small-adamw"]) == pytest.approx(macs(base), rel=0.03)
+    assert macs(by_name["large-sgd"]) > 1.5 * macs(base)
+
+
+def test_both_optimizers_search_as_many_rates_and_are_fine_tuned_alike() -> None:
+    found = {arm.name: arm for arm in arms(Base(small("digits")))}
+    pair = found["small-adamw"], found["small-sgd"]
+    assert pair[0].recipe == pair[1].recipe
+    assert pair[0].recipe.optimizer.optimizer == "sgd"
+    assert [arm.after for arm in pair] == ["small-adamw-pretraining", "small-sgd-pretraining"]
+    before = [found[arm.after] for arm in pair]
+    assert [arm.recipe.optimizer.optimizer for arm in before] == ["adamw", "sgd"]
+    assert len(before[0].rates) == len(before[1].rates) == 3
+
+
+def test_fine_tunes_on_the_downstream_data_at_the_size_of_pre_training() -> None:
+    transfer = {arm.name: arm.recipe for arm in arms(Base(small("given"), downstream="digits"))}
+    assert transfer["small-sgd"].data.data == "digits"
+    assert transfer["small-sgd"].model.image_size == 32
+    assert not transfer["small-sgd"].augment.flip  # a mirrored digit is another one, or none
+    assert transfer["small-sgd-pretraining"].augment.flip
+    assert transfer["small-sgd-pretraining"].data.data == "given"
+
+
+def test_paper_recipes() -> None:
+    found = published("imagenet")
+    adam, sgd = found["large-adamw-pretraining"], found["large-sgd-pretraining"]
+    assert (adam.model.model, adam.optimizer.lr, adam.epochs) == ("BiT-R152x2", 6e-4, 7)
+    assert (sgd.optimizer.optimizer, sgd.optimizer.weight_decay) == ("sgd", 1e-4)
+    assert sgd.optimizer.lr == pytest.approx(0.03 * 4096 / 256)
+    assert (found["small-sgd"].data.data, found["small-sgd"].steps) == ("imagenet", 20_000)
+    rates = [0.03 * each for each in sgd_adam_study.IMAGENET_RATES]
+    assert rates == pytest.approx([0.003, 0.01, 0.03, 0.06])
+
+
+def test_printed_means_are_those_of_the_printed_accuracies() -> None:
+    for arm in arms(Base(small("digits"))):
+        if arm.paper:
+            *each, mean = arm.paper.values()
+            assert sum(each) / len(each) == pytest.approx(mean, abs=1e-4)
+
+
+def test_a_plan_counts_fixed_steps_as_they_are() -> None:
+    """Pre-training is stretched to the budget; 100 steps of fine-tuning stay 100 steps."""
+    own = [arm for arm in arms(Base(small("digits"))) if arm.name.startswith("small-sgd")]
+    jobs = jobs_of(own, [0], (1.0, 2.0))
+    costs = {arm.name: Cost(0.0, 10.0, 50.0, 1e9) for arm in own}
+    plan = planned(jobs, costs, 1, seconds=360.0)
+    # three runs of each: 3 x 10 s an epoch, and 3 x 100 / 50 x 10 s
+    assert plan.epochs == pytest.approx((360 - 60) / 30, abs=0.11)  # rounded down
+    assert plan.macs == pytest.approx(3 * 1e9 * plan.epochs + 3 * 2e9)
+
+
+def test_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sgd_adam_study, "RATES", ())
+    monkeypatch.setattr(sgd_adam_study, "FINE_TUNING", 10)
+    monkeypatch.setitem(sgd_adam_study.SMALL_MODELS, "small", "BiT-R(1)x1")
+    asked = Asked("sgd-adam", epochs=0.1, seeds=1, only=("small-sgd",), at_once=1)
+    result = Campaign(STUDY, Base(small("digits")), asked, CampaignFolder(tmp_path), HOST).run()
+    assert [row["name"] for row in result["rows"]] == ["small-sgd-pretraining", "small-sgd"]
+    assert result["rows"][1]["paper"]["CIFAR-10"] == 0.9746
+    assert "paper: CIFAR-10" in result["head"]
+    assert [each["verdict"] for each in result["claims"]] == ["not run", "not run"]

@@ -197,6 +197,19 @@ def test_eigenvalues_that_come_several_times() -> None:
     start = torch.ones(7, dtype=torch.float64)
     found = lanczos(lambda vector: matrix @ vector, start, 20, torch.Generator().manual_seed(0))
     assert np.allclose(found.eigen()[0], np.sort(values), atol=1e-12)
+    first = torch.eye(7, dtype=torch.float64)[0]  # an eigenvector: there is nothing to go on with
+    diagonal = torch.from_numpy(np.diag(values))
+    found = lanczos(lambda vector: diagonal @ vector, first, 20, torch.Generator().manual_seed(0))
+    assert np.allclose(found.eigen()[0], np.sort(values), atol=1e-12)
+
+
+def test_a_model_before_training_whose_head_is_zero() -> None:
+    model = vitlab.create("ViT(width=8,depth=1,heads=2,mlp=16)/8", 3, 16, zero_head=True)
+    images, labels = images_of(model)
+    found = vitlab.inspect.curvature(model, images, labels, samples=2)
+    assert found["loss"] == pytest.approx(np.log(3))
+    assert all(np.isfinite(each) for each in found.values())
+    assert found["hessian_max"] > 0
 
 
 WRONG: dict[str, tuple[Callable[[Any, Tensor, Tensor], Any], str]] = {
@@ -205,7 +218,7 @@ WRONG: dict[str, tuple[Callable[[Any, Tensor, Tensor], Any], str]] = {
     "images": (lambda m, x, y: MeanLoss(m, x[0], y), r"images must be \(B, 1, 8, 8\)"),
     "smoothing": (lambda m, x, y: MeanLoss(m, x, y, label_smoothing=1), "label_smoothing must"),
     "precision": (lambda m, x, y: MeanLoss(m, x, y, precision="bf16"), "fp32 or fp64, not bf16"),  # type: ignore[arg-type]
-    "at once": (lambda m, x, y: MeanLoss(m, x, y, at_once=-1), "at_once must be at least 1"),
+    "at once": (lambda m, x, y: MeanLoss(m, x, y, at_once=0), "at_once must be at least 1"),
     "steps": (
         lambda m, x, y: vitlab.inspect.hessian_eigenvalues(MeanLoss(m, x, y), 5, steps=4),
         "steps must be at least 5, not 4",

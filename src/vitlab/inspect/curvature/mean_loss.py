@@ -67,7 +67,8 @@ class MeanLoss:
             self.model = copy.deepcopy(model).to(TYPES[precision]).eval().requires_grad_(True)
         self.model.zero_grad()  # the copy's, which has those of the model
         self.smoothing = label_smoothing
-        self.at_once = at_once or max(1, PIXELS // (images.shape[2] * images.shape[3]))
+        fitting = max(1, PIXELS // (images.shape[2] * images.shape[3]))
+        self.at_once = fitting if at_once is None else at_once
         at_least("at_once", self.at_once, 1)
         self.weights: list[Tensor] = list(self.model.parameters())
         self.count = sum(weight.numel() for weight in self.weights)

@@ -5,12 +5,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from vitlab.data.sources.opening import open_data
+from vitlab.data.opened import OpenedData
 from vitlab.device import choose
 from vitlab.errors import DivergedError
 from vitlab.files import write_text
@@ -57,10 +57,14 @@ def kept_figures(folder: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def perform(work: Work) -> dict[str, Any]:
+def perform(work: Work, opened: OpenedData) -> dict[str, Any]:
     """Train, or go on, or do nothing if it is done; return the figures.
 
     A run that diverged has the one figure `diverged`, the message, and is not repeated.
+
+    Args:
+        work: what to do
+        opened: data that earlier runs of this process have opened
 
     Raises:
         UserError: as `vitlab.train`.
@@ -72,14 +76,16 @@ def perform(work: Work) -> dict[str, Any]:
         began = time.monotonic()
         times: list[tuple[float, int, float]] = []  # time, step, epoch of each training line
 
+        host = replace(work.host, report="no", check_duplicates="no")
+
         def note(line: dict[str, Any]) -> None:
             if line["kind"] == "train":
                 times.append((time.monotonic(), line["step"], line["epoch"]))
 
         try:
             run = train(
-                work.recipe, work.folder, resume=True, host=work.host, command=work.command,
-                on_line=note,
+                work.recipe, work.folder, resume=True, host=host, command=work.command,
+                on_line=note, opened=opened,
             )  # fmt: skip
         except DivergedError as error:
             figures: dict[str, Any] = {"diverged": str(error)}
@@ -89,7 +95,7 @@ def perform(work: Work) -> dict[str, Any]:
             figures = {key: run.metrics[key] for key in KEPT if key in run.metrics}
             figures |= _of_journal(run.folder)
             if work.measure is not None:
-                figures |= work.measure(_trained(work, run))
+                figures |= work.measure(_trained(work, run, opened))
         figures["elapsed"] = time.monotonic() - began
         figures |= _pace(times)
         work.folder.mkdir(parents=True, exist_ok=True)
@@ -97,9 +103,10 @@ def perform(work: Work) -> dict[str, Any]:
         return figures
 
 
-def _trained(work: Work, run: Run) -> Trained:
-    data = work.recipe.data
-    splits = open_data(data.data, data.test_fraction, columns=data)
+def _trained(work: Work, run: Run, opened: OpenedData) -> Trained:
+    splits, channels = opened.splits(work.recipe.data, unlabeled=False), run.model.config.channels
+    train, test = (opened.cached(each, channels) for each in (splits.train, splits.test))
+    splits = replace(splits, train=train, test=test)
     return Trained(run.model, work.recipe, splits, run.folder, choose(work.host.device))
 
 

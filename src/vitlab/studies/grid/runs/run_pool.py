@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
+from vitlab.data.opened import OpenedData
 from vitlab.errors import RunError
 from vitlab.studies.grid.jobs import Figures, Job
 from vitlab.studies.grid.runs.one_run import Work, perform
@@ -61,10 +63,10 @@ class Workers:
                     done[job.name] = {FAILED: f"{job.after} did"}
                     yield job, done[job.name]
                 elif self._pool is None:
-                    done[job.name] = perform(work_of(job))
+                    done[job.name] = _perform(work_of(job))
                     yield job, done[job.name]
                 else:
-                    running[self._pool.submit(perform, work_of(job))] = job
+                    running[self._pool.submit(_perform, work_of(job))] = job
             if running:
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     job = running.pop(future)
@@ -97,6 +99,16 @@ def working(at_once: int, threads: int = 1) -> Iterator[Workers]:
         workers.close(asked=True)
         raise
     workers.close()
+
+
+def _perform(work: Work) -> Figures:
+    return perform(work, _opened())
+
+
+@cache
+def _opened() -> OpenedData:
+    """Return what this process has opened."""
+    return OpenedData()
 
 
 def _ready(waiting: Sequence[Job], done: Mapping[str, Any], most: int) -> list[Job]:

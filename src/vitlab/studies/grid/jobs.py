@@ -1,7 +1,8 @@
 """The runs of a study: every arm with every seed, and those that choose a learning rate before."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from vitlab.errors import OptionError
@@ -23,6 +24,7 @@ class Job:
         seed: its seed
         rate: the factor of the learning rate that it tries; 0 to use the best one of `choices`
         after: name of the job whose model it starts from
+        guide: name of the job whose model is its tokenizer or its teacher
         choices: names of the jobs that tried the arm's learning rates, with their factors
     """
 
@@ -31,28 +33,43 @@ class Job:
     seed: int
     rate: float = 0.0
     after: str = ""
+    guide: str = ""
     choices: tuple[tuple[str, float], ...] = ()
 
     @property
     def needs(self) -> tuple[str, ...]:
         """The jobs that must be finished before."""
-        return (*(name for name, _ in self.choices), *([self.after] if self.after else ()))
+        return (*(name for name, _ in self.choices), *self.models)
 
-    def recipe(self, done: Mapping[str, Figures], epochs: float, weights: str) -> Recipe:
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The jobs whose models it needs."""
+        return tuple(filter(None, (self.after, self.guide)))
+
+    def given(self, place: Path) -> dict[str, str]:
+        """Return the options that name these models, in the folders of their runs.
+
+        Args:
+            place: the folder of all runs
+        """
+        guide = "tokenizer" if self.arm.recipe.pretext.unlabeled else "teacher"
+        named = {"weights": self.after, guide: self.guide}
+        return {option: str(place / name) for option, name in named.items() if name}
+
+    def recipe(self, done: Mapping[str, Figures], epochs: float, place: Path) -> Recipe:
         """Return the recipe, once the jobs that it needs are done.
 
         Args:
             done: the figures of these
             epochs: passes over the training images per relative epoch of the arm
-            weights: where the model is that it starts from; empty for random weights
+            place: the folder of all runs
         """
         factor = self.rate or chosen(self.choices, done)
         recipe = self.arm.recipe
         recipe = recipe.changed(lr=recipe.optimizer.lr * factor, seed=self.seed)
         if not recipe.steps:
-            recipe = recipe.lasting(round_down(recipe.epochs * epochs))
-        if weights:
-            recipe = recipe.changed(weights=weights)
+            recipe = recipe.lasting(float(f"{recipe.epochs * epochs:.3g}"))
+        recipe = recipe.changed(**self.given(place))
         return recipe.changed(dev_share=HELD_OUT) if self.rate else recipe
 
 
@@ -83,11 +100,18 @@ def chosen_arms(arms: Sequence[Arm], only: Sequence[str]) -> tuple[Arm, ...]:
     check_known(only, (arm.name for arm in arms if arm.row), "row")
     if not only:
         return tuple(arms)
-    wanted = set(only)
-    for name in only:
-        while name := known[name].after:
-            wanted.add(name)
+    wanted = with_needed(only, known)
     return tuple(arm for arm in arms if arm.name in wanted)
+
+
+def with_needed(names: Iterable[str], arms: Mapping[str, Arm]) -> set[str]:
+    """Return the names of arms, and of those whose models they need."""
+    found, open_ = set[str](), list(names)
+    while open_:
+        if (name := open_.pop()) not in found:
+            found.add(name)
+            open_ += filter(None, (arms[name].after, arms[name].guide))
+    return found
 
 
 def jobs_of(
@@ -101,29 +125,33 @@ def jobs_of(
         rates: factors of every row's learning rate, in place of the arms' own
 
     Raises:
-        OptionError: two arms have the same name, or one starts from an arm that is not there.
+        OptionError: two arms have the same name, or one needs an arm that is not there.
     """
     names = [arm.name for arm in arms]
     for number, arm in enumerate(arms):
-        if arm.name in names[:number] or (arm.after and arm.after not in names[:number]):
-            raise OptionError(f"the arm {arm.name} is there twice, or comes before {arm.after}")
-    return tuple(job for arm in arms for job in _jobs(arm, seeds, rates))
+        needed = set(filter(None, (arm.after, arm.guide)))
+        if arm.name in names[:number] or not needed <= set(names[:number]):
+            raise OptionError(f"the arm {arm.name} is there twice, or comes before {needed}")
+    guides = {arm.guide for arm in arms}
+    return tuple(job for arm in arms for job in _jobs(arm, seeds, rates, once=arm.name in guides))
 
 
-def _jobs(arm: Arm, seeds: Sequence[int], rates: Sequence[float]) -> Iterator[Job]:
+def _jobs(arm: Arm, seeds: Sequence[int], rates: Sequence[float], *, once: bool) -> Iterator[Job]:
     factors = (rates if arm.row else ()) or arm.rates
     searches = []
     if len(factors) > 1:
         for factor in sorted(set(factors)):
             name = f"{arm.name}-lr-{factor:g}"
             searches.append((name, factor))
-            yield Job(name, arm, seeds[0], factor, _before(arm, seeds[0]))
+            yield Job(name, arm, seeds[0], factor, *_before(arm, seeds, 0))
     elif factors:
         raise OptionError("one learning rate leaves nothing to choose: set lr instead")
-    for seed in seeds:
+    for number, seed in enumerate(seeds[:1] if once else seeds):
         name = f"{arm.name}-seed-{seed}"
-        yield Job(name, arm, seed, 0.0, _before(arm, seed), tuple(searches))
+        yield Job(name, arm, seed, 0.0, *_before(arm, seeds, number), tuple(searches))
 
 
-def _before(arm: Arm, seed: int) -> str:
-    return f"{arm.after}-seed-{seed}" if arm.after else ""
+def _before(arm: Arm, seeds: Sequence[int], number: int) -> tuple[str, str]:
+    """Return the names of the jobs that a run with one of the seeds starts from and learns from."""
+    after = f"{arm.after}-seed-{seeds[number]}" if arm.after else ""
+    return after, f"{arm.guide}-seed-{seeds[0]}" if arm.guide else ""

@@ -18,7 +18,7 @@ from vitlab.studies.grid.outcome import rows_of
 from vitlab.studies.grid.runs.cost_probe import costs_of
 from vitlab.studies.grid.runs.one_run import Work, kept_figures
 from vitlab.studies.grid.runs.run_pool import FAILED, Workers, working
-from vitlab.studies.grid.runs.study_plan import Plan, planned
+from vitlab.studies.grid.runs.study_plan import Plan, planned, relative_epochs, with_lengths
 from vitlab.studies.grid.shown.study_files import Setting, written
 from vitlab.transfer.campaign_folder import CampaignFolder
 from vitlab.units import duration, epochs, percent, si
@@ -77,9 +77,7 @@ class Campaign:
 
     def __post_init__(self) -> None:
         """Work out the runs."""
-        seeds = range(self.base.recipe.seed, self.base.recipe.seed + self.asked.seeds)
-        self.arms = chosen_arms(self.study.arms(self.base), self.asked.only)
-        self.jobs = jobs_of(self.arms, seeds, self.asked.rates)
+        self._set_arms(chosen_arms(self.study.arms(self.base), self.asked.only))
         with joined(self.host.device, self.host.timeout) as (world, _):
             together, self.first = world.size > 1, world.first
         self.at_once = 1 if together else self.asked.at_once or at_once_of(self.arms, self.host)
@@ -148,7 +146,9 @@ class Campaign:
         """Return the plan that the study was begun with, or make one and write it down."""
         file = self.folder.path / PLAN
         if file.is_file():
-            return Plan.read(file)
+            plan = Plan.read(file)
+            self._set_arms(with_lengths(self.arms, plan.relative))
+            return plan
         plan = self._planned(workers)
         if self.first:
             plan.write(file)
@@ -161,8 +161,18 @@ class Campaign:
     def _planned(self, workers: Workers) -> Plan:
         self._say(f"timing a few steps of {len(self.arms)} settings")
         costs = costs_of(self.arms, self.study.measure, workers, self.host)
+        relative = relative_epochs(self.arms, costs)
+        self._set_arms(with_lengths(self.arms, relative))
         length = 1.0 if self.base.paper else self.asked.epochs
-        return planned(self.jobs, costs, self.at_once, seconds=self.asked.budget, epochs=length)
+        return planned(
+            self.jobs, costs, self.at_once, seconds=self.asked.budget, epochs=length,
+            relative=relative,
+        )  # fmt: skip
+
+    def _set_arms(self, arms: tuple[Arm, ...]) -> None:
+        """Take arms, and work out their runs."""
+        seeds = range(self.base.recipe.seed, self.base.recipe.seed + self.asked.seeds)
+        self.arms, self.jobs = arms, jobs_of(arms, seeds, self.asked.rates)
 
     def _done(self) -> dict[str, Figures]:
         """Return the figures of the runs that are finished."""
@@ -171,8 +181,7 @@ class Campaign:
 
     def _work(self, job: Job, plan: Plan, done: dict[str, Figures]) -> Work:
         place = self.folder.path
-        start = str(place / job.after) if job.after else ""
-        recipe = job.recipe(done, plan.epochs, start)
+        recipe = job.recipe(done, plan.epochs, place)
         measure = self.study.measure if job.arm.row and not job.rate else None
         log = place / "logs" / f"{job.name}.txt" if self.at_once > 1 else None
         return Work(recipe, place / job.name, measure, self.host, self.command, log)
@@ -194,7 +203,7 @@ def at_once_of(arms: Sequence[Arm], host: Host) -> int:
     if choose(host.device).type != "cpu":
         return 1
     named = [arm.recipe.model for arm in arms if arm.recipe.model.model]
-    macs = [cost(model.config(classes=10)).macs for model in named]
+    macs = [cost(model.config()).macs for model in named]
     return cores() if max(macs, default=0) < SMALL else 1
 
 

@@ -3,10 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from vitlab.models.names import shape_of
 from vitlab.recipes.recipe import Recipe
 from vitlab.studies.grid.base import Base
 from vitlab.studies.grid.design import ACCURACY, NLL, TRAIN_LOSS, Arm, Column, Study
 from vitlab.studies.grid.paper_claims import Claim
+from vitlab.studies.small_pretraining import fine_tuning, tokenizer, without_labels
 from vitlab.units import si
 
 PATCH = 8  # the smallest that an hMLP stem takes
@@ -62,9 +64,46 @@ ROWS = {
 }
 
 
+WITHOUT_LABELS = {"beit": ("linear", "conv-bn", "hmlp-bn"), "mae": ("linear", "hmlp-bn")}
+"""The stems that small models learn with without labels; MAE cannot have one that mixes patches."""
+
+
 def arms(base: Base) -> tuple[Arm, ...]:
-    """Return each stem, trained with labels."""
-    return tuple(_supervised(base, name) for name in ROWS)
+    """Return each stem, trained with labels; some, of the paper all, after BEiT, and after MAE."""
+    found = [_supervised(base, name) for name in ROWS]
+    codes = Arm("tokenizer", _tokenizer(base), row=False)
+    for task, small in WITHOUT_LABELS.items():
+        found += [codes] if task == "beit" else []
+        for name in ROWS if base.paper and task == "beit" else small:
+            found += _pretrained(base, task, name)
+    return tuple(found)
+
+
+def _tokenizer(base: Base) -> Recipe:
+    if base.paper:
+        return base.published("tokenizer", "dVAE/8")
+    model = _labels(base, ROWS["linear"]).model
+    return tokenizer(base, shape_of(model.model)["patch"], model.image_size)
+
+
+def _pretrained(base: Base, task: str, name: str) -> tuple[Arm, Arm]:
+    """Return the training without labels, and the fine-tuning after it, a third as long."""
+    row, first = ROWS[name], f"{task}-{name}-before"
+    paper = {"macs": row.macs} | ({"ImageNet": row.beit} if task == "beit" else {})
+    if base.paper:
+        before = base.published(task, _paper_model(row), epochs=300, **row.options)
+        after = base.published(f"{task}-finetune", "")
+    else:
+        model = _labels(base, row).model
+        size = {"image_size": model.image_size} if model.image_size else {}
+        before = without_labels(base, task, model.model, **size, **row.options)
+        after = fine_tuning(base, epochs=base.recipe.epochs / 3)
+    guide = "tokenizer" if task == "beit" else ""
+    trained = f"{'BEiT' if task == 'beit' else 'MAE'}, then labels"
+    return (
+        Arm(first, before, guide=guide, row=False),
+        Arm(f"{task}-{name}", after, (*row.cells, trained), paper, first),
+    )
 
 
 def _supervised(base: Base, name: str) -> Arm:
@@ -80,13 +119,16 @@ def _labels(base: Base, row: Row) -> Recipe:
     recipe's model has.
     """
     if base.paper:
-        model = f"ViT-B{12 + row.deeper}/16" if row.deeper else "ViT-B/16"
-        return base.published("three-things", model, **row.options)
+        return base.published("three-things", _paper_model(row), **row.options)
     shape, size = base.shape, base.recipe.model.image_size
     factor = max(1, PATCH // shape.patch)
     own = shape.changed(depth=shape.depth + row.deeper, patch=factor * shape.patch)
     larger = {"image_size": factor * size} if size else {}
     return base.vit(own, **{"pool": "mean", **larger, **row.options})
+
+
+def _paper_model(row: Row) -> str:
+    return f"ViT-B{12 + row.deeper}/16" if row.deeper else "ViT-B/16"
 
 
 STUDY = Study(
@@ -112,11 +154,21 @@ STUDY = Study(
         Claim("hMLP is as good with LayerNorm", ("hmlp-ln",), ("hmlp-bn",), equal=True),
         Claim("hMLP is better than one more block", ("hmlp-bn",), ("deeper",)),
         Claim("GELU after a linear stem is worse", ("linear",), ("linear-gelu",)),
+        Claim("after BEiT, hMLP is better than linear", ("beit-hmlp-bn",), ("beit-linear",)),
+        Claim("after BEiT, hMLP is better than convolutions", ("beit-hmlp-bn",), ("beit-conv-bn",)),
+        Claim(
+            "after BEiT, convolutions are no better than linear",
+            ("beit-conv-bn",),
+            ("beit-linear",),
+            equal=True,
+        ),
     ),
     note=(
         "All rows have the same images and patches: an hMLP stem needs patches of at least 8 "
         "pixels, so within a budget the images are enlarged until patches of 8 make as many tokens "
         "as the model of the recipe has. The papers' local transformer is not specified: this one "
-        "takes as many multiply-adds."
+        "takes as many multiply-adds. Before fine-tuning, BEiT and MAE take as many epochs "
+        "as training with labels, and fine-tuning a third of them. MAE cannot have convolutions, "
+        "which mix patches; its rows are not in the paper."
     ),
 )

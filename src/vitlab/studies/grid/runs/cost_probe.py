@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 from vitlab.recipes.recipe import Host
 from vitlab.studies.grid.design import Arm, Measure
-from vitlab.studies.grid.jobs import Figures, Job
+from vitlab.studies.grid.jobs import Figures, Job, with_needed
 from vitlab.studies.grid.runs.one_run import Work
 from vitlab.studies.grid.runs.run_pool import Workers
 from vitlab.studies.grid.runs.study_plan import Cost
@@ -33,21 +33,17 @@ def costs_of(
     """
     kinds = {arm.name: _kind(arm) for arm in arms}
     first = {kind: name for name, kind in reversed(kinds.items())}
-    needed = set(first.values())
-    for arm in reversed(arms):
-        if arm.name in needed and arm.after:
-            needed.add(arm.after)
+    needed = with_needed(first.values(), {arm.name: arm for arm in arms})
     with TemporaryDirectory(prefix="vitlab-study-") as place:
         folder = Path(place)
 
         def work_of(job: Job) -> Work:
-            recipe = job.arm.recipe.changed(steps=STEPS)
-            if job.after:
-                recipe = recipe.changed(weights=str(folder / job.after))
+            recipe = job.arm.recipe.changed(steps=STEPS, **job.given(folder))
             own = measure if job.arm.row else None
-            return Work(recipe, folder / job.name, own, host, "", folder / "log.txt")
+            return Work(recipe, folder / job.name, own, host, "", folder / "log.txt", counted=True)
 
-        jobs = [Job(arm.name, arm, 0, after=arm.after) for arm in arms if arm.name in needed]
+        wanted = [arm for arm in arms if arm.name in needed]
+        jobs = [Job(arm.name, arm, 0, 0.0, arm.after, arm.guide) for arm in wanted]
         found = {job.name: figures for job, figures in workers.all(jobs, {}, work_of)}
     batches = {arm.name: arm.recipe.batch for arm in arms}
     return {name: _cost(found[first[kind]], batches[name]) for name, kind in kinds.items()}
@@ -56,7 +52,7 @@ def costs_of(
 def _cost(found: Figures, batch: int) -> Cost:
     step, steps = found.get("step_seconds", 0.0), found.get("epoch_steps", 1.0)
     fixed = max(found.get("elapsed", 0.0) - STEPS * step, 0.0)
-    return Cost(fixed, step * steps, steps, 3 * found.get("macs", 0) * batch * steps)
+    return Cost(fixed, step * steps, steps, found.get("step_macs", 0.0) * batch * steps)
 
 
 def _kind(arm: Arm) -> str:
@@ -65,4 +61,4 @@ def _kind(arm: Arm) -> str:
     for table, names in FREE.items():
         for name in names:
             tables[table].pop(name, None)
-    return f"{tables} {arm.after} {arm.row}"
+    return f"{tables} {arm.after} {arm.guide} {arm.row}"

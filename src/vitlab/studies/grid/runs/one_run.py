@@ -17,6 +17,7 @@ from vitlab.files import write_text
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.studies.grid.design import Measure, Trained
+from vitlab.studies.grid.runs.step_cost import step_macs
 from vitlab.training.ending import Run
 from vitlab.training.run import train
 
@@ -38,6 +39,7 @@ class Work:
         host: where to train
         command: what the user typed
         log: file for what the run prints; None to print it
+        counted: whether to count the multiply-adds of a step
     """
 
     recipe: Recipe
@@ -46,6 +48,7 @@ class Work:
     host: Host
     command: str = ""
     log: Path | None = None
+    counted: bool = False
 
 
 def kept_figures(folder: Path) -> dict[str, Any] | None:
@@ -98,6 +101,8 @@ def perform(work: Work, opened: OpenedData) -> dict[str, Any]:
                 figures |= work.measure(_trained(work, run, opened))
         figures["elapsed"] = time.monotonic() - began
         figures |= _pace(times)
+        if work.counted:
+            figures["step_macs"] = step_macs(work.recipe, work.host, opened)
         work.folder.mkdir(parents=True, exist_ok=True)
         write_text(work.folder / FIGURES, json.dumps(figures, indent=1) + "\n")
         return figures

@@ -58,9 +58,9 @@ class Workers:
         while waiting or running:
             for job in _ready(waiting, done, self.at_once - len(running)):
                 waiting.remove(job)
-                failed = [name for name in job.needs[-1:] if FAILED in done[name]]
-                if job.after and failed:
-                    done[job.name] = {FAILED: f"{job.after} did"}
+                failed = [name for name in job.models if FAILED in done[name]]
+                if failed:
+                    done[job.name] = {FAILED: f"{failed[0]} did"}
                     yield job, done[job.name]
                 elif self._pool is None:
                     done[job.name] = _perform(work_of(job))

@@ -3,12 +3,13 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
 from vitlab.errors import OptionError, RunError
 from vitlab.files import write_text
+from vitlab.studies.grid.design import Arm
 from vitlab.studies.grid.jobs import Job, round_down
 from vitlab.units import duration
 
@@ -43,6 +44,7 @@ class Plan:
         seconds: of the whole study on this device, as predicted
         macs: multiply-adds of all training
         at_once: runs at the same time
+        relative: relative epochs of the arms whose length is given in multiply-adds
     """
 
     epochs: float
@@ -50,6 +52,7 @@ class Plan:
     seconds: float
     macs: float
     at_once: int
+    relative: Mapping[str, float] = field(default_factory=dict)
 
     def write(self, file: Path) -> None:
         """Write the plan down, so that a study that goes on keeps it."""
@@ -75,6 +78,7 @@ def planned(
     *,
     seconds: float = 0.0,
     epochs: float = 0.0,
+    relative: Mapping[str, float] | None = None,
 ) -> Plan:
     """Return the longest plan within a budget, or that of a given length.
 
@@ -84,6 +88,7 @@ def planned(
         at_once: runs at the same time
         seconds: the budget
         epochs: passes per relative epoch, in place of a budget
+        relative: of the arms whose length is given in multiply-adds; the jobs have them already
 
     Raises:
         OptionError: the budget is too small for runs of at least 20 steps.
@@ -101,7 +106,22 @@ def planned(
             )
     total = makespan(jobs, costs, at_once, epochs)
     work = sum(costs[job.arm.name].macs * epochs_of(job, costs, epochs) for job in jobs)
-    return Plan(epochs, len(jobs), total, work, at_once)
+    return Plan(epochs, len(jobs), total, work, at_once, relative or {})
+
+
+def relative_epochs(arms: Sequence[Arm], costs: Mapping[str, Cost]) -> dict[str, float]:
+    """Return the relative epochs of the arms whose length is given in multiply-adds, by name."""
+    given = [arm for arm in arms if arm.macs and costs[arm.name].macs]
+    epoch = next((costs[arm.name].macs for arm in given), 0.0)
+    return {arm.name: arm.macs * epoch / costs[arm.name].macs for arm in given}
+
+
+def with_lengths(arms: Sequence[Arm], relative: Mapping[str, float]) -> tuple[Arm, ...]:
+    """Return the arms with these relative epochs, the others as they are."""
+    return tuple(
+        replace(arm, recipe=arm.recipe.lasting(relative[arm.name])) if arm.name in relative else arm
+        for arm in arms
+    )
 
 
 def epochs_of(job: Job, costs: Mapping[str, Cost], epochs: float) -> float:

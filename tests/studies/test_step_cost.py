@@ -60,7 +60,13 @@ def test_tasks() -> None:
     decoder = {"decoder_width": 4, "decoder_depth": 1, "decoder_heads": 1}
     assert step_macs(recipe("masked-patch", "digits", **common)) == pytest.approx(macs, rel=0.2)
     assert 0.15 < step_macs(recipe("mae", "digits", **common, **decoder)) / macs < 0.4
-    small_head = {"prototypes": 16, "head_width": 8, "bottleneck": 4, "local_crops": 0, "pool": "mean"}
+    small_head = {
+        "prototypes": 16,
+        "head_width": 8,
+        "bottleneck": 4,
+        "local_crops": 0,
+        "pool": "mean",
+    }
     dino = step_macs(recipe("dino", "digits", **common, **small_head)) / macs
     assert dino == pytest.approx(2 + 2 / 3, rel=0.05)  # two crops; the teacher has no gradient
 

@@ -25,15 +25,15 @@ class Arm:
         cells: what sets it apart, in the columns of `Study.head`
         paper: the paper's figures, by the names of the study's columns
         after: the arm whose model of the same seed it starts from; empty for random weights
-        guide: the arm whose model is its tokenizer or its teacher; that one is trained once, with
-            the first seed
-        macs: multiply-adds of its training, those of an epoch of the first arm that has any being
-            1: for comparisons at equal computation, in place of the recipe's epochs; 0 for these
         rates: factors of the recipe's learning rate, of which the best on held-out training images
             is used; none for the recipe's own
         row: whether it is a row of the table, rather than a step on the way to others
         x: its place on the horizontal axis of the picture, if that is a number
         line: the line of the picture that it belongs to; empty for all of them
+        guide: the arm whose model is its tokenizer or its teacher; that one is trained once, with
+            the first seed
+        macs: multiply-adds of its training, those of an epoch of the first arm that has any being
+            1: for comparisons at equal computation, in place of the recipe's epochs; 0 for these
     """
 
     name: str
@@ -41,12 +41,12 @@ class Arm:
     cells: tuple[str, ...] = ()
     paper: Mapping[str, float] = field(default_factory=dict)
     after: str = ""
-    guide: str = ""
-    macs: float = 0.0
     rates: tuple[float, ...] = ()
     row: bool = True
     x: float | None = None
     line: str = ""
+    guide: str = ""
+    macs: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,7 @@ from vitlab.training.step.trainer import Trainer
 IMAGES = 8  # of the step that is counted: every product is in proportion
 
 
-def step_macs(
-    recipe: Recipe, host: Host | None = None, opened: OpenedData | None = None
-) -> float:
+def step_macs(recipe: Recipe, host: Host | None = None, opened: OpenedData | None = None) -> float:
     """Return the multiply-adds of a training step, per image of the batch.
 
     Those of matrix products, convolutions and attention, forward and backward, of everything that

@@ -15,7 +15,10 @@ from vitlab.studies.study_names import GRIDS, STUDIES
 from vitlab.transfer.campaign_folder import CampaignFolder
 
 TINY = "ViT(width=32,depth=2,heads=2,mlp=32)/2"
-OWN = {"sgd-adam"}  # with more runs and steps than are needed here: shortened in their own tests
+OWN = {
+    "bias",
+    "sgd-adam",
+}  # with more runs and steps than are needed here: shortened in their own tests
 
 
 def study_of(name: str) -> Study:

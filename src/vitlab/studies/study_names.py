@@ -50,6 +50,11 @@ STUDIES = {
         "fine-tuning everything, attention or FFNs (Three things, Tables 5 and 6)",
         "tune optimizer",
     ),
+    "bias": Entry(
+        "advice.bias_study",
+        "what a ViT, a hybrid and a ResNet rely on, with all images, 10% and 1%",
+        "train_images",
+    ),
     "speed": Entry(
         "speed.figure_twelve", "images/s and the largest batch (ViT, Figure 12)", grid=False
     ),

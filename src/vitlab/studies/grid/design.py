@@ -34,6 +34,7 @@ class Arm:
             the first seed
         macs: multiply-adds of its training, those of an epoch of the first arm that has any being
             1: for comparisons at equal computation, in place of the recipe's epochs; 0 for these
+        rate_of: the arm whose choice among its `rates` is this one's too
     """
 
     name: str
@@ -47,6 +48,7 @@ class Arm:
     line: str = ""
     guide: str = ""
     macs: float = 0.0
+    rate_of: str = ""
 
 
 @dataclass(frozen=True)

@@ -105,12 +105,12 @@ def chosen_arms(arms: Sequence[Arm], only: Sequence[str]) -> tuple[Arm, ...]:
 
 
 def with_needed(names: Iterable[str], arms: Mapping[str, Arm]) -> set[str]:
-    """Return the names of arms, and of those whose models they need."""
+    """Return the names of arms, and of those whose models or learning rates they need."""
     found, open_ = set[str](), list(names)
     while open_:
         if (name := open_.pop()) not in found:
             found.add(name)
-            open_ += filter(None, (arms[name].after, arms[name].guide))
+            open_ += filter(None, _needs(arms[name]))
     return found
 
 
@@ -129,26 +129,35 @@ def jobs_of(
     """
     names = [arm.name for arm in arms]
     for number, arm in enumerate(arms):
-        needed = set(filter(None, (arm.after, arm.guide)))
+        needed = set(filter(None, _needs(arm)))
         if arm.name in names[:number] or not needed <= set(names[:number]):
             raise OptionError(f"the arm {arm.name} is there twice, or comes before {needed}")
     guides = {arm.guide for arm in arms}
-    return tuple(job for arm in arms for job in _jobs(arm, seeds, rates, once=arm.name in guides))
+    jobs, choices = list[Job](), dict[str, tuple[tuple[str, float], ...]]()
+    for arm in arms:
+        searches = () if arm.rate_of else tuple(_searches(arm, seeds, rates))
+        jobs += searches
+        tried = tuple((job.name, job.rate) for job in searches)
+        choices[arm.name] = choices[arm.rate_of] if arm.rate_of else tried
+        for number, seed in enumerate(seeds[:1] if arm.name in guides else seeds):
+            before = _before(arm, seeds, number)
+            jobs.append(Job(f"{arm.name}-seed-{seed}", arm, seed, 0.0, *before, choices[arm.name]))
+    return tuple(jobs)
 
 
-def _jobs(arm: Arm, seeds: Sequence[int], rates: Sequence[float], *, once: bool) -> Iterator[Job]:
+def _searches(arm: Arm, seeds: Sequence[int], rates: Sequence[float]) -> Iterator[Job]:
+    """Yield the runs that choose the learning rate of an arm, if it has several."""
     factors = (rates if arm.row else ()) or arm.rates
-    searches = []
-    if len(factors) > 1:
-        for factor in sorted(set(factors)):
-            name = f"{arm.name}-lr-{factor:g}"
-            searches.append((name, factor))
-            yield Job(name, arm, seeds[0], factor, *_before(arm, seeds, 0))
-    elif factors:
+    if len(factors) == 1:
         raise OptionError("one learning rate leaves nothing to choose: set lr instead")
-    for number, seed in enumerate(seeds[:1] if once else seeds):
-        name = f"{arm.name}-seed-{seed}"
-        yield Job(name, arm, seed, 0.0, *_before(arm, seeds, number), tuple(searches))
+    for factor in sorted(set(factors)):
+        name = f"{arm.name}-lr-{factor:g}"
+        yield Job(name, arm, seeds[0], factor, *_before(arm, seeds, 0))
+
+
+def _needs(arm: Arm) -> tuple[str, ...]:
+    """Return the names of the arms that come before, some of them empty."""
+    return arm.after, arm.guide, arm.rate_of
 
 
 def _before(arm: Arm, seeds: Sequence[int], number: int) -> tuple[str, str]:

@@ -1,0 +1,1 @@
+"""What to choose: an architecture, an optimizer; what others advise, tested."""

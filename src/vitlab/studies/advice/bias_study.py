@@ -1,0 +1,162 @@
+"""What a ViT, a hybrid and a ResNet of similar cost rely on, and how many images they need.
+
+The models are trained on all images, a tenth and a hundredth of them, for the same number of steps,
+so that all runs cost the same; fewer images are passed over more often. Each architecture chooses
+its learning rate on held-out training images, with all images, and keeps it with fewer, as in the
+ViT paper (4.3). Within a budget, the ResNet is BiT-R(1-1-1)x1 and the hybrid has a stage of one
+bottleneck below a ViT of one block less and narrower MLPs: with the usual small ViT, both are
+within 2% of its multiply-adds.
+"""
+
+import math
+
+from vitlab.evaluation.bias.inductive_bias import inductive_bias
+from vitlab.studies.grid.base import Base
+from vitlab.studies.grid.design import ACCURACY, Arm, Column, Picture, Study, Trained
+from vitlab.studies.grid.paper_claims import Claim
+from vitlab.units import percent
+
+SHARES = {"100": 1.0, "10": 0.1, "1": 0.01}  # of the training images, by percent
+PAPER_MODELS = {"vit": "ViT-B/16", "hybrid": "R50+ViT-B/16", "resnet": "BiT-R50x2"}
+SMALL_RESNET = "BiT-R(1-1-1)x1"
+LABELS = {"vit": "ViT", "hybrid": "hybrid", "resnet": "ResNet"}
+RATES = (0.3, 1.0, 3.0)
+IMAGES = 1000  # that are probed within a budget
+RELATIVE = ("shuffled", "occluded", "shift", "low_pass", "high_pass")
+
+
+def arms(base: Base) -> tuple[Arm, ...]:
+    """Return an arm for each architecture and share of the training images."""
+    return tuple(_arm(base, kind, percents) for percents in SHARES for kind in LABELS)
+
+
+def _arm(base: Base, kind: str, percents: str) -> Arm:
+    share = SHARES[percents]
+    whole = share == 1
+    model = (PAPER_MODELS if base.paper else small_models(base))[kind]
+    recipe = base.published("vit-imagenet", model) if base.paper else base.model(model)
+    if not whole:
+        recipe = recipe.changed(train_images=share).lasting(recipe.epochs / share)
+    return Arm(
+        f"{kind}-{percents}",
+        recipe,
+        (LABELS[kind], f"{percents}%"),
+        rates=RATES if whole and not base.paper else (),
+        x=100 * share,
+        line=LABELS[kind],
+        rate_of="" if whole else f"{kind}-100",
+    )
+
+
+def small_models(base: Base) -> dict[str, str]:
+    """Return the names of the base's ViT, and of a hybrid and a ResNet that cost about as much."""
+    shape = base.shape
+    above = shape.changed(depth=max(1, shape.depth - 1), mlp=2 * shape.mlp // 3, patch=4)
+    return {
+        "vit": base.recipe.model.model,
+        "hybrid": f"R(1)+{above.name}",
+        "resnet": SMALL_RESNET,
+    }
+
+
+def measure(trained: Trained) -> dict[str, float]:
+    """Return what `vitlab.inductive_bias` finds on test images, and shares of the accuracy kept.
+
+    `kept_shuffled_4` is `shuffled_4` divided by `clean`, which compares models of different
+    accuracy. What is undefined is left out.
+    """
+    found = inductive_bias(
+        trained.model, trained.splits.test, images=IMAGES, device=str(trained.device)
+    )
+    clean = found["clean"]
+    kept = {
+        f"kept_{key}": value / clean
+        for key, value in found.items()
+        if clean and key.startswith(RELATIVE)
+    }
+    return {key: value for key, value in (found | kept).items() if not math.isnan(value)}
+
+
+def _column(key: str, title: str) -> Column:
+    return Column(key, title, percent, lambda share: f"{100 * share:.1f}")
+
+
+def _claim(text: str, high: str, low: str, by: str) -> Claim:
+    """Return a claim about two architectures, both trained on all images."""
+    return Claim(text, (f"{high}-100",), (f"{low}-100",), by=by)
+
+
+STUDY = Study(
+    "What a ViT, a hybrid and a ResNet rely on",
+    "Naseer et al. (2021), Park and Kim (2022), Tuli et al. (2021), Geirhos et al. (2019), and the "
+    "ViT paper, 4.3 and 4.4",
+    ("model", "training images"),
+    arms,
+    (
+        ACCURACY,
+        _column("kept_shuffled_2", "kept: 2x2 tiles shuffled"),
+        _column("kept_shuffled_4", "kept: 4x4 tiles shuffled"),
+        _column("kept_occluded_25", "kept: 25% occluded"),
+        _column("kept_occluded_50", "kept: 50% occluded"),
+        _column("kept_occluded_75", "kept: 75% occluded"),
+        _column("kept_occluded_salient_25", "kept: salient 25% occluded"),
+        _column("consistency_1", "same class: shift of 1 pixel"),
+        _column("consistency_4", "same class: shift of 4 pixels"),
+        _column("shape_bias", "shape bias"),
+        _column("kept_low_pass_25", "kept: lowest frequencies"),
+        _column("kept_low_pass_50", "kept: low frequencies"),
+        _column("kept_high_pass_25", "kept: high frequencies"),
+    ),
+    measure=measure,
+    claims=(
+        _claim(
+            "Naseer et al.: ViTs are more robust to random occlusion",
+            "vit", "resnet", "kept_occluded_50",
+        ),
+        _claim(
+            "Naseer et al.: even when 75% of the image is gone",
+            "vit", "resnet", "kept_occluded_75",
+        ),
+        _claim(
+            "Naseer et al.: ViTs are more robust to occlusion of the salient patches",
+            "vit", "resnet", "kept_occluded_salient_25",
+        ),
+        _claim(
+            "Naseer et al.: ViTs are more robust to shuffled patches",
+            "vit", "resnet", "kept_shuffled_4",
+        ),
+        _claim(
+            "Tuli et al.: ViTs decide by shape more often than ResNets",
+            "vit", "resnet", "shape_bias",
+        ),
+        _claim(
+            "Park and Kim: ViTs keep more accuracy without the high frequencies",
+            "vit", "resnet", "kept_low_pass_50",
+        ),
+        _claim(
+            "Park and Kim: ResNets keep more accuracy without the low frequencies",
+            "resnet", "vit", "kept_high_pass_25",
+        ),
+        _claim(
+            "ViT paper, 3.1: convolutions are translation-equivariant, the ViT's patches are not",
+            "resnet", "vit", "consistency_1",
+        ),
+        Claim(
+            "ViT paper, 4.3: with few images the ResNet is better",
+            ("resnet-10", "resnet-1"), ("vit-10", "vit-1"),
+        ),
+        Claim(
+            "ViT paper, 4.4: small hybrids are better than ViTs of the same cost",
+            ("hybrid-100",), ("vit-100",),
+        ),
+        Claim("ViT paper, 4.3: with enough images (90M to 300M) the ViT is better"),
+        Claim("Geirhos et al.: ResNets trained on ImageNet decide by texture"),
+    ),
+    picture=Picture(kind="lines", x="training images (%)", log=True),
+    note="Every row has the same number of steps. Kept: accuracy on changed images divided by that "
+    "on unchanged ones, of which chance alone keeps a part. Shape bias: of the images with the "
+    "phases of one class and the amplitudes of another that are taken for either, the share taken "
+    "for that of the phases; Geirhos et al. and Tuli et al. transfer styles instead. Salient "
+    "patches are those of the model's own gradients. Training shifts images at random, which "
+    "favors the same class under shifts.",
+)  # fmt: skip

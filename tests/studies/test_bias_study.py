@@ -1,0 +1,82 @@
+"""The study of inductive bias: equal cost, equal steps, and what it measures."""
+
+from pathlib import Path
+
+import pytest
+
+import vitlab
+from vitlab.data.sources.opening import open_data
+from vitlab.device import choose
+from vitlab.models.cost import cost
+from vitlab.recipes.recipe import Host
+from vitlab.studies.advice import bias_study
+from vitlab.studies.advice.bias_study import STUDY, arms, measure
+from vitlab.studies.grid.base import Base
+from vitlab.studies.grid.design import Trained
+from vitlab.studies.grid.jobs import jobs_of
+from vitlab.studies.grid.study_campaign import Asked, Campaign
+from vitlab.studies.small_recipe import small
+from vitlab.transfer.campaign_folder import CampaignFolder
+
+TINY = "ViT(width=16,depth=1,heads=2,mlp=16)/2"
+
+
+def test_models_of_small_budgets_cost_the_same() -> None:
+    found = {arm.name: arm.recipe.model.config(classes=10) for arm in arms(Base(small("given")))}
+    macs = [cost(found[f"{kind}-100"]).macs for kind in ("vit", "hybrid", "resnet")]
+    assert max(macs) / min(macs) < 1.04
+
+
+@pytest.mark.parametrize("paper", [False, True])
+def test_all_rows_take_the_same_steps(paper: bool) -> None:
+    for arm in arms(Base(small("given"), paper)):
+        percents = int(arm.name.rpartition("-")[2])
+        assert arm.recipe.data.train_images == (0 if percents == 100 else percents / 100)
+        passes = 300 if paper else 1
+        assert arm.recipe.epochs * percents == pytest.approx(100 * passes)
+        schedule = arm.recipe.schedule
+        assert schedule.warmup_steps == 1e4 or schedule.warmup == 0.1 * arm.recipe.epochs
+
+
+def test_learning_rates_are_chosen_with_all_images() -> None:
+    jobs = {job.name: job for job in jobs_of(arms(Base(small("given"))), (0, 1))}
+    assert sum(job.rate > 0 for job in jobs.values()) == 9
+    tried = tuple((f"resnet-100-lr-{factor:g}", factor) for factor in (0.3, 1.0, 3.0))
+    assert jobs["resnet-1-seed-1"].choices == jobs["resnet-100-seed-0"].choices == tried
+    done = {name: {"accuracy": 0.5 + (factor == 3.0)} for name, factor in tried}
+    assert jobs["resnet-1-seed-1"].recipe(done, 1.0, Path()).optimizer.lr == pytest.approx(6e-3)
+
+
+def test_measures_shares_of_the_accuracy_that_are_kept(tmp_path: Path) -> None:
+    model = vitlab.create(TINY, 10, 8)
+    splits = open_data("digits")
+    found = measure(Trained(model, small("digits", TINY), splits, tmp_path, choose("cpu")))
+    own = vitlab.inductive_bias(model, splits.test, images=1000, device="cpu")
+    assert 0 < own["clean"] < 1
+    assert found["kept_occluded_50"] == own["occluded_50"] / own["clean"]
+    assert found["kept_high_pass_25"] * own["clean"] == pytest.approx(own["high_pass_25"])
+    assert {column.key for column in STUDY.columns[1:]} <= found.keys()
+    assert "kept_consistency_1" not in found
+
+
+def test_what_is_undefined_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = {"clean": 0.0, "occluded_50": 0.1, "shape_bias": float("nan")}
+    monkeypatch.setattr(bias_study, "inductive_bias", lambda *_, **__: dict(figures))
+    model = vitlab.create(TINY, 10, 8)
+    trained = Trained(model, small("digits"), open_data("digits"), tmp_path, choose("cpu"))
+    assert measure(trained) == {"clean": 0.0, "occluded_50": 0.1}
+
+
+def test_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bias_study, "IMAGES", 40)
+    monkeypatch.setattr(bias_study, "RATES", ())
+    monkeypatch.setattr(bias_study, "SMALL_RESNET", "BiT-R(1)x1")
+    asked = Asked("bias", epochs=0.02, seeds=1, only=("vit-1", "resnet-1"), at_once=1)
+    host = Host(device="cpu", workers=0, check_duplicates="no")
+    base = Base(small("digits", TINY))
+    result = Campaign(STUDY, base, asked, CampaignFolder(tmp_path), host).run()
+    assert [row["name"] for row in result["rows"]] == ["vit-100", "resnet-100", "vit-1", "resnet-1"]
+    shown = {claim["claim"]: claim["verdict"] for claim in result["claims"]}
+    assert list(shown.values()).count("not testable at this size") == 2
+    assert "kept: 50% occluded" in result["head"]
+    assert (tmp_path / "picture.svg").is_file()

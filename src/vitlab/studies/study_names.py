@@ -32,6 +32,11 @@ STUDIES = {
         "ResNets pre-trained with Adam and SGD (ViT, Table 7)",
         "model optimizer weight_decay momentum betas steps",
     ),
+    "self-supervision": Entry(
+        "vit.self_supervision_study",
+        "learning without labels, then from few (ViT, 4.6 and B.1.2; MAE, BEiT, DINO)",
+        "task weights train_images layer_decay",
+    ),
     "stems": Entry(
         "three_things.stems_study",
         "linear, convolutional and hMLP stems (Three things, Table 7)",

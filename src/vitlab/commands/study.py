@@ -175,6 +175,8 @@ def show(result: dict[str, Any]) -> None:
         print(f"{runs}: {si(result['macs'])} multiply-adds, about {duration(result['seconds'])}")
         return
     print_table(result["head"], result["table"])
+    for each in result["findings"]:
+        print(each)
     for claim in result["claims"]:
         print(f"{claim['verdict']}: {claim['claim']}")
     print(f"took {duration(result['seconds'])}; report: {result['report']}")

@@ -27,6 +27,9 @@ STUDIES = {
     "positions": Entry(
         "vit.position_study", "position embeddings (ViT, Table 8)", "positions positions_at"
     ),
+    "compute": Entry(
+        "vit.compute_study", "accuracy against compute, with power laws (ViT, Figure 5)", "model"
+    ),
     "sgd-adam": Entry(
         "vit.sgd_adam_study",
         "ResNets pre-trained with Adam and SGD (ViT, Table 7)",

@@ -1,9 +1,9 @@
 """What a study is: its arms, the figures it measures, and what the paper claims."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -61,6 +61,7 @@ class Trained:
         splits: the images of the recipe's data
         folder: of the run; files may be left in it
         device: where to compute
+        downstream: images that pre-trained models are transferred to; None for the recipe's own
     """
 
     model: Model
@@ -68,6 +69,7 @@ class Trained:
     splits: Splits
     folder: Path
     device: torch.device
+    downstream: Splits | None = None
 
 
 Measure = Callable[[Trained], dict[str, float]]
@@ -98,6 +100,11 @@ NLL = Column("nll", "NLL", lambda value: f"{value:.3f}")
 TRAIN_LOSS = Column("train_loss", "training loss", lambda value: f"{value:.3f}")
 
 
+Rows = Sequence[Mapping[str, Any]]
+"""The rows of the table in JSON (`vitlab.studies.grid.outcome.Row`)."""
+Curve = tuple[Sequence[float], Sequence[float]]
+
+
 @dataclass(frozen=True)
 class Picture:
     """The figure of a study.
@@ -107,12 +114,16 @@ class Picture:
         kind: `bars`: a bar per arm; `lines`: the arms' x against y, a line per `Arm.line`
         x: what the horizontal axis counts
         log: whether it is logarithmic
+        by: the column that is the horizontal axis, in place of the arms' x
+        curves: from rows in JSON, x (n,) and y (n,) of a curve for each `Arm.line`, such as a fit
     """
 
     y: str = "accuracy"
     kind: Literal["bars", "lines"] = "bars"
     x: str = ""
     log: bool = False
+    by: str = ""
+    curves: Callable[[Rows], Mapping[str, Curve]] | None = None
 
 
 @dataclass(frozen=True)
@@ -129,6 +140,7 @@ class Study:
         claims: what the paper says
         picture: the figure
         note: what a reader must know of the table
+        findings: makes sentences from the rows, such as a fit to all of them
     """
 
     title: str
@@ -140,3 +152,4 @@ class Study:
     claims: tuple[Claim, ...] = ()
     picture: Picture = Picture()
     note: str = ""
+    findings: Callable[[Rows], Sequence[str]] | None = None

@@ -160,7 +160,7 @@ class Campaign:
 
     def _planned(self, workers: Workers) -> Plan:
         self._say(f"timing a few steps of {len(self.arms)} settings")
-        costs = costs_of(self.arms, self.study.measure, workers, self.host)
+        costs = costs_of(self.arms, self.study.measure, workers, self.host, self.base.downstream)
         relative = relative_epochs(self.arms, costs)
         self._set_arms(with_lengths(self.arms, relative))
         length = 1.0 if self.base.paper else self.asked.epochs
@@ -184,7 +184,10 @@ class Campaign:
         recipe = job.recipe(done, plan.epochs, place)
         measure = self.study.measure if job.arm.row and not job.rate else None
         log = place / "logs" / f"{job.name}.txt" if self.at_once > 1 else None
-        return Work(recipe, place / job.name, measure, self.host, self.command, log)
+        return Work(
+            recipe, place / job.name, measure, self.host, self.command, log,
+            downstream=self.base.downstream,
+        )  # fmt: skip
 
     def _tell(self, job: Job, figures: Figures, number: int, left: float) -> None:
         accuracy = figures.get("accuracy")

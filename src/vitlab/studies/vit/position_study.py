@@ -3,6 +3,7 @@
 from vitlab.studies.grid.base import Base
 from vitlab.studies.grid.design import ACCURACY, NLL, TRAIN_LOSS, Arm, Study
 from vitlab.studies.grid.paper_claims import Claim
+from vitlab.studies.measures.few_shot import FEW_SHOT, few_shot
 
 # ImageNet 5-shot accuracy of ViT-B/16, by scheme and place (ViT, Table 8)
 PRINTED = {
@@ -31,7 +32,7 @@ def _arm(base: Base, positions: str, at: str) -> Arm:
         positions if positions == "none" else f"{positions}-{at}",
         recipe.changed(**choices),
         (positions, where),
-        {"5-shot": PRINTED[positions, at]},
+        {FEW_SHOT.key: PRINTED[positions, at]},
     )
 
 
@@ -41,7 +42,8 @@ STUDY = Study(
     "ViT paper, Table 8 and D.4",
     ("positions", "added"),
     arms,
-    (ACCURACY, NLL, TRAIN_LOSS),
+    (ACCURACY, FEW_SHOT, NLL, TRAIN_LOSS),
+    few_shot,
     claims=(
         Claim("any positions are better than none", ADDED, ("none",)),
         Claim("2-D positions are no better than 1-D", ("2d-stem",), ("1d-stem",), equal=True),

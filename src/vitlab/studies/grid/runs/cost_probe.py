@@ -16,7 +16,11 @@ FREE = {"optimizer": ("lr", "weight_decay", "betas", "momentum", "eps"), "recipe
 
 
 def costs_of(
-    arms: Sequence[Arm], measure: Measure | None, workers: Workers, host: Host
+    arms: Sequence[Arm],
+    measure: Measure | None,
+    workers: Workers,
+    host: Host,
+    downstream: str = "",
 ) -> dict[str, Cost]:
     """Return the cost of a run of each arm, found by a run of a few steps in a temporary folder.
 
@@ -27,6 +31,7 @@ def costs_of(
         measure: what is measured of each row's model
         workers: who run them, as many at once as later
         host: where to train
+        downstream: data that pre-trained models are transferred to
 
     Raises:
         UserError: as `vitlab.train`: what would be refused later is refused here.
@@ -40,7 +45,9 @@ def costs_of(
         def work_of(job: Job) -> Work:
             recipe = job.arm.recipe.changed(steps=STEPS, **job.given(folder))
             own = measure if job.arm.row else None
-            return Work(recipe, folder / job.name, own, host, "", folder / "log.txt", counted=True)
+            return Work(
+                recipe, folder / job.name, own, host, "", folder / "log.txt", True, downstream
+            )
 
         wanted = [arm for arm in arms if arm.name in needed]
         jobs = [Job(arm.name, arm, 0, 0.0, arm.after, arm.guide) for arm in wanted]

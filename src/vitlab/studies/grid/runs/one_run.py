@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.data.opened import OpenedData
+from vitlab.data.settings import Data
 from vitlab.device import choose
 from vitlab.errors import DivergedError
 from vitlab.files import write_text
@@ -24,7 +25,7 @@ from vitlab.training.run import train
 FIGURES = "figures.json"
 KEPT = (
     "accuracy", "top5", "nll", "ece", "loss", "params", "macs", "seconds", "images_per_second",
-    "peak_memory", "steps", "images",
+    "peak_memory", "images",
 )  # fmt: skip
 
 
@@ -40,6 +41,7 @@ class Work:
         command: what the user typed
         log: file for what the run prints; None to print it
         counted: whether to count the multiply-adds of a step
+        downstream: data that pre-trained models are transferred to
     """
 
     recipe: Recipe
@@ -49,6 +51,7 @@ class Work:
     command: str = ""
     log: Path | None = None
     counted: bool = False
+    downstream: str = ""
 
 
 def kept_figures(folder: Path) -> dict[str, Any] | None:
@@ -97,6 +100,7 @@ def perform(work: Work, opened: OpenedData) -> dict[str, Any]:
                 return run.metrics
             figures = {key: run.metrics[key] for key in KEPT if key in run.metrics}
             figures |= _of_journal(run.folder)
+            figures |= _spent(work.recipe, figures)
             if work.measure is not None:
                 figures |= work.measure(_trained(work, run, opened))
         figures["elapsed"] = time.monotonic() - began
@@ -112,7 +116,9 @@ def _trained(work: Work, run: Run, opened: OpenedData) -> Trained:
     splits, channels = opened.splits(work.recipe.data, unlabeled=False), run.model.config.channels
     train, test = (opened.cached(each, channels) for each in (splits.train, splits.test))
     splits = replace(splits, train=train, test=test)
-    return Trained(run.model, work.recipe, splits, run.folder, choose(work.host.device))
+    there = Data(data=work.downstream)
+    other = opened.splits(there, unlabeled=False) if work.downstream else None
+    return Trained(run.model, work.recipe, splits, run.folder, choose(work.host.device), other)
 
 
 def _pace(times: list[tuple[float, int, float]]) -> dict[str, float]:
@@ -123,9 +129,23 @@ def _pace(times: list[tuple[float, int, float]]) -> dict[str, float]:
     return {"step_seconds": (end - start) / (last - first), "epoch_steps": last / epoch}
 
 
+def _spent(recipe: Recipe, figures: dict[str, Any]) -> dict[str, float]:
+    """Return the operations of all training so far, as the ViT paper counts them (Table 6).
+
+    A multiply-add is two operations and the backward pass is twice the forward one; those of the
+    run of the study that this one starts from are added.
+    """
+    if not {"macs", "steps"} <= set(figures):
+        return {}
+    before = kept_figures(Path(recipe.start.weights)) if recipe.start.weights else None
+    own = 6.0 * figures["macs"] * figures["steps"] * recipe.batch
+    return {"flops": own + (before or {}).get("flops", 0.0)}
+
+
 def _of_journal(folder: Path) -> dict[str, float]:
+    """Return the loss at the end of training and the number of its steps."""
     lines = [line for line in RunFolder(folder).journal.read() if line["kind"] == "train"]
-    return {"train_loss": final_loss(lines)} if lines else {}
+    return {"train_loss": final_loss(lines), "steps": lines[-1]["step"]} if lines else {}
 
 
 def final_loss(lines: list[dict[str, Any]]) -> float:

@@ -65,6 +65,7 @@ def written(setting: Setting, rows: Sequence[Row], folder: CampaignFolder) -> di
     found = verdicts(study, rows)
     table, claims = table_of(study, rows), claims_table(found)
     picture = drawn(study, rows)
+    findings = list(study.findings(rows)) if study.findings else []
     command = folder.record.get("command", "")
     result = {
         "study": setting.name,
@@ -79,12 +80,12 @@ def written(setting: Setting, rows: Sequence[Row], folder: CampaignFolder) -> di
         "table": [list(line) for line in table[1]],
         "rows": list(rows),
         "claims": as_json(found),
+        "findings": findings,
         "run": str(place),
         "report": str(folder.report),
     }
     text = f"# {study.title}\n\n{setting.lead()}\n\n`{command}`\n\n{markdown(*table)}\n"
-    if study.note:
-        text += f"{study.note}\n\n"
+    text += "".join(f"{each}\n\n" for each in (study.note, *findings) if each)
     if study.claims:
         text += markdown(*claims)
     if picture is not None:
@@ -93,8 +94,8 @@ def written(setting: Setting, rows: Sequence[Row], folder: CampaignFolder) -> di
     write_text(place / "results.md", text)
     tables = [Table("Results", *table, note=study.note)]
     tables += [Table("Claims", *claims)] if study.claims else []
-    drawings = [] if picture is None else [picture]
-    page = TablePage(study.title, setting.lead(), tables, drawings, command=command)
+    drawings = [picture] if picture is not None else []
+    page = TablePage(study.title, setting.lead(), tables, drawings, findings, command)
     write_tables(folder.report, page)
     folder.finish(json.loads(json.dumps(result)))
     return result

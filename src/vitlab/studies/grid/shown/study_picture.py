@@ -27,6 +27,8 @@ def drawn(study: Study, rows: Sequence[Row]) -> Markup | None:
     """Draw the study's figure, with a mark for each run; None if nothing was measured."""
     column = next(each for each in study.columns if each.key == study.picture.y)
     rows = [row for row in rows if column.key in row["mean"]]
+    if study.picture.by:
+        rows = [row | {"x": row["mean"].get(study.picture.by)} for row in rows]
     if study.picture.kind == "lines":
         rows = [row for row in rows if row["x"] is not None]
     if not rows:
@@ -60,6 +62,7 @@ def _bars(axes: Axes, study: Study, column: Column, rows: Sequence[Row]) -> None
 
 def _lines(axes: Axes, study: Study, column: Column, rows: Sequence[Row]) -> None:
     names = list(dict.fromkeys(row["line"] for row in rows if row["line"])) or [""]
+    curves = study.picture.curves(rows) if study.picture.curves else {}
     for number, name in enumerate(names):  # a row without a line belongs to all of them
         own = sorted((row for row in rows if row["line"] in (name, "")), key=lambda row: row["x"])
         axes.errorbar(
@@ -68,9 +71,11 @@ def _lines(axes: Axes, study: Study, column: Column, rows: Sequence[Row]) -> Non
             [row["std"].get(column.key, 0.0) for row in own],
             color=SERIES_COLORS[number % len(SERIES_COLORS)],
             marker=MARKERS[number % len(MARKERS)],
-            linestyle=DASHES[number // len(SERIES_COLORS) % len(DASHES)],
+            linestyle="none" if name in curves else DASHES[number // len(SERIES_COLORS) % 4],
             lw=1.6, ms=5, capsize=3, label=name or None,
         )  # fmt: skip
+        if name in curves:
+            axes.plot(*curves[name], color=SERIES_COLORS[number % len(SERIES_COLORS)], lw=1.2)
     if study.picture.log:
         axes.set_xscale("log")
     ticks = sorted({row["x"] for row in rows})

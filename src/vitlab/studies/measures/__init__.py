@@ -1,0 +1,1 @@
+"""What a study measures of a trained model, and of several together."""

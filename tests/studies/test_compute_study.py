@@ -1,0 +1,92 @@
+"""Accuracy against compute: the points, the fit of the paper's own, and what is shown of a fit."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from vitlab.models.config import config_of
+from vitlab.models.cost import cost, exaflops
+from vitlab.recipes.recipe import Host
+from vitlab.studies.grid.base import Base
+from vitlab.studies.grid.shown.study_picture import drawn
+from vitlab.studies.grid.study_campaign import Asked, Campaign
+from vitlab.studies.small_recipe import small
+from vitlab.studies.vit.compute_study import PRINTED, STUDY, arms, curves, findings
+from vitlab.transfer.campaign_folder import CampaignFolder
+
+
+@pytest.mark.parametrize("family", PRINTED)
+def test_printed_compute_is_that_of_the_models(family: str) -> None:
+    """Of the quick ones; tests/measure has the others."""
+    for model, epochs, _, printed in PRINTED[family][:1]:
+        counted = exaflops(config_of(model, image_size=224), 303e6, epochs)
+        assert counted == pytest.approx(printed, rel=0.045), model
+
+
+def test_small_arms_span_the_same_compute_in_each_family() -> None:
+    spans = {}
+    for arm in arms(Base(small("given"))):
+        macs = cost(arm.recipe.model.config(classes=10)).macs * arm.recipe.epochs
+        spans.setdefault(arm.line, []).append(macs)
+        warmup = arm.recipe.schedule.warmup / arm.recipe.epochs
+        assert warmup == pytest.approx(0.1)  # a tenth of every run
+    for found in spans.values():
+        assert len(found) == 5
+        assert max(found) / min(found) > 5
+    assert max(spans["ResNet"]) == pytest.approx(max(spans["ViT"]), rel=0.2)
+
+
+def test_paper_arms_pre_train_then_fine_tune() -> None:
+    found = {arm.name: arm for arm in arms(Base(small("digits"), True, "imagenet"))}
+    tuned = found["ViT-H-14-14"]
+    assert (tuned.recipe.data.data, tuned.recipe.model.image_size) == ("imagenet", 518)
+    assert tuned.paper == {"accuracy": 0.8808, "flops": 4262e18}
+    before = found[tuned.after]
+    assert (before.row, before.recipe.epochs, before.recipe.optimizer.lr) == (False, 14, 3e-4)
+    assert found["ViT-L-16-7-pretraining"].recipe.epochs == 7
+
+
+def test_findings_of_the_papers_table() -> None:
+    """The slope of the ViTs' ImageNet errors, by a regression of their logarithms."""
+    errors, compute = zip(*((1 - a, c * 1e18) for _, _, a, c in PRINTED["ViT"]), strict=True)
+    slope = stats.linregress(np.log(compute), np.log(errors)).slope
+    assert f"^{slope:.3f}, exponent" in findings([])[0]
+    assert slope == pytest.approx(-0.108, abs=5e-4)
+
+
+def some_rows(exponent: float) -> list[dict[str, Any]]:
+    spent = [1e14, 2e14, 4e14, 8e14]
+    means = [{"flops": c, "accuracy": 1 - 0.4 * (c / 1e14) ** exponent} for c in spent]
+    return [
+        {"name": f"{n}", "line": "ViT", "mean": mean, "std": {}, "x": None}
+        for n, mean in enumerate(means)
+    ]
+
+
+def test_fits_the_rows() -> None:
+    rows = some_rows(-0.2)
+    assert "^-0.200, exponent" in findings(rows)[0]
+    x, y = curves(rows)["ViT"]
+    assert x[0] == pytest.approx(1e14)
+    assert y[-1] == pytest.approx(1 - 0.4 * 8**-0.2)
+    assert set(curves(rows)) == {"ViT"}
+    picture = drawn(STUDY, rows)
+    assert picture is not None
+    assert "operations of training" in picture
+
+
+def test_runs_to_its_end(tmp_path: Path) -> None:
+    asked = Asked("compute", epochs=0.1, seeds=1, only=("vit-small", "vit-small-half"), at_once=1)
+    host = Host(device="cpu", workers=0, check_duplicates="no")
+    base = Base(small("digits", "ViT(width=32,depth=2,heads=2,mlp=32)/2"))
+    result = Campaign(STUDY, base, asked, CampaignFolder(tmp_path), host).run()
+    half, whole = (row["mean"]["flops"] for row in result["rows"])
+    assert whole == pytest.approx(2 * half, rel=0.5)  # 1 or 2 steps
+    model = base.shape.changed(depth=1).name
+    macs = cost(config_of(model, image_size=8, channels=1, classes=10)).macs
+    assert whole in {6.0 * macs * 64 * steps for steps in (2, 3)}
+    assert any(each.startswith("ViT, paper") for each in result["findings"])
+    assert "ViT, paper: error" in (tmp_path / "results.md").read_text(encoding="utf-8")

@@ -27,6 +27,11 @@ STUDIES = {
     "positions": Entry(
         "vit.position_study", "position embeddings (ViT, Table 8)", "positions positions_at"
     ),
+    "data-size": Entry(
+        "vit.data_size_study",
+        "growing subsets of the training images (ViT, Figures 3 and 4)",
+        "model train_images patience",
+    ),
     "compute": Entry(
         "vit.compute_study", "accuracy against compute, with power laws (ViT, Figure 5)", "model"
     ),

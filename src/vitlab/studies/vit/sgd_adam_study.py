@@ -102,7 +102,7 @@ def _tuned(base: Base, model: str) -> Recipe:
     data = base.downstream or "digits"
     start = base if data == base.recipe.data.data else Base(small(data))
     size = base.recipe.model.image_size
-    recipe = start.model(model, image_size=size)
+    recipe = start.model(model, image_size=size).changed(precision=base.recipe.precision)
     recipe = recipe.changed(
         optimizer="sgd", lr=0.03, weight_decay=0.0, momentum=0.9, steps=FINE_TUNING
     )

@@ -1,0 +1,59 @@
+"""Growing subsets: the same number of steps for each, and figures of all of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from vitlab.models.cost import cost
+from vitlab.recipes.recipe import Host
+from vitlab.studies.grid.base import Base
+from vitlab.studies.grid.study_campaign import Asked, Campaign
+from vitlab.studies.small_recipe import small
+from vitlab.studies.vit.data_size_study import STUDY, arms
+from vitlab.transfer.campaign_folder import CampaignFolder
+
+TINY = "ViT(width=32,depth=2,heads=2,mlp=32)/2"
+
+
+def test_subsets_have_equal_steps_and_warm_up() -> None:
+    for arm in arms(Base(small("given"))):
+        share = arm.recipe.data.train_images or 1.0
+        assert arm.recipe.epochs * share == pytest.approx(1.0)
+        assert arm.recipe.schedule.warmup * share == pytest.approx(0.1)
+
+
+def test_resnet_costs_what_the_small_vit_does() -> None:
+    models = {arm.name: arm.recipe.model.config(classes=10) for arm in arms(Base(small("given")))}
+    macs = {name: cost(config).macs for name, config in models.items() if name.endswith("-100")}
+    assert macs["resnet-100"] == pytest.approx(macs["vit-small-100"], rel=0.05)
+    assert macs["vit-large-100"] == pytest.approx(2 * macs["vit-small-100"], rel=0.05)
+
+
+def test_paper_arms_see_as_many_images_of_every_subset() -> None:
+    found = {arm.name: arm for arm in arms(Base(small("digits"), paper=True))}
+    assert len(found) == 24
+    for arm in found.values():
+        images = arm.recipe.data.train_images or 303_000_000
+        seen = images * arm.recipe.epochs
+        assert seen == pytest.approx(303e6 * (14 if "ViT-L/16" in arm.cells else 7))
+        assert (arm.recipe.patience, arm.recipe.batch) == (3, 4096)
+    assert found["vit-b-3"].recipe.data.train_images == 9_000_000
+    half = found["vit-b-3"].recipe.model.config(classes=10)
+    assert (half.width, half.mlp) == (384, 1536)
+
+
+def test_runs_to_its_end(tmp_path: Path) -> None:
+    asked = Asked(
+        "data-size", epochs=0.1, seeds=1, only=("vit-small-3", "vit-small-100"), at_once=1
+    )
+    host = Host(device="cpu", workers=0, check_duplicates="no")
+    base = Base(small("digits", TINY))
+    result = Campaign(STUDY, base, asked, CampaignFolder(tmp_path), host).run()
+    means = [row["mean"] for row in result["rows"]]
+    assert [each["train_images"] for each in means] == [43, 1438]
+    folders = [tmp_path / f"{row['name']}-seed-0" / "figures.json" for row in result["rows"]]
+    steps = [json.loads(file.read_text(encoding="utf-8"))["steps"] for file in folders]
+    assert steps == [3, 3]
+    assert all(0 < each["few_shot"] < 1 for each in means)
+    assert "training images" in (tmp_path / "picture.svg").read_text(encoding="utf-8")

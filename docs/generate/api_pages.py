@@ -22,6 +22,7 @@ GROUPS = {
         "sweep",
         "cross_validate",
         "repeat",
+        "study",
         "Recipe",
         "Host",
         "Run",

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from vitlab.recipes.recipe import Host as Host
     from vitlab.recipes.recipe import Recipe as Recipe
     from vitlab.report.comparing.compare_runs import compare as compare
+    from vitlab.studies.study_by_name import study as study
     from vitlab.training.ending import Run as Run
     from vitlab.training.run import train as train
     from vitlab.transfer.finetuning import finetune as finetune
@@ -95,6 +96,7 @@ _HOMES = {
     "save": "vitlab.weights.save",
     "serve": "",
     "soup": "vitlab.transfer.mixing",
+    "study": "vitlab.studies.study_by_name",
     "sweep": "vitlab.transfer.sweep",
     "train": "vitlab.training.run",
 }

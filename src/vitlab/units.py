@@ -42,7 +42,8 @@ def si(number: float, decimals: int = 1) -> str:
     """Format a count with a unit prefix: `842`, `1.2 M`."""
     if not math.isfinite(number):
         return "not finite"
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+    units = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+    for size, unit in units:
         # what would round up to a thousand belongs to the next unit
         if number >= size * (1 - 0.5 * 10 ** (-3 - decimals)):
             return f"{number / size:.{decimals}f} {unit}"

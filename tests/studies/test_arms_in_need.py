@@ -8,7 +8,7 @@ from vitlab.errors import OptionError
 from vitlab.recipes.named import recipe
 from vitlab.studies.grid.design import Arm
 from vitlab.studies.grid.jobs import chosen_arms, jobs_of
-from vitlab.studies.grid.runs.study_plan import Cost, relative_epochs, with_lengths
+from vitlab.studies.grid.runs.study_plan import Cost, unit_of, with_lengths
 
 PLAIN = recipe("digits", epochs=1.0, warmup=0.1)
 CODES = Arm("codes", recipe("tokenizer"), row=False)
@@ -44,10 +44,8 @@ def test_equal_computation() -> None:
     """Epochs are inversely proportional to the multiply-adds of one."""
     arms = (Arm("free", PLAIN), Arm("first", PLAIN, macs=2.0), Arm("cheap", PLAIN, macs=2.0))
     costs = {"free": 7.0, "first": 10.0, "cheap": 2.5}
-    known = {name: Cost(1.0, 1.0, 10.0, macs) for name, macs in costs.items()}
-    relative = relative_epochs(arms, known)
-    assert relative == {"first": 2.0, "cheap": 8.0}
-    found = {arm.name: arm.recipe for arm in with_lengths(arms, relative)}
+    known = {name: Cost(1.0, 1.0, 10.0, macs / 10) for name, macs in costs.items()}
+    found = {arm.name: arm.recipe for arm in with_lengths(arms, known, unit_of(arms, known))}
     assert found["free"] == PLAIN
-    assert {found[name].epochs * costs[name] for name in relative} == {20.0}
+    assert (found["first"].epochs, found["cheap"].epochs) == (2.0, 8.0)
     assert found["cheap"].schedule.warmup == pytest.approx(0.8)

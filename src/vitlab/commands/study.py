@@ -9,15 +9,13 @@ from vitlab.errors import OptionError
 from vitlab.options import Options, above, at_least, option, owners, when
 from vitlab.recipes.named import start_from
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.runs.naming import folder_name
 from vitlab.studies.small_recipe import small
 from vitlab.studies.study_names import ABOUT, GRIDS, STUDIES, Entry
 from vitlab.terminal import print_table
-from vitlab.transfer.campaign_folder import CampaignFolder
 from vitlab.units import duration, seconds, si
 
 SUMMARY = "Reproduce a table or figure of a paper, or find a learning rate."
-PAPER, USUAL = "paper", "10m"
+PAPER = "paper"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,25 +136,23 @@ def run(options: Study) -> dict[str, Any]:
 
 
 def _run_grid(options: Study) -> dict[str, Any]:
-    from vitlab.studies.grid.base import Base
-    from vitlab.studies.grid.study_campaign import Asked, Campaign
+    from vitlab.studies.study_by_name import study
 
-    paper = options.allowed == PAPER
-    length = options.length
-    budget = 0.0 if paper or length else seconds(options.allowed or USUAL)
-    asked = Asked(
-        options.name, budget, length, options.seeds, options.only, options.lr_grid, options.at_once
+    return study(
+        options.name,
+        out=options.out,
+        budget=options.allowed,
+        epochs=options.length,
+        seeds=options.seeds,
+        only=options.only,
+        lr_grid=options.lr_grid,
+        downstream=options.downstream,
+        at_once=options.at_once,
+        dry_run=options.dry_run,
+        recipe=options.recipe,
+        host=options.host,
+        command=options.command,
     )
-    out = options.out or folder_name(f"study-{options.name}", options.recipe.data.data)
-    campaign = Campaign(
-        _module(options.name).STUDY,
-        Base(options.recipe, paper, options.downstream),
-        asked,
-        CampaignFolder(out),
-        options.host,
-        options.command,
-    )
-    return campaign.plan() if options.dry_run else campaign.run()
 
 
 def show(result: dict[str, Any]) -> None:

@@ -68,7 +68,7 @@ class Job:
         recipe = self.arm.recipe
         recipe = recipe.changed(lr=recipe.optimizer.lr * factor, seed=self.seed)
         if not recipe.steps:
-            recipe = recipe.lasting(float(f"{recipe.epochs * epochs:.3g}"))
+            recipe = recipe.lasting(float(f"{recipe.epochs * epochs:.6g}"))
         recipe = recipe.changed(**self.given(place))
         return recipe.changed(dev_share=HELD_OUT) if self.rate else recipe
 
@@ -83,21 +83,28 @@ def chosen(choices: Sequence[tuple[str, float]], done: Mapping[str, Figures]) ->
 
 
 def round_down(epochs: float) -> float:
-    """Return a number of epochs with two significant digits, so that noise does not change it."""
+    """Return a number above 0 with two significant digits, so that noise does not change it."""
     exponent = len(f"{epochs:.0f}") if epochs >= 1 else 0
     while epochs * 10 ** (2 - exponent) < 10:
         exponent -= 1
     return int(epochs * 10 ** (2 - exponent) + 1e-9) / 10 ** (2 - exponent)
 
 
-def chosen_arms(arms: Sequence[Arm], only: Sequence[str]) -> tuple[Arm, ...]:
-    """Return the arms with these names, and those that they start from; all if none is named.
+def chosen_arms(
+    arms: Sequence[Arm], only: Sequence[str], *, steps: bool = False
+) -> tuple[Arm, ...]:
+    """Return the arms with these names, and those whose models they need; all if none is named.
+
+    Args:
+        arms: of the study
+        only: names of rows
+        steps: whether arms that are no rows may be named too
 
     Raises:
         OptionError: an unknown name.
     """
     known = {arm.name: arm for arm in arms}
-    check_known(only, (arm.name for arm in arms if arm.row), "row")
+    check_known(only, (arm.name for arm in arms if arm.row or steps), "row")
     if not only:
         return tuple(arms)
     wanted = with_needed(only, known)

@@ -54,10 +54,14 @@ def verdicts(study: Study, rows: Sequence[Row]) -> list[Verdict]:
 
 
 def cell(row: Row, column: Column) -> str:
-    """Return a figure as the table shows it: mean and standard deviation."""
+    """Return a figure as the table shows it: mean and standard deviation of the runs that have it.
+
+    Those that diverged have none, and are counted beside it.
+    """
     if column.key not in row["mean"]:
         return "diverged" if row["diverged"] else ""
     text = column.show(row["mean"][column.key])
-    if column.once or column.key not in row["std"]:
-        return text
-    return f"{text} ± {(column.spread or column.show)(row['std'][column.key])}"
+    if not column.once and column.key in row["std"]:
+        text += f" ± {(column.spread or column.show)(row['std'][column.key])}"
+    lost = f" ({row['diverged']} of {len(row['seeds'])} diverged)" if row["diverged"] else ""
+    return text + lost

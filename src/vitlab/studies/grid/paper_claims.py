@@ -55,8 +55,7 @@ def judged(claim: Claim, values: Mapping[str, Sequence[float]]) -> Verdict:
 
     A difference is seen if the 95% confidence interval of it (Student's t, one variance for all
     arms, the runs of an arm differing in their seed) leaves out 0; equality is confirmed if the
-    interval lies within `claim.least` on both sides, contradicted if the difference is larger than
-    both.
+    interval lies within `claim.least` on both sides of 0, contradicted if it lies outside.
 
     Args:
         claim: the claim
@@ -78,7 +77,7 @@ def judged(claim: Claim, values: Mapping[str, Sequence[float]]) -> Verdict:
     reach = t_quantile(freedom, LEVEL) * math.sqrt(squares / freedom * of_means)
     if claim.equal:
         within = abs(difference) + reach <= claim.least
-        apart = abs(difference) > max(reach, claim.least)
+        apart = abs(difference) - reach > claim.least
         word = CONFIRMED if within else CONTRADICTED if apart else UNSEEN
     else:
         word = CONFIRMED if difference > reach else CONTRADICTED if -difference > reach else UNSEEN

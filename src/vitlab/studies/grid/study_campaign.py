@@ -1,8 +1,12 @@
 """`vitlab study`: plan the runs of a study, do those that are not done, write what they show."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from shutil import rmtree
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from vitlab.device import choose
@@ -14,17 +18,18 @@ from vitlab.recipes.recipe import Host
 from vitlab.studies.grid.base import Base
 from vitlab.studies.grid.design import Arm, Study
 from vitlab.studies.grid.jobs import Figures, Job, chosen_arms, jobs_of
+from vitlab.studies.grid.kept_study import TIMING, KeptStudy
 from vitlab.studies.grid.outcome import rows_of
 from vitlab.studies.grid.runs.cost_probe import costs_of
-from vitlab.studies.grid.runs.one_run import Work, kept_figures
+from vitlab.studies.grid.runs.one_run import Work
+from vitlab.studies.grid.runs.paper_cost import counted_costs
 from vitlab.studies.grid.runs.run_pool import FAILED, Workers, working
-from vitlab.studies.grid.runs.study_plan import Plan, planned, relative_epochs, with_lengths
+from vitlab.studies.grid.runs.study_plan import Plan, planned, unit_of, with_lengths
 from vitlab.studies.grid.shown.study_files import Setting, written
 from vitlab.transfer.campaign_folder import CampaignFolder
-from vitlab.units import duration, epochs, percent, si
+from vitlab.units import counted, duration, epochs, percent, si
 
 SMALL = 1e9  # multiply-adds of a forward pass: of smaller models several are trained at once
-PLAN = "plan.json"
 
 
 @dataclass(frozen=True)
@@ -85,21 +90,26 @@ class Campaign:
     def plan(self) -> dict[str, Any]:
         """Return what the study would cost, by runs of a few steps; leave nothing behind.
 
+        Returns:
+            The JSON of `vitlab study NAME --dry-run`; empty in every process but the first of
+            torchrun's.
+
         Raises:
             OptionError: the budget is too small.
             UserError: as `vitlab.train`.
         """
-        with working(self.at_once, self._threads) as workers:
-            plan = self._planned(workers)
-        lines = [_length(arm, plan) for arm in self.arms]
+        with self._scratch(None) as place, working(self.at_once, self._threads) as workers:
+            plan = self._planned(workers, place, None)
+        if not self.first:
+            return {}
         return {
             "study": self.asked.name,
-            "runs": plan.runs,
-            "at_once": plan.at_once,
+            "runs": len(self.jobs),
+            "at_once": self.at_once,
             "epochs": plan.epochs,
-            "macs": plan.macs,
-            "seconds": plan.seconds,
-            "rows": lines,
+            "macs": plan.macs(self.jobs),
+            "seconds": plan.timing + plan.seconds(self.jobs, self.at_once),
+            "rows": [_length(arm, plan) for arm in self.arms],
         }
 
     def run(self) -> dict[str, Any]:
@@ -114,20 +124,22 @@ class Campaign:
             UserError: as `vitlab.train`, except that a run diverged.
             KeyboardInterrupt: a stop was asked for; the same command goes on.
         """
-        began, asked = time.monotonic(), self.asked
-        settings = {"study": asked.name, "budget": asked.budget, "epochs": asked.epochs}
-        if self.first:
-            recipe = self.base.recipe
-            self.folder.begin("study", settings, recipe, resume=True, command=self.command)
-        with working(self.at_once, self._threads) as workers:
-            plan = self._kept_plan(workers)
-            done = self._done()
-            left = plan.seconds * (1 - len(done) / len(self.jobs))
-            self._say(f"{plan.runs} runs, {len(done)} of them done; about {duration(left)}")
+        began = time.monotonic()
+        plan, done = self._begun()
+        within = self.folder.path
+        with self._scratch(within) as place, working(self.at_once, self._threads) as workers:
+            if plan is None or not all(arm.name in plan.costs for arm in self.arms):
+                plan = self._planned(workers, place, plan)
+                self._keep(plan)
+                rmtree(place, ignore_errors=True)
+            self._set_arms(with_lengths(self.arms, plan.costs, plan.unit))
+            left = plan.seconds(self.jobs, self.at_once, done)
+            self._say(f"{len(self.jobs)} runs, {len(done)} of them done; about {duration(left)}")
             started = time.monotonic()
+            length = plan
 
             def work_of(job: Job) -> Work:
-                return self._work(job, plan, done)
+                return self._work(job, length, done)
 
             for job, figures in workers.all(self.jobs, done, work_of):
                 self._tell(job, figures, len(done), left - (time.monotonic() - started))
@@ -135,49 +147,89 @@ class Campaign:
             return {}
         rows = rows_of(self.study, self.jobs, done)
         seconds = time.monotonic() - began
-        setting = Setting(self.study, asked.name, self.base, plan, asked.seeds, seconds)
+        setting = Setting(
+            self.study, self.asked.name, self.base, plan, self.jobs, self.at_once, seconds
+        )
         return written(setting, rows, self.folder)
+
+    def _begun(self) -> tuple[Plan | None, dict[str, Figures]]:
+        """Start or continue the study in its folder; return its plan and the figures it has."""
+        asked = self.asked
+        found: tuple[dict[str, Any] | None, dict[str, Figures]] = None, {}
+        settings = {
+            "study": asked.name,
+            "budget": asked.budget,
+            "epochs": asked.epochs,
+            "lr_grid": asked.rates,
+            "downstream": self.base.downstream,
+        }
+        with joined(self.host.device, self.host.timeout) as (world, _):
+            with world.agreed():
+                if world.first:
+                    self._kept.begin(settings, self.base.recipe, self.command)
+                    plan = self._kept.plan()
+                    found = plan.as_json() if plan else None, self._kept.done(self.jobs)
+            known, done = world.broadcast(found)
+        return known and Plan.of(known), done
+
+    @property
+    def _kept(self) -> KeptStudy:
+        return KeptStudy(self.folder)
 
     @property
     def _threads(self) -> int:
         return max(1, cores() // self.at_once)
 
-    def _kept_plan(self, workers: Workers) -> Plan:
-        """Return the plan that the study was begun with, or make one and write it down."""
-        file = self.folder.path / PLAN
-        if file.is_file():
-            plan = Plan.read(file)
-            self._set_arms(with_lengths(self.arms, plan.relative))
-            return plan
-        plan = self._planned(workers)
-        if self.first:
-            plan.write(file)
-        self._say(
-            f"planned: {plan.runs} runs of {epochs(plan.epochs)}, {si(plan.macs)} multiply-adds, "
-            f"about {duration(plan.seconds)} with {plan.at_once} at once"
-        )
-        return plan
+    @contextmanager
+    def _scratch(self, within: Path | None) -> Iterator[Path]:
+        """Have a folder that vanishes; with it goes a study of which nothing was run."""
+        with ExitStack() as stack:
+            place = None
+            if self.first:
+                if within is not None:
+                    stack.callback(self._kept.withdraw)
+                place = stack.enter_context(TemporaryDirectory(prefix=TIMING, dir=within))
+            with joined(self.host.device, self.host.timeout) as (world, _):
+                place = world.broadcast(place)
+            yield Path(place)
 
-    def _planned(self, workers: Workers) -> Plan:
-        self._say(f"timing a few steps of {len(self.arms)} settings")
-        costs = costs_of(self.arms, self.study.measure, workers, self.host, self.base.downstream)
-        relative = relative_epochs(self.arms, costs)
-        self._set_arms(with_lengths(self.arms, relative))
-        length = 1.0 if self.base.paper else self.asked.epochs
-        return planned(
-            self.jobs, costs, self.at_once, seconds=self.asked.budget, epochs=length,
-            relative=relative,
-        )  # fmt: skip
+    def _keep(self, plan: Plan) -> None:
+        if self.first:
+            plan.write(self._kept.file)
+        self._say(
+            f"planned: {len(self.jobs)} runs of {epochs(plan.epochs)}, "
+            f"{si(plan.macs(self.jobs))} multiply-adds, about "
+            f"{duration(plan.seconds(self.jobs, self.at_once))} with {self.at_once} at once"
+        )
+
+    def _planned(self, workers: Workers, place: Path, old: Plan | None) -> Plan:
+        """Return a plan; an old one keeps its length, and gets the costs that it lacks."""
+        arms = [arm for arm in self.arms if old is None or arm.name not in old.costs]
+        arms = list(chosen_arms(self.arms, [arm.name for arm in arms], steps=True))
+        began = time.monotonic()
+        if self.base.paper:
+            costs = counted_costs(arms, self.host)
+        else:
+            self._say(f"timing a few steps of {counted(len(arms), 'setting')}")
+            measure, other = self.study.measure, self.base.downstream
+            costs = costs_of(arms, measure, workers, self.host, place, other)
+        with joined(self.host.device, self.host.timeout) as (world, _), world.agreed():
+            found = world.broadcast(Plan(0.0, costs, time.monotonic() - began).as_json())
+            new = Plan.of(found)
+            if old is not None:
+                return replace(old, costs={**new.costs, **old.costs})
+            unit = unit_of(self.arms, new.costs)
+            self._set_arms(with_lengths(self.arms, new.costs, unit))
+            length = 1.0 if self.base.paper else self.asked.epochs
+            return planned(
+                self.jobs, new.costs, self.at_once, seconds=self.asked.budget, epochs=length,
+                timing=new.timing, unit=unit,
+            )  # fmt: skip
 
     def _set_arms(self, arms: tuple[Arm, ...]) -> None:
         """Take arms, and work out their runs."""
         seeds = range(self.base.recipe.seed, self.base.recipe.seed + self.asked.seeds)
         self.arms, self.jobs = arms, jobs_of(arms, seeds, self.asked.rates)
-
-    def _done(self) -> dict[str, Figures]:
-        """Return the figures of the runs that are finished."""
-        found = {job.name: kept_figures(self.folder.path / job.name) for job in self.jobs}
-        return {name: figures for name, figures in found.items() if figures is not None}
 
     def _work(self, job: Job, plan: Plan, done: dict[str, Figures]) -> Work:
         place = self.folder.path
@@ -185,7 +237,7 @@ class Campaign:
         measure = self.study.measure if job.arm.row and not job.rate else None
         log = place / "logs" / f"{job.name}.txt" if self.at_once > 1 else None
         return Work(
-            recipe, place / job.name, measure, self.host, self.command, log,
+            recipe, self._kept.place(job), measure, self.host, self.command, log,
             downstream=self.base.downstream,
         )  # fmt: skip
 

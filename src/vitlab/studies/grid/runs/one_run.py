@@ -1,6 +1,7 @@
 """One run of a study in one process: train, test, measure, and keep the figures."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 from vitlab.data.opened import OpenedData
 from vitlab.data.settings import Data
 from vitlab.device import choose
+from vitlab.distributed.launch import read_environment
 from vitlab.errors import DivergedError
 from vitlab.files import write_text
 from vitlab.recipes.recipe import Host, Recipe
@@ -66,7 +68,8 @@ def kept_figures(folder: Path) -> dict[str, Any] | None:
 def perform(work: Work, opened: OpenedData) -> dict[str, Any]:
     """Train, or go on, or do nothing if it is done; return the figures.
 
-    A run that diverged has the one figure `diverged`, the message, and is not repeated.
+    A run that diverged has the figure `diverged`, the message, and is not repeated. Of several
+    processes that torchrun started, the first one writes and measures.
 
     Args:
         work: what to do
@@ -95,6 +98,8 @@ def perform(work: Work, opened: OpenedData) -> dict[str, Any]:
             )  # fmt: skip
         except DivergedError as error:
             figures: dict[str, Any] = {"diverged": str(error)}
+            if not read_environment(os.environ).first:
+                return figures
         else:
             if run.rank:
                 return run.metrics

@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -15,6 +14,7 @@ from vitlab.data.opened import OpenedData
 from vitlab.errors import RunError
 from vitlab.studies.grid.jobs import Figures, Job
 from vitlab.studies.grid.runs.one_run import Work, perform
+from vitlab.studies.grid.runs.worker_process import interruptible, prepare, put_off
 
 FAILED = "diverged"
 
@@ -32,7 +32,7 @@ class Workers:
         self._pool = None
         if at_once > 1:
             self._pool = ProcessPoolExecutor(
-                at_once, multiprocessing.get_context("spawn"), _prepare, (threads,)
+                at_once, multiprocessing.get_context("spawn"), prepare, (threads,)
             )
 
     def all(
@@ -66,7 +66,9 @@ class Workers:
                     done[job.name] = _perform(work_of(job))
                     yield job, done[job.name]
                 else:
-                    running[self._pool.submit(_perform, work_of(job))] = job
+                    work = work_of(job)
+                    with put_off():  # in a process that this starts, too
+                        running[self._pool.submit(interruptible, _perform, work)] = job
             if running:
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     job = running.pop(future)
@@ -124,22 +126,3 @@ def _result(future: "Future[Figures]", job: Job) -> Figures:
             f"a process died during {job.name} (out of memory?): run the same command again, with "
             "--at-once 1 if it dies again"
         ) from None
-
-
-def _prepare(threads: int) -> None:
-    """Make a new process ready: its threads, its signals, and its end with that of its parent."""
-    import torch
-
-    torch.set_num_threads(threads)
-    os.setpgrp()  # a terminal's Ctrl-C reaches the first process, which passes it on
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a run takes it over
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_follow, args=(parent,), daemon=True).start()
-
-
-def _follow(parent: Any) -> None:
-    parent.join()
-    os.kill(os.getpid(), signal.SIGINT)  # saves the run
-    threading.Event().wait(30)
-    os._exit(1)

@@ -2,19 +2,19 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from vitlab.errors import OptionError, RunError
 from vitlab.files import write_text
 from vitlab.studies.grid.design import Arm
-from vitlab.studies.grid.jobs import Job, round_down
-from vitlab.units import duration
+from vitlab.studies.grid.jobs import HELD_OUT, Job, round_down
 
 MOST = 300.0  # epochs per relative one: more is not planned however large the budget
 LEAST = 20  # steps of a run, below which it teaches nothing
+MARGIN = 1.25  # of the budget that a refusal names: the next timing may be slower
 
 
 @dataclass(frozen=True)
@@ -23,40 +23,55 @@ class Cost:
 
     Attributes:
         fixed: seconds that do not depend on its length: opening data, testing, measuring
-        epoch: seconds of an epoch
+        step: seconds of a training step
         steps: of an epoch
-        macs: multiply-adds of an epoch, those of the backward pass included
+        macs: multiply-adds of a step, those of the backward pass included
     """
 
     fixed: float
-    epoch: float
+    step: float
     steps: float
     macs: float
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long the runs are, and what all of them cost.
+    """How long the runs are, and what each costs.
 
     Attributes:
         epochs: passes over the training images per relative epoch of an arm
-        runs: their number
-        seconds: of the whole study on this device, as predicted
-        macs: multiply-adds of all training
-        at_once: runs at the same time
-        relative: relative epochs of the arms whose length is given in multiply-adds
+        costs: of a run, by the name of its arm
+        timing: seconds that it took to find the costs
+        unit: multiply-adds of 1 where the length of an arm is given in them
     """
 
     epochs: float
-    runs: int
-    seconds: float
-    macs: float
-    at_once: int
-    relative: Mapping[str, float] = field(default_factory=dict)
+    costs: Mapping[str, Cost]
+    timing: float = 0.0
+    unit: float = 0.0
+
+    def seconds(self, jobs: Sequence[Job], at_once: int, done: Collection[str] = ()) -> float:
+        """Return the seconds that the jobs take on this device, without those that are done."""
+        return makespan(jobs, self.costs, at_once, self.epochs, done)
+
+    def macs(self, jobs: Sequence[Job]) -> float:
+        """Return the multiply-adds of all training."""
+        costs = [(job, self.costs[job.arm.name]) for job in jobs]
+        return sum(cost.macs * steps_of(job, cost, self.epochs) for job, cost in costs)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Return the plan that `as_json` wrote."""
+        costs = {name: Cost(**cost) for name, cost in values["costs"].items()}
+        return cls(values["epochs"], costs, values["timing"], values["unit"])
 
     def write(self, file: Path) -> None:
         """Write the plan down, so that a study that goes on keeps it."""
-        write_text(file, json.dumps(asdict(self), indent=1) + "\n")
+        write_text(file, json.dumps(self.as_json(), indent=1) + "\n")
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -66,8 +81,8 @@ class Plan:
             RunError: there is none, or it is damaged.
         """
         try:
-            return cls(**json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
+            return cls.of(json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise RunError(f"{file} is damaged ({error}): choose another --out") from error
 
 
@@ -78,7 +93,8 @@ def planned(
     *,
     seconds: float = 0.0,
     epochs: float = 0.0,
-    relative: Mapping[str, float] | None = None,
+    timing: float = 0.0,
+    unit: float = 0.0,
 ) -> Plan:
     """Return the longest plan within a budget, or that of a given length.
 
@@ -88,46 +104,69 @@ def planned(
         at_once: runs at the same time
         seconds: the budget
         epochs: passes per relative epoch, in place of a budget
-        relative: of the arms whose length is given in multiply-adds; the jobs have them already
+        timing: seconds of the budget that finding the costs has taken
+        unit: multiply-adds of 1 where the length of an arm is given in them; the jobs have it
 
     Raises:
         OptionError: the budget is too small for runs of at least 20 steps.
     """
     if not epochs:
-        epochs = _longest(jobs, costs, at_once, seconds)
-        fitted = [job for job in jobs if not job.arm.recipe.steps]
-        lengths = [costs[job.arm.name].steps * job.arm.recipe.epochs for job in fitted]
-        short = min(lengths, default=math.inf)
-        if epochs * short < LEAST:
-            need = makespan(jobs, costs, at_once, LEAST / short)
+        epochs = _longest(jobs, costs, at_once, seconds - timing)
+        least = max(_least(job, costs[job.arm.name]) for job in jobs)
+        if epochs < least:
+            need = MARGIN * (makespan(jobs, costs, at_once, least) + timing)
             raise OptionError(
-                f"{len(jobs)} runs need a budget of about {duration(1.1 * need)}: set a larger "
-                "--budget, or fewer --seeds or rows (--only)"
+                f"{len(jobs)} runs of at least {LEAST} steps need --budget {_time(need)}: set it, "
+                "or fewer --seeds or rows (--only)"
             )
-    total = makespan(jobs, costs, at_once, epochs)
-    work = sum(costs[job.arm.name].macs * epochs_of(job, costs, epochs) for job in jobs)
-    return Plan(epochs, len(jobs), total, work, at_once, relative or {})
+    return Plan(epochs, costs, timing, unit)
 
 
-def relative_epochs(arms: Sequence[Arm], costs: Mapping[str, Cost]) -> dict[str, float]:
-    """Return the relative epochs of the arms whose length is given in multiply-adds, by name."""
-    given = [arm for arm in arms if arm.macs and costs[arm.name].macs]
-    epoch = next((costs[arm.name].macs for arm in given), 0.0)
-    return {arm.name: arm.macs * epoch / costs[arm.name].macs for arm in given}
+def unit_of(arms: Sequence[Arm], costs: Mapping[str, Cost]) -> float:
+    """Return the multiply-adds of an epoch of the first arm whose length is given in them."""
+    own = [costs[arm.name] for arm in arms if arm.macs]
+    return next((cost.macs * cost.steps for cost in own if cost.macs), 0.0)
 
 
-def with_lengths(arms: Sequence[Arm], relative: Mapping[str, float]) -> tuple[Arm, ...]:
-    """Return the arms with these relative epochs, the others as they are."""
-    return tuple(
-        replace(arm, recipe=arm.recipe.lasting(relative[arm.name])) if arm.name in relative else arm
-        for arm in arms
-    )
+def with_lengths(arms: Sequence[Arm], costs: Mapping[str, Cost], unit: float) -> tuple[Arm, ...]:
+    """Return the arms with the epochs that their multiply-adds give, the others as they are.
+
+    Args:
+        arms: of the study
+        costs: of a run of each
+        unit: multiply-adds of 1
+    """
+    return tuple(_with_length(arm, costs[arm.name], unit) for arm in arms)
 
 
-def epochs_of(job: Job, costs: Mapping[str, Cost], epochs: float) -> float:
-    """Return the passes of a job over its training images, which a number of steps may fix."""
+def _with_length(arm: Arm, cost: Cost, unit: float) -> Arm:
+    if not arm.macs or not cost.macs:
+        return arm
+    length = arm.macs * unit / (cost.macs * cost.steps)
+    return replace(arm, recipe=arm.recipe.lasting(length))
+
+
+def _least(job: Job, cost: Cost) -> float:
+    """Return the epochs, with two significant digits, that give a job enough steps."""
+    one = steps_of(job, cost, 1.0)
+    if job.arm.recipe.steps or not one:
+        return 0.0
+    needed = LEAST / one
+    digit = 10.0 ** (math.floor(math.log10(needed)) - 1)
+    return math.ceil(round(needed / digit, 6)) * digit
+
+
+def _time(seconds: float) -> str:
+    """Return a time as --budget takes it, rounded up."""
+    return f"{math.ceil(seconds)}s" if seconds < 120 else f"{math.ceil(seconds / 60)}m"
+
+
+def steps_of(job: Job, cost: Cost, epochs: float) -> float:
+    """Return the training steps of a job; a search of learning rates holds images out."""
     recipe = job.arm.recipe
-    return recipe.steps / costs[job.arm.name].steps if recipe.steps else recipe.epochs * epochs
+    if recipe.steps:
+        return recipe.steps
+    return recipe.epochs * epochs * cost.steps * (1 - HELD_OUT if job.rate else 1)
 
 
 def _longest(jobs: Sequence[Job], costs: Mapping[str, Cost], at_once: int, seconds: float) -> float:
@@ -144,10 +183,24 @@ def _longest(jobs: Sequence[Job], costs: Mapping[str, Cost], at_once: int, secon
     return round_down(low) if low > 1e-6 else 0.0
 
 
-def makespan(jobs: Sequence[Job], costs: Mapping[str, Cost], at_once: int, epochs: float) -> float:
-    """Return the seconds until all jobs are done, started as `Workers.all` starts them."""
-    free, ends = [0.0] * at_once, dict[str, float]()
-    waiting = list(jobs)
+def makespan(
+    jobs: Sequence[Job],
+    costs: Mapping[str, Cost],
+    at_once: int,
+    epochs: float,
+    done: Collection[str] = (),
+) -> float:
+    """Return the seconds until all jobs are done, started as `Workers.all` starts them.
+
+    Args:
+        jobs: in the order in which they are preferred
+        costs: of a run of each arm
+        at_once: runs at the same time
+        epochs: passes per relative epoch
+        done: names of the jobs that are finished already
+    """
+    free, ends = [0.0] * at_once, dict.fromkeys(done, 0.0)
+    waiting = [job for job in jobs if job.name not in ends]
     while waiting:
         now = min(free)
         ready = [job for job in waiting if all(name in ends for name in job.needs)]
@@ -159,6 +212,6 @@ def makespan(jobs: Sequence[Job], costs: Mapping[str, Cost], at_once: int, epoch
         job = ready[0]
         waiting.remove(job)
         cost = costs[job.arm.name]
-        end = now + cost.fixed + cost.epoch * epochs_of(job, costs, epochs)
+        end = now + cost.fixed + cost.step * steps_of(job, cost, epochs)
         free[free.index(now)] = ends[job.name] = end
     return max(ends.values(), default=0.0)

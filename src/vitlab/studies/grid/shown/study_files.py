@@ -14,6 +14,7 @@ from vitlab.report.drawings.drawing import standalone
 from vitlab.report.table_page import Table, TablePage, write_tables
 from vitlab.studies.grid.base import Base
 from vitlab.studies.grid.design import Study
+from vitlab.studies.grid.jobs import Job
 from vitlab.studies.grid.outcome import Row, verdicts
 from vitlab.studies.grid.runs.study_plan import Plan
 from vitlab.studies.grid.shown.study_picture import drawn
@@ -31,7 +32,8 @@ class Setting:
         name: of the study
         base: what its arms are made from
         plan: their length
-        seeds: runs of each arm
+        jobs: all runs
+        at_once: of them at the same time
         seconds: that this call took
     """
 
@@ -39,19 +41,37 @@ class Setting:
     name: str
     base: Base
     plan: Plan
-    seeds: int
+    jobs: Sequence[Job]
+    at_once: int
     seconds: float
+
+    @property
+    def seeds(self) -> int:
+        """Runs of each arm."""
+        return len({job.seed for job in self.jobs})
+
+    @property
+    def predicted(self) -> float:
+        """Seconds of the whole study on this device, those of timing included."""
+        return self.plan.timing + self.plan.seconds(self.jobs, self.at_once)
+
+    def _length(self) -> str:
+        relative = {job.arm.recipe.epochs for job in self.jobs if not job.arm.recipe.steps}
+        if self.base.paper or not relative:
+            return ""
+        lengths = [each * self.plan.epochs for each in (min(relative), max(relative))]
+        low, high = map(epochs, lengths)
+        return f"{low}, " if low == high else f"{low.split()[0]} to {high}, "
 
     def lead(self) -> str:
         """Return how the runs were made, in a sentence or two."""
         recipe, plan = self.base.recipe, self.plan
         own = "the paper's recipes" if self.base.paper else recipe.model.model
         return (
-            f"{self.study.source}. Data {recipe.data.data}, {own}; "
-            f"{epochs(plan.epochs)} per relative epoch of a row, {counted(self.seeds, 'seed')}, "
-            f"{si(plan.macs)} multiply-adds of training; predicted {duration(plan.seconds)} with "
-            f"{plan.at_once} at once, PyTorch {torch.__version__} on {platform.machine()}, "
-            f"{datetime.now(UTC):%Y-%m-%d}."
+            f"{self.study.source}. Data {recipe.data.data}, {own}: {self._length()}"
+            f"{counted(self.seeds, 'seed')}, {si(plan.macs(self.jobs))} multiply-adds of training, "
+            f"predicted to take {duration(self.predicted)} with {self.at_once} at once. PyTorch "
+            f"{torch.__version__} on {platform.machine()}, {datetime.now(UTC):%Y-%m-%d}."
         )
 
 
@@ -73,8 +93,8 @@ def written(setting: Setting, rows: Sequence[Row], folder: CampaignFolder) -> di
         "data": setting.base.recipe.data.data,
         "seeds": setting.seeds,
         "epochs": setting.plan.epochs,
-        "macs": setting.plan.macs,
-        "predicted_seconds": setting.plan.seconds,
+        "macs": setting.plan.macs(setting.jobs),
+        "predicted_seconds": setting.predicted,
         "seconds": setting.seconds,
         "head": list(table[0]),
         "table": [list(line) for line in table[1]],

@@ -61,7 +61,8 @@ def claims_table(verdicts: Sequence[Verdict]) -> tuple[tuple[str, ...], Lines]:
 def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Return a table in Markdown."""
     rule = ["---"] * len(head)
-    return "\n".join("| " + " | ".join(each) + " |" for each in (head, rule, *lines)) + "\n"
+    rows = [[cell.replace("|", "\\|") for cell in each] for each in (head, rule, *lines)]
+    return "\n".join("| " + " | ".join(each) + " |" for each in rows) + "\n"
 
 
 def as_json(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:

@@ -1,0 +1,214 @@
+"""A study as its user meets it: refused, interrupted, continued, extended, diverging."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vitlab
+from vitlab.errors import DiskError, OptionError, RunError
+from vitlab.recipes.recipe import Host
+from vitlab.studies.grid import study_campaign
+from vitlab.studies.grid.base import Base
+from vitlab.studies.grid.design import ACCURACY, NLL, Arm, Study
+from vitlab.studies.grid.kept_study import KeptStudy
+from vitlab.studies.grid.outcome import cell, rows_of
+from vitlab.studies.grid.runs import one_run, paper_cost
+from vitlab.studies.grid.runs.study_plan import Cost, Plan
+from vitlab.studies.grid.shown.study_tables import markdown
+from vitlab.studies.small_recipe import small
+
+TINY = "ViT(width=32,depth=1,heads=2,mlp=32)/4"
+BASE = small("digits", TINY)
+HOST = Host(device="cpu")
+
+
+def arms(base: Base) -> tuple[Arm, ...]:
+    recipe = base.recipe
+    return (
+        Arm("good", recipe, ("good",), {"accuracy": 0.9, "5-shot": 0.5}),
+        Arm("bad", recipe.changed(lr=1e30, clip=0.0), ("bad",)),
+        Arm("late", recipe, ("late",), after="bad"),
+    )
+
+
+OWN = Study("Own", "nobody", ("arm",), arms, (ACCURACY, NLL))
+
+
+def run(out: Path, what: str | Study = OWN, **options: Any) -> dict[str, Any]:
+    options = {"epochs": 0.1, "seeds": 1, "at_once": 1, "recipe": BASE, "host": HOST} | options
+    return vitlab.study(what, out=out, **options)
+
+
+@pytest.fixture(autouse=True)
+def _untimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most tests need no costs that are true."""
+
+    def costs(arms: tuple[Arm, ...], *_: object) -> dict[str, Cost]:
+        return {arm.name: Cost(1.0, 0.1, 22.5, 1e6) for arm in arms}
+
+    monkeypatch.setattr(study_campaign, "costs_of", costs)
+
+
+def test_a_row_that_diverges_is_told_and_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = run(tmp_path / "out")
+    table = {line[0]: line[1:] for line in result["table"]}
+    assert result["head"] == [
+        "arm", "learning rate", "test accuracy", "paper: test accuracy", "NLL", "paper: 5-shot",
+    ]  # fmt: skip
+    assert table["good"][2::2] == ["90.0%", "50.0%"]
+    assert table["bad"][1:] == table["late"][1:] == ["diverged", "", "diverged", ""]
+    said = capsys.readouterr().err
+    assert "bad-seed-0: diverged" in said
+    assert "late-seed-0: diverged: bad-seed-0 did" in said
+
+    # again: nothing is trained, and all is the same
+    monkeypatch.setattr(one_run, "train", lambda *_, **__: pytest.fail("trained again"))
+    again = run(tmp_path / "out")
+    assert again["table"] == result["table"]
+    assert again["rows"] == result["rows"]
+    assert "3 runs, 2 of them done" in capsys.readouterr().err  # what cannot begin leaves nothing
+
+
+def test_more_seeds_and_rows_add_what_is_missing(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(out, only=["good"])
+    file = out / "good-seed-0" / "figures.json"
+    before = file.stat().st_mtime_ns
+    result = run(out, only=["good", "late"], seeds=2)
+    assert file.stat().st_mtime_ns == before
+    assert [row["name"] for row in result["rows"]] == ["good", "bad", "late"]
+    assert result["rows"][0]["seeds"] == [0, 1]
+    assert set(Plan.read(out / "plan.json").costs) == {"good", "bad", "late"}
+    whole = run(tmp_path / "whole", seeds=2)
+    assert [row["values"] for row in whole["rows"]] == [row["values"] for row in result["rows"]]
+
+
+def test_an_interrupted_study_goes_on_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(tmp_path / "whole", only=["good"], seeds=2)
+    kept, trained = one_run.train, []
+
+    def train(*args: Any, **options: Any) -> Any:
+        trained.append(args[1].name)
+
+        def stop(line: dict[str, Any]) -> None:
+            if len(trained) == 2 and line["step"] == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+            options_line(line)
+
+        options_line = options.pop("on_line")
+        return kept(*args, on_line=stop, **options)
+
+    monkeypatch.setattr(one_run, "train", train)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "out", only=["good"], seeds=2)
+    assert not (tmp_path / "out" / "good-seed-1" / "figures.json").exists()
+    again = run(tmp_path / "out", only=["good"], seeds=2)
+    assert trained == ["good-seed-0", "good-seed-1", "good-seed-1"]
+    assert [row["values"] for row in again["rows"]] == [row["values"] for row in whole["rows"]]
+
+
+def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(OptionError, match="unknown row 'godo': did you mean good"):
+        run(out, only=["godo"])
+    with pytest.raises(OptionError, match=r"need --budget .*: set it, or fewer --seeds or rows"):
+        run(out, epochs=0, budget="3s")
+    with pytest.raises(OptionError, match="exclude each other"):
+        run(out, budget="3s")
+    with pytest.raises(OptionError, match="unknown study 'nothing'"):
+        run(out, "nothing")
+    assert not out.exists()
+    dry = run(out, dry_run=True)
+    assert (dry["runs"], dry["epochs"], dry["seconds"] > 0) == (3, 0.1, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_the_way(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(out, only=["good"], epochs=0.05)
+    with pytest.raises(RunError, match=r"begun with --epochs 0.05, not a budget of 10 min 0 s"):
+        run(out, only=["good"], epochs=0)
+    with pytest.raises(RunError, match="lr_grid"):
+        run(out, only=["good"], epochs=0.05, lr_grid=(1.0, 2.0))
+    with pytest.raises(RunError, match="choose another --out"):
+        run(out, "positions", only=["none"])
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "mine.txt").write_text("mine")
+    with pytest.raises(RunError, match="exists and contains no study"):
+        run(other)
+    with pytest.raises(DiskError):
+        run(Path("/proc/out"))
+    assert [file.name for file in other.iterdir()] == ["mine.txt"]
+
+
+def test_what_was_never_planned_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed process leaves a folder that was begun, and runs that were being timed."""
+    out = tmp_path / "out"
+    with monkeypatch.context() as patched:
+        patched.setattr(KeptStudy, "withdraw", lambda _: None)
+        patched.setattr(study_campaign, "costs_of", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(out, only=["good"], epochs=0.05)
+    (out / "vitlab-study-dead" / "run").mkdir(parents=True)
+    run(out, only=["good"], epochs=0.1)
+    assert not (out / "vitlab-study-dead").exists()
+    (out / "plan.json").unlink()
+    with pytest.raises(RunError, match=r"plan.json is missing: choose another --out"):
+        run(out, only=["good"], epochs=0.1)
+    assert (out / "campaign.json").exists()
+
+
+def test_the_paper_is_counted_and_not_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paper_cost, "rate_of", lambda recipe, host: 1e12)
+    only, recipe = ["none", "1d-stem"], small("digits")
+    dry = run(
+        tmp_path, "positions", budget="paper", epochs=0, dry_run=True, recipe=recipe, only=only
+    )
+    # the digits' 1,438 training images seven times: ViT-B/16 has 17.6 G multiply-adds
+    assert dry["macs"] == pytest.approx(2 * 3 * 7 * 1438 * 17.58e9, rel=0.01)
+    assert dry["seconds"] == pytest.approx(dry["macs"] / 1e12, rel=0.05)
+
+
+def test_cells() -> None:
+    study, row = OWN, {"mean": {"accuracy": 0.5}, "std": {"accuracy": 0.012}, "diverged": 1}
+    assert cell(row | {"seeds": [0, 1, 2]}, ACCURACY) == "50.0% ± 1.2 (1 of 3 diverged)"
+    assert cell(row | {"diverged": 0}, ACCURACY) == "50.0% ± 1.2"
+    assert cell(row | {"diverged": 0}, NLL) == ""
+    assert rows_of(study, (), {}) == []
+    assert markdown(("a", "b"), [("1|2", "")]) == "| a | b |\n| --- | --- |\n| 1\\|2 |  |\n"
+
+
+def test_ctrl_c_ends_all_processes_with_one_line(tmp_path: Path) -> None:
+    """In a group of its own, as a terminal starts it; the same command then goes on."""
+    command = [sys.executable, "-m", "vitlab", "study", "positions", "--only", "none", "--model"]
+    command += [TINY, "--epochs", "40", "--seeds", "2", "--at-once", "2", "--out", str(tmp_path)]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        lines = iter(process.stderr.readline, "")
+        next(line for line in lines if "of them done" in line)
+        os.killpg(process.pid, signal.SIGINT)
+        rest = process.communicate()[1]
+    assert process.returncode == 130
+    assert rest == "vitlab study: interrupted\n"
+    kept = json.loads((tmp_path / "campaign.json").read_text())
+    assert kept["result"] is None
+    mine = [*Path("/proc").glob("[0-9]*/cmdline")]
+    assert not any(
+        str(tmp_path) in each.read_text(errors="ignore") for each in mine if each.exists()
+    )
+    assert not list(tmp_path.glob("vitlab-study-*"))

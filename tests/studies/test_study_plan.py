@@ -1,0 +1,170 @@
+"""Runs, their order, their length within a budget, and what they cost, against a simulation."""
+
+import heapq
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vitlab.errors import OptionError, RunError
+from vitlab.studies.grid.design import Arm
+from vitlab.studies.grid.jobs import Job, chosen, chosen_arms, jobs_of, round_down
+from vitlab.studies.grid.runs.study_plan import LEAST, Cost, Plan, makespan, planned, steps_of
+from vitlab.studies.small_recipe import small
+from vitlab.units import seconds
+
+RECIPE = small("digits")
+
+
+def arm(name: str, epochs: float = 1.0, **fields: object) -> Arm:
+    return Arm(name, RECIPE.lasting(epochs), **fields)  # type: ignore[arg-type]
+
+
+CHAIN = (arm("pre", row=False), arm("tune", after="pre", rates=(3.0, 1.0)), arm("scratch"))
+
+
+def test_jobs_have_names_needs_and_an_order() -> None:
+    jobs = {job.name: job for job in jobs_of(CHAIN, (4, 5))}
+    assert list(jobs) == [
+        "pre-seed-4", "pre-seed-5", "tune-lr-1", "tune-lr-3", "tune-seed-4", "tune-seed-5",
+        "scratch-seed-4", "scratch-seed-5",
+    ]  # fmt: skip
+    assert jobs["tune-lr-3"].needs == ("pre-seed-4",)
+    assert jobs["tune-seed-5"].needs == ("tune-lr-1", "tune-lr-3", "pre-seed-5")
+    assert jobs["scratch-seed-4"].needs == ()
+
+
+def test_a_search_holds_images_out_and_the_last_run_has_the_best_rate() -> None:
+    jobs = {job.name: job for job in jobs_of(CHAIN, (4, 5))}
+    search = jobs["tune-lr-3"].recipe({}, 2.0, Path("there"))
+    assert (search.data.dev_share, search.seed, search.start.weights) == (
+        0.1,
+        4,
+        str(Path("there", "pre-seed-4")),
+    )
+    assert search.optimizer.lr == pytest.approx(3 * RECIPE.optimizer.lr)
+    done = {"tune-lr-1": {"accuracy": 0.4}, "tune-lr-3": {"accuracy": 0.6}}
+    last = jobs["tune-seed-5"].recipe(done, 2.0, Path("there"))
+    assert (last.data.dev_share, last.seed, last.epochs) == (0.0, 5, 2.0)
+    assert last.optimizer.lr == pytest.approx(3 * RECIPE.optimizer.lr)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "factor"),
+    [
+        ({"accuracy": 0.5}, {"accuracy": 0.5}, 1.0),  # ties go to the smallest
+        ({"accuracy": 0.5}, {"diverged": "at once"}, 1.0),
+        ({"diverged": "at once"}, {"accuracy": 0.1}, 3.0),
+        ({"diverged": "at once"}, {"diverged": "at once"}, 1.0),
+    ],
+)
+def test_the_choice(first: dict[str, float], second: dict[str, float], factor: float) -> None:
+    assert chosen([("a", 1.0), ("b", 3.0)], {"a": first, "b": second}) == factor
+
+
+def test_a_length_is_taken_as_it_is() -> None:
+    (job,) = jobs_of((arm("one"),), (0,))
+    assert job.recipe({}, 1.2345, Path()).epochs == 1.2345
+    assert jobs_of((arm("third", 1 / 3),), (0,))[0].recipe({}, 3.0, Path()).epochs == 1.0
+
+
+def test_rows_bring_what_they_start_from() -> None:
+    assert [each.name for each in chosen_arms(CHAIN, ["tune"])] == ["pre", "tune"]
+    with pytest.raises(OptionError, match="unknown row 'tunes': did you mean tune"):
+        chosen_arms(CHAIN, ["tunes"])
+    with pytest.raises(OptionError, match="'pre'"):
+        chosen_arms(CHAIN, ["pre"])
+    with pytest.raises(OptionError, match="late"):
+        jobs_of((arm("early", after="late"), arm("late")), (0,))
+    with pytest.raises(OptionError, match="there twice"):
+        jobs_of((arm("one"), arm("one")), (0,))
+
+
+def test_rounding_down_keeps_two_digits() -> None:
+    for value in np.random.default_rng(0).lognormal(1, 3, 300):
+        found = round_down(value)
+        assert float(f"{found:.1e}") == found
+        assert found <= value * (1 + 1e-9) < found * 1.11
+    assert [round_down(each) for each in (1.0, 9.99, 99.9, 300.0, 0.029)] == [
+        1.0, 9.9, 99.0, 300.0, 0.029,
+    ]  # fmt: skip
+
+
+def simulated(jobs: Sequence[Job], took: dict[str, float], at_once: int) -> float:
+    """The time that `Workers.all` takes, event by event: it starts what it can, then waits."""
+    waiting, done = list(jobs), set[str]()
+    running: list[tuple[float, str]] = []
+    now = 0.0
+    while waiting or running:
+        for job in [job for job in waiting if set(job.needs) <= done][: at_once - len(running)]:
+            waiting.remove(job)
+            heapq.heappush(running, (now + took[job.name], job.name))
+        now, name = heapq.heappop(running)
+        done.add(name)
+        while running and running[0][0] == now:
+            done.add(heapq.heappop(running)[1])
+    return now
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 5])
+def test_makespan_is_that_of_a_simulation(at_once: int) -> None:
+    generator = np.random.default_rng(at_once)
+    for _ in range(40):
+        arms = list[Arm]()
+        for number in range(int(generator.integers(1, 7))):
+            after = f"{generator.integers(number)}" if number and generator.random() < 0.5 else ""
+            rates = (1.0, 2.0) if generator.random() < 0.3 else ()
+            arms.append(arm(str(number), float(generator.integers(1, 4)), after=after, rates=rates))
+        jobs = jobs_of(arms, range(int(generator.integers(1, 4))))
+        costs = {each.name: Cost(*generator.integers(1, 9, 3), 1.0) for each in arms}
+        took = {
+            job.name: costs[job.arm.name].fixed
+            + costs[job.arm.name].step * steps_of(job, costs[job.arm.name], 2.0)
+            for job in jobs
+        }
+        assert makespan(jobs, costs, at_once, 2.0) == pytest.approx(simulated(jobs, took, at_once))
+
+
+def test_what_is_done_takes_no_time() -> None:
+    jobs = jobs_of(CHAIN, (0,))
+    costs = {each.name: Cost(1.0, 0.1, 10.0, 5.0) for each in CHAIN}
+    plan = Plan(2.0, costs)
+    assert plan.seconds(jobs, 1) == pytest.approx(1.0 * 5 + 0.1 * 20 * (3 + 2 * 0.9))
+    assert plan.seconds(jobs, 1, {job.name for job in jobs[:-1]}) == pytest.approx(3.0)
+    assert plan.seconds(jobs, 1, {job.name for job in jobs}) == 0.0
+    assert plan.macs(jobs) == pytest.approx(5.0 * 20 * (3 + 2 * 0.9))
+
+
+def test_a_plan_fills_its_budget_and_no_more() -> None:
+    jobs = jobs_of(CHAIN, (0, 1, 2))
+    costs = {each.name: Cost(1.0, 0.05, 22.5, 1e6) for each in CHAIN}
+    for budget in (200.0, 500.0, 1500.0):
+        plan = planned(jobs, costs, 2, seconds=budget, timing=7.0)
+        took = plan.timing + plan.seconds(jobs, 2)
+        assert 0.85 * budget < took <= budget
+    assert planned(jobs, costs, 2, seconds=1e9).epochs == 300.0
+    assert planned(jobs, costs, 2, epochs=0.123).epochs == 0.123
+
+
+def test_a_budget_that_is_too_small_is_refused_with_one_that_is_not() -> None:
+    jobs = jobs_of(CHAIN, (0, 1, 2))
+    costs = {each.name: Cost(1.0, 0.05, 22.5, 1e6) for each in CHAIN}
+    with pytest.raises(OptionError, match="11 runs of at least 20 steps need --budget") as error:
+        planned(jobs, costs, 2, seconds=12.0, timing=7.0)
+    found = re.search(r"--budget (\w+):", str(error.value))
+    assert found is not None
+    plan = planned(jobs, costs, 2, seconds=seconds(found[1]), timing=8.0)
+    assert min(steps_of(job, costs[job.arm.name], plan.epochs) for job in jobs) >= LEAST
+
+
+def test_a_plan_is_kept(tmp_path: Path) -> None:
+    plan = Plan(1.5, {"a": Cost(1.0, 2.0, 3.0, 4.0)}, 5.0)
+    plan.write(tmp_path / "plan.json")
+    assert Plan.read(tmp_path / "plan.json") == plan
+    for text in ("", "[]", '{"epochs": 1}', json.dumps(plan.as_json() | {"costs": [1]})):
+        (tmp_path / "plan.json").write_text(text)
+        with pytest.raises(RunError, match="choose another --out"):
+            Plan.read(tmp_path / "plan.json")

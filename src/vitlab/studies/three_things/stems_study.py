@@ -81,7 +81,7 @@ def arms(base: Base) -> tuple[Arm, ...]:
 
 def _tokenizer(base: Base) -> Recipe:
     if base.paper:
-        return base.published("tokenizer", "dVAE/8")
+        return base.published("tokenizer", "dVAE/8", image_size=112)
     model = _labels(base, ROWS["linear"]).model
     return tokenizer(base, shape_of(model.model)["patch"], model.image_size)
 
@@ -91,7 +91,7 @@ def _pretrained(base: Base, task: str, name: str) -> tuple[Arm, Arm]:
     row, first = ROWS[name], f"{task}-{name}-before"
     paper = {"macs": row.macs} | ({"ImageNet": row.beit} if task == "beit" else {})
     if base.paper:
-        before = base.published(task, _paper_model(row), epochs=300, **row.options)
+        before = base.published(task, _paper_model(row), image_size=224, epochs=300, **row.options)
         after = base.published(f"{task}-finetune", "")
     else:
         model = _labels(base, row).model

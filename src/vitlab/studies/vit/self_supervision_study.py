@@ -88,12 +88,13 @@ def _row(base: Base, name: str, share: float) -> Arm:
 def _of_papers(base: Base) -> tuple[Arm, ...]:
     """Return the papers' pre-training and fine-tuning."""
     data = {"data": base.downstream or base.recipe.data.data}
-    found = [Arm("tokenizer", base.published("tokenizer", "dVAE/8", **data), row=False)]
+    codes = base.published("tokenizer", "dVAE/8", image_size=112, **data)
+    found = [Arm("tokenizer", codes, row=False)]
     named = {"supervised": "vit-jft", "scratch": "vit-imagenet"}
     for name, method in (METHODS | {"scratch": SCRATCH}).items():
         own = {} if name in ("supervised", "masked-patch") else data
         guide = "tokenizer" if name == "beit" else ""
-        first = base.published(named.get(name, name), MODEL, **own)
+        first = base.published(named.get(name, name), MODEL, image_size=224, **own)
         found.append(Arm(name, first, row=False, guide=guide))
         tuned = base.published(method.tuning, "", **data)
         paper = {"ImageNet": method.accuracy} if method.accuracy else {}

@@ -17,6 +17,7 @@ from vitlab.transfer.campaign_folder import CampaignFolder
 TINY = "ViT(width=32,depth=2,heads=2,mlp=32)/2"
 OWN = {
     "bias",
+    "optimizers",
     "sgd-adam",
 }  # with more runs and steps than are needed here: shortened in their own tests
 

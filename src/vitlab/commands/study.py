@@ -48,7 +48,7 @@ class Study(Options):
         only=when("name", *GRIDS),
     )
     only: tuple[str, ...] = option(
-        (), "train only these rows (default: all)", only=when("name", *GRIDS, "optimizers")
+        (), "train only these rows (default: all)", only=when("name", *GRIDS)
     )
     at_once: int = option(
         0,
@@ -67,7 +67,7 @@ class Study(Options):
         "factors of each row's learning rate to try, on training images that are held out "
         "(default: the study's own, if it has any)",
         above(0),
-        only=when("name", *GRIDS, "optimizers"),
+        only=when("name", *GRIDS),
     )
     lr_low: float = option(1e-6, "the first learning rate", above(0), only=when("name", "lr"))
     lr_high: float = option(10.0, "the last learning rate", above(0), only=when("name", "lr"))
@@ -91,7 +91,7 @@ class Study(Options):
 def build(given: dict[str, Any]) -> Study:
     """Return options that start from a recipe."""
     name, given = given["name"], {"data": "digits"} | given
-    entry = STUDIES[name]
+    entry = STUDIES[Study(name=name).name]  # refuses unknown names
     by_recipe = {{"length": "epochs", "allowed": "budget"}.get(key, key) for key in given}
     if chosen := set(entry.varies.split()) & by_recipe:
         raise OptionError(f"the study {name} chooses {min(chosen)} itself: leave it out")

@@ -72,11 +72,10 @@ STUDIES = {
         "speed.figure_twelve", "images/s and the largest batch (ViT, Figure 12)", grid=False
     ),
     "optimizers": Entry(
-        "optimizer_table",
-        "the same model trained with each of them",
+        "advice.optimizer_study",
+        "the same ViT with each of them, SAM and Shampoo on a hybrid and a ResNet, and how curved "
+        "the loss is",
         "optimizer weight_decay betas momentum eps rho precondition_every",
-        grid=False,
-        budgeted=False,
     ),
     "lr": Entry(
         "lr_range",

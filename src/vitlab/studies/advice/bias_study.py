@@ -11,15 +11,14 @@ within 2% of its multiply-adds.
 import math
 
 from vitlab.evaluation.bias.inductive_bias import inductive_bias
+from vitlab.studies.advice.similar_cost import LABELS, of_similar_cost
 from vitlab.studies.grid.base import Base
 from vitlab.studies.grid.design import ACCURACY, Arm, Column, Picture, Study, Trained
 from vitlab.studies.grid.paper_claims import Claim
 from vitlab.units import percent
 
 SHARES = {"100": 1.0, "10": 0.1, "1": 0.01}  # of the training images, by percent
-PAPER_MODELS = {"vit": "ViT-B/16", "hybrid": "R50+ViT-B/16", "resnet": "BiT-R50x2"}
 SMALL_RESNET = "BiT-R(1-1-1)x1"
-LABELS = {"vit": "ViT", "hybrid": "hybrid", "resnet": "ResNet"}
 RATES = (0.3, 1.0, 3.0)
 IMAGES = 1000  # that are probed within a budget
 RELATIVE = ("shuffled", "occluded", "shift", "low_pass", "high_pass")
@@ -33,7 +32,7 @@ def arms(base: Base) -> tuple[Arm, ...]:
 def _arm(base: Base, kind: str, percents: str) -> Arm:
     share = SHARES[percents]
     whole = share == 1
-    model = (PAPER_MODELS if base.paper else small_models(base))[kind]
+    model = of_similar_cost(base, SMALL_RESNET)[kind]
     recipe = base.published("vit-imagenet", model) if base.paper else base.model(model)
     if not whole:
         recipe = recipe.changed(train_images=share).lasting(recipe.epochs / share)
@@ -46,17 +45,6 @@ def _arm(base: Base, kind: str, percents: str) -> Arm:
         line=LABELS[kind],
         rate_of="" if whole else f"{kind}-100",
     )
-
-
-def small_models(base: Base) -> dict[str, str]:
-    """Return the names of the base's ViT, and of a hybrid and a ResNet that cost about as much."""
-    shape = base.shape
-    above = shape.changed(depth=max(1, shape.depth - 1), mlp=2 * shape.mlp // 3, patch=4)
-    return {
-        "vit": base.recipe.model.model,
-        "hybrid": f"R(1)+{above.name}",
-        "resnet": SMALL_RESNET,
-    }
 
 
 def measure(trained: Trained) -> dict[str, float]:

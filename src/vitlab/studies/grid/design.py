@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -13,6 +13,9 @@ from vitlab.recipes.recipe import Recipe
 from vitlab.studies.grid.base import Base
 from vitlab.studies.grid.paper_claims import Claim
 from vitlab.units import percent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,9 @@ class Trained:
 
 Measure = Callable[[Trained], dict[str, float]]
 """A function of a module, so that another process can be told of it."""
+Drawings = Callable[[Mapping[str, Sequence[Path]]], dict[str, "Figure"]]
+"""Draws what `Measure` left in the run folders, given by the names of their arms: figures by title.
+"""
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,7 @@ class Picture:
         x: what the horizontal axis counts
         log: whether it is logarithmic
         by: the column that is the horizontal axis, in place of the arms' x
+        labels: how many of the cells name a bar, from the first on; 0 for all
         curves: from rows in JSON, x (n,) and y (n,) of a curve for each `Arm.line`, such as a fit
     """
 
@@ -123,6 +130,7 @@ class Picture:
     x: str = ""
     log: bool = False
     by: str = ""
+    labels: int = 0
     curves: Callable[[Rows], Mapping[str, Curve]] | None = None
 
 
@@ -141,6 +149,7 @@ class Study:
         picture: the figure
         note: what a reader must know of the table
         findings: makes sentences from the rows, such as a fit to all of them
+        drawings: makes further figures
     """
 
     title: str
@@ -153,3 +162,4 @@ class Study:
     picture: Picture = Picture()
     note: str = ""
     findings: Callable[[Rows], Sequence[str]] | None = None
+    drawings: Drawings | None = None

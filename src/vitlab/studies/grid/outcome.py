@@ -9,7 +9,7 @@ from vitlab.studies.grid.jobs import Figures, Job, chosen
 from vitlab.studies.grid.paper_claims import Verdict, judged
 
 Row = dict[str, Any]
-"""An arm in JSON: `name`, `cells`, `lr`, `runs` (figures of each), `mean`, `std`, `paper`."""
+"""An arm in JSON: `name`, `cells`, `lr`, `runs` (folders), `values`, `mean`, `paper` and so on."""
 
 
 def rows_of(study: Study, jobs: Sequence[Job], done: Mapping[str, Figures]) -> list[Row]:
@@ -31,6 +31,7 @@ def _row(study: Study, jobs: Sequence[Job], done: Mapping[str, Figures]) -> Row:
         "x": arm.x,
         "line": arm.line,
         "seeds": [job.seed for job in jobs],
+        "runs": [job.name for job in jobs],
         "diverged": sum("diverged" in run for run in runs),
         "values": values,
         "mean": {key: fmean(found) for key, found in values.items() if found},

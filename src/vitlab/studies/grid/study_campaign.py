@@ -19,6 +19,7 @@ from vitlab.studies.grid.base import Base
 from vitlab.studies.grid.design import Arm, Study
 from vitlab.studies.grid.jobs import Figures, Job, chosen_arms, jobs_of
 from vitlab.studies.grid.kept_study import TIMING, KeptStudy
+from vitlab.studies.grid.optimizer_packages import check_packages
 from vitlab.studies.grid.outcome import rows_of
 from vitlab.studies.grid.runs.cost_probe import costs_of
 from vitlab.studies.grid.runs.one_run import Work
@@ -81,8 +82,16 @@ class Campaign:
     at_once: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Work out the runs."""
-        self._set_arms(chosen_arms(self.study.arms(self.base), self.asked.only))
+        """Work out the runs.
+
+        Raises:
+            OptionError: an unknown row.
+            PackageError: a package that an optimizer is from is not installed.
+        """
+        every = self.study.arms(self.base)
+        arms = chosen_arms(every, self.asked.only)
+        check_packages(arms, every)
+        self._set_arms(arms)
         with joined(self.host.device, self.host.timeout) as (world, _):
             together, self.first = world.size > 1, world.first
         self.at_once = 1 if together else self.asked.at_once or at_once_of(self.arms, self.host)

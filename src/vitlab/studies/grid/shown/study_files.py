@@ -17,7 +17,7 @@ from vitlab.studies.grid.design import Study
 from vitlab.studies.grid.jobs import Job
 from vitlab.studies.grid.outcome import Row, verdicts
 from vitlab.studies.grid.runs.study_plan import Plan
-from vitlab.studies.grid.shown.study_picture import drawn
+from vitlab.studies.grid.shown.study_picture import pictures
 from vitlab.studies.grid.shown.study_tables import as_json, claims_table, markdown, table_of
 from vitlab.transfer.campaign_folder import CampaignFolder
 from vitlab.units import counted, duration, epochs, si
@@ -76,7 +76,9 @@ class Setting:
 
 
 def written(setting: Setting, rows: Sequence[Row], folder: CampaignFolder) -> dict[str, Any]:
-    """Write `results.md`, `picture.svg`, `report.html` and the result in JSON; return the result.
+    """Write `results.md`, its pictures, `report.html` and the result in JSON; return the result.
+
+    The first picture is `picture.svg`, the next ones `picture-2.svg` and so on.
 
     Raises:
         DiskError: a file cannot be written.
@@ -84,7 +86,7 @@ def written(setting: Setting, rows: Sequence[Row], folder: CampaignFolder) -> di
     study, place = setting.study, folder.path
     found = verdicts(study, rows)
     table, claims = table_of(study, rows), claims_table(found)
-    picture = drawn(study, rows)
+    drawings = pictures(study, rows, place)
     findings = list(study.findings(rows)) if study.findings else []
     command = folder.record.get("command", "")
     result = {
@@ -108,14 +110,15 @@ def written(setting: Setting, rows: Sequence[Row], folder: CampaignFolder) -> di
     text += "".join(f"{each}\n\n" for each in (study.note, *findings) if each)
     if study.claims:
         text += markdown(*claims)
-    if picture is not None:
-        write_text(place / "picture.svg", standalone(picture) + "\n")
-        text += f"\n![{study.title}](picture.svg)\n"
+    for number, (title, drawing) in enumerate(drawings.items(), 1):
+        name = "picture.svg" if number == 1 else f"picture-{number}.svg"
+        write_text(place / name, standalone(drawing) + "\n")
+        text += f"\n![{title}]({name})\n"
     write_text(place / "results.md", text)
     tables = [Table("Results", *table, note=study.note)]
     tables += [Table("Claims", *claims)] if study.claims else []
-    drawings = [picture] if picture is not None else []
-    page = TablePage(study.title, setting.lead(), tables, drawings, findings, command)
+    shown = list(drawings.values())
+    page = TablePage(study.title, setting.lead(), tables, shown, findings, command)
     write_tables(folder.report, page)
     folder.finish(json.loads(json.dumps(result)))
     return result

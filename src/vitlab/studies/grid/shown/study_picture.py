@@ -1,6 +1,7 @@
 """The figure of a study: a bar for each arm, or lines of one figure against another."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import matplotlib as mpl
 from markupsafe import Markup
@@ -41,8 +42,26 @@ def drawn(study: Study, rows: Sequence[Row]) -> Markup | None:
         return svg(figure, "study", f"{study.title}: {column.title}.")
 
 
+def pictures(study: Study, rows: Sequence[Row], place: Path) -> dict[str, Markup]:
+    """Draw the study's figure, and further ones from the folders of its runs, by title.
+
+    Args:
+        study: of these runs
+        rows: its arms
+        place: folder of the run folders
+    """
+    first = drawn(study, rows)
+    found = {} if first is None else {study.title: first}
+    if study.drawings is not None:
+        folders = {row["name"]: [place / run for run in row["runs"]] for row in rows}
+        for number, (title, figure) in enumerate(study.drawings(folders).items(), 2):
+            found[title] = svg(figure, f"study{number}", f"{study.title}: {title}.")
+    return found
+
+
 def _bars(axes: Axes, study: Study, column: Column, rows: Sequence[Row]) -> None:
-    names = [", ".join(filter(None, row["cells"])) or row["name"] for row in rows]
+    some = study.picture.labels or None
+    names = [", ".join(filter(None, row["cells"][:some])) or row["name"] for row in rows]
     places = range(len(rows))
     means = [row["mean"][column.key] for row in rows]
     axes.barh(places, means, color=BLUE, height=0.62, alpha=0.55)

@@ -14,6 +14,7 @@ Lines = list[tuple[str, ...]]
 def table_of(study: Study, rows: Sequence[Row]) -> tuple[tuple[str, ...], Lines]:
     """Return headings and lines: the arm, its figures, each beside the paper's if there is one."""
     columns = [each for each in study.columns if any(each.key in row["mean"] for row in rows)]
+    columns = columns or [study.columns[0]]  # which tells that everything diverged
     rates = {row["lr"] for row in rows}
     head = (*study.head, *(("learning rate",) if len(rates) > 1 else ()))
     for column in columns:

@@ -58,7 +58,7 @@ def test_findings_of_the_papers_table() -> None:
 
 
 def some_rows(exponent: float) -> list[dict[str, Any]]:
-    spent = [1e14, 2e14, 4e14, 8e14]
+    spent = [1e14, 2e14, 4e14, 5e14, 6e14, 7e14, 7.5e14, 7.7e14, 8e14]
     means = [{"flops": c, "accuracy": 1 - 0.4 * (c / 1e14) ** exponent} for c in spent]
     return [
         {"name": f"{n}", "line": "ViT", "mean": mean, "std": {}, "x": None}
@@ -76,6 +76,8 @@ def test_fits_the_rows() -> None:
     picture = drawn(STUDY, rows)
     assert picture is not None
     assert "operations of training" in picture
+    assert "2e+14" in picture
+    assert "mathdefault" not in picture  # text is not typeset
 
 
 def test_runs_to_its_end(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def curves(rows: Rows) -> Mapping[str, Curve]:
 STUDY = Study(
     "Accuracy against compute",
     "ViT paper, Figure 5 and Table 6",
-    ("family", "model", "epochs"),
+    ("family", "model", "length"),
     arms,
     (
         ACCURACY,

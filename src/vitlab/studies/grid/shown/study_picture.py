@@ -6,7 +6,7 @@ from pathlib import Path
 import matplotlib as mpl
 from markupsafe import Markup
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from vitlab.report.drawings.drawing import (
     BLUE,
@@ -97,6 +97,9 @@ def _lines(axes: Axes, study: Study, column: Column, rows: Sequence[Row]) -> Non
             axes.plot(*curves[name], color=SERIES_COLORS[number % len(SERIES_COLORS)], lw=1.2)
     if study.picture.log:
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        axes.minorticks_off()
     ticks = sorted({row["x"] for row in rows})
     if len(ticks) <= 8:
         axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])

@@ -2,10 +2,13 @@
 
 from typing import Any
 
+from vitlab.models.names import shape_of
+from vitlab.recipes.model_part import ModelPart
 from vitlab.recipes.named import of_weights
 from vitlab.recipes.recipe import Recipe
 from vitlab.studies.grid.base import Base
 
+PATCH, SIDE = 8, 6  # the smallest patch that an hMLP stem takes; patches of a side of the image
 CODES = "dVAE(codes=256,width=32,code_width=32)"
 # What differs from the papers' recipes beside length, batch and learning rate: small models have
 # small decoders and projectors, and short runs a teacher that follows sooner and no dropped blocks.
@@ -26,7 +29,26 @@ SMALLER: dict[str, dict[str, Any]] = {
 }
 
 
-def without_labels(base: Base, task: str, model: str, **choices: Any) -> Recipe:
+def in_few_patches(base: Base, deeper: int = 0, **choices: Any) -> Recipe:
+    """Return the base's recipe with patches of at least 8 pixels, which every stem can take.
+
+    If they are smaller, images are enlarged or reduced to as many patches of 8 pixels, but at most
+    6 a side, since learning without labels wants many epochs more than many patches.
+
+    Args:
+        base: of the study
+        deeper: blocks more than the base has
+        choices: fields of the model
+    """
+    shape, size = base.shape, base.recipe.model.image_size
+    own, larger = shape.changed(depth=shape.depth + deeper), {}
+    if size and shape.patch < PATCH:
+        own = own.changed(patch=PATCH)
+        larger = {"image_size": PATCH * min(size // shape.patch, SIDE)}
+    return base.vit(own, **{"pool": "mean", **larger, **choices})
+
+
+def without_labels(base: Base, task: str, model: ModelPart, **choices: Any) -> Recipe:
     """Return the recipe of a task for a small model: one relative epoch, of which a tenth warms up.
 
     Batch and precision are the base's, the learning rate is half of it, and every task has AdamW,
@@ -36,25 +58,26 @@ def without_labels(base: Base, task: str, model: str, **choices: Any) -> Recipe:
     Args:
         base: of the study
         task: of `vitlab pretrain`
-        model: its name
+        model: that learns; its name and image size are taken
         choices: further options
     """
-    part = {"mean": (0.5,), "std": (0.5,), "pool": "mean"}
-    return base.published(task, model, **part, **SMALLER[task], **_common(base), **choices).changed(
-        optimizer="adamw", lr=base.recipe.optimizer.lr / 2, weight_decay=0.05, area=0.3
-    )
+    part: dict[str, Any] = {"mean": (0.5,), "std": (0.5,), "pool": "mean"}
+    part |= {"image_size": model.image_size} if model.image_size else {}
+    return base.published(
+        task, model.model, **part, **SMALLER[task], **_common(base), **choices
+    ).changed(optimizer="adamw", lr=base.recipe.optimizer.lr / 2, weight_decay=0.05, area=0.3)
 
 
-def tokenizer(base: Base, patch: int, image_size: int | None) -> Recipe:
+def tokenizer(base: Base, model: ModelPart) -> Recipe:
     """Return the recipe of BEiT's codes: half a relative epoch.
 
     Args:
         base: of the study
-        patch: pixels of a code's side, a power of 2
-        image_size: of the model that learns the codes
+        model: that learns the codes, one for each of its patches
     """
-    size = {"image_size": image_size} if image_size else {}
-    recipe = base.published("tokenizer", f"{CODES}/{patch}", **_common(base), **size)
+    size = {"image_size": model.image_size} if model.image_size else {}
+    codes = f"{CODES}/{shape_of(model.model)['patch']}"
+    recipe = base.published("tokenizer", codes, **_common(base), **size)
     return recipe.lasting(0.5)
 
 

@@ -3,15 +3,17 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from vitlab.models.names import shape_of
 from vitlab.recipes.recipe import Recipe
 from vitlab.studies.grid.base import Base
 from vitlab.studies.grid.design import ACCURACY, NLL, TRAIN_LOSS, Arm, Column, Study
 from vitlab.studies.grid.paper_claims import Claim
-from vitlab.studies.small_pretraining import fine_tuning, tokenizer, without_labels
+from vitlab.studies.small_pretraining import (
+    fine_tuning,
+    in_few_patches,
+    tokenizer,
+    without_labels,
+)
 from vitlab.units import si
-
-PATCH = 8  # the smallest that an hMLP stem takes
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,7 @@ def arms(base: Base) -> tuple[Arm, ...]:
 def _tokenizer(base: Base) -> Recipe:
     if base.paper:
         return base.published("tokenizer", "dVAE/8", image_size=112)
-    model = _labels(base, ROWS["linear"]).model
-    return tokenizer(base, shape_of(model.model)["patch"], model.image_size)
+    return tokenizer(base, _labels(base, ROWS["linear"]).model)
 
 
 def _pretrained(base: Base, task: str, name: str) -> tuple[Arm, Arm]:
@@ -94,9 +95,7 @@ def _pretrained(base: Base, task: str, name: str) -> tuple[Arm, Arm]:
         before = base.published(task, _paper_model(row), image_size=224, epochs=300, **row.options)
         after = base.published(f"{task}-finetune", "")
     else:
-        model = _labels(base, row).model
-        size = {"image_size": model.image_size} if model.image_size else {}
-        before = without_labels(base, task, model.model, **size, **row.options)
+        before = without_labels(base, task, _labels(base, row).model, **row.options)
         after = fine_tuning(base, epochs=base.recipe.epochs / 3)
     guide = "tokenizer" if task == "beit" else ""
     trained = f"{'BEiT' if task == 'beit' else 'MAE'}, then labels"
@@ -113,18 +112,10 @@ def _supervised(base: Base, name: str) -> Arm:
 
 
 def _labels(base: Base, row: Row) -> Recipe:
-    """Return the recipe of a stem that is trained with labels.
-
-    Within a budget, images are enlarged until patches of 8 pixels make as many tokens as the
-    recipe's model has.
-    """
+    """Return the recipe of a stem that is trained with labels."""
     if base.paper:
         return base.published("three-things", _paper_model(row), **row.options)
-    shape, size = base.shape, base.recipe.model.image_size
-    factor = max(1, PATCH // shape.patch)
-    own = shape.changed(depth=shape.depth + row.deeper, patch=factor * shape.patch)
-    larger = {"image_size": factor * size} if size else {}
-    return base.vit(own, **{"pool": "mean", **larger, **row.options})
+    return in_few_patches(base, row.deeper, **row.options)
 
 
 def _paper_model(row: Row) -> str:
@@ -165,8 +156,8 @@ STUDY = Study(
     ),
     note=(
         "All rows have the same images and patches: an hMLP stem needs patches of at least 8 "
-        "pixels, so within a budget the images are enlarged until patches of 8 make as many tokens "
-        "as the model of the recipe has. The papers' local transformer is not specified: this one "
+        "pixels, so within a budget smaller ones are enlarged to 8, at most 6 x 6 of them: small "
+        "images to 48 pixels. The paper's local transformer is not specified: this one "
         "takes as many multiply-adds. Before fine-tuning, BEiT and MAE take as many epochs "
         "as training with labels, and fine-tuning a third of them. MAE cannot have convolutions, "
         "which mix patches; its rows are not in the paper."

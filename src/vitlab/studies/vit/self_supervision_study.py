@@ -6,7 +6,12 @@ from vitlab.recipes.recipe import Recipe
 from vitlab.studies.grid.base import Base
 from vitlab.studies.grid.design import ACCURACY, NLL, Arm, Picture, Study
 from vitlab.studies.grid.paper_claims import Claim
-from vitlab.studies.small_pretraining import fine_tuning, tokenizer, without_labels
+from vitlab.studies.small_pretraining import (
+    fine_tuning,
+    in_few_patches,
+    tokenizer,
+    without_labels,
+)
 
 # Multiply-adds of fine-tuning by the share of the labels, those of pre-training being 1; from
 # scratch, a model gets both.
@@ -56,16 +61,14 @@ def arms(base: Base) -> tuple[Arm, ...]:
 
 
 def _codes(base: Base) -> Recipe:
-    return tokenizer(base, base.shape.patch, base.recipe.model.image_size)
+    return tokenizer(base, in_few_patches(base).model)
 
 
 def _before(base: Base, name: str) -> Recipe:
     """Return the recipe of pre-training within a budget."""
     if name == "supervised":
-        return base.recipe.changed(pool="mean")
-    size = base.recipe.model.image_size
-    choices = {"image_size": size} if size else {}
-    return without_labels(base, name, base.recipe.model.model, **choices)
+        return in_few_patches(base)
+    return without_labels(base, name, in_few_patches(base).model)
 
 
 def _row(base: Base, name: str, share: float) -> Arm:
@@ -75,7 +78,7 @@ def _row(base: Base, name: str, share: float) -> Arm:
     method, scratch = METHODS.get(name, SCRATCH), name == "scratch"
     return Arm(
         f"{name}-{share:g}",
-        base.recipe.changed(pool="mean", **few) if scratch else fine_tuning(base, **few),
+        in_few_patches(base).changed(**few) if scratch else fine_tuning(base, **few),
         (method.title, f"{share:.0%}"),
         {"ImageNet": method.accuracy} if method.accuracy and share == 1 else {},
         after="" if scratch else name,
@@ -127,6 +130,7 @@ STUDY = Study(
         "and 0.1, 0.25 or 0.5 on 1%, 10% or all of the labels; from scratch, both together on the "
         "same labels. Those of decoder, momentum teacher, further crops and tokenizer are counted, "
         "but not the training of BEiT's tokenizer, which is shared by all seeds. Supervised "
-        "pre-training has seen all labels of its data."
+        "pre-training has seen all labels of its data. Patches have at least 8 pixels, and of "
+        "smaller ones there are at most 6 x 6: small images are enlarged to 48 pixels."
     ),
 )

@@ -17,7 +17,7 @@ from vitlab.studies.grid import study_campaign
 from vitlab.studies.grid.base import Base
 from vitlab.studies.grid.design import ACCURACY, NLL, Arm, Study
 from vitlab.studies.grid.kept_study import KeptStudy
-from vitlab.studies.grid.outcome import cell, rows_of
+from vitlab.studies.grid.outcome import cell, lost, rows_of
 from vitlab.studies.grid.runs import one_run, paper_cost
 from vitlab.studies.grid.runs.study_plan import Cost, Plan
 from vitlab.studies.grid.shown.study_tables import markdown
@@ -184,9 +184,11 @@ def test_the_paper_is_counted_and_not_tried(
 
 def test_cells() -> None:
     study, row = OWN, {"mean": {"accuracy": 0.5}, "std": {"accuracy": 0.012}, "diverged": 1}
-    assert cell(row | {"seeds": [0, 1, 2]}, ACCURACY) == "50.0% ± 1.2 (1 of 3 diverged)"
-    assert cell(row | {"diverged": 0}, ACCURACY) == "50.0% ± 1.2"
+    assert cell(row, ACCURACY) == "50.0% ± 1.2"
+    assert cell(row, NLL) == "diverged"
     assert cell(row | {"diverged": 0}, NLL) == ""
+    counts = [lost({"seeds": [0, 1, 2], "diverged": count}) for count in (0, 1, 3)]
+    assert counts == ["", " (2 of 3 runs)", ""]
     assert rows_of(study, (), {}) == []
     assert markdown(("a", "b"), [("1|2", "")]) == "| a | b |\n| --- | --- |\n| 1\\|2 |  |\n"
 

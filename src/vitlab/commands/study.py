@@ -11,7 +11,7 @@ from vitlab.recipes.named import start_from
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.studies.small_recipe import small
 from vitlab.studies.study_names import ABOUT, GRIDS, STUDIES, Entry
-from vitlab.terminal import print_table
+from vitlab.terminal import print_table, print_wide
 from vitlab.units import duration, seconds, si
 
 SUMMARY = "Reproduce a table or figure of a paper, or find a learning rate."
@@ -170,7 +170,8 @@ def show(result: dict[str, Any]) -> None:
         runs = f"{result['runs']} runs, {result['at_once']} at once"
         print(f"{runs}: {si(result['macs'])} multiply-adds, about {duration(result['seconds'])}")
         return
-    print_table(result["head"], result["table"])
+    names = len(result["rows"][0]["cells"]) if result["rows"] else 1
+    print_wide(result["head"], result["table"], names)
     for each in result["findings"]:
         print(each)
     for claim in result["claims"]:

@@ -55,14 +55,17 @@ def verdicts(study: Study, rows: Sequence[Row]) -> list[Verdict]:
 
 
 def cell(row: Row, column: Column) -> str:
-    """Return a figure as the table shows it: mean and standard deviation of the runs that have it.
-
-    Those that diverged have none, and are counted beside it.
-    """
+    """Return a figure as the table shows it: mean and standard deviation over its runs."""
     if column.key not in row["mean"]:
         return "diverged" if row["diverged"] else ""
     text = column.show(row["mean"][column.key])
-    if not column.once and column.key in row["std"]:
-        text += f" ± {(column.spread or column.show)(row['std'][column.key])}"
-    lost = f" ({row['diverged']} of {len(row['seeds'])} diverged)" if row["diverged"] else ""
-    return text + lost
+    if column.once or column.key not in row["std"]:
+        return text
+    return f"{text} ± {(column.spread or column.show)(row['std'][column.key])}"
+
+
+def lost(row: Row) -> str:
+    """Return how many runs of a row did not diverge, if others did, to stand behind a figure."""
+    runs = len(row["seeds"])
+    left = runs - row["diverged"]
+    return f" ({left} of {runs} runs)" if 0 < left < runs else ""

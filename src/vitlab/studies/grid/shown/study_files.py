@@ -85,7 +85,7 @@ def written(setting: Setting, rows: Sequence[Row], folder: CampaignFolder) -> di
     """
     study, place = setting.study, folder.path
     found = verdicts(study, rows)
-    table, claims = table_of(study, rows), claims_table(found)
+    table, claims = table_of(study, rows), claims_table(study, found)
     drawings = pictures(study, rows, place)
     findings = list(study.findings(rows)) if study.findings else []
     command = folder.record.get("command", "")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vitlab.studies.grid.design import Column, Study
-from vitlab.studies.grid.outcome import Row, cell
+from vitlab.studies.grid.outcome import Row, cell, lost
 from vitlab.studies.grid.paper_claims import Verdict
 from vitlab.units import percent
 
@@ -28,7 +28,7 @@ def _line(
 ) -> tuple[str, ...]:
     line = (*row["cells"], *((f"{row['lr']:.2g}",) if rated else ()))
     for column in columns:
-        line += (cell(row, column),)
+        line += (cell(row, column) + (lost(row) if column is columns[0] else ""),)
         if _printed(column, rows):
             known = row["paper"].get(column.key)
             line += ("" if known is None else column.show(known),)
@@ -48,15 +48,20 @@ def _others(study: Study, rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(key for row in rows for key in row["paper"] if key not in own))
 
 
-def claims_table(verdicts: Sequence[Verdict]) -> tuple[tuple[str, ...], Lines]:
-    """Return headings and lines of the claims."""
+def claims_table(study: Study, verdicts: Sequence[Verdict]) -> tuple[tuple[str, ...], Lines]:
+    """Return headings and lines of the claims; differences of shares are in percentage points."""
+    columns = {column.key: column for column in study.columns}
     lines: Lines = []
     for each in verdicts:
-        found = "" if each.difference is None else f"{each.difference:+.3g}"
+        column = columns[each.claim.by or study.columns[0].key]
+        show = column.spread or (lambda value: f"{value:.3g}")
+        found = ""
+        if each.difference is not None:
+            found = f"{'-' if each.difference < 0 else '+'}{show(abs(each.difference))}"
         if each.reach is not None:
-            found += f" ± {each.reach:.2g}"
+            found += f" ± {show(each.reach)}"
         lines.append((each.claim.text, each.word, found))
-    return ("claim", "here", "difference and its 95% interval"), lines
+    return ("claim", "here", "difference ± 95%"), lines
 
 
 def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

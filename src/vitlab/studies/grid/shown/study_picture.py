@@ -6,7 +6,7 @@ from pathlib import Path
 import matplotlib as mpl
 from markupsafe import Markup
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from vitlab.report.drawings.drawing import (
     BLUE,
@@ -75,7 +75,8 @@ def _bars(axes: Axes, study: Study, column: Column, rows: Sequence[Row]) -> None
     low, high = min(every), max(every)
     room = max(high - low, 0.02 * abs(high))
     axes.set_xlim(max(low - room, 0) if low >= 0 else low - room, high + 0.15 * room)
-    axes.set_xlabel(f"{column.title} (bar: mean; marks: runs; the axis need not start at 0)")
+    axes.set_xlabel(f"{column.title}: mean (bar), runs (marks)")
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: column.show(value)))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from vitlab.evaluation.bias.probed_images import probed_images
 from vitlab.evaluation.borrowing import borrowed
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ARRAYS = "loss-geometry.npz"
-IMAGES, HESSIAN_IMAGES = 256, 64
+IMAGES, HESSIAN_IMAGES = 256, 128
 STEPS = 10  # products with the Hessian for its spectrum; the largest eigenvalue may take twice them
 SAMPLES = 3
 RADIUS, POINTS = 0.5, 7
@@ -48,8 +49,9 @@ def loss_geometry(trained: Trained) -> dict[str, float]:
             trained.model, images, labels, top=1, steps=2 * STEPS, samples=SAMPLES,
             hessian_images=HESSIAN_IMAGES,
         )  # fmt: skip
-        every = max(1, len(images) // HESSIAN_IMAGES)  # the sample is in the order of the data
-        some = MeanLoss(trained.model, images[::every], labels[::every])
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+        rows = order[:HESSIAN_IMAGES].to(device)  # as `curvature` draws them
+        some = MeanLoss(trained.model, images[rows], labels[rows])
         spectrum = hessian_spectrum(some, 1, steps=min(STEPS, some.count))
         surface = loss_surface(some, radius=RADIUS, points=POINTS)
     np.savez(

@@ -50,17 +50,19 @@ def _arm(base: Base, kind: str, percents: str) -> Arm:
 def measure(trained: Trained) -> dict[str, float]:
     """Return what `vitlab.inductive_bias` finds on test images, and shares of the accuracy kept.
 
-    `kept_shuffled_4` is `shuffled_4` divided by `clean`, which compares models of different
-    accuracy. What is undefined is left out.
+    `kept_shuffled_4` is `shuffled_4` above chance, divided by `clean` above chance, which compares
+    models of different accuracy: 0 is guessing, and below it is worse than that. What is undefined
+    is left out, and so is all of it for a model that is no better than chance.
     """
     found = inductive_bias(
         trained.model, trained.splits.test, images=IMAGES, device=str(trained.device)
     )
-    clean = found["clean"]
+    chance = 1 / len(trained.splits.classes)
+    clean = found["clean"] - chance
     kept = {
-        f"kept_{key}": value / clean
+        f"kept_{key}": (value - chance) / clean
         for key, value in found.items()
-        if clean and key.startswith(RELATIVE)
+        if clean > 0 and key.startswith(RELATIVE)
     }
     return {key: value for key, value in (found | kept).items() if not math.isnan(value)}
 

@@ -15,16 +15,14 @@ import torch
 from torch import Tensor
 
 from vitlab.errors import DeviceError
+from vitlab.machine.control_groups import memory_left
 
 T = TypeVar("T")
 STAGED = 2**16  # bytes up to which CUDA copies from any memory without waiting for the GPU
 PROCESS = Path("/proc/self")  # of Linux
 PROCESSOR = Path("/proc/cpuinfo")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-GROUPS = Path("/sys/fs/cgroup")  # of Linux
 MEMORY = Path("/proc/meminfo")
-# what a container may take, and has taken: files of cgroup v2, then of v1
-LIMITS = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
 
 
 def choose(name: str) -> torch.device:
@@ -180,34 +178,4 @@ def free_memory(device: torch.device | None = None) -> int:
         free = int(values["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    return min([free, *_left_by_limits()])
-
-
-def _left_by_limits() -> list[int]:
-    """Return what the limits of this process's control groups leave, in bytes."""
-    found = []
-    with suppress(OSError, ValueError):
-        for line in (PROCESS / "cgroup").read_text(encoding="utf-8").splitlines():
-            _, controllers, name = line.split(":", 2)
-            if controllers not in ("", "memory"):
-                continue
-            root = GROUPS / controllers
-            group = root / name.lstrip("/")
-            while group == root or root in group.parents:  # every parent has a limit too
-                found += _left_in(group)
-                group = group.parent
-    return found
-
-
-def _left_in(group: Path) -> list[int]:
-    """Return what one group's limit leaves; cached files that nobody uses count as free."""
-    for limit, usage in LIMITS:
-        with suppress(OSError, ValueError):  # "max" is no number: there is no limit
-            most, used = (
-                int((group / name).read_text(encoding="ascii")) for name in (limit, usage)
-            )
-            rows = (group / "memory.stat").read_text(encoding="ascii").splitlines()
-            stat = dict(row.split() for row in rows)
-            cached = int(stat.get("total_inactive_file", stat.get("inactive_file", "0")))
-            return [max(0, most - used + cached)]
-    return []
+    return min([free, *memory_left()])

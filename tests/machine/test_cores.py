@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from vitlab.machine import control_groups
 from vitlab.machine import cores as room
 
 
@@ -32,13 +33,13 @@ def group(folder: Path, files: dict[str, str]) -> Path:
 def test_the_smaller_of_affinity_and_quota(
     files: dict[str, str], allowed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "GROUPS", group(tmp_path, files))
+    monkeypatch.setattr(control_groups, "GROUPS", group(tmp_path, files))
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     assert room.cores() == allowed
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     room.limit_threads()
-    limited = room.quota() is not None and allowed < 8
+    limited = control_groups.cpu_quota() is not None and allowed < 8
     assert os.environ.get("OMP_NUM_THREADS") == (str(allowed) if limited else None) or (
         files.get("cpu.max", "").startswith("64")  # 64 of 64 cores: nothing to limit
     )
@@ -48,7 +49,7 @@ def test_the_smaller_of_affinity_and_quota(
 
 
 def test_at_least_one_without_affinity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "GROUPS", tmp_path)
+    monkeypatch.setattr(control_groups, "GROUPS", tmp_path)
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert room.cores() == 1

@@ -111,7 +111,7 @@ def best(
         subject: what is measured
         seconds: how long to repeat each batch
         most: images per pass at most
-        note: told of each batch that is tried
+        note: called with each batch that is tried
 
     Returns:
         The best batch, None if not even one image fits; and why no larger ones were tried:

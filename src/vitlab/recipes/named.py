@@ -131,18 +131,16 @@ def cifar10_cpu_long(model: str = LOCAL) -> Recipe:
     patches in place of a class token, and three times the learning rate (docs/log.md).
     """
     part = {"pool": "mean", "positions": "bias", "bias_locality": 1.0} if model == LOCAL else {}
-    return Recipe(
+    first = cifar10_cpu(model)
+    return replace(
+        first,
         recipe="cifar10-cpu-long",
         model=model_part(model, mean=MEAN, std=STD, **part),
         # a shift by parts of a pixel blurs less than with bilinear interpolation
-        augment=Augment(flip=True, shift=0.125, augment_interpolation="bicubic"),
-        objective=Objective(label_smoothing=0.1),
-        optimizer=Optimization(optimizer="muon", lr=6e-3, weight_decay=0.05),
+        augment=replace(first.augment, augment_interpolation="bicubic"),
+        optimizer=replace(first.optimizer, lr=6e-3),
         schedule=Schedule(warmup=1.5),
-        average=Average(ema=0.998),
         epochs=18,
-        batch=128,
-        precision="bf16",
         test_every=6,
     )
 

@@ -65,7 +65,23 @@ def test_a_difference(difference: float, word: str) -> None:
 def test_equality_within_a_margin(difference: float, spread: float, word: str) -> None:
     low = [0.8 - spread, 0.8, 0.8 + spread]
     values = {"a": [each + difference for each in low], "b": low}
-    assert judged(Claim("", ("a",), ("b",), equal=True, least=0.02), values).word == word
+    assert judged(Claim("", ("a",), ("b",), kind="equal", least=0.02), values).word == word
+
+
+@pytest.mark.parametrize(
+    ("difference", "spread", "word"),
+    [
+        (-0.05, 0.001, CONFIRMED),  # lower, even
+        (0.003, 0.001, CONFIRMED),
+        (0.05, 0.001, CONTRADICTED),
+        (0.021, 0.001, UNSEEN),
+        (0.0, 0.03, UNSEEN),
+    ],
+)
+def test_no_higher_by_more_than_a_margin(difference: float, spread: float, word: str) -> None:
+    low = [0.8 - spread, 0.8, 0.8 + spread]
+    values = {"a": [each + difference for each in low], "b": low}
+    assert judged(Claim("", ("a",), ("b",), "no higher", least=0.02), values).word == word
 
 
 def test_what_cannot_be_said() -> None:
@@ -85,7 +101,7 @@ def test_true_claims_are_contradicted_and_false_ones_confirmed_in_one_case_of_fo
         a, b = generator.normal(0, 1, (2, 3)).tolist()
         wrong += judged(Claim("", ("a",), ("b",)), {"a": a, "b": b}).word == CONFIRMED
         moved = [each + 2 for each in a]
-        claim = Claim("", ("a",), ("b",), equal=True, least=2.0)
+        claim = Claim("", ("a",), ("b",), kind="equal", least=2.0)
         apart += judged(claim, {"a": moved, "b": b}).word == CONTRADICTED
     assert wrong <= stats.binom.ppf(0.9999, cases, 0.025)
     assert apart <= stats.binom.ppf(0.9999, cases, 0.025)

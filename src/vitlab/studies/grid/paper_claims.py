@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
+from typing import Literal
 
 from vitlab.transfer.spread import LEVEL, t_quantile
 
@@ -17,18 +18,17 @@ class Claim:
 
     Attributes:
         text: the sentence, in our words
-        high: arms whose figure is higher by the claim, or the first group of equals; none if the
-            claim cannot be tested by runs of this size
-        low: arms whose figure is lower, or the second group
-        equal: whether the claim is that the groups do not differ
+        high: the first group of arms; none if the claim cannot be tested by runs of this size
+        low: the second group
+        kind: what the figure of the first group is, compared with that of the second
         by: the figure; empty for the study's first column
-        least: a smaller difference of the means counts as none for a claim of equality
+        least: a smaller difference of the means counts as none in `equal` and `no higher`
     """
 
     text: str
     high: tuple[str, ...] = ()
     low: tuple[str, ...] = ()
-    equal: bool = False
+    kind: Literal["higher", "equal", "no higher"] = "higher"
     by: str = ""
     least: float = 0.02
 
@@ -54,8 +54,9 @@ def judged(claim: Claim, values: Mapping[str, Sequence[float]]) -> Verdict:
     """Judge a claim by the figures of each arm's runs.
 
     A difference is seen if the 95% confidence interval of it (Student's t, one variance for all
-    arms, the runs of an arm differing in their seed) leaves out 0; equality is confirmed if the
-    interval lies within `claim.least` on both sides of 0, contradicted if it lies outside.
+    arms, the runs of an arm differing in their seed) leaves out 0. Equality is confirmed if the
+    interval lies within `claim.least` on both sides of 0, contradicted if it lies outside; that
+    one group is no higher, if it lies below `claim.least`, or above.
 
     Args:
         claim: the claim
@@ -75,10 +76,14 @@ def judged(claim: Claim, values: Mapping[str, Sequence[float]]) -> Verdict:
     squares = sum((len(arm) - 1) * stdev(arm) ** 2 for arm in arms if len(arm) > 1)
     of_means = sum(sum(1 / len(arm) for arm in group) / len(group) ** 2 for group in groups)
     reach = t_quantile(freedom, LEVEL) * math.sqrt(squares / freedom * of_means)
-    if claim.equal:
-        within = abs(difference) + reach <= claim.least
-        apart = abs(difference) - reach > claim.least
-        word = CONFIRMED if within else CONTRADICTED if apart else UNSEEN
+    return Verdict(claim, _word(claim, difference, reach), difference, reach)
+
+
+def _word(claim: Claim, difference: float, reach: float) -> str:
+    """Return the verdict on a difference whose interval reaches so far to both sides."""
+    if claim.kind == "higher":
+        holds, fails = difference > reach, -difference > reach
     else:
-        word = CONFIRMED if difference > reach else CONTRADICTED if -difference > reach else UNSEEN
-    return Verdict(claim, word, difference, reach)
+        apart = abs(difference) if claim.kind == "equal" else difference
+        holds, fails = apart + reach <= claim.least, apart - reach > claim.least
+    return CONFIRMED if holds else CONTRADICTED if fails else UNSEEN

@@ -138,11 +138,11 @@ STUDY = Study(
         Claim("convolutions are better than a linear stem", ("conv-bn",), ("linear",)),
         Claim(
             "hMLP is as good as convolutions, which take more computation",
-            ("hmlp-bn",),
             ("conv-bn",),
-            equal=True,
+            ("hmlp-bn",),
+            "no higher",
         ),
-        Claim("hMLP is as good with LayerNorm", ("hmlp-ln",), ("hmlp-bn",), equal=True),
+        Claim("hMLP is as good with LayerNorm", ("hmlp-bn",), ("hmlp-ln",), "no higher"),
         Claim("hMLP is better than one more block", ("hmlp-bn",), ("deeper",)),
         Claim("GELU after a linear stem is worse", ("linear",), ("linear-gelu",)),
         Claim("after BEiT, hMLP is better than linear", ("beit-hmlp-bn",), ("beit-linear",)),
@@ -151,7 +151,7 @@ STUDY = Study(
             "after BEiT, convolutions are no better than linear",
             ("beit-conv-bn",),
             ("beit-linear",),
-            equal=True,
+            "no higher",
         ),
     ),
     note=(

@@ -168,7 +168,7 @@ STUDY = Study(
             ("vit-small", "vit-medium"),
         ),
         Claim(
-            "large hybrids are no better than ViTs", ("hybrid-large",), ("vit-large",), equal=True
+            "large hybrids are no better than ViTs", ("hybrid-large",), ("vit-large",), "no higher"
         ),
         Claim("ViTs are better than ResNets at the same compute, pre-trained on JFT-300M"),
         Claim("ViTs do not saturate within the range tried"),

@@ -46,13 +46,13 @@ STUDY = Study(
     few_shot,
     claims=(
         Claim("any positions are better than none", ADDED, ("none",)),
-        Claim("2-D positions are no better than 1-D", ("2d-stem",), ("1d-stem",), equal=True),
-        Claim("relative positions are no better", ("relative-every",), ("1d-stem",), equal=True),
+        Claim("2-D positions are no better than 1-D", ("2d-stem",), ("1d-stem",), "no higher"),
+        Claim("relative positions are no better", ("relative-every",), ("1d-stem",), "no higher"),
         Claim(
             "the place where they are added does not matter",
             ("1d-every", "1d-shared", "2d-every", "2d-shared"),
             ("1d-stem", "2d-stem"),
-            equal=True,
+            kind="equal",
         ),
     ),
 )

@@ -12,16 +12,16 @@ import json
 import shutil
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 PAGES = Path(__file__).parent.parent / "docs" / "results"
 SHOWS = "## What it shows\n"
-TABLE = "| claim | study | here | difference |"
+TABLE = "| claim | study | here | difference ± 95% |"
+CLAIMS = "| claim | here | difference ± 95% |"
 
 
 def page(folder: Path) -> str:
     """Write the page of a study; return its name."""
-    name = json.loads((folder / "campaign.json").read_text())["result"]["study"]
+    name = study_in(folder)
     text = (folder / "results.md").read_text()
     if (folder / "picture.svg").is_file():
         shutil.copyfile(folder / "picture.svg", PAGES / f"{name}.svg")
@@ -30,32 +30,37 @@ def page(folder: Path) -> str:
     before = place.read_text() if place.is_file() else ""
     said = before[before.index(SHOWS) :] if SHOWS in before else f"{SHOWS}\n"
     place.write_text(f"{text.rstrip()}\n\n{said}")
-    return str(name)
+    return name
 
 
 def claims(folders: list[Path]) -> str:
     """Return the table of all claims."""
     from vitlab.studies.study_names import GRIDS, STUDIES
 
-    results = [json.loads((folder / "campaign.json").read_text())["result"] for folder in folders]
-    known = {result["study"]: result["claims"] for result in results}
+    known = {study_in(folder): judged_in(folder) for folder in folders}
     lines = [TABLE, "| --- | --- | --- | --- |"]
     for name in GRIDS:
         study = import_module(f"vitlab.studies.{STUDIES[name].module}").STUDY
-        found = {each["claim"]: each for each in known.get(name, ())}
         linked = f"[{name}]({name}.md)" if name in known else f"`{name}`"
         for claim in study.claims:
-            lines.append(f"| {claim.text} | {linked} | {_verdict(found.get(claim.text))} |")
+            verdict, difference = known.get(name, {}).get(claim.text, ("not run", ""))
+            lines.append(f"| {claim.text} | {linked} | {verdict} | {difference} |")
     return "\n".join(lines) + "\n"
 
 
-def _verdict(claim: dict[str, Any] | None) -> str:
-    if claim is None:
-        return "not run | "
-    if claim["difference"] is None:
-        return f"{claim['verdict']} | "
-    reach = "" if claim["interval"] is None else f" ± {claim['interval']:.2g}"
-    return f"{claim['verdict']} | {claim['difference']:+.3g}{reach}"
+def study_in(folder: Path) -> str:
+    """Return the name of the study in a folder."""
+    return str(json.loads((folder / "campaign.json").read_text())["result"]["study"])
+
+
+def judged_in(folder: Path) -> dict[str, tuple[str, str]]:
+    """Return the verdict on each claim, and the difference, as the study has written them."""
+    text = (folder / "results.md").read_text()
+    if CLAIMS not in text:
+        return {}
+    rows = text.split(CLAIMS)[1].splitlines()[2:]
+    cells = [row.strip("| ").split(" | ") for row in rows if row.startswith("| ")]
+    return {claim: (verdict, "".join(rest)) for claim, verdict, *rest in cells}
 
 
 def main() -> None:
@@ -66,7 +71,7 @@ def main() -> None:
     for folder in folders:
         print(page(folder))
     whole = PAGES / "README.md"
-    lead = whole.read_text().split(TABLE)[0].rstrip()
+    lead = whole.read_text().split("| claim |")[0].rstrip()
     whole.write_text(f"{lead}\n\n{claims(folders)}")
 
 

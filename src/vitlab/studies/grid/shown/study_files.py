@@ -63,12 +63,18 @@ class Setting:
         low, high = map(epochs, lengths)
         return f"{low}, " if low == high else f"{low.split()[0]} to {high}, "
 
+    def _model(self) -> str:
+        """Return what all rows have in common, the rows saying the rest."""
+        if self.base.paper:
+            return ", the paper's recipes"
+        models = {job.arm.recipe.model.model for job in self.jobs} - {""}
+        return f", {models.pop()}" if len(models) == 1 else ""
+
     def lead(self) -> str:
         """Return how the runs were made, in a sentence or two."""
         recipe, plan = self.base.recipe, self.plan
-        own = "the paper's recipes" if self.base.paper else recipe.model.model
         return (
-            f"{self.study.source}. Data {recipe.data.data}, {own}: {self._length()}"
+            f"{self.study.source}. Data {recipe.data.data}{self._model()}: {self._length()}"
             f"{counted(self.seeds, 'seed')}, {si(plan.macs(self.jobs))} multiply-adds of training, "
             f"predicted to take {duration(self.predicted)} with {self.at_once} at once. PyTorch "
             f"{torch.__version__} on {platform.machine()}, {datetime.now(UTC):%Y-%m-%d}."

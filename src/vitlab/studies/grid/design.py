@@ -117,7 +117,7 @@ class Picture:
 
     Attributes:
         y: the column that is drawn
-        kind: `bars`: a bar per arm; `lines`: the arms' x against y, a line per `Arm.line`
+        kind: `dots`: a dot per arm; `lines`: the arms' x against y, a line per `Arm.line`
         x: what the horizontal axis counts
         log: whether it is logarithmic
         by: the column that is the horizontal axis, in place of the arms' x
@@ -126,7 +126,7 @@ class Picture:
     """
 
     y: str = "accuracy"
-    kind: Literal["bars", "lines"] = "bars"
+    kind: Literal["dots", "lines"] = "dots"
     x: str = ""
     log: bool = False
     by: str = ""

@@ -1,4 +1,4 @@
-"""The figure of a study: a bar for each arm, or lines of one figure against another."""
+"""The figure of a study: a dot for each arm, or lines of one figure against another."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,10 +35,10 @@ def drawn(study: Study, rows: Sequence[Row]) -> Markup | None:
     if not rows:
         return None
     with mpl.rc_context(STYLE):
-        bars = study.picture.kind == "bars"
-        figure = new_figure(WIDTH, 70 + 26 * len(rows) if bars else 380)
+        dots = study.picture.kind == "dots"
+        figure = new_figure(WIDTH, 70 + 26 * len(rows) if dots else 380)
         axes = figure.subplots()
-        (_bars if bars else _lines)(axes, study, column, rows)
+        (_dots if dots else _lines)(axes, study, column, rows)
         return svg(figure, "study", f"{study.title}: {column.title}.")
 
 
@@ -59,23 +59,18 @@ def pictures(study: Study, rows: Sequence[Row], place: Path) -> dict[str, Markup
     return found
 
 
-def _bars(axes: Axes, study: Study, column: Column, rows: Sequence[Row]) -> None:
+def _dots(axes: Axes, study: Study, column: Column, rows: Sequence[Row]) -> None:
+    """Draw dots rather than bars: an axis that does not start at 0 would make bars lie."""
     some = study.picture.labels or None
     names = [", ".join(filter(None, row["cells"][:some])) or row["name"] for row in rows]
     places = range(len(rows))
-    means = [row["mean"][column.key] for row in rows]
-    axes.barh(places, means, color=BLUE, height=0.62, alpha=0.55)
+    axes.plot([row["mean"][column.key] for row in rows], places, "o", color=BLUE, ms=8)
     for place, row in zip(places, rows, strict=True):
         values = row["values"][column.key]
-        axes.plot(values, [place] * len(values), "|", color=INK, ms=11, mew=1.4)
+        axes.plot(values, [place] * len(values), "|", color=INK, ms=11, mew=1.2)
     axes.set_yticks(list(places), names, color=INK)
-    axes.invert_yaxis()
-    axes.grid(visible=False, axis="y")
-    every = [value for row in rows for value in row["values"][column.key]]
-    low, high = min(every), max(every)
-    room = max(high - low, 0.02 * abs(high))
-    axes.set_xlim(max(low - room, 0) if low >= 0 else low - room, high + 0.15 * room)
-    axes.set_xlabel(f"{column.title}: mean (bar), runs (marks)")
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlabel(f"{column.title}: mean (dot), runs (marks)")
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: column.show(value)))
 

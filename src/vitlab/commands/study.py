@@ -176,7 +176,7 @@ def show(result: dict[str, Any]) -> None:
         print(each)
     for claim in result["claims"]:
         print(f"{claim['verdict']}: {claim['claim']}")
-    print(f"took {duration(result['seconds'])}; report: {result['report']}")
+    print(f"{duration(result['seconds'])} in all; report: {result['report']}")
 
 
 def _module(name: str) -> Any:

@@ -133,7 +133,6 @@ class Campaign:
             UserError: as `vitlab.train`, except that a run diverged.
             KeyboardInterrupt: a stop was asked for; the same command goes on.
         """
-        began = time.monotonic()
         plan, done = self._begun()
         within = self.folder.path
         with self._scratch(within) as place, working(self.at_once, self._threads) as workers:
@@ -155,7 +154,8 @@ class Campaign:
         if not self.first:
             return {}
         rows = rows_of(self.study, self.jobs, done)
-        seconds = time.monotonic() - began
+        elapsed = sum(figures.get("elapsed", 0.0) for figures in done.values())
+        seconds = plan.timing + elapsed / self.at_once
         setting = Setting(
             self.study, self.asked.name, self.base, plan, self.jobs, self.at_once, seconds
         )

@@ -34,7 +34,7 @@ class Setting:
         plan: their length
         jobs: all runs
         at_once: of them at the same time
-        seconds: that this call took
+        seconds: that timing and all runs took, as many at the same time
     """
 
     study: Study
@@ -76,7 +76,8 @@ class Setting:
         return (
             f"{self.study.source}. Data {recipe.data.data}{self._model()}: {self._length()}"
             f"{counted(self.seeds, 'seed')}, {si(plan.macs(self.jobs))} multiply-adds of training, "
-            f"predicted to take {duration(self.predicted)} with {self.at_once} at once. PyTorch "
+            f"{duration(self.predicted)} predicted with {self.at_once} at once and "
+            f"{duration(self.seconds)} taken. PyTorch "
             f"{torch.__version__} on {platform.machine()}, {datetime.now(UTC):%Y-%m-%d}."
         )
 

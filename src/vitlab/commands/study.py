@@ -10,12 +10,11 @@ from vitlab.options import Options, above, at_least, option, owners, when
 from vitlab.recipes.named import start_from
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.studies.small_recipe import small
-from vitlab.studies.study_names import ABOUT, GRIDS, STUDIES, Entry
+from vitlab.studies.study_names import ABOUT, GRIDS, PAPER_BUDGET, STUDIES, Entry, budget_seconds
 from vitlab.terminal import print_table, print_wide
-from vitlab.units import duration, seconds, si
+from vitlab.units import duration, si
 
 SUMMARY = "Reproduce a table or figure of a paper, or find a learning rate."
-PAPER = "paper"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +81,7 @@ class Study(Options):
     def __post_init__(self) -> None:
         """Check every option, and that the length is given once."""
         super().__post_init__()
-        if self.allowed and self.length:
-            raise OptionError("budget and epochs exclude each other: set one of them")
-        if self.allowed != PAPER:
-            seconds(self.allowed)
+        budget_seconds(self.allowed, self.length)
 
 
 def build(given: dict[str, Any]) -> Study:
@@ -105,7 +101,9 @@ def _grid(given: dict[str, Any]) -> Study:
         OptionError: options of a recipe beside the paper's own.
     """
     from_paper = {"data", "seed", "recipe"}
-    if given.get("allowed") == PAPER and (asked := (set(given) & set(owners(Recipe))) - from_paper):
+    if given.get("allowed") == PAPER_BUDGET and (
+        asked := (set(given) & set(owners(Recipe))) - from_paper
+    ):
         raise OptionError(f"with budget=paper the paper's recipes decide: leave {min(asked)} out")
     if "recipe" in given:
         start, rest = start_from(given)

@@ -13,11 +13,8 @@ from vitlab.studies.grid.base import Base
 from vitlab.studies.grid.design import Study
 from vitlab.studies.grid.study_campaign import Asked, Campaign
 from vitlab.studies.small_recipe import small
-from vitlab.studies.study_names import GRIDS, STUDIES
+from vitlab.studies.study_names import GRIDS, PAPER_BUDGET, STUDIES, budget_seconds
 from vitlab.transfer.campaign_folder import CampaignFolder
-from vitlab.units import seconds
-
-PAPER, USUAL = "paper", "10m"
 
 
 def study(
@@ -70,16 +67,13 @@ def study(
         UserError: as `vitlab.train`, except that a run diverged.
         KeyboardInterrupt: a stop was asked for; the same call goes on.
     """
-    if budget and epochs:
-        raise OptionError("budget and epochs exclude each other: set one of them")
+    allowed = budget_seconds(budget, epochs)
     name = what if isinstance(what, str) else re.sub(r"[^a-z0-9]+", "-", what.title.lower())
     recipe = recipe or small(data)
-    paper = budget == PAPER
-    allowed = 0.0 if paper or epochs else seconds(budget or USUAL)
     asked = Asked(name, allowed, epochs, seeds, tuple(only), tuple(lr_grid), at_once)
     campaign = Campaign(
         grid_study(what) if isinstance(what, str) else what,
-        Base(recipe, paper, downstream),
+        Base(recipe, budget == PAPER_BUDGET, downstream),
         asked,
         CampaignFolder(out or folder_name(f"study-{name}", recipe.data.data)),
         host or Host(),

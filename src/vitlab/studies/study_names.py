@@ -1,6 +1,11 @@
-"""The studies by name; importing one imports PyTorch, so this list stands alone."""
+"""The studies by name, and their budgets, apart from the studies, which import PyTorch."""
 
 from dataclasses import dataclass
+
+from vitlab.errors import OptionError
+from vitlab.units import seconds
+
+PAPER_BUDGET, USUAL_BUDGET = "paper", "10m"
 
 
 @dataclass(frozen=True)
@@ -94,3 +99,14 @@ STUDIES = {
 }
 GRIDS = tuple(name for name, entry in STUDIES.items() if entry.grid)
 ABOUT = "; ".join(f"{name}: {entry.about}" for name, entry in STUDIES.items())
+
+
+def budget_seconds(budget: str, epochs: float) -> float:
+    """Return the seconds of a budget, empty for the usual one; 0 for `paper` or a given length.
+
+    Raises:
+        OptionError: it is neither a time nor `paper`, or a length is given beside it.
+    """
+    if budget and epochs:
+        raise OptionError("budget and epochs exclude each other: set one of them")
+    return 0.0 if budget == PAPER_BUDGET or epochs else seconds(budget or USUAL_BUDGET)

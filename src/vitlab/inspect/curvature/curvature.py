@@ -1,6 +1,5 @@
 """The figures of the loss around a model's weights, for one row of a table."""
 
-import torch
 from torch import Tensor
 
 from vitlab.inspect.curvature.hessian import hessian_eigenvalues, hessian_trace
@@ -49,8 +48,7 @@ def curvature(
     """
     at_least("hessian_images", hessian_images, 1)
     loss = MeanLoss(model, images, labels)
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-    some = loss.on(order[:hessian_images].to(loss.images.device))
+    some = loss.drawn(hessian_images, seed)
     found = hessian_eigenvalues(some, top, steps=steps, seed=seed)
     trace = hessian_trace(some, samples, seed=seed)
     others = {f"hessian_{rank}": float(each) for rank, each in enumerate(found.values[1:], 2)}

@@ -110,6 +110,11 @@ class MeanLoss:
             some.images, some.labels = self.images[rows], self.labels[rows]
         return some
 
+    def drawn(self, count: int, seed: int) -> Self:
+        """Return the mean loss of so many images, drawn at random; of all, if there are no more."""
+        order = torch.randperm(len(self.images), generator=torch.Generator().manual_seed(seed))
+        return self.on(order[:count].to(self.images.device))
+
     def flat(self, parts: Sequence[Tensor | None]) -> Tensor:
         """Join one tensor for each weight, or None for zeros: (n,)."""
         pairs = zip(parts, self.weights, strict=True)

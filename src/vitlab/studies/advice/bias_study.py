@@ -13,9 +13,8 @@ import math
 from vitlab.evaluation.bias.inductive_bias import inductive_bias
 from vitlab.studies.advice.similar_cost import LABELS, of_similar_cost
 from vitlab.studies.grid.base import Base
-from vitlab.studies.grid.design import ACCURACY, Arm, Column, Picture, Study, Trained
+from vitlab.studies.grid.design import ACCURACY, Arm, Picture, Study, Trained, share_column
 from vitlab.studies.grid.paper_claims import Claim
-from vitlab.units import percent
 
 SHARES = {"100": 1.0, "10": 0.1, "1": 0.01}  # of the training images, by percent
 SMALL_RESNET = "BiT-R(1-1-1)x1"
@@ -67,10 +66,6 @@ def measure(trained: Trained) -> dict[str, float]:
     return {key: value for key, value in (found | kept).items() if not math.isnan(value)}
 
 
-def _column(key: str, title: str) -> Column:
-    return Column(key, title, percent, lambda share: f"{100 * share:.1f}")
-
-
 def _claim(text: str, high: str, low: str, by: str) -> Claim:
     """Return a claim about two architectures, both trained on all images."""
     return Claim(text, (f"{high}-100",), (f"{low}-100",), by=by)
@@ -84,18 +79,18 @@ STUDY = Study(
     arms,
     (
         ACCURACY,
-        _column("kept_shuffled_2", "kept: 2x2 tiles shuffled"),
-        _column("kept_shuffled_4", "kept: 4x4 tiles shuffled"),
-        _column("kept_occluded_25", "kept: 25% occluded"),
-        _column("kept_occluded_50", "kept: 50% occluded"),
-        _column("kept_occluded_75", "kept: 75% occluded"),
-        _column("kept_occluded_salient_25", "kept: salient 25% occluded"),
-        _column("consistency_1", "same class: shift of 1 pixel"),
-        _column("consistency_4", "same class: shift of 4 pixels"),
-        _column("shape_bias", "shape bias"),
-        _column("kept_low_pass_25", "kept: lowest frequencies"),
-        _column("kept_low_pass_50", "kept: low frequencies"),
-        _column("kept_high_pass_25", "kept: high frequencies"),
+        share_column("kept_shuffled_2", "kept: 2x2 tiles shuffled"),
+        share_column("kept_shuffled_4", "kept: 4x4 tiles shuffled"),
+        share_column("kept_occluded_25", "kept: 25% occluded"),
+        share_column("kept_occluded_50", "kept: 50% occluded"),
+        share_column("kept_occluded_75", "kept: 75% occluded"),
+        share_column("kept_occluded_salient_25", "kept: salient 25% occluded"),
+        share_column("consistency_1", "same class: shift of 1 pixel"),
+        share_column("consistency_4", "same class: shift of 4 pixels"),
+        share_column("shape_bias", "shape bias"),
+        share_column("kept_low_pass_25", "kept: lowest frequencies"),
+        share_column("kept_low_pass_50", "kept: low frequencies"),
+        share_column("kept_high_pass_25", "kept: high frequencies"),
     ),
     measure=measure,
     claims=(
@@ -143,10 +138,9 @@ STUDY = Study(
         Claim("Geirhos et al.: ResNets trained on ImageNet decide by texture"),
     ),
     picture=Picture(kind="lines", x="training images (%)", log=True),
-    note="Every row has the same number of steps. Kept: accuracy on changed images divided by that "
-    "on unchanged ones, of which chance alone keeps a part. Shape bias: of the images with the "
+    note="Every row has the same number of steps. Kept: the accuracy above chance on changed "
+    "images, divided by that on unchanged ones; 0% is guessing. Shape bias: of the images with the "
     "phases of one class and the amplitudes of another that are taken for either, the share taken "
     "for that of the phases; Geirhos et al. and Tuli et al. transfer styles instead. Salient "
-    "patches are those of the model's own gradients. Training shifts images at random, which "
-    "favors the same class under shifts.",
+    "patches are those of the model's own gradients.",
 )  # fmt: skip

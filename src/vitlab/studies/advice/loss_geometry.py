@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from vitlab.evaluation.bias.probed_images import probed_images
 from vitlab.evaluation.borrowing import borrowed
@@ -49,9 +48,7 @@ def loss_geometry(trained: Trained) -> dict[str, float]:
             trained.model, images, labels, top=1, steps=2 * STEPS, samples=SAMPLES,
             hessian_images=HESSIAN_IMAGES,
         )  # fmt: skip
-        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
-        rows = order[:HESSIAN_IMAGES].to(device)  # as `curvature` draws them
-        some = MeanLoss(trained.model, images[rows], labels[rows])
+        some = MeanLoss(trained.model, images, labels).drawn(HESSIAN_IMAGES, seed=0)
         spectrum = hessian_spectrum(some, 1, steps=min(STEPS, some.count))
         surface = loss_surface(some, radius=RADIUS, points=POINTS)
     np.savez(

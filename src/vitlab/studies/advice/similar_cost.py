@@ -20,4 +20,4 @@ def of_similar_cost(base: Base, resnet: str) -> dict[str, str]:
         return PUBLISHED
     shape = base.shape
     above = shape.changed(depth=max(1, shape.depth - 1), mlp=2 * shape.mlp // 3, patch=4)
-    return {"vit": base.recipe.model.model, "hybrid": f"R(1)+{above.name}", "resnet": resnet}
+    return {"vit": base.recipe.model.model, "hybrid": base.hybrid(above), "resnet": resnet}

@@ -63,6 +63,14 @@ class Base:
         size = {"image_size": self.recipe.model.image_size}
         return self.recipe.changed(**{"model": name, **size, **choices})
 
+    def hybrid(self, shape: Shape) -> str:
+        """Return the name of a ViT above one ResNet stage of one unit, which reduces images by 4.
+
+        Args:
+            shape: of the ViT; its patch is rounded up to a multiple of 4
+        """
+        return f"R(1)+{shape.changed(patch=-(-shape.patch // 4) * 4).name}"
+
     def published(self, name: str, model: str, **choices: Any) -> Recipe:
         """Return a paper's recipe for a model, on the base's data and with its seed."""
         own = {"data": self.recipe.data.data, "seed": self.recipe.seed, "model": model}

@@ -12,7 +12,7 @@ from vitlab.models.model import Model
 from vitlab.recipes.recipe import Recipe
 from vitlab.studies.grid.base import Base
 from vitlab.studies.grid.paper_claims import Claim
-from vitlab.units import percent
+from vitlab.units import percent, si
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,7 +76,7 @@ class Trained:
 
 
 Measure = Callable[[Trained], dict[str, float]]
-"""A function of a module, so that another process can be told of it."""
+"""A function of a module, so that its name can be sent to another process."""
 Drawings = Callable[[Mapping[str, Sequence[Path]]], dict[str, "Figure"]]
 """Draws what `Measure` left in the run folders, given by the names of their arms: figures by title.
 """
@@ -101,9 +101,16 @@ class Column:
     once: bool = False
 
 
-ACCURACY = Column("accuracy", "test accuracy", percent, lambda share: f"{100 * share:.1f}")
+def share_column(key: str, title: str) -> Column:
+    """Return the column of a share, whose deviations are in percentage points."""
+    return Column(key, title, percent, lambda share: f"{100 * share:.1f}")
+
+
+ACCURACY = share_column("accuracy", "test accuracy")
 NLL = Column("nll", "NLL", lambda value: f"{value:.3f}")
 TRAIN_LOSS = Column("train_loss", "training loss", lambda value: f"{value:.3f}")
+PARAMS = Column("params", "parameters", lambda count: si(count, 2), once=True)
+MACS = Column("macs", "multiply-adds", si, once=True)
 
 
 Rows = Sequence[Mapping[str, Any]]

@@ -76,7 +76,7 @@ class Campaign:
     folder: CampaignFolder
     host: Host
     command: str = ""
-    first: bool = True
+    first: bool = field(init=False)
     arms: tuple[Arm, ...] = field(init=False)
     jobs: tuple[Job, ...] = field(init=False)
     at_once: int = field(init=False)

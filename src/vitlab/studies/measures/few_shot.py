@@ -8,11 +8,10 @@ from vitlab.data.sources.protocol import Source, Subset
 from vitlab.evaluation.probes.extraction import Extraction
 from vitlab.evaluation.probes.ridge import fewshot, sample_shots
 from vitlab.evaluation.probes.wanted import Pooled
-from vitlab.studies.grid.design import Column, Trained
-from vitlab.units import percent
+from vitlab.studies.grid.design import Trained, share_column
 
 SHOTS, DRAWS = 5, 10  # the paper's Figures 4, 8, 9, 13 and Table 8: 5 per class; draws: our choice
-FEW_SHOT = Column("few_shot", "5-shot", percent, lambda share: f"{100 * share:.1f}")
+FEW_SHOT = share_column("few_shot", "5-shot")
 Features = tuple[NDArray[np.float32], NDArray[np.int64]]  # (n, width), numbers of the images (n,)
 
 

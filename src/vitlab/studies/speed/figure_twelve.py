@@ -1,6 +1,7 @@
 """Images per second and the largest batch by image size, ViTs and ResNets (ViT, Figure 12)."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from vitlab.recipes.recipe import Host
 from vitlab.report.table_page import Table, TablePage, write_tables
 from vitlab.runs.naming import folder_name
 from vitlab.studies.grid.shown.study_tables import markdown
-from vitlab.studies.speed.speed_plots import largest_batches, throughput, written
+from vitlab.studies.speed.speed_plots import METADATA, largest_batches, throughput, written
 from vitlab.studies.speed.whole import How, whole
+from vitlab.studies.study_names import PAPER_BUDGET
 from vitlab.units import seconds, storage
 
 PAPER = ("ViT-B/32", "ViT-B/16", "ViT-L/32", "ViT-L/16", "ViT-H/14", "BiT-R50x1", "BiT-R50x2",
@@ -44,7 +46,7 @@ def study(
         DeviceError: a missing device, or one that is too small for a model's weights.
         DiskError: a file cannot be written.
     """
-    paper, host = allowed == "paper", host or Host()
+    paper, host = allowed == PAPER_BUDGET, host or Host()
     names, sizes = (PAPER, PAPER_SIZES) if paper else (SMALL, SIZES)
     budget = seconds("2h" if paper else allowed or "10m")
     each = budget / (len(names) * len(sizes) * POINTS)
@@ -54,8 +56,7 @@ def study(
     rows = []
     for name in names:
         fitting = tuple(size // STEP * STEP for size in sizes) if name.endswith("/14") else sizes
-        own = How(fitting, how.mode, how.precision, how.device, how.seconds, how.training)
-        rows += whole([name], own)
+        rows += whole([name], replace(how, image_sizes=fitting))
     place = Path(out) if out else folder_name("study-speed", host.device)
     place.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {"study": "speed", "device": rows[0]["device"], "models": rows}
@@ -101,6 +102,6 @@ def _write(place: Path, result: dict[str, Any], command: str) -> None:
 def _svg(figure: Figure) -> Markup:
     """Return a figure as an inline drawing."""
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    figure.savefig(buffer, format="svg", metadata=METADATA["svg"])
     text = buffer.getvalue()
     return Markup(text[text.index("<svg") :])

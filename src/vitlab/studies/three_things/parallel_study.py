@@ -2,9 +2,8 @@
 
 from vitlab.models.names import shape_of
 from vitlab.studies.grid.base import Base
-from vitlab.studies.grid.design import ACCURACY, NLL, TRAIN_LOSS, Arm, Column, Study
+from vitlab.studies.grid.design import ACCURACY, NLL, PARAMS, TRAIN_LOSS, Arm, Study
 from vitlab.studies.grid.paper_claims import Claim
-from vitlab.units import si
 
 BLOCKS = 12  # within a budget: what 1, 2, 3 and 4 branches divide
 PLAIN, SCALED = 0.0, 1e-4
@@ -58,7 +57,7 @@ STUDY = Study(
         ACCURACY,
         NLL,
         TRAIN_LOSS,
-        Column("params", "parameters", lambda count: si(count, 2), once=True),
+        PARAMS,
     ),
     claims=(
         Claim(

@@ -1,11 +1,12 @@
 """Axial attention in ViTs and ResNets, against global attention and convolutions (ViT, Fig. 13)."""
 
 from vitlab.studies.grid.base import Base
-from vitlab.studies.grid.design import ACCURACY, NLL, Arm, Column, Study
+from vitlab.studies.grid.design import ACCURACY, MACS, NLL, PARAMS, Arm, Column, Study
 from vitlab.studies.grid.paper_claims import Claim
-from vitlab.units import si
 
 PAPER = ("ViT-B/32", "ViT-B/16", "Axial-ViT-B/32", "Axial-ViT-B/16", "BiT-R50x1", "Axial-ResNet-50")
+
+COARSE = (0, 2)  # the models among these that have the larger patches
 
 
 def arms(base: Base) -> tuple[Arm, ...]:
@@ -15,7 +16,7 @@ def arms(base: Base) -> tuple[Arm, ...]:
     pixels of 32, and the ResNets have a unit in each of two stages.
     """
     names = PAPER if base.paper else _small(base)
-    return tuple(_arm(base, name, names.index(name) in (0, 2)) for name in names)
+    return tuple(_arm(base, name, number in COARSE) for number, name in enumerate(names))
 
 
 def _small(base: Base) -> tuple[str, ...]:
@@ -41,8 +42,8 @@ STUDY = Study(
     (
         ACCURACY,
         NLL,
-        Column("params", "parameters", lambda count: si(count, 2), once=True),
-        Column("macs", "multiply-adds", lambda count: si(count, 1), once=True),
+        PARAMS,
+        MACS,
         Column("images_per_second", "images/s in training", lambda rate: f"{rate:,.0f}", once=True),
     ),
     claims=(

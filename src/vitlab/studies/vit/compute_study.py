@@ -19,10 +19,19 @@ import numpy as np
 
 from vitlab.errors import DataError
 from vitlab.studies.grid.base import Base
-from vitlab.studies.grid.design import ACCURACY, NLL, Arm, Column, Curve, Picture, Rows, Study
+from vitlab.studies.grid.design import (
+    ACCURACY,
+    NLL,
+    PARAMS,
+    Arm,
+    Column,
+    Curve,
+    Picture,
+    Rows,
+    Study,
+)
 from vitlab.studies.grid.paper_claims import Claim
 from vitlab.studies.measures.power_law import LEAST, PowerLaw, fitted, sentence
-from vitlab.units import si
 
 # Model, epochs of JFT-300M, ImageNet accuracy after fine-tuning, exaFLOPs (ViT, Table 6)
 PRINTED: dict[str, tuple[tuple[str, int, float, float], ...]] = {
@@ -99,8 +108,7 @@ def _models(base: Base, family: str) -> Sequence[str]:
     depths = (max(1, first.depth // 2), first.depth, 2 * first.depth)
     if family == "ViT":
         return [first.changed(depth=depth).name for depth in depths]
-    patch = -(-first.patch // 4) * 4  # one stage reduces the image by 4
-    return [f"R(1)+{first.changed(depth=depth, patch=patch).name}" for depth in depths]
+    return [base.hybrid(first.changed(depth=depth)) for depth in depths]
 
 
 def findings(rows: Rows) -> list[str]:
@@ -159,7 +167,7 @@ STUDY = Study(
         ACCURACY,
         FLOPS,
         NLL,
-        Column("params", "parameters", lambda count: si(count, 2), once=True),
+        PARAMS,
     ),
     claims=(
         Claim(

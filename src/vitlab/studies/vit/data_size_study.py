@@ -64,11 +64,10 @@ def _published(base: Base) -> Iterable[Arm]:
 def _small(base: Base) -> Iterable[Arm]:
     first = base.shape
     deep = first.changed(depth=2 * first.depth)
-    patch = -(-first.patch // 4) * 4  # one ResNet stage reduces the image by 4
     models = {
         "vit-small": first.name,
         "vit-large": deep.name,
-        "hybrid": f"R(1)+{first.changed(patch=patch).name}",
+        "hybrid": base.hybrid(first),
         "resnet": "BiT-R(1-1-1)x1",
     }
     for name, model in models.items():

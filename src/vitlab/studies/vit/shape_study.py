@@ -2,9 +2,8 @@
 
 from vitlab.models.cost import cost
 from vitlab.studies.grid.base import Base, Shape
-from vitlab.studies.grid.design import ACCURACY, NLL, Arm, Column, Picture, Study
+from vitlab.studies.grid.design import ACCURACY, MACS, NLL, PARAMS, Arm, Picture, Study
 from vitlab.studies.grid.paper_claims import Claim
-from vitlab.units import si
 
 PAPER = Shape(1024, 8, 16, 2048, 32)  # ViT, D.2
 PAPER_PATCHES = {0.5: 56, 2.0: 16}  # 64 does not divide 224: the next smaller one that does
@@ -62,8 +61,8 @@ STUDY = Study(
     (
         ACCURACY,
         NLL,
-        Column("params", "parameters", lambda count: si(count, 2), once=True),
-        Column("macs", "multiply-adds", lambda count: si(count, 1), once=True),
+        PARAMS,
+        MACS,
     ),
     claims=(
         Claim("more depth is better", ("depth-x2",), ("start",)),

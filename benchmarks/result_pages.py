@@ -4,10 +4,11 @@
 
 Each study's table, verdicts and picture become docs/results/NAME.md and NAME.svg; the paragraph
 below the heading "What it shows" is written by hand and stays. The table of
-docs/results/README.md lists the claims of all studies: what the runs say, or "not run".
+docs/results/README.md lists the claims of all studies: what their pages say, or "not run".
 """
 
 import argparse
+import itertools
 import json
 import shutil
 from importlib import import_module
@@ -33,17 +34,18 @@ def page(folder: Path) -> str:
     return name
 
 
-def claims(folders: list[Path]) -> str:
-    """Return the table of all claims."""
+def claims() -> str:
+    """Return the table of all claims, with the verdicts of the pages that there are."""
     from vitlab.studies.study_names import GRIDS, STUDIES
 
-    known = {study_in(folder): judged_in(folder) for folder in folders}
     lines = [TABLE, "| --- | --- | --- | --- |"]
     for name in GRIDS:
         study = import_module(f"vitlab.studies.{STUDIES[name].module}").STUDY
-        linked = f"[{name}]({name}.md)" if name in known else f"`{name}`"
+        place = PAGES / f"{name}.md"
+        judged = judged_in(place.read_text()) if place.is_file() else {}
+        linked = f"[{name}]({name}.md)" if place.is_file() else f"`{name}`"
         for claim in study.claims:
-            verdict, difference = known.get(name, {}).get(claim.text, ("not run", ""))
+            verdict, difference = judged.get(claim.text, ("not run", ""))
             lines.append(f"| {claim.text} | {linked} | {verdict} | {difference} |")
     return "\n".join(lines) + "\n"
 
@@ -53,26 +55,25 @@ def study_in(folder: Path) -> str:
     return str(json.loads((folder / "campaign.json").read_text())["result"]["study"])
 
 
-def judged_in(folder: Path) -> dict[str, tuple[str, str]]:
-    """Return the verdict on each claim, and the difference, as the study has written them."""
-    text = (folder / "results.md").read_text()
+def judged_in(text: str) -> dict[str, tuple[str, str]]:
+    """Return the verdict on each claim, and the difference, as a study has written them."""
     if CLAIMS not in text:
         return {}
-    rows = text.split(CLAIMS)[1].splitlines()[2:]
-    cells = [row.strip("| ").split(" | ") for row in rows if row.startswith("| ")]
+    lines = text.split(CLAIMS)[1].splitlines()[2:]
+    rows = itertools.takewhile(lambda line: line.startswith("| "), lines)
+    cells = [row.strip("| ").split(" | ") for row in rows]
     return {claim: (verdict, "".join(rest)) for claim, verdict, *rest in cells}
 
 
 def main() -> None:
     """Write the pages of the studies in the folders that are named, then that of the claims."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folders", type=Path, nargs="+")
-    folders = parser.parse_args().folders
-    for folder in folders:
+    parser.add_argument("folders", type=Path, nargs="*")
+    for folder in parser.parse_args().folders:
         print(page(folder))
     whole = PAGES / "README.md"
     lead = whole.read_text().split("| claim |")[0].rstrip()
-    whole.write_text(f"{lead}\n\n{claims(folders)}")
+    whole.write_text(f"{lead}\n\n{claims()}")
 
 
 if __name__ == "__main__":

@@ -61,7 +61,8 @@ def _own_cache(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
     """A test works in a folder of its own, with a cache of its own; both go when it ends."""
-    here, cache = tmp_path_factory.mktemp("here"), tmp_path_factory.mktemp("cache")
+    here = tmp_path_factory.mktemp("here")
+    cache = here.with_name(f"{here.name}-cache")  # made by whoever needs it
     monkeypatch.chdir(here)
     monkeypatch.setenv("VITLAB_CACHE", str(cache))
     yield

@@ -15,11 +15,8 @@ from vitlab.studies.study_names import GRIDS, STUDIES
 from vitlab.transfer.campaign_folder import CampaignFolder
 
 TINY = "ViT(width=32,depth=2,heads=2,mlp=32)/2"
-OWN = {
-    "bias",
-    "optimizers",
-    "sgd-adam",
-}  # with more runs and steps than are needed here: shortened in their own tests
+# run in their own tests, most of them with fewer runs and steps
+OWN = {"bias", "optimizers", "self-supervision", "sgd-adam", "stems"}
 
 
 def study_of(name: str) -> Study:

@@ -82,6 +82,8 @@ def test_more_seeds_and_rows_add_what_is_missing(tmp_path: Path) -> None:
     run(out, only=["good"])
     file = out / "good-seed-0" / "figures.json"
     before = file.stat().st_mtime_ns
+    assert (file.parent / "model").is_dir()
+    assert not (file.parent / "checkpoints").exists()
     result = run(out, only=["good", "late"], seeds=2)
     assert file.stat().st_mtime_ns == before
     assert [row["name"] for row in result["rows"]] == ["good", "bad", "late"]

@@ -67,7 +67,7 @@ def _tuned(base: Base, task: str, optimizer: str, tune: str) -> Recipe:
     else:
         recipe = base.published(
             "finetune", "", data=data, epochs=FEW if other else 0.25, batch=64, warmup=0.0,
-            test_every=1e6,
+            test_every=1e6, precision=base.recipe.precision,
         )  # fmt: skip
     rates = {"adamw": 1e-3, "sgd": 0.03}
     rate = rates[optimizer] / (10 if base.paper else 1)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -68,6 +69,7 @@ def kept_figures(folder: Path) -> dict[str, Any] | None:
 def perform(work: Work, opened: OpenedData) -> dict[str, Any]:
     """Train, or go on, or do nothing if it is done; return the figures.
 
+    A finished run keeps its model and no checkpoints, which take several times as much of the disk.
     A run that diverged has the figure `diverged`, the message, and is not repeated. Of several
     processes that torchrun started, the first one writes and measures.
 
@@ -114,6 +116,7 @@ def perform(work: Work, opened: OpenedData) -> dict[str, Any]:
             figures["step_macs"] = step_macs(work.recipe, work.host, opened)
         work.folder.mkdir(parents=True, exist_ok=True)
         write_text(work.folder / FIGURES, json.dumps(figures, indent=1) + "\n")
+        shutil.rmtree(RunFolder(work.folder).checkpoints, ignore_errors=True)  # it never goes on
         return figures
 
 

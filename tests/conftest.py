@@ -28,6 +28,12 @@ prepare_torchvision()  # before transformers or timm import it
 torch.set_num_threads(1)  # also if something imported it first
 
 NEEDED = 300  # MB of temporary files, more than all tests at once
+MEMORY = Path("/dev/shm")
+ROOMY = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2**31
+if "TMPDIR" not in os.environ and ROOMY:  # a disk takes minutes to make and remove 10,000 folders
+    compiled = f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", compiled)  # too large for memory
+    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 
 def pytest_sessionstart() -> None:
@@ -56,19 +62,28 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.fixture(scope="session")
+def _empty() -> list[Path]:
+    """Folders in which a test has left nothing, for others: making one takes milliseconds."""
+    return []
+
+
 @pytest.fixture(autouse=True)
 def _own_cache(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, _empty: list[Path]
 ) -> Iterator[None]:
-    """A test works in a folder of its own, with a cache of its own; both go when it ends."""
-    here = tmp_path_factory.mktemp("here")
+    """A test works in an empty folder, with a cache of its own; what it leaves goes at its end."""
+    here = _empty.pop() if _empty else tmp_path_factory.mktemp("here")
     cache = here.with_name(f"{here.name}-cache")  # made by whoever needs it
     monkeypatch.chdir(here)
     monkeypatch.setenv("VITLAB_CACHE", str(cache))
     yield
     monkeypatch.undo()  # nobody stands in a folder that goes
-    for folder in (here, cache):
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(cache, ignore_errors=True)
+    if here.is_dir() and not any(here.iterdir()):
+        _empty.append(here)
+    else:
+        shutil.rmtree(here, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

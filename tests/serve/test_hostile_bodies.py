@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import re
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -65,7 +66,8 @@ def problems(reply: Reply, made: Hostile) -> list[str]:
     found = [] if reply.status in EXPECTED else [f"status {reply.status}: {reply.body[:200]!r}"]
     if reply.status >= 400 and not reply.error:
         found.append("no reason")
-    if re.search(rb"Traceback|\.py\b|/tmp|site-packages|root:", reply.body):
+    private = rb"Traceback|\.py\b|site-packages|root:|" + tempfile.gettempdir().encode()
+    if re.search(private, reply.body):
         found.append(f"it tells too much: {reply.body[:200]!r}")
     return found
 
@@ -103,9 +105,9 @@ async def run(seed: int, count: int, workers: int = 4) -> tuple[list[str], Count
 
 
 def test_hostile_requests() -> None:
-    bad, statuses, growth = asyncio.run(run(seed=0, count=1000))
+    bad, statuses, growth = asyncio.run(run(seed=0, count=400))
     assert bad == []
-    assert statuses.total() == 1000
+    assert statuses.total() == 400
     assert {200, 400, 413, 415, 422} <= set(statuses)
     assert growth < 100
 

@@ -103,7 +103,8 @@ def unread_lines(place: str, endings: Counter[str]) -> list[str]:
         f"reads {ending}"
         for ending, count in sorted(heif.items())
     ]
-    others = Counter({ending: endings[ending] for ending in endings if ending not in heif})
+    # sorted: of equally many, a folder lists one or another first
+    others = Counter({each: endings[each] for each in sorted(endings) if each not in heif})
     if others:
         shown = ", ".join(f"{count:,} with {ending}" for ending, count in others.most_common(SHOWN))
         more = ", …" if len(others) > SHOWN else ""

@@ -8,7 +8,7 @@ from vitlab.studies.grid.paper_claims import Claim
 TUNED = ("all", "attention", "ffn")
 OPTIMIZERS = ("adamw", "sgd")
 RATES = (1 / 3, 1.0, 3.0)
-FEW = 5.0  # relative epochs on other data, which is smaller; those of another resolution are 0.25
+FEW = 20.0  # relative epochs on other data, which is smaller; those of another resolution are 0.25
 # ImageNet-val accuracy at 384 of ViT-S, -B and -L trained at 224 (Table 5)
 SIZES = ("S", "B", "L")
 PRINTED = {

@@ -119,12 +119,15 @@ def test_makespan_is_that_of_a_simulation(at_once: int) -> None:
             rates = (1.0, 2.0) if generator.random() < 0.3 else ()
             arms.append(arm(str(number), float(generator.integers(1, 4)), after=after, rates=rates))
         jobs = jobs_of(arms, range(int(generator.integers(1, 4))))
-        costs = {each.name: Cost(*generator.integers(1, 9, 3), 1.0) for each in arms}
-        took = {
-            job.name: costs[job.arm.name].fixed
-            + costs[job.arm.name].step * steps_of(job, costs[job.arm.name], 2.0)
-            for job in jobs
+        costs = {
+            each.name: Cost(*generator.integers(1, 9, 3), 1.0, generator.integers(9))
+            for each in arms
         }
+        took = {}
+        for job in jobs:  # those that choose a rate are not measured
+            cost = costs[job.arm.name]
+            measure = 0 if "-lr-" in job.name else cost.measure
+            took[job.name] = cost.fixed + measure + cost.step * steps_of(job, cost, 2.0)
         assert makespan(jobs, costs, at_once, 2.0) == pytest.approx(simulated(jobs, took, at_once))
 
 

@@ -45,7 +45,7 @@ def costs_of(
     def work_of(job: Job) -> Work:
         counted = job.name == job.arm.name
         recipe = job.arm.recipe.changed(steps=STEPS if counted else WARM, **job.given(place))
-        own = measure if job.arm.row else None
+        own = measure if job.arm.row and counted else None
         log = place / "log.txt"
         return Work(recipe, place / job.name, own, host, "", log, counted, downstream)
 
@@ -62,11 +62,10 @@ def costs_of(
 def _cost(name: str, found: Figures, batches: Mapping[str, int]) -> Cost:
     if FAILED in found:  # within a few steps: it will cost next to nothing
         return Cost(found.get("elapsed", 0.0), 0.0, 1.0, 0.0)
-    step = found.get("step_seconds", 0.0)
-    fixed = max(found.get("elapsed", 0.0) - STEPS * step, 0.0)
-    return Cost(
-        fixed, step, found.get("epoch_steps", 1.0), found.get("step_macs", 0.0) * batches[name]
-    )
+    step, measure = found.get("step_seconds", 0.0), found.get("measure_seconds", 0.0)
+    fixed = max(found.get("elapsed", 0.0) - STEPS * step - measure, 0.0)
+    steps, macs = found.get("epoch_steps", 1.0), found.get("step_macs", 0.0)
+    return Cost(fixed, step, steps, macs * batches[name], measure)
 
 
 def _kind(arm: Arm) -> str:

@@ -109,7 +109,9 @@ def perform(work: Work, opened: OpenedData) -> dict[str, Any]:
             figures |= _of_journal(run.folder)
             figures |= _spent(work.recipe, figures)
             if work.measure is not None:
+                trained = time.monotonic()
                 figures |= work.measure(_trained(work, run, opened))
+                figures["measure_seconds"] = time.monotonic() - trained
         figures["elapsed"] = time.monotonic() - began
         figures |= _pace(times)
         if work.counted:

@@ -22,16 +22,23 @@ class Cost:
     """What a run of an arm costs on this device.
 
     Attributes:
-        fixed: seconds that do not depend on its length: opening data, testing, measuring
+        fixed: seconds that do not depend on its length: opening data, testing
         step: seconds of a training step
         steps: of an epoch
         macs: multiply-adds of a step, those of the backward pass included
+        measure: seconds of what the study measures, which runs that choose a rate do without
     """
 
     fixed: float
     step: float
     steps: float
     macs: float
+    measure: float = 0.0
+
+    def seconds(self, job: Job, epochs: float) -> float:
+        """Return the seconds of a run."""
+        measure = 0.0 if job.rate else self.measure
+        return self.fixed + measure + self.step * steps_of(job, self, epochs)
 
 
 @dataclass(frozen=True)
@@ -211,7 +218,5 @@ def makespan(
             continue
         job = ready[0]
         waiting.remove(job)
-        cost = costs[job.arm.name]
-        end = now + cost.fixed + cost.step * steps_of(job, cost, epochs)
-        free[free.index(now)] = ends[job.name] = end
+        free[free.index(now)] = ends[job.name] = now + costs[job.arm.name].seconds(job, epochs)
     return max(ends.values(), default=0.0)

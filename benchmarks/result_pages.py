@@ -24,9 +24,10 @@ def page(folder: Path) -> str:
     """Write the page of a study; return its name."""
     name = study_in(folder)
     text = (folder / "results.md").read_text()
-    if (folder / "picture.svg").is_file():
-        shutil.copyfile(folder / "picture.svg", PAGES / f"{name}.svg")
-        text = text.replace("(picture.svg)", f"({name}.svg)")
+    for file in folder.glob("picture*.svg"):
+        own = file.name.replace("picture", name)
+        shutil.copyfile(file, PAGES / own)
+        text = text.replace(f"({file.name})", f"({own})")
     place = PAGES / f"{name}.md"
     before = place.read_text() if place.is_file() else ""
     said = before[before.index(SHOWS) :] if SHOWS in before else f"{SHOWS}\n"

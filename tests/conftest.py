@@ -19,6 +19,7 @@ import torch
 from PIL import Image
 
 from oracles.peers import prepare_torchvision
+from vitlab.measure.speed import speed
 from vitlab.report import gather
 from vitlab.report.pretext import pretext_report
 from vitlab.report.table_page import save_page
@@ -118,6 +119,15 @@ def _no_sync() -> Iterator[None]:
     """Wait for no disk: what a killed process wrote is there anyway, and tests cut no power."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _timed_briefly() -> Iterator[None]:
+    """Speeds are measured for a fifth of a second instead of two: no test compares them."""
+    assert speed.__kwdefaults__ is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(speed.__kwdefaults__, "seconds", 0.2)
         yield
 
 

@@ -66,8 +66,8 @@ def problems(reply: Reply, made: Hostile) -> list[str]:
     found = [] if reply.status in EXPECTED else [f"status {reply.status}: {reply.body[:200]!r}"]
     if reply.status >= 400 and not reply.error:
         found.append("no reason")
-    private = rb"Traceback|\.py\b|site-packages|root:|" + tempfile.gettempdir().encode()
-    if re.search(private, reply.body):
+    private = rb"Traceback|\.py\b|/tmp|site-packages|root:|"
+    if re.search(private + re.escape(tempfile.gettempdir()).encode(), reply.body):
         found.append(f"it tells too much: {reply.body[:200]!r}")
     return found
 

@@ -37,12 +37,15 @@ def parse(start: Start, words: Sequence[str], prog: str) -> dict[str, Any]:
         _check_name(name, leaves)
         _check_elsewhere(name, getattr(start, "ELSEWHERE", {}))
     check_known(set(typed) - negated, leaves)
-    parsed = _split(_flat_class(list(leaves.values())), words, prog)
+    # tyro gets what is there, not some 180 options: it takes a time that grows with their number
+    there = {name.removeprefix("no_") if name in negated else name for name in typed}
+    named = [leaf for word, leaf in leaves.items() if leaf.about.positional or word in there]
+    parsed = _split(_flat_class(named), words, prog)
     given: dict[str, Any] = {}
-    for word, leaf in leaves.items():
+    for leaf in named:
         value = getattr(parsed, leaf.name)
         if leaf.is_flag:
-            given |= {leaf.name: value} if {word, f"no_{word}"} & set(typed) else {}
+            given[leaf.name] = value
         elif value is not UNSET:
             given[leaf.name] = from_words(value, leaf.hint)
     return given
@@ -115,7 +118,7 @@ def _split(kind: type, words: Sequence[str], prog: str) -> Any:
 
 
 def _flat_class(leaves: list[Leaf]) -> type:
-    """Make a dataclass of all options for tyro to fill; what is not given stays `UNSET`."""
+    """Make a dataclass of options for tyro to fill; what is not given stays `UNSET`."""
     return make_dataclass("Given", [tyro_field(leaf, optional=True) for leaf in leaves])
 
 

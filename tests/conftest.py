@@ -19,6 +19,7 @@ import torch
 from PIL import Image
 
 from oracles.peers import prepare_torchvision
+from vitlab.evaluation import intervals
 from vitlab.measure.speed import speed
 from vitlab.report import gather
 from vitlab.report.pretext import pretext_report
@@ -128,6 +129,15 @@ def _timed_briefly() -> Iterator[None]:
     assert speed.__kwdefaults__ is not None
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(speed.__kwdefaults__, "seconds", 0.2)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _resampled_less() -> Iterator[None]:
+    """Intervals have a tenth of the resamples; tests/evaluation/test_intervals.py has them all."""
+    with pytest.MonkeyPatch.context() as patch:
+        for bound in ("RESAMPLES", "FEWEST"):
+            patch.setattr(intervals, bound, 100)
         yield
 
 

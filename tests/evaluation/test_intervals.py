@@ -11,6 +11,8 @@ from sklearn import metrics as sk
 
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
 from vitlab.evaluation.intervals import (
+    FEWEST,
+    RESAMPLES,
     interval,
     intervals,
     of_several,
@@ -19,6 +21,13 @@ from vitlab.evaluation.intervals import (
     with_intervals,
 )
 from vitlab.evaluation.metrics import auroc, ece, figures, nll, one_hot
+
+
+@pytest.fixture(autouse=True)
+def _all_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as users get, which the other tests do not."""
+    monkeypatch.setattr("vitlab.evaluation.intervals.RESAMPLES", RESAMPLES)
+    monkeypatch.setattr("vitlab.evaluation.intervals.FEWEST", FEWEST)
 
 
 def single(

@@ -1,6 +1,7 @@
 """A process for runs, from its start to its end: its threads, its signals, its parent.
 
-It imports nothing heavy, so that it can be ended while it still imports PyTorch.
+A process that waits for work holds the lock of the pool's queue. If it ended at SIGINT, the others
+would wait for that lock forever. So it stays, but begins nothing anymore, and ends with the pool.
 """
 
 import multiprocessing
@@ -25,7 +26,7 @@ def prepare(threads: int) -> None:
     """Make a new process ready: its threads, its signals, and its end with that of its parent."""
     os.setpgrp()  # a terminal's Ctrl-C reaches the first process, which passes it on
     os.environ["OMP_NUM_THREADS"] = str(threads)
-    _on_stop(_leave)
+    _idle(_stop)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -33,16 +34,23 @@ def prepare(threads: int) -> None:
 
 
 def interruptible(work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-    """Do something that a signal interrupts; at any other time a signal ends the process.
+    """Do something that a signal interrupts; once SIGINT has come, begin nothing anymore.
 
     Raises:
         KeyboardInterrupt: a signal came; training has its own handlers and saves its state before.
     """
-    _on_stop(signal.default_int_handler)
+    handler: Any = _stop
     try:
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        if before is signal.SIG_IGN:
+            raise KeyboardInterrupt
         return work(*args, **options)
+    except KeyboardInterrupt:
+        handler = signal.SIG_IGN
+        raise
     finally:
-        _on_stop(_leave)
+        _idle(handler)
 
 
 @contextmanager
@@ -55,9 +63,15 @@ def put_off() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _on_stop(handler: Any) -> None:
-    for number in STOPS:
-        signal.signal(number, handler)
+def _idle(at_sigint: Any) -> None:
+    """Answer signals as a process that waits for work: only SIGTERM, the pool's own, ends it."""
+    signal.signal(signal.SIGINT, at_sigint)
+    signal.signal(signal.SIGTERM, _leave)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Begin nothing anymore; that SIGINT is ignored says so."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
@@ -70,6 +84,7 @@ def _follow(parent: Any) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # nobody is left to be told
     os.kill(os.getpid(), signal.SIGINT)
     end = time.monotonic() + PATIENCE
-    while signal.getsignal(signal.SIGINT) is not _leave and time.monotonic() < end:
+    idle = (_stop, signal.SIG_IGN)
+    while signal.getsignal(signal.SIGINT) not in idle and time.monotonic() < end:
         time.sleep(0.05)
     os._exit(1)

@@ -119,7 +119,8 @@ class Link(asyncio.Protocol):
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         try:
-            return await asyncio.wait_for(self._answer, patience)
+            async with asyncio.timeout(patience):  # wait_for may swallow a cancellation
+                return await self._answer
         except TimeoutError:
             self._answer = None
             self.close()

@@ -86,6 +86,30 @@ def test_every_request_has_one_outcome(tools: Any) -> None:
     assert {each.status for each in done.probes} == {200}
 
 
+class Silent(asyncio.Transport):
+    def write(self, data: Any) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+
+def test_whoever_is_stopped_as_the_answer_comes_is_stopped(tools: Any) -> None:
+    """`asyncio.wait_for` of Python 3.11 gives the answer then, and probes would never end."""
+
+    async def main() -> None:
+        link = tools[0].Link()
+        link.connection_made(Silent())
+        asking = asyncio.create_task(link.ask(b"", 60))
+        await asyncio.sleep(0)
+        link.data_received(answer(200))
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+    asyncio.run(main())
+
+
 def test_loads_send_what_they_plan(tools: Any) -> None:
     traffic = tools[0]
     closed = traffic_of(tools, [0, 1], lambda pool, asks: traffic.saturate(pool, asks, 3, 0.2))

@@ -39,6 +39,7 @@ def begin(workers: Workers, seconds: float) -> Future[Any]:
     with put_off():
         future = workers._pool.submit(interruptible, exec, BEGUN.format(str(file), seconds))
     while not file.exists():
+        assert not future.done() or future.exception() is None
         time.sleep(0.01)
     return future
 

@@ -21,11 +21,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "hybrid": ("R(1)+ViT(width=16,depth=1,heads=2,mlp=16)/4", {}),
     "resnet": ("BiT-R(1)x1", {}),
 }
+FUSED_OTHERWISE = ("plain", "branches", "class attention", "axial", "hybrid")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.export's own imports
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize(
+    ("case", "fused"),
+    [(case, False) for case in CASES] + [(case, True) for case in FUSED_OTHERWISE],
+)
 def test_a_graph_takes_any_number_of_images(case: str, fused: bool) -> None:
     name, choices = CASES[case]
     generator = torch.Generator().manual_seed(0)

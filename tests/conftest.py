@@ -20,7 +20,6 @@ from PIL import Image
 
 from oracles.peers import prepare_torchvision
 from vitlab.evaluation import intervals
-from vitlab.machine.cores import cores
 from vitlab.measure.speed import speed
 from vitlab.report import gather
 from vitlab.report.pretext import pretext_report
@@ -37,12 +36,6 @@ if "TMPDIR" not in os.environ and ROOMY:  # a disk takes 3 ms to remove a folder
     compiled = f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}"
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", compiled)  # too large for memory
     os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """One process more than there are cores: browsers, sockets and processes are waited for."""
-    return cores() + 1
 
 
 def pytest_sessionstart() -> None:

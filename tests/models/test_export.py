@@ -27,7 +27,11 @@ FUSED_OTHERWISE = ("plain", "branches", "class attention", "axial", "hybrid")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.export's own imports
 @pytest.mark.parametrize(
     ("case", "fused"),
-    [(case, False) for case in CASES] + [(case, True) for case in FUSED_OTHERWISE],
+    [(case, False) for case in CASES]
+    + [
+        pytest.param(e, True, marks=[] if e in FUSED_OTHERWISE else pytest.mark.campaign)
+        for e in CASES
+    ],
 )
 def test_a_graph_takes_any_number_of_images(case: str, fused: bool) -> None:
     name, choices = CASES[case]

@@ -29,7 +29,6 @@ class Workers:
 
     def __init__(self, at_once: int, threads: int = 1) -> None:
         self.at_once = at_once
-        self._running: dict[Future[Figures], Job] = {}
         self._pool = None
         if at_once > 1:
             self._pool = ProcessPoolExecutor(
@@ -55,7 +54,7 @@ class Workers:
             KeyboardInterrupt: a stop was asked for; what was begun can be continued.
         """
         waiting = [job for job in jobs if job.name not in done]
-        running = self._running
+        running: dict[Future[Figures], Job] = {}
         while waiting or running:
             for job in _ready(waiting, done, self.at_once - len(running)):
                 waiting.remove(job)
@@ -77,13 +76,10 @@ class Workers:
                     yield job, done[job.name]
 
     def close(self, asked: bool = False) -> None:
-        """End the processes; with `asked`, let them save what they are doing first.
-
-        If they do nothing they are not stopped: they end, and clean up, by themselves.
-        """
+        """End the processes; with `asked`, let them save what they are doing first."""
         if self._pool is None:
             return
-        if asked and self._running:
+        if asked:
             for process in list(self._pool._processes.values()):
                 if process.pid is not None and process.is_alive():
                     os.kill(process.pid, signal.SIGINT)

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -82,7 +82,8 @@ class Workers:
         if asked:
             for process in list(self._pool._processes.values()):
                 if process.pid is not None and process.is_alive():
-                    os.kill(process.pid, signal.SIGINT)
+                    with suppress(ProcessLookupError):  # it has just ended
+                        os.kill(process.pid, signal.SIGINT)
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 

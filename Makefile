@@ -1,18 +1,21 @@
 # make demo   train a ViT on handwritten digits, test it, predict, write a report
 # make test   run the whole test suite
+# make test-spawn  the tests of worker processes, in every way that systems start these
+# make test-avx2  the tests of precision and engines, as on a processor with AVX2 alone
 # make lint   formatting, lint, types
 # make docs   build the site into site/; every warning is an error
 # make vendor fetch, by npm, what the page of an exported model runs on
 # make gpu    measure all on a GPU within nine minutes; again: go on with what is left
 # make wheel  build a wheel with it into dist/
-# All but gpu set up .venv first; PYTHON names another interpreter (3.11 or newer).
+# All but gpu set up .venv first; PYTHON names another interpreter (3.11 to 3.14).
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUN ?= runs/demo
+WORKERS := $(addprefix tests/,data evaluation/parts evaluation/probes training/test_train.py)
 
-.PHONY: demo test lint docs format vendor gpu wheel clean
+.PHONY: demo test test-spawn test-avx2 lint docs format vendor gpu wheel clean
 
 demo: $(VENV)/.installed
 	$(BIN)/vitlab train digits --out $(RUN) --resume
@@ -23,6 +26,19 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.tested
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
+
+# as on macOS, and as on Linux from Python 3.14 on
+test-spawn: $(VENV)/.tested
+	for method in spawn forkserver; do \
+		VITLAB_START_METHOD=$$method PYTHONPATH=$(CURDIR)/tests/start_method$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python -m pytest \
+			-n auto --dist worksteal -m workers $(WORKERS) || exit 1; \
+	done
+
+# as on processors with AVX2 alone: the fallbacks of whatever the processor decides
+test-avx2: $(VENV)/.tested
+	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 $(BIN)/python -m pytest -n auto --dist worksteal \
+		tests/models/fast tests/test_precision.py tests/training/test_precision.py \
+		tests/training/test_own_code.py tests/evaluation/test_fast_form.py tests/serve/test_fast_trunks.py
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff format --check .
@@ -51,7 +67,7 @@ clean:
 	rm -rf $(VENV) site .pytest_cache .ruff_cache .mypy_cache
 
 $(VENV)/.made:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15) and "Python 3.11 to 3.14 is needed: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 

@@ -41,7 +41,9 @@ def eager_forms(size: str, patch: int, args: argparse.Namespace) -> dict[str, nn
     forms: dict[str, nn.Module | None] = {
         "ours": copy.deepcopy(model),
         "ours fused": vitlab.fuse(model),
-        ACCELERATED: vitlab.accelerate(model, device=args.device, precision="bf16"),
+        ACCELERATED: vitlab.accelerate(
+            model, device=args.device, precision="bf16", engine="packed"
+        ),
         "timm": build_timm(model),
         "transformers": build_transformers(model),
     }
@@ -63,7 +65,7 @@ def compiled_forms(eager: dict[str, nn.Module], exact: Model, args: argparse.Nam
     }
     if args.device.startswith("cuda"):
         forms[REPLAYED] = vitlab.accelerate(
-            exact, device=args.device, precision="bf16", compile=True
+            exact, device=args.device, precision="bf16", engine="compiled"
         )
     if (small := in_fp8(eager["ours fused"], args.device)) is not None:
         forms["ours compiled, fp8"] = torch.compile(small, dynamic=False)

@@ -5,14 +5,14 @@
 `python benchmarks/inference.py --models Ti/16:32 --batches 2 --rounds 1`: seconds, to try it out
 
 A model is SIZE/PATCH:PIXELS. All forms have the same weights and see the same images, from float32
-images to logits. Ours is `vitlab.accelerate` at its defaults, and with its precision stated. timm
-is as it is made, in bf16 weights, and each of them in `torch.compile`'s default mode; transformers
-has its default attention; ONNX Runtime and OpenVINO read our bare ONNX file, OpenVINO with a fixed
-batch and its hint for latency. Times are medians of interleaved rounds, with a pause between the
-forms in which the threads of the last one come to rest; ratios are medians over pairs of one round.
-The difference is the largest of a logit to timm's in fp32. The share is of the rate measured at the
-start for matrix products of the form's precision, counting 2 operations per multiply-add.
-Peers that are not installed are left out.
+images to logits. Ours is `vitlab.accelerate` at its defaults, and with its precision stated, beside
+the plain model; a line says which engine it has chosen. timm is as it is made, in bf16 weights, and
+each of them in `torch.compile`'s default mode; transformers has its default attention; ONNX Runtime
+and OpenVINO read our bare ONNX file, OpenVINO with a fixed batch and its hint for latency. Times
+are medians of interleaved rounds, with a pause and a call that is not timed between the forms;
+ratios are medians over pairs of one round. The difference is the largest of a logit to timm's in
+fp32. The share is of the rate measured at the start for matrix products of the form's precision,
+counting 2 operations per multiply-add. Peers that are not installed are left out.
 """
 
 import argparse
@@ -39,7 +39,7 @@ Form = Callable[[], Tensor]
 BF16 = ("bf16", "bf16 compiled")  # endings of the forms that compute in bf16
 TIMM = ("timm", "timm compiled", "timm bf16", "timm bf16 compiled")
 GRAPHS = ("ONNX Runtime", "OpenVINO", "OpenVINO bf16")
-OURS = ("ours", "ours fp32", "ours bf16")
+OURS = ("plain", "ours", "ours fp32", "ours bf16")
 FORMS = (*OURS, *TIMM, "transformers", *GRAPHS)
 
 
@@ -96,6 +96,8 @@ def of_onnxruntime(graph: bytes, images: Tensor, threads: int) -> dict[str, Form
         return {}
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
+    # threads that spin while they wait make the form after this one seem twice as slow
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     name, array = session.get_inputs()[0].name, images.numpy()
     return {"ONNX Runtime": lambda: torch.from_numpy(session.run(None, {name: array})[0])}
@@ -122,19 +124,22 @@ def of_openvino(graph: bytes, images: Tensor, threads: int) -> dict[str, Form]:
     return {"OpenVINO": form("f32"), "OpenVINO bf16": form("bf16")}
 
 
-def of_ours(model: Any, images: Tensor) -> dict[str, Form]:
-    """Return our forms: at defaults, and at each precision."""
-    return {
-        name: running(vitlab.accelerate(model, precision=precision), images)
-        for name, precision in (("ours", "auto"), ("ours fp32", "fp32"), ("ours bf16", "bf16"))
-    }
+def of_ours(model: Any, images: Tensor, names: Collection[str]) -> dict[str, Form]:
+    """Return our forms: the model as it is, `accelerate` at defaults, and at each precision."""
+    forms: dict[str, Form] = {"plain": running(model, images)}
+    for name, precision in (("ours", "auto"), ("ours fp32", "fp32"), ("ours bf16", "bf16")):
+        if name in names:
+            fast = vitlab.accelerate(model, precision=precision, batch=len(images))
+            forms[name] = running(fast, images)
+            print(f"{name}: {fast.engine}, {fast.computes}", flush=True)
+    return forms
 
 
 def formed(model: Any, images: Tensor, args: argparse.Namespace) -> dict[str, Form]:
     """Return the forms that are asked for and can be had, on the same weights and images."""
     forms: dict[str, Form] = {}
     if {*OURS} & {*args.forms}:
-        forms |= of_ours(model, images)
+        forms |= of_ours(model, images, args.forms)
     if {*TIMM} & {*args.forms}:
         forms |= of_timm(model, images, args.forms)
     if "transformers" in args.forms:
@@ -158,7 +163,8 @@ def compare(spec: str, batch: int, args: argparse.Namespace) -> dict[str, Any]:
     difference = {n: (form().float() - reference).abs().max().item() for n, form in forms.items()}
     now = time.process_time if args.cpu_time else time.perf_counter
     works: dict[str, Callable[[], object]] = dict(forms)
-    times = interleaved(works, args.rounds, "cpu", warmup=2, now=now, pause=args.pause)
+    how = {"warmup": 2, "warm": True, "now": now, "pause": args.pause}
+    times = interleaved(works, args.rounds, "cpu", **how)
     return {
         "seconds": {name: statistics.median(each) for name, each in times.items()},
         "times": times,
@@ -211,7 +217,7 @@ def main() -> None:
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--pause", type=float, default=0.02, help="seconds between two forms")
+    parser.add_argument("--pause", type=float, default=0.05, help="seconds between two forms")
     parser.add_argument(
         "--cpu-time", action="store_true", help="of the process: for a busy machine"
     )

@@ -50,13 +50,15 @@ def interleaved(
     *,
     warmup: int = 1,
     repeats: int = 1,
+    warm: bool = False,
     now: Callable[[], float] = time.perf_counter,
     pause: float = 0.0,
 ) -> dict[str, list[float]]:
     """Time several works in turns, so that a slow moment of the machine meets all of them.
 
     Every second round goes backward. Before each work are `pause` seconds of rest: the threads of
-    some libraries go on spinning. Returns one time per round, the best of `repeats`.
+    some libraries go on spinning; with `warm` also a call that is not timed. Returns one time per
+    round, the best of `repeats`.
     """
     for _ in range(warmup):
         for work in works.values():
@@ -65,6 +67,8 @@ def interleaved(
     for turn in range(rounds):
         for name in list(works) if turn % 2 else list(reversed(works)):
             time.sleep(pause)
+            if warm:
+                works[name]()
             each = (seconds(works[name], device, now) for _ in range(repeats))
             times[name].append(min(each))
     return times

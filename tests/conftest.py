@@ -19,6 +19,7 @@ import torch
 from PIL import Image
 
 from oracles.peers import prepare_torchvision
+from vitlab import precision
 from vitlab.evaluation import intervals
 from vitlab.measure.speed import speed
 from vitlab.report import gather
@@ -105,6 +106,14 @@ def stub_reports(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(room, "write", lambda file, facts: save_page(file, "<p>undrawn"))
     for costly in ("_inside", "atlas"):  # of the model, and of the test images
         monkeypatch.setattr(gather, costly, lambda *facts: None, raising=False)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _without_bf16() -> Iterator[None]:
+    """`auto` is fp32 on every processor, so that tests compute the same; some ask for bf16."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(precision, "has_bf16", lambda: False)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

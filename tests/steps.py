@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from vitlab.data.loading.loader import Batch
+from vitlab.measure.allocated import peak_bytes
 from vitlab.training.saving.state import State
 from vitlab.training.step.guard import Figures
 from vitlab.training.step.trainer import Trainer
@@ -17,14 +18,18 @@ Action = Callable[[Trainer, State, Batch], Any]
 
 @contextmanager
 def each_step(before: Action | None = None, after: Action | None = None) -> Iterator[None]:
-    """Within the context, call these before and after every step; `state.step` steps are done."""
+    """Within the context, call these before and after every step; `state.step` steps are done.
+
+    Steps that are rehearsed, at a learning rate and from a seed of 0, do not count.
+    """
     real = Trainer.step
 
     def step(self: Trainer, state: State, batch: Batch, lr: float, seed: int) -> Figures:
-        if before:
+        counts = bool(lr or seed)
+        if before and counts:
             before(self, state, batch)
         figures = real(self, state, batch, lr, seed)
-        if after:
+        if after and counts:
             after(self, state, batch)
         return figures
 
@@ -58,3 +63,17 @@ def asked_to_stop(steps: int, rank: int = 0) -> Iterator[None]:
 
     with each_step(after=ask):
         yield
+
+
+@contextmanager
+def first_peaks() -> Iterator[list[int]]:
+    """Within the context, note the most bytes of tensors while a run's first gradient is found."""
+    found: list[int] = []
+
+    def note(trainer: Trainer, state: State, batch: Batch) -> None:
+        if not state.step:
+            found.append(peak_bytes(lambda: trainer.gradient(batch, 0), ()))
+            trainer.drop()
+
+    with each_step(before=note):
+        yield found

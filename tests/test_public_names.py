@@ -1,7 +1,9 @@
 """The public names: present, typed for editors, and the same in both lists."""
 
 import ast
+import importlib
 import inspect
+import sys
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -30,6 +32,12 @@ def test_what_is_loaded_lazily_is_what_editors_see() -> None:
     }
     lazy = {name: home or "vitlab" for name, home in vitlab._HOMES.items()}
     assert lazy == shown
+
+
+def test_windows_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(ImportError, match=r"^vitlab needs Linux or macOS: on Windows use WSL 2$"):
+        importlib.reload(vitlab)
 
 
 @pytest.mark.parametrize(

@@ -214,11 +214,12 @@ def test_drafts_of_a_killed_process_go_and_nothing_else(tmp_path: Path) -> None:
 
 def test_an_older_model_that_was_moved_aside_is_put_back(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    (tmp_path / ".model.older-abcdefgh" / "model").mkdir(parents=True)
-    (tmp_path / ".model.older-abcdefgh" / "model" / "config.json").write_text("older")
+    waiting = tmp_path / ".model.draft-abcdefgh" / "model.older"
+    waiting.mkdir(parents=True)
+    (waiting / "config.json").write_text("older")
     with folder.locked():
         assert (folder.model / "config.json").read_text() == "older"
-    (tmp_path / ".model.older-abcdefgh" / "model").mkdir(parents=True)  # now it was replaced
+    waiting.mkdir(parents=True)  # now it was replaced
     with folder.locked():
         assert (folder.model / "config.json").read_text() == "older"
     assert sorted(each.name for each in tmp_path.iterdir()) == [".lock", "model"]

@@ -1,6 +1,7 @@
 """ViTLab, the Vision Transformer workbench. The public names, each loaded when first used."""
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
     from vitlab.weights.load import load as load
     from vitlab.weights.publishing.publish import push as push
     from vitlab.weights.save import save as save
+
+if sys.platform == "win32":  # it has no fcntl and no resource, and forks no process
+    raise ImportError("vitlab needs Linux or macOS: on Windows use WSL 2")
 
 # where each name comes from; "" for a module of its own
 _HOMES = {

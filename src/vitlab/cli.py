@@ -1,6 +1,7 @@
 """The command line: find the command, parse, run, print. Nothing heavy is imported early."""
 
 import ast
+import errno
 import gc
 import importlib
 import io
@@ -41,6 +42,7 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
     # OpenMP threads busy-wait; on a loaded machine that burns whole time slices. A short spin
     # costs little when idle and saves a lot under load (docs/log.md).
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")  # for what Apple's GPU lacks
     limit_threads()
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may be any bytes
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -120,6 +122,8 @@ def _explain(error: BaseException, prog: str) -> NoReturn:
     """Exit with one line for the user; a bug keeps its traceback."""
     if isinstance(error, UserError):
         _fail(error.status, prog, "" if error.quiet else str(error))
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        _fail(2, prog, f"no file can have so long a name: {error.filename}")
     if isinstance(error, KeyboardInterrupt):
         _fail(130, prog, "" if getattr(error, "quiet", False) else str(error) or "interrupted")
     raise error

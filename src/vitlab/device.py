@@ -1,7 +1,6 @@
 """The device that computes, and its precision."""
 
 import ctypes
-import functools
 import os
 import resource
 import sys
@@ -18,27 +17,31 @@ from vitlab.errors import DeviceError
 from vitlab.machine.control_groups import memory_left
 
 T = TypeVar("T")
+NAMES = "auto, cpu, cuda, cuda:N or mps"
+WITHOUT_FLOAT64 = ("mps",)
 STAGED = 2**16  # bytes up to which CUDA copies from any memory without waiting for the GPU
 PROCESS = Path("/proc/self")  # of Linux
-PROCESSOR = Path("/proc/cpuinfo")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 MEMORY = Path("/proc/meminfo")
 
 
 def choose(name: str) -> torch.device:
-    """Return a device by name: auto, cpu, cuda or cuda:N; auto is the first GPU, else the CPU.
+    """Return a device by name: auto, cpu, cuda, cuda:N or mps; auto is the first GPU, else the CPU.
 
     Raises:
         DeviceError: an unknown device, or one that this machine lacks.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        there = (("cuda", torch.cuda.is_available()), ("mps", torch.backends.mps.is_available()))
+        return torch.device(next((each for each, found in there if found), "cpu"))
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise DeviceError(f"unknown device {name!r}: choose auto, cpu, cuda or cuda:N") from None
-    if device.type not in ("cpu", "cuda"):
-        raise DeviceError(f"unsupported device {name!r}: choose auto, cpu, cuda or cuda:N")
+        raise DeviceError(f"unknown device {name!r}: choose {NAMES}") from None
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise DeviceError(f"unsupported device {name!r}: choose {NAMES}")
+    if device.type == "mps" and (device.index or not torch.backends.mps.is_available()):
+        raise DeviceError(f"device {name!r} is missing: PyTorch finds none; use --device cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         found = f"{torch.cuda.device_count()} GPUs" if torch.cuda.is_available() else "no GPU"
         raise DeviceError(f"device {name!r} is missing: PyTorch finds {found}; use --device cpu")
@@ -49,20 +52,53 @@ def described(device: torch.device) -> str:
     """Return a device in words: `cpu, 2 threads` or `cuda (NVIDIA H100 80GB HBM3)`."""
     if device.type == "cuda":
         return f"cuda ({torch.cuda.get_device_name(device)})"
+    if device.type == "mps":
+        return "mps (Apple's GPU)"
     threads = torch.get_num_threads()
     return f"{device.type}, {threads} thread{'s' * (threads != 1)}"
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
     """Return the context that computes with fp32 weights in `precision`: bf16 autocast, or none."""
-    return nullcontext() if precision == "fp32" else torch.autocast(device.type, torch.bfloat16)
+    half = precision.startswith("bf16")
+    return torch.autocast(device.type, torch.bfloat16) if half else nullcontext()
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
     """Return a tensor of the host on a device, without waiting for what a GPU is doing."""
     if device.type == "cuda" and torch.cuda.is_available() and tensor.nbytes > STAGED:
         tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)
+    return tensor.to(device, non_blocking=device.type == "cuda")  # mps may copy what is freed
+
+
+def with_float64(device: torch.device) -> torch.device:
+    """Return a device, or the CPU in place of one that has no float64."""
+    return torch.device("cpu") if device.type in WITHOUT_FLOAT64 else device
+
+
+def exact(tensor: Tensor) -> Tensor:
+    """Return a tensor in float64, where `with_float64` says."""
+    return tensor.to(with_float64(tensor.device), torch.float64)
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """Return float64, or float32 for a device that has none."""
+    return torch.float32 if device.type in WITHOUT_FLOAT64 else torch.float64
+
+
+def forked_random(device: torch.device) -> AbstractContextManager[None]:
+    """Return the context after which PyTorch's own generators are as before."""
+    own = [] if device.type == "cpu" else [device]
+    context: AbstractContextManager[None] = torch.random.fork_rng(own, device_type=device.type)
+    return context
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has finished all work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
 
 
 def fetched(tensors: list[Tensor]) -> Callable[[], list[Tensor]]:
@@ -71,7 +107,7 @@ def fetched(tensors: list[Tensor]) -> Callable[[], list[Tensor]]:
     Meanwhile a GPU can be given more to do.
     """
     if all(tensor.device.type != "cuda" for tensor in tensors):
-        return lambda: tensors
+        return lambda: [tensor.cpu() for tensor in tensors]
     pinned = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in tensors]
     for target, tensor in zip(pinned, tensors, strict=True):
         target.copy_(tensor, non_blocking=True)
@@ -94,42 +130,26 @@ def behind(works: Iterable[Callable[[], T]], device: torch.device) -> Iterator[T
     unread: deque[Callable[[], T]] = deque()
     for work in works:
         unread.append(work)
-        if len(unread) > (device.type == "cuda"):
+        if len(unread) > (device.type != "cpu"):
             yield unread.popleft()()
     while unread:
         yield unread.popleft()()
 
 
-@functools.cache
-def prefers_onednn() -> bool:
-    """Return whether oneDNN multiplies fp32 matrices faster here than MKL, PyTorch's choice.
-
-    The processor's maker and instructions decide, not a timing, so that a run that is resumed
-    computes the same bits: AMD's with AVX-512 were measured.
-    """
-    try:
-        facts = PROCESSOR.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return (
-        "AuthenticAMD" in facts
-        and torch.cpu._is_avx512_supported()
-        and torch.backends.mkldnn.is_available()
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    )
-
-
-def keep_freed_memory() -> None:
+def keep_freed_memory(keep: bool = True) -> None:
     """Let this process keep the memory that it frees, as the next training step needs it again.
 
+    Or let it give large blocks back again, where memory is short: those that are kept are in
+    pieces, which took up to half as much again as the tensors in them.
+
     The C library gives large blocks back to the system, which fills each with zeros page by page
-    when it is asked for anew: up to 8% of a step on a CPU. The peak stays the same. Only glibc.
+    when it is asked for anew: up to 8% of a step on a CPU. Only glibc.
     """
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
-        whole, without_end = 2**30, -1
-        if libc.mallopt(M_MMAP_THRESHOLD, whole):
-            libc.mallopt(M_TRIM_THRESHOLD, without_end)
+        mapped, trimmed = (2**30, -1) if keep else (2**20, 2**20)  # bytes, from which each is
+        if libc.mallopt(M_MMAP_THRESHOLD, mapped):
+            libc.mallopt(M_TRIM_THRESHOLD, trimmed)
 
 
 def restart_peak(device: torch.device) -> None:
@@ -141,6 +161,9 @@ def restart_peak(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
+    if device.type == "mps":
+        torch.mps.empty_cache()
+        return
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
     with suppress(OSError):
@@ -150,10 +173,13 @@ def restart_peak(device: torch.device) -> None:
 def peak_memory(device: torch.device) -> int:
     """Return the peak bytes of memory so far: of the GPU, or of this process on a CPU.
 
-    That is since `restart_peak`, where it was called.
+    That is since `restart_peak`, where it was called. Of Apple's GPU it is what PyTorch has
+    allocated and keeps for later tensors.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    if device.type == "mps":
+        return torch.mps.driver_allocated_memory()
     with suppress(OSError, ValueError):
         status = (PROCESS / "status").read_text(encoding="utf-8", errors="replace")
         lines = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
@@ -172,6 +198,8 @@ def free_memory(device: torch.device | None = None) -> int:
     """
     if device is not None and device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
+    if device is not None and device.type == "mps":
+        return max(0, torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
     try:
         lines = MEMORY.read_text(encoding="ascii").splitlines()
         values = dict(line.split(":", 1) for line in lines)

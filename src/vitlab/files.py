@@ -1,24 +1,33 @@
-"""Files and folders that are either complete or not there (fsync, then rename)."""
+"""Files and folders that are complete or not there (fsync, then rename), and file locks."""
 
 import errno
+import fcntl
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import stat
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
 
 from vitlab.errors import DiskError
+from vitlab.progress import say
 
 MODEL_FOLDER = "model"  # of a run: RunFolder writes it, vitlab.load finds it
 SWEEP_FOLDER = "sweep"  # of a run: the runs that chose its learning rate
+LOCK = ".lock"  # of a run or a campaign
 CAMPAIGN_FILE = "campaign.json"  # of several runs: what they are and have come to
-DRAFT = re.compile(r"\.(?P<name>.+)\.(?P<kind>draft|older)-[a-z0-9_]{8}")
+WRITTEN = (  # names in such folders of what is a draft first
+    r"run\.toml|metrics\.jsonl|duplicates\.json|model|guide|(delta|predictions)\.safetensors|"
+    r"report\.html|campaign\.json"
+)
+BUSY = (errno.EAGAIN, errno.EACCES)  # of a lock: another process has it
+FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)  # macOS's fsync asks the drive only
+DRAFT = re.compile(r"\.(?P<name>.+)\.draft-[a-z0-9_]{8}")
 
 
 def write_text(file: Path, text: str) -> None:
@@ -33,24 +42,13 @@ def write_text(file: Path, text: str) -> None:
 
 @contextmanager
 def staged_file(file: Path) -> Iterator[Path]:
-    """Yield a draft beside `file` that replaces it if the block succeeds, and vanishes if not.
+    """Yield the place of a draft that replaces `file` if the block succeeds, else vanishes.
 
     Raises:
         DiskError: the file cannot be written.
     """
-    with explained(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{file.name}.draft-", dir=file.parent)
-        os.close(handle)
-        draft = Path(name)
-        try:
-            yield draft
-            draft.chmod(0o666 & ~_umask())  # mkstemp's files are private
-            sync(draft)
-            draft.replace(file)
-            sync(file.parent)
-        finally:
-            draft.unlink(missing_ok=True)
+    with _staged(file) as draft:
+        yield draft
 
 
 @contextmanager
@@ -62,35 +60,56 @@ def staged_folder(folder: Path) -> Iterator[Path]:
     Raises:
         DiskError: the folder cannot be written.
     """
-    with explained(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.draft-", dir=folder.parent))
+    with _staged(folder) as draft:
+        draft.mkdir()
+        yield draft
+
+
+@contextmanager
+def _staged(place: Path) -> Iterator[Path]:
+    """Yield where to write what replaces `place`: in a folder of its own, which always vanishes.
+
+    Some writers (safetensors) write a private file beside the draft, and rename it.
+    """
+    with explained(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        own = place.with_name(f".{place.name}.draft-{secrets.token_hex(4)}")
+        own.mkdir()
+        draft = own / place.name
         try:
             yield draft
-            draft.chmod(0o777 & ~_umask())
             for part in (*sorted(draft.rglob("*")), draft):
+                _make_readable(part, own.stat().st_mode)
                 sync(part)
-            if folder.exists():
-                _swap(draft, folder)
-            else:
-                draft.rename(folder)
-            sync(folder.parent)
+            if draft.is_dir() and place.is_dir():
+                place.rename(_older(own, place))
+            draft.rename(place)
+            sync(place.parent)
         finally:
-            shutil.rmtree(draft, ignore_errors=True)
+            _discard(own, place)
 
 
-def _swap(draft: Path, folder: Path) -> None:
-    """Replace an older folder by a draft; if that fails, put the older one back."""
-    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.older-", dir=folder.parent))
-    folder.rename(aside / folder.name)
-    try:
-        draft.rename(folder)
-    except OSError:
-        (aside / folder.name).rename(folder)
-        raise
-    finally:
-        if folder.exists():  # else the older one is still aside
-            shutil.rmtree(aside, ignore_errors=True)
+def _make_readable(file: Path, mode: int) -> None:
+    """Give a file the permissions that the umask gave a folder of this mode."""
+    own = file.stat().st_mode
+    if stat.S_ISREG(own) and mode & 0o666 & ~own:
+        file.chmod(stat.S_IMODE(own) | mode & 0o666)
+
+
+def _older(own: Path, place: Path) -> Path:
+    """Return where, within its draft's folder, a folder waits for its successor."""
+    return own / f"{place.name}.older"
+
+
+def _discard(own: Path, place: Path) -> None:
+    """Remove a draft; an older folder whose successor never took its place is put back."""
+    older = _older(own, place)
+    if older.is_dir() and not place.exists():
+        older.rename(place)
+    if own.is_dir() and not own.is_symlink():
+        shutil.rmtree(own, ignore_errors=True)
+    else:
+        own.unlink(missing_ok=True)
 
 
 def is_draft(path: Path, names: str) -> bool:
@@ -102,31 +121,139 @@ def is_draft(path: Path, names: str) -> bool:
 def tidy(folder: Path, names: str) -> None:
     """Remove drafts that a killed process left; nobody else may be writing into the folder.
 
-    A folder that was moved aside, and whose successor never took its place, is put back.
-
     Args:
         folder: where they are
         names: regular expression of the names that the drafts are of
     """
     with suppress(OSError):  # what cannot be removed is in nobody's way
-        for draft in [each for each in folder.iterdir() if is_draft(each, names)]:
-            found = DRAFT.fullmatch(draft.name)
-            place = folder / found["name"] if found else draft
-            if (draft / place.name).is_dir() and not place.exists():
-                (draft / place.name).rename(place)
-            if draft.is_dir() and not draft.is_symlink():
-                shutil.rmtree(draft, ignore_errors=True)
-            else:
-                draft.unlink(missing_ok=True)
+        for own in [each for each in folder.iterdir() if is_draft(each, names)]:
+            _discard(own, folder / DRAFT.sub(r"\g<name>", own.name))
 
 
 def sync(path: Path) -> None:
     """Wait until a file, or a folder's entries, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
+        with suppress(OSError):  # a file system that knows fsync only
+            if FULL_SYNC is not None:
+                fcntl.fcntl(handle, FULL_SYNC)
+                return
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+class Lock:
+    """A lock file: held as a whole, or by numbered parts, until it is closed or its process ends.
+
+    The whole is locked by flock: a record lock would end as soon as anything in the process, such
+    as a copy of the folder, had opened and closed the file. Forked workers would share it, and keep
+    it when the run is killed: they close it as they start. Parts are record locks of single bytes.
+    On a file system without locks, everything is granted, and one line says so.
+
+    Args:
+        file: whose folder need not exist yet; of all objects in a process, only one may open it
+        danger: what two processes may do where there are no locks, for the line
+
+    Attributes:
+        supported: whether the file system has locks, as far as is known
+    """
+
+    def __init__(self, file: Path, danger: str) -> None:
+        self.file, self.danger, self.supported = file, danger, True
+        self._handle: int | None = None
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Create the file if there is none; all locks end with the block.
+
+        Raises:
+            DiskError: the file cannot be created.
+        """
+        self._open()
+        try:
+            yield
+        finally:
+            self._close()
+
+    @contextmanager
+    def held(self, wait: bool = False) -> Iterator[bool]:
+        """Lock the whole file until the block ends; yield whether nobody else has it.
+
+        Raises:
+            DiskError: the file cannot be created.
+        """
+        with self.opened():
+            mine = self.take(wait=wait)
+            if self.lost:  # whoever had it has removed it
+                self._close()
+                self._open()
+                mine = self.take(wait=wait)
+            if not mine:
+                self._close()
+            yield mine
+
+    def take(self, part: int | None = None, wait: bool = False) -> bool:
+        """Lock a part, or the whole file; return whether nobody else has it."""
+        return self._lock(fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), part)
+
+    def release(self, part: int) -> None:
+        """Give a part back."""
+        self._lock(fcntl.LOCK_UN, part)
+
+    @property
+    def held_here(self) -> bool:
+        """Whether this very object has the file open."""
+        return self._handle is not None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the file that this object has open was removed, or replaced by another."""
+        if self._handle is None:
+            return False
+        try:
+            return not os.path.samestat(os.fstat(self._handle), self.file.stat())
+        except OSError:
+            return True
+
+    def _lock(self, how: int, part: int | None) -> bool:
+        if self._handle is None or not self.supported:
+            return True
+        try:
+            if part is None:
+                fcntl.flock(self._handle, how)
+            else:
+                fcntl.lockf(self._handle, how, 1, part)
+        except OSError as error:
+            if error.errno in BUSY:
+                return False
+            self.supported = False  # of the file system: as NFS or Lustre without locks
+            reason = os.strerror(error.errno or 0).lower()
+            say(f"{self.file.parent} has no file locks ({reason}): {self.danger}")
+        return True
+
+    def _open(self) -> None:
+        with explained(self.file):
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            self._handle = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o666)
+        _OPENED.add(self)
+
+    def _close(self) -> None:
+        _OPENED.discard(self)
+        if self._handle is not None:
+            os.close(self._handle)
+        self._handle = None
+
+
+_OPENED: set[Lock] = set()  # by this process
+
+
+def _close_all() -> None:
+    for lock in [*_OPENED]:
+        lock._close()
+
+
+os.register_at_fork(after_in_child=_close_all)
 
 
 def check_regular(file: Path, limit: int | None = None) -> int:
@@ -184,14 +311,20 @@ def explained(path: Path) -> Iterator[None]:
     raise DiskError(f"cannot write {path}: {reason[:1].lower()}{reason[1:]}")
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 def is_empty(folder: Path, *besides: str) -> bool:
-    """Return whether a folder is missing, or empty but for what is named in `besides`."""
+    """Return whether a folder is missing, or empty but for a run's drafts and these names."""
     if not folder.is_dir():
         return not folder.exists()
-    return all(each.name in besides for each in folder.iterdir())
+    return all(each.name in besides or is_draft(each, WRITTEN) for each in folder.iterdir())
+
+
+def with_new_parents(folder: Path) -> list[Path]:
+    """Return a folder, and its parents as far as they are missing, from the innermost on."""
+    return [folder, *(each for each in folder.parents if not each.exists())]
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Remove those of some folders, in their order, that are there and empty."""
+    for each in folders:
+        with suppress(OSError):
+            each.rmdir()

@@ -21,6 +21,7 @@ EXTRAS = {
     "onnx": "export",
     "onnxscript": "export",
     "onnxruntime": "export",
+    "openvino": "openvino",
     "fastapi": "serve",
     "uvicorn": "serve",
     "prometheus_client": "serve",

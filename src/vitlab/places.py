@@ -3,6 +3,7 @@
 Nothing here imports PyTorch, so that the command line answers at once.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,12 @@ def exists(name: str) -> bool:
         return Path(name).expanduser().exists()
     except (OSError, ValueError, RuntimeError):  # too long, with a null character, of no user
         return False
+
+
+def cache_folder(kind: str) -> Path:
+    """Return where the user's cache has something: VITLAB_CACHE, or XDG_CACHE_HOME/vitlab."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(os.environ.get("VITLAB_CACHE") or Path(home) / "vitlab") / kind
 
 
 def check_new_folder(folder: str | Path) -> None:

@@ -34,8 +34,11 @@ from vitlab.errors import DiskError
 from vitlab.models.config import ViTConfig
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
+from vitlab.training import rehearsal
 from vitlab.training.saving import checkpoint
 from vitlab.training.saving import sharded_checkpoints as shards
+from vitlab.training.session import Session
+from vitlab.training.step import recompute as memory
 from vitlab.training.step.trainer import Trainer
 
 PLAIN = TINY | {"epochs": 1, "batch": 250, "lr": 3e-3}
@@ -109,6 +112,34 @@ def test_the_curve_does_not_depend_on_the_number_of_processes(
         torch.testing.assert_close(tensor, whole[name], rtol=0, atol=5e-4)
     assert len(list((tmp_path / "run" / "checkpoints").iterdir())) <= checkpoint.KEEP
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 8
+
+
+def short_of_memory(folder: Path, shard: bool) -> list[Any]:
+    """One process of a run whose second one has room for 40 images; return what it chose."""
+    real, found = rehearsal._needed, list[tuple[float, float]]()
+
+    def needed(session: Session, whole: int) -> tuple[float, float]:
+        found.append(real(session, whole))
+        return (0.0, 1e9) if session.world.rank else found[0]
+
+    room = rehearsal.BESIDE + 40e9 * rehearsal.SLACK
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rehearsal, "PER_MAC", 10**9)
+        patch.setattr(rehearsal, "_needed", needed)
+        patch.setattr(memory, "free_memory", lambda device: 2 * room / memory.SHARE)
+        run(folder, host=Host(workers=0, shard=shard), **PLAIN | {"micro_batch": "auto"})
+    return [RunFolder(folder).decisions.micro_batch, *found[0]]
+
+
+@pytest.mark.parametrize("shard", [False, True])
+def test_processes_agree_on_the_images_of_a_pass(alone: Path, tmp_path: Path, shard: bool) -> None:
+    well(said := on_ranks(2, partial(short_of_memory, tmp_path / "run", shard), tmp_path))
+    for each in said:
+        micro, fixed, image = each["value"]
+        assert micro == 32  # of 126, 63, 32, …
+        assert 1e4 < fixed < 1e6
+        assert 5e3 < image < 1e4
+    same_curves(tmp_path / "run", alone)
 
 
 def stopping(folder: Path, after: int, rank_that_asks: int, host: Host, **how: Any) -> str:

@@ -72,7 +72,7 @@ def test_figures_of_an_evaluation(model: vitlab.VisionTransformer, photos: Path)
         "accuracy", "top5", "nll", "ece", "images", "damaged", "split", "model", "params", "macs",
         "images_per_second", "peak_memory", "seconds", "notes", "balanced_accuracy", "macro_f1",
         "mcc", "auroc", "macro_precision", "data",
-        "intervals", "classes", "confused", "temperature", "precision",
+        "intervals", "classes", "confused", "temperature", "precision", "engine",
     }  # fmt: skip
     assert (result["images"], result["damaged"]) == (59, 1)
     assert result["notes"] == [

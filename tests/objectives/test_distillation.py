@@ -63,12 +63,6 @@ def made(student: Model, guide: Model, loss: Classify | None = None, **options: 
     return task
 
 
-def in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let teachers compute in fp32, so that figures can be compared."""
-    real = teachers.autocast
-    monkeypatch.setattr(teachers, "autocast", lambda device, precision: real(device, "fp32"))
-
-
 # The formulas, in NumPy
 
 
@@ -122,8 +116,7 @@ def soft_bce(z: Any, y: Any, theirs: Any) -> float:
         ("bce", "soft", soft_bce),
     ],
 )
-def test_formulas(kind: Any, how: str, formula: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_fp32(monkeypatch)
+def test_formulas(kind: Any, how: str, formula: Any) -> None:
     student, guide, batch = small(0), small(1), some()
     task = made(student, guide, Classify(kind=kind), distill=how)
     loss, figures = task.loss(student, batch, GENERATOR)
@@ -134,8 +127,7 @@ def test_formulas(kind: Any, how: str, formula: Any, monkeypatch: pytest.MonkeyP
     assert figures["agreed"] == (z.argmax(1) == theirs.argmax(1)).sum()
 
 
-def test_only_the_labels_are_smoothed_weighted_and_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_fp32(monkeypatch)
+def test_only_the_labels_are_smoothed_weighted_and_mixed() -> None:
     student, guide, batch = small(0), small(1), some()
     weights = np.arange(1, 6, dtype=np.float32)
     base = Classify(0.1, weights=weights)
@@ -147,8 +139,7 @@ def test_only_the_labels_are_smoothed_weighted_and_mixed(monkeypatch: pytest.Mon
     torch.testing.assert_close(loss, want)
 
 
-def test_several_labels(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_fp32(monkeypatch)
+def test_several_labels() -> None:
     student, guide, batch = small(0), small(1), some()
     guide.provenance = {"multi_label": True, "thresholds": [0.5, 0.2, 0.5, 0.9, 0.5]}
     labels = torch.randint(2, (4, 5), generator=torch.Generator().manual_seed(2)).float()
@@ -186,10 +177,7 @@ def distilled_pair(folder: Path) -> tuple[Any, Model]:
 
 
 @pytest.mark.parametrize("how", ["hard", "soft"])
-def test_distillation_token_is_timms(
-    how: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_fp32(monkeypatch)
+def test_distillation_token_is_timms(how: Any, tmp_path: Path) -> None:
     other, model = distilled_pair(tmp_path)
     from timm.task import TokenDistillationTask
 
@@ -241,8 +229,7 @@ def compare_gradients(model: Model, other: nn.Module, difference: Tensor) -> Non
     assert compared > 20
 
 
-def test_soft_distillation_is_timms(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_fp32(monkeypatch)
+def test_soft_distillation_is_timms() -> None:
     timm()
     from timm.task import LogitDistillationTask
 
@@ -305,10 +292,7 @@ def cosine(a: Any, b: Any) -> Any:
         ({"registers": 1}, {"size": 32}),  # 2x2 patches see 4x4
     ],
 )
-def test_features_by_hand(
-    own: dict[str, Any], theirs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_fp32(monkeypatch)
+def test_features_by_hand(own: dict[str, Any], theirs: dict[str, Any]) -> None:
     student, guide, batch = small(0, **own), small(1, **theirs), some()
     task = made(student, guide, distill="features", distill_weight=0.25)
     assert isinstance(task, FeatureDistillation)
@@ -358,8 +342,7 @@ def guide_with(guide: Model) -> Model:
 # What the teacher sees
 
 
-def test_the_teacher_sees_the_same_crop_as_it_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_fp32(monkeypatch)
+def test_the_teacher_sees_the_same_crop_as_it_takes_it() -> None:
     other: dict[str, Any] = {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6)}
     bytes_ = torch.randint(256, (2, 16, 16, 3), dtype=torch.uint8, generator=GENERATOR)
     student, guide = small(0), small(1, 16, **other)
@@ -374,14 +357,16 @@ def test_the_teacher_sees_the_same_crop_as_it_takes_it(monkeypatch: pytest.Monke
     torch.testing.assert_close(seen[..., 5:6, 7:8], normalize(flat, **other)[..., :1, :1])
 
 
-def test_the_teacher_is_frozen_and_computes_in_bf16() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_teacher_is_frozen_and_computes_as_the_student_does(dtype: torch.dtype) -> None:
     student, guide = small(0), small(1)
     before = {name: tensor.clone() for name, tensor in guide.state_dict().items()}
     seen: list[Any] = []
     guide.head.register_forward_hook(lambda _m, _a, out: seen.append((out.dtype, _m.training)))
     task = made(student, guide.train(), distill="soft")
-    learned(student, task, 2)
-    assert seen == [(torch.bfloat16, False)] * 2
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16):
+        learned(student, task, 2)
+    assert seen == [(dtype, False)] * 2
     assert all(weight.grad is None and not weight.requires_grad for weight in guide.parameters())
     assert all(torch.equal(before[name], tensor) for name, tensor in guide.state_dict().items())
     assert list(task.parameters()) == list(task.state_dict()) == []
@@ -414,8 +399,7 @@ def test_it_learns_what_the_teacher_knows(how: str) -> None:
     assert after > max(before, 3.0 if how != "features" else 2.5)
 
 
-def test_classes_are_matched_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_fp32(monkeypatch)
+def test_classes_are_matched_by_name() -> None:
     student, guide, batch = small(0), small(1), some()
     order = [3, 0, 4, 5, 1, 2]
     names = ("fly", *NAMES)

@@ -7,7 +7,8 @@ Code under test runs unchanged, with real numbers, and what would go wrong on a 
 - every wait of the host for the GPU is noted with the line that causes it: `.item()`, `bool()`,
   `.tolist()`, copies to the host and from unpinned or pinned memory that are not asynchronous,
   shapes that depend on values (`nonzero`, masks as indices, `unique`), errors that are checked on
-  the host (`torch.linalg`), and `synchronize()`.
+  the host (`torch.linalg`), and `synchronize()`;
+- with `float64` false, as on Apple's GPU, a tensor in float64 raises TypeError.
 
 It is PyTorch's FakeTensorMode in that CUDA is never initialized; but its fake tensors have no
 values, and most of what runs on the host beside a step needs some.
@@ -53,6 +54,8 @@ class StandInTensor(Tensor):
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> "StandInTensor":
+        if inner.dtype is torch.float64 and not StandIn.now().float64:
+            raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
         made: StandInTensor = Tensor._make_wrapper_subclass(
             cls,
             inner.shape,
@@ -147,6 +150,7 @@ class StandIn(FakeTensorMode):
         super().__init__(allow_non_fake_inputs=True)
         self.waits: list[str] = []
         self.refusing = False
+        self.float64 = True
         self.generators: dict[int, StandInGenerator] = {}
         self.pinned: list[Tensor] = []  # kept, so that no other has the same memory
 

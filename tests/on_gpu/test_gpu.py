@@ -132,12 +132,12 @@ def test_packed_images_are_as_one_at_a_time(gpu: torch.device) -> None:
     assert far(got.float(), want) < 0.05
 
 
-@pytest.mark.parametrize("compile", [False, True])
-def test_the_fast_form_agrees_at_every_batch(compile: bool, gpu: torch.device) -> None:
-    if compile:
+@pytest.mark.parametrize("engine", ["packed", "compiled"])
+def test_the_fast_form_agrees_at_every_batch(engine: Any, gpu: torch.device) -> None:
+    if engine == "compiled":
         needs_kernels()
     model = a_model().eval()
-    fast = vitlab.accelerate(model, device=gpu.type, precision="bf16", compile=compile)
+    fast = vitlab.accelerate(model, device=gpu.type, precision="bf16", engine=engine)
     with torch.no_grad():
         for size in (1, 3, 4, 1):
             images = some_images(size)

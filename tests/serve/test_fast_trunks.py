@@ -39,7 +39,7 @@ def test_answers_agree(case: str, precision: Any, limit: float, eager: None) -> 
     images = some_images(model)
     wanted = model(images).softmax(-1)
     features = model.features(images)
-    trunk = Trunk(model, CPU, precision)
+    trunk = Trunk(model, CPU, precision, "packed")
     assert trunk.fast is not trunk.base
     tasks = [BASE] * len(images)
     assert (chances(trunk.scores(images, tasks)) - wanted).abs().max() <= limit
@@ -53,7 +53,7 @@ def test_deltas_and_rollouts_are_of_the_model_itself(eager: None) -> None:
     images = some_images(model)
     other = a_model("plain")
     other.head.classify.bias.add_(1.0)
-    trunk = Trunk(model, CPU, "fp32")
+    trunk = Trunk(model, CPU, "fp32", "packed")
     trunk.add("other", delta(other, model))
     got = trunk.scores(images, ["other", BASE, "other"])
     want = [other(images)[0], model(images)[1], other(images)[2]]

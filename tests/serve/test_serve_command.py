@@ -21,7 +21,10 @@ from PIL import Image
 import vitlab
 from conftest import call, environment
 from serve.sockets import head
+from vitlab.errors import WeightsError
 from vitlab.serve.http.access import hosts_of
+from vitlab.serve.limits import Limits
+from vitlab.serve.process import running as running_service
 from vitlab.serve.process.running import example
 
 TINY = "ViT(width=16,depth=1,heads=2,mlp=32)/8"
@@ -71,6 +74,15 @@ def delta(folder: Path) -> bytes:
     with torch.no_grad():
         next(model.parameters()).add_(0.5)
     return vitlab.delta(model, base).save(folder / "task.safetensors").read_bytes()
+
+
+def test_where_memory_has_no_bound_a_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(running_service, "STATM", tmp_path / "as on macOS")
+    with pytest.raises(WeightsError):
+        running_service.serve([("m", str(tmp_path))], limits=Limits(), address=("127.0.0.1", 0))
+    assert "no bound on the memory" in json.loads(capsys.readouterr().err)["reason"]
 
 
 def test_a_service_from_its_first_line_to_its_last(running: tuple[Running, Path]) -> None:

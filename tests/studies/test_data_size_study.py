@@ -54,6 +54,6 @@ def test_runs_to_its_end(tmp_path: Path) -> None:
     assert [each["train_images"] for each in means] == [43, 1438]
     folders = [tmp_path / f"{row['name']}-seed-0" / "figures.json" for row in result["rows"]]
     steps = [json.loads(file.read_text(encoding="utf-8"))["steps"] for file in folders]
-    assert steps == [3, 3]
+    assert steps == [4, 3]  # of 43 images, all there are, and of 64
     assert all(0 < each["few_shot"] < 1 for each in means)
     assert "training images" in (tmp_path / "picture.svg").read_text(encoding="utf-8")

@@ -170,7 +170,6 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path)
         (["--only", "x"], "unknown row 'x': choose from sgd"),
         (["--lr-grid", "0"], "lr_grid must be above 0, not (0,)"),
         (["--betas", "0.9", "0.9"], "the study optimizers chooses betas itself: leave it out"),
-        (["--lr-low", "1e-3"], "lr_low=0.001 applies only with name=lr"),
     ):
         with pytest.raises(SystemExit) as stop:
             main(["study", "optimizers", *more])

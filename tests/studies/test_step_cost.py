@@ -9,8 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vitlab.models.cost import cost
 from vitlab.models.create import build
-from vitlab.models.products.joint_attention import JointAttention
-from vitlab.models.products.trained_linear import Product
+from vitlab.models.encoder.joint_attention import JointAttention
 from vitlab.recipes.named import recipe
 from vitlab.recipes.recipe import Recipe
 from vitlab.studies.grid.runs.step_cost import FURTHER, step_macs
@@ -82,12 +81,6 @@ def counted(work: object, *inputs: torch.Tensor) -> int:
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="no oneDNN")
-def test_products_of_other_libraries_count_the_same() -> None:
-    values, weight, bias = torch.randn(2, 5, 8), torch.randn(6, 8), torch.randn(6)
-    plain = counted(F.linear, values, weight, bias)
-    assert counted(Product.apply, values, weight, bias) == plain == 3 * 2 * 2 * 5 * 8 * 6
-
-
 def test_attention_counts_the_same_however_it_is_computed() -> None:
     qkv = torch.randn(2, 5, 3 * 8)
     joint = counted(lambda each: JointAttention.apply(each, 2), qkv)

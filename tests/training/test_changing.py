@@ -1,6 +1,7 @@
 """A run that goes on with other options than it was started with."""
 
 import json
+import shutil
 import tomllib
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,6 @@ from vitlab.options import hints
 from vitlab.recipes.recipe import Host
 from vitlab.runs.recipe_file import recipe_in
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training.saving import checkpoint
 from vitlab.training.saving.state import State
 from vitlab.training.setup.changing import MAY_CHANGE
 from vitlab.training.step.trainer import Trainer
@@ -82,7 +82,7 @@ def test_changed_after_the_last_checkpoint_was_lost(tmp_path: Path) -> None:
     started(tmp_path / "run")
     with killed_before(6), suppress(KeyboardInterrupt):
         resumed(tmp_path / "run", lr=2e-4)
-    checkpoint.forget(tmp_path / "run" / "checkpoints", 0)
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
     resumed(tmp_path / "run", change=False, lr=2e-4)
     changes: Any = RunFolder(tmp_path / "run").tables["changes"]
     assert [each["step"] for each in changes] == [0]

@@ -161,6 +161,8 @@ CASES = {  # a way, an operation, the path, and which of these
     "a checkpoint before it is there": ("kill", "rename", "/checkpoints/step-000000002", 0),
     "a checkpoint on a full disk": ("full from then on", "fsync", "/checkpoints", 1),
     "a checkpoint that another replaces": ("kill", "rename", "/checkpoints/step-000000003", 1),
+    "a checkpoint that was replaced": ("kill", "unlink", "/checkpoints/.step-000000003", 0),
+    "predictions, half of them": ("torn write", "write", "/.predictions.safetensors", 0),
     "the model before it is there": ("kill", "rename", "/model", 0),
     "the report, half of it": ("torn write", "write", "/.report.html", 0),
     "the result on a full disk": ("ENOSPC", "write", "/metrics.jsonl", -1),

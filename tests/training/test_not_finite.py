@@ -1,8 +1,11 @@
 """Steps that are not finite: passed over, gone back from, and the same in a resumed run."""
 
 import math
+import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,16 +15,17 @@ import torch
 from torch import Tensor
 
 import vitlab
-from conftest import TINY
+from conftest import TINY, call
 from distributed.ranks import on_ranks
 from steps import asked_to_stop, each_step, killed_before
 from vitlab.errors import DivergedError
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training.faults import IN_A_ROW, ROLLBACKS
+from vitlab.training.rollback import IN_A_ROW, ROLLBACKS
 from vitlab.training.saving import checkpoint
 from vitlab.training.saving.state import State
+from vitlab.training.step.guard import Figures
 from vitlab.training.step.trainer import Trainer
 
 QUICK = TINY | {"steps": 20, "batch": 32, "lr": 1e-3, "test_every": 0.2}
@@ -119,13 +123,17 @@ def test_a_spike_is_no_fault_but_is_bounded(tmp_path: Path) -> None:
 def test_after_several_in_a_row_it_goes_back_and_so_does_a_resumed_run(
     every: float, tmp_path: Path
 ) -> None:
-    """With a checkpoint after each step to the one before the faults, without one to the start."""
+    """With a checkpoint after each step to the last one that proved good, else to the start.
+
+    The weights after step 6 have only met faults: they are not known to be good.
+    """
     faults = dict.fromkeys(range(6, 6 + IN_A_ROW), NAN) | {11: INF}
     done = run(tmp_path / "whole", faults, every)
-    first = 6 if every == 0 else 0
+    first = 5 if every == 0 else 0
     assert done["rollbacks"] == 1
     assert done["skipped_steps"] == 6 + IN_A_ROW - first + 1
-    assert RunFolder(tmp_path / "whole").decisions == Decisions(rollbacks=((first, 6 + IN_A_ROW),))
+    decided = RunFolder(tmp_path / "whole").decisions
+    assert decided == Decisions(micro_batch=32, rollbacks=((first, 6 + IN_A_ROW),))
     (line,) = of_kind(tmp_path / "whole", "rollback")
     assert (line["step"], line["to"]) == (6 + IN_A_ROW, first)
     steps = [each["step"] for each in of_kind(tmp_path / "whole", "train")]
@@ -161,7 +169,7 @@ def test_from_an_older_checkpoint_it_goes_on_where_it_went_on(tmp_path: Path) ->
             tmp_path / "cut",
             host=Host(workers=0, check_duplicates="no", checkpoint_every=0),
         )
-    checkpoint.forget(tmp_path / "cut" / "checkpoints", 0)
+    shutil.rmtree(tmp_path / "cut" / "checkpoints")
     run(tmp_path / "cut", {}, 0)  # the batches passed over need not be bad any more
     same(tmp_path / "cut", tmp_path / "whole")
 
@@ -169,13 +177,94 @@ def test_from_an_older_checkpoint_it_goes_on_where_it_went_on(tmp_path: Path) ->
 def test_it_gives_up_in_the_end(tmp_path: Path) -> None:
     faults = dict.fromkeys(range(2, 20), NAN)
     with pytest.raises(DivergedError) as caught:
-        run(tmp_path / "run", faults, 0)
+        run(tmp_path / "run", faults, 0, steps=40)  # of 20 steps, the third would undo most
     last = 2 + (ROLLBACKS + 1) * IN_A_ROW
     assert str(caught.value) == (
         f"the loss is not finite at step {last}, after {ROLLBACKS} rollbacks to earlier weights: "
         "try a lower --lr, as with --resume --change --lr 0.0001"
     )
     assert len(RunFolder(tmp_path / "run").decisions.rollbacks) == ROLLBACKS
+
+
+EXPLODING = ["train", "digits", "--optimizer", "sgd", "--lr", "100", "--clip", "0", "--steps", "60"]
+EXPLODING += ["--batch", "32", "--workers", "0", "--test-every", "9", "--report", "no"]
+EXPLODING += ["--model", TINY["model"], "--check-duplicates", "no"]
+
+
+@pytest.mark.parametrize("every", ["0", "60"])
+def test_the_advice_after_a_divergence_works(
+    every: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ["--checkpoint-every", every, "--out", str(tmp_path / "run")]
+    code, _, said = call(capsys, *EXPLODING, *out)
+    assert code == 2
+    assert "the loss has exploded from 2.3" in said  # it is finite: nothing is passed over for it
+    advice = re.search(r"as with (--resume --change --lr \S+)", said.splitlines()[-1])
+    assert advice is not None
+    code, table, said = call(capsys, "train", *out, *advice[1].split())
+    assert (code, "rollback" in said) == (0, False)
+    assert "diverge" not in table
+
+
+@pytest.mark.parametrize(("steps", "third", "to"), [(100, 40, 39), (100, 25, 0), (50, 25, 24)])
+def test_a_rollback_goes_further_back_until_the_run_has_recovered(
+    steps: int, third: int, to: int, tmp_path: Path
+) -> None:
+    """The second time at once; the third time unless there were as many good steps as were undone.
+
+    Or if most of the run would be lost.
+    """
+    faults = dict.fromkeys([*range(8, 11), *range(12, 15), *range(third, third + IN_A_ROW)], NAN)
+    run(tmp_path / "run", faults, 0, steps=steps)
+    rollbacks = RunFolder(tmp_path / "run").decisions.rollbacks
+    assert rollbacks == ((7, 11), (0, 15), (to, third + IN_A_ROW))
+
+
+@contextmanager
+def enlarged(times: float, steps: range) -> Iterator[None]:
+    """Within the context, the losses of some steps (from 1) are so many times as large."""
+    real = Trainer.step
+
+    def larger(self: Trainer, state: State, *rest: Any) -> Figures:
+        figures = real(self, state, *rest)
+        return replace(figures, numbers=figures.numbers * (times if state.step in steps else 1))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "step", larger)
+        yield
+
+
+def test_a_good_checkpoint_is_kept_while_the_newest_are_not(tmp_path: Path) -> None:
+    """Three steps with twenty times the loss: not enough to go back for, and not good."""
+    seen: dict[int, list[int]] = {}
+
+    def look(trainer: Trainer, state: State, batch: object) -> None:
+        places = checkpoint.places(tmp_path / "run" / "checkpoints")
+        seen[state.step] = [int(each.name[5:]) for each in places]
+
+    with enlarged(20, range(6, 9)), each_step(before=look):
+        done = run(tmp_path / "run", {}, 0)
+    assert done["rollbacks"] == 0
+    assert {step: seen[step] for step in (5, 6, 8, 9, 10)} == {
+        5: [5, 4],
+        6: [6, 5, 4],  # the weights after step 5 gave the first large loss
+        8: [8, 7, 4],
+        9: [9, 8, 4],
+        10: [10, 9],
+    }
+
+
+def test_a_run_goes_back_from_an_exploded_loss_and_so_does_a_resumed_one(tmp_path: Path) -> None:
+    """What decides is in the checkpoints: the lowest loss, and which weights proved good."""
+    with enlarged(1000, range(8, 8 + IN_A_ROW)):
+        done = run(tmp_path / "whole", {}, 0)
+        assert (done["rollbacks"], done["skipped_steps"]) == (1, 2 + IN_A_ROW - 1)
+        assert RunFolder(tmp_path / "whole").decisions.rollbacks == ((6, 10),)
+        for stop in (7, 8, 9, 12):
+            with killed_before(stop), suppress(KeyboardInterrupt):
+                run(tmp_path / "cut", {}, 0)
+        run(tmp_path / "cut", {}, 0)
+    same(tmp_path / "cut", tmp_path / "whole")
 
 
 def test_a_run_that_would_pass_over_most_of_its_batches_has_diverged(tmp_path: Path) -> None:
@@ -195,7 +284,7 @@ def test_all_processes_pass_over_the_same_steps(tmp_path: Path) -> None:
     said = on_ranks(2, partial(together, tmp_path / "run"), tmp_path)
     for each in said:
         assert "value" in each, each.get("trace", each)
-        assert each["value"]["skipped_steps"] == 1 + IN_A_ROW
+        assert each["value"]["skipped_steps"] == 1 + 1 + IN_A_ROW  # and step 6, the last good one
         assert each["value"]["rollbacks"] == 1
 
 

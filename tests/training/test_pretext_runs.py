@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import vitlab
 from conftest import call, photo, photo_folder
 from distributed.ranks import on_ranks
 from forked import Forked
-from steps import asked_to_stop, each_step
+from steps import asked_to_stop, each_step, first_peaks
 from vitlab.data.loading.batches import Batch
 from vitlab.objectives.pretext_tasks import TASKS
 from vitlab.recipes.recipe import Host
@@ -39,6 +40,7 @@ OWN: dict[str, dict[str, Any]] = {
              "freeze_last": 0.05, "drop_path": 0.0, "mean": 0.5, "std": 0.5},
     "tokenizer": {"model": "dVAE(codes=16,code_width=8,width=8)/2"},
 }  # fmt: skip
+WEIGHTS = "model/model.safetensors"
 HOST = Host(workers=0, checkpoint_every=0, device="cpu")
 Train = Callable[..., Path]
 
@@ -54,11 +56,13 @@ def codes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train(codes: Path) -> Train:
     """Returns what trains a task."""
 
-    def learn(folder: Path, task: str, resume: bool = False, **chosen: Any) -> Path:
+    def learn(
+        folder: Path, task: str, resume: bool = False, host: Host = HOST, **chosen: Any
+    ) -> Path:
         guide = {"tokenizer": str(codes)} if task == "beit" else {}
         chosen = TINY | OWN.get(task, {}) | guide | chosen
         recipe = vitlab.recipe(task, "digits", **chosen)
-        return vitlab.train(recipe, folder, resume=resume, host=HOST).folder
+        return vitlab.train(recipe, folder, resume=resume, host=host).folder
 
     return learn
 
@@ -108,6 +112,26 @@ def test_a_run_that_is_stopped_and_then_killed_goes_on_to_the_same_bits(
     model = vitlab.load(run)
     assert kept == set(model.state_dict())  # nothing of what learned beside it
     assert model.config.classes == 0
+
+
+@pytest.mark.parametrize("task", sorted(TASKS.keys() - {"tokenizer"}))
+def test_recomputed_activations_give_the_same_bits_in_less_memory(
+    task: str, train: Train, tmp_path: Path
+) -> None:
+    how = {"model": VIT.replace("depth=1", "depth=6"), "steps": 2, "drop_path": 0.2}
+    with first_peaks() as peaks:
+        for on in (False, True):
+            host = replace(HOST, checkpoint_activations=on)
+            train(tmp_path / str(on), task, host=host, **how)
+    kept, again = (load_file(tmp_path / each / WEIGHTS) for each in ("False", "True"))
+    assert all(torch.equal(tensor, again[name]) for name, tensor in kept.items())
+    assert peaks[1] < 0.7 * peaks[0]
+
+
+def test_a_tokenizer_has_no_blocks_to_recompute(train: Train, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="checkpoint_activations applies to Vision Transformers"):
+        train(tmp_path / "run", "tokenizer", host=replace(HOST, checkpoint_activations=True))
+    assert not (tmp_path / "run").exists()
 
 
 def die_at_four(trainer: Trainer, state: State, batch: Batch) -> None:
@@ -215,15 +239,18 @@ def test_a_few_photographs_are_enough_and_the_held_out_loss_ends_a_run(
     )
     assert code == 0, err
     assert "9 training and 1 held-out images" in err
-    assert "a batch of 16 is more than the 9 training images" in err
+    assert "a batch is the 9 training images, not 16, which is more than there are; the lea" in err
+    assert RunFolder(photos / "runs" / "flat-ViT-4-masked-patch").recipe.batch == 9
     result = json.loads(out)
     run = photos / "runs" / "flat-ViT-4-masked-patch"
     assert result["run"] == str(run.relative_to(photos))
     assert result["held_out"] == 1
     assert result["loss"] > 0
     steps = [line["step"] for line in RunFolder(run).journal.read() if "step" in line]
-    assert max(steps) < 20
+    assert max(steps) < 36
     assert vitlab.load(run).config.image_size == 16
+    code, _, err = call(capsys, "pretrain", *line.split(), "--patience", "2", "--resume")
+    assert code == 0, err  # the batch that was made smaller is no other option
 
 
 def test_images_in_memory_need_no_labels_and_are_fine_tuned_with_some(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_the_report_has_its_curve(watched: Path, plain: Path) -> None:
 
 
 def measured(own: Probe, model: Model) -> tuple[float, list[str]]:
-    return own.measure(model, ALONE, device=torch.device("cpu"), precision="fp32", workers=0)
+    return own.measure(model, ALONE, device=torch.device("cpu"), workers=0)
 
 
 def seen(model: Model, source: Source) -> NDArray[np.float64]:

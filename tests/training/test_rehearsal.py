@@ -1,7 +1,7 @@
 """What a run tries before its first step leaves no trace, also when it fails."""
 
 import copy
-from pathlib import Path
+import math
 from typing import Any
 
 import pytest
@@ -15,11 +15,13 @@ from vitlab.data.sources.opening import open_data
 from vitlab.distributed.shares import counted
 from vitlab.distributed.world import ALONE
 from vitlab.errors import DivergedError
+from vitlab.models.create import build as build_model
 from vitlab.optim.averaging import WeightAverage
 from vitlab.optim.optimizers import build
 from vitlab.training import rehearsal
 from vitlab.training.pacing import rehearse_step
 from vitlab.training.saving.state import State
+from vitlab.training.step import recompute as memory
 from vitlab.training.step.trainer import Trainer
 from vitlab.training.stop import Interrupted
 
@@ -117,17 +119,30 @@ def test_a_model_that_is_broken_before_the_first_step_is_an_error(
         rehearse_step(trainer, state, batch)
 
 
-def test_the_largest_pass_leaves_room_for_the_backward_pass(
-    ready: tuple[Trainer, State, Batch], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+WAYS: list[dict[str, Any]] = [
+    {}, {"optimizer": "sgd", "momentum": 0.0}, {"optimizer": "lamb", "ema": 0.0}, {"rho": 0.05},
+    {"precision": "bf16-pure", "batch": 64}, {"mixup": 0.5}, {"classes": 10, "depth": 4},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_the_memory_of_a_batch_follows_from_that_of_a_few_images(
+    way: dict[str, Any],
 ) -> None:
-    trainer, state, batch = ready
-    weights = 4 * sum(w.nbytes for w in trainer.model.parameters())
-    monkeypatch.setattr(rehearsal.memory, "kept_for_backward", lambda forward: 4 * 1000)
-    for room, size in ((1500 * 8, 8), (1500 * 8 - 1, 4), (1500, 1)):
-        monkeypatch.setattr(
-            rehearsal.memory, "free_memory", lambda room=room: (room + weights) / 0.9 + 1e-6
-        )
-        assert rehearsal.choose_micro_batch(trainer, state, batch) == size
-    trainer.recipe = trainer.recipe.changed(mixup=0.5)
-    with pytest.raises(vitlab.UserError, match="out of memory with one image per pass"):
-        rehearsal.choose_micro_batch(trainer, state, batch)  # mixed images come in pairs
+    recipe = vitlab.recipe("digits", **TINY | {"batch": 128, "ema": 0.9} | way)
+    splits = open_data("digits")
+    config = recipe.model.config(image_size=8, channels=1, classes=10, labels=splits.classes)
+    model = build_model(config)
+    average = WeightAverage(model, 0.9) if recipe.average.ema else None
+    trainer, state = Trainer(model, recipe), State(model, average, build(model, recipe.optimizer))
+    batch = counted(TrainingBatches(splits.train, config, recipe.augment, 0, 128)[0], ALONE)
+    before = snapshot(state)
+    fixed, each = rehearsal._measured(trainer, state, next(batch.pieces(16)))
+    same(state, before)
+
+    def steps() -> None:
+        for _ in range(2):
+            trainer.step(state, batch, 0.1, 1)
+
+    real = memory.peak_beside(steps, torch.device("cpu"), math.inf)
+    assert 0.97 * real < fixed + 128 * each < 1.3 * real

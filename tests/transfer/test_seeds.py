@@ -100,7 +100,7 @@ def test_a_finished_one_is_told_again_and_another_one_refused(
         vitlab.repeat(recipe(few), folder, 2)
     with pytest.raises(RunError, match="contains a series of seeds, not a cross-validation"):
         vitlab.cross_validate(recipe(few), folder, 2, resume=True)
-    with pytest.raises(OptionError, match="seeds must be at least 2, not 1"):
+    with pytest.raises(OptionError, match="seeds must be at least 2 and at most 9999, not 1"):
         vitlab.repeat(recipe(few), tmp_path / "one", 1)
     copy = shutil.copytree(folder, tmp_path / "copy")
     (copy / "campaign.json").write_text("{}")

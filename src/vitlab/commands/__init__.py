@@ -14,6 +14,10 @@ from vitlab.recipes.recipe import Host
 DEVICE = options_of(Host)["device"].help
 WORKERS = options_of(Host)["workers"].help
 PRECISION = "fp32, or bf16 autocast"
+ENGINE = (
+    "what computes: plain PyTorch, its packed form, compiled, onnxruntime, openvino; or auto: for "
+    "much work the fastest that agrees with plain, found by measuring"
+)
 PRECISION_AUTO = (
     "fp32; bf16; or auto: bf16 for many images, where the device multiplies it faster and "
     "probabilities agree with those in fp32"

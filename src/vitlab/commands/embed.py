@@ -3,13 +3,14 @@
 from dataclasses import MISSING, dataclass
 from typing import Any, Literal
 
-from vitlab.commands import DEVICE, PART_HELP, PARTED, PRECISION, TIMEOUT, WEIGHTS, WORKERS
+from vitlab.commands import DEVICE, ENGINE, PART_HELP, PARTED, PRECISION, TIMEOUT, WEIGHTS, WORKERS
 from vitlab.data.presence import check_data
 from vitlab.data.settings import Columns
 from vitlab.evaluation.probes.wanted import Taken
 from vitlab.options import Options, at_least, option
 from vitlab.packages import check_installed
 from vitlab.places import PART, check_new
+from vitlab.precision import Engine
 from vitlab.terminal import print_figures
 from vitlab.weights.hub_names import check_weights
 from vitlab.weights.stated import Stated
@@ -42,6 +43,7 @@ class Embed(Options):
     file: Stated = Stated()
     device: str = option("auto", DEVICE)
     precision: Literal["fp32", "bf16"] = option("fp32", PRECISION)
+    engine: Engine = option("auto", ENGINE)
     workers: int | None = option(None, WORKERS, at_least(0))
 
 
@@ -64,6 +66,7 @@ def run(options: Embed) -> dict[str, Any]:
         columns=options.columns,
         device=options.device,
         precision=options.precision,
+        engine=options.engine,
         workers=options.workers,
         timeout=options.timeout,
         part_images=options.part_images,

@@ -3,11 +3,12 @@
 from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitlab.commands import CROPS, DEVICE, FLIPS, OUT, PRECISION_AUTO, WEIGHTS, WORKERS
+from vitlab.commands import CROPS, DEVICE, ENGINE, FLIPS, OUT, PRECISION_AUTO, WEIGHTS, WORKERS
 from vitlab.data.presence import check_data
 from vitlab.data.settings import Columns
 from vitlab.options import Only, Options, at_least, below, option, when
 from vitlab.places import check_files
+from vitlab.precision import Engine, Precision
 from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import print_figures, print_rows, print_table
 from vitlab.units import percent, readable
@@ -84,7 +85,8 @@ class Evaluate(Options):
     columns: Columns = Columns()
     file: Stated = Stated()
     device: str = option("auto", DEVICE)
-    precision: Literal["auto", "fp32", "bf16"] = option("auto", PRECISION_AUTO)
+    precision: Precision = option("auto", PRECISION_AUTO)
+    engine: Engine = option("auto", ENGINE)
     workers: int | None = option(None, WORKERS, at_least(0))
 
     def __post_init__(self) -> None:
@@ -123,7 +125,7 @@ def _examined(options: Evaluate) -> dict[str, Any]:
     import vitlab
     from vitlab.evaluation.predictions import Views
     from vitlab.evaluation.protocols.grading import examine
-    from vitlab.evaluation.quick.fast_form import fixed
+    from vitlab.precision import fixed
     from vitlab.progress import Meter, say
 
     assert options.protocol
@@ -152,6 +154,7 @@ def _how(options: Evaluate) -> "How":
     return How(
         options.device,
         options.precision,
+        options.engine,
         options.workers,
         Views(options.flips, options.crops),
         options.threshold,

@@ -32,7 +32,14 @@ class Measure(Options):
         "step, beside what the device can do",
     )
     fuse: bool = option(False, "time the fused inference form", only=when("speed"))
-    batch: int = option(1, "images per forward pass", at_least(1), only=when("speed"))
+    engines: bool = option(
+        False,
+        "time what predict, evaluate, embed and serve choose from, the fastest first: plain "
+        "PyTorch, its packed form, torch.compile, ONNX Runtime, OpenVINO",
+    )
+    batch: int = option(
+        1, "images per forward pass", at_least(1), only=when_any("speed", "engines")
+    )
     image_sizes: tuple[int, ...] = option(
         (),
         "pixels per side, each measured by itself (default: each model's own): 64 128 224",
@@ -56,7 +63,7 @@ class Measure(Options):
         only=when("full"),
         check=check_new_folder,
     )
-    device: str = option("auto", DEVICE, only=when_any("speed", "full"))
+    device: str = option("auto", DEVICE, only=when_any("speed", "full", "engines"))
     precision: Literal["fp32", "bf16", "bf16-pure"] = option(
         "fp32",
         "fp32, bf16 autocast, or bf16-pure: weights in bf16 too, in training beside fp32 masters "
@@ -87,7 +94,7 @@ def build(given: dict[str, Any]) -> Measure:
 
 def run(options: Measure) -> dict[str, Any]:
     """Measure each model; one model is the object itself, several are a list."""
-    rows = _timed(options) if options.speed or not options.full else []
+    rows = _timed(options) if options.speed or options.engines or not options.full else []
     if options.full:
         whole = _whole(options)
         rows = [row | more for row, more in zip(rows or whole, whole, strict=True)]
@@ -112,6 +119,7 @@ def _timed(options: Measure) -> list[dict[str, Any]]:
                 name,
                 timed=options.speed,
                 fused=options.fuse,
+                engines=options.engines,
                 batch=options.batch,
                 device=options.device,
                 precision="bf16" if options.precision == "bf16" else "fp32",
@@ -144,10 +152,16 @@ def show(result: dict[str, Any]) -> None:
 
     for row in result.get("models", [result]):
         parts = [(f"  {p['part']}", f"{p['params']:,} / {p['macs']:,}") for p in row["parts"]]
-        own = ("parts", "device", "mode", "precision") if "sizes" in row else ("parts",)
+        own = ["parts", "engines", *(("device", "mode", "precision") if "sizes" in row else ())]
         figures = {name: value for name, value in row.items() if name not in own}
         head = ("part", "parameters / multiply-adds")
         print_table(("figure", "value"), [*readable(figures), head, *parts])
+        if "engines" in row:
+            speeds = [
+                (f"{each['engine']}, {each['precision']}", f"{each['images_per_second']:,.1f}")
+                for each in row["engines"]
+            ]
+            print_table(("engine, the fastest first", "images/s"), speeds)
         if "sizes" in row:
             from vitlab.studies.speed import speed_rows
 

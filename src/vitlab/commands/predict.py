@@ -8,6 +8,7 @@ from typing import Any, Literal
 from vitlab.commands import (
     CROPS,
     DEVICE,
+    ENGINE,
     FILED,
     FLIPS,
     OUT,
@@ -24,6 +25,7 @@ from vitlab.errors import OptionError, one_line
 from vitlab.options import Options, at_least, option, options_of, when
 from vitlab.packages import check_installed
 from vitlab.places import PART, check_file, check_parts, is_folder
+from vitlab.precision import Engine, Precision
 from vitlab.terminal import print_figures
 from vitlab.weights.hub_names import check_weights
 from vitlab.weights.stated import Stated
@@ -62,7 +64,8 @@ class Predict(Options):
     timeout: float = option(600.0, TIMEOUT, at_least(0), only=PARTED)
     file: Stated = Stated()
     device: str = option("auto", DEVICE)
-    precision: Literal["auto", "fp32", "bf16"] = option("auto", PRECISION_AUTO)
+    precision: Precision = option("auto", PRECISION_AUTO)
+    engine: Engine = option("auto", ENGINE)
     workers: int | None = option(
         None,
         "processes that decode images (None: 0; with a folder as out, one per core, at most eight)",
@@ -86,8 +89,8 @@ def run(options: Predict) -> dict[str, Any]:
     from vitlab.data.pictures.listing import listed_images
     from vitlab.device import choose
     from vitlab.evaluation.classification import answers_of, unlabeled
+    from vitlab.evaluation.fast_form import fast_form
     from vitlab.evaluation.predictions import Views
-    from vitlab.evaluation.quick.fast_form import fast_form
     from vitlab.progress import say
 
     parted = bool(options.out and is_folder(options.out))
@@ -106,7 +109,7 @@ def run(options: Predict) -> dict[str, Any]:
         return result | _into(file, model, unlabeled(model, images, known), options)
     source, views = unlabeled(model, images, known), Views(options.flips, options.crops)
     place = choose(options.device)
-    form = fast_form(model, source, place, options.precision, views.count)
+    form = fast_form(model, source, place, options.precision, views.count, options.engine)
     answers = answers_of(
         form, source, top=options.top, device=place, workers=options.workers or 0, views=views
     )
@@ -115,8 +118,7 @@ def run(options: Predict) -> dict[str, Any]:
         say(f"skipped: {error}")
     if damaged:
         say(f"{len(damaged):,} of {len(answers):,} images cannot be read")
-    counts = {"images": len(answers) - len(damaged), "damaged": len(damaged)}
-    result |= counts | {"precision": form.precision}
+    result |= {"images": len(answers) - len(damaged), "damaged": len(damaged), **form.about}
     return result | {"predictions": [each.as_dict() for each in answers]}
 
 
@@ -156,6 +158,7 @@ def _into(file: Path, model: Any, images: Any, options: Predict) -> dict[str, An
             workers=options.workers or 0,
             views=Views(options.flips, options.crops),
             precision=options.precision,
+            engine=options.engine,
             warn=lambda message: say(f"skipped: {message}"),
             progress=lambda done, total: meter.show(done, "images", total),
         )
@@ -180,6 +183,7 @@ def _into_folder(
         views=Views(options.flips, options.crops),
         device=options.device,
         precision=options.precision,
+        engine=options.engine,
         workers=options.workers,
         timeout=options.timeout,
         part_images=options.part_images,

@@ -1,12 +1,13 @@
 """`vitlab serve`."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from vitlab.commands import DEVICE
+from vitlab.commands import DEVICE, ENGINE, PRECISION_AUTO
 from vitlab.errors import OptionError
 from vitlab.options import Options, at_least, at_most, option
 from vitlab.packages import check_installed
+from vitlab.precision import Engine, Precision
 from vitlab.serve.limits import Limits
 from vitlab.serve.model_names import split
 from vitlab.weights.hub_names import check_weights
@@ -53,11 +54,8 @@ class Serve(Options):
     )
     limits: Limits = Limits()
     device: str = option("auto", DEVICE)
-    precision: Literal["auto", "fp32", "bf16"] = option(
-        "auto",
-        "fp32; bf16; or auto: bf16 where the device multiplies it faster and a model's "
-        "probabilities agree with those in fp32",
-    )
+    precision: Precision = option("auto", PRECISION_AUTO)
+    engine: Engine = option("auto", ENGINE)
 
 
 def begin(options: Serve) -> None:
@@ -94,6 +92,7 @@ def run(options: Serve) -> dict[str, Any]:
         drain=options.drain,
         device=options.device,
         precision=options.precision,
+        engine=options.engine,
         say=say if sys.stderr.isatty() else lambda text: None,  # else all lines are JSON
     )
 

@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 
 from vitlab.errors import OptionError
 from vitlab.options import Options, above, at_least, option, owners, when
-from vitlab.recipes.named import start_from
 from vitlab.recipes.recipe import Host, Recipe
+from vitlab.runs.recipe_file import start_from
 from vitlab.studies.small_recipe import small
-from vitlab.studies.study_names import ABOUT, GRIDS, PAPER_BUDGET, STUDIES, Entry, budget_seconds
+from vitlab.studies.study_names import ABOUT, GRIDS, PAPER_BUDGET, STUDIES, budget_seconds
 from vitlab.terminal import print_table, print_wide
 from vitlab.units import duration, si
 
-SUMMARY = "Reproduce a table or figure of a paper, or find a learning rate."
+SUMMARY = "Reproduce a table or figure of a paper."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +68,6 @@ class Study(Options):
         above(0),
         only=when("name", *GRIDS),
     )
-    lr_low: float = option(1e-6, "the first learning rate", above(0), only=when("name", "lr"))
-    lr_high: float = option(10.0, "the last learning rate", above(0), only=when("name", "lr"))
-    lr_steps: int = option(
-        100, "steps from the first to the last", at_least(20), only=when("name", "lr")
-    )
     out: str | None = option(None, "folder of the study (default: runs/study-NAME-DATA)")
     recipe: Recipe = Recipe()
     host: Host = Host()
@@ -88,10 +83,9 @@ def build(given: dict[str, Any]) -> Study:
     """Return options that start from a recipe."""
     name, given = given["name"], {"data": "digits"} | given
     entry = STUDIES[Study(name=name).name]  # refuses unknown names
-    by_recipe = {{"length": "epochs", "allowed": "budget"}.get(key, key) for key in given}
-    if chosen := set(entry.varies.split()) & by_recipe:
+    if chosen := set(entry.varies.split()) & set(given):
         raise OptionError(f"the study {name} chooses {min(chosen)} itself: leave it out")
-    return _grid(given) if entry.grid else _single(given, entry)
+    return _grid(given) if entry.grid else Study(name=name).changed(**given)
 
 
 def _grid(given: dict[str, Any]) -> Study:
@@ -111,16 +105,6 @@ def _grid(given: dict[str, Any]) -> Study:
         start = small(given["data"], given.get("model", ""))
         rest = {key: value for key, value in given.items() if key != "model"}
     return Study(name=given["name"], recipe=start).changed(**rest)
-
-
-def _single(given: dict[str, Any], entry: Entry) -> Study:
-    """Return the options of a study of one recipe, which keeps budget and epochs itself."""
-    named = {"length": "epochs"} | ({} if entry.budgeted else {"allowed": "budget"})
-    start, rest = start_from({named.get(key, key): value for key, value in given.items()})
-    study = Study(name=given["name"], recipe=start)
-    if "epochs" in rest and "warmup" not in rest:
-        study = Study(name=study.name, recipe=start.lasting(rest.pop("epochs")))
-    return study.changed(**rest)
 
 
 def run(options: Study) -> dict[str, Any]:

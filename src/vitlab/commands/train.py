@@ -4,18 +4,17 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from vitlab.errors import OptionError
 from vitlab.options import Options, option, options_of, when
-from vitlab.recipes.named import RECIPES, start_from
+from vitlab.recipes.named import RECIPES
 from vitlab.recipes.pretext import Pretext
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.recipes.requirements import check_packages
 from vitlab.runs import naming
-from vitlab.runs.recipe_file import recipe_in
+from vitlab.runs.recipe_file import recipe_in, start_from
 from vitlab.runs.run_folder import RunFolder
-from vitlab.runs.using import may_use
 from vitlab.terminal import print_figures, print_rows
 from vitlab.transfer.series import Series, recorded, run_series
 
@@ -40,7 +39,9 @@ class Train(Options):
     )
 
     out: str | None = option(
-        None, "folder of the run (default: runs/DATA-MODEL, then runs/DATA-MODEL-2, …)"
+        None,
+        "folder of the run (default: runs/DATA-MODEL, without labels runs/DATA-MODEL-TASK; then "
+        "with -2, -3, …)",
     )
     resume: bool = option(False, "continue the run in that folder, or the newest of that name")
     change: bool = option(
@@ -55,68 +56,72 @@ class Train(Options):
     command: str = ""
     began: float = field(default_factory=time.monotonic)
 
+    @staticmethod
+    def check_task(recipe: Recipe, given: dict[str, Any], what: str) -> None:
+        """Refuse a recipe, or a run, that learns without labels."""
+        if recipe.pretext.unlabeled:
+            raise OptionError(
+                f"{what} learns without labels (task={recipe.pretext.task}): use vitlab pretrain"
+            )
 
-def build(given: dict[str, Any], otherwise: str = "") -> Train:
-    """Return options that start from a recipe, or from the run to continue.
+    @classmethod
+    def built(cls, given: dict[str, Any], otherwise: str = "") -> Self:
+        """Return a command's options: of the run to continue, if there is one, else by a recipe.
 
-    Args:
-        given: options by name
-        otherwise: the recipe if none is named; empty for the default of the data
-    """
-    out = given.get("out")
-    if not (given.get("resume") and out and _to_continue(out)):
-        named = given.get("recipe", "")
-        start = recipe_in(named) if named and named not in RECIPES else None
-        rest = {name: value for name, value in given.items() if name != "recipe"}
-        if start is None:
+        Args:
+            given: options by name
+            otherwise: the recipe if none is named; empty for the default of the data
+
+        Raises:
+            OptionError: an invalid option, or a recipe or a run of another command's.
+        """
+        out = given.get("out") if given.get("resume") else None
+        begun = cls._to_continue(out)
+        if begun is None:
             start, rest = start_from(given, otherwise)
-        _check_labeled(start, f"recipe {start.recipe}")
-        options = Train(recipe=start).changed(**rest)
-        if not options.resume:
-            return options
-        name = naming.run_name(options.recipe, None, *options.series.words)
-        out = out or naming.newest(name)
-    begun = _to_continue(out) if out else None
-    if begun is not None:
-        _check_labeled(begun.recipe, str(out))
-    return begun.changed(**given) if begun else options
+            cls.check_task(start, given, f"recipe {start.recipe}")
+            options = cls(recipe=start).changed(**rest)
+            if out or not options.resume:
+                return options
+            out = naming.newest(naming.run_name(options.recipe, None, *options.series.words))
+            begun = cls._to_continue(out)
+            if begun is None:
+                return options
+        cls.check_task(begun.recipe, given, str(out))
+        return begun.changed(**_as_recorded(given))
+
+    @classmethod
+    def _to_continue(cls, out: str | Path | None) -> Self | None:
+        """Return the options of the run, or the several runs, in a folder, if there are any."""
+        if several := recorded(out):
+            return cls(recipe=several[0], series=several[1])
+        return cls(recipe=RunFolder(out).recipe) if out and RunFolder(out).started else None
 
 
-def _check_labeled(recipe: Recipe, what: str) -> None:
-    """Refuse a recipe that learns without labels."""
-    if recipe.pretext.task != "classify":
-        raise OptionError(
-            f"{what} learns without labels (task={recipe.pretext.task}): use vitlab pretrain"
-        )
+build = Train.built
 
 
-def _to_continue(out: str | Path) -> Train | None:
-    """Return the options of the run, or the several runs, in a folder, if there are any."""
-    if several := recorded(out):
-        return Train(recipe=several[0], series=several[1])
-    return Train(recipe=RunFolder(out).recipe) if RunFolder(out).started else None
+def _as_recorded(given: dict[str, Any]) -> dict[str, Any]:
+    """Return options as a run has them: a recipe's name; the model of the weights, unnamed."""
+    named = given.get("recipe", "")
+    found = recipe_in(named) if named and named not in RECIPES else None
+    same = {"recipe": found.recipe} if found else {}
+    return {key: value for key, value in given.items() if key != "model" or value} | same
 
 
-def check_data_of(recipe: Recipe) -> None:
-    """Refuse a run in the place of data, and packages that are not installed.
-
-    Raises:
-        OptionError: the data is the folder of a run.
-        PackageError: a package of the recipe is not installed.
-    """
+def begin(options: Train) -> None:
+    """Refuse a folder in the way, a run in the place of data, missing packages; say what begins."""
+    recipe = options.recipe
     check_packages(recipe)
     data = recipe.data.data
     if data not in ("", "digits") and (RunFolder(data).started or recorded(data)):
         raise OptionError(f"{data} is a run, not data: to continue it, pass --out {data} --resume")
-
-
-def begin(options: Train) -> None:
-    """Refuse a folder in the way and missing packages; say what begins."""
-    check_data_of(options.recipe)
     if options.out and options.series.single:
-        may_use(RunFolder(options.out), options.resume)
-    if options.recipe.data.data:
-        print(beginning(options.recipe, options.resume), file=sys.stderr, flush=True)
+        RunFolder(options.out).may_be_used(options.resume)
+    if data:
+        what = recipe.model.model or recipe.start.weights or "no weights named"
+        resumed = ", continuing" if options.resume else ""
+        print(f"{what} on {data}, recipe {recipe.recipe}{resumed}", file=sys.stderr, flush=True)
 
 
 def run(options: Train) -> dict[str, Any]:
@@ -131,14 +136,6 @@ def run(options: Train) -> dict[str, Any]:
         command=options.command,
         began=options.began,
     )
-
-
-def beginning(recipe: Recipe, resume: bool) -> str:
-    """Return what is said before the slow imports."""
-    what = recipe.model.model or recipe.start.weights
-    resumed = ", continuing" if resume else ""
-    what = what or "no weights named"
-    return f"{what} on {recipe.data.data}, recipe {recipe.recipe}{resumed}"
 
 
 def show(result: dict[str, Any]) -> None:

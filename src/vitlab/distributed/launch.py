@@ -60,8 +60,10 @@ def choose_device(name: str, world: World) -> torch.device:
             "use --device cuda"
         )
     device = devices.choose(name)
-    if device.type == "cpu":
-        return device
+    if device.type == "mps" and name != "auto":
+        raise DeviceError("mps is one GPU, for one process: use --device cpu for several")
+    if device.type != "cuda":
+        return torch.device("cpu")
     if world.local_size > torch.cuda.device_count():
         raise DeviceError(
             f"{world.local_size} processes on a machine with {torch.cuda.device_count()} GPUs: use "

@@ -68,7 +68,7 @@ def calibrate(
         model: from `vitlab.load` or a run; its `provenance` gets `temperature` and `calibration`
         data: as for training, also labeled images in memory
         columns: which columns of a list or a table hold what; None to find them
-        device: auto, cpu, cuda or cuda:N
+        device: auto, cpu, cuda, cuda:N or mps
         precision: fp32, or bf16 autocast
         workers: processes that decode; None to choose
 

@@ -19,6 +19,7 @@ from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.unlabeled import open_unlabeled
 from vitlab.device import choose
 from vitlab.errors import DataError
+from vitlab.evaluation.fast_form import Form, fast_form
 from vitlab.evaluation.predictions import (
     Views,
     check_classifier,
@@ -26,9 +27,9 @@ from vitlab.evaluation.predictions import (
     predict,
     predict_each,
 )
-from vitlab.evaluation.quick.fast_form import Form, Precision, fast_form
 from vitlab.evaluation.rows import rows_to
 from vitlab.models.model import Model
+from vitlab.precision import Engine, Precision
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ def classify(
     crops: Literal[1, 5, 10] = 1,
     columns: Columns | None = None,
     precision: Precision = "auto",
+    engine: Engine = "auto",
 ) -> list[Answer]:
     """Return the likeliest classes of images.
 
@@ -77,7 +79,7 @@ def classify(
             other DATA, whatever their labels; or images in memory, as `vitlab.preprocess` takes
             them
         top: number of classes per image
-        device: auto, cpu, cuda or cuda:N
+        device: auto, cpu, cuda, cuda:N or mps
         workers: processes that decode; None to choose
         flips: average the probabilities over each image and its mirror image
         crops: average them over 5 crops, the corners and the center, or over 10: these and their
@@ -85,13 +87,14 @@ def classify(
         columns: which column of a table holds the images; None to find it
         precision: fp32; bf16; or auto: bf16 for many images, where the device multiplies it faster
             and probabilities agree with those in fp32
+        engine: auto: the fastest for many images; or one by its name, as `vitlab.accelerate`
 
     Raises:
         DataError: no such image, or a model whose probabilities are not numbers.
         OptionError: the model has no classifier.
     """
     source, views, place = unlabeled(model, images, columns), Views(flips, crops), choose(device)
-    form = fast_form(model, source, place, precision, views.count)
+    form = fast_form(model, source, place, precision, views.count, engine)
     return answers_of(form, source, top=top, device=place, workers=workers, views=views)
 
 
@@ -138,6 +141,7 @@ def classify_into(
     warn: Callable[[str], None] = lambda message: None,
     progress: Callable[[int, int], None] = lambda images, total: None,
     precision: Precision = "auto",
+    engine: Engine = "auto",
 ) -> dict[str, Any]:
     """Write a row per image into a CSV or Parquet file; a batch at a time is in memory.
 
@@ -146,16 +150,17 @@ def classify_into(
         model: from `vitlab.load` or a run
         images: of `unlabeled`
         top: classes per row, of a model with many
-        device: auto, cpu, cuda or cuda:N
+        device: auto, cpu, cuda, cuda:N or mps
         workers: processes that decode; None to choose
         views: of each image
         warn: called with a message about each image that cannot be decoded
         progress: called after every batch with the number of images processed, and of all
         precision: as `classify`
+        engine: as `classify`
 
     Returns:
         `images` and `damaged`, how many have a prediction and how many an error, and the
-        `precision` that they were computed in.
+        `precision` and `engine` that they were computed in.
 
     Raises:
         DataError: no image can be read.
@@ -164,7 +169,7 @@ def classify_into(
     counts = {"images": 0, "damaged": 0}
     with rows_to(file, images, truth=False, top=top, threshold=np.array(model.thresholds)) as use:
         where, views = choose(device), views or Views()
-        form = fast_form(model, images, where, precision, views.count)
+        form = fast_form(model, images, where, precision, views.count, engine)
         for part in predict_each(
             form.model,
             images,
@@ -182,7 +187,7 @@ def classify_into(
             progress(sum(counts.values()), len(images))
     if not counts["images"]:
         raise DataError(f"none of the {len(images):,} images can be read; {file} says why")
-    return counts | {"precision": form.precision}
+    return counts | form.about
 
 
 def unlabeled(

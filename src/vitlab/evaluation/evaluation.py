@@ -15,16 +15,17 @@ from vitlab.data.sources.protocol import Source
 from vitlab.errors import OptionError
 from vitlab.evaluation import calibration, thresholds
 from vitlab.evaluation.choosing import Split, choose
+from vitlab.evaluation.fast_form import fast_form
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import Predictions, Views, check_classifier, predict
 from vitlab.evaluation.protocols.grading import Outputs, Protocol, check_alone, examine
-from vitlab.evaluation.quick.fast_form import Precision, fast_form, fixed
 from vitlab.evaluation.review.label_error_rows import LEARNED, suspects_in, write_suspects
 from vitlab.evaluation.rows import rows_to
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.places import NO_FILES, Files, check_files
+from vitlab.precision import Engine, Precision, fixed
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,9 @@ class How:
     """How predictions are computed.
 
     Attributes:
-        device: auto, cpu, cuda or cuda:N
+        device: auto, cpu, cuda, cuda:N or mps
         precision: fp32; bf16; or auto, as `fast_form` chooses
+        engine: what computes, as `fast_form` chooses
         workers: processes that decode; None to choose
         views: of each image
         threshold: above which a class is predicted where images have several; None for the model's
@@ -42,6 +44,7 @@ class How:
 
     device: str = "auto"
     precision: Precision = "auto"
+    engine: Engine = "auto"
     workers: int | None = None
     views: Views = Views()
     threshold: float | None = None
@@ -65,6 +68,7 @@ def evaluate(
     columns: Columns | None = None,
     device: str = "auto",
     precision: Precision = "auto",
+    engine: Engine = "auto",
     workers: int | None = None,
     calibrate: bool = False,
     choose_thresholds: thresholds.Per | None = None,
@@ -91,8 +95,9 @@ def evaluate(
         split: `auto` is the test split if the data has one; of unsplit data it is what training
             held out if this model was trained on it, else every image
         columns: which columns of a list or a table hold what; None to find them
-        device: auto, cpu, cuda or cuda:N
+        device: auto, cpu, cuda, cuda:N or mps
         precision: fp32; bf16; or auto, as `vitlab.classify`
+        engine: auto, or one by its name, as `vitlab.accelerate`
         workers: processes that decode; None to choose
         calibrate: fit the temperature on the validation split first, as `vitlab.calibrate` does
         choose_thresholds: choose the probability above which a class is predicted on the validation
@@ -114,11 +119,11 @@ def evaluate(
         accuracy and top5 (fractions), nll (nats), ece, balanced_accuracy, macro_precision,
         macro_f1, mcc and auroc, or for several labels per image map, micro_f1, macro_precision,
         macro_recall, macro_f1, auroc and bce; intervals, their 95% confidence intervals; images,
-        damaged, split, model, params, macs, precision, images_per_second, peak_memory (bytes),
-        seconds, temperature, classes (precision, recall, F1, images), confused (the most confused
-        pairs), notes; thresholds, where images have several labels; calibration (NLL and ECE before
-        and after), chosen_thresholds (F1 before and after) and label_errors (`file`, `listed`,
-        `expected`), if asked for, and file.
+        damaged, split, model, params, macs, precision, engine, images_per_second, peak_memory
+        (bytes), seconds, temperature, classes (precision, recall, F1, images), confused (the most
+        confused pairs), notes; thresholds, where images have several labels; calibration (NLL and
+        ECE before and after), chosen_thresholds (F1 before and after) and label_errors (`file`,
+        `listed`, `expected`), if asked for, and file.
 
     Raises:
         DataError: no such data or split, classes that the model does not have, or no validation
@@ -126,7 +131,7 @@ def evaluate(
         OptionError: the model has no classifier; options that do not go together.
         DiskError: the file cannot be written.
     """
-    how = How(device, precision, workers, Views(flips, crops), threshold, columns)
+    how = How(device, precision, engine, workers, Views(flips, crops), threshold, columns)
     if protocol is not None:
         check_alone(
             split=split,
@@ -177,7 +182,7 @@ def evaluation(
     before = thresholds.given_or_kept(model, how.threshold, several=source.labels.several)
     chosen = _chosen(model, data, choosing, how) if choosing else None
     above = np.array(chosen.values) if chosen else before
-    form = fast_form(model, source, where, how.precision, how.views.count)
+    form = fast_form(model, source, where, how.precision, how.views.count, how.engine)
     with rows_to(files.rows, source, truth=True, threshold=above) as use:
         done = predict(
             form.model,
@@ -190,7 +195,7 @@ def evaluation(
             use=use,
             progress=lambda images: progress(images, len(source)),
         )
-    figures = _figures(model, source, done, above) | {"precision": form.precision}
+    figures = _figures(model, source, done, above) | form.about
     figures |= {"data": title_of(data), "split": name, "peak_memory": devices.peak_memory(where)}
     if found is not None:
         figures["calibration"] = calibration.before_and_after(model, found, done)

@@ -16,7 +16,7 @@ from vitlab.data.loading.batches import Batch, EvaluationBatches
 from vitlab.data.loading.loader import choose_workers, evaluation_loader
 from vitlab.data.loading.workers import deaths_explained
 from vitlab.data.sources.protocol import Source
-from vitlab.device import autocast, behind, fetched
+from vitlab.device import autocast, behind, exact, fetched
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.borrowing import borrowed
 from vitlab.models.config import TokenizerConfig
@@ -266,11 +266,11 @@ def _predicted(
     if len(batch):
         images = normalize(batch.to(device).images, spec.mean, spec.std)
         with autocast(device, precision):
-            scores = model(images).double()
+            scores = exact(model(images))
         chances = source.labels.probabilities(scores / model.temperature)
         if views.mirrored:
             with autocast(device, precision):
-                mirrored = model(images.flip(-1)).double()
+                mirrored = exact(model(images.flip(-1)))
             chances = chances + source.labels.probabilities(mirrored / model.temperature)
         if views.count > 1:
             chances = chances.unflatten(0, (-1, views.boxes)).sum(1) / views.count

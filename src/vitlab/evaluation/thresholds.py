@@ -69,7 +69,7 @@ def choose_thresholds(
         per: `class`, each class the threshold of its own highest F1; `all`, one threshold, that of
             the highest F1 of all decisions together (micro)
         columns: which columns of a list or a table hold what; None to find them
-        device: auto, cpu, cuda or cuda:N
+        device: auto, cpu, cuda, cuda:N or mps
         precision: fp32, or bf16 autocast
         workers: processes that decode; None to choose
 

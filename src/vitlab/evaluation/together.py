@@ -19,7 +19,6 @@ def predict_together(
     source: Source,
     *,
     device: torch.device,
-    precision: str,
     workers: int | None,
 ) -> Predictions:
     """Return what `predict` returns, each image having been seen by one process.
@@ -31,10 +30,10 @@ def predict_together(
         DataError: not one image could be decoded.
     """
     if world.size == 1:
-        return predict(model, source, device=device, precision=precision, workers=workers)
+        return predict(model, source, device=device, workers=workers)
     own = np.array(slice_of(len(source), world.rank, world.size), np.int64)
     part = Subset(source, own)
-    mine = predict_any(model, part, device=device, precision=precision, workers=workers)
+    mine = predict_any(model, part, device=device, workers=workers)
     bad = {int(own[place]): message for place, message in mine.bad.items()}
     gathered = world.gather([len(mine.labels), bad])
     lengths = [int(length) for length, _ in gathered]

@@ -6,6 +6,7 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
+from vitlab.device import exact
 from vitlab.errors import OptionError
 from vitlab.inspect.passes import entering
 from vitlab.models.layers import evaluating
@@ -85,7 +86,7 @@ def _kernels(model: Model, images: Tensor) -> Tensor:
         found = model.intermediates(images, range(model.last_layer + 1))
     rows = []
     for each in found:
-        flat = each.flatten(1).double()
+        flat = exact(each.flatten(1))
         apart = flat - flat.mean(0)  # the estimate is the same without a mean, but for rounding
         if apart.norm() <= CONSTANT * flat.norm():
             apart.zero_()

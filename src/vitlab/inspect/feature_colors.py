@@ -6,6 +6,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
+from vitlab.device import exact
 from vitlab.errors import OptionError
 from vitlab.inspect.passes import dense
 from vitlab.models.model import Model
@@ -51,7 +52,7 @@ def feature_colors(
         raise OptionError("no images: give at least one")
     parts = [each.movedim(1, -1) for each in found]  # (B, rows, columns, D)
     flat = torch.cat([part.flatten(0, 2) for part in parts])
-    mixed = _components(flat.double(), first).split([part[..., 0].numel() for part in parts])
+    mixed = _components(exact(flat), first).split([part[..., 0].numel() for part in parts])
     colors = [
         each.unflatten(0, part.shape[:3]).float() for each, part in zip(mixed, parts, strict=True)
     ]

@@ -7,6 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from vitlab.device import exact
 from vitlab.inspect.passes import Grid, chunks, transformer
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
@@ -95,7 +96,7 @@ def _mean(
             maps = model.attention_maps(few)
             if config.class_blocks:
                 maps = [each[:, :, 1:, 1:] for each in maps[: -config.class_blocks]]
-            rows = torch.stack([measure(each.double(), grid).sum(0).cpu() for each in maps])
+            rows = torch.stack([measure(exact(each), grid).sum(0).cpu() for each in maps])
             total = total + rows if count else rows
             count += len(few)
     return total / count

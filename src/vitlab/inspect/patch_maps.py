@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitlab.device import exact
 from vitlab.errors import OptionError
 from vitlab.inspect.passes import dense
 from vitlab.models.model import Model
@@ -52,8 +53,8 @@ def similar_patches(
         OptionError: images that do not fit, or a layer or token that the model does not have.
     """
     places, prefix = dense(model, images, layer)
-    patches = F.normalize(places.double(), dim=1)  # (B, D, rows, columns)
-    tokens = torch.cat([F.normalize(prefix.double(), dim=2), patches.flatten(2).mT], 1)
+    patches = F.normalize(exact(places), dim=1)  # (B, D, rows, columns)
+    tokens = torch.cat([F.normalize(exact(prefix), dim=2), patches.flatten(2).mT], 1)
     if not 0 <= token < tokens.shape[1]:
         raise OptionError(f"token must be from 0 to {tokens.shape[1] - 1}, not {token}")
     return torch.einsum("bdij,bd->bij", patches, tokens[:, token]).clamp(-1, 1).float()

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitlab.device import exact
 from vitlab.errors import OptionError
 from vitlab.inspect.passes import transformer
 from vitlab.models.model import Model
@@ -30,7 +31,7 @@ def position_similarity(model: Model, table: int = 0) -> Tensor:
     if not 0 <= table < len(tables):
         raise OptionError(f"table must be from 0 to {len(tables) - 1}, not {table}")
     none = torch.zeros(1, config.length, config.width, device=next(model.parameters()).device)
-    places = tables[table].place(tables[table].start(none))[0, config.leading :].double()
+    places = exact(tables[table].place(tables[table].start(none))[0, config.leading :])
     if not places.any():
         raise OptionError(
             f"{config.name} adds no positions to its tokens (positions={config.positions}): their "

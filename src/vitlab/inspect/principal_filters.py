@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from vitlab.device import exact
 from vitlab.errors import OptionError
 from vitlab.models.model import Model
 from vitlab.models.resnets.body import StdConv
@@ -28,7 +29,7 @@ def embedding_filters(model: Model, count: int = 28) -> Tensor:
         OptionError: more components than there are filters or numbers in a filter, or weights that
             are not finite.
     """
-    filters = first_kernel(model).double().permute(0, 2, 3, 1)
+    filters = exact(first_kernel(model)).permute(0, 2, 3, 1)
     if not filters.isfinite().all():
         raise OptionError(f"the first filters of {model.config.name} are not finite")
     flat = filters.flatten(1)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitlab.device import exact
 from vitlab.errors import OptionError
 from vitlab.inspect.passes import entering
 from vitlab.models.layers import evaluating
@@ -64,7 +65,7 @@ def token_similarity(model: Model, images: Tensor) -> Tensor:
         found = model.intermediates(images, layers, maps=True)
     rows = []
     for each in found:
-        unit = F.normalize(each.map.flatten(2).double(), dim=1)  # (B, D, patches)
+        unit = F.normalize(exact(each.map.flatten(2)), dim=1)  # (B, D, patches)
         count = unit.shape[2]
         same = unit.sum(2).square().sum(1) - unit.square().sum((1, 2))  # with themselves
         rows.append((same / (count * (count - 1) or torch.nan)).float())

@@ -1,13 +1,15 @@
 """The bytes of a model's tensors on a CPU, counted as they come and go."""
 
+import math
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from vitlab.optim.sliced import local
 
 
 class Allocated(TorchDispatchMode):
@@ -18,10 +20,14 @@ class Allocated(TorchDispatchMode):
     Attributes:
         now: bytes alive that were allocated within the context
         peak: the most of them at any time
+
+    Args:
+        limit: bytes, beyond which the operation that took them raises MemoryError
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: float = math.inf) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.limit = limit
         self.now = self.peak = 0
         self._sizes: dict[int, int] = {}
 
@@ -29,18 +35,24 @@ class Allocated(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Call an operation and note what it returns."""
+        for each in tree_leaves((args, kwargs)):
+            self._note(each, there=True)  # or noted when it was allocated
         result = func(*args, **(kwargs or {}))
         for each in tree_leaves(result):
-            if isinstance(each, Tensor) and not each.is_mkldnn:  # those have no storage to watch
-                self._note(each.untyped_storage())
+            self._note(each)
+        if self.now > self.limit:
+            raise MemoryError(f"{self.now} bytes of tensors")
         return result
 
-    def _note(self, storage: torch.UntypedStorage) -> None:
-        place, size = storage.data_ptr(), storage.nbytes()
-        if not size or place in self._sizes:
+    def _note(self, value: Any, *, there: bool = False) -> None:
+        if not isinstance(value, Tensor) or value.is_mkldnn:  # those have no storage to watch
             return
-        self._sizes[place] = size
-        self.now += size
+        storage = local(value).untyped_storage()
+        place = storage.data_ptr()
+        if not storage.nbytes() or place in self._sizes:
+            return
+        self._sizes[place] = 0 if there else storage.nbytes()
+        self.now += self._sizes[place]
         self.peak = max(self.peak, self.now)
         weakref.finalize(storage, self._free, place)
 

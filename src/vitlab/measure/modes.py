@@ -12,9 +12,10 @@ from vitlab.errors import OptionError
 from vitlab.measure.allocated import peak_bytes
 from vitlab.measure.timing import Pass
 from vitlab.models.fast.accelerate import accelerate
-from vitlab.models.fast.dense import PackedDense
+from vitlab.models.fast.packed_form import PackedDense
 from vitlab.models.fuse import fuse
 from vitlab.models.model import Model
+from vitlab.precision import Engine
 
 Mode = Literal["eager", "fused", "accelerated", "compiled"]
 Precision = Literal["fp32", "bf16", "bf16-pure"]
@@ -49,7 +50,8 @@ class Passes:
         if mode == "accelerated":
             if precision == "bf16-pure":
                 raise OptionError("the accelerated mode has precision fp32 or bf16: choose one")
-            self.model = accelerate(model, device=str(where), precision=precision, compile=on_gpu)
+            engine: Engine = "compiled" if on_gpu else "packed"
+            self.model = accelerate(model, device=str(where), precision=precision, engine=engine)
             self.precision = "bf16" if self.model.computes == "bf16" else "fp32"
             return
         self.model = (copy.deepcopy(model) if mode == "eager" else fuse(model)).to(where).eval()

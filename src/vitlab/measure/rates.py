@@ -13,10 +13,11 @@ from torch.nn import functional as F
 
 from vitlab import device as devices
 from vitlab.measure.timing import Pass, waiter
+from vitlab.models.fast.packed_form import can_pack
 
-SIDE = {"cpu": 1536, "cuda": 8192}  # of the square matrices
-COPIED = {"cpu": 2**27, "cuda": 2**30}  # bytes
-REPEATS = {"cpu": 5, "cuda": 20}
+SIDE = {"cpu": 1536, "cuda": 8192, "mps": 4096}  # of the square matrices
+COPIED = {"cpu": 2**27, "cuda": 2**30, "mps": 2**29}  # bytes
+REPEATS = {"cpu": 5, "cuda": 20, "mps": 20}
 TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -55,7 +56,7 @@ def device_rates(device: str = "auto") -> Rates:
     weights that stay, and the faster one counts.
 
     Args:
-        device: auto, cpu, cuda or cuda:N
+        device: auto, cpu, cuda, cuda:N or mps
 
     Raises:
         DeviceError: a device that this machine does not have.
@@ -75,7 +76,7 @@ def _product_rate(where: torch.device, kind: str) -> float:
     side, dtype = SIDE[where.type], TYPES[kind]
     a, b = (torch.randn(side, side, device=where, dtype=dtype) for _ in range(2))
     works: list[Pass] = [lambda: F.linear(a, b)]
-    if where.type == "cpu" and torch.backends.mkldnn.is_available():
+    if where.type == "cpu" and can_pack(dtype):
         packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(b, side)
         works.append(lambda: torch.ops.mkldnn._linear_pointwise(a, packed, None, "none", [], ""))
     with _products_in(kind, where):

@@ -45,7 +45,7 @@ def speed(
     Args:
         model: moved to the device and put into evaluation mode; afterwards it is as before
         batch: images per forward pass
-        device: auto, cpu, cuda or cuda:N
+        device: auto, cpu, cuda, cuda:N or mps
         precision: fp32, or bf16 autocast
         seconds: how long to repeat; at least three passes are timed
 
@@ -66,17 +66,12 @@ def speed(
                 model(images)
             end = time.perf_counter() + seconds
             while len(times) < 3 or time.perf_counter() < end:
-                _wait(where)
+                devices.synchronize(where)
                 start = time.perf_counter()
                 model(images)
-                _wait(where)
+                devices.synchronize(where)
                 times.append(time.perf_counter() - start)
             on_gpu = where.type == "cuda"
             memory = devices.peak_memory(where) if on_gpu else forward_bytes(model, images)
     latency = statistics.median(times)
     return Speed(batch, latency, batch / latency, memory)
-
-
-def _wait(where: torch.device) -> None:
-    if where.type == "cuda":
-        torch.cuda.synchronize(where)

@@ -4,11 +4,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from vitlab.device import choose
 from vitlab.errors import OptionError
 from vitlab.measure.speed import speed
 from vitlab.models.config import ModelConfig, config_of
 from vitlab.models.cost import cost
 from vitlab.models.create import build
+from vitlab.models.fast.accelerate import ranking
 from vitlab.models.fuse import fuse
 from vitlab.models.model import Model
 from vitlab.weights.load import load
@@ -20,6 +22,7 @@ def measure(
     *,
     timed: bool = False,
     fused: bool = False,
+    engines: bool = False,
     batch: int = 1,
     device: str = "auto",
     precision: Literal["fp32", "bf16"] = "fp32",
@@ -32,8 +35,9 @@ def measure(
         name: in the papers' notation, or a run folder or a saved model
         timed: build the model and time inference, as `speed` does
         fused: time the fused form
+        engines: time every engine of `vitlab.accelerate`, the fastest first, as it does itself
         batch: images per forward pass
-        device: auto, cpu, cuda or cuda:N
+        device: auto, cpu, cuda, cuda:N or mps
         precision: fp32, or bf16 autocast
         known: of a saved model, what `vitlab.load` takes: name, part, drop
         choices: fields of the model's configuration; of a saved model, image_size and what its
@@ -56,6 +60,14 @@ def measure(
         model = model or build(replace(config, zero_head=True))
         model = fuse(model) if fused else model
         figures |= asdict(speed(model, batch=batch, device=device, precision=precision))
+    if engines:
+        ranked = ranking(
+            model or build(replace(config, zero_head=True)), choose(device), batch=batch
+        )
+        figures["engines"] = [
+            {"engine": e.engine, "precision": e.computes, "images_per_second": 1 / e.image}
+            for e in ranked
+        ]
     return figures
 
 

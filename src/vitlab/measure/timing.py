@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from vitlab.device import synchronize
+
 Pass = Callable[[], object]
 """One pass through a model, or any other work without arguments."""
 
@@ -100,6 +102,4 @@ def _timed(work: Pass, wait: Pass, group: int) -> float:
 
 def waiter(where: torch.device) -> Pass:
     """Return what waits until a device has finished all work."""
-    if where.type == "cuda":
-        return lambda: torch.cuda.synchronize(where)
-    return lambda: None
+    return lambda: synchronize(where)

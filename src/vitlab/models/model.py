@@ -35,12 +35,14 @@ class Model(nn.Module):
         config: every choice of the architecture
         provenance: data, recipe, … of the weights, saved with them; source: their file
         computes: fp32; or bf16 in a form of `vitlab.accelerate` whose products are in it
+        engine: plain; or what computes a form of `vitlab.accelerate`
         head_names: prefixes of the tensors of the classifier and of the layers before it alone
         role: of a module inside, what fine-tuning calls its parameters: "attention" or "ffn"
     """
 
     config: ModelConfig
     computes: Literal["fp32", "bf16"] = "fp32"
+    engine: str = "plain"
     head_names: ClassVar[tuple[str, ...]] = ("classify.",)
     undecayed: ClassVar[tuple[str, ...]] = ()  # own parameters that weight decay leaves alone
 

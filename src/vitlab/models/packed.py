@@ -10,6 +10,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from vitlab.device import sent
 from vitlab.errors import OptionError
 from vitlab.models.configs.model_config import check_multiple
 
@@ -135,7 +136,7 @@ class Packed:
 def before_sorting(rows: Tensor, order: list[int]) -> Tensor:
     """Return rows (B, …), one per image, in the order before `Packed.by_size`."""
     places = torch.tensor(order).argsort()
-    return rows.index_select(0, places.to(rows.device, non_blocking=True))
+    return rows.index_select(0, sent(places, rows.device))
 
 
 def to_patches(images: Tensor, patch: int) -> Tensor:

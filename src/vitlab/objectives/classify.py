@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from vitlab.data.augment.mix import dense
 from vitlab.data.labels import Labels
 from vitlab.data.loading.batches import Batch
+from vitlab.device import sent
 from vitlab.errors import OptionError
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -132,7 +133,7 @@ class Classify:
     @staticmethod
     def _counted(shares: Tensor, weights: NDArray[np.float32]) -> Tensor:
         """Return how much each image counts, (B, 1), or each class of it, (B, classes)."""
-        own = torch.from_numpy(weights).to(shares.device, non_blocking=True)
+        own = sent(torch.from_numpy(weights), shares.device)
         if own.ndim == 1:
             return (shares @ own)[:, None]
         return (1 - shares) * own[0] + shares * own[1]

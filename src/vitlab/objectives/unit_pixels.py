@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from vitlab.device import sent
 from vitlab.images import ImageSpec
 
 GRAY = 0.5  # of what is hidden in a picture
@@ -11,8 +12,7 @@ GRAY = 0.5  # of what is hidden in a picture
 def unit_pixels(images: Tensor, spec: ImageSpec) -> Tensor:
     """Undo the normalization of images: (B, channels, H, W) -> float32 (B, channels, H, W)."""
     mean, std = (
-        torch.tensor(each).to(images.device, non_blocking=True)[:, None, None]
-        for each in (spec.mean, spec.std)
+        sent(torch.tensor(each), images.device)[:, None, None] for each in (spec.mean, spec.std)
     )
     return images.float() * std + mean
 

@@ -6,7 +6,6 @@ then in the user's cache; where neither has them, npm fetches them into the cach
 
 import base64
 import hashlib
-import os
 import shutil
 import subprocess
 import tarfile
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from vitlab.errors import PackageError
 from vitlab.files import read_bytes, sha256, staged_folder
+from vitlab.places import cache_folder
 
 VENDORED = Path(__file__).parent / "vendor"
 MOST_BYTES = 2**28  # of a package, and of a file in it
@@ -89,8 +89,7 @@ def kept(package: NodePackage = RUNTIME) -> Path | None:
 
 def cache() -> Path:
     """Return the folder of the user's cache in which packages are kept."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return Path(os.environ.get("VITLAB_CACHE") or Path(home) / "vitlab") / "npm"
+    return cache_folder("npm")
 
 
 def vendor() -> None:

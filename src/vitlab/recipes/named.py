@@ -96,7 +96,6 @@ def cifar10(model: str = "ViT-Ti/4") -> Recipe:
         average=Average(ema=0.99),
         epochs=10,
         batch=128,
-        precision="bf16",
     )
 
 
@@ -115,7 +114,6 @@ def cifar10_cpu(model: str = "ViT(width=128,depth=6,heads=4,mlp=256)/4") -> Reci
         average=Average(ema=0.998),
         epochs=9,
         batch=128,
-        precision="bf16",
     )
 
 
@@ -163,7 +161,6 @@ def cifar10_gpu(model: str = "ViT-S/4") -> Recipe:
         average=Average(ema=0.9995),
         epochs=200,
         batch=1024,
-        precision="bf16",
         test_every=5,
     )
 
@@ -225,19 +222,3 @@ def default_data(name: str) -> str:
 def default_recipe(data: str) -> str:
     """Return the name of the recipe for some data if none is named."""
     return "digits" if data == "digits" else "small"
-
-
-def start_from(choices: dict[str, Any], otherwise: str = "") -> tuple[Recipe, dict[str, Any]]:
-    """Return the recipe that choices start from, and the remaining choices.
-
-    Args:
-        choices: options by name; the recipe is made for the model or the weights among them
-        otherwise: the recipe if the choices name none; empty for the default of the data
-
-    Raises:
-        OptionError: an unknown recipe or model.
-    """
-    name = choices.get("recipe", otherwise or default_recipe(choices.get("data", "")))
-    taken = {key: choices[key] for key in ("model", "weights") if key in choices}
-    rest = {key: value for key, value in choices.items() if key not in ("recipe", "model")}
-    return recipe(name, **taken), rest

@@ -102,7 +102,6 @@ def _vit(
         ),
         epochs=epochs,
         batch=4096,
-        precision="bf16",
     )
 
 
@@ -125,7 +124,6 @@ def vit_finetune(model: str = "") -> Recipe:
         schedule=Schedule(schedule="cosine", warmup_steps=500),
         steps=20_000,
         batch=512,
-        precision="bf16",
     )
 
 
@@ -148,7 +146,6 @@ def plain_vit(model: str = "ViT-S/16") -> Recipe:
         schedule=Schedule(schedule="cosine", warmup_steps=10_000),
         epochs=90,
         batch=1024,
-        precision="bf16",
     )
 
 
@@ -189,7 +186,6 @@ def three_things(model: str = "ViT-S/16") -> Recipe:
         schedule=Schedule(schedule="cosine", warmup=5, final_lr=1e-5 / lr),
         epochs=300,
         batch=2048,
-        precision="bf16",
     )
 
 
@@ -229,7 +225,6 @@ def deit_distilled(model: str = "ViT-Ti/16") -> Recipe:
         schedule=Schedule(schedule="cosine", warmup=5, final_lr=1e-2),
         epochs=300,
         batch=1024,
-        precision="bf16",
     )  # fmt: skip
 
 
@@ -265,7 +260,6 @@ def deit3(model: str = "ViT-S/16") -> Recipe:
         schedule=Schedule(schedule="cosine", warmup=5, final_lr=1e-5 / lr),
         epochs=800,
         batch=2048,
-        precision="bf16",
     )
 
 

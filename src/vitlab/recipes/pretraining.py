@@ -26,7 +26,6 @@ def masked_patch(model: str = "ViT-B/16") -> Recipe:
         schedule=Schedule(warmup_steps=10_000),
         epochs=14,
         batch=4096,
-        precision="bf16",
     )
 
 
@@ -60,7 +59,6 @@ def beit(model: str = "ViT-B/16") -> Recipe:
         schedule=Schedule(warmup=10, final_lr=1e-5 / 1.5e-3),
         epochs=800,
         batch=2048,
-        precision="bf16",
     )
 
 
@@ -89,7 +87,6 @@ def beit_finetune(model: str = "") -> Recipe:
         schedule=Schedule(warmup=20, final_lr=1e-6 / 4e-3),
         epochs=100,
         batch=1024,
-        precision="bf16",
     )
 
 
@@ -123,7 +120,6 @@ def mae(model: str = "ViT-B/16") -> Recipe:
         schedule=Schedule(warmup=40),
         epochs=800,
         batch=4096,
-        precision="bf16",
     )
 
 
@@ -158,7 +154,6 @@ def mae_finetune(model: str = "") -> Recipe:
         schedule=Schedule(warmup=5, final_lr=1e-6 / lr),
         epochs=50 if large else 100,
         batch=1024,
-        precision="bf16",
     )
 
 
@@ -216,7 +211,6 @@ def dino(model: str = "ViT-S/16") -> Recipe:
         schedule=Schedule(warmup=10, final_lr=1e-6 / 2e-3),
         epochs=100,
         batch=1024,
-        precision="bf16",
     )
 
 

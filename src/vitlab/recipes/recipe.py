@@ -21,6 +21,7 @@ from vitlab.options import (
     option,
     when,
 )
+from vitlab.precision import TrainingPrecision
 from vitlab.recipes.choices import Average, Objective, Optimization, Schedule, Start
 from vitlab.recipes.distilling import Distill
 from vitlab.recipes.model_part import ModelPart, ViTPart, model_part
@@ -52,15 +53,17 @@ class Recipe(Options):
     )
     batch: int = option(128, "images per step", at_least(1))
     micro_batch: int | Literal["auto"] = option(
-        0,
+        "auto",
         "images per forward pass; gradients are accumulated over the batch (0: the whole batch; "
-        "auto: as many as fit into the device's memory, decided once and kept in run.toml)",
+        "auto: the whole batch too, or as many as fit into the device's memory, decided once and "
+        "kept in run.toml)",
         at_least(0),
     )
-    precision: Literal["fp32", "bf16", "bf16-pure"] = option(
-        "fp32",
-        "bf16: autocast; bf16-pure: weights and activations in bf16, with fp32 master weights in "
-        "the optimizer",
+    precision: TrainingPrecision = option(
+        "auto",
+        "auto: bf16 where the device computes it faster than fp32, else fp32, decided once and "
+        "kept in run.toml; bf16: autocast; bf16-pure: weights and activations in bf16, with fp32 "
+        "master weights in the optimizer",
     )
     seed: int = option(
         0,
@@ -137,18 +140,29 @@ class Recipe(Options):
     def changed(self, **given: Any) -> Self:
         """Return the recipe with some options replaced, each by its own name in whatever part.
 
-        Options that were chosen before and no longer apply return to their defaults; naming a model
-        drops all fields that were chosen for the previous one, and naming a number of epochs (or of
-        warm-up epochs) replaces the recipe's number of steps.
+        Options that were chosen before and no longer apply return to their defaults; naming another
+        model drops all fields that were chosen for the previous one, and naming a number of epochs
+        (or of warm-up epochs) replaces the recipe's number of steps. The same options once more
+        change nothing.
 
         Raises:
             OptionError: an unknown option, an invalid value, or an option without effect.
         """
-        recipe = replace(self, model=model_part(given.pop("model"))) if "model" in given else self
+        model = given.pop("model", self.model.model)
+        same = model == self.model.model
+        recipe = self if same else replace(self, model=model_part(model))
         for epochs, steps in (("epochs", "steps"), ("warmup", "warmup_steps")):
             if epochs in given and steps not in given:
                 given[steps] = 0
         return super(Recipe, recipe).changed(**given)
+
+    def decided_as(self, before: Self) -> Self:
+        """Return the recipe with what it leaves to the run, `auto`, as an earlier start decided."""
+        known: dict[str, Any] = {}
+        for table in before.as_tables().values():
+            known |= table
+        mine = [each for table in self.as_tables().values() for each in table.items()]
+        return self.changed(**{k: known[k] for k, v in mine if v == "auto" != known.get(k)})
 
     def lasting(self, epochs: float) -> Self:
         """Return the recipe over another number of epochs, its warm-up in proportion.
@@ -197,7 +211,7 @@ def _table(tables: dict[str, Any], name: str) -> dict[str, Any]:
 class Host(Options):
     """Where and how a run works; nothing here changes what it learns."""
 
-    device: str = option("auto", "where to compute: auto, cpu, cuda or cuda:N")
+    device: str = option("auto", "where to compute: auto, cpu, cuda, cuda:N or mps")
     workers: int | None = option(
         None, "processes that decode images (None: chosen for the data and machine)", at_least(0)
     )

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitlab.files import is_empty
+from vitlab.files import LOCK, is_empty
 from vitlab.recipes.recipe import Recipe
 
 if TYPE_CHECKING:  # PyTorch takes seconds to import
@@ -75,6 +75,6 @@ def _taken(name: Path) -> list[int]:
     found = []
     for place in name.parent.iterdir() if name.parent.is_dir() else ():
         match = pattern.fullmatch(place.name)
-        if match and not is_empty(place, ".lock"):
+        if match and not is_empty(place, LOCK):
             found.append(int(match[1] or 1))
     return sorted(found)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.errors import RunError
+from vitlab.recipes.named import RECIPES, default_recipe, recipe
 from vitlab.recipes.recipe import Recipe
 
 # old name -> new name, of tables and fields in run.toml and of keys in checkpoints
@@ -27,7 +28,7 @@ def recipe_in(place: str | Path) -> Recipe | None:
         return None
     try:
         tables = renamed(tomllib.loads(file.read_text(encoding="utf-8")))
-        recipe = Recipe.from_tables(tables)
+        found = Recipe.from_tables(tables)
     except (OSError, ValueError, TypeError) as error:
         raise RunError(f"{file} cannot be read as a recipe: {error}") from error
     if code := [f"{k}={v}" for k, v in tables.get("code", {}).items() if "sha256" not in k]:
@@ -35,8 +36,29 @@ def recipe_in(place: str | Path) -> Recipe | None:
             f"{file} is of a run with {' and '.join(code)}, which a recipe does not have: pass the "
             "function to vitlab.train again"
         )
-    chosen = {k: v for k, v in recipe.model.chosen().items() if k not in ("classes", "channels")}
-    return replace(recipe, model=type(recipe.model)(model=recipe.model.model, **chosen))
+    chosen = {k: v for k, v in found.model.chosen().items() if k not in ("classes", "channels")}
+    return replace(found, model=type(found.model)(model=found.model.model, **chosen))
+
+
+def start_from(choices: dict[str, Any], otherwise: str = "") -> tuple[Recipe, dict[str, Any]]:
+    """Return the recipe that choices start from, and the remaining choices.
+
+    Args:
+        choices: options by name; the recipe, of a name or in a run's folder, is made for the model
+            or the weights among them
+        otherwise: the recipe if the choices name none; empty for the default of the data
+
+    Raises:
+        OptionError: an unknown recipe or model.
+        RunError: a file that is no recipe.
+    """
+    name = choices.get("recipe") or otherwise or default_recipe(choices.get("data", ""))
+    rest = {key: value for key, value in choices.items() if key != "recipe"}
+    if name not in RECIPES and (found := recipe_in(name)):
+        return found, rest
+    taken = {key: choices[key] for key in ("model", "weights") if key in choices}
+    rest.pop("model", None)
+    return recipe(name, **taken), rest
 
 
 def renamed(value: Any) -> Any:

@@ -30,24 +30,25 @@ import tomli_w
 from vitlab.errors import OptionError, RunError, one_line
 from vitlab.files import (
     CAMPAIGN_FILE,
+    LOCK,
     MODEL_FOLDER,
     SWEEP_FOLDER,
+    WRITTEN,
+    Lock,
     explained,
-    is_draft,
+    is_empty,
+    remove_empty,
     tidy,
+    with_new_parents,
     write_text,
 )
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.journal import Journal
-from vitlab.runs.lock import LOCK, Lock
 from vitlab.runs.recipe_file import renamed
 from vitlab.runs.versions import versions
 
 DUPLICATES = "duplicates.json"
-WRITTEN = (
-    r"run\.toml|metrics\.jsonl|duplicates\.json|model|(delta|predictions)\.safetensors|report\.html"
-)
 
 
 class RunFolder:
@@ -76,8 +77,10 @@ class RunFolder:
         self.predictions = self.path / "predictions.safetensors"
         self.report = self.path / "report.html"
         self.journal = Journal(self.path / "metrics.jsonl", silent)
-        self._file, self._lock = self.path / "run.toml", Lock(self.path)
+        self._file = self.path / "run.toml"
+        self._lock = Lock(self.path / LOCK, "let no other process train in it meanwhile")
         self._tables: dict[str, Any] | None = None
+        self._new = [self.path]
 
     @property
     def started(self) -> bool:
@@ -90,16 +93,25 @@ class RunFolder:
 
         What is left of a start that was killed is not in the way.
         """
-        if not self.path.is_dir():
-            return not self.path.exists()
-        return all(self._before_a_run(each) for each in self.path.iterdir())
+        ours = False
+        with suppress(RunError):
+            ours = "dropped" in (self.duplicates or {})  # or somebody's?
+        return is_empty(self.path, LOCK, SWEEP_FOLDER, *[DUPLICATES] * ours)
 
-    def _before_a_run(self, entry: Path) -> bool:
-        """Return whether this may be in the folder before `run.toml` is."""
-        if entry.name == DUPLICATES:  # ours, or somebody's?
-            with suppress(RunError):
-                return "dropped" in (self.duplicates or {})
-        return entry.name in (LOCK, SWEEP_FOLDER) or is_draft(entry, WRITTEN)
+    def may_be_used(self, resume: bool) -> bool:
+        """Return whether the folder contains a run, which must not be in the way.
+
+        Raises:
+            RunError: it contains a run and `resume` is off, or it contains something else.
+        """
+        if self.started and not resume:
+            raise RunError(
+                f"{self.path} already contains a run: pass --resume to continue it, or choose "
+                "another --out"
+            )
+        if not self.started and not self.free:
+            raise RunError(f"{self.path} exists and contains no run: choose a new or empty folder")
+        return self.started
 
     def start(
         self,
@@ -140,10 +152,7 @@ class RunFolder:
         for file in (self._file, self.path / DUPLICATES, self.journal.file, self._lock.file):
             file.unlink(missing_ok=True)
         shutil.rmtree(self.guide, ignore_errors=True)
-        with suppress(OSError):  # not empty: not ours
-            self.checkpoints.rmdir()
-        with suppress(OSError):
-            self.path.rmdir()
+        remove_empty([self.checkpoints, *self._new])
 
     @property
     def tables(self) -> dict[str, dict[str, Any]]:
@@ -208,8 +217,7 @@ class RunFolder:
         entries += [{"step": step} | each for each in changes]
         if entries == stored:
             return
-        rollbacks = tuple(each for each in self.decisions.rollbacks if each[0] < step)
-        self.decide(replace(self.decisions, rollbacks=rollbacks))
+        self.decide(replace(self.decisions, rollbacks=()))  # as many as before may come again
         self._write(self.tables | recipe.as_tables() | {"code": code, "changes": entries})
 
     @property
@@ -295,6 +303,7 @@ class RunFolder:
         if not self.journal.silent:
             with explained(self.checkpoints):
                 self.checkpoints.mkdir(exist_ok=True)
+        self._tables = None  # the first process may change them now
         return self.journal.restore(journal, size)
 
     def sweep(self) -> dict[str, Any] | None:
@@ -327,7 +336,13 @@ class RunFolder:
             RunError: another process holds it.
             DiskError: it cannot be written to.
         """
-        with self._lock.held():
+        self._new = with_new_parents(self.path)
+        with self._lock.held() as mine:
+            if not mine:
+                raise RunError(
+                    f"another process is training in {self.path}: wait for it, or choose another "
+                    "--out"
+                )
             self._tables = None  # whoever held it before may have decided something
             tidy(self.path, WRITTEN)
             yield

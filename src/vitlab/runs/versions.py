@@ -9,10 +9,19 @@ from pathlib import Path
 def versions() -> dict[str, str]:
     """Return the versions of everything whose arithmetic decides the result, and our revision."""
     packages = {name: version(name) for name in ("vitlab", "torch", "numpy", "pillow")}
+    machine = {"python": platform.python_version(), "processor": processor()}
     revision = _revision()
-    return (
-        packages | {"python": platform.python_version()} | ({"git": revision} if revision else {})
-    )
+    return packages | machine | ({"git": revision} if revision else {})
+
+
+def processor() -> str:
+    """Return the kind of processor, on which the last bits depend: `x86_64 AVX512, bf16`."""
+    import torch  # slow to import
+
+    from vitlab.precision import has_bf16
+
+    vectors = torch.backends.cpu.get_cpu_capability()
+    return f"{platform.machine()} {vectors}" + ", bf16" * has_bf16()
 
 
 def _revision() -> str:

@@ -8,9 +8,11 @@ from typing import get_args
 
 from vitlab import device as devices
 from vitlab.errors import BusyError, LateError, OptionError, ServiceError
-from vitlab.evaluation.quick.fast_form import Precision, check_precision
 from vitlab.machine.cores import cores
+from vitlab.models.fast.accelerate import check_engine
 from vitlab.models.model import Model
+from vitlab.precision import Engine as EngineName
+from vitlab.precision import Precision, check_precision
 from vitlab.serve.computing.answers import Ticket
 from vitlab.serve.computing.batcher import Batcher
 from vitlab.serve.computing.best_batch import best_batch, warm
@@ -36,9 +38,10 @@ class Engine:
 
     Args:
         limits: of what may be asked
-        device: auto, cpu, cuda or cuda:N
+        device: auto, cpu, cuda, cuda:N or mps
         precision: fp32; bf16; or auto: bf16 where the device multiplies it faster and a model's
             probabilities agree with those in fp32
+        engine: that computes: auto, the fastest, or one by its name, as `vitlab.accelerate`
 
     Attributes:
         limits: of what may be asked
@@ -46,11 +49,17 @@ class Engine:
     """
 
     def __init__(
-        self, *, limits: Limits = Limits(), device: str = "auto", precision: Precision = "auto"
+        self,
+        *,
+        limits: Limits = Limits(),
+        device: str = "auto",
+        precision: Precision = "auto",
+        engine: EngineName = "auto",
     ) -> None:
         check_precision(precision)
+        check_engine(engine)
         self.limits, self.ready = limits, False
-        self._roster = Roster(devices.choose(device), self._prepare, precision)
+        self._roster = Roster(devices.choose(device), self._prepare, precision, engine)
         self._batcher = Batcher(limits.max_delay / 1000)
         bounds = Bounds(min(DECODING, limits.timeout), int(limits.max_pixels * 1e6))
         self._decoders = Decoders(limits.decoders or default_decoders(), bounds)

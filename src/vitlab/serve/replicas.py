@@ -140,7 +140,7 @@ def service(
     Args:
         sources: places of models, by name
         limits: of requests
-        device: auto, cpu, cuda or cuda:N
+        device: auto, cpu, cuda, cuda:N or mps
         precision: auto, fp32 or bf16, as `vitlab serve` has it
         token_file: with the token that requests must carry; empty for none
     """

@@ -48,6 +48,8 @@ class ServedModel:
         bytes: of its own weights
         added: seconds since the epoch
         attention: whether it has attention to show
+        engine: what computes images of the weights themselves, as `vitlab.accelerate` names it
+        precision: fp32 or bf16
     """
 
     name: str
@@ -61,3 +63,5 @@ class ServedModel:
     bytes: int
     added: float
     attention: bool
+    engine: str = "plain"
+    precision: str = "fp32"

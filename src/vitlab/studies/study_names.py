@@ -18,14 +18,12 @@ class Entry:
         about: what it is
         varies: the options of a recipe that it chooses itself
         grid: whether it is a grid of recipes, run within a budget
-        budgeted: whether it takes the budget itself, rather than as an option of its recipe
     """
 
     module: str
     about: str
     varies: str = ""
     grid: bool = True
-    budgeted: bool = True
 
 
 STUDIES = {
@@ -81,20 +79,6 @@ STUDIES = {
         "the same ViT with each of them, SAM and Shampoo on a hybrid and a ResNet, and how curved "
         "the loss is",
         "optimizer weight_decay betas momentum eps rho precondition_every",
-    ),
-    "lr": Entry(
-        "lr_range",
-        "a learning rate for the recipe, from a short run with a rising one",
-        "lr schedule warmup warmup_steps final_lr timescale cooldown ema ema_warmup epochs steps "
-        "budget patience test_every",
-        grid=False,
-        budgeted=False,
-    ),
-    "figure-7": Entry(
-        "figure_seven",
-        "filters, positions and attention distance of a model trained here",
-        grid=False,
-        budgeted=False,
     ),
 }
 GRIDS = tuple(name for name, entry in STUDIES.items() if entry.grid)

@@ -26,12 +26,13 @@ from vitlab.training.saving.state import State
 class Observer:
     """Measures the evaluated weights of a run, and counts the images that are damaged.
 
+    In fp32, whatever the run trains in, so that `vitlab evaluate` finds the same figures.
+
     Attributes:
         state: where the run stands
         host: where and how
         world: this process among those that share every batch
         device: where to compute
-        precision: fp32, bf16 or bf16-pure, as in training
         held_out: images that the learning curve is measured on
         images: number of all images, of which `host.max_bad` may be damaged
         tested: number of images that the run is tested on at its end
@@ -46,7 +47,6 @@ class Observer:
     host: Host
     world: World
     device: torch.device
-    precision: str
     held_out: Source
     images: int
     tested: int
@@ -94,7 +94,6 @@ class Observer:
                 model or plain(self.state.evaluated),
                 source,
                 device=self.device,
-                precision=self.precision,
                 workers=choose_workers(source, self.host.workers, self.world.local_size),
             )
         self.note_damage(list(predictions.bad.items()))
@@ -129,7 +128,6 @@ class Observer:
             plain(self.state.evaluated),
             self.world,
             device=self.device,
-            precision=self.precision,
             workers=self.host.workers,
         )
         for message in bad:

@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
-import torch
 
 from vitlab.data.loading.batches import Batch
 from vitlab.data.sources.protocol import Subset
+from vitlab.device import synchronize
 from vitlab.distributed.shares import counted
 from vitlab.errors import DivergedError, OptionError
 from vitlab.models.config import ModelConfig, ViTConfig
@@ -130,8 +130,7 @@ def _timed(trainer: Trainer, state: State, batch: Batch) -> float:
     """Take a step that moves no weight, and return how long it took."""
     start, device = time.monotonic(), trainer.device
     rehearse_step(trainer, state, batch)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronize(device)
     return time.monotonic() - start
 
 

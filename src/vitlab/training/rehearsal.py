@@ -5,20 +5,27 @@ to the last bit, that of a recipe with the numbers decided here.
 """
 
 import copy
+import math
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from vitlab.data.loading.batches import Batch
-from vitlab.device import peak_memory
+from vitlab.data.loading.loader import choose_workers
+from vitlab.device import keep_freed_memory
 from vitlab.distributed.shares import counted
-from vitlab.errors import UserError
+from vitlab.distributed.world import ALONE
+from vitlab.errors import DeviceError, UserError
+from vitlab.models.cost import cost
+from vitlab.models.packed import Packed
 from vitlab.progress import say
 from vitlab.training.budget import Pace, announcement
 from vitlab.training.pacing import check_useful, measure_pace, rehearse_step
+from vitlab.training.plan import batches_of
 from vitlab.training.saving.checkpoint import Checkpoint
 from vitlab.training.saving.state import State
 from vitlab.training.session import Session
@@ -28,6 +35,12 @@ from vitlab.training.stop import Stop
 from vitlab.units import storage
 
 MANY = 10**9  # steps, more than are ever measured
+SAMPLE = 16  # images of the largest pass that is measured
+GREW = 1.8  # times the memory of half as many images: by far the most is theirs
+STEADY = 1.02  # times what an image took before
+PER_MAC, PER_WEIGHT = 4, 64  # bytes: more than a step of labeled images takes
+KEPT, SLACK = 1.7, 1.3  # times as much memory as tensors: where freed memory is kept, and not
+BESIDE = 250e6  # bytes that a CPU's operations take for themselves
 
 
 def rehearse(session: Session) -> None:
@@ -42,19 +55,21 @@ def rehearse(session: Session) -> None:
     state, trainer, pace = session.state, session.trainer, None
     size = session.plan.recipe.micro_batch == "auto"
     budget = 0.0 if session.decisions.plan else session.pacer.budget
-    if not (size or budget or trainer.engine.compiled):
-        return
-    stop = state.step + (MANY if budget else 1)
-    with session.stop.at_once(), undone(state), closing(session.batches(stop)) as batches:
-        batch = first_of(batches, session.stop)
-        if size:
-            trainer.micro_batch = choose_micro_batch(trainer, state, batch)
-        if trainer.engine.compiled:
-            compile_for(trainer, state, batch)
-        if budget:
-            pace = measure_pace(session, batches, batch)
     if size:
-        session.decide(replace(session.decisions, micro_batch=trainer.micro_batch))
+        with session.stop.at_once() if session.world.size == 1 else nullcontext():
+            chosen = choose_micro_batch(session)
+        session.decide(replace(session.decisions, micro_batch=chosen))
+    tight = session.recipe.micro_batch == "auto" and trainer.micro_batch < share_of(session)
+    if tight and trainer.device.type == "cpu":
+        keep_freed_memory(False)
+    if budget or trainer.engine.compiled:
+        stop = state.step + (MANY if budget else 1)
+        with session.stop.at_once(), undone(state), closing(session.batches(stop)) as batches:
+            batch = first_of(batches, session.stop)
+            if trainer.engine.compiled:
+                compile_for(trainer, state, batch)
+            if budget:
+                pace = measure_pace(session, batches, batch)
     if pace is not None:
         fit_into_budget(session, pace)
     if size or budget:
@@ -95,47 +110,105 @@ def undone(state: State) -> Iterator[None]:
         yield
     finally:
         state.restore(before)
+        if state.task is not None:
+            state.task.forget()
 
 
-def choose_micro_batch(trainer: Trainer, state: State, batch: Batch) -> int:
-    """Return the largest number of images per pass that fits: the batch, a half, a quarter, ….
+def choose_micro_batch(session: Session) -> int:
+    """Return how many images a process passes at once: its share of a batch, if that fits.
+
+    Else a half, a quarter and so on of it. All processes choose the same, the smallest.
 
     Raises:
-        DeviceError: not even one image fits.
+        DeviceError: not even one image fits, or two that are mixed.
     """
-    augment, whole = trainer.recipe.augment, trainer.recipe.batch
-    least = 2 if augment.mixup or augment.cutmix else 1  # images are mixed in pairs
-    if trainer.device.type == "cuda":
-        return _largest_on_gpu(trainer, state, batch, least)
-    few = next(batch.pieces(4))
-    kept = memory.kept_for_backward(lambda: trainer.loss(few)) / max(1, len(few))
-    # moments and gradients are still to come; the backward pass needs about half as much again
-    weights = sum(w.numel() * w.element_size() for w in trainer.model.parameters())
-    room = memory.SHARE * memory.free_memory() - 4 * weights
-    size = memory.largest_that_fits(whole, lambda n: n >= least and 1.5 * n * kept <= room)
-    say(
-        f"{size:,} of {whole:,} images per pass: about {storage(1.5 * size * kept)} of "
-        f"{storage(memory.free_memory())} free"
-    )
+    trainer, recipe, world = session.trainer, session.recipe, session.world
+    whole, on_cpu = share_of(session), trainer.device.type == "cpu"
+    free = memory.free_memory(trainer.device) // (world.local_size if on_cpu else 1)
+    price, room = cost(trainer.model.config), memory.SHARE * free
+    most = whole * PER_MAC * price.macs + PER_WEIGHT * price.params
+    if not world.any(trainer.task is not None or most > room)[0]:
+        return whole
+    with world.agreed():
+        fixed, each = _needed(session, whole)
+        least = 2 if recipe.augment.mixup or recipe.augment.cutmix else 1
+
+        def needs(size: int) -> float:
+            slack = KEPT if on_cpu and size == whole else SLACK
+            return slack * (fixed + size * each) + BESIDE * on_cpu
+
+        size = memory.largest_that_fits(whole, lambda n: n >= least and needs(n) <= room)
+    size = min(world.gather(size))
+    if size < whole:
+        world.say(
+            f"{size:,} of {whole:,} images per pass, which may change the result: together they "
+            f"would take about {storage(needs(whole))} of the {storage(free)} free"
+        )
     return size
 
 
-def _largest_on_gpu(trainer: Trainer, state: State, batch: Batch, least: int) -> int:
-    """Return the largest number of images per pass, by trying."""
-    device, whole = trainer.device, trainer.recipe.batch
+def share_of(session: Session) -> int:
+    """Return the images of a batch that a process has; an even number if others have some too."""
+    batch = session.recipe.batch
+    return min(batch, 2 * -(-batch // (2 * session.world.size)))  # neighbors are mixed
 
-    def learn(size: int) -> None:
-        rehearse_step(trainer, state, counted(next(batch.pieces(size)), trainer.world))
 
-    size = memory.largest_that_fits(
-        whole, lambda n: n >= least and memory.try_on_gpu(learn, n, device)
-    )
-    total = torch.cuda.mem_get_info(device)[1]
-    say(
-        f"{size:,} of {whole:,} images per pass: peak {storage(peak_memory(device))} of "
-        f"{storage(total)}"
-    )
-    return size
+def _needed(session: Session, whole: int) -> tuple[float, float]:
+    """Return the bytes that a step takes whatever its images, and those that each image adds.
+
+    Both are infinite where two images are too many.
+
+    Args:
+        session: a few passes of a few of its images are measured
+        whole: images that are loaded at once
+    """
+    recipe, trainer, source = session.recipe, session.trainer, session.source
+    few = replace(recipe, batch=min(SAMPLE, recipe.batch))
+    batch = batches_of(few, source, trainer.model.config, ALONE)[0]
+    if not len(batch):  # every image is damaged
+        return 0.0, 0.0
+    fixed, each = _measured(trainer, session.state, batch)
+    if trainer.device.type == "cpu":
+        waiting = 2 + 2 * choose_workers(source, session.host.workers, session.world.local_size)
+        views = [view.images for view in (batch, *batch.views)]
+        loaded = sum((v.patches if isinstance(v, Packed) else v).nbytes for v in views)
+        fixed += waiting * whole * loaded / len(batch)
+    return fixed, each
+
+
+def _measured(trainer: Trainer, state: State, batch: Batch) -> tuple[float, float]:
+    """Return what `_needed` does, from steps of two images, then passes of 2, 4, 8 and so on.
+
+    The second step has moments; the passes, beside gradients that are there, end once the images
+    make the difference.
+    """
+    world, size = trainer.world, 2
+    first = counted(next(batch.pieces(size)), world)
+    limit = math.inf if world.size > 1 else memory.free_memory(trainer.device)
+    eager: AbstractContextManager[object] = nullcontext()
+    if trainer.engine.compiled:  # for the passes of a batch, not for these
+        eager = torch.compiler.set_stance("force_eager")
+
+    def peak(work: Callable[[Batch], object], images: Batch) -> int:
+        return memory.peak_beside(lambda: work(images), trainer.device, limit)
+
+    def steps(images: Batch) -> None:
+        for _ in range(2):
+            trainer.step(state, images, lr=0.0, seed=0)
+
+    fixed, each = math.inf, 0.0
+    accumulate = partial(trainer.accumulate, seed=0)
+    with undone(state), eager, suppress(MemoryError, DeviceError, torch.OutOfMemoryError):
+        fixed = peak(steps, first)
+        before = peak(accumulate, first)
+        while (size := 2 * size) <= len(batch):
+            now = peak(accumulate, counted(next(batch.pieces(size)), world))
+            known, each = each, 2 * (now - before) / size
+            if world.any(now >= GREW * before or 0 < each <= STEADY * known)[0]:
+                break
+            before = now
+    trainer.drop()
+    return fixed, each or fixed / len(first)
 
 
 def compile_for(trainer: Trainer, state: State, batch: Batch) -> None:

@@ -12,10 +12,10 @@ import torch
 
 from vitlab.data.opened import OpenedData
 from vitlab.data.sources.memory.given import Given
-from vitlab.device import restart_peak
+from vitlab.device import forked_random, restart_peak
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World
-from vitlab.errors import OptionError, RunError
+from vitlab.errors import DeviceError, DiskError, OptionError, RunError
 from vitlab.models.encoder.recomputing import recomputed
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
@@ -23,12 +23,11 @@ from vitlab.optim.sliced import full
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
-from vitlab.runs.using import may_use
 from vitlab.training import rehearsal
 from vitlab.training.ending import Run, conclude
-from vitlab.training.faults import WayBack
 from vitlab.training.observer import Observer
 from vitlab.training.pretext.held_out import HeldOut, measured_on
+from vitlab.training.rollback import Rollback
 from vitlab.training.saving.checkpoint import Checkpoint
 from vitlab.training.saving.saver import Saver
 from vitlab.training.saving.state import State
@@ -110,6 +109,8 @@ def train(
         how = resume, world, start, Hooks(transform, loss), images, change, opened
         with world.agreed(), stop.at_once():
             task = prepare(recipe, host, folder, *how)
+        agreed = replace(task.recipe, precision=world.broadcast(task.recipe.precision))
+        task = replace(task, recipe=agreed)
         if before := _finished(task, world):
             return before
         task = _without_leaks(task, world, stop)
@@ -143,21 +144,22 @@ def _begin(task: Task, resume: bool, command: str) -> None:
         RunError: another process has been at work in the folder meanwhile.
     """
     folder = task.folder
-    if may_use(folder, resume) != task.started or folder.result():
+    if folder.may_be_used(resume) != task.started or folder.result():
         raise RunError(
             f"another process has trained in {folder.path} meanwhile: run the command again with "
             "--resume, or choose another --out"
         )
     marks, guide = (task.fingerprint, task.base_fingerprint), task.guide_fingerprint
-    if task.started:
-        if not task.change:
-            task.hooks.check_same(folder)
-        check_same(folder, task.recipe, *marks, task.change, guide)
-    else:
-        folder.keep_duplicates(task.leaks)
-        folder.start(task.recipe, task.host, command, *marks, task.hooks.record(), guide)
-    if task.guide is not None and not folder.guide.is_dir():
-        save(task.guide, folder.guide)
+    with _withdrawn(task):
+        if task.started:
+            if not task.change:
+                task.hooks.check_same(folder)
+            check_same(folder, task.recipe, *marks, task.change, guide)
+        else:
+            folder.keep_duplicates(task.leaks)
+            folder.start(task.recipe, task.host, command, *marks, task.hooks.record(), guide)
+        if task.guide is not None and not folder.guide.is_dir():
+            save(task.guide, folder.guide)
 
 
 def _without_leaks(task: Task, world: World, stop: Stop) -> Task:
@@ -204,7 +206,7 @@ def _train(
     compiled, objective = _compiled(task, device), state.task or task.objective
     trainer = Trainer(state.model, recipe, world, compiled, objective, task.hooks.transform)
     with (
-        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        forked_random(device),
         recomputed(trainer.engine.plain, host.checkpoint_activations),
     ):
         session = Session(
@@ -218,7 +220,7 @@ def _train(
             observer=_observer(task, trainer, state, world),
             world=world,
             stop=stop,
-            way_back=WayBack(state, saver, folder, lambda: _at_start(task, device, world)),
+            rollback=Rollback(state, saver, folder, lambda: _at_start(task, device, world)),
             began=began,
         )
         announce(task, session)
@@ -243,7 +245,7 @@ def _withdrawn(task: Task) -> Iterator[None]:
     """Leave no folder of a new run that is refused in the block."""
     try:
         yield
-    except OptionError:
+    except (OptionError, DeviceError, DiskError):
         if not task.started:
             task.folder.withdraw()
         raise
@@ -282,7 +284,6 @@ def _observer(task: Task, trainer: Trainer, state: State, world: World) -> Obser
         host,
         world,
         trainer.device,
-        recipe.precision,
         held_out=held_out,
         images=task.images,
         tested=len(held_out if pretext else splits.test),

@@ -17,10 +17,10 @@ from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.budget import Pacer
-from vitlab.training.faults import WayBack
 from vitlab.training.feeding import Feed
 from vitlab.training.observer import Observer
 from vitlab.training.plan import Plan, plan_for
+from vitlab.training.rollback import Rollback
 from vitlab.training.saving.saver import Saver
 from vitlab.training.saving.state import State, means
 from vitlab.training.shown.printed_rows import Rows, progress
@@ -51,7 +51,7 @@ class Session:
         stop: whether a stop was asked for
         began: when the command was started, by `time.monotonic()`
         tracker: gets every line of the journal
-        way_back: to good weights, where the loss is not finite
+        rollback: to good weights, where the loss is not finite or explodes
     """
 
     recipe: Recipe
@@ -64,7 +64,7 @@ class Session:
     observer: Observer
     world: World
     stop: Stop
-    way_back: WayBack
+    rollback: Rollback
     began: float
     tracker: Tracker = field(init=False)
     decisions: Decisions = field(init=False)
@@ -106,7 +106,7 @@ class Session:
                 self.take_steps()
             except WorkerDiedError as error:  # between two steps
                 raise self.worker_died(error) from error
-        self.way_back.check(self.decisions, self.plan)
+        self.rollback.check(self.decisions, self.plan)
         if self.recipe.patience:
             state = self.state
             for line in state.best.adopt(state.evaluated, state.step, self.plan.total):
@@ -137,7 +137,7 @@ class Session:
         for batch in batches:
             self.observer.note_damage(batch.bad)
             finished = self.learn(batch)
-            if self.way_back.needed:
+            if self.rollback.needed:
                 self.go_back()
                 return
             if finished:
@@ -280,7 +280,7 @@ class Session:
 
     def go_back(self) -> None:
         """Go back to good weights; where the run goes on with them is decided by this."""
-        self.decide(self.way_back.take(self.decisions, self.fault, self.plan))
+        self.decide(self.rollback.take(self.decisions, self.fault, self.plan))
 
     def skip_ahead(self) -> None:
         """Pass over the batches after the weights that the run went back to, now or before."""
@@ -348,14 +348,12 @@ class Session:
         """Count the steps whose figures are not read yet, but for the last `keep` of them."""
         while len(self.unread) > keep:
             figures = self.unread.pop(0)
-            self.state.tally.add(figures)
+            if fault := self.state.tally.add(figures):
+                self.fault = fault
             if figures.fault:
                 place = {"step": figures.step, "epoch": figures.step / self.plan.epoch}
                 self.write({"kind": "skipped", **place, "fault": figures.fault})
-                self.fault = figures.fault
-                self.world.say(
-                    f"the {figures.fault} is not finite at step {figures.step:,}: batch passed over"
-                )
+                self.world.say(f"{fault} at step {figures.step:,}: batch passed over")
 
     def save(self) -> None:
         """Save a checkpoint, everything so far being counted and the journal on the disk."""

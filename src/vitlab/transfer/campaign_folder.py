@@ -6,14 +6,24 @@ NAME/           the runs (runs/run_folder.py)
 """
 
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from vitlab.errors import OptionError, RunError
-from vitlab.files import CAMPAIGN_FILE, SWEEP_FOLDER, is_empty, write_text
+from vitlab.files import (
+    CAMPAIGN_FILE,
+    LOCK,
+    SWEEP_FOLDER,
+    is_empty,
+    remove_empty,
+    tidy,
+    with_new_parents,
+    write_text,
+)
 from vitlab.recipes.recipe import Recipe
 from vitlab.runs.run_folder import RunFolder
+
+MOST = 9_999  # runs of a campaign
 
 
 class CampaignFolder:
@@ -31,6 +41,7 @@ class CampaignFolder:
         self.report = self.path / "report.html"
         self._file = self.path / CAMPAIGN_FILE
         self._record: dict[str, Any] | None = None
+        self._new = [self.path]
 
     @property
     def started(self) -> bool:
@@ -86,11 +97,13 @@ class CampaignFolder:
             DiskError: it cannot be written to.
         """
         tables = _tables(settings, recipe)
+        tidy(self.path, r"campaign\.json|report\.html")
         if not self.started:
-            if not is_empty(self.path):
+            if not is_empty(self.path, LOCK):
                 raise RunError(
                     f"{self.path} exists and contains no {kind}: choose a new or empty folder"
                 )
+            self._new = with_new_parents(self.path)
             self._write(
                 {
                     "campaign": kind,
@@ -135,10 +148,7 @@ class CampaignFolder:
     def withdraw(self) -> None:
         """Leave no trace of a campaign whose first run was refused."""
         self._file.unlink(missing_ok=True)
-        with suppress(OSError):  # not empty: not ours
-            self.path.rmdir()
-            if self.path.name == SWEEP_FOLDER:
-                self.path.parent.rmdir()
+        remove_empty(self._new)
 
     def run(self, name: str) -> RunFolder:
         """Return the folder of a run."""

@@ -22,7 +22,7 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage, write_tables
 from vitlab.runs.naming import run_name
 from vitlab.training.step.transform import Transform
-from vitlab.transfer.campaign_folder import CampaignFolder
+from vitlab.transfer.campaign_folder import MOST, CampaignFolder
 from vitlab.transfer.spread import lead_of, mean_and_std, row_of, table_of
 from vitlab.transfer.trials import Campaign, Parts, Trial, begin, campaign_place
 from vitlab.units import percent
@@ -74,8 +74,8 @@ def cross_validate(
         DivergedError: the run of a fold diverged.
         UserError: as `vitlab.train`.
     """
-    if folds < 2:
-        raise OptionError(f"folds must be at least 2, not {folds}")
+    if not 2 <= folds <= MOST:
+        raise OptionError(f"folds must be at least 2 and at most {MOST}, not {folds}")
     if recipe.data.fold or recipe.data.dev_share:
         raise OptionError("folds are chosen by the campaign: leave fold and dev_share out")
     name = run_name(recipe, start, f"{folds}-folds")
@@ -149,7 +149,6 @@ def write_predictions(
                 load(campaign.folder.run(trial.name).path),
                 layout.source,
                 device=devices.choose(host.device),
-                precision=trial.recipe.precision,
                 workers=host.workers,
                 use=lambda part, layout=layout: write(layout.columns(part)),  # type: ignore[misc]
             )

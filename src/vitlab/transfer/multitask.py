@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from vitlab.device import sent
 from vitlab.errors import OptionError, WeightsError
 from vitlab.models.config import ModelConfig
 from vitlab.models.create import MODEL_OF, build
@@ -188,7 +189,7 @@ class MultiTask:
             places = [[i for i, each in enumerate(tasks) if each == name] for name in names]
             order = [number for numbers in places for number in numbers]
             if isinstance(images, Tensor):
-                rows = torch.tensor(order).to(images.device, non_blocking=True)
+                rows = sent(torch.tensor(order), images.device)
                 batch = images.index_select(0, rows)
             else:
                 batch = torch.stack([images[number] for number in order])

@@ -10,7 +10,7 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import TablePage, write_tables
 from vitlab.runs.naming import run_name
 from vitlab.training.step.transform import Transform
-from vitlab.transfer.campaign_folder import CampaignFolder
+from vitlab.transfer.campaign_folder import MOST, CampaignFolder
 from vitlab.transfer.spread import intervals_of_means, lead_of, mean_and_std, row_of, table_of
 from vitlab.transfer.trials import Campaign, Parts, Trial, begin, campaign_place
 
@@ -57,8 +57,8 @@ def repeat(
         DivergedError: the run of a seed diverged.
         UserError: as `vitlab.train`.
     """
-    if seeds < 2:
-        raise OptionError(f"seeds must be at least 2, not {seeds}")
+    if not 2 <= seeds <= MOST:
+        raise OptionError(f"seeds must be at least 2 and at most {MOST}, not {seeds}")
     host = host or Host()
     name = run_name(recipe, start, f"{seeds}-seeds")
     folder = CampaignFolder(campaign_place(out, name, resume=resume, host=host))

@@ -7,7 +7,7 @@ from typing import Any
 from vitlab.errors import OptionError
 from vitlab.options import Only, Options, above, at_least, at_most, below, option
 from vitlab.recipes.recipe import Host, Recipe
-from vitlab.transfer.campaign_folder import CampaignFolder, sweep_of
+from vitlab.transfer.campaign_folder import MOST, CampaignFolder, sweep_of
 
 _SWEEPING = Only("with sweep", lambda options: options.sweep is not None)
 
@@ -39,13 +39,17 @@ class Series(Options):
         only=_SWEEPING,
     )
     folds: int = option(
-        0, "parts of a cross-validation: one run per part, tested on it (0: off)", at_least(0)
+        0,
+        "parts of a cross-validation: one run per part, tested on it (0: off)",
+        at_least(0),
+        at_most(MOST),
     )
     seeds: int = option(
         0,
         "runs that differ in their seed alone, this one's and those after it, with the mean and "
         "the deviation of their figures (0: off)",
         at_least(0),
+        at_most(MOST),
     )
 
     def __post_init__(self) -> None:

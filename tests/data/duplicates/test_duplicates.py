@@ -17,7 +17,7 @@ from vitlab.data.duplicates import signatures as signing
 from vitlab.data.duplicates.cells import Cells
 from vitlab.data.duplicates.comparing import compare
 from vitlab.data.duplicates.descriptors import describe, mirror, parts
-from vitlab.data.duplicates.finding import find, same_bytes
+from vitlab.data.duplicates.finding import find
 from vitlab.data.duplicates.inputs import files
 from vitlab.data.duplicates.signatures import signatures
 from vitlab.data.labels import Labels, SingleLabels
@@ -157,10 +157,9 @@ def test_blank_pictures_match_nothing() -> None:
     pairs = compare(Pictures([*blank, SCENES[0]]), Pictures([*blank, SCENES[0]])).pairs
     assert pairs.tuples() == [(4, 4, 1.0)]
     assert pairs.flat == (4, 4)
-    a, b = (signatures(Pictures(blank)) for _ in range(2))
-    assert len(same_bytes(a, b)[0]) == 4 + 2  # the two white ones, crosswise
 
 
+@pytest.mark.workers
 def test_the_same_signatures_whatever_the_workers_and_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,12 +2,17 @@
 
 import contextlib
 import io
+import multiprocessing
+import os
+import signal
 import sys
+from multiprocessing import forkserver
 
 import pytest
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
-from vitlab.data.loading.loader import leave_signals_to_parent
+from vitlab.data.loading.loader import _loader, in_order
+from vitlab.errors import DataError
 
 
 class Hangs(Dataset[str]):
@@ -30,13 +35,36 @@ class Hangs(Dataset[str]):
 
 @pytest.mark.parametrize("error", [EOFError, ConnectionResetError, BrokenPipeError])
 def test_a_parent_that_hangs_up_is_no_error(error: type[Exception]) -> None:
-    (said,) = DataLoader(Hangs(error), None, num_workers=1, worker_init_fn=leave_signals_to_parent)
-    assert said == ""
+    assert list(in_order(Hangs(error), range(1), 1)) == [""]
 
 
 def test_any_other_error_is_printed() -> None:
-    loader = DataLoader(
-        Hangs(ZeroDivisionError), None, num_workers=1, worker_init_fn=leave_signals_to_parent
-    )
-    (said,) = loader
+    (said,) = in_order(Hangs(ZeroDivisionError), range(1), 1)
     assert said.endswith("ZeroDivisionError: gone\n")
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.workers)]
+)
+def test_a_signal_to_all_processes_reaches_no_worker_before_it_is_ready(
+    number: signal.Signals,
+) -> None:
+    """Such as a terminal's Ctrl-C, while a worker that was not forked still imports PyTorch."""
+    loader = iter(_loader(Hangs(EOFError), range(1), 1))
+    others = [each.pid for each in multiprocessing.active_children()]
+    for pid in (*others, forkserver._forkserver._forkserver_pid):
+        if pid is not None:
+            os.kill(pid, number)
+    assert next(loader) == ""
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+@pytest.mark.workers
+def test_data_that_no_worker_can_get_is_named_in_one_line() -> None:
+    local = Hangs(EOFError)
+    local.own = lambda: None  # type: ignore[attr-defined]
+    if multiprocessing.get_start_method() == "fork":
+        assert list(in_order(local, range(1), 1)) == [""]
+        return
+    with pytest.raises(DataError, match=r"cannot be sent to worker processes \(.*lambda"):
+        list(in_order(local, range(1), 1))

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitlab.evaluation.bias.probed_images import Probed
-from vitlab.evaluation.quick.fast_form import Form
+from vitlab.evaluation.fast_form import Form
 from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed

@@ -13,10 +13,9 @@ from vitlab.data.sources.arrays import Arrays
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Derived, Source
 from vitlab.errors import DataError, ImageError, OptionError
+from vitlab.evaluation import fast_form
 from vitlab.evaluation.bias.probed_images import balanced, probed_images
 from vitlab.evaluation.predictions import predict
-from vitlab.evaluation.quick import fast_form
-from vitlab.models.fast.dense import can_pack
 from vitlab.models.model import Model
 
 CPU = torch.device("cpu")
@@ -162,9 +161,8 @@ def test_what_cannot_be_probed_is_refused_in_one_line() -> None:
     assert "no classifier" in refused(model_of(0), source)
     several = replace(source, labels=MultiLabels(np.eye(4, dtype=np.uint8)[np.arange(8) % 4]))
     assert "several labels" in refused(model_of(4), several)
-    if can_pack():
-        fast = vitlab.accelerate(model_of(4), device="cpu", precision="fp32")
-        assert "gives no gradients" in refused(fast, source)
+    fast = vitlab.accelerate(model_of(4), device="cpu", precision="fp32", engine="packed")
+    assert "gives no gradients" in refused(fast, source)
     native = vitlab.create(
         "ViT(width=16,depth=1,heads=2,mlp=32)/4", classes=4, image_size=8, channels=1,
         fit="native", tokens=4, positions="2d",

@@ -26,9 +26,9 @@ from evaluation.parts.shards import (
     tiny,
 )
 from vitlab.errors import DataError, DiskError, OptionError, UnfinishedError
-from vitlab.evaluation.parts.claims import Claims
 from vitlab.evaluation.parts.filling import Parts
 from vitlab.evaluation.predictions import Views
+from vitlab.files import Lock
 
 few_at_a_time = pytest.fixture(scope="module", autouse=True)(small_batches)
 
@@ -64,6 +64,12 @@ def test_the_folder_holds_what_the_single_file_does(data: str, alone: Path, tmp_
     bad = parquet.read_metadata(alone / "all-00000.parquet").metadata[b"vitlab.damaged"]
     assert "00005: not a JPEG" in json.loads(bad)[0]
     assert len(parquet.read_table(alone / "all-00000.parquet")) == 7
+
+
+@pytest.mark.workers
+def test_processes_that_decode_change_nothing(data: str, alone: Path, tmp_path: Path) -> None:
+    embed(data, tmp_path / "x", workers=2)
+    assert content(tmp_path / "x") == content(alone)
 
 
 def test_three_processes_that_know_nothing_of_each_other(
@@ -210,9 +216,9 @@ def test_what_others_hold_is_waited_for_and_taken_over(
     out, ready = tmp_path / "x", tmp_path / "ready"
 
     def hold() -> None:
-        claims = Claims(out / "_lock")
-        with claims.opened():
-            claims.take(6)
+        lock = Lock(out / "_lock", "")
+        with lock.opened():
+            lock.take(7)
             ready.write_text("x")
             time.sleep(60)
 

@@ -13,7 +13,7 @@ import vitlab
 from conftest import call, photo, photo_folder
 from distributed.ranks import on_ranks
 from evaluation.parts.shards import shards, small_batches, tiny
-from vitlab.evaluation.parts.claims import Claims
+from vitlab.files import Lock
 
 few_at_a_time = pytest.fixture(scope="module", autouse=True)(small_batches)
 
@@ -75,19 +75,21 @@ def test_exit_statuses_for_schedulers(
     base = ["embed", weights, data, "--part-images", "8", "--workers", "0", "--timeout", "0"]
     base += ["--out", str(tmp_path / "x")]
     with monkeypatch.context() as patch:
-        patch.setattr(Claims, "take", lambda self, number: number == 0)
+        patch.setattr(Lock, "take", lambda self, part, wait=False: part < 2)
         code, out, err = call(capsys, *base)
         assert (code, out) == (75, "")
         assert "1 of 2 parts of" in err
-        patch.setattr(Claims, "take", lambda self, number: 1 / 0)
+        patch.setattr(Lock, "take", lambda self, part, wait=False: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             call(capsys, *base)
     with monkeypatch.context() as patch:
 
-        def stop(self: Claims, number: int) -> bool:
-            raise KeyboardInterrupt
+        def stop(self: Lock, part: int, wait: bool = False) -> bool:
+            if not wait:
+                raise KeyboardInterrupt
+            return True
 
-        patch.setattr(Claims, "take", stop)
+        patch.setattr(Lock, "take", stop)
         code, _, err = call(capsys, *base)
         assert code == 130
         assert err.endswith("stopped with 1 of 2 parts: run the same command again to continue\n")

@@ -23,6 +23,7 @@ from vitlab.data.sources.opening import open_data
 from vitlab.errors import DataError, DiskError, OptionError
 from vitlab.evaluation.probes import extraction
 from vitlab.evaluation.probes.extraction import Extraction
+from vitlab.files import Lock
 
 
 @pytest.fixture(autouse=True)
@@ -191,6 +192,20 @@ def test_stopped_it_goes_on_where_it_was(
     embedded(model, photos, out)
     assert rows(out) == rows(tmp_path / "whole.parquet")
     assert not parts.exists()
+
+
+def test_of_two_processes_that_write_one_file_the_later_one_is_refused(
+    model: vitlab.VisionTransformer, photos: Path, tmp_path: Path
+) -> None:
+    out, half = tmp_path / "x.parquet", tmp_path / ".x.parquet.draft-abcdefgh"
+    half.mkdir()
+    (half / "x.parquet").write_text("half")
+    with Lock(tmp_path / ".x.parquet.parts" / "_lock", "").held():
+        with pytest.raises(DiskError, match=r"another process is writing x\.parquet: choose"):
+            embedded(model, photos, out)
+        assert half.exists()
+    embedded(model, photos, out)
+    assert [each.name for each in tmp_path.iterdir() if "x.parquet" in each.name] == [out.name]
 
 
 @pytest.mark.parametrize("place", [10, 1500, -200, -6])

@@ -1,5 +1,6 @@
 """Features on the disk: the model's own, computed once, checked, recomputed where damaged."""
 
+import errno
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -91,6 +92,7 @@ def test_they_are_computed_once(photos: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len(seen) == 8
 
 
+@pytest.mark.workers
 def test_whatever_decides_the_numbers_changes_the_key(photos: Path) -> None:
     base = extraction(photos)
     other = model()
@@ -159,6 +161,28 @@ def test_after_a_kill_only_what_is_missing_or_damaged_is_computed(
     assert seen == [1, 2, 3]
     assert np.array_equal(found.values, whole)
     assert not drafts.exists()
+
+
+def test_what_a_killed_process_left_is_removed_and_no_locks_are_needed(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*given: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    own = extraction(photos)
+    draft = default_cache() / f".{key_of(own, ALONE)}.draft-abcdefgh"
+    draft.mkdir(parents=True)
+    (draft / ".tmpRYaTvc").write_text("half")
+    with monkeypatch.context() as patch:
+        patch.setattr("fcntl.flock", refuse)
+        features_of(own, ALONE, default_cache())
+    assert draft.exists()  # another process may be at work on it
+    assert capsys.readouterr().err == (
+        f"{default_cache()} has no file locks (no locks available): some features may be computed "
+        "twice\n"
+    )
+    features_of(own, ALONE, default_cache())
+    assert not draft.exists()
 
 
 def test_damaged_images_are_left_out_and_remembered(photos: Path) -> None:

@@ -235,7 +235,10 @@ WRONG: dict[str, tuple[Callable[[Any, Tensor, Tensor], Any], str]] = {
         lambda m, x, y: vitlab.inspect.curvature(m, x, y, hessian_images=0),
         "hessian_images must be at least 1",
     ),
-    "accelerated": (lambda m, x, y: MeanLoss(vitlab.accelerate(m), x, y), "is accelerated: use"),
+    "accelerated": (
+        lambda m, x, y: MeanLoss(vitlab.accelerate(m, engine="packed"), x, y),
+        "is accelerated: use",
+    ),
 }
 
 

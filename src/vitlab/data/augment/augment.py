@@ -18,6 +18,7 @@ from vitlab.data.augment.ops import photometric
 from vitlab.data.augment.policy import Codes, Floats, Op, send
 from vitlab.data.augment.warp import affine, compose, sample
 from vitlab.data.settings import Augment
+from vitlab.device import WITHOUT_FLOAT64, sent
 from vitlab.models.packed import Packed
 
 CACHED = 2**20  # values at once on a CPU, which is several times faster within its cache
@@ -87,6 +88,8 @@ def augment(
                 block.permute(0, 2, 3, 1), draws[numbers], options, mean, std
             )
         )
+    if images.device.type in WITHOUT_FLOAT64:  # which Pillow's arithmetic needs
+        return sent(augment(images.cpu(), draws, options, mean, std), images.device)
     part = max(1, CACHED // max(1, images[0].numel())) if len(images) else 1
     if images.device.type != "cpu" or len(images) <= part:
         return _augment(images, draws, options, mean, std)
@@ -123,8 +126,7 @@ def _augment(
 def _move(pixels: Tensor, draws: Tensor, options: Augment) -> Tensor:
     """Flip, rotate, translate, scale and shear float images (B, C, H, W)."""
     if _moves(options):
-        theta = affine(draws, options, *pixels.shape[-2:])
-        theta = theta.to(pixels.device, non_blocking=True)
+        theta = sent(affine(draws, options, *pixels.shape[-2:]), pixels.device)
         grid = F.affine_grid(theta, list(pixels.shape), False)
         mode = options.augment_interpolation
         moved = F.grid_sample(pixels, grid, mode, padding_mode="zeros", align_corners=False)

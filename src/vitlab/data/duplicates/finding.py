@@ -86,12 +86,6 @@ def find(
     return Pairs(i[once], j[once], scores[once], exact[once], flat)
 
 
-def same_bytes(train: Signatures, test: Signatures) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the pairs whose stored bytes are the same, blank ones too."""
-    everything = np.arange(len(train)), np.arange(len(test))
-    return _same_bytes(train, test, *everything)[:2]
-
-
 _Found = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]
 
 

@@ -11,14 +11,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from vitlab.data.decode.crop import crop_resize
-from vitlab.data.loading.loader import choose_workers, leave_signals_to_parent
-from vitlab.data.loading.workers import deaths_explained
+from vitlab.data.loading.loader import choose_workers, in_order
 from vitlab.data.sources.protocol import Source
 from vitlab.errors import ImageError
 
@@ -88,25 +86,15 @@ def signatures(
         WorkerDiedError: a process that decodes images died.
     """
     found = Signatures.blank(len(source))
-    chunks = _Chunks(source)
-    processes = min(choose_workers(source, workers), len(chunks))
-    loader = DataLoader(
-        chunks,
-        batch_size=None,
-        num_workers=processes,
-        collate_fn=lambda chunk: chunk,
-        worker_init_fn=leave_signals_to_parent if processes else None,
-        generator=torch.Generator(),  # PyTorch's own generator would be advanced by its use
-    )
-    done = 0
-    with deaths_explained():
-        for luma, chroma, sides, digests, bad in loader:
-            part = slice(done, done + len(luma))
-            found.luma[part], found.chroma[part] = luma, chroma
-            found.sides[part], found.digests[part] = sides, digests
-            found.damaged.update(bad)
-            done += len(luma)
-            progress(done)
+    chunks, done = _Chunks(source), 0
+    processes = choose_workers(source, workers)
+    for luma, chroma, sides, digests, bad in in_order(chunks, range(len(chunks)), processes):
+        part = slice(done, done + len(luma))
+        found.luma[part], found.chroma[part] = luma, chroma
+        found.sides[part], found.digests[part] = sides, digests
+        found.damaged.update(bad)
+        done += len(luma)
+        progress(done)
     return found
 
 

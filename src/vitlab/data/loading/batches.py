@@ -56,7 +56,8 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """Return the same batch on another device; draws and indices, for the host, stay there."""
-        return self._mapped(lambda tensor: tensor.to(device, non_blocking=True), COMPUTED)
+        later = device.type == "cuda"  # Apple's GPU may copy what is freed
+        return self._mapped(lambda tensor: tensor.to(device, non_blocking=later), COMPUTED)
 
     def pin_memory(self) -> "Batch":
         """Return the batch in pinned memory, from which a copy to a GPU does not wait for it.

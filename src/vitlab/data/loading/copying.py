@@ -6,14 +6,15 @@ it is a JPEG, PNG or WebP. Gray stays gray, transparency is composited over whit
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
-from vitlab.data.loading.loader import choose_workers, leave_signals_to_parent
+from vitlab.data.loading.loader import choose_workers, in_order
 from vitlab.data.loading.writers import WRITERS
 from vitlab.data.settings import Columns
 from vitlab.data.sources.opening import open_data
@@ -66,6 +67,7 @@ def copy(
     Raises:
         OptionError: a side or quality out of range.
         DataError: a folder that is not empty, or a split without any usable image.
+        WorkerDiedError: a process that decodes images died.
     """
     out = Path(out)
     if side < 1 or not 1 <= quality <= 95:
@@ -76,7 +78,9 @@ def copy(
     with staged_folder(out) as draft, (draft / BAD).open("w", encoding="utf-8") as bad:
         for split, source in sources.items():
             with WRITERS[layout](draft, split, source) as writer:
-                for item in _converted(source, side, quality, choose_workers(source, workers)):
+                chunks = _Chunks(source, side, quality)
+                many = in_order(chunks, range(len(chunks)), choose_workers(source, workers))
+                for item in chain.from_iterable(many):
                     done, size = done + 1, size + len(item.data)
                     if item.error:
                         damaged += 1
@@ -100,20 +104,6 @@ class Converted:
     data: bytes = b""
     ending: str = ""
     error: str = ""
-
-
-def _converted(source: Source, side: int, quality: int, workers: int) -> Iterator[Converted]:
-    """Yield all images in order; at most two chunks per worker are waiting."""
-    chunks = _Chunks(source, side, quality)
-    loader = DataLoader(
-        chunks,
-        batch_size=None,
-        num_workers=min(workers, len(chunks)),
-        collate_fn=list,
-        worker_init_fn=leave_signals_to_parent if workers else None,
-    )
-    for chunk in loader:
-        yield from chunk
 
 
 @dataclass(frozen=True)

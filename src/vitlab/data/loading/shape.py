@@ -34,15 +34,16 @@ def input_shape(source: Source) -> tuple[Size, int]:
     return rows if rows == columns else size, channels
 
 
-def divided(size: Size, patch: int) -> tuple[Size, list[str]]:
+def divided(size: Size, patch: int, least: int = 1) -> tuple[Size, list[str]]:
     """Return the image size nearest to another that a patch divides, and a remark if it differs.
 
     Args:
         size: in pixels
         patch: side in pixels
+        least: patches that each side must have
     """
     rows, columns = (size, size) if isinstance(size, int) else size
-    near = [max(1, math.floor(side / patch + 0.5)) * patch for side in (rows, columns)]
+    near = [max(least, math.floor(side / patch + 0.5)) * patch for side in (rows, columns)]
     if near == [rows, columns]:
         return size, []
     return (near[0], near[1]), [

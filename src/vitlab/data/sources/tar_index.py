@@ -19,6 +19,7 @@ from vitlab.data.sources.remote import filesystem, is_url, reason
 from vitlab.data.sources.tar import DamagedError, Read, members
 from vitlab.errors import DataError, UserError
 from vitlab.files import check_regular, write_text
+from vitlab.places import cache_folder
 
 LABELS = ("cls", "json", "txt")  # the first of these that exists has the label
 _MAX_LABEL = 2**20  # bytes
@@ -48,7 +49,7 @@ def index_shard(place: str) -> Index:
     """
     try:
         with _opened(place) as (read, total, stamp):
-            file = _cache_folder() / f"{hashlib.sha256(stamp.encode()).hexdigest()}.json"
+            file = cache_folder("shards") / f"{hashlib.sha256(stamp.encode()).hexdigest()}.json"
             if (cached := _load(file)) is not None:
                 return cached
             index = _scan(read, total, place)
@@ -140,11 +141,6 @@ def _opened(place: str) -> Iterator[tuple[Read, int, str]]:
         state = os.fstat(file.fileno())
         stamp = f"{Path(place).resolve()} {state.st_size} {state.st_mtime_ns}"
         yield lambda offset, count: os.pread(file.fileno(), count, offset), state.st_size, stamp
-
-
-def _cache_folder() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return Path(os.environ.get("VITLAB_CACHE") or Path(home) / "vitlab") / "shards"
 
 
 def _load(file: Path) -> Index | None:

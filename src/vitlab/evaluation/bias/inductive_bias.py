@@ -48,7 +48,7 @@ def inductive_bias(
         split: as `vitlab.evaluate`; of an opened source there is none
         columns: which columns of a list or a table hold what; None to find them
         precision: fp32 or bf16
-        device: auto, cpu, cuda or cuda:N
+        device: auto, cpu, cuda, cuda:N or mps
         workers: processes that decode; None to choose
 
     Returns:

@@ -15,10 +15,9 @@ from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.loading.loader import choose_workers, evaluation_loader
 from vitlab.data.loading.workers import deaths_explained
 from vitlab.data.sources.protocol import Source, Subset
-from vitlab.device import autocast
+from vitlab.device import autocast, exact
 from vitlab.errors import DataError, OptionError
-from vitlab.evaluation.quick.fast_form import Form, fast_form
-from vitlab.models.fast.dense import PackedDense
+from vitlab.evaluation.fast_form import Form, fast_form
 from vitlab.models.model import Model
 
 PASSES = 24  # over the images without gradients, for all figures
@@ -103,7 +102,7 @@ class Probed:
 
 def share(true: Tensor) -> float:
     """Return the share of a bool tensor that is true."""
-    return true.double().mean().item()
+    return exact(true).mean().item()
 
 
 def balanced(
@@ -182,7 +181,7 @@ def labels_of(model: Model, source: Source, images: int, batch: int) -> NDArray[
         raise OptionError(f"images and batch must be at least 1, not {images} and {batch}")
     if model.config.fit == "native":
         raise OptionError("inductive bias is measured on images of one size, not with fit=native")
-    if any(isinstance(each, PackedDense) for each in model.modules()):
+    if model.engine != "plain":
         raise OptionError(
             "a form of vitlab.accelerate gives no gradients: pass the model that it was made from"
         )

@@ -150,11 +150,11 @@ def examine(
 ) -> Examined:
     """Return the answers of a run's model to its test images: those that are kept, or new ones.
 
-    New ones are computed in the precision that the run was trained in, and kept.
+    New ones are kept.
 
     Args:
         folder: of a finished run
-        device: auto, cpu, cuda or cuda:N
+        device: auto, cpu, cuda, cuda:N or mps
         workers: processes that decode; None to choose
         progress: called after every batch with the number of images processed, and of all
 
@@ -169,7 +169,6 @@ def examine(
         model,
         source,
         device=devices.choose(device),
-        precision=folder.recipe.precision,
         workers=workers,
         progress=lambda images: progress(images, len(source)),
     )

@@ -16,8 +16,8 @@ from vitlab.data.sources.protocol import Source
 from vitlab.data.turns import turned
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, DiskError, UnfinishedError
-from vitlab.evaluation.parts.claims import Claims
 from vitlab.evaluation.parts.part_folder import LOCK, PartFolder
+from vitlab.files import Lock
 from vitlab.places import JOB
 from vitlab.progress import Meter
 
@@ -103,7 +103,7 @@ class Queue:
 
     Attributes:
         folder: of all parts
-        claims: of this process
+        lock: of part n, whose results are right without it, under the number n + 1
         left: parts that are not complete, as far as this process has seen
         mine: those of them that it has claimed
         written: parts that it has completed
@@ -111,7 +111,7 @@ class Queue:
     """
 
     folder: PartFolder
-    claims: Claims
+    lock: Lock
     left: set[int]
     mine: set[int]
     written: list[int]
@@ -120,14 +120,14 @@ class Queue:
     def claimed(self, numbers: range) -> Iterator[int]:
         """Claim parts one by one, until others have all that is left."""
         for number in turned(numbers):
-            if number not in self.left or number in self.mine or not self.claims.take(number):
+            if number not in self.left or number in self.mine or not self.lock.take(number + 1):
                 continue
             # only now: who had it before has let go of it, complete or not
             if self.folder.receipt(number) is not None:
                 self.left.discard(number)
-                self.claims.release(number)
+                self.lock.release(number + 1)
                 continue
-            if self.claims.supported:
+            if self.lock.supported:
                 self.folder.tidy(number)
             self.mine.add(number)
             yield number
@@ -137,7 +137,7 @@ class Queue:
         self.written.append(number)
         self.left.discard(number)
         self.mine.discard(number)
-        self.claims.release(number)
+        self.lock.release(number + 1)
         if time.monotonic() - self.looked > LOOK:
             self.left -= self.folder.finished()
             self.looked = time.monotonic()
@@ -162,11 +162,11 @@ def fill(out: Path, job: Job, world: World, timeout: float) -> dict[str, Any]:
     with world.agreed():
         about = json.loads(json.dumps(job.about))  # as it will be read
         folder = PartFolder(out, job.parts.names, job.ending, about)
-        claims = Claims(out / LOCK)
+        lock = Lock(out / LOCK, "some parts may be made twice")
         if world.first:
-            with claims.opened():
-                folder.prepare(claims)
-    with claims.opened():
+            with lock.opened():
+                folder.prepare(lock)
+    with lock.opened():
         with world.agreed():
             if not (folder.path / JOB).is_file():
                 raise DiskError(
@@ -176,7 +176,7 @@ def fill(out: Path, job: Job, world: World, timeout: float) -> dict[str, Any]:
             folder.check(sorted(folder.finished())[world.rank :: world.size])
         before = folder.finished()
         left = set(range(len(folder.names))) - before
-        queue = Queue(folder, claims, set(left), set(), [])
+        queue = Queue(folder, lock, set(left), set(), [])
         try:
             _work(queue, job, world, timeout)
         except KeyboardInterrupt:

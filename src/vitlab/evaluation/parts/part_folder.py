@@ -4,7 +4,7 @@
         train-00000.parquet  train-00001.parquet  …  the results: part k always has the same images
         _job.json                                    what decides them
         _parts/train-00000.json                      size, checksum, and what the part holds
-        _lock                                        who works on what (`Claims`)
+        _lock                                        who works on what
 
 Readers of tables (pyarrow, pandas, Spark) pass over names that begin with an underscore. A part is
 written under another name, synced and renamed; then comes its receipt, which alone tells that the
@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.errors import DataError, DiskError
-from vitlab.evaluation.parts.claims import Claims
-from vitlab.files import explained, is_draft, sha256, staged_file, tidy, write_text
+from vitlab.files import Lock, explained, sha256, staged_file, tidy, write_text
 from vitlab.places import JOB, check_parts
 from vitlab.progress import named_if_slow, say
 
@@ -87,24 +86,28 @@ class PartFolder:
         """Return the file of a part."""
         return self.path / f"{self.names[number]}{self.ending}"
 
-    def prepare(self, claims: Claims) -> None:
+    def prepare(self, lock: Lock) -> None:
         """Say in the folder what the job is, or check that it is the same job.
+
+        Args:
+            lock: opened; its part 0 is for this
 
         Raises:
             DataError: it is another one; the message says what differs.
             DiskError: the folder cannot be written, or contains something else.
         """
         check_parts(self.path)
-        with claims.alone():
-            job = self.path / JOB
-            if claims.supported:
-                tidy(self.path, re.escape(JOB))
-            if not job.exists():
-                write_text(job, json.dumps(self.about, indent=1) + "\n")
-            try:
-                there = json.loads(job.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
-                raise DiskError(f"cannot read {job} ({error}): choose another --out") from None
+        lock.take(0, wait=True)
+        job = self.path / JOB
+        if lock.supported:
+            tidy(self.path, re.escape(JOB))
+        if not job.exists():
+            write_text(job, json.dumps(self.about, indent=1) + "\n")
+        try:
+            there = json.loads(job.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DiskError(f"cannot read {job} ({error}): choose another --out") from None
+        lock.release(0)
         if there != self.about:
             raise DataError(
                 f"{self.path} has the parts of another job ({differing(there, self.about)}): "
@@ -156,9 +159,7 @@ class PartFolder:
     def tidy(self, number: int) -> None:
         """Remove the drafts that a killed process left of a part; nobody else may write it now."""
         for file in (self.file(number), self._receipt(number)):
-            for each in file.parent.glob(f".{file.name}.draft-*"):
-                if is_draft(each, re.escape(file.name)):
-                    each.unlink(missing_ok=True)
+            tidy(file.parent, re.escape(file.name))
 
     def _receipt(self, number: int) -> Path:
         return self.path / RECEIPTS / f"{self.names[number]}.json"

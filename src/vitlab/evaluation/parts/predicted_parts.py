@@ -12,6 +12,7 @@ import torch
 
 from vitlab.data.sources.protocol import Source
 from vitlab.distributed.launch import joined
+from vitlab.evaluation.fast_form import Form, fast_form
 from vitlab.evaluation.parts.filling import Parts, fill, identity
 from vitlab.evaluation.parts.part_folder import PartFolder
 from vitlab.evaluation.predictions import (
@@ -22,11 +23,11 @@ from vitlab.evaluation.predictions import (
     check_numbers,
     predict_each,
 )
-from vitlab.evaluation.quick.fast_form import Form, Precision, fast_form
 from vitlab.evaluation.rows import WRITERS, Layout
 from vitlab.models.model import Model
 from vitlab.packages import check_installed
 from vitlab.places import PART
+from vitlab.precision import Engine, Precision
 from vitlab.weights.identity import fingerprint
 
 
@@ -43,6 +44,7 @@ def predict_parts(
     timeout: float = 600.0,
     part_images: int = PART,
     precision: Precision = "auto",
+    engine: Engine = "auto",
 ) -> dict[str, Any]:
     """Write a row per image into a folder of parts, which any number of processes fill.
 
@@ -53,11 +55,12 @@ def predict_parts(
         ending: of the files
         top: classes per row, of a model with many
         views: of each image
-        device: auto, cpu, cuda or cuda:N
+        device: auto, cpu, cuda, cuda:N or mps
         workers: processes that decode; None to choose
         timeout: seconds that a process waits for the others
         part_images: images of a part, rounded up to whole batches
         precision: as `vitlab.classify`
+        engine: as `vitlab.classify`, but that `auto` does not measure: all processes use the same
 
     Returns:
         In the first process of torchrun: out, images, damaged, parts, bytes, notes, own_parts,
@@ -79,7 +82,7 @@ def predict_parts(
             images = source()
             batch = batch_of(model, views)
             parts = Parts({"part": len(images)}, -(-part_images // batch) * batch)
-            form = fast_form(model, images, place, precision, views.count)
+            form = fast_form(model, images, place, precision, views.count, engine, measure=False)
             job = PredictJob(
                 model,
                 form,
@@ -93,7 +96,7 @@ def predict_parts(
                 f".{ending}",
             )
         found = fill(out, job, world, timeout)
-        return found and found | {"precision": form.precision}
+        return found and found | form.about
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import cast
 
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
-from vitlab.data.loading.loader import choose_workers, leave_signals_to_parent
+from vitlab.data.loading.loader import choose_workers, in_order
 from vitlab.data.loading.order import slice_of
-from vitlab.data.loading.workers import deaths_explained
 from vitlab.data.sources.protocol import Source
 from vitlab.distributed.world import World
 from vitlab.errors import DataError
@@ -51,16 +48,7 @@ def _content(extraction: Extraction, world: World) -> str:
     chunks = _Chunks(extraction.source)
     own = slice_of(len(chunks), world.rank, world.size)
     workers = choose_workers(extraction.source, extraction.workers, extraction.sharing)
-    loader = DataLoader(
-        chunks,
-        batch_size=None,
-        sampler=own,
-        num_workers=min(workers, len(own)),
-        collate_fn=str,
-        worker_init_fn=leave_signals_to_parent if workers else None,
-    )
-    with deaths_explained():
-        sums = list(cast(Iterable[str], loader))
+    sums = list(in_order(chunks, own, workers))
     everything = [each for share in world.gather(sums) for each in share]
     return hashlib.sha256("".join(everything).encode()).hexdigest()
 

@@ -1,9 +1,11 @@
 """`vitlab.embed`: the features of any number of images, in one Parquet file."""
 
 import json
+import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,10 +22,11 @@ from vitlab.evaluation.parts.embedded_parts import embed_parts
 from vitlab.evaluation.probes.embedding_table import Layout, merge, sound_parts, write_part
 from vitlab.evaluation.probes.extraction import Extraction
 from vitlab.evaluation.probes.wanted import Taken
-from vitlab.files import explained, write_text
+from vitlab.files import Lock, tidy, write_text
 from vitlab.models.model import Model
 from vitlab.packages import check_installed
 from vitlab.places import PART, check_new_file, check_parts, is_folder
+from vitlab.precision import Engine
 from vitlab.progress import Meter
 from vitlab.weights.identity import fingerprint
 
@@ -40,6 +43,7 @@ def embed(
     columns: Columns | None = None,
     device: str = "auto",
     precision: Literal["fp32", "bf16"] = "fp32",
+    engine: Engine = "auto",
     workers: int | None = None,
     timeout: float = 600.0,
     part_images: int = PART,
@@ -69,8 +73,10 @@ def embed(
         layer: the block (of a ResNet: stage) whose output is taken, 0 for the input of the first
             one; None for the last one, after the final norm
         columns: which columns of a list or a table hold what; None to find them
-        device: auto, cpu, cuda or cuda:N
+        device: auto, cpu, cuda, cuda:N or mps
         precision: fp32; or bf16, whose features are less exact, so that nothing chooses it
+        engine: auto: the fastest for many images, or where processes share them the packed form;
+            or one by its name, as `vitlab.accelerate`
         workers: processes that decode; None to choose
         timeout: seconds that a process waits for the others
         part_images: images of a part, of a folder; rounded up to whole row groups, of at most 1 GiB
@@ -91,12 +97,13 @@ def embed(
     check_installed("pyarrow", "vitlab embed")
     begin, taken = time.monotonic(), Taken(what=what, layer=layer)
     parted, out = is_folder(out), Path(out).expanduser()
-    with joined(device, timeout) as (world, place):
+    with joined(device, timeout) as (world, place), ExitStack() as stack:
         with world.agreed():
             check_parts(out) if parted else check_new_file(out)
+            alone = world.size == 1 and not parted
             how = (taken, place, precision, workers, world.local_size)
             splits = {
-                name: Extraction(model, source, *how, quick=True)
+                name: Extraction(model, source, *how, engine=engine, measure=alone)
                 for name, source in sources_of(data, columns).items()
             }
         if parted:
@@ -104,13 +111,14 @@ def embed(
         with world.agreed():
             work = _Work.of(splits, out)
             if world.first:
-                work.prepare()
+                stack.enter_context(work.prepared())
         images = work.run(world)
         if not world.first:
             return {}
         figures = work.merged_into(out)
     seconds = time.monotonic() - begin
-    return figures | {"seconds": seconds, "images_per_second": images / seconds}
+    about = next(iter(splits.values())).form.about
+    return figures | about | {"seconds": seconds, "images_per_second": images / seconds}
 
 
 @dataclass(frozen=True)
@@ -145,18 +153,23 @@ class _Work:
             for number in range(extraction.parts)
         ]
 
-    def prepare(self) -> None:
-        """Create the folder of the parts, or check that its parts belong to this file."""
+    @contextmanager
+    def prepared(self) -> Iterator[None]:
+        """Hold the folder of the parts, and create it or check that they belong to this file."""
         plan, text = self.drafts / PLAN, json.dumps(self.layout.about, indent=1)
-        with explained(self.drafts):
-            self.drafts.mkdir(parents=True, exist_ok=True)
-        if not plan.exists():
-            write_text(plan, text)
-        if plan.read_text(encoding="utf-8") != text:
-            raise DataError(
-                f"{self.drafts} holds the parts of an unfinished file of other weights, data or "
-                "options: delete that folder, or choose another --out"
-            )
+        out = self.drafts.name.removeprefix(".").removesuffix(".parts")
+        with Lock(self.drafts / "_lock", "let no other process write this file").held() as mine:
+            if not mine:
+                raise DiskError(f"another process is writing {out}: choose another --out")
+            tidy(self.drafts.parent, re.escape(out))
+            if not plan.exists():
+                write_text(plan, text)
+            if plan.read_text(encoding="utf-8") != text:
+                raise DataError(
+                    f"{self.drafts} holds the parts of an unfinished file of other weights, data "
+                    "or options: delete that folder, or choose another --out"
+                )
+            yield
 
     def run(self, world: World) -> int:
         """Compute the missing parts, all processes together; return the number of images."""

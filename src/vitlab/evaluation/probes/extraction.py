@@ -22,11 +22,12 @@ from vitlab.data.loading.workers import deaths_explained
 from vitlab.data.sources.protocol import Source
 from vitlab.device import autocast, behind, fetched
 from vitlab.evaluation.borrowing import borrowed
+from vitlab.evaluation.fast_form import Form, fast_form
 from vitlab.evaluation.predictions import BATCH, PIXELS
 from vitlab.evaluation.probes.taking import shape_taken, take
 from vitlab.evaluation.probes.wanted import Pooled, Taken
-from vitlab.evaluation.quick.fast_form import Form, fast_form, fixed
 from vitlab.models.model import Model
+from vitlab.precision import Engine, fixed
 
 ROWS = 2048  # most images of a part
 BYTES = 2**25  # of a part's features, unless one batch has more
@@ -62,7 +63,8 @@ class Extraction:
         workers: processes that decode; None to choose
         sharing: processes of the run on this machine, which share its cores
         most: images of a part; None for `ROWS`
-        quick: compute with the model's fast form where there is work enough
+        engine: that computes; auto is the fastest where there is work enough
+        measure: whether `auto` may measure
     """
 
     model: Model
@@ -73,15 +75,14 @@ class Extraction:
     workers: int | None = None
     sharing: int = 1
     most: int | None = None
-    quick: bool = False
+    engine: Engine = "plain"
+    measure: bool = False
 
     @cached_property
     def form(self) -> Form:
         """What computes: for the whole source, so that every process computes the same."""
-        precision = fixed(self.precision)
-        if not self.quick:
-            return Form(self.model, precision)
-        return fast_form(self.model, self.source, self.device, precision)
+        how = self.device, fixed(self.precision), 1, self.engine, self.measure
+        return fast_form(self.model, self.source, *how)
 
     @cached_property
     def shape(self) -> tuple[int, ...]:

@@ -8,10 +8,10 @@ computed again. The folder is VITLAB_CACHE/features, else XDG_CACHE_HOME/vitlab/
 ~/.cache/vitlab/features.
 """
 
-import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -29,7 +29,8 @@ from vitlab.distributed.world import World
 from vitlab.errors import DataError, DiskError
 from vitlab.evaluation.probes.content import key_of
 from vitlab.evaluation.probes.extraction import Extraction, Piece
-from vitlab.files import explained, sha256, staged_file, staged_folder, write_text
+from vitlab.files import Lock, explained, sha256, staged_file, staged_folder, tidy, write_text
+from vitlab.places import cache_folder
 from vitlab.units import storage
 
 LIMIT = 20 * 10**9  # bytes; the features that were not used for longest go first
@@ -53,8 +54,7 @@ class Features:
 
 def default_cache() -> Path:
     """Return the folder of the user's cache in which features are kept."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return Path(os.environ.get("VITLAB_CACHE") or Path(home) / "vitlab") / "features"
+    return cache_folder("features")
 
 
 def features_of(
@@ -216,12 +216,11 @@ def _numbered(messages: dict[str, str]) -> dict[int, str]:
 
 @contextmanager
 def _held(place: Path) -> Iterator[None]:
-    """Wait until no other command computes these features."""
-    with explained(place):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        lock = place.with_name(f".{place.name}.lock").open("w")
-    with lock as file:
-        fcntl.lockf(file, fcntl.LOCK_EX)
+    """Wait until no other command computes these features, and remove what a killed one left."""
+    lock = Lock(place.with_name(f".{place.name}.lock"), "some features may be computed twice")
+    with lock.held(wait=True):
+        if lock.supported:
+            tidy(place.parent, re.escape(place.name))
         yield
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitlab.data.labels import SingleLabels
+from vitlab.device import with_float64
 from vitlab.errors import DataError
 
 # strongest first: each fit starts from the one before, which is nearly right
@@ -60,12 +61,12 @@ def swept_logistic(
         x: features, (n, d), possibly memory-mapped: many of them are read in blocks
         y: classes, (n,)
         penalties: the values of l2 to try, strongest first
-        device: where to compute; None for the CPU
+        device: where to compute, if it has float64; else, and for None, the CPU
 
     Raises:
         DataError: there are too few images to hold some out.
     """
-    device = device or torch.device("cpu")
+    device = with_float64(device or torch.device("cpu"))
     held = SingleLabels(np.asarray(y)).held_out(HELD_OUT, np.random.default_rng(0))
     if not len(held):
         raise DataError("the logistic probe needs at least 3 training images of some class")

@@ -41,7 +41,7 @@ class Probing:
         taken: what of the model
         columns: which columns of a list or a table hold what
         cache: where features are kept; None for nowhere
-        device: auto, cpu, cuda or cuda:N
+        device: auto, cpu, cuda, cuda:N or mps
         precision: fp32, or bf16 autocast
         workers: processes that decode; None to choose
         timeout: seconds that a process of torchrun waits for the others

@@ -95,7 +95,6 @@ class Probe:
         world: World,
         *,
         device: torch.device,
-        precision: str,
         workers: int | None,
     ) -> tuple[float, list[str]]:
         """Return the accuracy (the mean over the seeds), and messages about damaged images.
@@ -107,10 +106,9 @@ class Probe:
             model: the same in all processes; it stays as it is
             world: the processes
             device: where to compute
-            precision: fp32, or bf16 autocast
             workers: processes that decode; None to choose
         """
-        how = (Pooled(), device, precision, workers, world.local_size)
+        how = (Pooled(), device, "fp32", workers, world.local_size)
         learn, place, bad = _features(world, model, self.learn, how)
         test, truth, also_bad = _features(world, model, self.test, how)
         labels, answers = (

@@ -50,7 +50,7 @@ def examine(
         real_labels: the file `real.json` of ReaL
         outputs: which outputs compete: `all` 1,000; `shared`, those of classes that occur in the
             data set; `auto`, as the data set's authors have it: `shared` for A and R, else `all`
-        device: auto, cpu, cuda or cuda:N
+        device: auto, cpu, cuda, cuda:N or mps
         precision: fp32, or bf16 autocast
         workers: processes that decode; None to choose
         views: of each image, to average over

@@ -117,7 +117,7 @@ def _seen(
         "head" if isinstance(model, VisionTransformer) else "classify"
     )
     scores = classify(found) if spec.classes else found.new_empty(len(found), 0)
-    return found.flatten(1).float().cpu().numpy(), scores.double().cpu()
+    return found.flatten(1).float().cpu().numpy(), scores.cpu().double()
 
 
 def _thumbnails(model: Model, source: Source, batch: Batch, side: int) -> NDArray[np.uint8]:

@@ -127,7 +127,7 @@ def hessian_trace(loss: MeanLoss, samples: int = 8, *, seed: int = 0) -> Trace:
     """
     at_least("samples", samples, 1)
     signs = random_signs(loss, samples, torch.Generator().manual_seed(seed))
-    each = (signs * hessian_product(loss, signs)).sum(1).double().cpu().numpy()
+    each = (signs * hessian_product(loss, signs)).sum(1).cpu().double().numpy()
     error = each.std(ddof=1) / samples**0.5 if samples > 1 else np.nan
     return Trace(float(each.mean()), float(error))
 

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vitlab.data.labels import kind_of
+from vitlab.device import exact, with_float64
 from vitlab.errors import OptionError
 from vitlab.inspect.explaining.class_scores import asked
-from vitlab.models.fast.dense import Dense
 from vitlab.models.model import Model
 
 TYPES = {"fp32": torch.float32, "fp64": torch.float64}
@@ -63,8 +63,10 @@ class MeanLoss:
         with torch.inference_mode(False):  # what is made in inference mode has no gradients
             images, labels = asked(model, images, labels)
             _check_kind(model)
-            self.images, self.labels = images.to(TYPES[precision]).clone(), labels.clone()
-            self.model = copy.deepcopy(model).to(TYPES[precision]).eval().requires_grad_(True)
+            where = with_float64(images.device) if precision == "fp64" else images.device
+            kind = where, TYPES[precision]
+            self.images, self.labels = images.to(*kind).clone(), labels.to(where).clone()
+            self.model = copy.deepcopy(model).to(*kind).eval().requires_grad_(True)
         self.model.zero_grad()  # the copy's, which has those of the model
         self.smoothing = label_smoothing
         fitting = max(1, PIXELS // (images.shape[2] * images.shape[3]))
@@ -95,8 +97,9 @@ class MeanLoss:
         for images, labels in zip(
             self.images.split(self.at_once), self.labels.split(self.at_once), strict=True
         ):
-            scores = self.model(images).double()
-            total = F.cross_entropy(scores, labels, reduction="sum", label_smoothing=self.smoothing)
+            scores = exact(self.model(images))
+            truth = labels.to(scores.device)
+            total = F.cross_entropy(scores, truth, reduction="sum", label_smoothing=self.smoothing)
             yield total / len(self.images)
 
     def on(self, rows: Tensor) -> Self:
@@ -170,5 +173,5 @@ def _check_kind(model: Model) -> None:
         raise OptionError(f"{name} gives images several labels: cross-entropy needs one per image")
     if getattr(model.config, "queries", 1) > 1:
         raise OptionError(f"{name} scores each query by itself: cross-entropy needs one query")
-    if any(isinstance(each, Dense) for each in model.modules()):
+    if model.engine != "plain":
         raise OptionError(f"{name} is accelerated: use the model that it was made from")

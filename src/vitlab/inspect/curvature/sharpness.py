@@ -2,6 +2,7 @@
 
 import torch
 
+from vitlab.device import exact
 from vitlab.errors import OptionError
 from vitlab.inspect.curvature.mean_loss import MeanLoss, at_least
 from vitlab.optim.sam import uphill
@@ -9,7 +10,7 @@ from vitlab.optim.sam import uphill
 
 def gradient_norm(loss: MeanLoss) -> float:
     """Compute the Euclidean length of the gradient in all weights."""
-    return float(loss.gradient().double().norm())
+    return float(exact(loss.gradient()).norm())
 
 
 def sharpness(loss: MeanLoss, rho: float = 0.05, *, group: int = 128) -> float:

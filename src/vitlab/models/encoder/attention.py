@@ -8,12 +8,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.models.config import ViTConfig
+from vitlab.models.encoder.joint_attention import LONGEST, JointAttention, suits_joint
 from vitlab.models.encoder.layout import Layout, joined, parted
 from vitlab.models.encoder.reach import Axis, Line, Reach
 from vitlab.models.encoder.windows import Windows
 from vitlab.models.layers import dense_macs, norm_of, reset_norm
-from vitlab.models.products.joint_attention import LONGEST, JointAttention, suits_joint
-from vitlab.models.products.trained_linear import TrainedLinear
 
 Heads = tuple[Tensor, Tensor, Tensor, Tensor | None]  # queries, keys, values; bias on the logits
 HALF = (torch.float16, torch.bfloat16)
@@ -32,11 +31,11 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.reach = config.heads, reach_of(config, axis)
         self.layout = Layout(config.grid)  # of images of the configuration's size, no positions
-        self.qkv: nn.Linear = TrainedLinear(config.width, 3 * config.width, bias=config.qkv_bias)
+        self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)
         self.norms: nn.Module | None = HeadNorms(config) if config.qk_norm else None
         self.norm: nn.Module = norm_of(config) if config.norm_inner_attention else nn.Identity()
         self.talking = TalkingHeads(config) if config.talking_heads else None
-        self.project: nn.Linear = TrainedLinear(config.width, config.width, bias=config.bias)
+        self.project = nn.Linear(config.width, config.width, bias=config.bias)
         self.blank: Tensor | None  # what padding gives, if not the bias of `qkv`
         self.register_buffer("blank", None, persistent=False)
 

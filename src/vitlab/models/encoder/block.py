@@ -12,7 +12,6 @@ from vitlab.models.encoder.layout import Layout
 from vitlab.models.encoder.reach import Axis
 from vitlab.models.encoder.stochastic_depth import draw_kept
 from vitlab.models.layers import dense_macs, modules, norm_of, reset_norm
-from vitlab.models.products.trained_linear import TrainedLinear
 
 
 class Block(nn.Module):
@@ -83,11 +82,11 @@ class MLP(nn.Module):
         super().__init__()
         self.gated = config.ffn == "swiglu"
         wide = config.mlp * (2 if self.gated else 1)
-        self.expand: nn.Linear = TrainedLinear(config.width, wide, bias=config.bias)
+        self.expand = nn.Linear(config.width, wide, bias=config.bias)
         self.act = nn.SiLU() if self.gated else gelu(config)
         self.drop = nn.Dropout(config.dropout)
         self.norm = norm_of(config, config.mlp) if config.norm_inner_mlp else nn.Identity()
-        self.contract: nn.Linear = TrainedLinear(config.mlp, config.width, bias=config.bias)
+        self.contract = nn.Linear(config.mlp, config.width, bias=config.bias)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw Xavier-uniform kernels, and biases of deviation 1e-6, as the official code."""

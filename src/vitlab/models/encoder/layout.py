@@ -7,6 +7,8 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from vitlab.device import sent
+
 # How positions act within attention: queries and keys, each (B, h, N, d), to the same two and what
 # is added to their logits, (B, h, N, N) or None.
 Relate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
@@ -36,7 +38,7 @@ class Layout:
     def per_token(self, values: Tensor) -> Tensor:
         """Repeat a value of each image of a packed sequence for its tokens: (B,) -> (1, T, 1)."""
         lengths = [run.tokens for run in self.runs for _ in range(run.images)]
-        counts = torch.tensor(lengths).to(values.device, non_blocking=True)
+        counts = sent(torch.tensor(lengths), values.device)
         return values.repeat_interleave(counts, output_size=sum(lengths))[None, :, None]
 
 

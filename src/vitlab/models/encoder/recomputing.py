@@ -16,14 +16,11 @@ def recomputed(model: nn.Module, on: bool) -> Iterator[None]:
     depth repeat and every gradient has the same bits.
 
     Args:
-        model: a Vision Transformer
+        model: any with Vision Transformers inside, such as what a pretext task trains
         on: whether to do so
     """
-    if not on:
-        yield
-        return
-    blocks = getattr(model, "blocks", None)
-    assert isinstance(blocks, nn.ModuleList)
+    lists = [getattr(each, "blocks", None) for each in model.modules()] if on else []
+    blocks = [block for each in lists if isinstance(each, nn.ModuleList) for block in each]
     for block in blocks:
         block.forward = _recomputing(block.forward)  # the instance's own hides the class's
     try:

@@ -1,28 +1,72 @@
-"""`vitlab.accelerate`: the fast form of a model for inference."""
+"""`vitlab.accelerate`: a model in the form that is the fastest on this machine, by measuring.
 
-from functools import partial
-from typing import Literal
+Candidates are timed on the model's own input size, and the order is kept in the folder of the
+user's cache, for this machine, these packages and this shape. Whatever is chosen has agreed with
+the plain model first, on every call, since that depends on the weights.
+"""
+
+import functools
+import hashlib
+import json
+import logging
+import os
+import platform
+import statistics
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal, get_args
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from vitlab import device as devices
-from vitlab.errors import OptionError
-from vitlab.models.config import ViTConfig
-from vitlab.models.fast.attention_kernel import measure_attention
-from vitlab.models.fast.dense import Dense, PackedDense, can_pack, has_bf16
-from vitlab.models.fast.fast_block import FastBlock, replace_layers
-from vitlab.models.fast.patch_product import PatchProduct, is_product
-from vitlab.models.fuse import FusedBlock, fuse
+from vitlab.errors import DiskError, OptionError
+from vitlab.files import write_text
+from vitlab.models.create import MODEL_OF, build
+from vitlab.models.fast.engines import RUNTIMES, available, made, near, patterns
 from vitlab.models.model import Model
-from vitlab.models.packed import Packed
-from vitlab.models.vit import VisionTransformer
+from vitlab.packages import check_installed
+from vitlab.places import cache_folder
+from vitlab.precision import Engine, Precision, check_precision, multiplies_bf16
+from vitlab.progress import named_if_slow
 
-Precision = Literal["auto", "fp32", "bf16"]
-FEATURES, CHANCES = 0.05, 0.02  # how far bf16 may be from fp32: relative, and of a probability
-PROBES = 4  # images
-EXACT = torch.float32
+CHANCES = 0.02  # how far bf16 may move a probability
+PROBES = 4  # images that are compared
+GAIN = 0.97  # share of the plain form's time that another one must stay below
+LONGEST = 0.25  # seconds of a pass that is timed, unless it is of one image
+ROUNDS, BUDGET = 5, 2.0  # of timing; seconds after which two rounds are enough
+PAUSE = 0.05  # seconds for the threads of one engine to fall asleep before another is timed
+SLOW = 1.5  # times the fastest, beyond which a candidate is timed once only
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What was measured of an engine.
+
+    Attributes:
+        engine: its name
+        computes: fp32 or bf16
+        image: seconds for an image, in a batch
+        ready: seconds until it could compute
+    """
+
+    engine: Engine
+    computes: Literal["fp32", "bf16"]
+    image: float
+    ready: float
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the products."""
+        return torch.bfloat16 if self.computes == "bf16" else torch.float32
+
+    def cost(self, images: int | None) -> float:
+        """Return the seconds for so many images; None for as many as make `ready` no matter."""
+        image = self.image * (GAIN if self.engine == "plain" else 1)
+        return image if images is None else self.ready + images * image
 
 
 def accelerate(
@@ -30,126 +74,226 @@ def accelerate(
     *,
     device: str = "auto",
     precision: Precision = "auto",
-    compile: bool = False,
+    engine: Engine = "auto",
+    batch: int = 1,
+    images: int | None = None,
     probe: Tensor | None = None,
 ) -> Model:
     """Return a copy of a model for fast inference: same methods, and logits in fp32.
 
-    On a CPU the fused form (`vitlab.fuse`) has its weights packed for oneDNN, which also computes
-    GELU and residual sums within the products. On a GPU it computes in bf16, compiled if asked
-    for, with the attention kernel that is measured to be the fastest when images of a new shape
-    come. Patches and the encoder's blocks are computed in the precision, all else in fp32; the last
-    block computes only the tokens that the head reads.
+    What there is to choose from: the plain model; its packed form (norms folded into the weights,
+    which lie as oneDNN wants them, GELU and sums within the products; in bf16 too); torch.compile
+    on GPUs and where oneDNN packs nothing; ONNX Runtime and OpenVINO where they are installed. The
+    fastest that agrees with the plain model is returned: features, patch tokens and their class
+    token within 1e-4 of their norm in fp32, and within 5% in bf16, probabilities within 0.02.
 
     Args:
-        model: any; it stays as it is. A ResNet is fused and stays in fp32
-        device: auto, cpu, cuda or cuda:N
-        precision: fp32; bf16; or auto, which is bf16 where the device multiplies it faster, and
-            where features and probabilities of some images agree with those in fp32: within 5% of
-            the features' length, and 0.02 of each probability
-        compile: on a GPU, compile the encoder, with CUDA graphs
+        model: any; it stays as it is. Weights that are not fp32 are computed in the plain form
+        device: auto, cpu, cuda, cuda:N or mps
+        precision: fp32; bf16; or auto, which is fp32, or bf16 where the device multiplies it
+            faster, is timed as faster and agrees
+        engine: auto, or one by its name
+        batch: images that are computed together, most often
+        images: how many there are in all; None for very many. Few are not worth an engine that
+            takes seconds to make
         probe: the images to compare on, normalized (B, channels, H, W); None for random patterns
 
     Returns:
-        The copy, in evaluation mode on the device. Its `computes` says fp32 or bf16. It cannot be
-        trained, saved or moved to another device.
+        The copy, in evaluation mode on the device. Its `engine` and `computes` say which it is and
+        whether it computes in fp32 or bf16. It cannot be trained, saved or moved to another device.
 
     Raises:
         DeviceError: a device that this machine does not have.
-        OptionError: compile on a CPU, where the packed form is as fast without.
+        OptionError: an unknown engine or precision, or an engine that cannot compute this model.
+        PackageError: an engine that is not installed.
     """
+    check_precision(precision)
+    check_engine(engine)
     where = devices.choose(device)
-    if compile and where.type == "cpu":
-        raise OptionError("compile applies only to GPUs: on a CPU the packed form is as fast")
-    exact = fuse(model).to(where)
-    if precision == "fp32" or (precision == "auto" and not gains(exact, where)):
-        return _finished(exact, where, EXACT, compile)
-    if precision == "bf16":
-        return _finished(exact, where, torch.bfloat16, compile)
-    images = patterns(model).to(where) if probe is None else probe.to(where)
-    wanted = answers(exact, images)
-    half = _finished(exact, where, torch.bfloat16, compile)
-    if agree(answers(half, images), wanted):
-        return half
-    return _finished(fuse(model).to(where), where, EXACT, compile)
+    if any(t.is_floating_point() and t.dtype is not torch.float32 for t in model.parameters()):
+        return made("plain", model, where, torch.float32)
+    plain = made("plain", model, where, torch.float32)
+    shown = (patterns(model, PROBES) if probe is None else probe).to(where)
+    if engine == "auto":
+        order = ranking(model, where, precision, batch)
+        order.sort(key=lambda each: each.cost(images))
+    else:
+        order = [Timed(engine, each, 0, 0) for each in wanted_types(precision, where)]
+        order = [each for each in order if engine in available(model, where, each.dtype)]
+    if engine == "plain" or (order and order[0].engine == "plain"):
+        return plain
+    wanted = answers(plain, shown)
+    for each in order:
+        if each.engine == "plain":
+            return plain
+        with suppress(Exception):  # an engine that cannot do it, for whatever reason
+            form = made(each.engine, model, where, each.dtype)
+            if precision == "bf16" or agree(answers(form, shown), wanted, each.dtype):
+                return form
+    if engine != "auto":
+        raise OptionError(f"engine={engine} cannot compute {model.config.name}: choose auto")
+    return plain
 
 
-def gains(model: Model, where: torch.device) -> bool:
-    """Return whether a fused model has blocks, and the device multiplies bf16 faster than fp32."""
-    fused = any(isinstance(each, FusedBlock) for each in model.modules())
-    return fused and multiplies_bf16(where)
+def ranking(
+    model: Model, where: torch.device, precision: Precision = "auto", batch: int = 1
+) -> list[Timed]:
+    """Return the engines that can compute a model and what they take: measured now, or before.
+
+    Args:
+        model: any
+        where: the device
+        precision: auto, fp32 or bf16
+        batch: images that are computed together
+    """
+    found = remembered(model, where, precision, batch)
+    if not found:
+        with named_if_slow(f"measuring which engine computes {model.config.name} fastest"):
+            found = measured(model, where, precision, batch)
+        remember(model, where, precision, batch, found)
+    return sorted(found, key=lambda each: each.cost(None))
 
 
-def multiplies_bf16(where: torch.device) -> bool:
-    """Return whether a device multiplies bf16 faster than fp32."""
-    if where.type == "cuda":
-        return torch.cuda.get_device_capability(where) >= (8, 0)
-    return has_bf16()
+def check_engine(engine: str) -> None:
+    """Refuse an engine that does not exist or is not installed.
+
+    Raises:
+        OptionError: an unknown one.
+        PackageError: it is not installed.
+    """
+    if engine not in get_args(Engine):
+        raise OptionError(f"engine must be one of {', '.join(get_args(Engine))}, not {engine!r}")
+    if engine in RUNTIMES:
+        check_installed(engine, f"engine={engine}", "choose engine=auto")
 
 
-def _finished(model: Model, where: torch.device, dtype: torch.dtype, compile: bool) -> Model:
-    """Return a fused model with fast blocks, which are taken from it."""
-    rows = model.config.length if isinstance(model.config, ViTConfig) else 1
-    packed = where.type == "cpu" and can_pack()
-
-    def make(layer: nn.Linear, dtype: torch.dtype) -> Dense:
-        return PackedDense(layer, dtype, rows) if packed else Dense(layer, dtype)
-
-    blocks = [name for name, each in model.named_modules() if isinstance(each, FusedBlock)]
-    for name in blocks:
-        block = model.get_submodule(name)
-        assert isinstance(block, FusedBlock)
-        of = partial(make, dtype=dtype)
-        model.set_submodule(name, FastBlock(block, of, dtype, last=name == blocks[-1]))
-    if blocks and (packed or where.type == "cuda"):
-        for name, layer in list(model.named_modules()):
-            if name.startswith("stem.") and is_product(layer):
-                model.set_submodule(name, PatchProduct(layer, partial(make, dtype=dtype)))
-    if packed:
-        replace_layers(model, partial(make, dtype=EXACT))
-    model.computes = "bf16" if blocks and dtype is torch.bfloat16 else "fp32"
-    if isinstance(model, VisionTransformer):
-        model.watched = False
-    if compile:
-        compile_encoder(model)
-    if where.type == "cuda" and isinstance(model, VisionTransformer):
-        measure_attention(model, dtype)
-    return model.eval()
+def wanted_types(precision: Precision, where: torch.device) -> list[Literal["fp32", "bf16"]]:
+    """Return the precisions that are candidates, the faster first."""
+    if precision != "auto":
+        return [precision]
+    return ["bf16", "fp32"] if multiplies_bf16(where) else ["fp32"]
 
 
-def compile_encoder(model: Model) -> None:
-    """Compile the encoder of a fused model on a GPU, with CUDA graphs where batches repeat."""
-    if not isinstance(model, VisionTransformer):
-        return
-    encoded = torch.compile(model._encoded, mode="reduce-overhead")
+def measured(model: Model, where: torch.device, precision: Precision, batch: int) -> list[Timed]:
+    """Make every candidate, and time them in turn.
 
-    def copied(
-        images: Tensor | Packed, extra: Tensor | None = None, leading: int | None = None
-    ) -> list[Tensor]:
-        parts = encoded(images, extra, leading)
-        return [part.clone() for part in parts]  # the next call overwrites them
-
-    model._encoded = copied  # type: ignore[method-assign]
-
-
-def patterns(model: Model) -> Tensor:
-    """Return smooth random images, normalized, (4, channels, H, W): the same for every call."""
-    generator = torch.Generator().manual_seed(0)
-    coarse = torch.randn(PROBES, model.config.channels, 8, 8, generator=generator)
-    smooth = F.interpolate(coarse, size=model.config.size, mode="bilinear")
-    return smooth + 0.2 * torch.randn(smooth.shape, generator=generator)
+    The number of images together is `batch`, or as many as take a quarter of a second.
+    """
+    made_of, ready = dict[tuple[Engine, Literal["fp32", "bf16"]], Model](), {}
+    for computes in wanted_types(precision, where):
+        dtype = torch.bfloat16 if computes == "bf16" else torch.float32
+        for name in available(model, where, dtype):
+            start = time.perf_counter()
+            try:
+                form = made(name, model, where, dtype)
+                _seconds(form, patterns(model, 1).to(where))
+            except Exception as error:  # whatever an engine may raise
+                logging.getLogger("vitlab").info("%s cannot be used: %s", name, error)
+                continue
+            made_of[name, form.computes] = form  # a ResNet stays in fp32
+            ready[name, form.computes] = time.perf_counter() - start
+    one = patterns(model, 1).to(where)
+    alone = min(_seconds(form, one) for form in made_of.values())
+    count = max(1, min(batch, int(LONGEST / alone)))
+    images, taken = patterns(model, count).to(where), {each: list[float]() for each in made_of}
+    end = time.perf_counter() + BUDGET
+    for number in range(ROUNDS):
+        for each, form in made_of.items():
+            fastest = min((min(times) for times in taken.values() if times), default=0.0)
+            if number and min(taken[each]) > SLOW * fastest:
+                continue
+            time.sleep(PAUSE)
+            _seconds(form, images)
+            taken[each].append(_seconds(form, images))
+        if number and time.perf_counter() > end:
+            break
+    return [
+        Timed(*each, statistics.median(times) / count, ready[each]) for each, times in taken.items()
+    ]
 
 
 @torch.inference_mode()
-def answers(model: Model, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return features (B, …) and probabilities (B, …), in fp32."""
+def _seconds(form: Model, images: Tensor) -> float:
+    """Return the seconds of a pass."""
+    start = time.perf_counter()
+    found = form(images) if form.config.classes else form.features(images)
+    found.sum().item()  # waits for a GPU
+    return time.perf_counter() - start
+
+
+@torch.inference_mode()
+def answers(model: Model, images: Tensor) -> tuple[Tensor, ...]:
+    """Return features, all tokens (B, …) and probabilities (B, …), in fp32."""
     features = model.features(images)
+    # graphs of all tokens are compared when they are made
+    tokens = features if model.engine in RUNTIMES else model.encode(images)
     logits = model(images) if model.config.classes else features.new_zeros(len(images), 1)
-    return features.flatten(1).float(), logits.float().softmax(-1).flatten(1)
+    return features.float(), tokens.float(), logits.float().softmax(-1).flatten(1)
 
 
-def agree(got: tuple[Tensor, Tensor], exact: tuple[Tensor, Tensor]) -> bool:
-    """Return whether features and probabilities are within the limits of those in fp32."""
-    away = (got[0] - exact[0]).norm(dim=1) / exact[0].norm(dim=1).clamp(min=1e-12)
-    chances = (got[1] - exact[1]).abs().max()
-    return bool((away <= FEATURES).all() and chances <= CHANCES)  # NaN is not
+def agree(got: tuple[Tensor, ...], exact: tuple[Tensor, ...], dtype: torch.dtype) -> bool:
+    """Return whether features, tokens and probabilities are within the limits of a precision."""
+    pairs = [*zip(got, exact, strict=True)]
+    chances = bool((got[2] - exact[2]).abs().max() <= CHANCES)  # NaN is not
+    return chances and all(near(a, b, dtype) for a, b in pairs[:2] if a.shape == b.shape)
+
+
+def remembered(model: Model, where: torch.device, precision: Precision, batch: int) -> list[Timed]:
+    """Return what was measured before for this machine, these packages and this shape."""
+    with suppress(OSError, ValueError, TypeError):
+        stored = json.loads(_file(model, where, precision, batch).read_text(encoding="utf-8"))
+        return [Timed(**each) for each in stored["engines"]]
+    return []
+
+
+def remember(
+    model: Model, where: torch.device, precision: Precision, batch: int, order: list[Timed]
+) -> None:
+    """Keep what was measured, where the cache can be written to."""
+    about = {"model": model.config.name, "engines": [vars(each) for each in order]}
+    with suppress(DiskError):
+        write_text(_file(model, where, precision, batch), json.dumps(about, indent=1))
+
+
+def _file(model: Model, where: torch.device, precision: Precision, batch: int) -> Path:
+    """Return the file of what was measured: its name depends on all that decides it."""
+    others = ("labels", "classes", "mean", "std")
+    shape = {key: repr(value) for key, value in vars(model.config).items() if key not in others}
+    vectors = torch.backends.cpu.get_cpu_capability()
+    machine = [platform.node(), devices.described(where), vectors, torch.__config__.parallel_info()]
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "")
+    about = [machine, limit, versions(), shape, precision, batch]
+    key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+    return cache_folder("engines") / f"{key[:32]}.json"
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Return the versions of the engines that are installed."""
+    found = {}
+    for name in ("vitlab", "torch", *RUNTIMES):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def can_accelerate(model: Model) -> bool:
+    """Return whether a model can be replaced by a faster form without anybody noticing.
+
+    It is what its configuration says, and nothing more: no adapters, hooks or wrappers, and one
+    size for all images. Its weights must be in fp32.
+    """
+    config = model.config
+    if type(model) is not MODEL_OF[type(config)] or config.fit == "native":
+        return False
+    if any(each._forward_hooks or each._forward_pre_hooks for each in model.modules()):
+        return False
+    with torch.device("meta"):
+        standard = build(config)
+    kinds = [type(each) for each in standard.modules()]
+    state = model.state_dict()
+    return (
+        [type(each) for each in model.modules()] == kinds
+        and state.keys() == standard.state_dict().keys()
+        and all(t.dtype == torch.float32 for t in state.values() if t.is_floating_point())
+    )

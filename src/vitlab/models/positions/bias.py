@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitlab.device import exact, sent
 from vitlab.errors import OptionError
 from vitlab.models.config import ViTConfig
 from vitlab.models.positions.positions import Inner, OwnOrShared
@@ -111,12 +112,10 @@ def resample_offsets(table: Tensor, old: tuple[int, int], new: tuple[int, int]) 
     if old == new:
         return table
     extra = len(table) - (2 * old[0] - 1) * (2 * old[1] - 1)
-    square = table[: len(table) - extra].double().unflatten(0, (2 * old[0] - 1, 2 * old[1] - 1))
-    down, right = (
-        _spread(*sizes).to(table.device, non_blocking=True) for sizes in zip(old, new, strict=True)
-    )
+    square = exact(table[: len(table) - extra]).unflatten(0, (2 * old[0] - 1, 2 * old[1] - 1))
+    down, right = (sent(_spread(*sizes), square.device) for sizes in zip(old, new, strict=True))
     resized = torch.einsum("ai,bj,ijh->abh", down, right, square).flatten(0, 1)
-    return torch.cat([resized.to(table.dtype), table[len(table) - extra :]])
+    return torch.cat([resized.to(table), table[len(table) - extra :]])
 
 
 def _spread(old: int, new: int) -> Tensor:

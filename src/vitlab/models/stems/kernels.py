@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitlab.device import exact
+
 Filter = Literal["bilinear", "bicubic"]
 
 
@@ -27,6 +29,6 @@ def resample_kernels(weight: Tensor, patch: int, interpolation: Filter = "biline
         return weight
     single = torch.eye(old * old).unflatten(1, (1, old, old))  # each pixel by itself
     resized = F.interpolate(single, (patch, patch), mode=interpolation, antialias=True)
-    inverse = torch.linalg.pinv(resized.flatten(1).double()).to(weight.device)  # (patch², old²)
-    kernels = weight.double().flatten(2) @ inverse.T
-    return kernels.unflatten(2, (patch, patch)).to(weight.dtype)
+    inverse = torch.linalg.pinv(resized.flatten(1).double())  # (patch², old²)
+    wide = exact(weight).flatten(2)
+    return (wide @ inverse.T.to(wide.device)).unflatten(2, (patch, patch)).to(weight)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from vitlab.data.loading.batches import Batch
+from vitlab.device import sent
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.encoder.from_patches import encode_visible, gathered
@@ -108,7 +109,7 @@ class MAE(PretextTask):
         mean, scale = self._moments(pixels)
         errors = predicted - (pixels - mean) / scale
         with torch.no_grad():
-            std = torch.tensor(self.config.std).to(images.device, non_blocking=True)[:, None]
+            std = sent(torch.tensor(self.config.std), images.device)[:, None]
             unit = (errors.detach() * scale).unflatten(-1, (images.shape[1], -1)) * std
             figure = unit.abs().mean(dim=(1, 2, 3)).sum()
         return errors.square().mean(), {"pixel_error": figure}

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitlab.device import exact
+
 
 def random_crop(
     images: Tensor, size: tuple[int, int], area: tuple[float, float], generator: torch.Generator
@@ -43,7 +45,7 @@ def principal_colors(maps: Tensor, size: tuple[int, int]) -> Tensor:
     Returns:
         uint8 (B, H, W, 3); fewer than three features leave colors at 0.
     """
-    points = maps.permute(0, 2, 3, 1).double().flatten(0, 2)
+    points = exact(maps.permute(0, 2, 3, 1)).flatten(0, 2)
     points = points - points.mean(0)
     axes = torch.linalg.eigh(points.T @ points).eigenvectors.flip(1)[:, :3]  # the largest last
     axes = axes * axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()

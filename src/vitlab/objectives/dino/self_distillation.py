@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.multi_crop import View
 from vitlab.data.settings import Augment
+from vitlab.device import widest
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.create import build
 from vitlab.models.encoder.from_patches import encode_patches
@@ -219,7 +220,7 @@ class SelfDistillation(PretextTask):
         if self.options.centering == "sinkhorn":
             return
         centers = [self.center, *([self.patch_center] if self.options.ibot else [])]
-        none = [each.new_zeros(len(each) + 1, dtype=torch.float64) for each in centers]
+        none = [each.new_zeros(len(each) + 1, dtype=widest(each.device)) for each in centers]
         for center, sums in zip(centers, self._seen or none, strict=True):
             add(sums)
             mean = (sums[:-1] / sums[-1].clamp(min=1)).float()
@@ -287,6 +288,7 @@ class SelfDistillation(PretextTask):
 
 
 def _summed(answers: Tensor) -> Tensor:
-    """Return the sum of answers, and their number: (N, prototypes) -> float64 (prototypes + 1,)."""
-    count = torch.full((1,), len(answers), dtype=torch.float64, device=answers.device)
-    return torch.cat([answers.sum(0, dtype=torch.float64), count])
+    """Return the sum of answers, and their number: (N, prototypes) -> (prototypes + 1,)."""
+    dtype = widest(answers.device)
+    count = torch.full((1,), len(answers), dtype=dtype, device=answers.device)
+    return torch.cat([answers.sum(0, dtype=dtype), count])

@@ -111,6 +111,10 @@ class AnswerDistillation(OwningObjective):
         }
         return mean, figures
 
+    def forget(self) -> None:
+        """Forget the teacher's answers."""
+        self.teacher.forget()
+
     def _hard(self, scores: Tensor, decisions: Tensor) -> Tensor:
         """Return the mean loss of scores (B, classes) with what the teacher decided."""
         return self.taught.mean(scores, decisions)
@@ -189,6 +193,10 @@ class FeatureDistillation(OwningObjective):
             "cosine": cosine.detach().sum(),
         }
         return (1 - share) * base + share * (1 - cosine.mean()), figures
+
+    def forget(self) -> None:
+        """Forget the teacher's answers."""
+        self.teacher.forget()
 
     def _cosine(self, own: Tensor, theirs: Tensor) -> Tensor:
         """Return how alike the tokens of each image are, (B,); both have the teacher's width."""

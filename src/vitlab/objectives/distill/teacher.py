@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from vitlab.data.labels import kind_of
 from vitlab.data.loading.batches import Batch
-from vitlab.device import autocast
+from vitlab.device import sent
 from vitlab.errors import OptionError
 from vitlab.images import ImageSpec
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
@@ -72,7 +72,7 @@ class Kept:
 
 
 class Teacher:
-    """A frozen model that sees a student's images, as it takes them, and computes in bf16.
+    """A frozen model that sees a student's images as it takes them, in the student's precision.
 
     It is no module, so that it is neither trained nor saved, nor changed in its mode. The images
     are those that the student sees, after augmentation and mixing (DeiT, section 4), brought to the
@@ -110,12 +110,17 @@ class Teacher:
         kept = self.kept if learning else None
         found = None if kept is None else kept.get(batch.indices)
         if found is not None:
-            return found.to(batch.labels.device, non_blocking=True)
+            return sent(found, batch.labels.device)
         assert isinstance(batch.images, Tensor)
         answers = self.asked(self.images(batch.images.float()))
         if kept is not None:
             kept.put(batch.indices, answers)
         return answers
+
+    def forget(self) -> None:
+        """Forget the answers that are kept."""
+        if self.kept is not None:
+            self.kept = Kept(len(self.kept.known))
 
     def images(self, images: Tensor) -> Tensor:
         """Return a student's images, float32 (B, C, H, W), as the teacher takes them."""
@@ -126,12 +131,9 @@ class Teacher:
 
     def asked(self, images: Tensor) -> Tensor:
         """Return what the teacher itself says of images as it takes them, as `answers` does."""
-        with autocast(images.device, "bf16"):
-            found: Tensor = (
-                self.model.encode(images) if self.wanted == "features" else self.model(images)
-            )
         if self.wanted == "features":
-            return found.float()
+            return self.model.encode(images).float()
+        found: Tensor = self.model(images)
         chosen = slice(None) if self.columns is None else self.columns
         scores = (found.float() / self.model.temperature)[:, chosen]
         if self.wanted == "soft":

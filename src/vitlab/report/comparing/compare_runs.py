@@ -28,7 +28,7 @@ def compare(
         runs: folders of 2 to 20 runs, or of a sweep, seeds or folds, which stand for their runs
         out: the page to write, a name that ends in .html; None for none
         replace: an older file of that name
-        device: where to compute what is not kept: auto, cpu, cuda or cuda:N
+        device: where to compute what is not kept: auto, cpu, cuda, cuda:N or mps
         workers: processes that decode; None to choose
         command: what the user typed, for the page
         progress: called with the name of a run, the number of its images processed, and of all

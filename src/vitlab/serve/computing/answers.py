@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitlab.data.augment.augment import normalize
 from vitlab.data.loading.batches import joined_pixels
+from vitlab.device import exact
 from vitlab.errors import UserError
 from vitlab.models.packed import Packed
 from vitlab.serve.computing.roster import Served
@@ -67,7 +68,7 @@ def _scored(questions: list[Question]) -> dict[int, Seen]:
     logits = trunk.scores(images, [question.served.task for question in questions])
     found = {}
     for served, places in _groups(questions).items():
-        scores = torch.stack([logits[place] for place in places]).double()
+        scores = exact(torch.stack([logits[place] for place in places]))
         chances = served.labels.probabilities(scores / served.facts.temperature).cpu().numpy()
         for place, row in zip(places, chances, strict=True):
             question = questions[place]

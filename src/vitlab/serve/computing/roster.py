@@ -12,10 +12,10 @@ import torch
 
 from vitlab.data.labels import MultiLabels, SingleLabels, kind_of
 from vitlab.errors import OptionError, ServiceError, WeightsError
-from vitlab.evaluation.quick.fast_form import Precision
 from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.options import check_known
+from vitlab.precision import Engine, Precision
 from vitlab.serve.computing.trunk import BASE, Trunk, has_rollout
 from vitlab.serve.decoding.decoders import Wanted
 from vitlab.serve.figures import OfModel
@@ -82,6 +82,7 @@ class Roster:
         device: that computes
         ready: called with each model before requests can reach it
         precision: auto, fp32 or bf16
+        engine: that computes
     """
 
     def __init__(
@@ -89,8 +90,9 @@ class Roster:
         device: torch.device,
         ready: Callable[[Served], None],
         precision: Precision = "fp32",
+        engine: Engine = "auto",
     ) -> None:
-        self.device, self._ready, self._precision = device, ready, precision
+        self.device, self._ready, self._how = device, ready, (precision, engine)
         self._models: dict[str, Served] = {}  # replaced, never changed
         self._changing, self._numbers = threading.Lock(), itertools.count(1)
 
@@ -183,14 +185,14 @@ class Roster:
         models = self._models.values()
         trunk = next((each.trunk for each in models if each.trunk.is_base(change.base)), None)
         if trunk is None and isinstance(source, str | Path):
-            trunk = Trunk(load_base(change, source), self.device, self._precision)
+            trunk = Trunk(load_base(change, source), self.device, *self._how)
         if trunk is None:
             raise WeightsError(f"the delta needs its base {change.base}, which is not served")
         return self._changed(name, change, trunk)
 
     def _whole(self, name: str, model: Model) -> Served:
         """Serve a model of its own."""
-        trunk = Trunk(model, self.device, self._precision)
+        trunk = Trunk(model, self.device, *self._how)
         return self._begin(name, trunk.base, trunk, BASE, trunk.bytes)
 
     def _changed(self, name: str, change: Delta, trunk: Trunk) -> Served:
@@ -224,6 +226,8 @@ class Roster:
             bytes=size,
             added=time.time(),
             attention=has_rollout(facts),
+            engine=trunk.fast.engine,
+            precision=trunk.precision,
         )
         same = [each.batch for each in self._models.values() if each.trunk is trunk]
         served = Served(card, facts, trunk, task, Wanted.by(config), max(same, default=0), kind)

@@ -10,20 +10,20 @@ from torch import Tensor
 
 from vitlab.device import autocast
 from vitlab.errors import WeightsError
-from vitlab.evaluation.quick.fast_form import Precision, fixed
 from vitlab.inspect.rollout import rollout
 from vitlab.models.cost import cost
-from vitlab.models.fast.accelerate import accelerate
-from vitlab.models.fast.possible import can_accelerate
+from vitlab.models.fast.accelerate import accelerate, can_accelerate
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
 from vitlab.models.vit import VisionTransformer
+from vitlab.precision import Engine, Precision, fixed
 from vitlab.transfer.multitask import MultiTask
 from vitlab.weights.deltas import Delta
 from vitlab.weights.identity import Base
 
 BASE = ""  # the name of the base itself among its tasks
 MOST_ATTENTION = 2**29  # bytes of one image's attention maps
+BATCH = 8  # images that engines are timed with
 WORTH = 1e9  # multiply-adds of an image from which a fast form is worth its memory
 
 
@@ -40,14 +40,27 @@ class Trunk:
         base: taken over, moved to the device and put into evaluation mode
         device: that computes
         precision: auto, fp32 or bf16
+        engine: that computes images of the base alone
     """
 
-    def __init__(self, base: Model, device: torch.device, precision: Precision = "fp32") -> None:
+    def __init__(
+        self,
+        base: Model,
+        device: torch.device,
+        precision: Precision = "fp32",
+        engine: Engine = "auto",
+    ) -> None:
         self.base, self.device = base.to(device).eval().requires_grad_(False), device
-        self.fast, self._precision = fast_beside(self.base, device, precision), fixed(precision)
+        self.fast = fast_beside(self.base, device, precision, engine)
+        self._precision = fixed(precision)
         self.bytes = sum(tensor.nbytes for tensor in base.state_dict().values())
         self.coming = 0  # images that are being decoded
         self._tasks: MultiTask | None = None
+
+    @property
+    def precision(self) -> str:
+        """What images of the base alone are computed in: fp32 or bf16."""
+        return self._precision if self.fast is self.base else self.fast.computes
 
     @cached_property
     def identity(self) -> Base:
@@ -114,17 +127,23 @@ class Trunk:
             return list(alone(torch.stack(images) if isinstance(images, list) else images))
 
 
-def fast_beside(base: Model, device: torch.device, precision: Precision) -> Model:
+def fast_beside(
+    base: Model, device: torch.device, precision: Precision, engine: Engine = "auto"
+) -> Model:
     """Return the fast form of a model, to be kept beside it; the model if there is little to gain.
 
-    It holds the weights once more, in fp32 or bf16. `auto` compares both on random patterns, as
+    It holds the weights once more. `auto` compares fp32 and bf16 on random patterns, as
     `vitlab.accelerate` does: a service has seen no images when it begins.
     """
-    if not can_accelerate(base) or cost(base).macs < WORTH:
+    little = engine == "auto" and cost(base).macs < WORTH
+    if engine == "plain" or little or not can_accelerate(base):
         return base
-    fast = accelerate(base, device=str(device), precision=precision)
-    if fast.computes == "bf16":
-        logging.getLogger("vitlab").info("%s computes in bf16", base.config.name)
+    fast = accelerate(base, device=str(device), precision=precision, engine=engine, batch=BATCH)
+    if fast.engine == "plain":
+        return base
+    logging.getLogger("vitlab").info(
+        "%s is computed by %s in %s", base.config.name, fast.engine, fast.computes
+    )
     return fast
 
 

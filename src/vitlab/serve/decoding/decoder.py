@@ -29,6 +29,8 @@ from vitlab.weights.identity import described
 
 FORMATS = ("JPEG", "PNG", "WEBP")
 SIZES = Struct("<II")
+STATM = Path("/proc/self/statm")  # of Linux, the only system that bounds a process's memory
+READY = b"\n"
 WHOLE: Box = (0.0, 0.0, 1.0, 1.0)
 
 
@@ -39,7 +41,7 @@ class Bounds:
     Attributes:
         seconds: of computing, after which the process ends; they pass more slowly under load
         max_pixels: of the image
-        memory: bytes beyond what the process has at its start
+        memory: bytes beyond what the process has at its start; on Linux only
         formats: that are decoded
     """
 
@@ -50,9 +52,10 @@ class Bounds:
 
 
 def serve_connection(connection: socket.socket, bounds: Bounds) -> None:
-    """Decode what arrives until the other end closes."""
+    """Say that all is ready, and decode what arrives until the other end closes."""
     confine(bounds.memory)
     with connection, connection.makefile("rb") as stream:
+        connection.sendall(READY)
         while (message := read_message(stream)) is not None:
             asked, data = message
             signal.setitimer(signal.ITIMER_PROF, bounds.seconds)  # SIGPROF ends the process
@@ -82,8 +85,8 @@ def confine(memory: int) -> None:
     for each, limit in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
         with suppress(ValueError, OSError):
             resource.setrlimit(each, (limit, limit))
-    with suppress(ValueError, OSError):  # of Linux
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    with suppress(ValueError, OSError):
+        pages = int(STATM.read_text(encoding="ascii").split()[0])
         limit = pages * os.sysconf("SC_PAGE_SIZE") + memory
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 

@@ -105,7 +105,7 @@ class Decoders:
         Raises:
             ServiceError: they cannot be started.
         """
-        first = [await self._nursery.begin() for _ in range(self.count)]
+        first = await asyncio.gather(*(self._nursery.begin() for _ in range(self.count)))
         self._tasks = [asyncio.create_task(self._work(each)) for each in first]
 
     async def stop(self) -> None:

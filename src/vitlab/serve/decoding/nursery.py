@@ -1,26 +1,21 @@
 """The service's end of the process that forks decoders."""
 
 import asyncio
-import json
 import os
 import socket
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from vitlab.errors import ServiceError
-from vitlab.serve.decoding.decoder import Bounds
-from vitlab.serve.decoding.forking import NUMBER
+from vitlab.serve.decoding.decoder import READY, Bounds
+from vitlab.serve.decoding.forking import NUMBER, command
 
 START = 120.0  # seconds: PyTorch is imported
 LEAVE = 5.0
 BUFFER = 2**24  # bytes of an answer that are read before anyone asks for them
-_CODE = """import json, sys
-sys.path[:] = json.loads(sys.argv[3])
-from vitlab.serve.decoding.decoder import Bounds
-from vitlab.serve.decoding.forking import main
-main(int(sys.argv[1]), Bounds(**json.loads(sys.argv[2])))"""
+WORK = "spawns" if sys.platform == "darwin" else "main"
 
 
 @dataclass(frozen=True)
@@ -51,12 +46,15 @@ class Nursery:
         Raises:
             ServiceError: it cannot be started.
         """
-        async with self._asking:
-            for _ in range(2):
-                try:
-                    return await self._begun()
-                except (OSError, EOFError):  # the process was killed: once more
-                    await self._gone()
+        for _ in range(2):
+            try:
+                async with self._asking:
+                    decoder = await self._begun()
+                async with asyncio.timeout(START):
+                    await decoder.reader.readexactly(len(READY))
+                return decoder
+            except (OSError, EOFError):  # the process was killed: once more
+                await self.stop()
         raise ServiceError("the processes that decode images cannot be started")
 
     async def end(self, decoder: Decoder) -> int:
@@ -78,7 +76,7 @@ class Nursery:
             await self._gone()
 
     async def _begun(self) -> Decoder:
-        """Have a decoder forked, and connect to it."""
+        """Have a decoder started, and connect to it."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -97,10 +95,9 @@ class Nursery:
         if self._control is not None:
             return self._control
         ours, theirs = socket.socketpair()
-        told = [json.dumps(asdict(self.bounds)), json.dumps(sys.path)]
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _CODE, str(theirs.fileno()), *told],
+                command(WORK, theirs.fileno(), self.bounds),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],

@@ -120,6 +120,8 @@ class Model(Answer):
     bytes: int
     added: Annotated[float, Field(description="seconds since 1970")]
     attention: Annotated[bool, Field(description="whether it can show where it looked")]
+    engine: Annotated[str, Field(description="what computes: plain, packed, openvino and so on")]
+    precision: Annotated[str, Field(description="what it computes in: fp32 or bf16")]
 
 
 class Models(Answer):
@@ -149,6 +151,8 @@ def described(card: ServedModel) -> dict[str, Any]:
         "bytes": card.bytes,
         "added": card.added,
         "attention": card.attention,
+        "engine": card.engine,
+        "precision": card.precision,
     }
 
 

@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from vitlab.evaluation.quick.fast_form import Precision
+from vitlab.precision import Engine as EngineName
+from vitlab.precision import Precision
 from vitlab.serve.app import application
+from vitlab.serve.decoding.decoder import STATM
 from vitlab.serve.engine import Engine
 from vitlab.serve.http.access import hosts_of, read_token
 from vitlab.serve.http.logs import log, log_to
@@ -28,6 +30,7 @@ def serve(
     drain: float = 30.0,
     device: str = "auto",
     precision: Precision = "auto",
+    engine: EngineName = "auto",
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Serve models until a signal.
@@ -39,8 +42,9 @@ def serve(
         token_file: file with the token that requests must carry; empty for none
         watch: folder whose models are served too; empty for none
         drain: seconds in which requests under way are answered after the signal
-        device: auto, cpu, cuda or cuda:N
+        device: auto, cpu, cuda, cuda:N or mps
         precision: auto, fp32 or bf16, as `vitlab serve` has it
+        engine: auto or one by its name, as `vitlab serve` has it
         say: tells a person where the service is, once it listens
 
     Returns:
@@ -51,23 +55,26 @@ def serve(
         KeyboardInterrupt: the signal was SIGINT.
     """
     log_to()
+    if not STATM.exists():
+        text = "this system sets no bound on the memory of the processes that decode images"
+        log("warning", logging.WARNING, reason=text)
     token, warning = read_token(token_file) if token_file else ("", "")
-    engine = Engine(limits=limits, device=device, precision=precision)
+    core = Engine(limits=limits, device=device, precision=precision, engine=engine)
     for name, place in models:
-        engine.add(name, place)
-    app = application(engine, limits=limits, token=token, hosts=hosts_of(address[0]))
-    watched = Watched(Path(watch), engine) if watch else None
+        core.add(name, place)
+    app = application(core, limits=limits, token=token, hosts=hosts_of(address[0]))
+    watched = Watched(Path(watch), core) if watch else None
     opened = listen(*address)
     if not token and not is_loopback(address[0]):
         warning = f"anybody who reaches {address[0]} can use this service: --token-file FILE"
     if warning:
         log("warning", logging.WARNING, reason=warning)
     url = url_of(opened)
-    cards = engine.cards()
+    cards = core.cards()
     line = example(url, token_file, classes=not cards or bool(cards[0].classes))
     log("listening", url=url, example=line)
     say(f"listening on {url}; try: {line}")
-    service = Service(app, engine, drain, watched)
+    service = Service(app, core, drain, watched)
     asyncio.run(service.run(opened))
     if service.signal == signal.SIGINT:
         raise KeyboardInterrupt("interrupted; every request that was accepted has its answer")

@@ -12,6 +12,7 @@ import numpy as np
 
 from vitlab.evaluation.bias.probed_images import probed_images
 from vitlab.evaluation.borrowing import borrowed
+from vitlab.files import staged_file
 from vitlab.inspect.curvature.curvature import curvature
 from vitlab.inspect.curvature.landscape import LossSurface, loss_surface
 from vitlab.inspect.curvature.mean_loss import MeanLoss
@@ -51,10 +52,11 @@ def loss_geometry(trained: Trained) -> dict[str, float]:
         some = MeanLoss(trained.model, images, labels).drawn(HESSIAN_IMAGES, seed=0)
         spectrum = hessian_spectrum(some, 1, steps=min(STEPS, some.count))
         surface = loss_surface(some, radius=RADIUS, points=POINTS)
-    np.savez(
-        trained.folder / ARRAYS, nodes=spectrum.nodes, weights=spectrum.weights,
-        steps=surface.steps, losses=surface.losses,
-    )  # fmt: skip
+    with staged_file(trained.folder / ARRAYS) as draft:
+        np.savez(
+            draft, nodes=spectrum.nodes, weights=spectrum.weights,
+            steps=surface.steps, losses=surface.losses,
+        )  # fmt: skip
     return {key: found[key] for key in KEPT}
 
 

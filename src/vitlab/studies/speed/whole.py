@@ -33,7 +33,7 @@ class How:
         image_sizes: pixels per side; none for each model's own
         mode: of inference; a training step is compiled if it is
         precision: fp32, bf16 (autocast) or bf16-pure (weights too)
-        device: auto, cpu, cuda or cuda:N
+        device: auto, cpu, cuda, cuda:N or mps
         seconds: how long to repeat for each figure
         training: whether to measure a training step too
     """

@@ -17,7 +17,8 @@ from vitlab.training.saving.state import means
 from vitlab.training.step.trainer import Trainer
 
 MOST = 1024  # images
-AT_ONCE = 64  # images per pass
+AT_ONCE = 64  # images per pass; fewer where they are large
+PIXELS = 64 * 224 * 224
 
 Damage = list[tuple[int, str]]
 
@@ -58,7 +59,7 @@ class HeldOut:
         """
         names = ("loss", *self.trainer.objective.figures)
         sums, images, bad = torch.zeros(len(names), dtype=torch.float64), 0, Damage()
-        size = min(AT_ONCE, len(self.source))
+        size = max(1, min(AT_ONCE, PIXELS // self.config.area, len(self.source)))
         workers = choose_workers(self.source, self.host.workers)
         with deaths_explained():
             count = len(self.source) // size

@@ -24,7 +24,7 @@ from vitlab.runs.recipe_file import RENAMED
 TENSORS, STATE, MANIFEST = "state.safetensors", "state.json", "manifest.json"
 JOURNAL = "metrics.jsonl"  # a copy of the run's, as it was then
 SHARDS = "shards.json"  # of a checkpoint that several processes wrote (sharded_checkpoints.py)
-KEEP = 2  # the newest may turn out to be damaged
+KEEP = 2  # the newest may turn out to be damaged, or not to be good
 DAMAGE = (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError)
 
 
@@ -53,7 +53,7 @@ def save(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
         )
         names = (TENSORS, *write_values(draft, checkpoint.state, checkpoint.journal))
         write_manifest(draft, step, {name: entry(draft / name) for name in names})
-    prune(folder)
+    prune(folder, checkpoint.state)
     return place
 
 
@@ -87,30 +87,50 @@ def places(folder: Path) -> list[Path]:
     return sorted((file.parent for file in folder.glob(f"step-*/{MANIFEST}")), reverse=True)
 
 
-def prune(folder: Path) -> None:
-    """Drop all but the newest checkpoints."""
-    for old in places(folder)[KEEP:]:
-        shutil.rmtree(old, ignore_errors=True)
+def is_good(place: Path, until: int) -> bool:
+    """Return whether a checkpoint is of a step up to `until`, and its own last loss was normal."""
+    if place > place_of(place.parent, until):
+        return False
+    try:
+        state = json.loads((place / STATE).read_text(encoding="utf-8"))
+        return bool(state.get("sound", state["step"]) >= state["step"] - 1)
+    except DAMAGE:
+        return False
+
+
+def prune(folder: Path, state: dict[str, Any]) -> None:
+    """Drop all but the newest checkpoints and the newest one that has proved good.
+
+    Args:
+        folder: of the checkpoints
+        state: of the newest one
+    """
+    found, until = places(folder), state.get("sound", -1)
+    good = next((place for place in found if is_good(place, until)), None)
+    for old in found[KEEP:]:
+        if old != good:
+            shutil.rmtree(old, ignore_errors=True)
+    tidy(folder)
 
 
 def tidy(folder: Path) -> None:
-    """Remove drafts that a killed process left."""
+    """Remove drafts that a killed process left, or that could not be removed."""
     files.tidy(folder, r"step-\d+")
     for draft in folder.glob(".step-*"):  # parts of shards, and drafts as they were named before
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def forget(folder: Path, after: int) -> None:
-    """Remove the checkpoints of the steps after a certain one."""
-    for place in places(folder):
-        if place > place_of(folder, after):
-            shutil.rmtree(place, ignore_errors=True)
+def load(folder: Path, until: int | None = None) -> tuple[Checkpoint | None, list[str]]:
+    """Return the newest undamaged checkpoint, if any, and a remark on each that was skipped.
 
-
-def load(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest undamaged checkpoint, if any, and a remark on each that was skipped."""
+    Args:
+        folder: of the checkpoints
+        until: the last step that will do, if the checkpoint is to be a good one
+    """
     remarks: list[str] = []
     for place in places(folder):
+        if until is not None and not is_good(place, until):
+            continue
         try:
             return read(place), remarks
         except DAMAGE as error:

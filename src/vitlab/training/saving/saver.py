@@ -1,5 +1,6 @@
 """Who writes a run's checkpoints: the first process, or all of them where the model is sharded."""
 
+import shutil
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -70,17 +71,12 @@ class Saver:
         if pending:
             pending.finish()
 
-    @property
-    def newest(self) -> str:
-        """The name of the newest checkpoint; empty if there is none."""
-        return next((place.name for place in checkpoint.places(self.folder)), "")
-
     def load(self, until: int | None = None) -> Checkpoint | None:
         """Return the newest undamaged checkpoint: the first process chooses it, all read it.
 
         Args:
-            until: the last step whose checkpoint will do, those of later ones being removed
-                (None: the newest of all)
+            until: the last step that will do, if the checkpoint is to be a good one (None: the
+                newest of all)
 
         Raises:
             RunError: another process cannot read what the first one could.
@@ -88,9 +84,7 @@ class Saver:
         found: Checkpoint | None = None
         if self.world.first:
             checkpoint.tidy(self.folder)
-            if until is not None:
-                checkpoint.forget(self.folder, until)
-            found, remarks = checkpoint.load(self.folder)
+            found, remarks = checkpoint.load(self.folder, until)
             for remark in remarks:
                 self.world.say(remark)
         step = self.world.broadcast(found.state["step"] if found else None)
@@ -98,3 +92,9 @@ class Saver:
             if step is not None and not self.world.first:
                 found = checkpoint.read_chosen(checkpoint.place_of(self.folder, step))
         return found
+
+    def drop_ruined(self, until: int) -> None:
+        """Remove the checkpoints after a step, and those before that are not good."""
+        for place in checkpoint.places(self.folder) if self.world.first else ():
+            if not checkpoint.is_good(place, until):
+                shutil.rmtree(place, ignore_errors=True)

@@ -98,7 +98,7 @@ class Saving:
             for name in (SHARDS, *write_values(draft, self.state, self.journal)):
                 files[name] = entry(draft / name)
             write_manifest(draft, self.step, files)
-        prune(self.folder)
+        prune(self.folder, self.state)
 
 
 def start(world: World, folder: Path, step: int, checkpoint: Checkpoint) -> Saving:

@@ -16,6 +16,11 @@ from vitlab.training.patience import Best
 from vitlab.training.saving.checkpoint import Checkpoint, flatten, pick
 from vitlab.training.step.guard import Figures
 
+SMOOTH = 0.9  # weight of the steps before, in the moving average of the loss
+GOOD = 3.0  # times the lowest loss that a step may have for the weights before it to count as good
+LEAST = 0.01  # nats: a loss below is not told from zero
+EXPLODED = 100.0  # times the lowest loss (and nats at least): no run that learns comes to that
+
 
 @dataclass
 class Tally:
@@ -32,7 +37,11 @@ class Tally:
         spent: seconds of all sessions, everything included
         unmeasured: whether the evaluation that is due after this step is still to be done
         skipped: steps whose batches were passed over
-        streak: how many steps in a row were not finite, up to this one
+        streak: how many steps in a row were not finite, or exploded, up to this one
+        smooth: the loss of an image, as a moving average over the steps; None before the first
+        lowest: the lowest that it has been
+        sound: the newest step after which the weights have proved good, by the loss of the next
+            step: at most `GOOD` times the lowest; -1 before the first
     """
 
     sums: dict[str, float] = field(default_factory=dict)
@@ -45,17 +54,37 @@ class Tally:
     unmeasured: bool = False
     skipped: int = 0
     streak: int = 0
+    smooth: float | None = None
+    lowest: float | None = None
+    sound: int = -1
 
-    def add(self, figures: Figures) -> None:
-        """Add the figures of a step; of one that was not finite, that it was passed over."""
-        self.streak = self.streak + 1 if figures.fault else 0
+    def add(self, figures: Figures) -> str:
+        """Add the figures of a step; of one that was not finite, that it was passed over.
+
+        Returns:
+            What is wrong with the step: it is not finite, or its loss has exploded; else nothing.
+        """
+        fault = f"the {figures.fault} is not finite" if figures.fault else self._judge(figures)
+        self.streak = self.streak + 1 if fault else 0
         if figures.fault:
             self.skipped += 1
-            return
+            return fault
         for key, value in figures.sums.items():
             self.sums[key] = self.sums.get(key, 0.0) + value
             self.since[key] = self.since.get(key, 0.0) + value
         self.seen += figures.images
+        return fault
+
+    def _judge(self, figures: Figures) -> str:
+        """Compare the loss of a step with the lowest; return in what way it has exploded, if so."""
+        loss = figures.loss / max(1, figures.images)
+        self.smooth = loss if self.smooth is None else SMOOTH * self.smooth + (1 - SMOOTH) * loss
+        lowest = self.smooth if self.lowest is None else self.lowest
+        self.lowest = min(lowest, self.smooth)
+        if loss <= lowest + (GOOD - 1) * max(abs(lowest), LEAST):
+            self.sound = figures.step - 1
+        exploded = loss > lowest + EXPLODED * max(abs(lowest), 1.0)
+        return f"the loss has exploded from {lowest:.3g} to {loss:,.6g}" if exploded else ""
 
     @property
     def loss(self) -> float:

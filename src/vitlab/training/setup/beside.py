@@ -6,7 +6,8 @@ import torch
 
 from vitlab.data.labels import Labels
 from vitlab.data.settings import Augment
-from vitlab.errors import OptionError
+from vitlab.device import with_float64
+from vitlab.errors import DeviceError, OptionError
 from vitlab.models.config import ModelConfig
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Classify
@@ -116,6 +117,11 @@ def beside(
     else:
         return None
     own.reset_parameters(generator)
+    wide = any(each.dtype is torch.float64 for each in own.buffers())
+    if wide and with_float64(device) != device:
+        raise DeviceError(
+            f"--task {recipe.pretext.task} needs float64, which {device} lacks: use --device cpu"
+        )
     return own.to(device)
 
 

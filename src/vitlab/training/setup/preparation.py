@@ -28,7 +28,6 @@ from vitlab.recipes.model_part import part_of
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.recipes.requirements import check_packages
 from vitlab.runs.run_folder import RunFolder
-from vitlab.runs.using import may_use
 from vitlab.training.saving.state import State
 from vitlab.training.setup.beside import (
     beside,
@@ -42,6 +41,9 @@ from vitlab.training.setup.hooks import NONE, Hooks
 from vitlab.training.setup.settling import (
     check_names,
     check_native,
+    elsewhere,
+    fitted,
+    for_channels,
     settled,
 )
 from vitlab.training.setup.starting import config_from, made_from, starting_model
@@ -71,6 +73,7 @@ class Task:
         guide: a frozen model whose answers are learned: a tokenizer or a teacher
         guide_fingerprint: of that model; empty without one
         opened: where the data was opened, and what has been decoded of it
+        told: what the user should know of this start alone
     """
 
     recipe: Recipe
@@ -89,6 +92,7 @@ class Task:
     guide: Model | None = None
     guide_fingerprint: str = ""
     opened: OpenedData = field(default_factory=OpenedData)
+    told: list[str] = field(default_factory=list)
 
     @property
     def objective(self) -> Objective:
@@ -138,12 +142,14 @@ def prepare(
     """
     check_packages(recipe)
     opened = OpenedData() if opened is None or data is not None else opened
-    started = world.first and may_use(folder, resume)
-    check_world(recipe, host, world)
+    started = world.first and folder.may_be_used(resume)
     check_names(recipe, folder)
     with named_if_slow(f"reading {recipe.data.data}", world.first):
         splits, mark = _splits(recipe, data, opened)
-    recipe, splits = settled(recipe, splits, folder.recipe if started else None, bool(hooks.loss))
+    before = folder.recipe if started else None
+    recipe, splits = settled(recipe, splits, before, bool(hooks.loss))
+    recipe, told = fitted(recipe, len(splits.train), before, host.device)
+    check_world(recipe, host, world)
     with named_if_slow(f"loading {recipe.start.weights or guiding(recipe)}", world.first):
         base, guide = starting_model(recipe, start), guide_of(recipe, folder, started)
     config, remarks = resolve(recipe, splits, base)
@@ -162,8 +168,9 @@ def prepare(
     elif resume:
         world.say(f"no run in {folder.path} yet: starting it")
     probe = Probe.of(host.probe, config.channels, host.probe_by) if host.probe else None
+    told += elsewhere(folder) if started else []
     given = mark, started, base, origin, probe, None, hooks, change, guide, guided_by, opened
-    return Task(recipe, host, folder, splits, config, *given)
+    return Task(recipe, host, folder, splits, config, *given, told)
 
 
 def mark_of(model: Model | None) -> str:
@@ -230,7 +237,6 @@ def check_world(recipe: Recipe, host: Host, world: World) -> None:
     if world.size > 1:
         alone = [
             ("--budget", recipe.budget, "set --epochs or --steps"),
-            ("--micro-batch auto", recipe.micro_batch == "auto", "set a number"),
             ("--precision bf16-pure", recipe.precision == "bf16-pure", "use --precision bf16"),
         ]
         for option, given, instead in alone:
@@ -281,16 +287,17 @@ def resolve(
     remarks: list[str] = []
     if base is None:
         size, channels = input_shape(splits.train)
-        chosen = recipe.model.chosen()
-        fields = shape_of(recipe.model.model) | chosen
-        patch = fields.get("patch") or fields.get("stride", 1)  # of a tokenizer
+        part = for_channels(recipe, channels)
+        chosen = part.chosen()
+        fields = shape_of(part.model) | chosen
         if "image_size" not in chosen:
-            size, remarks = divided(size, patch)
-        config = recipe.model.config(
-            image_size=size, channels=channels, classes=classes, labels=labels
-        )
+            # without labels, a part of the image is learned from another
+            least = 2 if recipe.pretext.unlabeled and "patch" in fields else 1
+            size, remarks = divided(size, fields.get("patch") or fields.get("stride", 1), least)
+        config = part.config(image_size=size, channels=channels, classes=classes, labels=labels)
     else:
-        config, remarks = config_from(base.config, recipe.model, labels)
+        part = for_channels(recipe, base.config.channels)
+        config, remarks = config_from(base.config, part, labels)
     if config.answers > 1:
         raise OptionError(
             f"queries={config.answers} gives that many outputs per image: classification needs 1"

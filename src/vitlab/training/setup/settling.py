@@ -3,7 +3,9 @@
 from collections.abc import Sized
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from vitlab import device as devices
 from vitlab.data.classes import missing_lines
 from vitlab.data.presence import IN_MEMORY
 from vitlab.data.sources.memory.given import Given
@@ -11,9 +13,12 @@ from vitlab.data.sources.splits import Splits, with_train_images
 from vitlab.errors import DataError, OptionError
 from vitlab.models.config import ModelConfig
 from vitlab.objectives.balance import decided
-from vitlab.recipes.named import default_data
+from vitlab.precision import remark, resolved
+from vitlab.recipes.model_part import ModelPart
+from vitlab.recipes.named import RECIPES, default_data
 from vitlab.recipes.recipe import Recipe
 from vitlab.runs.run_folder import RunFolder
+from vitlab.runs.versions import processor
 
 
 def learning_from(recipe: Recipe, data: Given | None) -> tuple[Recipe, Sized | None]:
@@ -53,18 +58,66 @@ def settled(
             images have several.
         DataError: the name of a class cannot be written down.
     """
+    recipe = recipe.decided_as(before) if before else recipe
     data, objective = recipe.data, recipe.objective
     if labeled := not recipe.pretext.unlabeled:
         check_classes(splits)
     if data.train_images and not data.dev_share:  # else `partitioned` has chosen them
         splits = with_train_images(splits, data.train_images)
         data = replace(data, train_images=len(splits.train))
-    if before is not None and objective.balance == "auto":
-        objective = replace(objective, balance=before.objective.balance)
     if labeled:
         objective, notes = decided(objective, splits.train.labels, len(splits.classes), own_loss)
         splits = replace(splits, notes=[*splits.notes, *missing_lines(splits), *notes])
     return replace(recipe, data=data, objective=objective), splits
+
+
+def fitted(
+    recipe: Recipe, images: int, before: Recipe | None, device: str
+) -> tuple[Recipe, list[str]]:
+    """Return the recipe with a batch that the data has and a precision that is decided, and why.
+
+    A run that goes on keeps its own precision, whatever this machine does faster.
+
+    Args:
+        recipe: as the user asked for it
+        images: to learn from
+        before: the recipe of the run that goes on
+        device: where to compute, by its name
+    """
+    where, kept = devices.choose(device), recipe.precision if before is None else before.precision
+    if recipe.precision == "auto":
+        recipe = replace(recipe, precision=resolved(kept, where))
+    told = [remark(recipe.precision, where)]
+    if images < recipe.batch:  # which would have images several times
+        told.append(
+            f"a batch is the {images:,} training images, not {recipe.batch:,}, which is more than "
+            f"there are; the learning rate stays {recipe.optimizer.lr:g}"
+        )
+    return replace(recipe, batch=min(recipe.batch, images)), [line for line in told if line]
+
+
+def elsewhere(folder: RunFolder) -> list[str]:
+    """Return a remark on a run that goes on with another kind of processor than it began on."""
+    began, here = folder.tables.get("versions", {}).get("processor"), processor()
+    if began in (None, here):
+        return []
+    return [f"the run was started on {began} and continues on {here}: the last bits may differ"]
+
+
+def for_channels(recipe: Recipe, channels: int) -> ModelPart:
+    """Return the model; of a recipe's mean and std for RGB, gray images get the mean of the three.
+
+    Args:
+        recipe: as the user asked for it, whose own numbers stay
+        channels: of the data or the weights, unless the user names others
+    """
+    part, own = recipe.model, RECIPES.get(recipe.recipe, Recipe)().model
+    gray: dict[str, Any] = {}
+    for name in ("mean", "std") if (part.channels or channels) == 1 else ():
+        values = part.chosen().get(name)
+        if values and values == getattr(own, name, None):
+            gray[name] = (sum(values) / len(values),)
+    return replace(part, **gray)
 
 
 def check_native(recipe: Recipe, config: ModelConfig) -> None:

@@ -1,8 +1,10 @@
 """Which folder a run, or several runs with one purpose, gets if none is given."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from vitlab.distributed.world import World
+from vitlab.files import explained
 from vitlab.runs import naming
 from vitlab.runs.run_folder import RunFolder
 
@@ -17,8 +19,15 @@ def placed(out: str | Path | None, name: Path, *, resume: bool, world: World) ->
         name: the first folder of the name; further ones get a number
         resume: continue the newest one, if there is one
         world: this process among those of the run
+
+    Raises:
+        DiskError: nothing can be there.
     """
     if out:
+        with explained(Path(out)):
+            for part in Path(out).parts:
+                with suppress(FileNotFoundError):
+                    Path(part).lstat()  # a name may be too long
         return Path(out)
     chosen = ""
     with world.agreed():

@@ -32,7 +32,7 @@ def announce(task: Task, session: Session) -> None:
             what = f"learning from {teacher} ({task.recipe.distill.distill})"
         lines.append(f"{what}: {si(count, 2)} parameters of its own")
     about = class_lines(task.splits) if config.classes else []
-    lines += [_images(task), *task.splits.notes, *about, *_plan(task, session)]
+    lines += [_images(task), *task.told, *task.splits.notes, *about, *_plan(task, session)]
     if session.state.step:
         lines.append(f"continuing after step {session.state.step:,}")
     for line in lines:
@@ -55,8 +55,9 @@ def _plan(task: Task, session: Session) -> list[str]:
     if task.recipe.budget and not session.decisions.plan:
         planned = f"as many steps as fit into {task.recipe.budget}"
     processes = f"{world.size} processes, " if world.size > 1 else ""
-    lines = [f"{planned} on {processes}{session.trainer.device}; run folder {task.folder.path}"]
-    every, images = max(1.0, plan.evaluate_every), len(task.splits.train)
+    where = f"{processes}{session.trainer.device} in {recipe.precision}"
+    lines = [f"{planned} on {where}; run folder {task.folder.path}"]
+    every = max(1.0, plan.evaluate_every)
     held_out = f"the {len(session.observer.held_out):,} {session.observer.on} images"
     if every < plan.total:
         between = epochs(every / plan.epoch)
@@ -66,11 +67,6 @@ def _plan(task: Task, session: Session) -> list[str]:
             lines[-1] += f", not every {recipe.test_every:g}: more would slow the run down"
     else:
         lines.append(f"evaluated on {held_out} at the end")
-    if recipe.batch > images:
-        lines.append(
-            f"a batch of {recipe.batch:,} is more than the {images:,} training images: it has "
-            "images several times; --batch takes fewer"
-        )
     if warmup_steps(plan.epoch, recipe.schedule) >= plan.total:
         lines.append("the warm-up is as long as the run: the learning rate never reaches its peak")
     return lines

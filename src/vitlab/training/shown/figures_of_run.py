@@ -33,7 +33,7 @@ def notes_of_run(task: Task, session: Session) -> list[str]:
     if tally.skipped:
         notes.append(
             f"{tally.skipped:,} of {session.state.step:,} steps passed over, because losses or "
-            f"gradients were not finite; rollbacks to earlier weights: "
+            f"gradients were not finite, or exploded; rollbacks to earlier weights: "
             f"{len(session.decisions.rollbacks)}"
         )
     return notes

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vitlab import device as devices
 from vitlab.models.packed import Packed
+from vitlab.precision import TrainingPrecision, resolved
 from vitlab.tuning.free import train_mode
 
 
@@ -62,7 +63,7 @@ class Engine:
 
     Args:
         model: the weights that learn
-        precision: fp32, bf16 or bf16-pure
+        precision: auto, fp32, bf16 or bf16-pure
         compiled: whether forward and backward pass are compiled
         share: wraps the network for several processes
     """
@@ -70,12 +71,12 @@ class Engine:
     def __init__(
         self,
         model: nn.Module,
-        precision: str,
+        precision: TrainingPrecision,
         compiled: bool = False,
         share: Callable[[Any], nn.Module] = lambda network: network,
     ) -> None:
-        self.model, self.precision = model, precision
-        self.device = next(model.parameters()).device
+        self.model, self.device = model, next(model.parameters()).device
+        self.precision = resolved(precision, self.device)
         self.copy = Bfloat16Copy(model) if precision == "bf16-pure" else None
         self.plain: nn.Module = model if self.copy is None else self.copy.model
         self.compiled, self.shared = compiled, share(self.plain)

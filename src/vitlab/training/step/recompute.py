@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
 
 from vitlab.device import free_memory as free_memory
+from vitlab.device import peak_memory, restart_peak
 from vitlab.errors import DeviceError
+from vitlab.measure.allocated import Allocated
 from vitlab.units import storage
 
 SHARE = 0.9  # of a device's memory that a batch may take; evaluation and fragments need some
@@ -31,37 +32,24 @@ def largest_that_fits(batch: int, fits: Callable[[int], bool]) -> int:
         if fits(size):
             return size
     raise DeviceError(
-        "out of memory with one image per pass: choose a smaller --model or --image-size"
+        "out of memory with one image per pass: choose a smaller --model, --image-size or --batch"
     )
 
 
-def try_on_gpu(learn: Callable[[int], None], size: int, device: torch.device) -> bool:
-    """Return whether a step with `size` images per pass leaves some of the GPU's memory free."""
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats(device)
-    try:
-        learn(size)
-    except torch.OutOfMemoryError:
-        return False
-    _, total = torch.cuda.mem_get_info(device)
-    return torch.cuda.max_memory_reserved(device) <= SHARE * total
+def peak_beside(work: Callable[[], object], device: torch.device, limit: float) -> int:
+    """Return the most bytes of tensors while some work is done, beside those that are there.
 
-
-def kept_for_backward(forward: Callable[[], Tensor]) -> int:
-    """Return the bytes that a forward pass keeps for the backward pass, weights excluded."""
-    kept: dict[int, int] = {}
-
-    def note(tensor: Tensor) -> Tensor:
-        if not isinstance(tensor, nn.Parameter):
-            whole = tensor.untyped_storage()
-            kept[whole.data_ptr()] = whole.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        result = forward()  # alive until counted, so that no storage is used twice
-    total = sum(kept.values())
-    del result
-    return total
+    Raises:
+        MemoryError: they are more than the limit, on a CPU.
+    """
+    if device.type == "cuda":
+        before = torch.cuda.memory_allocated(device)
+        restart_peak(device)
+        work()
+        return peak_memory(device) - before
+    with Allocated(limit) as allocated:
+        work()
+    return allocated.peak
 
 
 @contextmanager
@@ -69,7 +57,9 @@ def out_of_memory_explained(size: int) -> Iterator[None]:
     """Turn a lack of GPU memory into one line for the user."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "MPS backend out of" not in str(error):
+            raise
         have = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0
         of = f" of the GPU's {storage(have)}" if have else ""
         raise DeviceError(

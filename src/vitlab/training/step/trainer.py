@@ -11,7 +11,7 @@ from vitlab.data.augment.augment import augment
 from vitlab.data.augment.mix import Mix
 from vitlab.data.loading.batches import Batch
 from vitlab.data.settings import Augment
-from vitlab.device import keep_freed_memory
+from vitlab.device import keep_freed_memory, widest
 from vitlab.distributed.parallel import is_sharded, must_settle, one_pass, replicated
 from vitlab.distributed.shares import passes
 from vitlab.distributed.world import ALONE, World
@@ -136,7 +136,7 @@ class Trainer:
 
         Returns:
             Summed loss, the objective's figures and the gradient's norm before clipping, of all
-            processes together; float64 (2 + figures,) on the device.
+            processes together; `device.widest` (2 + figures,) on the device.
         """
         for weight in self.learner.parameters():
             weight.grad = None
@@ -144,18 +144,18 @@ class Trainer:
             batch = transformed_batch(batch.to(self.device), self.transform, self._own(seed))
         if self.settling:
             self._settle(batch, seed)
-        sums = self._accumulate(batch, seed)
+        sums = self.accumulate(batch, seed)
         if rho := self.recipe.optimizer.rho:
             self.drop()
             with uphill(self.learner, rho), statistics_kept(self.engine.plain):
-                self._accumulate(batch, seed)  # the same images with the same dropout
+                self.accumulate(batch, seed)  # the same images with the same dropout
         self.world.add(sums)
-        return torch.cat([sums, self.clip().double()[None]])
+        return torch.cat([sums, self.clip().to(sums.dtype)[None]])
 
     def _settle(self, batch: Batch, seed: int) -> None:
         """Compute a gradient and drop it, so that all others are summed in one order."""
         with statistics_kept(self.engine.plain):
-            self._accumulate(batch, seed)
+            self.accumulate(batch, seed)
         for weight in self.learner.parameters():
             weight.grad = None
         self.drop()
@@ -185,14 +185,14 @@ class Trainer:
             seed: of masks and the like
 
         Returns:
-            float64 (1 + figures,).
+            Of the type `device.widest`, (1 + figures,).
         """
         network = self.engine.plain.eval()
         generator = torch.Generator(self.device).manual_seed(seed)
         with self.engine.computing():
             loss, metrics = network(self.augmented(batch), generator)
         sums = [loss * len(batch), *(metrics[name] for name in self.objective.figures)]
-        return torch.stack([each.double() for each in sums])
+        return torch.stack([each.to(widest(self.device)) for each in sums])
 
     def augmented(self, batch: Batch) -> Batch:
         """Return a batch on the training device, with its views, as the network takes it."""
@@ -223,13 +223,13 @@ class Trainer:
                 return own
             return self.objective.loss(self.engine.network, inputs, generator)
 
-    def _accumulate(self, batch: Batch, seed: int) -> Tensor:
+    def accumulate(self, batch: Batch, seed: int) -> Tensor:
         """Add a batch's gradient, pass by pass; return its summed loss and figures."""
         own = self._own(seed)
         torch.manual_seed(own)  # dropout can only draw from the default generator
         generator = torch.Generator(self.device).manual_seed(own)
         names = self.objective.figures
-        sums = torch.zeros(1 + len(names), dtype=torch.float64, device=self.device)
+        sums = torch.zeros(1 + len(names), dtype=widest(self.device), device=self.device)
         mixed = mix.draw(self.recipe.augment, seed, self.model.config.size)
         self.engine.begin()
         pieces = passes(batch, self.micro_batch, self.world, self.recipe.batch)

@@ -53,7 +53,7 @@ def transformed(images: Tensor, transform: Transform, seed: int) -> Tensor:
         raise OptionError(
             f"transform must return what it gets, {_described(given)}, not {_described(found)}"
         )
-    return found.permute(0, 2, 3, 1)
+    return found.permute(0, 2, 3, 1).contiguous()  # as it came: other strides, other kernels
 
 
 def _described(images: Tensor) -> str:

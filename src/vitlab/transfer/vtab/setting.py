@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitlab.options import Options, above, at_least, option
+from vitlab.precision import TrainingPrecision
 
 STEPS, WARMUP = 2500, 200
 GRID = (0.001, 0.003, 0.01, 0.03)  # ViT paper, Table 4, for small data sets
@@ -23,7 +24,7 @@ class Setting(Options):
     )
     batch: int = option(512, "images per step", at_least(1))
     micro_batch: int | Literal["auto"] = option(
-        0, "images per forward pass (0: the whole batch; auto: as many as fit)", at_least(0)
+        "auto", "images per forward pass (0: the whole batch; auto: as many as fit)", at_least(0)
     )
     image_size: int = option(384, "rows and columns that images are resized to", at_least(1))
     augment: Literal["bit", "none"] = option(
@@ -34,5 +35,5 @@ class Setting(Options):
     tune: Literal["all", "attention", "ffn", "head", "norms", "lora"] = option(
         "all", "what to train of the weights, always with the classifier"
     )
-    precision: Literal["fp32", "bf16", "bf16-pure"] = option("bf16", "as of `vitlab train`")
+    precision: TrainingPrecision = option("auto", "as of `vitlab train`")
     seed: int = option(0, "seed of everything random", at_least(0))

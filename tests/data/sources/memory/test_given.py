@@ -1,5 +1,6 @@
 """Data in memory: every kind of object opens as the folder does that it was made of."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,8 @@ def test_every_form_is_the_folder(files: list[Path]) -> None:
         assert splits.whole is not None, name
         assert splits.classes == ("a", "b"), name
         assert np.array_equal(splits.train.labels.values, folder.train.labels.values), name
-        got = EvaluationBatches(splits.test, SPEC, 4)[0]
+        sent = pickle.loads(pickle.dumps(splits.test))  # as a worker gets it
+        got = EvaluationBatches(sent, SPEC, 4)[0]
         assert torch.equal(got.images, want.images), name
         assert torch.equal(got.labels, want.labels), name
         if name in ("paths", "bytes", "datasets", "DataFrame", "Parquet of datasets"):
@@ -120,7 +122,10 @@ def test_every_form_is_the_folder(files: list[Path]) -> None:
         ), name
 
 
-@pytest.mark.parametrize("form", ["torch", "Pillow", "datasets", "DataFrame of images"])
+@pytest.mark.parametrize(
+    "form",
+    [pytest.param("torch", marks=pytest.mark.workers), "Pillow", "datasets", "DataFrame of images"],
+)
 def test_processes_give_the_same_batches(files: list[Path], form: str) -> None:
     whole = open_data(forms(files)[form]).whole
     assert whole is not None

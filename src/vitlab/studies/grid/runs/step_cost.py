@@ -50,11 +50,6 @@ def step_macs(recipe: Recipe, host: Host | None = None, opened: OpenedData | Non
     return counter.get_total_flops() / 2 / few
 
 
-def _linear(values: torch.Size, weight: torch.Size, *_: Any, **__: Any) -> int:
-    """Return the operations of (…, in) times (out, in), two per multiply-add."""
-    return 2 * values.numel() * weight[0]
-
-
 def _attention(queries: torch.Size, keys: torch.Size, *_: Any, **__: Any) -> int:
     """Return the operations of attention: logits, then the mixture of values."""
     return 4 * queries.numel() * keys[-2]
@@ -67,7 +62,6 @@ def _attention_backward(_: torch.Size, *shapes: Any, **__: Any) -> int:
 
 # What the counter does not know, or counts by how a kernel works rather than by what it computes.
 FURTHER = {
-    torch.ops.mkldnn._linear_pointwise: _linear,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
     torch.ops.aten._scaled_dot_product_flash_attention_backward: _attention_backward,

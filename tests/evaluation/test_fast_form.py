@@ -17,12 +17,14 @@ from models.test_architectures import CASES, a_model
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.arrays import Arrays
 from vitlab.errors import DataError, OptionError
+from vitlab.evaluation import fast_form as room
+from vitlab.evaluation.fast_form import Form, fast_form
 from vitlab.evaluation.predictions import predict
 from vitlab.evaluation.probes import extraction
-from vitlab.evaluation.quick import fast_form as room
-from vitlab.evaluation.quick.fast_form import Form, Precision, fast_form
+from vitlab.models.fast import accelerate as engines
 from vitlab.models.fast.accelerate import CHANCES
 from vitlab.models.model import Model
+from vitlab.precision import Precision
 
 CPU = torch.device("cpu")
 
@@ -32,7 +34,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any work is large enough, on any processor."""
     for name in ("PACKING", "HALVING", "FEW", "SOME"):
         monkeypatch.setattr(room, name, 0)
-    monkeypatch.setattr(room, "multiplies_bf16", lambda device: True)
+    monkeypatch.setattr(engines, "multiplies_bf16", lambda device: True)
 
 
 def source_for(model: Model, count: int = 12) -> Arrays:
@@ -106,7 +108,7 @@ def test_bf16_needs_more_work_than_packing(
 
 
 def test_processors_without_bf16_stay_in_fp32(eager: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "multiplies_bf16", lambda device: False)
+    monkeypatch.setattr(engines, "multiplies_bf16", lambda device: False)
     model = a_digits_model()
     assert fast_form(model, source_for(model), CPU, "auto").precision == "fp32"
 
@@ -126,7 +128,7 @@ def test_a_line_says_that_it_is_bf16(eager: None, caplog: pytest.LogCaptureFixtu
     model = a_digits_model()
     fast_form(model, source_for(model), CPU, "auto")
     (line,) = [each.getMessage() for each in caplog.records]
-    assert line.startswith("computing in bf16: on 8 of the images no probability is further than ")
+    assert line.startswith("computing in bf16: 8 of the images have the features and probabilities")
     assert "--precision fp32" in line
 
 
@@ -155,8 +157,12 @@ def adapted(model: Model) -> Model:
     return model
 
 
+def packed(model: Model) -> Model:
+    return vitlab.accelerate(model, engine="packed")
+
+
 @pytest.mark.parametrize(
-    "change", [hooked, adapted, vitlab.fuse, lambda model: model.bfloat16(), vitlab.accelerate]
+    "change", [hooked, adapted, vitlab.fuse, lambda model: model.bfloat16(), packed]
 )
 def test_models_that_are_not_plain_compute_themselves(
     change: Callable[[Model], Model], eager: None
@@ -182,7 +188,7 @@ def test_evaluations_agree_and_say_their_precision(monkeypatch: pytest.MonkeyPat
     plain = vitlab.evaluate(model, "digits", workers=0, device="cpu")
     for name in ("PACKING", "HALVING", "FEW", "SOME"):
         monkeypatch.setattr(room, name, 0)
-    monkeypatch.setattr(room, "multiplies_bf16", lambda device: True)
+    monkeypatch.setattr(engines, "multiplies_bf16", lambda device: True)
     fast = vitlab.evaluate(model, "digits", workers=0, device="cpu", precision="fp32")
     half = vitlab.evaluate(model, "digits", workers=0, device="cpu")
     assert [each["precision"] for each in (plain, fast, half)] == ["fp32", "fp32", "bf16"]

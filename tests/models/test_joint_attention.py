@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import vitlab
 from vitlab.models.encoder import attention
 from vitlab.models.encoder.attention import attend
-from vitlab.models.products.joint_attention import JointAttention
+from vitlab.models.encoder.joint_attention import JointAttention
 
 SHAPE = "ViT(width=48,depth=3,heads=3,mlp=96)/8"
 
@@ -84,7 +84,8 @@ def test_a_step_is_that_of_the_general_form(
 
 
 def test_inference_has_the_same_bits(joint: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    fast = vitlab.accelerate(vitlab.create(SHAPE, 4, 32), device="cpu", precision="bf16")
+    model = vitlab.create(SHAPE, 4, 32)
+    fast = vitlab.accelerate(model, device="cpu", precision="bf16", engine="packed")
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         tokens = fast.encode(images)

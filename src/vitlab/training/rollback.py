@@ -1,9 +1,17 @@
-"""Steps whose loss or gradient is not finite: passed over, and if there are many, gone back from.
+"""Rollback of a run whose loss or gradient is not finite, or whose loss has exploded.
 
-Such a step is never taken (training/step/guard.py); its batch is passed over. After several in a
-row the run goes back to the newest checkpoint from before them and passes over the batches since.
+A step that is not finite is never taken (training/step/guard.py); its batch is passed over. After
+several such steps in a row, or as many whose loss is far above the lowest so far (`EXPLODED` in
+training/saving/state.py), the run goes back to a good checkpoint and passes over the batches since.
 Where it went back to, and where it went on, is kept in `run.toml`, so that a resumed run does the
 same. A run that goes back too often, or would pass over most of its batches, has diverged.
+
+Weights that are finite may be ruined: a checkpoint is good if the loss of the step before it and
+that of the step after it are at most three times the lowest smoothed loss so far. Between two steps
+a loss varies less than that, unless it is next to nothing (`LEAST`); that of ruined weights is far
+above. What is not good is removed, so that also a run with other options (`--change`) goes on from
+a good checkpoint, or from the start. A run that fails again before it has taken as many good steps
+as the last rollback had undone goes further back than that time, if that leaves half of its steps.
 """
 
 from collections.abc import Callable
@@ -22,7 +30,7 @@ ROLLBACKS = 3  # times that it goes back before it gives up
 
 
 @dataclass
-class WayBack:
+class Rollback:
     """How a run goes back to weights that were good.
 
     Attributes:
@@ -39,38 +47,50 @@ class WayBack:
 
     @property
     def needed(self) -> bool:
-        """Whether the last steps were not finite, as many as a run puts up with."""
+        """Whether the last steps were at fault, as many as a run puts up with."""
         return self.state.tally.streak >= IN_A_ROW
 
     def take(self, decisions: Decisions, fault: str, plan: Plan) -> Decisions:
-        """Become the newest checkpoint from before the faults, or the start; return the decisions.
+        """Become the newest good checkpoint, or the start; return the decisions.
 
         Args:
             decisions: of the run so far
-            fault: what was not finite in the last step
+            fault: what was wrong with the last step, as a sentence
             plan: of the run
 
         Raises:
             DivergedError: the run has gone back too often, or would pass over most of its batches.
         """
-        world, step = self.saver.world, self.state.step
+        world, step, sound = self.saver.world, self.state.step, self.state.tally.sound
         self.saver.finish()
-        found = self.saver.load(step - self.state.tally.streak) or self.start()
-        skipped = found.state.get("skipped", 0) + step - found.state["step"]
-        if len(decisions.rollbacks) >= ROLLBACKS or 2 * skipped > plan.total:
-            raise self._diverged(decisions, f"the {fault} is not finite at step {step:,}", plan)
+        found = self._found(decisions.rollbacks, plan)
+        self.saver.drop_ruined(found.state["step"] if found else sound)
+        if found is None:
+            raise self._diverged(decisions, f"{fault} at step {step:,}", plan)
         self.state.restore(found)
         with world.agreed():
             self.folder.continue_from(found.journal, self.state.tally.journal)
         world.say(
-            f"the {fault} is not finite in {IN_A_ROW} steps up to {step:,}: back to the weights of "
-            f"step {self.state.step:,}, passing over the batches since"
+            f"{fault} in {IN_A_ROW} steps up to {step:,}: back to the weights of step "
+            f"{self.state.step:,}, passing over the batches since"
         )
         decisions = replace(decisions, rollbacks=(*decisions.rollbacks, (self.state.step, step)))
         with world.agreed():
             if world.first:
                 self.folder.decide(decisions)
         return decisions
+
+    def _found(self, rollbacks: tuple[tuple[int, int], ...], plan: Plan) -> Checkpoint | None:
+        """Return the checkpoint to go back to; None if the run has to give up."""
+        step, sound = self.state.step, self.state.tally.sound
+        first, later = rollbacks[-1] if rollbacks else (0, 0)
+        again = sound - later < later - first
+        for until in (first - 1, sound) if again else (sound,):
+            found = self.saver.load(until) or self.start()
+            skipped = found.state.get("skipped", 0) + step - found.state["step"]
+            if len(rollbacks) < ROLLBACKS and 2 * skipped <= plan.total:
+                return found
+        return None
 
     def check(self, decisions: Decisions, plan: Plan) -> None:
         """Refuse a run that has passed over most of its batches, when it has come to its end.
@@ -84,14 +104,12 @@ class WayBack:
             raise self._diverged(decisions, what, plan)
 
     def _diverged(self, decisions: Decisions, what: str, plan: Plan) -> UserError:
+        lower = min(
+            plan.recipe.optimizer.lr / 10, 1e-3
+        )  # at most one that no optimizer diverges at
         return self.saver.world.shared(
             DivergedError(
                 f"{what}, after {len(decisions.rollbacks)} rollbacks to earlier weights: try a "
-                f"lower --lr, as with --resume --change --lr {_lower(plan.recipe.optimizer.lr):g}"
+                f"lower --lr, as with --resume --change --lr {lower:g}"
             )
         )
-
-
-def _lower(lr: float) -> float:
-    """Return a learning rate to try: a tenth, and at most one that no optimizer diverges at."""
-    return min(lr / 10, 1e-3)

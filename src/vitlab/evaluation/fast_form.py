@@ -1,0 +1,121 @@
+"""The form of a model that computes many images: the fastest engine, where that pays."""
+
+import logging
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitlab.data.augment.augment import normalize
+from vitlab.data.loading.batches import EvaluationBatches
+from vitlab.data.sources.protocol import Source, Subset
+from vitlab.models.cost import cost
+from vitlab.models.fast.accelerate import accelerate, can_accelerate, check_engine, remembered
+from vitlab.models.model import Model
+from vitlab.precision import Engine, Precision, check_precision, fixed
+
+PACKING = 4e11  # multiply-adds from which packed weights save more time than packing them takes
+HALVING = 1e12  # from which comparing bf16 with fp32 takes little of it
+MEASURING = 1e13  # and from which finding the fastest engine does
+FEW, SOME = 8, 64  # fewer images than these are not worth the first and the second
+BATCH = 16  # images that the engines are timed with, at most
+PROBES = 8  # images to compare on
+
+
+@dataclass(frozen=True)
+class Form:
+    """What computes.
+
+    Attributes:
+        model: as it was given, or its fast form
+        autocast: the precision for what the model does not decide itself
+    """
+
+    model: Model
+    autocast: Literal["fp32", "bf16"]
+
+    @property
+    def precision(self) -> str:
+        """The precision of the products: fp32 or bf16."""
+        return "bf16" if self.autocast == "bf16" else self.model.computes
+
+    @property
+    def about(self) -> dict[str, str]:
+        """What results say of it: `precision` and `engine`."""
+        return {"precision": self.precision, "engine": self.model.engine}
+
+
+def fast_form(
+    model: Model,
+    source: Source,
+    device: torch.device,
+    precision: Precision,
+    views: int = 1,
+    engine: Engine = "auto",
+    measure: bool = True,
+) -> Form:
+    """Return what computes a source's images best.
+
+    The model itself computes little work, and whatever `can_accelerate` refuses. From 4e11
+    multiply-adds and 8 images on, it is its packed form, and from 1e13 on, or where it has been
+    measured before, the fastest engine for so many images (`vitlab.accelerate`). `auto` is bf16
+    from 1e12 multiply-adds and 64 images on, where the device multiplies it faster than fp32, and
+    where features and probabilities of 8 images of the source agree with those in fp32; a line says
+    so.
+
+    Args:
+        model: any; it stays as it is
+        source: all images of the work
+        device: that computes
+        precision: auto, fp32 or bf16
+        views: of each image
+        engine: auto, or one by its name
+        measure: whether `auto` may measure; processes that share the work must choose the same
+
+    Raises:
+        OptionError: another precision or engine.
+        PackageError: the engine is not installed.
+    """
+    check_precision(precision)
+    check_engine(engine)
+    asked, count, given = fixed(precision), len(source) * views, engine
+    work = cost(model).macs * count
+    little = len(source) < FEW or work < PACKING
+    if engine == "plain" or (engine == "auto" and little) or not can_accelerate(model):
+        return Form(model, asked)
+    if engine == "auto":
+        known = measure and (work >= MEASURING or remembered(model, device, precision, BATCH))
+        engine = "auto" if known else "packed"
+    if precision == "auto" and (work < HALVING or len(source) < SOME) and given == "auto":
+        precision = "fp32"
+    probe = spread(model, source)
+    fast = accelerate(
+        model,
+        device=str(device),
+        precision=precision,
+        engine=engine,
+        batch=BATCH,
+        images=count,
+        probe=probe if len(probe) else None,
+    )
+    if fast.engine == "plain":
+        return Form(model, "fp32")
+    if fast.computes == "bf16" and precision == "auto":
+        logging.getLogger("vitlab").warning(
+            f"computing in bf16: {len(probe)} of the images have the features and probabilities of "
+            "fp32 within 5% and 0.02; --precision fp32 (in Python precision='fp32') computes in "
+            "fp32"
+        )
+    return Form(fast, "fp32")
+
+
+def spread(model: Model, source: Source) -> Tensor:
+    """Return images from all over a source, normalized (up to 8, C, H, W); no damaged ones."""
+    numbers = np.unique(np.linspace(0, len(source) - 1, PROBES).astype(np.int64))
+    batches = EvaluationBatches(Subset(source, numbers), model.config, PROBES)
+    found = batches[0]
+    images = normalize(found.images, model.config.mean, model.config.std)
+    assert isinstance(images, Tensor)
+    return images

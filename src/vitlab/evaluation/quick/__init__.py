@@ -1,1 +1,0 @@
-"""Computing with a model's fast form, where there is work enough for it."""

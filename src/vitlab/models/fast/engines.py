@@ -1,0 +1,267 @@
+"""Engines for inference: PyTorch's plain and packed forms, torch.compile, ONNX Runtime, OpenVINO.
+
+An engine makes a copy of a model that answers the same calls. Those outside PyTorch compute a
+Vision Transformer's tokens from images of its usual size; whatever else is asked is computed by the
+copy itself, in PyTorch.
+"""
+
+import copy
+import importlib.util
+import io
+import logging
+import os
+import shutil
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from vitlab.models.fast.packed_form import can_pack, packed
+from vitlab.models.model import Model
+from vitlab.models.packed import Packed
+from vitlab.models.vit import VisionTransformer
+from vitlab.precision import Engine
+
+LARGEST = 2**31 - 2**20  # bytes of an ONNX graph in memory: the format's own limit
+FP32, BF16 = 1e-4, 0.05  # how far features and tokens may be from the plain model's: relative
+RUNTIMES: tuple[Engine, ...] = ("onnxruntime", "openvino")
+
+Run = Callable[[Tensor], Tensor]
+"""Images (B, C, H, W) -> tokens (B, N, D) or the leading ones, fp32 on the CPU."""
+
+
+def available(model: Model, where: torch.device, dtype: torch.dtype) -> list[Engine]:
+    """Return the engines that can compute a model on a device in a precision, fp32 or bf16.
+
+    The plain form has no bf16 of its own. A compiler is tried where oneDNN packs no weights: on
+    processors where it does, compiled models were slower in every case (docs/performance.md).
+    """
+    found: list[Engine] = ["plain"] if dtype is torch.float32 else []
+    found.append("packed")
+    if not isinstance(model, VisionTransformer):
+        return found
+    if where.type == "cuda" or (where.type == "cpu" and not can_pack(dtype) and has_compiler()):
+        found.append("compiled")
+    if where.type == "cpu":
+        found += [name for name in RUNTIMES if is_installed(name, dtype)]
+    return found
+
+
+def is_installed(name: Engine, dtype: torch.dtype) -> bool:
+    """Return whether a runtime and what it needs is there; ONNX Runtime has no bf16 on CPUs."""
+    needed = ("openvino",) if name == "openvino" else ("onnxruntime", "onnx", "onnxscript")
+    there = all(importlib.util.find_spec(package) is not None for package in needed)
+    return there and (name == "openvino" or dtype is torch.float32)
+
+
+def has_compiler() -> bool:
+    """Return whether there is a C++ compiler, which torch.compile needs on a CPU."""
+    return any(map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++")))
+
+
+def made(engine: Engine, model: Model, where: torch.device, dtype: torch.dtype) -> Model:
+    """Return a copy of a model that an engine computes.
+
+    Raises:
+        Exception: of any kind, where the engine cannot do it.
+    """
+    if engine == "plain":
+        form = copy.deepcopy(model).to(where).eval().requires_grad_(False)
+    else:
+        form = packed(model, where, dtype, pack=engine not in RUNTIMES)
+    form.engine = engine
+    if engine == "compiled":
+        _compile(form)
+    elif engine in RUNTIMES and isinstance(form, VisionTransformer):
+        exact = packed(model, where, torch.float32, pack=False) if form.computes == "bf16" else form
+        assert isinstance(exact, VisionTransformer)
+        graphs = Graphs(form, exact, engine, dtype)
+        if graphs.graph(form.head.leading) is None:  # what most callers ask for
+            raise ValueError(f"{engine} computes other tokens than PyTorch")
+        form._encoded = graphs  # type: ignore[method-assign]
+    return form
+
+
+def _compile(form: Model) -> None:
+    """Compile the encoder of a model, on a GPU with CUDA graphs where batches repeat."""
+    assert isinstance(form, VisionTransformer)
+    on_gpu = next(form.parameters()).is_cuda
+    encoded = torch.compile(form._encoded, mode="reduce-overhead" if on_gpu else None)
+
+    def kept(
+        images: Tensor | Packed, extra: Tensor | None = None, leading: int | None = None
+    ) -> list[Tensor]:
+        parts = encoded(images, extra, leading)
+        return [part.clone() for part in parts] if on_gpu else parts  # the next call overwrites
+
+    form._encoded = kept  # type: ignore[method-assign]
+
+
+@dataclass
+class Graphs:
+    """A model's tokens by another runtime: one graph for all of them, one for the leading ones.
+
+    A graph is built when it is needed first, and kept only if its tokens agree with PyTorch's.
+
+    Attributes:
+        form: what computes other sizes, packed images and further tokens
+        exact: the same in fp32, which the graphs are made of and compared with
+        engine: onnxruntime or openvino
+        dtype: of the products
+        built: the graphs by the number of leading tokens; None where PyTorch computes instead
+    """
+
+    form: VisionTransformer
+    exact: VisionTransformer
+    engine: Engine
+    dtype: torch.dtype
+    built: dict[int | None, Run | None] = field(default_factory=dict)
+
+    def __call__(
+        self, images: Tensor | Packed, extra: Tensor | None = None, leading: int | None = None
+    ) -> list[Tensor]:
+        """Compute what `VisionTransformer._encoded` does."""
+        config = self.form.config
+        if (
+            isinstance(images, Tensor)
+            and extra is None
+            and images.dtype is torch.float32
+            and images.shape[1:] == (config.channels, *config.size)
+            and len(images)
+            and (run := self.graph(leading))
+        ):
+            return [run(images)]
+        return type(self.form)._encoded(self.form, images, extra, leading)
+
+    def graph(self, leading: int | None) -> Run | None:
+        """Return the graph of all tokens, or of the leading ones; None if it is none or wrong."""
+        if leading not in self.built:
+            images, tokens = patterns(self.form, 2), Tokens(self.exact, leading)
+            self.built[leading] = None
+            with quiet(), torch.inference_mode(), suppress(Exception):  # of any kind
+                run = BUILDERS[self.engine](tokens, images, self.dtype)
+                if near(run(images), tokens(images), self.dtype):
+                    self.built[leading] = run
+        return self.built[leading]
+
+
+class Tokens(nn.Module):
+    """The part of a model that a graph computes: images to tokens, all or the leading ones."""
+
+    def __init__(self, model: VisionTransformer, leading: int | None) -> None:
+        super().__init__()
+        self.model, self.leading = model, leading
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map (B, C, H, W) to (B, N, D), or (B, leading, D)."""
+        return type(self.model)._encoded(self.model, images, leading=self.leading)[0]
+
+
+class Shared:
+    """What a copy of a model shares with it: a graph never changes."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return the graph itself."""
+        return self
+
+
+class OpenVINO(Shared):
+    """A graph compiled by OpenVINO for the CPU, for any batch.
+
+    It is handed over as it was traced: OpenVINO's own converter would send usage data.
+    """
+
+    def __init__(self, tokens: Tokens, images: Tensor, dtype: torch.dtype) -> None:
+        openvino = importlib.import_module("openvino")
+        frontend = importlib.import_module("openvino.frontend").FrontEndManager()
+        decoders = importlib.import_module("openvino.frontend.pytorch.ts_decoder")
+        reader = frontend.load_by_framework("pytorch")
+        traced: Any = torch.jit.trace(tokens, (images,), check_trace=False)
+        decoder = decoders.TorchScriptPythonDecoder(
+            traced, example_input=(images,), shared_memory=False
+        )
+        graph = reader.convert(reader.load(decoder))
+        graph.reshape([-1, *images.shape[1:]])
+        settings = {
+            "INFERENCE_PRECISION_HINT": "bf16" if dtype is torch.bfloat16 else "f32",
+            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        }
+        self._graph = openvino.Core().compile_model(graph, "CPU", settings)
+        used = self._graph.get_property("INFERENCE_PRECISION_HINT")
+        if (used == openvino.Type.bf16) != (dtype is torch.bfloat16):
+            raise ValueError(f"OpenVINO computes in {used} here")
+        self._read = traced, decoder, graph  # which must not be freed before it
+        self._own = threading.local()  # a request belongs to one thread
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Compute tokens."""
+        if not hasattr(self._own, "request"):
+            self._own.request = self._graph.create_infer_request()
+        request = self._own.request
+        request.infer([images.contiguous().numpy()], share_inputs=True)
+        return torch.from_numpy(request.get_output_tensor(0).data.copy())
+
+
+class ONNXRuntime(Shared):
+    """A graph run by ONNX Runtime on the CPU, for any batch."""
+
+    def __init__(self, tokens: Tokens, images: Tensor, dtype: torch.dtype) -> None:
+        onnxruntime = importlib.import_module("onnxruntime")
+        if sum(weight.nbytes for weight in tokens.state_dict().values()) > LARGEST:
+            raise ValueError("too large for one ONNX graph")
+        sizes = ({0: torch.export.Dim("batch", min=1, max=2**20)},)
+        program: Any = torch.onnx.export(
+            tokens, (images,), dynamo=True, dynamic_shapes=sizes, verbose=False
+        )
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 3
+        # threads that spin while they wait slow down whatever else the process computes
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        data = program.model_proto.SerializeToString()
+        self._session = onnxruntime.InferenceSession(data, options, ["CPUExecutionProvider"])
+        self._input = self._session.get_inputs()[0].name
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Compute tokens."""
+        found = self._session.run(None, {self._input: images.contiguous().numpy()})
+        return torch.from_numpy(found[0])
+
+
+BUILDERS: dict[Engine, Callable[[Tokens, Tensor, torch.dtype], Run]] = {
+    "onnxruntime": ONNXRuntime,
+    "openvino": OpenVINO,
+}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what exporters print, log and warn of from the user."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def near(got: Tensor, exact: Tensor, dtype: torch.dtype) -> bool:
+    """Return whether each image's values (B, …) are within the limit of a precision."""
+    limit, exact = (FP32 if dtype is torch.float32 else BF16), exact.flatten(1)
+    away = (got.flatten(1) - exact).norm(dim=1) / exact.norm(dim=1).clamp(min=1e-12)
+    return bool((away <= limit).all())  # NaN is not
+
+
+def patterns(model: Model, count: int) -> Tensor:
+    """Return smooth random images, normalized, (count, C, H, W): the same for every call."""
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.randn(count, model.config.channels, 8, 8, generator=generator)
+    smooth = nn.functional.interpolate(coarse, size=model.config.size, mode="bilinear")
+    return smooth + 0.2 * torch.randn(smooth.shape, generator=generator)

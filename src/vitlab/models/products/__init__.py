@@ -1,1 +1,0 @@
-"""Matrix products of a training step, computed where they are fastest."""

@@ -1,0 +1,156 @@
+"""Engines outside PyTorch, and the choice among them all."""
+
+import copy
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import vitlab
+from models.test_architectures import a_model, close, some_images
+from vitlab.errors import OptionError, PackageError
+from vitlab.models.fast import accelerate as room
+from vitlab.models.fast import engines
+from vitlab.models.fast.accelerate import Timed, ranking
+from vitlab.models.model import Model
+
+CPU = torch.device("cpu")
+FEW = ["plain", "parallel", "mean of all", "hybrid"]  # of the architectures
+
+
+def computed_by(engine: Any, model: Model, precision: Any = "fp32") -> Model:
+    return vitlab.accelerate(model, device="cpu", precision=precision, engine=engine)
+
+
+@pytest.mark.parametrize("case", FEW)
+@torch.inference_mode()
+def test_openvino_agrees_to_rounding(case: str) -> None:
+    pytest.importorskip("openvino")
+    model = a_model(case)
+    fast = computed_by("openvino", model)
+    assert (fast.engine, fast.computes) == ("openvino", "fp32")
+    for count in (1, 3):
+        images = some_images(model, count)
+        close(fast(images), model(images))
+        close(fast.features(images), model.features(images))
+        close(fast.encode(images), model.encode(images))
+    assert all(fast._encoded.built.values()), "each graph was proven"  # type: ignore[union-attr, operator]
+
+
+@torch.inference_mode()
+def test_onnxruntime_agrees_to_rounding() -> None:
+    model = a_model("plain")
+    fast = computed_by("onnxruntime", model)
+    assert fast.engine == "onnxruntime"
+    for count in (1, 3):
+        images = some_images(model, count)
+        close(fast(images), model(images))
+    with pytest.raises(OptionError, match="engine=onnxruntime cannot compute"):
+        computed_by("onnxruntime", model, "bf16")
+
+
+@torch.inference_mode()
+def test_whatever_a_graph_does_not_compute_pytorch_does() -> None:
+    pytest.importorskip("openvino")
+    model = a_model("plain")
+    fast, images = computed_by("openvino", model), some_images(model, 2)
+    extra = torch.randn(2, 3, model.config.width)
+    close(fast.encode(images, extra), model.encode(images, extra))
+    close(fast.intermediates(images, [1])[0], model.intermediates(images, [1])[0])
+    close(fast.attention_maps(images)[0], model.attention_maps(images)[0])
+    assert torch.equal(copy.deepcopy(fast)(images), fast(images))
+
+
+@torch.inference_mode()
+def test_a_graph_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that is wrong in its patch tokens alone, which only `encode` shows."""
+
+    class Wrong:
+        def __init__(self, tokens: engines.Tokens, images: Tensor, dtype: torch.dtype) -> None:
+            self.tokens = tokens
+
+        def __call__(self, images: Tensor) -> Tensor:
+            found = self.tokens(images).clone()
+            found[:, 1:] *= 1.01
+            return found
+
+    model, images = a_model("plain"), some_images(a_model("plain"))
+    monkeypatch.setitem(engines.BUILDERS, "onnxruntime", Wrong)
+    fast = computed_by("onnxruntime", model)
+    close(fast(images), model(images))
+    close(fast.encode(images), model.encode(images))
+    assert [*fast._encoded.built.values()][-1] is None  # type: ignore[union-attr, operator]
+
+
+def test_an_engine_that_raises_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: object) -> Any:
+        raise RuntimeError("no such kernel")
+
+    for name in engines.RUNTIMES:
+        monkeypatch.setitem(engines.BUILDERS, name, broken)
+    model = a_model("plain")
+    assert {each.engine for each in ranking(model, CPU, "fp32")} == {"plain", "packed"}
+    with pytest.raises(OptionError, match="engine=onnxruntime cannot compute"):
+        computed_by("onnxruntime", model)
+
+
+def test_the_fastest_that_agrees_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = a_model("plain")
+
+    def ranked(order: list[Timed]) -> None:
+        monkeypatch.setattr(room, "ranking", lambda *given: list(order))
+
+    packed, plain = Timed("packed", "fp32", 1.0, 5.0), Timed("plain", "fp32", 1.02, 0.1)
+    ranked([packed, plain])
+    assert vitlab.accelerate(model, device="cpu").engine == "plain", "2% are no reason"
+    ranked([Timed("packed", "fp32", 0.8, 5.0), plain])
+    assert vitlab.accelerate(model, device="cpu").engine == "packed"
+    assert vitlab.accelerate(model, device="cpu", images=10).engine == "plain", "ready after 5 s"
+    assert vitlab.accelerate(model, device="cpu", images=100).engine == "packed"
+    monkeypatch.setattr(room, "agree", lambda *given: False)
+    assert vitlab.accelerate(model, device="cpu").engine == "plain"
+
+
+def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITLAB_CACHE", str(tmp_path))
+    monkeypatch.setattr(engines, "RUNTIMES", ())
+    model = a_model("plain")
+    first = ranking(model, CPU, "fp32", 2)
+    (file,) = (tmp_path / "engines").iterdir()
+    assert len(json.loads(file.read_text())["engines"]) == len(first) == 2
+    assert all(each.image > 0 and each.ready > 0 for each in first)
+    monkeypatch.setattr(room, "measured", lambda *given: pytest.fail("measured again"))
+    assert ranking(model, CPU, "fp32", 2) == first
+    file.write_text("{")
+    with pytest.raises(pytest.fail.Exception):
+        ranking(model, CPU, "fp32", 2)
+
+
+def test_another_machine_or_shape_is_measured_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, other = a_model("plain"), a_model("parallel")
+    name = room._file(model, CPU, "fp32", 1)
+    assert room._file(a_model("plain"), CPU, "fp32", 1) == name
+    assert room._file(other, CPU, "fp32", 1) != name
+    assert room._file(model, CPU, "fp32", 8) != name
+    monkeypatch.setattr("platform.node", lambda: "another")
+    assert room._file(model, CPU, "fp32", 1) != name
+
+
+def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = a_model("plain")
+    with pytest.raises(OptionError, match="engine must be one of auto, plain, packed, compiled"):
+        computed_by("tensorrt", model)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(PackageError, match="engine=openvino"):
+        computed_by("openvino", model)
+
+
+def test_no_engine_says_a_word(capfd: pytest.CaptureFixture[str], caplog: Any) -> None:
+    caplog.set_level(logging.INFO)
+    computed_by("onnxruntime", a_model("plain"))
+    assert capfd.readouterr() == ("", "")
+    assert not caplog.records

@@ -1,0 +1,160 @@
+"""File locks: nobody has what another has, the dead have nothing, and copies change nothing."""
+
+import errno
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluation.parts.shards import started
+from vitlab.errors import DiskError, RunError
+from vitlab.files import Lock
+from vitlab.runs.run_folder import RunFolder
+
+
+def holding(file: Path, ready: Path, *parts: int) -> None:
+    lock = Lock(file, "")
+    with lock.opened():
+        ready.write_text(str([lock.take(part) for part in parts]))
+        time.sleep(60)
+
+
+def said(ready: Path) -> str:
+    """What a process has written, as soon as it has."""
+    while not (ready.exists() and ready.read_text()):
+        time.sleep(0.005)
+    return ready.read_text()
+
+
+def ended(process: Any) -> None:
+    process.kill()
+    process.join()
+
+
+def elsewhere(file: Path, place: Path) -> str:
+    """Whether another process gets the whole of a file."""
+
+    def ask() -> None:
+        with Lock(file, "").held() as mine:
+            place.write_text(str(mine))
+
+    place.unlink(missing_ok=True)
+    started(ask).join()
+    return said(place)
+
+
+def test_parts_that_another_process_holds_are_free_when_it_dies(tmp_path: Path) -> None:
+    file, ready = tmp_path / "new" / "_lock", tmp_path / "ready"
+    lock = Lock(file, "")
+    other = started(lambda: holding(file, ready, 0, 2))
+    assert said(ready) == "[True, True]"
+    with lock.opened():
+        assert [lock.take(part) for part in range(4)] == [False, True, False, True]
+        ended(other)
+        assert lock.take(0)
+        third = started(lambda: holding(file, tmp_path / "third", 0, 2, 3))
+        assert said(tmp_path / "third") == "[False, True, False]"
+        lock.release(0)
+        ended(third)
+        child = os.fork()  # as a worker that decodes, which ends before its parent
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+        fourth = started(lambda: holding(file, tmp_path / "fourth", 0, 3))
+        assert said(tmp_path / "fourth") == "[True, False]"
+        ended(fourth)
+
+
+def test_a_copy_of_the_folder_leaves_a_run_locked(tmp_path: Path) -> None:
+    """As a function that is called with each line, and backs the run up, may make one."""
+    folder = RunFolder(tmp_path / "run")
+    with folder.locked():
+        shutil.copytree(folder.path, tmp_path / "backup")
+        assert elsewhere(folder.path / ".lock", tmp_path / "said") == "False"
+        with pytest.raises(RunError, match=r"another process is training in .*run: wait for it"):
+            RunFolder(folder.path).locked().__enter__()
+    assert elsewhere(folder.path / ".lock", tmp_path / "said") == "True"
+
+
+def test_workers_that_outlive_a_killed_run_do_not_hold_it(tmp_path: Path) -> None:
+    file, ready = tmp_path / "run" / ".lock", tmp_path / "ready"
+
+    def train() -> None:
+        with Lock(file, "").held():
+            worker = started(lambda: (ready.write_text(str(os.getpid())), time.sleep(60)))
+            worker.join()
+
+    run = started(train)
+    worker = int(said(ready))
+    assert elsewhere(file, tmp_path / "said") == "False"
+    ended(run)
+    os.kill(worker, 0)  # it lives
+    assert elsewhere(file, tmp_path / "said") == "True"
+    os.kill(worker, 9)
+
+
+def test_a_lock_file_that_was_removed_meanwhile_is_created_again(tmp_path: Path) -> None:
+    file = tmp_path / "_lock"
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        real: Callable[..., Any] = fcntl.flock
+
+        def late(*given: Any) -> None:
+            real(*given)
+            file.unlink()
+            patch.setattr(fcntl, "flock", real)
+
+        patch.setattr(fcntl, "flock", late)
+        lock = Lock(file, "")
+        assert stack.enter_context(lock.held())
+        assert file.exists()
+        assert not lock.lost
+        assert elsewhere(file, tmp_path / "said") == "False"
+
+
+@pytest.mark.parametrize(
+    "number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL]
+)
+def test_without_locks_everything_may_be_taken_and_that_is_said_once(
+    number: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(*given: object) -> None:
+        raise OSError(number, "no locks")
+
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    lock = Lock(tmp_path / "_lock", "some parts may be made twice")
+    with lock.opened():
+        assert [lock.take(0), lock.take(0), lock.take(1)] == [True] * 3
+    reason = os.strerror(number).lower()
+    line = f"{tmp_path} has no file locks ({reason}): some parts may be made twice\n"
+    assert capsys.readouterr().err == line
+    with RunFolder(tmp_path / "run").locked():
+        pass
+    line = line.replace(str(tmp_path), str(tmp_path / "run"))
+    line = line.replace(
+        "some parts may be made twice", "let no other process train in it meanwhile"
+    )
+    assert capsys.readouterr().err == line
+    with pytest.raises(DiskError, match="cannot write"), Lock(Path("/proc/no/_lock"), "").opened():
+        pass
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES])
+def test_what_is_busy_is_not_taken_for_what_has_no_locks(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> None:
+        raise OSError(number, "busy")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with Lock(tmp_path / "_lock", "").held() as mine:
+        assert not mine

@@ -1,0 +1,148 @@
+"""Every recipe: it starts on gray and on color images, and the same line goes on with --resume."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+import vitlab
+from conftest import call, photo_folder
+from steps import asked_to_stop
+from vitlab.commands import pretrain, train
+from vitlab.console.parsing import parse
+from vitlab.recipes.named import FROM_WEIGHTS, RECIPES
+from vitlab.recipes.recipe import Host
+
+VIT = "ViT(width=8,depth=1,heads=1,mlp=8)/16"
+VIT_OPTIONS = ["--width", "8", "--depth", "1", "--heads", "1", "--mlp", "8"]
+TOKENIZER = "dVAE(codes=16,code_width=8,width=8)/8"
+TOKENIZER_OPTIONS = ["--codes", "16", "--code-width", "8", "--width", "8"]
+OF_TASK = {
+    "dino": ["--prototypes", "16", "--head-width", "8", "--bottleneck", "4", "--local-crops", "2"],
+    "mae": ["--decoder-width", "8", "--decoder-depth", "1", "--decoder-heads", "1"],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Color and gray pictures of two classes; weights and a tokenizer for either."""
+    place = tmp_path_factory.mktemp("place")
+    photo_folder(place / "color", {"a": 8, "b": 8})
+    for file in photo_folder(place / "gray", {"a": 8, "b": 8}).rglob("*.png"):
+        Image.open(file).convert("L").save(file)
+    for data, channels, classes in (("digits", 1, 10), ("gray", 1, 2), ("color", 3, 2)):
+        vit = vitlab.create(VIT, classes=classes, image_size=32, channels=channels)
+        vitlab.save(vit, place / f"vit-{data}")
+        tokenizer = vitlab.create(TOKENIZER, image_size=32, channels=channels)
+        vitlab.save(tokenizer, place / f"tokenizer-{data}")
+    return place
+
+
+def words_of(name: str, place: Path, data: str, model: bool = True) -> list[str]:
+    """The command line of a few steps by a recipe, with the model's name or with its fields."""
+    task = RECIPES[name]().pretext.task
+    words = ["train" if task == "classify" else "pretrain"]
+    words += [data if data == "digits" else str(place / data), "--recipe", name]
+    words += ["--batch", "4", "--steps", "2", "--workers", "0", *OF_TASK.get(task, [])]
+    if task == "classify":
+        words += ["--check-duplicates", "no"]
+    if task == "beit":
+        words += ["--tokenizer", str(place / f"tokenizer-{data}")]
+    if name == "deit-distilled":
+        words += ["--teacher", str(place / f"vit-{data}")]
+    if name in FROM_WEIGHTS:
+        return [*words, "--from", str(place / f"vit-{data}"), "--model", VIT if model else ""]
+    if task == "tokenizer":
+        return words + (["--model", TOKENIZER] if model else TOKENIZER_OPTIONS)
+    return words + (["--model", VIT] if model else VIT_OPTIONS)
+
+
+def small(name: str) -> list[str]:
+    """Images of 32 pixels, where the recipe has larger ones."""
+    return ["--image-size", "32"] if RECIPES[name]().model.image_size else []
+
+
+def assert_same(mine: str, other: str) -> None:
+    """Every model in a folder has the bits of that in the other."""
+    places = sorted(each.relative_to(other) for each in Path(other).rglob("model"))
+    assert places == sorted(each.relative_to(mine) for each in Path(mine).rglob("model")) != []
+    for each in places:
+        first, second = (
+            vitlab.load(root / each).state_dict() for root in (Path(mine), Path(other))
+        )
+        assert first.keys() == second.keys()
+        assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def interrupted(words: list[str], after: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run in `cut` that is stopped after some steps, beside a whole one in `whole`."""
+    code, _, err = call(capsys, *words, "--out", "whole")
+    assert code == 0, err
+    with asked_to_stop(after):
+        code, _, err = call(capsys, *words, "--out", "cut")
+    assert code == 130, err
+
+
+@pytest.mark.parametrize("model", [True, False])
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_same_line_goes_on(
+    name: str, model: bool, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = words_of(name, place, "color", model) + small(name)
+    interrupted(words, 1, capsys)
+    code, _, err = call(capsys, *words, "--out", "cut", "--resume")
+    assert code == 0, err
+    assert_same("cut", "whole")
+
+
+@pytest.mark.parametrize("name", ["deit3", "mae-finetune"])
+@pytest.mark.parametrize(
+    "several",
+    [["--seeds", "2"], ["--folds", "2"], ["--sweep", "1e-3", "1e-4"], ["--patience", "1"]],
+)
+def test_several_runs_go_on(
+    name: str, several: list[str], place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*words_of(name, place, "color"), *small(name), *several, "--test-every", "0.5"]
+    interrupted(words, 1 if several[0] == "--patience" else 3, capsys)
+    code, _, err = call(capsys, *words, "--out", "cut", "--resume")
+    assert code == 0, err
+    assert_same("cut", "whole")
+
+
+@pytest.mark.parametrize("name", ["digits", "dino", "plain-vit", "beit-finetune"])
+def test_what_a_start_decided_is_no_difference(
+    name: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In Python, by the newest folder of the name, with what is `auto` and what is a share."""
+    words = words_of(name, place, "digits") + small(name)
+    words += ["--micro-batch", "auto", "--train-images", "50%"] * (name != "dino")
+    words += ["--balance", "auto"] * (name != "dino")
+    with asked_to_stop(1):
+        code, _, err = call(capsys, *words)
+    assert code == 130, err
+    (run,) = Path("runs").iterdir()
+    shutil.copytree(run, "python")
+    code, _, err = call(capsys, *words, "--resume")
+    assert code == 0, err
+    command: Any = train if words[0] == "train" else pretrain
+    kind = train.Train if words[0] == "train" else pretrain.Pretrain
+    recipe = command.build(parse(kind, words[1:], "vitlab")).recipe
+    vitlab.train(recipe, "python", resume=True, host=Host(workers=0))
+    assert_same("python", str(run))
+
+
+@pytest.mark.parametrize("data", ["digits", "gray"])
+@pytest.mark.parametrize("name", RECIPES)
+def test_gray_images_of_any_size(
+    name: str, data: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = call(capsys, *words_of(name, place, data), *small(name), "--out", "run")
+    assert code == 0, err
+    config, own = vitlab.load("run").config, RECIPES[name]().model.mean
+    assert config.channels == 1
+    if own is not None:
+        assert config.mean == (sum(own) / 3,)

@@ -8,9 +8,11 @@ import shutil
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # pytest-xdist already uses every core
 
 import numpy as np
@@ -22,6 +24,8 @@ from oracles.peers import prepare_torchvision
 from vitlab import precision
 from vitlab.evaluation import intervals
 from vitlab.measure.speed import speed
+from vitlab.models.fast import accelerate
+from vitlab.models.model import Model
 from vitlab.report import gather
 from vitlab.report.pretext import pretext_report
 from vitlab.report.table_page import save_page
@@ -113,6 +117,21 @@ def _without_bf16() -> Iterator[None]:
     """`auto` is fp32 on every processor, so that tests compute the same; some ask for bf16."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(precision, "has_bf16", lambda: False)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _timed_once() -> Iterator[None]:
+    """Engines are timed once for a shape, not again in the empty cache of every test."""
+    known, measured = dict[str, list[accelerate.Timed]](), accelerate.measured
+
+    def once(model: Model, *how: Any) -> list[accelerate.Timed]:
+        key = repr((model.config, how))
+        known[key] = known.get(key) or measured(model, *how)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accelerate, "measured", once)
         yield
 
 

@@ -6,6 +6,7 @@ evaluate, and to load anybody's weights. The rest comes with an extra, as `vitla
 
 import importlib
 import importlib.util
+import os
 from typing import Any
 
 from vitlab.errors import PackageError
@@ -52,6 +53,12 @@ def check_installed(package: str, what: str, instead: str = "") -> None:
     if found is None:
         rest = f", or {instead}" if instead else ""
         raise PackageError(f"{what} needs the package {package}: {install(package)}{rest}")
+
+
+def silent_onnxruntime() -> Any:
+    """Import ONNX Runtime, which sends usage data from 1.29 on, without that."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    return importlib.import_module("onnxruntime")
 
 
 def needed(package: str, what: str, instead: str = "") -> Any:

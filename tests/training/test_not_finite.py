@@ -48,7 +48,7 @@ def injected(faults: dict[int, float], rank: int = 0) -> Iterator[list[State]]:
         def spoil(module: object, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             return (args[0] * value, *args[1:])
 
-        stem: Any = trainer.engine.plain.get_submodule("stem")
+        stem: Any = state.model.get_submodule("stem")
         handles.append(stem.register_forward_pre_hook(spoil))
 
     def after(trainer: Trainer, state: State, batch: object) -> None:
@@ -295,3 +295,12 @@ def test_a_run_that_diverges_in_its_last_step_leaves_no_model(tmp_path: Path) ->
     assert not (tmp_path / "run" / "model").exists()
     points = [line for line in RunFolder(tmp_path / "run").journal.read() if line["kind"] == "test"]
     assert all(line["accuracy"] == 0 for line in points)
+
+
+def test_a_task_tells_of_no_collapse_where_every_step_was_skipped(tmp_path: Path) -> None:
+    tiny = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/2", "mean": 0.5, "std": 0.5}
+    own = {"batch": 16, "warmup": 0, "steps": 1, "prototypes": 16, "local_crops": 0}
+    recipe = vitlab.recipe("dino", "digits", **tiny | own)
+    host = Host(workers=0, check_duplicates="no", device="cpu")
+    with injected({0: NAN}), pytest.raises(DivergedError, match="in 1 of 1 steps"):
+        vitlab.train(recipe, tmp_path / "run", host=host)

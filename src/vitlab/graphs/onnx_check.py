@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from vitlab.errors import WeightsError
 from vitlab.graphs.agreement import TOLERANCE, agree
 from vitlab.models.model import Model
+from vitlab.packages import silent_onnxruntime
 
 
 def check(file: Path, model: Model, bare: bool, tolerance: float = TOLERANCE) -> dict[str, Any]:
@@ -50,8 +51,7 @@ def opened(file: Path | bytes) -> Any:
     Raises:
         WeightsError: onnxruntime cannot run the file.
     """
-    import onnxruntime
-
+    onnxruntime = silent_onnxruntime()
     given = file if isinstance(file, bytes) else str(file)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors

@@ -19,6 +19,7 @@ from vitlab.files import staged_folder
 from vitlab.graphs import onnx_file
 from vitlab.graphs.about import about
 from vitlab.models.model import Model
+from vitlab.packages import silent_onnxruntime
 from vitlab.pages.assets import WEB, asset
 from vitlab.pages.runtime import RUNTIME, runtime_files
 
@@ -168,8 +169,6 @@ def _listed(names: Sequence[str], most: int = 8) -> str:
 
 def licenses() -> str:
     """Return the license of the runtime, and the notices of what it contains."""
-    import onnxruntime
-
-    folder = importlib.resources.files(onnxruntime)
+    folder = importlib.resources.files(silent_onnxruntime())
     texts = [(folder / name).read_text("utf-8") for name in ("LICENSE", "ThirdPartyNotices.txt")]
     return f"{RUNTIME.name} {RUNTIME.version}\n\n" + "\n\n".join(texts)

@@ -247,7 +247,8 @@ class Session:
             return []
         loss = learned.get("loss", 0.0)
         lines = self.rows.lines(self.position, loss, point, lr, self.pacer.spent)
-        return lines if self.trainer.task is None else lines + self.trainer.task.warnings(learned)
+        task = self.trainer.task  # nothing is learned where every step was skipped
+        return lines + task.warnings(learned) if task and learned else lines
 
     def save_or_stop(self) -> None:
         """Save a checkpoint if one is due or a stop is asked for, and stop; all processes agree."""

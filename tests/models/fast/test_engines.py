@@ -3,6 +3,8 @@
 import copy
 import json
 import logging
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 
 import vitlab
+from conftest import environment
 from models.test_architectures import a_model, close, some_images
 from vitlab.errors import OptionError, PackageError
 from vitlab.models.fast import accelerate as room
@@ -154,3 +157,38 @@ def test_no_engine_says_a_word(capfd: pytest.CaptureFixture[str], caplog: Any) -
     computed_by("onnxruntime", a_model("plain"))
     assert capfd.readouterr() == ("", "")
     assert not caplog.records
+
+
+DROPPED = """
+import gc, signal, subprocess, threading, vitlab
+signal.signal(signal.SIGCHLD, lambda *_: None)
+model = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/8", image_size=16, classes=3)
+form = [vitlab.accelerate(model, engine="openvino", device="cpu")]
+def drop():
+    form.clear()
+    gc.collect()
+other = threading.Thread(target=drop)
+other.start()
+other.join()
+subprocess.run(["true"])
+print("alive")
+"""
+
+
+def test_another_thread_may_drop_an_openvino_model() -> None:
+    """It took the stack for signals of the first thread with it: the next one ended the process."""
+    words = [sys.executable, "-c", DROPPED]
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
+
+
+def test_onnxruntime_sends_nothing(tmp_path: Path) -> None:
+    """Its telemetry begins with a database in the user's cache."""
+    around = environment(HOME=str(tmp_path), XDG_CACHE_HOME=str(tmp_path / "cache"))
+    around = {name: value for name, value in around.items() if name != "ORT_DISABLE_TELEMETRY"}
+    code = """
+from vitlab.packages import silent_onnxruntime
+silent_onnxruntime().SessionOptions()
+"""
+    subprocess.run([sys.executable, "-c", code], env=around, check=True)
+    assert not [*tmp_path.rglob("*onnxruntime*")]

@@ -12,6 +12,7 @@ import numpy as np
 
 from vitlab.errors import OptionError
 from vitlab.graphs.targets import Precision
+from vitlab.packages import silent_onnxruntime
 
 LEAST = 256  # elements of a tensor that is worth it
 SHARE = 0.5  # of the weights that int8 must reach
@@ -57,6 +58,8 @@ def _halve(graph: Any) -> None:
 def _quantized(proto: Any) -> Any:
     """Return the graph with its products by constant matrices in 8 bits."""
     import onnx
+
+    silent_onnxruntime()
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     nodes = _products(proto.graph)

@@ -6,6 +6,7 @@ copy itself, in PyTorch.
 """
 
 import copy
+import functools
 import importlib.util
 import io
 import logging
@@ -25,6 +26,7 @@ from vitlab.models.fast.packed_form import can_pack, packed
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
 from vitlab.models.vit import VisionTransformer
+from vitlab.packages import silent_onnxruntime
 from vitlab.precision import Engine
 
 LARGEST = 2**31 - 2**20  # bytes of an ONNX graph in memory: the format's own limit
@@ -191,11 +193,10 @@ class OpenVINO(Shared):
             "INFERENCE_PRECISION_HINT": "bf16" if dtype is torch.bfloat16 else "f32",
             "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         }
-        self._graph = openvino.Core().compile_model(graph, "CPU", settings)
+        self._graph = core().compile_model(graph, "CPU", settings)
         used = self._graph.get_property("INFERENCE_PRECISION_HINT")
         if (used == openvino.Type.bf16) != (dtype is torch.bfloat16):
             raise ValueError(f"OpenVINO computes in {used} here")
-        self._read = traced, decoder, graph  # which must not be freed before it
         self._own = threading.local()  # a request belongs to one thread
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -207,11 +208,21 @@ class OpenVINO(Shared):
         return torch.from_numpy(request.get_output_tensor(0).data.copy())
 
 
+@functools.cache
+def core() -> Any:
+    """Return OpenVINO for the rest of the process.
+
+    On a CPU it gives the thread a stack for signals. Freed by another thread, that stack is missing
+    when the next signal arrives, and the process dies.
+    """
+    return importlib.import_module("openvino").Core()
+
+
 class ONNXRuntime(Shared):
     """A graph run by ONNX Runtime on the CPU, for any batch."""
 
     def __init__(self, tokens: Tokens, images: Tensor, dtype: torch.dtype) -> None:
-        onnxruntime = importlib.import_module("onnxruntime")
+        onnxruntime = silent_onnxruntime()
         if sum(weight.nbytes for weight in tokens.state_dict().values()) > LARGEST:
             raise ValueError("too large for one ONNX graph")
         sizes = ({0: torch.export.Dim("batch", min=1, max=2**20)},)

@@ -160,14 +160,13 @@ def restart_peak(device: torch.device) -> None:
     """
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-        return
-    if device.type == "mps":
+    elif device.type == "mps":
         torch.mps.empty_cache()
-        return
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-    with suppress(OSError):
-        (PROCESS / "clear_refs").write_text("5", encoding="ascii")
+    else:
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
+        with suppress(OSError):
+            (PROCESS / "clear_refs").write_text("5", encoding="ascii")
 
 
 def peak_memory(device: torch.device) -> int:
@@ -180,11 +179,10 @@ def peak_memory(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     if device.type == "mps":
         return torch.mps.driver_allocated_memory()
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, KeyError):
         status = (PROCESS / "status").read_text(encoding="utf-8", errors="replace")
         lines = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-        if "VmHWM" in lines:
-            return int(lines["VmHWM"].split()[0]) * 1024
+        return int(lines["VmHWM"].split()[0]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # Linux counts in KiB
 
@@ -196,9 +194,10 @@ def free_memory(device: torch.device | None = None) -> int:
         device: a GPU; a CPU or None for the machine's own memory, or what a container's limit
             leaves of it
     """
-    if device is not None and device.type == "cuda":
+    kind = device.type if device else "cpu"
+    if kind == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    if device is not None and device.type == "mps":
+    if kind == "mps":
         return max(0, torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
     try:
         lines = MEMORY.read_text(encoding="ascii").splitlines()

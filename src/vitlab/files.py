@@ -41,17 +41,6 @@ def write_text(file: Path, text: str) -> None:
 
 
 @contextmanager
-def staged_file(file: Path) -> Iterator[Path]:
-    """Yield the place of a draft that replaces `file` if the block succeeds, else vanishes.
-
-    Raises:
-        DiskError: the file cannot be written.
-    """
-    with _staged(file) as draft:
-        yield draft
-
-
-@contextmanager
 def staged_folder(folder: Path) -> Iterator[Path]:
     """Yield a draft folder that becomes `folder` if the block succeeds, and vanishes if not.
 
@@ -60,16 +49,20 @@ def staged_folder(folder: Path) -> Iterator[Path]:
     Raises:
         DiskError: the folder cannot be written.
     """
-    with _staged(folder) as draft:
+    with staged_file(folder) as draft:
         draft.mkdir()
         yield draft
 
 
 @contextmanager
-def _staged(place: Path) -> Iterator[Path]:
-    """Yield where to write what replaces `place`: in a folder of its own, which always vanishes.
+def staged_file(place: Path) -> Iterator[Path]:
+    """Yield where to write a draft that replaces `place` if the block succeeds, else vanishes.
 
-    Some writers (safetensors) write a private file beside the draft, and rename it.
+    It is in a folder of its own, which always vanishes: some writers (safetensors) write a private
+    file beside the draft, and rename it.
+
+    Raises:
+        DiskError: the file cannot be written.
     """
     with explained(place):
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -77,7 +77,5 @@ def needed(package: str, what: str, instead: str = "") -> Any:
         return importlib.import_module(package)
     except (ImportError, RuntimeError) as error:  # for instance one built for another NumPy
         reason = " ".join(str(error).split())
-        extra = EXTRAS[package]
-        raise PackageError(
-            f'{package} cannot be imported ({reason}): pip install -U "vitlab[{extra}]"'
-        ) from error
+        again = install(package)
+        raise PackageError(f"{package} cannot be imported ({reason}): {again} -U") from error

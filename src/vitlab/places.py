@@ -103,12 +103,7 @@ def check_file(file: str | Path, *, replace: bool, name: str = "out") -> Path:
         raise OptionError(f"{name} must end in .csv, .jsonl or .parquet, not {path.name!r}")
     if path.suffix.lower() == ".parquet":
         check_installed("pyarrow", path.name, "write a .csv file")
-    if path.is_dir():
-        raise DiskError(f"cannot write {path}: it is a folder")
-    if path.exists() and not replace:
-        other = f"--{name.replace('_', '-')}"
-        raise OptionError(f"{path} already exists: pass --replace, or choose another {other}")
-    return path
+    return _checked(path, replace, name)
 
 
 def check_page(file: str | Path, *, replace: bool) -> Path:
@@ -121,10 +116,16 @@ def check_page(file: str | Path, *, replace: bool) -> Path:
     path = Path(file).expanduser()
     if path.suffix.lower() != ".html":
         raise OptionError(f"out must be a file name that ends in .html, not {str(file)!r}")
+    return _checked(path, replace)
+
+
+def _checked(path: Path, replace: bool, name: str = "out") -> Path:
+    """Return the path of a file that is no folder, and new unless it may be replaced."""
     if path.is_dir():
         raise DiskError(f"cannot write {path}: it is a folder")
     if path.exists() and not replace:
-        raise OptionError(f"{path} already exists: pass --replace, or choose another --out")
+        other = f"--{name.replace('_', '-')}"
+        raise OptionError(f"{path} already exists: pass --replace, or choose another {other}")
     return path
 
 

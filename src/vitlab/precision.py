@@ -9,7 +9,7 @@ quarters of the time of fp32 (docs/performance.md). Elsewhere bf16 is emulated a
 
 import functools
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from vitlab.errors import OptionError
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 Engine = Literal["auto", "plain", "packed", "compiled", "onnxruntime", "openvino"]
 Precision = Literal["auto", "fp32", "bf16"]
 TrainingPrecision = Literal["auto", "fp32", "bf16", "bf16-pure"]
-PRECISIONS = ("auto", "fp32", "bf16")
 PRODUCT = 64, 512  # rows, and sides of the matrix, of the product that is timed
 ROUNDS = 3
 
@@ -30,7 +29,7 @@ def check_precision(precision: str) -> None:
     Raises:
         OptionError: it is another one.
     """
-    if precision not in PRECISIONS:
+    if precision not in get_args(Precision):
         raise OptionError(f"precision must be auto, fp32 or bf16, not {precision!r}")
 
 

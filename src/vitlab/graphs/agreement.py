@@ -54,9 +54,8 @@ def agree(
         else:
             images = noise(model, count, number)
             want = wanted(model, preprocess(model)([*images]), bare)
-        found = run(images)
-        scale = max(1.0, float(np.abs(want).max()))
-        worst = max(worst, float(np.abs(found - want).max()) / scale)
+        away = np.abs(run(images) - want).max() / max(1.0, np.abs(want).max())
+        worst = max(worst, float(away))
     if not worst <= tolerance:
         raise WeightsError(
             f"the file would differ from {model.config.name} by {worst:.2g} in {where}, more "
@@ -88,8 +87,7 @@ def wanted(model: Model, images: Tensor, bare: bool) -> NDArray[np.float64]:
         ready = images.to(device)
         if not model.config.classes:
             return model.features(ready).double().cpu().numpy()
-        logits = model(ready).double()
-        if bare:
-            return logits.cpu().numpy()
-        logits = logits / model.temperature
-        return kind_of(model).probabilities(logits).cpu().numpy()
+        found = model(ready).double()
+        if not bare:
+            found = kind_of(model).probabilities(found / model.temperature)
+        return found.cpu().numpy()

@@ -52,11 +52,10 @@ def opened(file: Path | bytes) -> Any:
         WeightsError: onnxruntime cannot run the file.
     """
     onnxruntime = silent_onnxruntime()
-    given = file if isinstance(file, bytes) else str(file)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors
     try:
-        return onnxruntime.InferenceSession(given, options, ["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(file, options, ["CPUExecutionProvider"])
     except Exception as error:  # its own types, one for each of its codes
         reason = str(error).strip().partition("\n")[0]
         raise WeightsError(f"onnxruntime cannot run the file: {reason}") from error

@@ -100,9 +100,10 @@ def _products(graph: Any) -> list[str]:
             if node.op_type == "MatMul" and node.input[1] in size:
                 found.append(node.name)
                 covered += size[node.input[1]]
-    if covered < SHARE * sum(size.values()):
+    whole = sum(size.values())
+    if covered < SHARE * whole:
         raise OptionError(
-            f"int8 is for dense layers, which hold {covered / sum(size.values()):.0%} of this "
+            f"int8 is for dense layers, which hold {covered / whole:.0%} of this "
             "model's weights: choose --precision fp16"
         )
     return found

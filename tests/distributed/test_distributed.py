@@ -138,7 +138,7 @@ def test_processes_agree_on_the_images_of_a_pass(alone: Path, tmp_path: Path, sh
         micro, fixed, image = each["value"]
         assert micro == 32  # of 126, 63, 32, …
         assert 1e4 < fixed < 1e6
-        assert 5e3 < image < 1e4
+        assert 1e3 < image < 1e5  # some kilobytes, measured in pages of four
     same_curves(tmp_path / "run", alone)
 
 

@@ -31,7 +31,8 @@ def position_similarity(model: Model, table: int = 0) -> Tensor:
     if not 0 <= table < len(tables):
         raise OptionError(f"table must be from 0 to {len(tables) - 1}, not {table}")
     none = torch.zeros(1, config.length, config.width, device=next(model.parameters()).device)
-    places = exact(tables[table].place(tables[table].start(none))[0, config.leading :])
+    scheme = tables[table].at(config.grid)
+    places = exact(scheme.place(scheme.start(none))[0, config.leading :])
     if not places.any():
         raise OptionError(
             f"{config.name} adds no positions to its tokens (positions={config.positions}): their "

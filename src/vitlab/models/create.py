@@ -79,7 +79,7 @@ def resized(tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig) -> d
     Raises:
         OptionError: the model is limited to one image size.
     """
-    return tensors if old.size == new.size else MODEL_OF[type(old)].resized(tensors, old, new)
+    return tensors if old == new else MODEL_OF[type(old)].resized(tensors, old, new)
 
 
 def with_new_head(tensors: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:

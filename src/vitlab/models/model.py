@@ -239,8 +239,9 @@ class Model(nn.Module):
     def resize(self, image_size: Size) -> Self:
         """Return the same model for another input size, with its provenance.
 
-        Positions follow as the model's family does it. Whatever does not depend on the size shares
-        its memory with this model: copy one of the two (`copy.deepcopy`) to train them apart.
+        Positions stay as they are stored, and are resampled in the forward pass as the model's
+        family does it. Whatever does not depend on the size shares its memory with this model: copy
+        one of the two (`copy.deepcopy`) to train them apart.
 
         Args:
             image_size: pixels, one number for a square or (rows, columns)
@@ -249,7 +250,7 @@ class Model(nn.Module):
             OptionError: a size that the patch does not divide, or a model limited to one size.
             WeightsError: a fused model: its tensors are not those of its configuration.
         """
-        return self.remade(replace(self.config, image_size=image_size), self.state_dict())
+        return self.remade(self.config.sized(image_size), self.state_dict())
 
     def remade(self, new: ModelConfig, tensors: dict[str, Tensor]) -> Self:
         """Return this model with another grid, around its tensors.

@@ -21,8 +21,9 @@ def on_grid_of(new: ViTConfig, tensors: dict[str, Tensor], old: ViTConfig) -> di
     """
     scheme, result = scheme_of(old), dict(tensors)
     parts = [("stem.", stem_of(old).resized, old, new)]
+    stored, wanted = old.at_positions, new.at_positions
     for number in range(scheme.tables(old)):
-        each = old.of_block(number), new.of_block(number)
+        each = stored.of_block(number), wanted.of_block(number)
         parts.append((f"positions.{number}.", scheme.resized, *each))
     for prefix, resized, was, now in parts:
         part = resized(_within(prefix, tensors), was, now)

@@ -57,7 +57,9 @@ class VisionTransformer(Model):
         own_token = config.has_token and not config.class_blocks
         self.token = nn.Parameter(torch.empty(1, 1, width)) if own_token else None
         self.registers = nn.Parameter(torch.empty(1, registers, width)) if registers else None
-        self.positions: Sequence[Positions] = modules(scheme_of(config).of_layers(config))
+        self.positions: Sequence[Positions] = modules(
+            scheme_of(config).of_layers(config.at_positions)
+        )
         self.dropout = nn.Dropout(config.dropout)
         self.pre_norm = norm_of(config) if config.pre_norm else nn.Identity()
         axes: tuple[Axis, ...] = ("row", "column") if config.attention == "axial" else (None,)
@@ -257,7 +259,7 @@ class VisionTransformer(Model):
     def resized(
         cls, tensors: dict[str, Tensor], old: ModelConfig, new: ModelConfig
     ) -> dict[str, Tensor]:
-        """Return the tensors of a model for another image size: stem and positions follow it.
+        """Return the tensors of a model for another image size, which stem and positions follow.
 
         Raises:
             OptionError: positions that are limited to one image size.
@@ -284,7 +286,8 @@ class VisionTransformer(Model):
             WeightsError: a fused model.
         """
         size = self.config.image_size if image_size is None else image_size
-        new, tensors = replace(self.config, patch=patch, image_size=size), self.state_dict()
+        new = replace(self.config, patch=patch, image_size=size, positions_size=None)
+        tensors = self.state_dict()
         return self.remade(new, with_patch(patch, tensors, self.config, interpolation))
 
     @property

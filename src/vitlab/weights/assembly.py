@@ -73,7 +73,7 @@ def fitted(
         config: that the tensors belong to
         tensors: by name; taken over, not copied
         classes: outputs of a new classifier, which starts at zero (ViT paper, section 3.2)
-        image_size: that the positions are resized to
+        image_size: that the model is used at; positions stay as they are stored
         labels: names of the new classifier's classes
 
     Raises:
@@ -85,6 +85,6 @@ def fitted(
         new = replace(new, labels=labels) if labels else new
         tensors = with_new_head(tensors, new)
     if image_size is not None:
-        old, new = new, replace(new, image_size=image_size)
+        old, new = new, new.sized(image_size)
         tensors = resized(tensors, old, new)
     return assemble(new, tensors)

@@ -75,7 +75,7 @@ def load_check(
     collect(reading, found)
     config, origins = reading.config, whole(reading.config, reading.origins)
     if image_size is None and reading.image_size is not None:
-        config = replace(config, image_size=reading.image_size)
+        config = config.sized(reading.image_size)
     return LoadCheck(
         source=str(source),
         format=reading.format,

@@ -50,7 +50,8 @@ def load(
             the Hub. Its format is recognized by its content.
         classes: replaces the head by a zero classifier with this many outputs (ViT paper,
             section 3.2)
-        image_size: resizes the positions to this input size, as the model's family does
+        image_size: the usual input size. Positions stay as published, and are resampled in the
+            forward pass as the model's family does
         name: what the file may not say: `ViT-B/16`, or timm's `vit_base_patch16_224`
         part: which model of a file that holds several: `teacher`, `student`
         drop: tensors to leave out, by name or pattern (`head_aux.*`)

@@ -68,6 +68,9 @@ def save(
         )
     state = whole_state(model)
     writing = chosen.writes(model.config, model.provenance)
+    if writing.stored is not None:
+        model = model.remade(writing.stored, state)
+        state = model.state_dict()
     needed = {name for entry in writing.entries for name in entry.ours}
     if lacking := sorted(needed - state.keys()):
         raise cannot(to, f"{model.config.name} without {lacking[0]}")

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from vitlab.errors import OptionError
-from vitlab.images import ImageSpec
+from vitlab.images import ImageSpec, Size
 from vitlab.options import at_least, option
 
 
@@ -35,6 +35,10 @@ class ModelConfig(ImageSpec):
     def name(self) -> str:
         """The papers' notation for this shape, `ViT-B/16`."""
         raise NotImplementedError
+
+    def sized(self, image_size: Size) -> Self:
+        """Return the same for another image size."""
+        return replace(self, image_size=image_size)
 
     @property
     def grid(self) -> tuple[int, int]:

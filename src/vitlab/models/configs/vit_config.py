@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
 from vitlab.errors import OptionError
+from vitlab.images import Size
 from vitlab.models.configs.model_config import ModelConfig, check_multiple
 from vitlab.models.configs.vit_checks import check_together
 from vitlab.models.names import vit_name
@@ -95,6 +96,13 @@ class ViTConfig(ModelConfig):
         "ConViT: minus this times the squared distance from it, in patches (0: start at zero)",
         at_least(0),
         only=where_used("positions", "bias_locality"),
+    )
+    positions_size: Size | None = option(
+        None,
+        "rows and columns in pixels of the images that stored positions are for, if not image_size; "
+        "they are resampled in the forward pass",
+        at_least(1),
+        only=where_used("positions", "positions_size"),
     )
     # A fact about released weights, stated by their readers with or without learned positions.
     resampling: Resampling = option(
@@ -265,6 +273,11 @@ class ViTConfig(ModelConfig):
             object.__setattr__(self, "pre_logits", self.width)
         check_together(self)
         self.check_size(self.size)
+        if self.positions_size is not None:
+            stored = self.at_positions
+            object.__setattr__(
+                self, "positions_size", None if stored.grid == self.grid else stored.image_size
+            )
         for field, value in (("stem", self.stem), ("positions", self.positions)):
             kinds(field)[value].check(self)
 
@@ -281,6 +294,19 @@ class ViTConfig(ModelConfig):
             axial=self.attention == "axial",
             hybrid=self.stages if self.stem == "resnet" else None,
         )
+
+    def sized(self, image_size: Size) -> Self:
+        """Return the same for another image size; positions stay for the size that they have."""
+        stored = "positions_size" in kinds("positions")[self.positions].uses
+        size = (self.positions_size or self.image_size) if stored else None
+        return replace(self, image_size=image_size, positions_size=size)
+
+    @property
+    def at_positions(self) -> Self:
+        """The same for images of the size that stored positions are for."""
+        if self.positions_size is None:
+            return self
+        return replace(self, image_size=self.positions_size, positions_size=None)
 
     @property
     def grid(self) -> tuple[int, int]:

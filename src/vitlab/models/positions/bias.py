@@ -22,7 +22,7 @@ class Bias(OwnOrShared):
     """
 
     name = "bias"
-    uses = ("positions_at", "bias_locality")
+    uses = ("positions_at", "positions_size", "bias_locality")
     undecayed = ("table",)
     places: Tensor
 

@@ -88,7 +88,7 @@ class LearnedAndBias(Both):
     """Learned positions, and a learned bias for each 2-D offset and head (BEiT, both at once)."""
 
     name = "1d+bias"
-    uses = ("positions_at", "bias_locality")
+    uses = ("positions_at", "positions_size", "bias_locality")
     takes_extra = False
     within = Bias
 
@@ -97,7 +97,7 @@ class LearnedAndRotary(Both):
     """Learned positions, and rotation by the patch's place (EVA-02, Perception Encoder)."""
 
     name = "1d+rope"
-    uses = ("rope_base", "rope_kind")
+    uses = ("positions_size", "rope_base", "rope_kind")
     within = Rotary
 
 
@@ -105,5 +105,6 @@ class LearnedAndDecomposed(Both):
     """Learned positions, and offsets in rows and columns within attention (Segment Anything)."""
 
     name = "1d+decomposed"
+    uses = ("positions_size",)
     takes_extra = False
     within = Decomposed

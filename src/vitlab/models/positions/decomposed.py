@@ -18,6 +18,7 @@ class Decomposed(Inner):
     """
 
     name = "decomposed"
+    uses = ("positions_size",)
     undecayed = ("rows", "columns")
     takes_extra = False
 

@@ -145,7 +145,7 @@ class NoPositions(Positions):
 class Added(Positions):
     """Learned positions, added to the tokens before the encoder or before every block."""
 
-    uses = ("positions_at",)
+    uses = ("positions_at", "positions_size")
 
     @staticmethod
     def tables(config: ViTConfig) -> int:

@@ -297,7 +297,7 @@ def resolve(
         config = part.config(image_size=size, channels=channels, classes=classes, labels=labels)
     else:
         part = for_channels(recipe, base.config.channels)
-        config, remarks = config_from(base.config, part, labels)
+        config, remarks = config_from(base.config, part, labels, recipe.start.tune)
     if config.answers > 1:
         raise OptionError(
             f"queries={config.answers} gives that many outputs per image: classification needs 1"

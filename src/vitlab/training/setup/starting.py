@@ -15,12 +15,21 @@ from vitlab.recipes.choices import Start
 from vitlab.recipes.model_part import OF_TRAINING, ModelPart
 from vitlab.recipes.named import FROM_WEIGHTS, default_weights
 from vitlab.recipes.recipe import Recipe
+from vitlab.tuning.free import WITH_POSITIONS, Tune
 from vitlab.weights.assembly import empty, whole_state
 from vitlab.weights.load import load
 from vitlab.weights.stated import FIELDS
 
 # What the data decides, or the new classifier; the weights need not be read for it.
-FROM_RUN = ("image_size", "classes", "labels", "zero_head", "head_bias", "pre_logits")
+FROM_RUN = (
+    "image_size",
+    "positions_size",
+    "classes",
+    "labels",
+    "zero_head",
+    "head_bias",
+    "pre_logits",
+)
 OF_NEW_MODEL = ("pool", "positions")  # chosen for training, whatever the weights had
 
 
@@ -93,16 +102,19 @@ def _settled(recipe: Recipe) -> Model:
 
 
 def config_from(
-    base: ModelConfig, part: ModelPart, labels: tuple[str, ...]
+    base: ModelConfig, part: ModelPart, labels: tuple[str, ...], tune: Tune = "all"
 ) -> tuple[ModelConfig, list[str]]:
     """Return the configuration of a model that starts from another, and remarks for the user.
 
     Everything comes from the weights, but for the classes and the fields that were chosen.
+    Positions that are trained are resampled once from those of the weights to the size of the run
+    (ViT paper, section 3.2); others stay as they are stored.
 
     Args:
         base: of the weights
         part: the model of the recipe, with the chosen fields
         labels: the classes of the data
+        tune: which parameters are trained
 
     Raises:
         OptionError: another model than that of the weights, or fields that do not go with it.
@@ -124,6 +136,9 @@ def config_from(
         chosen.setdefault("class_token", base.has_token)
     if chosen.get("fit", "native") != "native":
         chosen.setdefault("tokens", ImageSpec.tokens)  # those of the weights do not apply
+    base = base.sized(chosen.pop("image_size", base.image_size))
+    if tune in WITH_POSITIONS and isinstance(base, ViTConfig):
+        base = replace(base, positions_size=None)
     if same_classes(base, labels):
         return replace(base, **chosen), remarks
     new = replace(base.with_classes(len(labels)), labels=labels)
@@ -150,7 +165,9 @@ def made_from(base: Model, config: ModelConfig, start: Start) -> Model:
     tensors = {name: weight.to("cpu", copy=True) for name, weight in whole_state(base).items()}
     if not same_classes(theirs, config.labels):
         tensors = with_new_head(tensors, config)
-    sized = replace(theirs, image_size=config.image_size)
+    sized = theirs.sized(config.image_size)
+    if isinstance(sized, ViTConfig):
+        sized = replace(sized, positions_size=vars(config).get("positions_size"))
     tensors = resized(tensors, theirs, sized)
     _check_fit(tensors, config, theirs, start)
     return assemble(config, tensors)

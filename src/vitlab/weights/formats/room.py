@@ -86,11 +86,14 @@ class Writing:
         entries: which tensors the format stores, and how each is made
         files: JSON files beside the tensors
         archive: name of an uncompressed `.npz` for the tensors; empty for safetensors
+        stored: the configuration of the tensors that are written, whose positions may be of another
+            size than the model's; None for the model's own
     """
 
     entries: Sequence[Entry]
     files: Files = field(default_factory=dict)
     archive: str = ""
+    stored: ModelConfig | None = None
 
 
 class Reads(Protocol):

@@ -1,6 +1,7 @@
 """Google's `.npz` files, in and out: Vision Transformers, hybrids and BiT ResNets."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
@@ -35,4 +36,5 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
     kind = big_transfer if isinstance(config, ResNetConfig) else vit_npz
     if isinstance(config, ViTConfig):
         check_fields("google", config, REPRESENTED)
-    return Writing(kind.entries(config), archive="model.npz")
+        config = replace(config, positions_size=None)
+    return Writing(kind.entries(config), archive="model.npz", stored=config)

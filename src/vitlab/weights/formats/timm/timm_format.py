@@ -17,7 +17,7 @@ from vitlab.weights.formats.timm.timm_arguments import NAME, check_arguments
 from vitlab.weights.formats.timm.timm_facts import known_of
 from vitlab.weights.formats.timm.timm_names import entries, names_for, names_in
 from vitlab.weights.formats.timm.timm_shapes import fields_of
-from vitlab.weights.formats.timm.timm_writing import check_written, written
+from vitlab.weights.formats.timm.timm_writing import check_written, stored_as, written
 from vitlab.weights.sharded import CONFIG
 from vitlab.weights.source import Source
 
@@ -71,4 +71,7 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
         WeightsError: timm has no such model.
     """
     vit = check_written(config)
-    return Writing(entries(vit, names_for(vit)), {CONFIG: written(vit)})
+    stored = stored_as(vit)
+    return Writing(
+        entries(stored, names_for(stored)), {CONFIG: written(vit, stored)}, stored=stored
+    )

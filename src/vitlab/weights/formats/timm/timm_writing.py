@@ -4,7 +4,7 @@ What timm cannot represent is refused by the name of the field, whatever our own
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from vitlab.errors import WeightsError
@@ -39,8 +39,8 @@ HYBRIDS = {
 REPRESENTED = {each.name for each in fields(ImageSpec)} | {
     "classes", "labels", "zero_head", "head_bias", "width", "depth", "heads", "mlp", "branches",
     "patch", "stem",
-    "stem_bias", "stages", "resnet", "positions", "positions_at", "bias_locality", "resampling",
-    "pre_norm",
+    "stem_bias", "stages", "resnet", "positions", "positions_at", "positions_size", "bias_locality",
+    "resampling", "pre_norm",
     "class_token", "pool", "norm_at", "registers", "layer_scale", "drop_path", "drop_path_ramp",
     "dropout", "qkv_bias", "bias", "qk_norm", "ffn", "gelu", "norm_eps", "rope_base", "rope_kind",
     "rope_grid", "rope_offset", "norm", "norm_order", "norm_inner_attention", "norm_inner_mlp",
@@ -151,18 +151,37 @@ def _at_fault(config: ViTConfig) -> Iterator[str]:
             yield name
 
 
-def written(config: ViTConfig) -> dict[str, Any]:
-    """Return the config.json with which timm builds and loads a model."""
+def stored_as(config: ViTConfig) -> ViTConfig:
+    """Return the configuration of the tensors that are written: with the positions of which size.
+
+    Those that are stored, where timm resamples them in the forward pass as the model does, or where
+    there is no classifier, so that the folder is of that size, as timm's own are; else those of the
+    model's size.
+    """
+    if config.resampling == "antialiased" or not config.classes:
+        return config.at_positions
+    return replace(config, positions_size=None)
+
+
+def written(config: ViTConfig, stored: ViTConfig) -> dict[str, Any]:
+    """Return the config.json with which timm builds and loads a model.
+
+    Args:
+        config: the model's
+        stored: that of the tensors
+    """
     architecture = _architecture(config)
+    used = config if config.resampling == "antialiased" else stored
     content = {
         "architecture": architecture,
         "num_classes": config.classes,
         "num_features": config.width,
         "global_pool": _pool(config),
-        "model_args": _arguments(config),
+        "model_args": _arguments(stored)
+        | ({"dynamic_img_size": True} if used.size != stored.size else {}),
         "pretrained_cfg": {
             "architecture": architecture,
-            "input_size": [config.channels, *config.size],
+            "input_size": [config.channels, *used.size],
             "fixed_input_size": True,
             **{key: _plain(getattr(config, own)) for key, own in PREPROCESSING.items()},
             "crop_mode": "squash" if config.fit == "squash" else "center",

@@ -181,10 +181,7 @@ def _used_at(
         return None, []
     size, own = prepared.size, config.image_size
     if family.any_size and all(side % config.patch == 0 for side in size):
-        return replace(config, image_size=size).image_size, [
-            f"images are prepared at {size[0]}x{size[1]}, so the model takes that size; "
-            f"image_size={own} restores that of its positions"
-        ]
+        return replace(config, image_size=size).image_size, []
     return None, [
         f"preprocessor_config.json prepares images at {size[0]}x{size[1]}, but the model takes "
         f"image_size={own}"
@@ -218,7 +215,8 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
     if not isinstance(config, ViTConfig):
         raise cannot(NAME, config.name)
     family = _writer(config)
-    content = write_content(family, config)
+    stored = config.at_positions if family.any_size else replace(config, positions_size=None)
+    content = write_content(family, stored)
     if config.classes and not family.pre_norm:  # CLIP has a projection
         labels = config.labels or tuple(f"LABEL_{n}" for n in range(config.classes))
         content["id2label"] = {str(number): label for number, label in enumerate(labels)}
@@ -226,9 +224,9 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
     prefix = family.prefix if config.classes else ""
     table = [
         entry.renamed(lambda name: name[1:] if name.startswith("/") else prefix + name)
-        for entry in [*entries(config, family), *_unused(config, family)]
+        for entry in [*entries(stored, family), *_unused(stored, family)]
     ]
-    return Writing(table, {CONFIG: content, PREPROCESSOR: write_processor(config)})
+    return Writing(table, {CONFIG: content, PREPROCESSOR: write_processor(config)}, stored=stored)
 
 
 def _writer(config: ViTConfig) -> Family:

@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,11 @@ def of_openvino(graph: bytes, images: Tensor, threads: int) -> dict[str, Form]:
         request = core.compile_model(network, "CPU", settings).create_infer_request()
         return lambda: torch.from_numpy(request.infer([array])[0].copy())
 
-    return {"OpenVINO": form("f32"), "OpenVINO bf16": form("bf16")}
+    forms = {}
+    for name, precision in (("OpenVINO", "f32"), ("OpenVINO bf16", "bf16")):
+        with suppress(RuntimeError):  # bf16 where the processor has no instructions for it
+            forms[name] = form(precision)
+    return forms
 
 
 def of_ours(model: Any, images: Tensor, names: Collection[str]) -> dict[str, Form]:

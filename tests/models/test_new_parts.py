@@ -157,7 +157,7 @@ def test_they_follow_another_image_size(tmp_path: Path) -> None:
     larger = vitlab.load(vitlab.save(model, tmp_path / "saved"), image_size=16)
     assert larger.stem.gain.shape == (4, 4)
     torch.testing.assert_close(larger.stem.gain[::3, ::3], model.stem.gain)  # aligned corners
-    assert larger.positions[0].waves.shape == (1, 17, 16)
+    assert larger.positions[0].at((4, 4)).waves.shape == (1, 17, 16)
     assert larger(images(16)).shape == (3, 5)
 
 

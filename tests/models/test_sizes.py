@@ -1,7 +1,9 @@
 """One model at any image size: `resize`, and images of another size without it."""
 
 import copy
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from torch.nn import functional as F
 
 import vitlab
 from vitlab.errors import OptionError, WeightsError
+from vitlab.models.fast.engines import available
 from vitlab.models.model import Model
 from vitlab.models.positions.resampling import resample
 from vitlab.models.stems.kernels import resample_kernels
@@ -57,12 +60,22 @@ def a_model(**choices: Any) -> Model:
     return model
 
 
+def with_its_own(model: Any, image_size: Any) -> Model:
+    """A model for another size, whose tables are resampled once, as for fine-tuning."""
+    new = replace(model.config.sized(image_size), positions_size=None)
+    return cast(Model, model.remade(new, model.state_dict()))
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_another_size_is_the_resized_model(case: str) -> None:
     model = a_model(**CASES[case])
-    other = model.resize((24, 12))
-    assert other.config.size == (24, 12)
-    assert not other.training
+    other, resized = with_its_own(model, (24, 12)), model.resize((24, 12))
+    assert other.config.size == resized.config.size == (24, 12)
+    assert not resized.training
+    again = resized.resize(16)
+    assert again.config == model.config  # nothing was lost
+    for name, tensor in again.state_dict().items():
+        assert torch.equal(tensor, model.state_dict()[name])
     images = torch.randn(2, 3, 24, 12)
     if case == "fused":
         model = vitlab.fuse(model)
@@ -70,6 +83,7 @@ def test_another_size_is_the_resized_model(case: str) -> None:
         want, before = other(images), model(torch.zeros(1, 3, 16, 16))
         for _ in range(2):  # made, then kept
             torch.testing.assert_close(model(images), want, rtol=0, atol=1e-5)
+            torch.testing.assert_close(resized(images), want, rtol=0, atol=1e-5)
         assert torch.equal(model(torch.zeros(1, 3, 16, 16)), before)
     for got, want in zip(
         model.intermediates(images, [2]), other.intermediates(images, [2]), strict=True
@@ -131,7 +145,7 @@ def test_kept_positions_follow_the_table(change: Any) -> None:
     change(model, next(model.positions[0].parameters()))  # type: ignore[union-attr, index]
     with torch.no_grad():
         assert not torch.equal(model(images), before)
-        assert torch.equal(model(images), model.resize((24, 12))(images))
+        assert torch.equal(model(images), with_its_own(model, (24, 12))(images))
 
 
 def test_positions_kept_in_inference_serve_training() -> None:
@@ -184,8 +198,7 @@ def test_a_resized_model_shares_what_it_can(name: str) -> None:
     assert other.source == "somewhere"
     ours = dict(model.named_parameters())
     for key, weight in other.named_parameters():
-        same = weight.data_ptr() == ours[key].data_ptr()
-        assert same == (not key.startswith("positions."))
+        assert weight.data_ptr() == ours[key].data_ptr()
         assert weight.requires_grad == ours[key].requires_grad
     assert model.config.image_size == 32
     images = torch.randn(2, 3, 48, 48)
@@ -252,7 +265,7 @@ def test_larger_patches_of_a_larger_image_give_the_same_tokens() -> None:
 def test_positions_follow_another_patch(case: str) -> None:
     """Sixteen pixels in patches of 8: positions are those of an image of half the size."""
     model = a_model(**CASES[case])
-    coarse, half = model.repatch(8), model.resize(8)  # type: ignore[operator]
+    coarse, half = model.repatch(8), with_its_own(model, 8)  # type: ignore[operator]
     want = dict(half.positions.named_parameters())  # type: ignore[union-attr]
     for name, table in coarse.positions.named_parameters():
         assert torch.equal(table, want[name])
@@ -265,3 +278,47 @@ def test_patches_that_cannot_be_resampled_are_refused() -> None:
         a_model(stem="conv").repatch(8)  # type: ignore[operator]
     with pytest.raises(OptionError, match="image_size=16 is not a multiple of patch=5: try 15 or"):
         a_model().repatch(5)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("case", ["1d", "1d, every", "2d", "1d and rope", "bias", "windows"])
+def test_a_saved_model_keeps_the_positions_that_it_was_published_with(
+    case: str, tmp_path: Path
+) -> None:
+    model = a_model(**CASES[case])
+    small = model.resize((12, 8))
+    assert small.config.positions_size == 16  # type: ignore[attr-defined]
+    vitlab.save(small, tmp_path / "small")
+    read = vitlab.load(tmp_path / "small")
+    assert read.config == small.config
+    images = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        assert torch.equal(read(images), model(images))
+        assert torch.equal(vitlab.load(tmp_path / "small", image_size=16)(images), model(images))
+    forms = (vitlab.fuse(read), vitlab.accelerate(read, engine="packed", device="cpu"))
+    with torch.no_grad():
+        for size in ((16, 16), (12, 8), (20, 12)):
+            images = torch.randn(2, 3, *size)
+            for form in forms:
+                torch.testing.assert_close(form(images), model(images), rtol=0, atol=1e-4)
+
+
+def test_positions_of_the_size_itself_have_no_size_of_their_own() -> None:
+    model = a_model()
+    assert model.config.positions_size is None  # type: ignore[attr-defined]
+    assert replace(model.config, positions_size=16) == model.config
+    assert a_model(positions="rope").resize(24).config.positions_size is None  # type: ignore[attr-defined]
+    with pytest.raises(OptionError, match="=18 is not a multiple of patch=4"):
+        replace(model.config, positions_size=18)
+
+
+@pytest.mark.parametrize("engine", ["compiled", "onnxruntime", "openvino"])
+def test_other_engines_compute_published_positions(engine: Any) -> None:
+    model = a_model(norm_eps=1e-6).resize(24)
+    if engine not in available(model, torch.device("cpu"), torch.float32):
+        pytest.skip(f"{engine} is no candidate here")
+    form = vitlab.accelerate(model, engine=engine, device="cpu", precision="fp32")
+    assert form.engine == engine
+    for size in (24, 16):
+        images = torch.randn(2, 3, size, size)
+        with torch.no_grad():
+            torch.testing.assert_close(form(images), model(images), rtol=0, atol=1e-3)

@@ -1,7 +1,7 @@
 """What a file or folder of weights contains, tensor by tensor, without building a model."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from vitlab.errors import HubError, UserError, WeightsError
 from vitlab.files import MODEL_FOLDER
 from vitlab.images import Size
+from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
 from vitlab.weights.assembly import fitted, whole_state
 from vitlab.weights.containers.open_weights import open_source
@@ -217,6 +218,14 @@ def _candidates(base: Base, file: Path) -> Iterator[str | Path]:
 
 
 def _attempts(source: str | Path, base: Base, above: tuple[Path, ...]) -> Iterator[Model]:
+    """The models there; then with positions of their own size, as loading gave them before."""
+    for model in _as_it_is(source, base, above):
+        yield model
+        if isinstance(model.config, ViTConfig) and model.config.positions_size:
+            yield model.remade(replace(model.config, positions_size=None), model.state_dict())
+
+
+def _as_it_is(source: str | Path, base: Base, above: tuple[Path, ...]) -> Iterator[Model]:
     """The model there; then with the input size, and the zero head, that the base had."""
     path, _ = place_of(source, base.commit if str(source) == base.source else None)
     reading, tensors = _read(path, Hints(), None, above)

@@ -99,8 +99,8 @@ class ViTConfig(ModelConfig):
     )
     positions_size: Size | None = option(
         None,
-        "rows and columns in pixels of the images that stored positions are for, if not image_size; "
-        "they are resampled in the forward pass",
+        "rows and columns in pixels of the images that stored positions are for, if not "
+        "image_size: they are resampled in the forward pass",
         at_least(1),
         only=where_used("positions", "positions_size"),
     )

@@ -47,6 +47,8 @@ class Positions(Part, nn.Module):
         Raises:
             OptionError: the scheme is limited to one image size.
         """
+        rows, columns = grid
+        grid = int(rows), int(columns)  # tensors while a graph is traced
         if grid == self.config.grid:
             return self
         return self.elsewhere.get(grid, [*self.parameters()], lambda: self._made(grid))

@@ -1,6 +1,8 @@
 """Rotary positions."""
 
 import math
+from collections.abc import Callable
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -112,6 +114,13 @@ class Rotary(Inner):
             angles = angles.flatten(1).tile(2)
         return {"cos": angles.cos(), "sin": angles.sin()}
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Change type or device of every tensor, but compute angles in fp32 at least."""
+        super()._apply(fn, recurse)
+        if next(self.buffers()).dtype.itemsize < 4:
+            self.refresh()
+        return self
+
     def waves(self) -> tuple[Tensor, Tensor]:
         """Return cosine and sine of the angles: (N, d), or (h, N, d) for each head's own."""
         if self.freqs is None:
@@ -131,9 +140,10 @@ class Rotary(Inner):
     def turn(self, heads: Tensor, waves: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """Turn queries or keys (B, h, N, d) where they are of patches, or of registers with places.
 
-        Heads of several branches side by side turn alike, branch by branch.
+        Heads of several branches side by side turn alike, branch by branch. Sums are in fp32 at
+        least: with cosines rounded to bf16 the logits drift from block to block.
         """
-        cos, sin = (wave.to(heads.dtype) for wave in waves or self.waves())
+        cos, sin = waves or self.waves()
         if cos.ndim == 3:
             branches = heads.shape[1] // len(cos)
             cos, sin = cos.repeat(branches, 1, 1), sin.repeat(branches, 1, 1)
@@ -142,7 +152,7 @@ class Rotary(Inner):
         before, patches, behind = heads[:, :, :first], heads[:, :, first:last], heads[:, :, last:]
         left, right = patches.chunk(2, -1)
         turned = patches * cos + torch.cat([-right, left], -1) * sin
-        return torch.cat([before, turned, behind], 2)
+        return torch.cat([before, turned.to(heads.dtype), behind], 2)
 
 
 def places(config: ViTConfig, grid: tuple[int, int], device: torch.device) -> Tensor:

@@ -109,7 +109,7 @@ def _patches(
     """Rows and columns of patches, and whether the class token has a position of its own."""
     patch, stored = int(str(fields["patch"])), table[1] if len(table) == 3 else None
     chosen = hints.choices.get("image_size")
-    for size in (chosen, None, hints.image_size or 224):  # the size it had, a square, the new size
+    for size in (chosen, hints.image_size, None, 224):  # what is said, a square
         rows, columns = (size, size) if isinstance(size, int) else tuple(size or (0, 0))
         grid = (rows // patch, columns // patch)
         for own_row in (token, False):

@@ -63,7 +63,8 @@ def test_another_size_resizes_the_positions(tmp_path: Path) -> None:
     vitlab.save(tiny(), tmp_path / "m")
     loaded = vitlab.load(tmp_path / "m", image_size=(32, 24))
     assert loaded(torch.randn(2, 3, 32, 24)).shape == (2, 3)
-    assert loaded.positions[0].table.shape == (1, 1 + 4 * 3, 192)
+    assert loaded.positions[0].table.shape == (1, 1 + 2 * 2, 192)  # as it was saved
+    assert loaded.positions[0].at((4, 3)).table.shape == (1, 1 + 4 * 3, 192)
 
 
 @pytest.mark.parametrize("new", [(9, 5), (2, 3), (4, 4)])

@@ -47,7 +47,7 @@ def test_load_check_settles_fields(capsys: pytest.CaptureFixture[str], bare: Pat
     assert {found["origins"][name] for name in AS_PYTHON} == {"option"}
     code, out, err = call(capsys, "load-check", str(bare))
     assert code == 0
-    assert "assumed: heads 3, gelu exact" in err
+    assert "assumed: image_size 32, heads 3, gelu exact" in err
     rows = {line.split()[0]: line.split()[-1] for line in out.splitlines() if line.split()}
     assert (rows["heads"], rows["width"]) == ("assumed", "tensors")
     assert "talking_heads" not in rows  # off, as in most models

@@ -126,6 +126,23 @@ def test_positions_are_resized_as_timm_does(name: str, tmp_path: Path) -> None:
         close(model(images), wide(images))
 
 
+@pytest.mark.parametrize("name", ["", "vit_tiny_patch16_224"])
+def test_a_rectangle_with_as_many_patches_as_a_square_is_what_the_user_says(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = randomized(
+        peers.timm().create_model("vit_tiny_patch16_224", **SMALL, img_size=(16, 64))
+    )
+    file = written(other, tmp_path / "wide.pth")
+    images = torch.randn(2, 3, 16, 64, generator=torch.Generator().manual_seed(3))
+    with torch.inference_mode():
+        model = vitlab.load(file, name=name, image_size=(16, 64), heads=3)
+        close(model(images), other(images))
+    assert "image_size" not in caplog.text
+    vitlab.load(file, heads=3)
+    assert "assumed: image_size 32" in caplog.text  # a guess from their number
+
+
 def test_what_the_name_says(tmp_path: Path) -> None:
     other = peers.timm().create_model("vit_base_patch16_clip_quickgelu_224", **SMALL)
     model = vitlab.load(

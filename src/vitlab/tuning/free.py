@@ -9,7 +9,6 @@ from vitlab.errors import OptionError
 from vitlab.models.model import Model
 
 Tune = Literal["all", "attention", "ffn", "head", "norms", "lora"]
-WITH_POSITIONS: tuple[Tune, ...] = ("all", "attention", "ffn")
 NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, _BatchNorm)
 
 

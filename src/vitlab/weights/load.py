@@ -222,7 +222,8 @@ def _attempts(source: str | Path, base: Base, above: tuple[Path, ...]) -> Iterat
     for model in _as_it_is(source, base, above):
         yield model
         if isinstance(model.config, ViTConfig) and model.config.positions_size:
-            yield model.remade(replace(model.config, positions_size=None), model.state_dict())
+            size = model.config.image_size
+            yield model.remade(model.config.sized(size, settled=True), model.state_dict())
 
 
 def _as_it_is(source: str | Path, base: Base, above: tuple[Path, ...]) -> Iterator[Model]:

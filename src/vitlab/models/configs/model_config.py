@@ -36,8 +36,13 @@ class ModelConfig(ImageSpec):
         """The papers' notation for this shape, `ViT-B/16`."""
         raise NotImplementedError
 
-    def sized(self, image_size: Size) -> Self:
-        """Return the same for another image size."""
+    def sized(self, image_size: Size, *, settled: bool = False) -> Self:
+        """Return the same for another image size.
+
+        Args:
+            image_size: in pixels
+            settled: whether positions are to be stored for that size too, or stay as they are
+        """
         return replace(self, image_size=image_size)
 
     @property

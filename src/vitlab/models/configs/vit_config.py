@@ -295,9 +295,9 @@ class ViTConfig(ModelConfig):
             hybrid=self.stages if self.stem == "resnet" else None,
         )
 
-    def sized(self, image_size: Size) -> Self:
-        """Return the same for another image size; positions stay for the size that they have."""
-        stored = "positions_size" in kinds("positions")[self.positions].uses
+    def sized(self, image_size: Size, *, settled: bool = False) -> Self:
+        """Return the same for another image size, with the positions that are stored."""
+        stored = not settled and "positions_size" in kinds("positions")[self.positions].uses
         size = (self.positions_size or self.image_size) if stored else None
         return replace(self, image_size=image_size, positions_size=size)
 

@@ -15,7 +15,7 @@ from vitlab.recipes.choices import Start
 from vitlab.recipes.model_part import OF_TRAINING, ModelPart
 from vitlab.recipes.named import FROM_WEIGHTS, default_weights
 from vitlab.recipes.recipe import Recipe
-from vitlab.tuning.free import WITH_POSITIONS, Tune
+from vitlab.tuning.free import Tune
 from vitlab.weights.assembly import empty, whole_state
 from vitlab.weights.load import load
 from vitlab.weights.stated import FIELDS
@@ -136,9 +136,8 @@ def config_from(
         chosen.setdefault("class_token", base.has_token)
     if chosen.get("fit", "native") != "native":
         chosen.setdefault("tokens", ImageSpec.tokens)  # those of the weights do not apply
-    base = base.sized(chosen.pop("image_size", base.image_size))
-    if tune in WITH_POSITIONS and isinstance(base, ViTConfig):
-        base = replace(base, positions_size=None)
+    size = chosen.pop("image_size", base.image_size)
+    base = base.sized(size, settled=tune in ("all", "attention", "ffn"))
     if same_classes(base, labels):
         return replace(base, **chosen), remarks
     new = replace(base.with_classes(len(labels)), labels=labels)
@@ -165,10 +164,7 @@ def made_from(base: Model, config: ModelConfig, start: Start) -> Model:
     tensors = {name: weight.to("cpu", copy=True) for name, weight in whole_state(base).items()}
     if not same_classes(theirs, config.labels):
         tensors = with_new_head(tensors, config)
-    sized = theirs.sized(config.image_size)
-    if isinstance(sized, ViTConfig):
-        sized = replace(sized, positions_size=vars(config).get("positions_size"))
-    tensors = resized(tensors, theirs, sized)
+    tensors = resized(tensors, theirs, config)
     _check_fit(tensors, config, theirs, start)
     return assemble(config, tensors)
 

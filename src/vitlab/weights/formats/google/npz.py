@@ -1,7 +1,6 @@
 """Google's `.npz` files, in and out: Vision Transformers, hybrids and BiT ResNets."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
@@ -36,5 +35,5 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
     kind = big_transfer if isinstance(config, ResNetConfig) else vit_npz
     if isinstance(config, ViTConfig):
         check_fields("google", config, REPRESENTED)
-        config = replace(config, positions_size=None)
+        config = config.sized(config.image_size, settled=True)
     return Writing(kind.entries(config), archive="model.npz", stored=config)

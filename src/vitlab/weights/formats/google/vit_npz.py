@@ -108,17 +108,18 @@ def _patches(
 ) -> tuple[tuple[int, int], bool]:
     """Rows and columns of patches, and whether the class token has a position of its own."""
     patch, stored = int(str(fields["patch"])), table[1] if len(table) == 3 else None
-    chosen = hints.choices.get("image_size")
-    for size in (chosen, hints.image_size, None, 224):  # what is said, a square
-        rows, columns = (size, size) if isinstance(size, int) else tuple(size or (0, 0))
-        grid = (rows // patch, columns // patch)
-        for own_row in (token, False):
-            count = math.prod(grid) if stored is None else stored - own_row
-            side = math.isqrt(count)
-            if size is None and stored is not None and side**2 == count:
-                return (side, side), bool(own_row)
-            if size is not None and math.prod(grid) == count:
-                return grid, bool(own_row) and stored is not None
+    said = hints.choices.get("image_size") or hints.image_size or 224
+    rows, columns = (said, said) if isinstance(said, int) else said
+    grid = (rows // patch, columns // patch)
+    if stored is None:
+        return grid, False
+    for own_row in (token, False):
+        count = stored - own_row
+        side = math.isqrt(count)
+        if math.prod(grid) == count:  # what is said wins over a square
+            return grid, own_row
+        if side**2 == count:
+            return (side, side), own_row
     raise WeightsError(
         f"{NAME}: {table[1]} positions do not form a square: give image_size=(rows, columns), in "
         "pixels"

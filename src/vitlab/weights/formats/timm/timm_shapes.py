@@ -206,12 +206,14 @@ def _positions(
     else:
         facts.put(Origin.ASSUMED if doubtful else Origin.TENSORS, {"positions": "1d"})
     length = shapes["pos_embed"][1] if len(shapes["pos_embed"]) == 3 else 0
-    for candidates in (stated, wanted, None):  # what is said wins over a guess
+    for candidates in (stated, None, wanted):
         for own_row, register_rows in _layouts(shapes, registers):
             count = length - own_row - registers * register_rows
             if found := _fitting(candidates, patch, count):
-                guess = candidates is None and not known.architecture
-                facts.put(Origin.ASSUMED if guess else Origin.TENSORS, {"image_size": found})
+                said = _fitting(wanted, patch, count)  # what is said wins over a guess
+                guess = candidates is None and not (said or known.architecture)
+                origin = Origin.ASSUMED if guess else Origin.TENSORS
+                facts.put(origin, {"image_size": said or found})
                 return own_row, register_rows
     raise WeightsError(
         f"{source.path}: {length} positions do not form a square of patches: give "

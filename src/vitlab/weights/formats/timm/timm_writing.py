@@ -4,7 +4,7 @@ What timm cannot represent is refused by the name of the field, whatever our own
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from vitlab.errors import WeightsError
@@ -160,7 +160,7 @@ def stored_as(config: ViTConfig) -> ViTConfig:
     """
     if config.resampling == "antialiased" or not config.classes:
         return config.at_positions
-    return replace(config, positions_size=None)
+    return config.sized(config.image_size, settled=True)
 
 
 def written(config: ViTConfig, stored: ViTConfig) -> dict[str, Any]:

@@ -215,7 +215,8 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
     if not isinstance(config, ViTConfig):
         raise cannot(NAME, config.name)
     family = _writer(config)
-    stored = config.at_positions if family.any_size else replace(config, positions_size=None)
+    size = config.image_size
+    stored = config.at_positions if family.any_size else config.sized(size, settled=True)
     content = write_content(family, stored)
     if config.classes and not family.pre_norm:  # CLIP has a projection
         labels = config.labels or tuple(f"LABEL_{n}" for n in range(config.classes))

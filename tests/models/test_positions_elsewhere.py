@@ -1,5 +1,8 @@
 """Positions within attention against transformers' own."""
 
+import copy
+from typing import Any
+
 import pytest
 import torch
 
@@ -62,3 +65,25 @@ def test_a_bias_within_attention_acts_as_in_beit() -> None:
         layout = Layout(model.config.grid, relative.relate)
         torch.testing.assert_close(ours(tokens, layout), want, **close)
         torch.testing.assert_close(ours.weights(tokens, layout), weights, **close)
+
+
+def turning(depth: int = 8, **choices: Any) -> Any:
+    generator = torch.Generator().manual_seed(0)
+    name = f"ViT(width=64,depth={depth},heads=2,mlp=64)/4"
+    model = vitlab.create(name, 3, 64, positions="rope", generator=generator, **choices).eval()
+    for weight in model.parameters():
+        if weight.ndim == 2:
+            torch.nn.init.normal_(weight, std=0.1, generator=generator)
+    return model
+
+
+@pytest.mark.parametrize("kind", ["image", "grid", "mixed"])
+def test_rotary_positions_turn_in_fp32_in_a_model_of_bf16(kind: str) -> None:
+    model = turning(1, rope_kind=kind)
+    half = copy.deepcopy(model).bfloat16()
+    for part in (model, half):
+        part.positions.load_state_dict(half.positions.state_dict())  # frequencies, as rounded
+    heads = torch.randn(2, 2, model.config.length, 32).bfloat16()
+    want = model.positions[0].turn(heads.float()).bfloat16()
+    assert torch.equal(half.positions[0].turn(heads), want)
+    assert half.positions[0].turn(heads).dtype is torch.bfloat16

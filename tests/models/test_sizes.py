@@ -322,3 +322,20 @@ def test_other_engines_compute_published_positions(engine: Any) -> None:
         images = torch.randn(2, 3, size, size)
         with torch.no_grad():
             torch.testing.assert_close(form(images), model(images), rtol=0, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of Dynamo, where a graph ends
+@pytest.mark.parametrize("free", [False, True])
+def test_published_positions_can_be_compiled_and_trained(free: bool) -> None:
+    model = a_model().train()
+    larger = model.resize(24)
+    larger.positions.requires_grad_(free)  # type: ignore[union-attr]
+    images = torch.randn(2, 3, 24, 24)
+    compiled = torch.compile(larger, backend="aot_eager")
+    want = larger(images)
+    torch.testing.assert_close(compiled(images), want, rtol=0, atol=1e-5)
+    grads = [
+        torch.autograd.grad(made.square().sum(), [larger.head.classify.weight])[0]  # type: ignore[union-attr, list-item]
+        for made in (compiled(images), want)
+    ]
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)

@@ -244,7 +244,7 @@ def _in_full(config: ViTConfig, family: Family) -> ViTConfig:
     """The same function with what DINO's classes always have: LayerScale, and both pools."""
     if not family.any_size:
         return config
-    pool = "both" if config.classes else config.pool
+    pool = "both" if config.classes and family.classified else config.pool
     return replace(config, layer_scale=config.layer_scale or 1.0, pool=pool)
 
 

@@ -1,6 +1,8 @@
 """Models behind the surfaces of timm and transformers, compared with theirs."""
 
 import builtins
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import vitlab
+from conftest import environment
 from oracles import peers
 from vitlab.errors import OptionError, PackageError
 
@@ -191,7 +194,10 @@ def test_the_trainer_of_transformers_trains_saves_and_goes_on(tmp_path: Path) ->
     assert back.config == model.config
     again = type(own).from_pretrained(folder).eval()
     saved = vitlab.load(vitlab.save(own, tmp_path / "saved"))
-    for other in (back(IMAGES), again(IMAGES).logits, saved(IMAGES)):
+    autos = (transformers.AutoModel, transformers.AutoModelForImageClassification)
+    found = [each.from_pretrained(folder).eval() for each in autos]
+    assert {type(each) for each in found} == {type(own)}
+    for other in (back(IMAGES), saved(IMAGES), *(e(IMAGES).logits for e in (again, *found))):
         assert torch.equal(other, model(IMAGES))
 
 
@@ -208,6 +214,34 @@ def test_outputs_in_the_form_of_transformers() -> None:
     loss, logits = own(IMAGES, labels=labels, return_dict=False)
     assert torch.equal(logits, out.logits)
     assert loss == out.loss
+
+
+IMPORTED = """
+import logging, os, random, signal, sys, warnings
+import torch
+import vitlab
+
+def state():
+    signals = [signal.getsignal(each) for each in signal.valid_signals()]
+    flags = [torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()]
+    flags += [torch.backends.cudnn.benchmark, torch.get_float32_matmul_precision()]
+    drawn = [torch.get_rng_state().tolist(), random.getstate()]
+    loggers = [(each.level, list(each.handlers)) for each in map(logging.getLogger, ("", "torch"))]
+    return signals, flags, drawn, loggers, list(warnings.filters), dict(os.environ), sys.path[:]
+
+before = state()
+import vitlab.adapters
+vitlab.adapters.timm(vitlab.load(sys.argv[1]))
+assert not {"timm", "transformers"} & sys.modules.keys()
+assert state() == before
+"""
+
+
+def test_importing_the_adapters_changes_nothing(tmp_path: Path) -> None:
+    model = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=16)/8", 3, 32)
+    words = [sys.executable, "-c", IMPORTED, str(vitlab.save(model, tmp_path / "m"))]
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True)
+    assert not done.returncode, done.stderr
 
 
 def test_without_transformers_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Which images a model is evaluated on, and the answers about single images."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,17 @@ def test_unsplit_data_is_evaluated_whole_unless_the_model_learned_from_it(
     assert counts == {"auto": 6, "train": 54, "test": 6, "all": 60}
     (photos / "red" / "007.png").unlink()  # other data now
     assert vitlab.evaluate(model, data, workers=0)["images"] == 59
+
+
+def test_the_callers_random_numbers_stay(model: vitlab.VisionTransformer, photos: Path) -> None:
+    for how in ({}, {"workers": 2}, {"flips": True}, {"engine": "packed"}):
+        torch.manual_seed(3)
+        random.seed(3)
+        before = torch.get_rng_state(), random.getstate()
+        vitlab.evaluate(model, str(photos), **how)
+        after = torch.get_rng_state(), random.getstate()
+        assert torch.equal(before[0], after[0])
+        assert before[1] == after[1]
 
 
 def test_splits_of_the_data_are_used_by_name(

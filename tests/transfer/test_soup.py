@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
 
 import vitlab
 from conftest import call
@@ -48,9 +47,9 @@ def three(tmp_path_factory: pytest.TempPathFactory, digits_run: Path) -> list[Pa
 def test_the_mean_is_numpys(tmp_path: Path) -> None:
     folders = [vitlab.save(noisy(seed), tmp_path / str(seed)) for seed in (1, 2, 4)]
     mixed = vitlab.soup(folders)
-    tables = [load_file(folder / "model.safetensors") for folder in folders]
+    tables = [vitlab.load(folder).state_dict() for folder in folders]
     for name, tensor in mixed.state_dict().items():
-        mean = np.mean([table[name].astype(np.float64) for table in tables], axis=0)
+        mean = np.mean([table[name].double().numpy() for table in tables], axis=0)
         assert tensor.dtype == torch.float32
         np.testing.assert_array_equal(tensor.numpy(), mean.astype(np.float32))
     parts = mixed.provenance["soup"]["ingredients"]

@@ -176,6 +176,7 @@ def test_any_model_is_written_and_read_back_or_refused(to: str, tmp_path: Any) -
             continue
         images = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
         with torch.inference_mode():
-            assert torch.equal(vitlab.load(folder)(images), model.eval()(images))
+            got, want = vitlab.load(folder)(images), model.eval()(images)
+            torch.testing.assert_close(got, want, rtol=0, atol=1e-6)  # a sum with zeros rounds
         outcomes["written"] += 1
     assert min(outcomes.values()) >= 8, outcomes

@@ -75,6 +75,7 @@ def test_there_and_back(hub: Hub) -> None:
     assert hub.tokens == {"Bearer hf_secret"}
     uploaded = repository.commits[repository.at("main") or ""]
     assert set(uploaded) == {".gitattributes", "README.md", "config.json", "model.safetensors"}
+    assert "architecture" in json.loads(uploaded["config.json"]), "timm opens it"
     folder = fetch(NAME)
     loaded = vitlab.load(folder)
     assert equal(loaded, model)
@@ -391,7 +392,7 @@ def test_the_command_carries_the_figures_of_a_run(
 
 
 def test_a_card_says_what_it_is() -> None:
-    model = vitlab.create("ViT-Ti/16", 2, (64, 32), labels=("a | b", "c:\n- d"), crop=0.9)
+    model = vitlab.create("ViT-Ti/16", 2, (64, 32), labels=("a | b", "c: - d"), crop=0.9)
     model.provenance = {
         "data": "me/photos", "recipe": "small", "epochs": 30, "seed": 0, "fingerprint": "f" * 64,
         "license": "apache-2.0", "source": "google/vit", "commit": "1" * 40,
@@ -456,7 +457,7 @@ def test_a_card_of_unknown_origin() -> None:
 
 
 def test_a_card_cannot_be_broken_by_what_it_is_told() -> None:
-    model = vitlab.create("BiT-R50x1", 2, 32, stages=(1,), labels=("---\nx: y", "`<b>|"))
+    model = vitlab.create("BiT-R50x1", 2, 32, stages=(1,), labels=("--- x: y", "`<b>|"))
     evil = "x\n---\nlicense: none\n# | `"
     model.provenance = {
         "license": evil,

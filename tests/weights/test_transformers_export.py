@@ -35,6 +35,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "dinov2": {"layer_scale": 0.1, "pool": "both"},
     "registers": {"layer_scale": 0.1, "classes": 0, "registers": 2},
+    "dinov2, class token": {"layer_scale": 0.1},
+    "dinov2, mean": {"layer_scale": 0.1, "pool": "mean", "class_token": True},
+    "dinov2, no scales": {"pool": "both"},
+    "registers, classes": {"layer_scale": 0.1, "registers": 2},
+    "registers, no scales": {"registers": 2, "pool": "mean", "class_token": True},
+    "registers, no scales or classes": {"registers": 2, "classes": 0},
+    "dinov3, no scales": {"classes": 0, "positions": "rope", "rope_base": 50.0},
     "dinov3": {"layer_scale": 0.1, "classes": 0, "positions": "rope", "rope_base": 50.0},
     "dinov3, rectangular": {
         "layer_scale": 0.1,
@@ -138,21 +145,40 @@ def test_transformers_loads_it_or_the_field_is_named(
 def test_every_family_is_written(start: str, tmp_path: Path) -> None:
     model = made(FAMILIES[start])
     assert model is not None
-    same_in_transformers(model, vitlab.save(model, tmp_path / "model", to="transformers"))
+    folder = vitlab.save(model, tmp_path / "model", to="transformers")
+    same_in_transformers(model, folder)
+    images = torch.randn(2, model.config.channels, *model.config.size)
+    with torch.inference_mode():
+        torch.testing.assert_close(vitlab.load(folder)(images), model(images), rtol=0, atol=1e-6)
+
+
+def test_what_the_written_classes_always_have_is_added_exactly(tmp_path: Path) -> None:
+    """Scales of one, and zeros for the mean; calibration is told of as in any other form."""
+    model = made(FAMILIES["registers, classes"] | {"layer_scale": 0.0})
+    assert model is not None
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    back: Any = vitlab.load(vitlab.save(model.half(), tmp_path / "m", to="transformers"))
+    assert (back.config.pool, back.config.layer_scale, back.config.registers) == ("both", 1.0, 2)
+    classify = back.head.classify.weight
+    assert torch.equal(classify[:, :16], before["head.classify.weight"].half().float())
+    assert not classify[:, 16:].any()
+    assert all(torch.equal(t, torch.ones(16)) for n, t in back.named_parameters() if "scale" in n)
+    assert model.state_dict().keys() == before.keys(), "the model itself stays as it is"
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("clip", {"image_size": (8, 16)}, "takes square images: cannot represent image_size=.8, 16."),
     ("dinov2", {"image_size": (8, 16)}, "dinov2 takes square images"),
     ("beit", {"image_size": (8, 16)}, "beit takes square images"),
-    ("dinov3", {"layer_scale": 0.0}, "always has LayerScale: cannot represent layer_scale=0"),
     ("dinov3", {"rope_kind": "grid", "rope_grid": 4}, "rope_kind='grid'"),
     ("dinov3", {"classes": 3}, "dinov3_vit has no classifier: save with classes=0"),
     ("dinov2", {"ffn": "swiglu", "mlp": 32}, "DINOv2 has no gated MLP with mlp=32"),
     ("dinov2", {"mlp": 40}, "DINOv2 needs an mlp that is a multiple of the width"),
     ("vit", {"norm": "rms"}, "cannot represent norm='rms'"),
     ("vit", {"qk_norm": True}, "cannot represent qk_norm=True"),
-    ("vit", {"pre_logits": 5}, "cannot represent pool=token and norm_at=tokens and pre_logits=5"),
+    ("vit", {"pre_logits": 5}, "pool=token and norm_at=tokens and pre_logits=5 and classes=3 toge"),
+    ("dinov2", {"pre_logits": 5}, "and pre_logits=5 and classes=3 together$"),
+    ("dinov2", {"classes": 0}, "cannot represent pool=both and norm_at=tokens and layer_scale=0.1"),
 ]  # fmt: skip
 
 

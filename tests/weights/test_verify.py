@@ -194,7 +194,7 @@ def test_what_is_asked_must_be_one_thing(
 
 
 def test_a_library_that_fails_is_one_line(hub: Hub, tmp_path: Path) -> None:
-    hub.add("me/own", files(vitlab.save(vitlab.create("ViT-Ti1/16", 3, 32), tmp_path / "own")))
+    hub.add("me/own", files(vitlab.save(vitlab.create("ViT-Ti1x3/16", 3, 32), tmp_path / "own")))
     peers.timm()
     with pytest.raises(WeightsError, match="timm cannot run") as caught:
         verify_one(Published("me/own", "timm"))

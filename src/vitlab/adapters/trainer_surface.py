@@ -1,9 +1,19 @@
-"""The surface of transformers' models for image classification around one of ours."""
+"""The surface of transformers' models for image classification around one of ours.
+
+Importing this file tells transformers of it: its Auto classes then open what the surface and
+`vitlab.save` wrote.
+"""
 
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForImageClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.modeling_outputs import ImageClassifierOutput
 
 from vitlab.models.config import ModelConfig
@@ -21,6 +31,12 @@ class ViTLabConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers is n
     """
 
     model_type = "vitlab"
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Read a config.json, also one of `vitlab.save`, which has no keys of transformers."""
+        own = config_of(described(config_dict, {})).to_dict()
+        return super().from_dict(own | config_dict, **kwargs)
 
 
 def config_of(config: ModelConfig) -> ViTLabConfig:
@@ -95,3 +111,8 @@ class ViTLabForImageClassification(PreTrainedModel):  # type: ignore[misc]
             attentions=tuple(model.attention_maps(pixel_values)) if output_attentions else None,
         )
         return output.to_tuple() if return_dict is False else output
+
+
+AutoConfig.register("vitlab", ViTLabConfig)
+for auto in (AutoModel, AutoModelForImageClassification):
+    auto.register(ViTLabConfig, ViTLabForImageClassification)

@@ -298,6 +298,7 @@ class Model(nn.Module):
             )
         if images.ndim != 4 or images.shape[1] != config.channels:
             shape = ", ".join(map(str, (config.channels, *config.size)))
-            raise OptionError(f"images must be (B, {shape}), not {tuple(images.shape)}")
+            advice = "; a data set's transform is vitlab.preprocess(model).one" * (images.ndim == 5)
+            raise OptionError(f"images must be (B, {shape}), not {tuple(images.shape)}{advice}")
         if (size := (images.shape[2], images.shape[3])) != config.size:
             config.check_size(size)

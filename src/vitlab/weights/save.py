@@ -4,19 +4,21 @@ import json
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from vitlab.errors import DiskError, WeightsError
 from vitlab.files import is_empty, read_bytes, staged_folder, write_text
 from vitlab.models.config import ViTConfig
+from vitlab.models.create import assemble
 from vitlab.models.model import Model
-from vitlab.weights.assembly import unwrapped, whole_state
+from vitlab.weights.assembly import empty, unwrapped, whole_state
 from vitlab.weights.formats.catalog import format_named
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.own import sealed
@@ -68,8 +70,9 @@ def save(
         )
     state = whole_state(model)
     writing = chosen.writes(model.config, model.provenance)
-    if writing.stored is not None:
-        model = model.remade(writing.stored, state)
+    if isinstance(stored := writing.stored, ViTConfig):
+        model = _in_full(model, state, stored)
+        model = model.remade(stored, model.state_dict())
         state = model.state_dict()
     needed = {name for entry in writing.entries for name in entry.ours}
     if lacking := sorted(needed - state.keys()):
@@ -83,7 +86,7 @@ def save(
             write_tensors(draft, tensors, shard_bytes)
         for name, content in writing.files.items():
             if chosen.lossless:
-                content = sealed(content, tensors)
+                content = sealed(content, state)
             (draft / name).write_text(_as_text(content), encoding="utf-8")
         if not chosen.lossless:
             _compare(model, draft, to)
@@ -144,6 +147,31 @@ def written_tensors(entries: Sequence[Entry], state: dict[str, Tensor]) -> dict[
         made = entry.write([state[name].detach() for name in entry.ours])
         written |= zip(entry.theirs, made, strict=True)
     return written
+
+
+def _in_full(model: Model, state: dict[str, Tensor], stored: ViTConfig) -> Model:
+    """The same function with scales of one, and zeros for the half of the pool not seen before.
+
+    Args:
+        model: that is written
+        state: its tensors
+        stored: which may have LayerScale and pool=both where the model has not
+    """
+    old = model.config
+    assert isinstance(old, ViTConfig)
+    new = replace(old, layer_scale=stored.layer_scale, pool=stored.pool)
+    if new == old:
+        return model
+    whole, classify = dict(state), "head.classify.weight"
+    for name, tensor in empty(new).items():
+        if name not in state:
+            whole[name] = next(iter(state.values())).new_ones(tensor.shape)
+    if stored.pool != old.pool:
+        sides = (0, old.width) if old.pool == "token" else (old.width, 0)
+        whole[classify] = pad(whole[classify], sides)
+    full = assemble(new, whole)
+    full.provenance = model.provenance
+    return full
 
 
 def _compare(model: Model, draft: Path, to: str) -> None:

@@ -182,3 +182,39 @@ def test_a_model_that_is_given_files_says_what_makes_a_batch_of_them() -> None:
     for call in (of, of.encode, lambda images: vitlab.inspect.rollout(of, images)):
         with pytest.raises(OptionError, match=r"not a (list|str): vitlab\.preprocess\(model\)"):
             call(["a.jpg"])
+
+
+def test_it_is_the_transform_of_a_data_set(tmp_path: Path) -> None:
+    """One image at a time; batches of batches are told what to do."""
+    of, images = model(), [picture(seed=seed) for seed in range(5)]
+    prepare, want = vitlab.preprocess(of), vitlab.preprocess(of)(images)
+
+    class Photos(torch.utils.data.Dataset[Tensor]):
+        def __init__(self, transform: Any) -> None:
+            self.transform = transform
+
+        def __len__(self) -> int:
+            return len(images)
+
+        def __getitem__(self, index: int) -> Tensor:
+            found: Tensor = self.transform(images[index])
+            return found
+
+    for workers in (0, 2):
+        loader = torch.utils.data.DataLoader(
+            Photos(prepare.one),
+            2,
+            num_workers=workers,
+            multiprocessing_context="fork" if workers else None,
+        )
+        batches = list(loader)
+        assert [tuple(each.shape) for each in batches] == [(2, 3, 16, 24)] * 2 + [(1, 3, 16, 24)]
+        assert torch.equal(torch.cat(batches), want)
+        assert all(of(each).shape[1:] == (3,) for each in batches)
+    stacked = next(iter(torch.utils.data.DataLoader(Photos(prepare), 2)))
+    with pytest.raises(
+        OptionError, match=r"not \(2, 1, 3, 16, 24\); a data set's transform is .*one$"
+    ):
+        of(stacked)
+    with pytest.raises(ImageError):
+        prepare.one(tmp_path / "none.jpg")

@@ -3,6 +3,7 @@
 import copy
 import json
 import logging
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from conftest import environment
 from models.test_architectures import a_model, close, some_images
 from vitlab.errors import OptionError, PackageError
 from vitlab.models.fast import accelerate as room
-from vitlab.models.fast import engines
+from vitlab.models.fast import engines, packed_form
 from vitlab.models.fast.accelerate import Timed, ranking
 from vitlab.models.model import Model
 
@@ -66,6 +67,48 @@ def test_whatever_a_graph_does_not_compute_pytorch_does() -> None:
     close(fast.intermediates(images, [1])[0], model.intermediates(images, [1])[0])
     close(fast.attention_maps(images)[0], model.attention_maps(images)[0])
     assert torch.equal(copy.deepcopy(fast)(images), fast(images))
+
+
+@pytest.mark.parametrize("engine", ["plain", "packed", "onnxruntime", "openvino"])
+@torch.inference_mode()
+def test_it_travels_to_another_process_and_is_accelerated_there(engine: Any) -> None:
+    if engine == "openvino":
+        pytest.importorskip("openvino")
+    model, images = a_model("plain"), some_images(a_model("plain"), 2)
+    fast = computed_by(engine, model)
+    there = pickle.loads(pickle.dumps(fast))
+    assert (there.engine, there.computes, there.training) == (engine, "fp32", False)
+    assert torch.equal(there(images), fast(images))
+    assert torch.equal(there.encode(images), fast.encode(images))
+    assert [type(each) for each in there.modules()] == [type(each) for each in fast.modules()]
+    if engine in engines.RUNTIMES:
+        assert there._encoded.built.keys() == {1, None}
+        assert all(there._encoded.built.values()), "built there"
+        assert copy.deepcopy(fast)._encoded.built == fast._encoded.built, "graphs are shared"  # type: ignore[union-attr]
+
+
+@torch.inference_mode()
+def test_where_nothing_packs_it_arrives_as_plain_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, images = a_model("plain"), some_images(a_model("plain"), 2)
+    sent = pickle.dumps(computed_by("packed", model))
+    monkeypatch.setattr(packed_form, "can_pack", lambda dtype: False)
+    there = pickle.loads(sent)
+    assert not any(isinstance(each, packed_form.PackedDense) for each in there.modules())
+    close(there(images), model(images))
+
+
+@torch.inference_mode()
+def test_what_was_compiled_is_compiled_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Any] = []
+    monkeypatch.setattr(torch, "compile", lambda run, mode: compiled.append(run) or run)
+    monkeypatch.setattr(engines, "can_pack", lambda dtype: False)
+    monkeypatch.setattr(engines, "has_compiler", lambda: True)
+    model, images = a_model("plain"), some_images(a_model("plain"), 2)
+    fast = computed_by("compiled", model)
+    assert fast.engine == "compiled"
+    for other in (pickle.loads(pickle.dumps(fast)), copy.deepcopy(fast)):
+        assert torch.equal(other(images), fast(images))
+        assert compiled[-1].__self__ is other
 
 
 @torch.inference_mode()

@@ -48,6 +48,17 @@ class Preprocess(nn.Module):
         pixels = [load_image(source, number, self.spec, box) for number in range(len(pictures))]
         return normalize(torch.from_numpy(np.stack(pixels)), self.spec.mean, self.spec.std)
 
+    def one(self, image: Picture) -> Tensor:
+        """Prepare one image, as the `transform` of a data set of PyTorch: (channels, H, W).
+
+        Args:
+            image: a path, bytes, an image of Pillow, an array or a tensor
+
+        Raises:
+            ImageError: it cannot be read.
+        """
+        return self([image])[0]
+
     def _batch(self, images: Tensor) -> Tensor:
         """Prepare a batch of one size on its device: uint8 (B, C, rows, columns)."""
         spec, (channels, rows, columns) = self.spec, images.shape[1:]

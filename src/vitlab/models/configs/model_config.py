@@ -1,11 +1,14 @@
 """The choices that every model has, whatever its body."""
 
+import re
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from vitlab.errors import OptionError
 from vitlab.images import ImageSpec, Size
 from vitlab.options import at_least, option
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # in a text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +33,11 @@ class ModelConfig(ImageSpec):
         super().__post_init__()
         if self.labels and len(self.labels) != self.classes:
             raise OptionError(f"labels has {len(self.labels)} names for classes={self.classes}")
+        for label in filter(CONTROL.search, self.labels):
+            raise OptionError(
+                f"the name of the class {label[:80]!r} has a control character: give it another "
+                "name (in Python, labels=…)"
+            )
 
     @property
     def name(self) -> str:

@@ -16,7 +16,8 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MethodType
 from typing import Any, Self
 
 import torch
@@ -77,8 +78,8 @@ def made(engine: Engine, model: Model, where: torch.device, dtype: torch.dtype) 
     else:
         form = packed(model, where, dtype, pack=engine not in RUNTIMES)
     form.engine = engine
-    if engine == "compiled":
-        _compile(form)
+    if engine == "compiled" and isinstance(form, VisionTransformer):
+        form._encoded = Compiled(form)  # type: ignore[method-assign]
     elif engine in RUNTIMES and isinstance(form, VisionTransformer):
         exact = packed(model, where, torch.float32, pack=False) if form.computes == "bf16" else form
         assert isinstance(exact, VisionTransformer)
@@ -89,19 +90,32 @@ def made(engine: Engine, model: Model, where: torch.device, dtype: torch.dtype) 
     return form
 
 
-def _compile(form: Model) -> None:
-    """Compile the encoder of a model, on a GPU with CUDA graphs where batches repeat."""
-    assert isinstance(form, VisionTransformer)
-    on_gpu = next(form.parameters()).is_cuda
-    encoded = torch.compile(form._encoded, mode="reduce-overhead" if on_gpu else None)
+@dataclass
+class Compiled:
+    """A model's encoder by torch.compile, on a GPU with CUDA graphs where batches repeat.
 
-    def kept(
-        images: Tensor | Packed, extra: Tensor | None = None, leading: int | None = None
+    Attributes:
+        form: the model
+        run: what was compiled, at the first call in each process
+    """
+
+    form: VisionTransformer
+    run: Callable[..., list[Tensor]] | None = None
+
+    def __call__(
+        self, images: Tensor | Packed, extra: Tensor | None = None, leading: int | None = None
     ) -> list[Tensor]:
-        parts = encoded(images, extra, leading)
+        """Compute what `VisionTransformer._encoded` does."""
+        on_gpu = next(self.form.parameters()).is_cuda
+        if self.run is None:
+            plain = MethodType(type(self.form)._encoded, self.form)
+            self.run = torch.compile(plain, mode="reduce-overhead" if on_gpu else None)
+        parts = self.run(images, extra, leading)
         return [part.clone() for part in parts] if on_gpu else parts  # the next call overwrites
 
-    form._encoded = kept  # type: ignore[method-assign]
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what this process compiled."""
+        return vars(self) | {"run": None}
 
 
 @dataclass
@@ -140,6 +154,15 @@ class Graphs:
             return [run(images)]
         return type(self.form)._encoded(self.form, images, extra, leading)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the graphs, which another process builds for itself."""
+        return vars(self) | {"built": {}}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return a copy with the same graphs, which never change."""
+        form, exact = copy.deepcopy((self.form, self.exact), memo)
+        return replace(self, form=form, exact=exact, built=dict(self.built))
+
     def graph(self, leading: int | None) -> Run | None:
         """Return the graph of all tokens, or of the leading ones; None if it is none or wrong."""
         if leading not in self.built:
@@ -164,15 +187,7 @@ class Tokens(nn.Module):
         return type(self.model)._encoded(self.model, images, leading=self.leading)[0]
 
 
-class Shared:
-    """What a copy of a model shares with it: a graph never changes."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return the graph itself."""
-        return self
-
-
-class OpenVINO(Shared):
+class OpenVINO:
     """A graph compiled by OpenVINO for the CPU, for any batch.
 
     It is handed over as it was traced: OpenVINO's own converter would send usage data.
@@ -218,7 +233,7 @@ def core() -> Any:
     return importlib.import_module("openvino").Core()
 
 
-class ONNXRuntime(Shared):
+class ONNXRuntime:
     """A graph run by ONNX Runtime on the CPU, for any batch."""
 
     def __init__(self, tokens: Tokens, images: Tensor, dtype: torch.dtype) -> None:

@@ -130,11 +130,14 @@ class PackedDense(Dense):
 
     def forward(self, values: Tensor) -> Tensor:
         """Map (…, in) to (…, out)."""
-        return self._after(values, "none", "")
+        return self.then_gelu(values, "none", "none")
 
-    def then_gelu(self, values: Tensor, form: Gelu) -> Tensor:
+    def then_gelu(self, values: Tensor, form: Gelu, act: str = "gelu") -> Tensor:
         """Map (…, in) to (…, out), and apply a GELU."""
-        return self._after(values, "gelu", form)
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(
+            values.to(self.dtype), self.packed, self.bias, act, [], form
+        )
+        return found
 
     def onto(self, values: Tensor, tokens: Tensor) -> Tensor:
         """Map (…, in) to (…, out), and add it to tokens of this shape and precision."""
@@ -143,15 +146,13 @@ class PackedDense(Dense):
         )
         return sums
 
-    def _after(self, values: Tensor, what: str, form: str) -> Tensor:
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(
-            values.to(self.dtype), self.packed, self.bias, what, [], form
-        )
-        return found
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return the layer itself: it never changes, and packed weights cannot be copied."""
         return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process as plain numbers, to be packed again there."""
+        return repacked, (self.packed.to_dense(), self.bias, self.dtype, self.rows)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """Stay as it is when the model is moved; refuse another device.
@@ -165,6 +166,12 @@ class PackedDense(Dense):
                 "made from again, with device='cuda'"
             )
         return self
+
+
+def repacked(kernel: Tensor, bias: Tensor | None, dtype: torch.dtype, rows: int) -> Dense:
+    """Return a layer that was packed in another process, packed if this processor can."""
+    layer = dense_of(kernel, bias)
+    return (PackedDense(layer, dtype, rows) if can_pack(dtype) else Dense(layer, dtype)).eval()
 
 
 class FastBlock(nn.Module):

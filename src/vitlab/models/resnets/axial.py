@@ -10,8 +10,8 @@ from vitlab.models.resnets.body import (
     Flavor,
     PostRoot,
     PostUnit,
+    ResNetBody,
     group_norm,
-    reset_convolutions,
     unit_shapes,
 )
 
@@ -89,7 +89,7 @@ class LineAttention(nn.Module):
         return self.relative[:, places - places[:, None] + n - 1]
 
 
-class AxialBody(nn.Module):
+class AxialBody(ResNetBody):
     """The axial ResNet that the ViT paper compares with Axial-ViT (appendix, axial attention).
 
     (B, channels, H, W) -> (B, features, ceil(H / stride), ceil(W / stride)), after the last ReLU.
@@ -127,7 +127,7 @@ class AxialBody(nn.Module):
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw convolutions as in the other bodies (`reset_convolutions`), then the attentions."""
-        reset_convolutions(self, generator)
+        super().reset_parameters(generator)
         for part in self.modules():
             if isinstance(part, LineAttention):
                 part.reset_parameters(generator)

@@ -196,7 +196,30 @@ def unit_shapes(stages: tuple[int, ...], width: int) -> list[list[UnitShape]]:
     return shapes
 
 
-class HybridBody(nn.Module):
+class ResNetBody(nn.Module):
+    """What the bodies have in common: a root, then stages, to a map of features."""
+
+    root: nn.Module
+    stages: nn.Sequential
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw weights as the official code does: see `reset_convolutions`."""
+        reset_convolutions(self, generator)
+
+    def enter(self, images: Tensor) -> Tensor:
+        """Compute the input of the first stage."""
+        return self.root(images)
+
+    def finish(self, features: Tensor) -> Tensor:
+        """Compute the map of features from what leaves the last stage."""
+        return features
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Compute the map of features."""
+        return self.finish(self.stages(self.enter(images)))
+
+
+class HybridBody(ResNetBody):
     """The post-activation ResNet in front of the hybrids' encoder (ViT paper, section 3.1).
 
     (B, channels, H, W) -> (B, features, ceil(H / stride), ceil(W / stride)), the output
@@ -221,20 +244,8 @@ class HybridBody(nn.Module):
         middle = ConvNorm(width, width, 3, stride, self.flavor)
         return PostUnit(inputs, width, stride, middle, self.flavor)
 
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw weights as the official code does: see `reset_convolutions`."""
-        reset_convolutions(self, generator)
 
-    def enter(self, images: Tensor) -> Tensor:
-        """Compute the input of the first stage."""
-        return self.root(images)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Compute the map of features."""
-        return self.stages(self.enter(images))
-
-
-class BiTBody(nn.Module):
+class BiTBody(ResNetBody):
     """The pre-activation ResNet of Big Transfer (arXiv 1912.11370), after its final norm and ReLU.
 
     (B, channels, H, W) -> (B, features, ceil(H / stride), ceil(W / stride)). The mean over all
@@ -256,10 +267,6 @@ class BiTBody(nn.Module):
         self.features, self.stride = map_features(stages, widen), map_stride(stages)
         self.norm = group_norm(self.features, BIT)
 
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw weights as the official code does: see `reset_convolutions`."""
-        reset_convolutions(self, generator)
-
     def enter(self, images: Tensor) -> Tensor:
         """Compute the input of the first stage."""
         features = self.root(images)
@@ -269,10 +276,6 @@ class BiTBody(nn.Module):
     def finish(self, features: Tensor) -> Tensor:
         """Compute the map of features from what leaves the last stage."""
         return F.relu(self.norm(features))
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Compute the map of features."""
-        return self.finish(self.stages(self.enter(images)))
 
 
 def reset_convolutions(body: nn.Module, generator: torch.Generator | None = None) -> None:

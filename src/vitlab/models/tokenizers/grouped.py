@@ -63,14 +63,14 @@ def _groups(
     return cast(Sequence[Sequence[Bottleneck]], nn.ModuleList(cast(list[nn.Module], groups)))
 
 
-def _reset(body: nn.Module, generator: torch.Generator | None) -> None:
-    """Draw the convolutions of a body as OpenAI's code does."""
-    for module in body.modules():
-        if isinstance(module, nn.Conv2d):
-            std = 1 / math.sqrt(module.weight[0].numel())
-            nn.init.normal_(module.weight, 0, std, generator=generator)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
+def normal_convolution(
+    layer: nn.Conv2d | nn.ConvTranspose2d, generator: torch.Generator | None = None
+) -> None:
+    """Draw a kernel as OpenAI's code does, and set the bias to zero."""
+    std = 1 / math.sqrt(layer.weight[0].numel())
+    nn.init.normal_(layer.weight, 0, std, generator=generator)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
 
 
 class GroupedEncoder(nn.Module):
@@ -85,10 +85,6 @@ class GroupedEncoder(nn.Module):
         widths = [config.width << number for number in range(config.halvings + 1)]
         self.enter = nn.Conv2d(config.channels, config.width, 7, padding=3)
         self.groups = _groups(config, config.width, widths, ENCODING)
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw every weight."""
-        _reset(self, generator)
 
     def maps(self, pixels: Tensor) -> list[Tensor]:
         """Return what enters the first group, then what leaves each, the last after its ReLU."""
@@ -117,10 +113,6 @@ class GroupedDecoder(nn.Module):
         widths = [config.width << number for number in range(config.halvings, -1, -1)]
         self.groups = _groups(config, config.code_width, widths, DECODING)
         self.leave = nn.Conv2d(config.width, config.outputs, 1)
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw every weight."""
-        _reset(self, generator)
 
     def forward(self, features: Tensor) -> Tensor:
         """Decode embedded codes."""

@@ -14,7 +14,7 @@ from vitlab.models.configs.tokenizer_config import TokenizerConfig
 from vitlab.models.layers import modules
 
 
-def reset_convolution(
+def uniform_convolution(
     layer: nn.Conv2d | nn.ConvTranspose2d, generator: torch.Generator | None = None
 ) -> None:
     """Draw weights and bias uniformly within 1 / sqrt(fan-in), PyTorch's own start."""
@@ -54,12 +54,6 @@ class StridedEncoder(nn.Module):
         self.reduce = modules(nn.Conv2d(each, config.width, 4, 2, 1) for each in inputs)
         self.residual = modules(Residual(config.width) for _ in range(config.depth))
 
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw every weight."""
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                reset_convolution(module, generator)
-
     def maps(self, images: Tensor) -> list[Tensor]:
         """Return the images, then what leaves each halving, the last with the residual blocks."""
         found = [images]
@@ -85,12 +79,6 @@ class StridedDecoder(nn.Module):
         inputs = [entered] + [width] * (config.halvings - 1)
         self.enlarge = modules(nn.ConvTranspose2d(each, width, 4, 2, 1) for each in inputs)
         self.leave = nn.Conv2d(width, config.outputs, 1)
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw every weight."""
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
-                reset_convolution(module, generator)
 
     def forward(self, features: Tensor) -> Tensor:
         """Decode embedded codes."""

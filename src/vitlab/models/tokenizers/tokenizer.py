@@ -13,8 +13,16 @@ from vitlab.models.encoder.layout import DenseFeatures
 from vitlab.models.layers import counted_macs, params_of
 from vitlab.models.model import Model, Part
 from vitlab.models.packed import Packed
-from vitlab.models.tokenizers.grouped import GroupedDecoder, GroupedEncoder
-from vitlab.models.tokenizers.strided import StridedDecoder, StridedEncoder, reset_convolution
+from vitlab.models.tokenizers.grouped import (
+    GroupedDecoder,
+    GroupedEncoder,
+    normal_convolution,
+)
+from vitlab.models.tokenizers.strided import (
+    StridedDecoder,
+    StridedEncoder,
+    uniform_convolution,
+)
 
 SHARP = 20.0  # how much larger than PyTorch's the kernel starts that scores the codes of a dVAE
 MARGIN = 0.1  # DALL-E's epsilon: pixels in [0, 1] are moved into [0.1, 0.9]
@@ -114,20 +122,16 @@ class Tokenizer(Model):
         so that the decoder learns to ignore them, and most codes are never used.
         """
         self.normalization.refresh()
-        self.encoder.reset_parameters(generator)
-        if self.config.form == "dalle":
-            nn.init.normal_(
-                self.score.weight, 0, 1 / math.sqrt(self.config.features), generator=generator
-            )
-            if self.score.bias is not None:
-                nn.init.zeros_(self.score.bias)
-        else:
-            reset_convolution(self.score, generator)
+        dalle = self.config.form == "dalle"
+        start = normal_convolution if dalle else uniform_convolution
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
+                start(module, generator)
+            elif isinstance(module, Codebook):
+                module.reset_parameters(generator)
+        if not dalle:
             with torch.no_grad():
                 self.score.weight.mul_(SHARP)
-        if self.codebook is not None and self.decoder is not None:
-            self.codebook.reset_parameters(generator)
-            self.decoder.reset_parameters(generator)
 
     def logits(self, images: Tensor) -> Tensor:
         """Compute the score of every code at each place.

@@ -24,19 +24,21 @@ def of_tensors(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     return {name: tensor_sha256(tensor) for name, tensor in tensors.items()}
 
 
-def checked(name: str, sha256: str, file: str, advice: str = "") -> Entry:
-    """Map one tensor as it is, if every bit of it is as it was written.
+def checked(entry: Entry, sums: Mapping[str, Any], file: str, advice: str = "") -> Entry:
+    """Return an entry that gives tensors only if every bit is as it was when they were saved.
 
     Args:
-        name: of the tensor
-        sha256: as it was written
+        entry: of a file
+        sums: the sha256 of each of our tensors
         file: with which the message of a mismatch begins
         advice: with which it ends
     """
 
     def read(tensors: list[Tensor]) -> list[Tensor]:
-        if tensor_sha256(tensors[0]) != sha256:
-            raise WeightsError(f"{file}: tensor {name!r} does not match its checksum{advice}")
-        return tensors
+        made = entry.read(tensors)
+        for name, tensor in zip(entry.ours, made, strict=True):
+            if tensor_sha256(tensor) != sums.get(name):
+                raise WeightsError(f"{file}: tensor {name!r} does not match its checksum{advice}")
+        return made
 
-    return Entry((name,), (name,), read, list)
+    return entry._replace(read=read)

@@ -19,6 +19,7 @@ from vitlab.errors import WeightsError
 from vitlab.files import staged_file
 from vitlab.models.config import ModelConfig
 from vitlab.weights.formats.checksums import checked, checksum, of_tensors
+from vitlab.weights.formats.entries import same
 from vitlab.weights.formats.origins import Origin
 from vitlab.weights.formats.room import Hints, Reading
 from vitlab.weights.identity import Base, described, description
@@ -42,7 +43,8 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         if sorted(source.shapes) != sorted(content["tensors"]):
             raise WeightsError("its tensors are not those in its header")
         damaged = f"{source.path} is a damaged delta"
-        entries = [checked(name, sum_, damaged) for name, sum_ in content["tensors"].items()]
+        sums = content["tensors"]
+        entries = [checked(same(name, name), sums, damaged) for name in sums]
         config = described(content, hints.choices)
         base, provenance = _base(content["base"]), dict(content["provenance"])
     except DAMAGE as error:

@@ -140,7 +140,8 @@ def with_prefix_rows(
     def read(tensors: list[Tensor]) -> list[Tensor]:
         own, table = tensors
         others = torch.cat([table[:, :first], table[:, first + registers :]], dim=1)
-        return [own + table[:, first : first + registers], others]
+        rows = table[:, first : first + registers]
+        return [torch.where(rows == 0, own, own + rows), others]  # a sum of zeros has one sign
 
     def write(tensors: list[Tensor]) -> list[Tensor]:
         own, table = tensors

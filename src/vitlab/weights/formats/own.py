@@ -1,14 +1,16 @@
-"""ViTLab's own folder: `config.json`, and every tensor under its own name."""
+"""ViTLab's own folder: `config.json` and all tensors, which timm opens too if it has the model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from vitlab.errors import WeightsError
-from vitlab.models.config import ModelConfig
+from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.assembly import empty
+from vitlab.weights.formats.catalog import format_named
 from vitlab.weights.formats.checksums import checked, checksum, of_tensors
 from vitlab.weights.formats.entries import Entry, same
 from vitlab.weights.formats.origins import Origin
@@ -18,21 +20,26 @@ from vitlab.weights.sharded import CONFIG
 from vitlab.weights.source import Source
 
 VERSION = "vitlab-1"
+NAMED = "vitlab-2"  # the same with timm's names of the tensors, and timm's keys in config.json
+REWRITTEN = "transformers_version"  # a key of what transformers saved: our checksums are no more
 
 
 def reads(source: Source, hints: Hints) -> Reading | None:
     """Recognize a folder that `vitlab.save` wrote, or transformers' `Trainer` with our adapter.
 
+    What transformers wrote of timm's form of such a folder is timm's alone.
+
     Raises:
         WeightsError: it is damaged or of another version.
     """
     content = source.config
-    if not str(content.get("format", "")).startswith("vitlab-"):
+    theirs = content.get("model_type") == "timm_wrapper"
+    if theirs or not str(content.get("format", "")).startswith("vitlab-"):
         return None
     file = (source.path if source.path.is_dir() else source.path.parent) / CONFIG
-    if content["format"] != VERSION:
+    if content["format"] not in (VERSION, NAMED):
         raise WeightsError(
-            f"{file} has format {content['format']!r}, but this version reads {VERSION!r}: "
+            f"{file} has format {content['format']!r}, but this version reads {NAMED!r}: "
             "load it with the version of ViTLab that wrote it"
         )
     try:
@@ -48,7 +55,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     return Reading(
         "ViTLab",
         config,
-        _checked(config, content, source.path),
+        _checked(config, content, source),
         origins=dict.fromkeys(config.as_dict(), Origin.FILE),
         exact=True,
         provenance=dict(provenance) if isinstance(provenance, dict) else None,
@@ -56,9 +63,20 @@ def reads(source: Source, hints: Hints) -> Reading | None:
 
 
 def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
-    """Represent any model."""
-    content = {"format": VERSION} | description(config) | {"provenance": dict(provenance)}
-    return Writing(_entries(config), {CONFIG: content})
+    """Represent any model: by timm's names if timm has the same one, so that it opens the folder.
+
+    BEiT's there has no bias of keys, of which every bit of ours would have to come back.
+    """
+    content = description(config) | {"provenance": dict(provenance)}
+    if isinstance(config, ViTConfig) and not (config.qkv_bias and "bias" in config.positions):
+        with suppress(WeightsError):
+            theirs = format_named("timm").writes(config, {})
+            if theirs.stored == config.at_positions:
+                both = {"format": NAMED} | content | theirs.files[CONFIG]
+                return Writing(theirs.entries, {CONFIG: both})
+    return Writing(
+        _entries(config), {CONFIG: {"format": VERSION, "model_type": "vitlab"} | content}
+    )
 
 
 def sealed(
@@ -68,7 +86,7 @@ def sealed(
 
     Args:
         content: without checksums, or with older ones
-        tensors: as they are stored; None if those are the same as before
+        tensors: of the model; None if those are the same as before
     """
     rest = {key: value for key, value in content.items() if key != "sha256"}
     if tensors is not None:
@@ -78,29 +96,27 @@ def sealed(
 
 def _check(content: Mapping[str, Any], file: Path) -> None:
     """Refuse a config.json that is not as it was written; older ones have no checksum."""
-    rest = {key: value for key, value in content.items() if key != "sha256"}
-    if "sha256" in content and checksum(rest) != content["sha256"]:
+    kept = "sha256" in content and REWRITTEN not in content
+    if kept and sealed(content)["sha256"] != content["sha256"]:
         raise WeightsError(
             f"{file} does not match its checksum: copy it again, or remove sha256 from it if it "
             "was edited on purpose"
         )
 
 
-def _checked(config: ModelConfig, content: Mapping[str, Any], folder: Path) -> list[Entry]:
-    """Our tensors as they are, each compared with its checksum if there is one."""
-    if content.get("model_type") == "vitlab":  # the Trainer's, without checksums
-        return _entries(config, "model.")
+def _checked(config: ModelConfig, content: dict[str, Any], source: Source) -> Sequence[Entry]:
+    """Our tensors as they are, each compared with its checksum if the folder has them."""
+    table: Sequence[Entry] = _entries(config, "model." if REWRITTEN in content else "")
+    if content["format"] == NAMED and not empty(config).keys() <= source.shapes.keys():
+        table = format_named("timm").writes(described(content, {}), {}).entries
     sums = content.get("tensors")
-    if not isinstance(sums, dict):
-        return _entries(config)
+    if not isinstance(sums, dict) or REWRITTEN in content:
+        return table
     advice = (
         ": copy the file again, or remove tensors and sha256 from its config.json if it was "
         "changed on purpose"
     )
-    return [
-        checked(name, str(sums[name]), str(folder), advice) if name in sums else same(name, name)
-        for name in empty(config)
-    ]
+    return [checked(entry, sums, str(source.path), advice) for entry in table]
 
 
 def _entries(config: ModelConfig, prefix: str = "") -> list[Entry]:

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -102,11 +103,11 @@ def _front(model: Model, name: str) -> str:
     ).to_yaml()
 
 
-def _measured(about: dict[str, Any]) -> dict[str, float]:
-    """Return the figures that the Hub has a name for."""
+def _measured(about: dict[str, Any], names: Mapping[str, str] = HUB_METRICS) -> dict[str, Any]:
+    """Return the figures that these names are for, the Hub's if none are given."""
     metrics = about.get("metrics")
     given = metrics if isinstance(metrics, dict) else {}
-    known = {key: given[key] for key in HUB_METRICS if isinstance(given.get(key), int | float)}
+    known = {key: given[key] for key in names if isinstance(given.get(key), int | float)}
     return {key: value for key, value in known.items() if math.isfinite(value)}
 
 
@@ -182,13 +183,8 @@ def _usage(model: Model, name: str) -> str:
 
 
 def _results(about: dict[str, Any]) -> list[tuple[str, str]]:
-    metrics = about.get("metrics")
-    if not isinstance(metrics, dict):
-        return []
-    found = [(text, metrics[key]) for key, text in FIGURES.items() if key in metrics]
-    rows = [(text, value) for text, value in found if isinstance(value, int | float)]
-    rows = [(text, value) for text, value in rows if math.isfinite(value)]
-    return [(t, f"{v:,}" if isinstance(v, int) else f"{v:.4f}") for t, v in rows]
+    found = _measured(about, FIGURES).items()
+    return [(FIGURES[k], f"{v:,}" if isinstance(v, int) else f"{v:.4f}") for k, v in found]
 
 
 def _training(about: dict[str, Any]) -> list[tuple[str, str]]:

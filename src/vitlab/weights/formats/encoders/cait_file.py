@@ -5,6 +5,7 @@ Source: facebookresearch/deit (cait_models.py), timm's cait.py.
 
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 from vitlab.errors import WeightsError
@@ -15,25 +16,12 @@ from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.room import Hints, Reading
 from vitlab.weights.formats.timm.timm_arguments import check_arguments, stated
 from vitlab.weights.formats.timm.timm_config import arguments_in, recorded
-from vitlab.weights.formats.vit_names import Names, encoder
+from vitlab.weights.formats.vit_names import PLAIN, encoder
 from vitlab.weights.source import Shape, Source
 
 NAME = "CaiT"
 MARK = "blocks_token_only.0.norm1.weight"
-NAMES = Names(
-    patch="patch_embed.proj",
-    token="cls_token",
-    registers="reg_token",
-    positions="pos_embed",
-    own_row=False,
-    block="blocks.{0}.",
-    norms=("norm1", "norm2"),
-    scales=("gamma_1", "gamma_2"),
-    qkv=("attn.qkv",),
-    project="attn.proj",
-    mlp=("mlp.fc1", "mlp.fc2"),
-    norm="norm",
-)
+NAMES = replace(PLAIN, own_row=False, scales=("gamma_1", "gamma_2"))
 
 
 def reads(source: Source, hints: Hints) -> Reading | None:

@@ -51,9 +51,8 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         widths = shapes[f"decoder.{FIRST}"]
         found = {"decoder": True, "code_width": widths[0], "laplace": outputs == 2 * first[1]}
         facts.put(Origin.TENSORS, found)
-    if hints.image_size:  # convolutions take any
-        facts.put(Origin.OPTION, {"image_size": hints.image_size})
-    facts.put(Origin.OPTION, hints.choices)
+    size = {"image_size": hints.image_size} if hints.image_size else {}  # convolutions take any
+    facts.put(Origin.OPTION, size | hints.choices)
     config = TokenizerConfig.from_dict(facts.values)
     return Reading(NAME, config, list(entries(config, prefix)), origins=facts.origins)
 

@@ -41,9 +41,8 @@ def reads(source: Source, hints: Hints) -> Reading | None:
          "channels": first[1], "stride": 2**halvings, "depth": depth, "decoder": True},
     )  # fmt: skip
     facts.put(Origin.FILE, _stated(source.record))
-    if hints.image_size:  # convolutions take any
-        facts.put(Origin.OPTION, {"image_size": hints.image_size})
-    facts.put(Origin.OPTION, hints.choices)
+    size = {"image_size": hints.image_size} if hints.image_size else {}  # convolutions take any
+    facts.put(Origin.OPTION, size | hints.choices)
     config = TokenizerConfig.from_dict(facts.values)
     return Reading(NAME, config, list(entries(config)), origins=facts.origins)
 

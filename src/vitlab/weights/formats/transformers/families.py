@@ -21,7 +21,7 @@ from vitlab.weights.formats.transformers.records.vit_records import (
 )
 
 # Models are written as the first of these that fits them.
-WRITTEN = (BEIT, DINOV3, CLIP, SIGLIP, DEIT, DINOV2, REGISTERS, VIT, MSN, IJEPA)
+WRITTEN = (BEIT, DINOV3, CLIP, SIGLIP, DEIT, VIT, MSN, IJEPA, DINOV2, REGISTERS)
 READ_ONLY = (MAE, DATA2VEC, TIPS, NAFLEX, AIMV2, *OF_CLIP)
 FAMILIES: dict[str, Family] = {family.model_type: family for family in (*WRITTEN, *READ_ONLY)}
 # By a model_type that only their authors' own code has, not transformers.

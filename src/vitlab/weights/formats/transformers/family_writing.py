@@ -24,10 +24,6 @@ def write_content(family: Family, config: ViTConfig) -> Content:
             f"transformers' {model_type} takes square images: cannot represent "
             f"image_size={config.image_size}"
         )
-    if family.scale and family.model_type != "beit" and not config.layer_scale:
-        raise WeightsError(
-            f"transformers' {model_type} always has LayerScale: cannot represent layer_scale=0"
-        )
     content: Content = {"architectures": [family.classes[position]], "model_type": model_type}
     content |= {
         key: getattr(config, own) for key, own in KEYS.items() if key in DEFAULTS[model_type]

@@ -215,8 +215,9 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
     if not isinstance(config, ViTConfig):
         raise cannot(NAME, config.name)
     family = _writer(config)
-    size = config.image_size
-    stored = config.at_positions if family.any_size else config.sized(size, settled=True)
+    same = _in_full(config, family)
+    size = same.image_size
+    stored = same.at_positions if family.any_size else same.sized(size, settled=True)
     content = write_content(family, stored)
     if config.classes and not family.pre_norm:  # CLIP has a projection
         labels = config.labels or tuple(f"LABEL_{n}" for n in range(config.classes))
@@ -236,8 +237,16 @@ def _writer(config: ViTConfig) -> Family:
     for family in WRITTEN:
         if family.fits(config):
             return family
-    shown = {name: getattr(config, name) for name in DECISIVE}
-    raise cannot(NAME, *(f"{name}={value}" for name, value in shown.items() if value), "together")
+    shown = [f"{name}={value}" for name in DECISIVE if (value := getattr(config, name))]
+    raise cannot(NAME, f"{' and '.join(shown)} together")
+
+
+def _in_full(config: ViTConfig, family: Family) -> ViTConfig:
+    """The same function with what DINO's classes always have: LayerScale, and both pools."""
+    if not family.any_size:
+        return config
+    pool = "both" if config.classes and family.classified else config.pool
+    return replace(config, layer_scale=config.layer_scale or 1.0, pool=pool)
 
 
 def _unused(config: ViTConfig, family: Family) -> list[Entry]:

@@ -5,7 +5,16 @@ from dataclasses import replace
 import torch
 
 from vitlab.models.config import ViTConfig
-from vitlab.weights.formats.entries import Entry, computed, each, halves, layer, same, scaled
+from vitlab.weights.formats.entries import (
+    Entry,
+    computed,
+    each,
+    halves,
+    joined,
+    layer,
+    same,
+    scaled,
+)
 from vitlab.weights.formats.room import cannot
 from vitlab.weights.formats.transformers.family import Family, Stated
 from vitlab.weights.formats.vit_names import embedding, encoder
@@ -36,7 +45,7 @@ def entries(config: ViTConfig, family: Family, stated: Stated | None = None) -> 
     if config.pre_logits:
         table += layer("head.pre_logits", "pooler.dense")
     if config.pool == "attention":
-        table += _attention_pool()
+        table += _attention_pool(config.width)
     return table + _head(config, family, stated)
 
 
@@ -85,18 +94,12 @@ def _head(config: ViTConfig, family: Family, stated: Stated | None) -> list[Entr
     return layer("head.classify", "/classifier")
 
 
-def _attention_pool() -> list[Entry]:
+def _attention_pool(width: int) -> list[Entry]:
     """SigLIP's pool: PyTorch's attention module, whose three projections are one tensor."""
     ours, table = "head.attend", [same("head.attend.queries", "head.probe")]
     for part in ("weight", "bias"):
-        table.append(
-            Entry(
-                (f"{ours}.q.{part}", f"{ours}.kv.{part}"),
-                (f"head.attention.in_proj_{part}",),
-                lambda t: list(t[0].split([len(t[0]) // 3, 2 * len(t[0]) // 3])),
-                lambda t: [torch.cat(t)],
-            )
-        )
+        both = (f"{ours}.q.{part}", f"{ours}.kv.{part}")
+        table.append(joined(both, f"head.attention.in_proj_{part}", (width, 2 * width)))
     table += layer(f"{ours}.project", "head.attention.out_proj")
     table += layer(f"{ours}.norm", "head.layernorm")
     table += layer(f"{ours}.mlp.expand", "head.mlp.fc1")

@@ -6,19 +6,27 @@ Source: the modeling files of transformers 5.23.
 from dataclasses import replace
 
 from vitlab.images import IMAGENET
+from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.transformers.family import prepared, read_only
 from vitlab.weights.formats.transformers.family_reading import read_dinov2, read_dinov3
 from vitlab.weights.formats.transformers.family_writing import write_dinov2, write_dinov3
 from vitlab.weights.formats.transformers.records.vit_records import NEWER, VIT
 
 UNCHANGED = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+
+
+def _pooled(config: ViTConfig) -> bool:
+    """Whether class token and mean of the patches, beside each other, have what a head reads."""
+    pools = ("token", "mean", "both") if config.classes else ("token",)
+    own = config.has_token, config.norm_at, config.pre_logits
+    return config.pool in pools and own == (True, "tokens", 0)
+
+
 DINOV2 = replace(
     VIT,
     model_type="dinov2",
     classes=("Dinov2Model", "Dinov2ForImageClassification"),
-    fits=lambda config: (
-        config.layer_scale > 0 and config.norm_at == "tokens" and not config.registers
-    ),
+    fits=lambda config: not config.registers and _pooled(config),
     prefix="dinov2.",
     any_size=True,
     square=True,
@@ -38,7 +46,7 @@ REGISTERS = replace(
     DINOV2,
     model_type="dinov2_with_registers",
     classes=("Dinov2WithRegistersModel", "Dinov2WithRegistersForImageClassification"),
-    fits=lambda config: config.layer_scale > 0 and config.norm_at == "tokens",
+    fits=_pooled,
     prefix="dinov2_with_registers.",
     resampling="antialiased",
 )

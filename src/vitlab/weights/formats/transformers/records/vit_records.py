@@ -65,7 +65,6 @@ MSN = replace(  # a ViT without a pooler
     classes=("ViTMSNModel", "ViTMSNForImageClassification"),
     fits=lambda config: _plain(config, "token") and not config.pre_logits,
     reads=lambda stated: {},
-    writes=lambda config: {},
     prepared=prepared(IMAGENET, "bicubic", 1.0, "squash"),
 )
 DEIT = replace(
@@ -81,7 +80,6 @@ DEIT = replace(
     registers="embeddings.distillation_token",
     register_rows=True,
     reads=read_deit,
-    writes=lambda config: {},
     processor="DeiT",
     prepared=prepared(IMAGENET, "bicubic", 224 / 256, "squash"),
 )
@@ -116,7 +114,6 @@ IJEPA = replace(
     fits=lambda config: _plain(config, "mean") and not config.has_token,
     prefix="ijepa.",
     reads=read_mean,
-    writes=lambda config: {},
     prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
 )
 MAE = read_only(

@@ -1,0 +1,163 @@
+"""Our saved folders in timm's and transformers' own loaders, and back, bit for bit."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+import vitlab
+from oracles import peers
+from vitlab.errors import WeightsError
+from vitlab.weights.formats.own import sealed
+from weights.test_save_as import TIMM, a_model, close
+
+SHAPE = "ViT(width=16,depth=2,heads=2,mlp=32)/8"
+NAMES = ("ant", "bee", "cat")
+ONLY_OURS: dict[str, tuple[str, dict[str, Any]]] = {
+    "three branches": ("ViT-Ti1x3/8", {}),
+    "both pools": (SHAPE, {"pool": "both"}),
+    "biases of keys": (SHAPE, {"positions": "bias"}),
+    "relative positions": (SHAPE, {"positions": "relative"}),
+}
+
+
+def same_bits(model: Any, loaded: Any) -> None:
+    assert loaded.config == model.config
+    own, other = model.state_dict(), loaded.state_dict()
+    assert own.keys() == other.keys()
+    for name, tensor in own.items():
+        assert other[name].dtype == tensor.dtype
+        assert torch.equal(other[name].view(torch.uint8), tensor.view(torch.uint8)), name
+
+
+@pytest.mark.parametrize("case", TIMM)
+def test_timm_opens_it_and_every_bit_comes_back(case: str, tmp_path: Path) -> None:
+    model = a_model(*TIMM[case], (64, 32) if "R26" in TIMM[case][0] else (32, 48))
+    folder = vitlab.save(model, tmp_path / "m")
+    same_bits(model, vitlab.load(folder))
+    if case.startswith("BEiT"):
+        return
+    other = peers.timm().create_model(f"local-dir:{folder}", pretrained=True).eval()
+    images = torch.randn(2, 3, *model.config.size)
+    with torch.inference_mode():
+        close(other(images), model(images))
+
+
+def test_half_precision_and_zeros_of_both_signs_come_back(tmp_path: Path) -> None:
+    """DINOv2's registers have positions in timm, which are added to them."""
+    model = a_model("ViT-Ti2/8", {"registers": 3, "layer_scale": 0.1})
+    with torch.no_grad():
+        model.registers[:, :2] *= -0.0
+    for dtype in (torch.float16, torch.bfloat16):
+        same_bits(model.to(dtype), vitlab.load(vitlab.save(model, tmp_path / "m")))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_transformers_opens_it_by_timm(tmp_path: Path) -> None:
+    transformers = peers.transformers()
+    choices = {"classes": 3, "labels": NAMES, "registers": 2, "layer_scale": 0.1, "crop": 1.0}
+    model = a_model("ViT-Ti2/8", choices)
+    folder = vitlab.save(model, tmp_path / "m")
+    images = torch.randn(2, 3, 32, 32)
+    classifier = transformers.AutoModelForImageClassification.from_pretrained(folder).eval()
+    backbone = transformers.AutoModel.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        close(classifier(images).logits, model(images))
+        close(backbone(images).last_hidden_state, model.encode(images))
+        close(backbone(images).pooler_output, model.features(images))
+    pixels = torch.randint(0, 256, (32, 32, 3), dtype=torch.uint8).numpy()
+    found = transformers.pipeline("image-classification", str(folder))(Image.fromarray(pixels))
+    (want,) = vitlab.classify(model, [pixels], top=3)
+    assert [each["label"] for each in found] == [name for name, _ in want.classes]
+    for each, (_, chance) in zip(found, want.classes, strict=True):
+        assert each["score"] == pytest.approx(chance, abs=1e-4)
+    classifier.save_pretrained(tmp_path / "theirs")  # fine-tuned there, say
+    again = vitlab.load(tmp_path / "theirs")
+    assert again.config.labels == NAMES
+    with torch.inference_mode():
+        close(again(images), model(images))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("case", ONLY_OURS)
+def test_transformers_opens_what_timm_has_not_with_our_package(case: str, tmp_path: Path) -> None:
+    transformers = peers.transformers()
+    import vitlab.adapters.trainer_surface
+
+    model = a_model(ONLY_OURS[case][0], {"classes": 3, "labels": NAMES, **ONLY_OURS[case][1]})
+    folder = vitlab.save(model, tmp_path / "m")
+    same_bits(model, vitlab.load(folder))
+    images = torch.randn(2, 3, 32, 32)
+    for auto in (transformers.AutoModelForImageClassification, transformers.AutoModel):
+        other = auto.from_pretrained(folder).eval()
+        assert other.config.id2label == dict(enumerate(NAMES))
+        with torch.inference_mode():
+            assert torch.equal(other(images).logits, model(images))
+    with torch.no_grad():
+        other.model.head.classify.bias += 1
+    other.save_pretrained(tmp_path / "theirs")
+    with torch.inference_mode():
+        assert torch.equal(vitlab.load(tmp_path / "theirs")(images), other(images).logits)
+
+
+def test_positions_of_another_size_stay_ours(tmp_path: Path) -> None:
+    """They would be resampled in timm's own way, so that it has no such model."""
+    model = a_model("ViT-Ti2/8", {}).resize(64)
+    folder = vitlab.save(model, tmp_path / "m")
+    same_bits(model, vitlab.load(folder))
+    assert "architecture" not in json.loads((folder / "config.json").read_text())
+    wide = a_model("ViT-Ti2/8", {"resampling": "antialiased"}).resize(64)
+    folder = vitlab.save(wide, tmp_path / "m")
+    same_bits(wide, vitlab.load(folder))
+    other = peers.timm().create_model(f"local-dir:{folder}", pretrained=True).eval()
+    images = torch.randn(2, 3, 64, 64)
+    with torch.inference_mode():
+        close(other(images), wide(images))
+
+
+def before(model: Any, folder: Path) -> Path:
+    """A folder as the code before this one saved it: our names alone."""
+    vitlab.save(model, folder)
+    content = json.loads((folder / "config.json").read_text())
+    kept = ("name", "kind", "model", "provenance")
+    content = {"format": "vitlab-1"} | {key: content[key] for key in kept}
+    tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    (folder / "config.json").write_text(json.dumps(sealed(content, tensors)))
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("case", ["plain", "registers", "BEiT"])
+def test_folders_of_before_load_bit_for_bit(case: str, tmp_path: Path) -> None:
+    model = a_model(*TIMM[case])
+    folder = before(model, tmp_path / "m")
+    same_bits(model, vitlab.load(folder))
+    tensors = load_file(folder / "model.safetensors")
+    tensors["head.classify.bias"] += 1
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(WeightsError, match=r"tensor 'head.classify.bias' does not match its check"):
+        vitlab.load(folder)
+
+
+def test_tensors_may_be_replaced_under_our_names(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = a_model(SHAPE, {})
+    folder = vitlab.save(model, tmp_path / "m")
+    save_file(model.state_dict(), folder / "model.safetensors")
+    with caplog.at_level(logging.WARNING):
+        same_bits(model, vitlab.load(folder))
+    assert not caplog.text
+
+
+def test_fields_given_at_load_change_nothing_else(tmp_path: Path) -> None:
+    model = a_model(SHAPE, {})
+    folder = vitlab.save(model, tmp_path / "m")
+    loaded = vitlab.load(folder, norm_eps=1e-3, mean=(0.5, 0.5, 0.5))
+    assert loaded.config.norm_eps == 1e-3
+    assert torch.equal(loaded.token, model.token)

@@ -10,15 +10,19 @@ from vitlab.weights.formats.transformers.family import Content, Family
 from vitlab.weights.formats.transformers.transformers_names import NAME
 from vitlab.weights.source import Source
 
-# What other models are, for the message that refuses them.
+# What other models are, or have, for the message that refuses them.
 KINDS = {
     r"swin.*|donut-swin|maskformer-swin|hiera|mvit|focalnet|dinat": "stages of windows",
     r"pvt.*|segformer|levit|cvt|mobilevit.*|poolformer": "stages, with convolutions",
     r"resnet|regnet|convnext.*|dinov3_convnext|bit|.*mobilenet.*": "a convolutional network",
     r"vit-hybrid|vit_hybrid": "a ViT on a BiT ResNet",
     r"sam2.*|sam3.*|vitdet|edgetam.*": "windows with decomposed relative positions",
+    r"vjepa2": "V-JEPA 2, a video model: patches with a length in time",
     r"videomae|vivit|timesformer|videoprism": "a video model",
-    r"mlcd.*|pixtral|qwen.*|glm.*": "a ViT with RMS norms or rotary positions of its own",
+    r"radio": "RADIO: a class token for each of its teachers",
+    r"mlcd.*": "a class token that is turned by learned angles",
+    r"audio-spectrogram-transformer": "a model of sound, whose patches overlap",
+    r"pixtral|qwen.*|glm.*": "a ViT with RMS norms or rotary positions of its own",
     r"pixio": "a ViT with several class tokens",
     r"timm_backbone": "a model of timm without a configuration of its own",
     r"dpt|depth_anything|vision-encoder-decoder|detr|yolos|blip.*": "more than an image encoder",
@@ -76,7 +80,7 @@ def backbone_of(source: Source) -> Backbone:
         kind = next((kind for p, kind in KINDS.items() if re.fullmatch(p, model_type)), "")
         raise WeightsError(
             f"{source.path}: unsupported model_type {model_type} of {NAME}"
-            f"{f' ({kind})' if kind else ''}; supported: {', '.join(sorted(FAMILIES))}"
+            f"{f' ({kind})' if kind else ''}: docs/weights.md lists what loads"
         )
     prefix = _prefix(source, family)
     usual = 768 if model_type.startswith("altclip") and tower else 512

@@ -27,7 +27,7 @@ from vitlab.weights.formats.timm.timm_record import record_of
 from vitlab.weights.formats.timm.timm_rotary import Pairs
 from vitlab.weights.source import Shape, Source
 
-MMPRETRAIN = "mmpretrain's names"
+MMPRETRAIN, VITLAB = "mmpretrain's names", "ViTLab's names"
 SAPIENS = (1024, 1280, 1536, 1920)  # the widths of facebookresearch/sapiens
 
 
@@ -71,8 +71,9 @@ def known_of(source: Source, hints: Hints, layout: Layout) -> Known:
     certain = bool(architecture)
     if certain:
         timm_rules.check_supported(architecture)
-    check_content(source.path, shapes, certain or bool(name))
-    facts = facts_by_content(source, shapes, certain)
+    own = layout.dialect.name == VITLAB  # whose models may have any fields
+    check_content(source.path, shapes, certain or own or bool(name))
+    facts = facts_by_content(source, shapes, certain or own)
     _put_dialect(facts, layout.dialect, shapes)
     if layout.dialect.words.get("flat") and "input_resolution" in source.shapes:  # OpenAI's own
         facts.put(Origin.FAMILY, {"gelu": "quick", **OPENAI})
@@ -91,6 +92,8 @@ def known_of(source: Source, hints: Hints, layout: Layout) -> Known:
     facts.put(Origin.FILE, record.fields).put(Origin.FILE, _stated(source, hints, shapes))
     if layout.dialect.facts.get("fit") == "native":  # which no config.json of timm can say
         facts.put(Origin.FAMILY, {"fit": "native"})
+    if arguments.get("global_pool") == "":
+        facts.put(Origin.ASSUMED, {"pool": facts.values.get("pool", "token")})
     pairs = _rotary(facts, source, architecture, shapes, arguments)
     sizes = (
         timm_config.recorded_size(source.config),

@@ -33,7 +33,7 @@ LEFT_OUT = {
     r"lm_head\..*|head\.(mlp|last_layer|prototypes).*": "for pre-training alone",
 }
 # The MLPs of MoCo-v3 and MSN, which batch norms tell from a classifier.
-PROJECTION = "head.proj.weight"  # open_clip's, of a tower of timm, without a bias
+PROJECTION = "head.proj.weight"  # open_clip's, of a tower of timm, perhaps without a bias
 PROJECTOR = re.compile(r"((head\.\d+|fc\.bn\d)\.)running_mean")
 
 
@@ -53,7 +53,8 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     rows = register_rows or (own_row and config.has_token)
     check_arguments(source.path, known.arguments, config, rows, {*hints.choices})
     names = names_in(shapes, own_row, register_rows, dialect.words, known.pairs or "")
-    names = replace(names, head_bias=not layout.stored.get("head.weight", "").endswith(PROJECTION))
+    bare = layout.stored.get("head.weight", "").endswith(PROJECTION) and "head.bias" not in shapes
+    names = replace(names, head_bias=not bare)
     table = [
         entry.renamed(lambda n: layout.stored.get(n, prefix + n))
         for entry in entries(config, names)

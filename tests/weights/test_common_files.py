@@ -64,7 +64,7 @@ def test_a_model_without_a_pool(place: str, tmp_path: Path) -> None:
     assert load_check(folder).origins["pool"] == "assumed"
     assert vitlab.load(folder, pool="both").config.pool == "both"
     (folder / "config.json").write_text(json.dumps(config | {"num_classes": 3}))
-    with pytest.raises(WeightsError, match="global_pool=''|num_classes=3"):
+    with pytest.raises(WeightsError, match=r"global_pool=''|num_classes=3"):
         vitlab.load(folder)
 
 

@@ -125,8 +125,10 @@ def matrices(old: Sides, new: Sides, resampling: Resampling) -> tuple[Tensor, Te
         place = torch.arange(side, dtype=torch.float64)
         if resampling == "bilinear":
             center = place * ((size - 1) / (length - 1).clamp(min=1))
+        elif resampling == "nearest":
+            center = (place * size / length).floor()
         else:
-            reach = length + OFFSET if resampling == "scaled" else length
+            reach = length + OFFSET * (resampling == "scaled")
             center = (place + 0.5) * (size / reach) - 0.5
         if resampling.endswith("antialiased"):
             weights = _antialiased(center, size, size / length, cubic=resampling == "antialiased")

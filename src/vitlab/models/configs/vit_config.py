@@ -16,7 +16,7 @@ from vitlab.options import above, at_least, below, option, when
 # How learned positions are resized; `vitlab.models.positions.resampling` does it.
 Resampling = Literal[
     "bilinear", "bicubic", "antialiased", "scaled", "bilinear-antialiased",
-    "bilinear-unaligned",
+    "bilinear-unaligned", "nearest",
 ]  # fmt: skip
 
 
@@ -110,7 +110,7 @@ class ViTConfig(ModelConfig):
         "how learned positions are resized to another image size: bilinear with aligned corners "
         "(Google), bicubic (DeiT), antialiased bicubic (timm), bicubic by DINOv2's factor, or "
         "bilinear without aligned corners, with antialiasing (SigLIP 2 NaFlex) or without "
-        "(Perception Encoder)",
+        "(Perception Encoder), or the nearest one (Idefics3)",
     )
     norm: Literal["layer", "rms"] = option(
         "layer", "kind of every norm: LayerNorm, or RMSNorm, which has no mean and no shift (AIMv2)"

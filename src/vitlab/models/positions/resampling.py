@@ -23,7 +23,8 @@ def resample(
     DINOv2's `interpolate_pos_encoding` has it (facebookresearch/dinov2,
     dinov2/models/vision_transformer.py; its models with registers have `antialiased`).
     `bilinear-antialiased` is SigLIP 2's with native aspect ratios;
-    `bilinear-unaligned`, Perception Encoder's, neither aligns corners nor antialiases.
+    `bilinear-unaligned`, Perception Encoder's, neither aligns corners nor antialiases; `nearest`
+    is that of Idefics2 and its kin.
     """
     if old == new:
         return table
@@ -32,6 +33,8 @@ def resample(
     antialias = resampling.endswith("antialiased")
     if resampling.startswith("bilinear-"):
         grid = F.interpolate(grid, new, mode="bilinear", antialias=antialias)
+    elif resampling == "nearest":
+        grid = F.interpolate(grid, new, mode="nearest")
     elif resampling == "bilinear":
         grid = F.interpolate(grid, new, mode="bilinear", align_corners=True)
     elif resampling == "scaled":

@@ -37,8 +37,8 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     if not str(content.get("format", "")).startswith("vitlab-"):
         if first and (odd := next(filter(ODD.fullmatch, source.shapes), "")):
             raise WeightsError(
-                f"{source.path} is of ViTLab, but tensors alone do not explain {odd}: save the model "
-                "with vitlab.save(model, FOLDER)"
+                f"{source.path} is of ViTLab, but tensors alone do not explain {odd}: save the "
+                "model with vitlab.save(model, FOLDER)"
             )
         return None
     file, prefix = folder / CONFIG, first.removesuffix(FIRST) if first else ""

@@ -201,7 +201,7 @@ def _left_out(config: ViTConfig, found: Backbone, stated: Stated) -> dict[str, s
     if 0 in stated.shapes.get(family.registers, ()):
         left_out[prefix + re.escape(family.registers)] = "no registers"
     if found.tower and prefix:
-        others = r"(?!.*(visual_projection|classifier)\.).*"
+        others = r"(?!(.*\.)?(visual_projection\.weight|classifier\.\w+)$).*"
         left_out[f"(?!{prefix}){others}"] = "not of the image model"
     return left_out
 

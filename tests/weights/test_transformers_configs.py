@@ -13,7 +13,12 @@ import vitlab
 from oracles import peers
 from vitlab.errors import UserError, WeightsError
 from vitlab.weights.check import load_check
-from vitlab.weights.formats.transformers.config_keys import BOOKKEEPING, DEFAULTS, IDLE
+from vitlab.weights.formats.transformers.config_keys import (
+    BOOKKEEPING,
+    DEFAULTS,
+    IDLE,
+    NEUTRAL,
+)
 from vitlab.weights.formats.transformers.families import FAMILIES
 
 SMALL: dict[str, Any] = {
@@ -28,6 +33,7 @@ TEXT = {
     "eos_token_id": 2,
 }
 BIASED = {"use_relative_position_bias": True}
+SHARED = {"use_shared_relative_position_bias": True}
 
 
 def randomized(model: nn.Module) -> nn.Module:
@@ -83,7 +89,7 @@ def test_defaults_are_those_of_the_class(model_type: str) -> None:
 
     content = CONFIG_MAPPING[model_type]().to_dict()
     table = DEFAULTS[model_type]
-    unknown = content.keys() - table.keys() - BOOKKEEPING - {*IDLE.get(model_type, ())}
+    unknown = content.keys() - table.keys() - BOOKKEEPING - {*IDLE.get(model_type, ()), *NEUTRAL}
     assert not unknown
     for key in table.keys() & content.keys() - {"pooler_output_size"}:
         assert table[key] == content[key], key
@@ -297,6 +303,74 @@ def test_names_that_tensors_have_in_memory(name: str, tmp_path: Path) -> None:
         close(model(some_images()) if "Class" in name else model.encode(some_images()), want)
 
 
+ALONE: dict[str, dict[str, Any]] = {
+    "ViTModel": {}, "ViTForImageClassification": {"num_labels": 5}, "DeiTModel": {},
+    "DeiTForImageClassificationWithTeacher": {}, "BeitModel": BIASED,
+    "BeitForImageClassification": SHARED, "Data2VecVisionModel": BIASED, "Dinov2Model": {},
+    "Dinov2ForImageClassification": {},
+    "Dinov2WithRegistersModel": {"num_register_tokens": 2}, "IJepaModel": {},
+    "DINOv3ViTModel": {"num_register_tokens": 2}, "CLIPVisionModelWithProjection": {},
+    "SiglipVisionModel": {}, "ViTMSNModel": {}, "Aimv2VisionModel": {"use_head": False},
+    "InternVLVisionModel": {}, "Owlv2VisionModel": {}, "Dinov2Backbone": {"out_indices": [1]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("front", ["", "model.", "lightning.net."])
+@pytest.mark.parametrize("name", ALONE)
+def test_a_state_dict_alone(
+    name: str, front: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By torch.save, and by Lightning with other tensors beside it; heads must be said."""
+    other, output = made(name, **ALONE[name]), "last_hidden_state"
+    state = {front + key: tensor for key, tensor in other.state_dict().items()}
+    file = tmp_path / "last.ckpt"
+    torch.save({"state_dict": state | {"loss.weight": torch.ones(7)}} if front else state, file)
+    eps = getattr(other.config, "layer_norm_eps", 1e-5)
+    model = vitlab.load(file, heads=4, norm_eps=eps)
+    with torch.inference_mode():
+        want = other(some_images())
+        if "logits" in want or "image_embeds" in want:
+            close(model(some_images()), want["logits" if "logits" in want else "image_embeds"])
+        elif "feature_maps" not in want and "CLIP" not in name and "Owl" not in name:
+            close(model.encode(some_images()), want[output])
+    origins = load_check(file).origins
+    assert {origins[key] for key in ("norm_eps", "mean", "crop")} == {"assumed"}
+    assert origins["heads"] == ("tensors" if ALONE[name].keys() & {*BIASED, *SHARED} else "assumed")
+    assert {origins[key] for key in ("width", "depth", "mlp", "patch")} == {"tensors"}
+    assert "does not say, so these are assumed" in caplog.text
+
+
+def test_both_towers_alone(tmp_path: Path) -> None:
+    for name in ("CLIPModel", "SiglipModel"):
+        other = both(name)
+        torch.save({f"clip.{n}": t for n, t in other.state_dict().items()}, tmp_path / "both.pth")
+        model = vitlab.load(tmp_path / "both.pth", heads=4)
+        with torch.inference_mode():
+            want = other.get_image_features(some_images())  # type: ignore[operator]
+            close(model(some_images()), getattr(want, "pooler_output", want))
+
+
+def test_a_name_settles_a_state_dict(tmp_path: Path) -> None:
+    transformers = peers.transformers()
+    config = transformers.ViTConfig(num_hidden_layers=1, num_labels=3, layer_norm_eps=1e-6)
+    other = randomized(transformers.ViTForImageClassification(config))
+    torch.save(other.state_dict(), tmp_path / "vit.pth")
+    found = load_check(tmp_path / "vit.pth", name="vit_base_patch16_224")
+    assert {found.origins[key] for key in ("heads", "gelu", "norm_eps", "mean")} == {"name"}
+    assert not any("does not say" in note for note in found.notes)
+    model = vitlab.load(tmp_path / "vit.pth", name="vit_base_patch16_224")
+    images = torch.randn(1, 3, 224, 224)
+    with torch.inference_mode():
+        close(model(images), other(images).logits)
+
+
+def test_own_layers_beside_a_state_dict_are_told(tmp_path: Path) -> None:
+    state = {f"vit.{n}": t for n, t in made("ViTModel").state_dict().items()}
+    torch.save(state | {"fc.weight": torch.ones(5, 32)}, tmp_path / "mine.pth")
+    notes = load_check(tmp_path / "mine.pth").notes
+    assert any("left out, outside vit: fc.weight" in note for note in notes)
+
+
 @pytest.mark.parametrize("kind", ["MetaClip2", "ChineseCLIP", "AltCLIP", "CLIPSeg"])
 def test_towers_of_other_models(kind: str, tmp_path: Path) -> None:
     transformers = peers.transformers()
@@ -422,7 +496,7 @@ def test_internvit_by_its_own_names(tmp_path: Path) -> None:
     with torch.inference_mode():
         close(vitlab.load(tmp_path).encode(some_images()), other(some_images()).last_hidden_state)
     edited(tmp_path, qk_normalization=True)
-    with pytest.raises(WeightsError, match="unsupported qk_normalization=True: a norm over all"):
+    with pytest.raises(WeightsError, match="unsupported qk_normalization=True"):
         vitlab.load(tmp_path)
 
 

@@ -67,7 +67,7 @@ RADIO = {
 }
 KINDS = {
     "radio": "RADIO: a class token for each of its teachers",
-    "vjepa2": "V-JEPA 2, a video model: patches with a length in time",
+    "vjepa2": "video: patches with a length in time",
     "mlcd_vision_model": "a class token that is turned by learned angles",
     "audio-spectrogram-transformer": "a model of sound, whose patches overlap",
 }

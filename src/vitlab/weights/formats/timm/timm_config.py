@@ -41,7 +41,7 @@ def arguments_in(config: Mapping[str, Any]) -> dict[str, Any]:
     if "architecture" not in config:
         return {}
     classes = config.get("num_classes", _pretrained(config).get("num_classes"))
-    counted = {"num_classes": classes} if isinstance(classes, int) else {}
+    counted: dict[str, Any] = {"num_classes": classes} if isinstance(classes, int) else {}
     if _pretrained(config).get("global_pool") == "":
         counted["global_pool"] = ""
     return counted | _table(config, "model_args")

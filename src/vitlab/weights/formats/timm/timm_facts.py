@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vitlab.images import IMAGENET, OPENAI, Size
-from vitlab.models.config import config_of
 from vitlab.weights.formats.dialects import open_clip
 from vitlab.weights.formats.dialects.dialects import Dialect, Layout
 from vitlab.weights.formats.origins import Facts, Origin
@@ -83,8 +82,7 @@ def known_of(source: Source, hints: Hints, layout: Layout) -> Known:
         if architecture in timm_rules.VARY:
             facts.put(Origin.ASSUMED, {k: facts.values[k] for k in ("mean", "std")})
     elif name:
-        config = config_of(name)  # the papers' notation
-        facts.put(Origin.OPTION, {"heads": getattr(config, "heads", 1)})
+        facts.put(Origin.OPTION, timm_rules.settled(name))
     size = timm_rules.size_in(architecture) if certain else None
     arguments = record.arguments | timm_config.arguments_in(source.config)
     if given and given != stored:  # the user knows better than the file

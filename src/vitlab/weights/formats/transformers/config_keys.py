@@ -67,15 +67,14 @@ DEFAULTS: dict[str, Content] = {
     "idefics3_vision": _IDEFICS,
     "ijepa": _VIT,
     "intern_vit_6b": _VIT | {
-        "layer_norm_eps": 1e-6, "patch_size": 14, "norm_type": "layer_norm",
-        "qk_normalization": False, "qkv_bias": False,
+        "layer_norm_eps": 1e-6, "patch_size": 14, "norm_type": "layer_norm", "qkv_bias": False,
     },
     "internvl_vision": {key: value for key, value in _VIT.items() if key != "qkv_bias"} | {
         "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
         "intermediate_size": 4096, "layer_norm_eps": 1e-6, "image_size": [448, 448],
-        "patch_size": [14, 14], "attention_bias": False, "use_qk_norm": False,
-        "norm_type": "layer_norm", "use_absolute_position_embeddings": True,
+        "patch_size": [14, 14], "attention_bias": False, "norm_type": "layer_norm",
         "layer_scale_init_value": 0.1, "use_mean_pooling": True,
+        "use_absolute_position_embeddings": True,
     },
     "metaclip_2_vision_model": _CLIP,
     "owlv2_vision_model": _TOWER | {"image_size": 768},
@@ -90,7 +89,7 @@ DEFAULTS: dict[str, Content] = {
     "vit_mae": _VIT,
     "vit_msn": _VIT | {"layer_norm_eps": 1e-6},
     "vitpose_backbone": {key: value for key, value in _VIT.items() if key != "intermediate_size"}
-    | {"image_size": [256, 192], "patch_size": [16, 16], "mlp_ratio": 4, "num_experts": 1},
+    | {"image_size": [256, 192], "patch_size": [16, 16], "mlp_ratio": 4},
 }  # fmt: skip
 # Keys of a class that no output of the model depends on: of training, of another head, of stages
 # of a backbone, or a second name of something that is stored.
@@ -159,9 +158,10 @@ BOOKKEEPING = frozenset(
         "top_p", "typical_p",
     )
 )  # fmt: skip
-# Keys that old files have, and the only values that change nothing.
+# Keys that some files have, and the only values that ours has.
 NEUTRAL: Content = {
     "pruned_heads": ({}, None), "quantization_config": (None,), "use_bias": (False,),
+    "use_qk_norm": (False,), "qk_normalization": (False,), "num_experts": (1,),
 }  # fmt: skip
 
 

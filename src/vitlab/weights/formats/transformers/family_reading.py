@@ -219,32 +219,18 @@ def read_aimv2(stated: Stated) -> dict[str, Any]:
 def read_intern(stated: Stated) -> dict[str, Any]:
     """InternViT's: the mean of patches without a last norm, or all tokens after one."""
     content = stated.content
-    mean, rms = content["use_mean_pooling"], content["norm_type"] == "rms_norm"
-    checked = {"use_qk_norm": False, "use_absolute_position_embeddings": True}
-    for key, only in checked.items():
-        if content[key] != only:
-            raise WeightsError(f"unsupported {key}={content[key]}: {only} is")
-    if rms and not mean:
-        raise WeightsError("unsupported norm_type=rms_norm before another last norm")
+    mean = content.get("use_mean_pooling", False)
     return {
-        "qkv_bias": content["attention_bias"], "norm": "rms" if rms else "layer",
-        "pool": "mean" if mean else "token", "class_token": True if mean else None,
-        "norm_at": "none" if mean else "tokens",
+        "norm": "rms" if content["norm_type"] == "rms_norm" else "layer",
+        "qkv_bias": content.get("attention_bias", content.get("qkv_bias")),
+        "layer_scale": content.get("layer_scale_init_value", 0.1),
+        "pool": "mean" if mean else "token", "class_token": mean or None,
+        "norm_at": "none" if mean or "attention_bias" not in content else "tokens",
+        "positions": "1d" if content.get("use_absolute_position_embeddings", True) else "none",
     }  # fmt: skip
 
 
-def read_intern_own(stated: Stated) -> dict[str, Any]:
-    """InternViT's own: the class token without a last norm."""
-    if stated.content["qk_normalization"]:
-        raise WeightsError("unsupported qk_normalization=True: a norm over all heads together")
-    rms = stated.content["norm_type"] == "rms_norm"
-    return {"norm": "rms" if rms else "layer", "layer_scale": 0.1, "norm_at": "none"}
-
-
 def read_vitpose(stated: Stated) -> dict[str, Any]:
-    """ViTPose's: no class token, padded images, perhaps a mixture of experts."""
-    content = stated.content
-    if content["num_experts"] > 1:
-        raise WeightsError(f"unsupported num_experts={content['num_experts']}: one is")
-    hidden = int(content["hidden_size"] * content["mlp_ratio"])
+    """ViTPose's: no class token, padded images."""
+    hidden = int(stated.content["hidden_size"] * stated.content["mlp_ratio"])
     return {"mlp": hidden, "stem_padding": 2, "pool": "mean"}

@@ -17,8 +17,7 @@ KINDS = {
     r"resnet|regnet|convnext.*|dinov3_convnext|bit|.*mobilenet.*": "a convolutional network",
     r"vit-hybrid|vit_hybrid": "a ViT on a BiT ResNet",
     r"sam2.*|sam3.*|vitdet|edgetam.*": "windows with decomposed relative positions",
-    r"vjepa2": "V-JEPA 2, a video model: patches with a length in time",
-    r"videomae|vivit|timesformer|videoprism": "a video model",
+    r"vjepa2|videomae|vivit|timesformer|videoprism": "video: patches with a length in time",
     r"radio": "RADIO: a class token for each of its teachers",
     r"mlcd.*": "a class token that is turned by learned angles",
     r"audio-spectrogram-transformer": "a model of sound, whose patches overlap",
@@ -88,7 +87,7 @@ def backbone_of(source: Source) -> Backbone:
         family,
         content,
         prefix,
-        _named(source, family, prefix),
+        named(source, family, prefix),
         usual if projection is None else projection,
         bool(tower),
     )
@@ -102,19 +101,19 @@ def _prefix(source: Source, family: Family) -> str:
     raise WeightsError(f"{source.path}: tensor {family.patch}.weight is missing ({NAME})")
 
 
-def _named(source: Source, family: Family, prefix: str) -> dict[str, str]:
-    """Stored names by usual ones; what is outside loses the prefix of the whole model."""
-    whole = prefix.removesuffix("vision_model.")
+def named(source: Source, family: Family, prefix: str) -> dict[str, str]:
+    """Return stored names by usual ones; what is outside loses the prefix of the whole model."""
+    whole = prefix.removesuffix("vision_model.").removesuffix(family.prefix)
     inside = {n.removeprefix(prefix): n for n in source.shapes if n.startswith(prefix)}
     outside = {n.removeprefix(whole): n for n in source.shapes if not n.startswith(prefix)}
     if not any(re.search(r"(layers?|blocks)\.0\.", name) for name in inside):
         # The blocks of MSN's classifier can be beside its other tensors.
         inside |= {name: n for name, n in outside.items() if name.startswith("encoder.")}
-    named = {}
+    usual = {}
     for name, stored in inside.items():
-        for spelling, usual in family.spellings.items():
-            name = re.sub(spelling, usual, name)
-        named[name] = stored
+        for spelling, word in family.spellings.items():
+            name = re.sub(spelling, word, name)
+        usual[name] = stored
     rest = {f"/{name}": n for name, n in outside.items() if name not in inside}
     alone = {f"/{name}": n for name, n in inside.items() if not prefix}
-    return named | rest | alone
+    return usual | rest | alone

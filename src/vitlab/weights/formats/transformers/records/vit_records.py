@@ -13,7 +13,6 @@ from vitlab.weights.formats.transformers.family_reading import (
     read_beit,
     read_deit,
     read_intern,
-    read_intern_own,
     read_mean,
     read_pooler,
     read_vitpose,
@@ -163,7 +162,6 @@ INTERN_OWN = replace(  # of its authors' own code (OpenGVLab/InternVL)
     project="attn.proj",
     scales=("ls1", "ls2"),
     scale="",
-    reads=read_intern_own,
 )
 VITPOSE = read_only(
     VIT,

@@ -36,7 +36,6 @@ def test_matrices_resample_as_the_models_do(resampling: Resampling) -> None:
         {"positions": "rope", "rope_kind": "image"},
         {"positions": "rope", "rope_kind": "mixed"},
         {"positions": "1d+rope", "rope_kind": "grid", "rope_grid": 3, "rope_offset": 1.0},
-        {"positions": "rope", "rope_kind": "video", "pool": "mean"},
         {"stem": "local", "width": 32},
         {"attention": "axial", "pool": "mean"},
     ],

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vitlab
+from vitlab.errors import OptionError
 from vitlab.models.encoder.block import MLP
 from vitlab.models.encoder.recomputing import recomputed
 
@@ -103,3 +104,11 @@ def test_recomputing_gives_the_same_gradients() -> None:
     with recomputed(model, True):
         _, again = learned(model, model(images))
     assert all(torch.equal(again[name], grad) for name, grad in grads.items())
+
+
+def test_tokens_of_the_pool_are_checked() -> None:
+    name, some = "ViT(width=24,depth=1,heads=2,mlp=48)/4", {"pool": "prefix", "registers": 3}
+    with pytest.raises(OptionError, match=r"pool_tokens=\(0, 3\) has a number above 2"):
+        vitlab.create(name, 2, 16, **some, pool_tokens=(0, 3))
+    with pytest.raises(OptionError, match=r"pool_tokens=\(0,\) applies only with pool=prefix"):
+        vitlab.create(name, 2, 16, pool_tokens=(0,))

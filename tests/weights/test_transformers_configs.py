@@ -1,6 +1,7 @@
 """config.json of transformers as people have it: what is left out, what is unknown, which class."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,12 @@ import vitlab
 from oracles import peers
 from vitlab.errors import UserError, WeightsError
 from vitlab.weights.check import load_check
-from vitlab.weights.formats.transformers.config_keys import BOOKKEEPING, DEFAULTS, IDLE
+from vitlab.weights.formats.transformers.config_keys import (
+    BOOKKEEPING,
+    DEFAULTS,
+    IDLE,
+    NEUTRAL,
+)
 from vitlab.weights.formats.transformers.families import FAMILIES
 
 SMALL: dict[str, Any] = {
@@ -27,6 +33,7 @@ TEXT = {
     "eos_token_id": 2,
 }
 BIASED = {"use_relative_position_bias": True}
+SHARED = {"use_shared_relative_position_bias": True}
 
 
 def randomized(model: nn.Module) -> nn.Module:
@@ -42,7 +49,8 @@ def made(name: str, **choices: Any) -> nn.Module:
     """A model of transformers with random tensors, by the name of its class."""
     transformers = peers.transformers()
     kind = getattr(transformers, name)
-    alien = {"Siglip2": "image_size", "Tipsv2": "intermediate_size"}
+    alien = {"Siglip2": "image_size", "Tipsv2": "intermediate_size",
+             "VitPose": "intermediate_size"}  # fmt: skip
     unused = {key for start, key in alien.items() if name.startswith(start)}
     own = {key: value for key, value in SMALL.items() if key not in unused}
     config = kind.config_class(**own | choices)
@@ -81,7 +89,7 @@ def test_defaults_are_those_of_the_class(model_type: str) -> None:
 
     content = CONFIG_MAPPING[model_type]().to_dict()
     table = DEFAULTS[model_type]
-    unknown = content.keys() - table.keys() - BOOKKEEPING - {*IDLE[model_type]}
+    unknown = content.keys() - table.keys() - BOOKKEEPING - {*IDLE.get(model_type, ()), *NEUTRAL}
     assert not unknown
     for key in table.keys() & content.keys() - {"pooler_output_size"}:
         assert table[key] == content[key], key
@@ -96,7 +104,10 @@ FULL = {
     "CLIPVisionModelWithProjection": {"projection_dim": 6}, "SiglipVisionModel": {},
     "Siglip2VisionModel": {"num_patches": 16}, "Tipsv2VisionModel": {},
     "MetaClip2VisionModel": {}, "ChineseCLIPVisionModel": {}, "AltCLIPVisionModel": {},
-    "CLIPSegVisionModel": {}, "Aimv2VisionModel": {"use_head": False},
+    "CLIPSegVisionModel": {}, "Aimv2VisionModel": {"use_head": False}, "GitVisionModel": {},
+    "Owlv2VisionModel": {}, "OwlViTVisionModel": {}, "Idefics3VisionTransformer": {},
+    "SmolVLMVisionTransformer": {}, "InternVLVisionModel": {},
+    "VitPoseBackbone": {"mlp_ratio": 2},
 }  # fmt: skip
 OTHER = {  # values that differ from those of the models above
     "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 40,
@@ -104,7 +115,7 @@ OTHER = {  # values that differ from those of the models above
     "layer_norm_eps": 1e-3, "mlp_ratio": 3, "pooler_output_size": 8, "pooler_act": "relu",
     "projection_dim": 7, "num_patches": 25, "num_register_tokens": 3, "rope_theta": 50.0,
     "rope_parameters": {"rope_theta": 10.0}, "layer_scale_init_value": 0.0,
-    "layerscale_value": 0.5, "rms_norm_eps": 1e-3,
+    "layerscale_value": 0.5, "rms_norm_eps": 1e-3, "norm_type": "rms_norm", "num_experts": 2,
 }  # fmt: skip
 # Keys of parts that a class does not have.
 PARTS = {"projection_dim": ("VisionModel",), "pooler_act": ("Classification",)}
@@ -151,7 +162,7 @@ def test_keys_that_are_not_read_change_nothing(name: str) -> None:
     before = made(name, **FULL[name], **masked)
     content = before.config.to_dict()
     switches = {"return_dict", "output_hidden_states", "output_attentions"}
-    for key in ({*IDLE[content["model_type"]], *BOOKKEEPING} - switches) & content.keys():
+    for key in ({*IDLE.get(content["model_type"], ()), *BOOKKEEPING} - switches) & content.keys():
         content[key] = another(content[key])
     content |= {"add_fpn": False, "mask_ratio": 0.0}  # needs stages; a call drops patches anyway
     config = type(before.config)(**content)
@@ -162,8 +173,8 @@ def test_keys_that_are_not_read_change_nothing(name: str) -> None:
     inputs = patches_of(some_images()) if naflex else {"pixel_values": some_images()}
     noise = {"noise": torch.rand(2, 16)} if "MAE" in name else {}
     with torch.inference_mode():
-        want, got = before(**inputs, **noise), other(**inputs, **noise)
-    close(got[0], want[0])
+        want, got = before(**inputs, **noise)[0], other(**inputs, **noise)[0]
+    close(*(each[0] if isinstance(each, tuple) else each for each in (got, want)))
 
 
 @pytest.mark.parametrize(
@@ -246,6 +257,12 @@ MORE: dict[str, tuple[dict[str, Any], str]] = {
     "DINOv3ViTModel": ({"num_register_tokens": 0, "key_bias": True}, "pooler_output"),
     "Aimv2VisionModel": ({"use_head": False}, "last_hidden_state"),
     "SiglipVisionModel": ({"vision_use_head": False}, "last_hidden_state"),
+    "GitVisionModel": ({}, "last_hidden_state"),
+    "Owlv2VisionModel": ({}, "pooler_output"),
+    "OwlViTVisionModel": ({}, "pooler_output"),
+    "Idefics3VisionTransformer": ({}, "last_hidden_state"),
+    "SmolVLMVisionTransformer": ({}, "last_hidden_state"),
+    "InternVLVisionModel": ({"attention_bias": True}, "last_hidden_state"),
 }
 
 
@@ -286,6 +303,74 @@ def test_names_that_tensors_have_in_memory(name: str, tmp_path: Path) -> None:
         close(model(some_images()) if "Class" in name else model.encode(some_images()), want)
 
 
+ALONE: dict[str, dict[str, Any]] = {
+    "ViTModel": {}, "ViTForImageClassification": {"num_labels": 5}, "DeiTModel": {},
+    "DeiTForImageClassificationWithTeacher": {}, "BeitModel": BIASED,
+    "BeitForImageClassification": SHARED, "Data2VecVisionModel": BIASED, "Dinov2Model": {},
+    "Dinov2ForImageClassification": {},
+    "Dinov2WithRegistersModel": {"num_register_tokens": 2}, "IJepaModel": {},
+    "DINOv3ViTModel": {"num_register_tokens": 2}, "CLIPVisionModelWithProjection": {},
+    "SiglipVisionModel": {}, "ViTMSNModel": {}, "Aimv2VisionModel": {"use_head": False},
+    "InternVLVisionModel": {}, "Owlv2VisionModel": {}, "Dinov2Backbone": {"out_indices": [1]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("front", ["", "model.", "lightning.net."])
+@pytest.mark.parametrize("name", ALONE)
+def test_a_state_dict_alone(
+    name: str, front: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By torch.save, and by Lightning with other tensors beside it; heads must be said."""
+    other, output = made(name, **ALONE[name]), "last_hidden_state"
+    state = {front + key: tensor for key, tensor in other.state_dict().items()}
+    file = tmp_path / "last.ckpt"
+    torch.save({"state_dict": state | {"loss.weight": torch.ones(7)}} if front else state, file)
+    eps = getattr(other.config, "layer_norm_eps", 1e-5)
+    model = vitlab.load(file, heads=4, norm_eps=eps)
+    with torch.inference_mode():
+        want = other(some_images())
+        if "logits" in want or "image_embeds" in want:
+            close(model(some_images()), want["logits" if "logits" in want else "image_embeds"])
+        elif "feature_maps" not in want and "CLIP" not in name and "Owl" not in name:
+            close(model.encode(some_images()), want[output])
+    origins = load_check(file).origins
+    assert {origins[key] for key in ("norm_eps", "mean", "crop")} == {"assumed"}
+    assert origins["heads"] == ("tensors" if ALONE[name].keys() & {*BIASED, *SHARED} else "assumed")
+    assert {origins[key] for key in ("width", "depth", "mlp", "patch")} == {"tensors"}
+    assert "does not say, so these are assumed" in caplog.text
+
+
+def test_both_towers_alone(tmp_path: Path) -> None:
+    for name in ("CLIPModel", "SiglipModel"):
+        other = both(name)
+        torch.save({f"clip.{n}": t for n, t in other.state_dict().items()}, tmp_path / "both.pth")
+        model = vitlab.load(tmp_path / "both.pth", heads=4)
+        with torch.inference_mode():
+            want = other.get_image_features(some_images())  # type: ignore[operator]
+            close(model(some_images()), getattr(want, "pooler_output", want))
+
+
+def test_a_name_settles_a_state_dict(tmp_path: Path) -> None:
+    transformers = peers.transformers()
+    config = transformers.ViTConfig(num_hidden_layers=1, num_labels=3, layer_norm_eps=1e-6)
+    other = randomized(transformers.ViTForImageClassification(config))
+    torch.save(other.state_dict(), tmp_path / "vit.pth")
+    found = load_check(tmp_path / "vit.pth", name="vit_base_patch16_224")
+    assert {found.origins[key] for key in ("heads", "gelu", "norm_eps", "mean")} == {"name"}
+    assert not any("does not say" in note for note in found.notes)
+    model = vitlab.load(tmp_path / "vit.pth", name="vit_base_patch16_224")
+    images = torch.randn(1, 3, 224, 224)
+    with torch.inference_mode():
+        close(model(images), other(images).logits)
+
+
+def test_own_layers_beside_a_state_dict_are_told(tmp_path: Path) -> None:
+    state = {f"vit.{n}": t for n, t in made("ViTModel").state_dict().items()}
+    torch.save(state | {"fc.weight": torch.ones(5, 32)}, tmp_path / "mine.pth")
+    notes = load_check(tmp_path / "mine.pth").notes
+    assert any("left out, outside vit: fc.weight" in note for note in notes)
+
+
 @pytest.mark.parametrize("kind", ["MetaClip2", "ChineseCLIP", "AltCLIP", "CLIPSeg"])
 def test_towers_of_other_models(kind: str, tmp_path: Path) -> None:
     transformers = peers.transformers()
@@ -324,13 +409,95 @@ def test_image_models_inside_of_larger_ones(tmp_path: Path) -> None:
         "reader": (transformers.VisionEncoderDecoderModel(reader), "encoder"),
         "depth": (transformers.DepthAnythingForDepthEstimation(depth), "backbone"),
     }
+    four = {**SMALL, "num_hidden_layers": 4, "intermediate_size": 1}
+    stages = {"out_indices": [1, 2, 3, 4], "reshape_hidden_states": False}
+    dpt = transformers.DPTConfig(
+        backbone_config=transformers.Dinov2Config(**four | stages), neck_hidden_sizes=[8] * 4,
+        fusion_hidden_size=8,
+    )  # fmt: skip
+    owl = transformers.Owlv2Config(vision_config=SMALL, text_config=TEXT)
+    git = transformers.GitConfig(
+        vision_config=SMALL, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, vocab_size=9,
+    )  # fmt: skip
+    models |= {
+        "dpt": (transformers.DPTForDepthEstimation(dpt), "backbone"),
+        "git": (transformers.GitForCausalLM(git), "git.image_encoder"),
+    }
     for name, (whole, place) in models.items():
         randomized(whole).save_pretrained(tmp_path / name)
         inner = whole.get_submodule(place)
         with torch.inference_mode():
             want = inner(some_images())
-            last = want.feature_maps[-1] if name == "depth" else want.last_hidden_state
+            last = want.feature_maps[-1] if name in ("depth", "dpt") else want.last_hidden_state
             close(vitlab.load(tmp_path / name).encode(some_images()), last)
+    detector = randomized(transformers.Owlv2ForObjectDetection(owl))
+    detector.save_pretrained(tmp_path / "owl")
+    with torch.inference_mode():
+        want = detector.owlv2.get_image_features(some_images())
+        close(vitlab.load(tmp_path / "owl")(some_images()), getattr(want, "pooler_output", want))
+
+
+@pytest.mark.parametrize("size", [32, (48, 24)])
+def test_vitpose(size: Any, tmp_path: Path) -> None:
+    """Its pictures are padded, and the first row of its positions is added to all others."""
+    stages = {"mlp_ratio": 2, "image_size": size, "out_indices": [1]}
+    backbone = made("VitPoseBackbone", **stages)
+    backbone.save_pretrained(tmp_path / "backbone")
+    transformers = peers.transformers()
+    whole = transformers.VitPoseForPoseEstimation(
+        transformers.VitPoseConfig(backbone_config=backbone.config, num_labels=2)
+    )
+    whole.backbone.load_state_dict(backbone.state_dict())
+    whole.save_pretrained(tmp_path / "whole")
+    rows, columns = (size, size) if isinstance(size, int) else size
+    images = torch.randn(2, 3, rows, columns)
+    for folder in ("backbone", "whole"):
+        model = vitlab.load(tmp_path / folder)
+        with torch.inference_mode():
+            close(model.encode(images), backbone(images).feature_maps[-1])
+
+
+@pytest.mark.parametrize("size", [48, (24, 40)])
+def test_idefics_takes_the_nearest_position(size: Any, tmp_path: Path) -> None:
+    other = made("Idefics3VisionTransformer")
+    other.save_pretrained(tmp_path)
+    images = torch.randn(2, 3, *((size, size) if isinstance(size, int) else size))
+    with torch.inference_mode():
+        want = other(images).last_hidden_state
+        close(vitlab.load(tmp_path, image_size=size).encode(images), want)
+
+
+def test_internvit_by_its_own_names(tmp_path: Path) -> None:
+    """Of OpenGVLab's code: as transformers' tower of InternVL, whose tensors have other names."""
+    other = made("InternVLVisionModel", attention_bias=True)
+    words = (
+        (r"\.cls_token", ".class_embedding"), (r"patch_embeddings\.projection", "patch_embedding"),
+        (r"position_embeddings", "position_embedding"), (r"encoder\.layer\.", "encoder.layers."),
+        (r"attention\.projection_layer", "attn.proj"), (r"layernorm_before", "norm1"),
+        (r"layernorm_after", "norm2"), (r"lambda_(\d)", r"ls\1"),
+    )  # fmt: skip
+    state: dict[str, Tensor] = {}
+    for name, tensor in other.state_dict().items():
+        for pattern, word in words:
+            name = re.sub(pattern, word, name)
+        state[name] = tensor
+    for part in ("weight", "bias"):
+        apart = [state.pop(f"encoder.layers.0.attention.{n}_proj.{part}") for n in "qkv"]
+        state[f"encoder.layers.0.attn.qkv.{part}"] = torch.cat(apart)
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    content = {
+        **SMALL, "model_type": "intern_vit_6b", "qkv_bias": True, "qk_normalization": False,
+        "norm_type": "layer_norm", "use_flash_attn": True, "layer_norm_eps": 1e-6,
+        "architectures": ["InternVisionModel"], "initializer_factor": 0.1,
+        "auto_map": {"AutoModel": "modeling_intern_vit.InternVisionModel"},
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    with torch.inference_mode():
+        close(vitlab.load(tmp_path).encode(some_images()), other(some_images()).last_hidden_state)
+    edited(tmp_path, qk_normalization=True)
+    with pytest.raises(WeightsError, match="unsupported qk_normalization=True"):
+        vitlab.load(tmp_path)
 
 
 @pytest.mark.parametrize("normed", [True, False])

@@ -17,7 +17,7 @@ from vitlab.models.model import Model
 from vitlab.weights.assembly import fitted, whole_state
 from vitlab.weights.containers.open_weights import open_source
 from vitlab.weights.deltas import Delta, check_base, merged
-from vitlab.weights.formats.catalog import FORMATS, supported
+from vitlab.weights.formats.catalog import FORMATS
 from vitlab.weights.formats.origins import Origin, warning
 from vitlab.weights.formats.room import Hints, Reading, names_of
 from vitlab.weights.hub import describe, fetch
@@ -130,7 +130,7 @@ def recognize(path: Path, hints: Hints) -> tuple[Source, Reading]:
                 return source, replace(reading, origins=origins, notes=notes)
     names = ", ".join(sorted(source.shapes)[:3])
     raise WeightsError(
-        f"{path}: unsupported weight format (tensors {names}, …); supported: {supported()}"
+        f"{path}: unsupported weight format (tensors {names}, …): docs/weights.md lists what loads"
     )
 
 

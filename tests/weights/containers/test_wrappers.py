@@ -146,6 +146,21 @@ def test_several_models_are_told_and_chosen(
     assert any("several models" in note for note in load_check(file).notes)
 
 
+def test_lightnings_averages_win_over_the_weights_in_training(
+    tensors: Tensors, tmp_path: Path
+) -> None:
+    """Its `WeightAveraging` keeps the averages in `state_dict`."""
+    content = {
+        "state_dict": prefixed(tensors, "model."), "averaging_state": {"n_averaged": 3},
+        "current_model_state": prefixed(changed(tensors), "model."), "epoch": 3,
+    }  # fmt: skip
+    file = saved(content, tmp_path / "last.ckpt")
+    source = open_source(file)
+    assert holds(source, tensors)
+    assert "state_dict was read; --part current_model_state reads another" in source.notes[0]
+    assert holds(open_source(file, "current_model_state"), changed(tensors))
+
+
 def test_a_checkpoint_of_i_jepa(tensors: Tensors, tmp_path: Path) -> None:
     """Its predictor has blocks as well, but no patches."""
     predictor = {f"module.predictor_{n}": t for n, t in tensors.items() if "patch" not in n}

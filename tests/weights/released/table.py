@@ -41,8 +41,8 @@ NORMALIZATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "openai": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
     "sat": ((0.43, 0.411, 0.296), (0.213, 0.156, 0.143)),
 }
-FACTS = ("norm_std", "rope_embed.periods")  # tensors whose numbers a reader looks at
-WHOLE_NUMBERS = ("position_ids", "relative_position_index", "num_batches_tracked", "summary_idxs")
+FACTS = ("rope_embed.periods",)  # tensors whose numbers a reader looks at
+WHOLE_NUMBERS = ("position_ids", "relative_position_index", "num_batches_tracked")
 LARGE = 2_000_000_000  # numbers of which a byte each is enough address space
 SHALLOW = 2  # blocks of an archive of NumPy, which stores every number
 
@@ -208,7 +208,5 @@ def _tensor(name: str, shape: Shape, one: Tensor) -> Tensor:
 
 
 def _fact(name: str, shape: Shape) -> Tensor:
-    """A tensor of `FACTS`: RADIO's deviation of pixels, or DINOv3's periods, stored coarsely."""
-    if name.endswith("norm_std"):
-        return torch.ones(shape)
+    """A tensor of `FACTS`: DINOv3's periods, stored coarsely."""
     return (100.0 ** (torch.arange(shape[0]) / shape[0])).to(torch.bfloat16).float()

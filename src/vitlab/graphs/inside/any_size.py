@@ -120,14 +120,15 @@ def matrices(old: Sides, new: Sides, resampling: Resampling) -> tuple[Tensor, Te
     """
     high, wide = (_number(side) for side in new)
     same = (high == old[0]) & (wide == old[1])
-    longer = torch.maximum(high, wide)
     found = []
     for size, length, side in ((old[0], high, new[0]), (old[1], wide, new[1])):
         place = torch.arange(side, dtype=torch.float64)
         if resampling == "bilinear":
             center = place * ((size - 1) / (length - 1).clamp(min=1))
+        elif resampling == "nearest":
+            center = (place * size / length).floor()
         else:
-            reach = {"scaled": length + OFFSET, "bilinear-cropped": longer}.get(resampling, length)
+            reach = length + OFFSET * (resampling == "scaled")
             center = (place + 0.5) * (size / reach) - 0.5
         if resampling.endswith("antialiased"):
             weights = _antialiased(center, size, size / length, cubic=resampling == "antialiased")

@@ -16,7 +16,7 @@ from vitlab.options import above, at_least, below, option, when
 # How learned positions are resized; `vitlab.models.positions.resampling` does it.
 Resampling = Literal[
     "bilinear", "bicubic", "antialiased", "scaled", "bilinear-antialiased",
-    "bilinear-unaligned", "bilinear-cropped",
+    "bilinear-unaligned", "nearest",
 ]  # fmt: skip
 
 
@@ -110,7 +110,7 @@ class ViTConfig(ModelConfig):
         "how learned positions are resized to another image size: bilinear with aligned corners "
         "(Google), bicubic (DeiT), antialiased bicubic (timm), bicubic by DINOv2's factor, or "
         "bilinear without aligned corners, with antialiasing (SigLIP 2 NaFlex) or without "
-        "(Perception Encoder), or so to the longer side and cropped (RADIO)",
+        "(Perception Encoder), or the nearest one (Idefics3)",
     )
     norm: Literal["layer", "rms"] = option(
         "layer", "kind of every norm: LayerNorm, or RMSNorm, which has no mean and no shift (AIMv2)"
@@ -162,7 +162,7 @@ class ViTConfig(ModelConfig):
     pool_tokens: tuple[int, ...] = option(
         (),
         "numbers, from 0, of the tokens before the patches that pool=prefix sees (none: all of "
-        "them); RADIO's summary is that of some",
+        "them)",
         at_least(0),
         only=when("pool", "prefix"),
     )
@@ -234,13 +234,12 @@ class ViTConfig(ModelConfig):
         at_least(0),
         only=when("norm_at", "tokens"),
     )
-    rope_kind: Literal["image", "grid", "mixed", "free", "video"] = option(
+    rope_kind: Literal["image", "grid", "mixed", "free"] = option(
         "image",
         "what rotary positions turn by: coordinates from -1 to 1 over the image (DINOv3), numbers "
         "of rows and columns (EVA-02, Perception Encoder, RoPE-ViT), those numbers times learned "
-        "frequencies of each block and head (RoPE-ViT, mixed), learned frequencies of each "
-        "block and channel, for registers too (free; CAPI), or numbers of rows and columns beside "
-        "a third of the channels for time, which stands still (video; V-JEPA 2)",
+        "frequencies of each block and head (RoPE-ViT, mixed), or learned frequencies of each "
+        "block and channel, for registers too (free; CAPI)",
         only=where_used("positions", "rope_kind"),
     )
     rope_base: float = option(

@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitlab.errors import OptionError
 from vitlab.models.configs.vit_config import Resampling
 
 OFFSET = 0.1  # patches per side that DINOv2 adds before it divides
@@ -24,28 +23,18 @@ def resample(
     DINOv2's `interpolate_pos_encoding` has it (facebookresearch/dinov2,
     dinov2/models/vision_transformer.py; its models with registers have `antialiased`).
     `bilinear-antialiased` is SigLIP 2's with native aspect ratios;
-    `bilinear-unaligned`, Perception Encoder's, neither aligns corners nor antialiases;
-    `bilinear-cropped`, RADIO's, does so for a square as high or wide as the grid's longer side, of
-    which the first rows and columns are taken.
-
-    Raises:
-        OptionError: positions that were cropped to other than a square.
+    `bilinear-unaligned`, Perception Encoder's, neither aligns corners nor antialiases; `nearest`
+    is that of Idefics2 and its kin.
     """
     if old == new:
         return table
-    if resampling == "bilinear-cropped" and old[0] != old[1]:
-        raise OptionError(
-            f"positions cropped to {old[0]}x{old[1]} patches cannot be resized: load the model "
-            "with the image_size that you want"
-        )
     prefix = table.shape[1] - old[0] * old[1]
     grid = table[:, prefix:].unflatten(1, old).permute(0, 3, 1, 2).float()  # (1, D, rows, columns)
     antialias = resampling.endswith("antialiased")
-    if resampling == "bilinear-cropped":
-        square = F.interpolate(grid, (max(new), max(new)), mode="bilinear")
-        grid = square[..., : new[0], : new[1]]
-    elif resampling.startswith("bilinear-"):
+    if resampling.startswith("bilinear-"):
         grid = F.interpolate(grid, new, mode="bilinear", antialias=antialias)
+    elif resampling == "nearest":
+        grid = F.interpolate(grid, new, mode="nearest")
     elif resampling == "bilinear":
         grid = F.interpolate(grid, new, mode="bilinear", align_corners=True)
     elif resampling == "scaled":

@@ -22,9 +22,7 @@ class Rotary(Inner):
     further ones are not turned.
 
     With rope_kind=free every channel has its own, in each block, so that a pair is turned and
-    stretched, and registers have places around the image (CAPI; Darcet et al., 2025). With
-    rope_kind=video a third of the channels is for time, which is zero in an image (V-JEPA 2; Assran
-    et al., 2025).
+    stretched, and registers have places around the image (CAPI; Darcet et al., 2025).
     """
 
     name = "rope"
@@ -54,8 +52,6 @@ class Rotary(Inner):
                 f"positions={config.positions} needs a head width (width / heads) that is a "
                 f"multiple of 4, not {head}"
             )
-        if config.rope_kind == "video" and head < 6:
-            raise OptionError(f"rope_kind=video needs heads at least 6 wide, not {head}")
         if config.rope_kind == "free" and (config.has_token or config.registers % 4):
             raise OptionError(
                 "rope_kind=free has places for registers on four edges, and none for a class "
@@ -106,12 +102,9 @@ class Rotary(Inner):
         device = next(self.buffers()).device
         if self.freqs is not None:
             return {"places": places(self.config, grid, device)}
-        if self.config.rope_kind == "video":
-            angles = angles_in_thirds(self.config, grid, device)
-        else:
-            turns = 2 * math.pi if self.config.rope_kind == "image" else 1
-            angles = turns * places(self.config, grid, device).T[:, :, None] / self.periods(device)
-            angles = angles.flatten(1).tile(2)
+        turns = 2 * math.pi if self.config.rope_kind == "image" else 1
+        angles = turns * places(self.config, grid, device).T[:, :, None] / self.periods(device)
+        angles = angles.flatten(1).tile(2)
         return {"cos": angles.cos(), "sin": angles.sin()}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -177,21 +170,6 @@ def places(config: ViTConfig, grid: tuple[int, int], device: torch.device) -> Te
         return patches
     around = edges(config.registers, device) * patches.amax(1, keepdim=True)
     return torch.cat([around, patches], 1)
-
-
-def angles_in_thirds(config: ViTConfig, grid: tuple[int, int], device: torch.device) -> Tensor:
-    """Return the angles of V-JEPA 2 for an image, (N, d): a third each for time, rows, columns.
-
-    Its code gives the two channels of a pair angles of their own, so that a pair is turned and
-    stretched; channels that are left over stand still. Source: facebookresearch/vjepa2, modules.py.
-    """
-    head = config.width // config.heads
-    third = head // 3 // 2 * 2
-    number = torch.arange(third, device=device) % (third // 2)
-    rates = config.rope_base ** (-number / (third // 2))
-    rows, columns = (line[:, None] * rates for line in places(config, grid, device))
-    angles = torch.cat([0 * rows, rows, columns, rows.new_zeros(len(rows), head - 3 * third)], 1)
-    return torch.cat([angles[:, 0::2], angles[:, 1::2]], 1)  # neighbors to halves
 
 
 def edges(count: int, device: torch.device) -> Tensor:

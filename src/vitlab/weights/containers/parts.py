@@ -31,7 +31,7 @@ USUAL = (
 # Companions of a model: one of these is read only if it is alone or asked for.
 LAST = (
     "student", "momentum", "momentum_encoder", "encoder_k", "predictor", "decoder", "discriminator",
-    "tokenizer", "text",
+    "tokenizer", "text", "current_model_state",  # Lightning's, beside averages in state_dict
 )  # fmt: skip
 # Entries that hold tensors but no model.
 STATE = re.compile(
@@ -195,8 +195,9 @@ def _rank(part: Part) -> int:
             _has(part.name, usual) for usual in (*AVERAGES, *TARGETS)
         ):
             return len(USUAL) + 1 + last
+    keys = part.name.lower().split(".")
     for place, word in enumerate(USUAL):
-        if _has(part.name, word):
+        if word in keys or (word in (*AVERAGES, *TARGETS) and _has(part.name, word)):
             return place
     return len(USUAL)
 

@@ -57,8 +57,6 @@ FORMATS = (
         "encoders.sam_encoder",
         exported=False,
     ),
-    Format("radio", "RADIO and C-RADIO (NVIDIA, transformers)", "encoders.radio", exported=False),
-    Format("vjepa2", "V-JEPA 2's encoder, for images", "encoders.vjepa2", exported=False),
     Format(
         "transformers",
         "a folder of Hugging Face transformers (ViT, DeiT, BEiT, DINO, CLIP, SigLIP, …)",
@@ -95,11 +93,6 @@ def export_names() -> list[str]:
 def export_help() -> str:
     """Return what each of them is, for `--help`."""
     return "; ".join(f"{each.name}, {each.help}" for each in FORMATS if each.exported)
-
-
-def supported() -> str:
-    """Return what can be loaded, in one phrase."""
-    return "; ".join(each.help for each in FORMATS if each.help)
 
 
 def format_named(name: str) -> Format:

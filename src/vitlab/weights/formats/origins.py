@@ -71,6 +71,20 @@ class Facts:
         return self.put(origin, {k: v for k, v in usual.items() if k not in self.values})
 
 
+def with_means(facts: Facts) -> Facts:
+    """Return facts in which images of other channels than those that are known have half a range.
+
+    Whoever trains on 13 channels has means of their own, which no file of weights says.
+    """
+    for name in ("mean", "std"):
+        if name not in facts.values or facts.origins.get(name) is Origin.OPTION:
+            continue
+        values = facts.values[name]
+        if len(set(values)) > 1 and len(values) != facts.values["channels"]:
+            facts.put(Origin.ASSUMED, {name: (0.5,)})
+    return facts
+
+
 def whole(config: ModelConfig, origins: Mapping[str, Origin]) -> dict[str, Origin]:
     """Return the origin of every field of a configuration.
 

@@ -10,7 +10,7 @@ from vitlab.weights.source import Shape, Source
 
 # What a single linear classifier is called.
 CLASSIFIERS = re.compile(
-    r"(head|fc|classifier|linear|cls_head|classify|logits|cls|head\.fc|classifier\.0)"
+    r"(head|fc|classifier|linear|cls_head|classify|logits|cls|head\.fc|classifier\.0|head\.proj)"
 )
 # What may be one, or a part of one.
 HEADS = re.compile(r"(.*\.)?\w*(head|fc|classif|linear|logits)\w*(\..*)?")
@@ -26,7 +26,8 @@ def classifier_beside(source: Source, prefix: str, width: Shape) -> str:
         width: of the features: (width,)
 
     Returns:
-        `fc` if `fc.weight` is (classes, width), it has a bias, and no other layer is such a one.
+        `fc` if `fc.weight` is (classes, width), it has a bias, and no other layer is such a one;
+        `head.proj`, open_clip's projection of a tower of timm, may have none.
     """
     found = []
     for name, shape in source.shapes.items():
@@ -35,7 +36,8 @@ def classifier_beside(source: Source, prefix: str, width: Shape) -> str:
         if name.startswith(prefix) or part != "weight" or not prefix:
             continue
         bias = source.shapes.get(f"{layer}.bias")
-        linear = len(shape) == 2 and shape[1:] == width and bias == shape[:1]
+        biased = bias == shape[:1] or (bias is None and layer.endswith("head.proj"))
+        linear = len(shape) == 2 and shape[1:] == width and biased
         if linear and CLASSIFIERS.fullmatch(layer.removeprefix(above)):
             found.append(layer)
     return found[0] if len(found) == 1 else ""

@@ -1,5 +1,6 @@
 """ViTLab's own folder: `config.json` and all tensors, which timm opens too if it has the model."""
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from torch import Tensor
 from vitlab.errors import WeightsError
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.assembly import empty
+from vitlab.weights.containers.weight_folders import beside
 from vitlab.weights.formats.catalog import format_named
 from vitlab.weights.formats.checksums import checked, checksum, of_tensors
 from vitlab.weights.formats.entries import Entry, same
@@ -22,6 +24,9 @@ from vitlab.weights.source import Source
 VERSION = "vitlab-1"
 NAMED = "vitlab-2"  # the same with timm's names of the tensors, and timm's keys in config.json
 REWRITTEN = "transformers_version"  # a key of what transformers saved: our checksums are no more
+FIRST = "blocks.0.attention.0.body.qkv.weight"  # which only our Vision Transformers have
+# Stems and positions that a state dict does not explain, as others are by the names of `dialects`.
+ODD = re.compile(r"(.*\.)?(positions\.(?!0\.table$)|stem\.(?!layers\.)).*")
 
 
 def reads(source: Source, hints: Hints) -> Reading | None:
@@ -32,11 +37,18 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     Raises:
         WeightsError: it is damaged or of another version.
     """
-    content = source.config
+    first = next((n for n in sorted(source.shapes, key=len) if n.endswith(FIRST)), None)
+    folder = source.path if source.path.is_dir() else source.path.parent
+    content = source.config or (beside(folder)["config"] if first else {})
     theirs = content.get("model_type") == "timm_wrapper"
     if theirs or not str(content.get("format", "")).startswith("vitlab-"):
+        if first and (odd := next(filter(ODD.fullmatch, source.shapes), "")):
+            raise WeightsError(
+                f"{source.path} is of ViTLab, but tensors alone do not explain {odd}: save the "
+                "model with vitlab.save(model, FOLDER)"
+            )
         return None
-    file = (source.path if source.path.is_dir() else source.path.parent) / CONFIG
+    file, prefix = folder / CONFIG, first.removesuffix(FIRST) if first else ""
     if content["format"] not in (VERSION, NAMED):
         raise WeightsError(
             f"{file} has format {content['format']!r}, but this version reads {NAMED!r}: "
@@ -52,10 +64,12 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     if isinstance(content["model"].get("labels"), str):
         raise WeightsError(f"{file}: labels must be a list of words")
     provenance = content.get("provenance")
+    alone = source.config != content or prefix  # a state dict, by itself or in a training module
     return Reading(
         "ViTLab",
         config,
-        _checked(config, content, source),
+        _entries(config, prefix) if alone else _checked(config, content, source),
+        {f"(?!{re.escape(prefix)}).*": "outside the model"} if prefix else {},
         origins=dict.fromkeys(config.as_dict(), Origin.FILE),
         exact=True,
         provenance=dict(provenance) if isinstance(provenance, dict) else None,

@@ -9,7 +9,7 @@ from vitlab.images import Size
 from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig
 from vitlab.options import check_known, options_of
 from vitlab.weights.formats.entries import Entry
-from vitlab.weights.formats.origins import Facts, Origin
+from vitlab.weights.formats.origins import Origin
 from vitlab.weights.identity import Base
 from vitlab.weights.source import Source
 
@@ -128,16 +128,3 @@ def check_fields(format: str, config: ModelConfig, values: Mapping[str, tuple[An
     for name, allowed in values.items():
         if (value := getattr(config, name)) not in allowed:
             raise cannot(format, f"{name}={value!r}")
-
-
-def check_heads(path: object, facts: Facts) -> None:
-    """Refuse a file of which nothing says how many heads its model has.
-
-    Raises:
-        WeightsError: it names the option that does.
-    """
-    if "heads" not in facts.values:
-        raise WeightsError(
-            f"{path} does not say how many heads a width of {facts.values['width']} has: give "
-            "--heads (in Python: heads=…)"
-        )

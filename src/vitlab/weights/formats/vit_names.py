@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
 from vitlab.errors import WeightsError
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.entries import (
     Entry,
+    each,
     layer,
     masked,
     same,
@@ -30,6 +33,7 @@ class Names:
         flat: the class token is (D) and positions are (N, D), without leading ones
         gridded: positions are (1, rows, columns, D)
         own_row, register_rows: the class token has a position; the registers have
+        added_row: the first row of positions is added to those of all patches
         block: prefix of block {0}
         branches: prefixes of attention and MLP {1} within the block
         norms, scales: of attention and MLP
@@ -41,6 +45,8 @@ class Names:
         gated: a gated MLP's first layers, stacked in ours, and its last
         inner_norms: before the last layers of attention and MLP
         pre_norm, norm: before and after the blocks; a norm without a name has no scale
+        pooled_norm: of norm_at=pooled
+        head_bias: the classifier has a bias
         bias_table, shared_table: of positions=bias, in each block or for all
         pre_logits: the tanh layer before the classifier
         projection: a classifier without a bias, stored transposed
@@ -59,6 +65,7 @@ class Names:
     flat: bool = False
     gridded: bool = False
     own_row: bool = True
+    added_row: bool = False
     register_rows: bool = False
     block: str
     branches: tuple[str, str] = ("", "")
@@ -74,6 +81,8 @@ class Names:
     inner_norms: tuple[str, str] = ("", "")
     pre_norm: str = ""
     norm: str
+    pooled_norm: str = "fc_norm"
+    head_bias: bool = True
     bias_table: str = ""
     shared_table: str = ""
     pre_logits: str = ""
@@ -152,6 +161,13 @@ def _learned(config: ViTConfig, names: Names, format: str, both: bool) -> Entry:
             raise WeightsError(f"{format}: registers with positions, but a class token without")
         stored = (names.registers, names.positions)
         return with_prefix_rows(config.has_token, config.registers, stored, ours)
+    if names.added_row:
+        return each(
+            ours,
+            names.positions,
+            lambda t: t[:, 1:] + t[:, :1],
+            lambda t: torch.cat([torch.zeros_like(t[:, :1]), t], dim=1),
+        )
     places = (config.placed, config.width)
     if names.flat or names.gridded:
         theirs = (1, *config.grid, config.width) if names.gridded else places

@@ -133,9 +133,11 @@ def _unsafe(path: Path, name: str) -> str:
         what = f"is a whole pickled object of class {name}"
     else:
         what = f"contains {name} in its pickle"
+    own = name.startswith("vitlab.")
+    advice = "vitlab.save(model, FOLDER)" if own else "torch.save(model.state_dict(), FILE)"
     return (
-        f"{what}, which is unsafe to load: only the code of that class restores it; whoever made "
-        "the file can save its tensors alone with torch.save(model.state_dict(), FILE)"
+        f"{what}, which is unsafe to load: whoever made the file can save its tensors alone, with "
+        f"{advice}"
     )
 
 

@@ -148,6 +148,23 @@ MMPRETRAIN: Rules = (
     (r"\.ffn\.layers\.0\.0\.", ".mlp.fc1."), (r"\.ffn\.layers\.1\.", ".mlp.fc2."),
     (r"\.attn\.gamma1\.weight$", ".ls1.gamma"), (r"\.ffn\.gamma2\.weight$", ".ls2.gamma"),
 )  # fmt: skip
+# Our own, of a state dict without its config.json; branches as timm names several.
+VITLAB: Rules = (
+    (r"^token$", "cls_token"), (r"^registers$", "reg_token"),
+    (r"^positions\.0\.table$", "pos_embed"), (r"^pre_norm\.", "norm_pre."),
+    (r"\.attention\.(\d+)\.(?!body)", r".attns.\1."), (r"\.mlp\.(\d+)\.(?!body)", r".ffns.\1."),
+    (r"\.attention\.(\d+)\.body\.", r".attns.\1.attn."),
+    (r"\.mlp\.(\d+)\.body\.", r".ffns.\1.mlp."),
+    (r"\.scale$", ".ls.gamma"), (r"\.norms\.([qk])\.", r".\1_norm."),
+    (r"^head\.attend\.queries$", "attn_pool.latent"), (r"^head\.attend\.", "attn_pool."),
+    (r"\.project\.", ".proj."), (r"\.expand\.", ".fc1."), (r"\.contract\.", ".fc2."),
+    (r"^head\.norm\.", "fc_norm."), (r"^head\.classify\.", "head."),
+    (r"^head\.pre_logits\.", "pre_logits.fc."),
+)  # fmt: skip
+LINEAR: Rules = (
+    (r"^stem\.layers\.0\.", "patch_embed.proj."), (r"^stem\.layers\.1\.", "patch_embed.norm."),
+)  # fmt: skip
+HMLP: Rules = ((r"^stem\.layers\.", "patch_embed.proj."),)
 NAFLEX: Rules = ((r"^embeds\.proj\.", "patch_embed.proj."), (r"^embeds\.", ""))
 GRIDDED = {"channels_last": True, "gridded": True}
 PLAIN = {"gelu": "exact", "norm_eps": 1e-6}
@@ -166,6 +183,17 @@ DIALECTS = (
     Dialect(
         name=f"{NAME}'s names", roots=ROOTS, rules=OWN,
         outside=((r"linear_head\.(weight|bias)", r"head.\1"),),  # DINOv2's
+    ),
+    *(
+        Dialect(
+            name="ViTLab's names", roots=("stem.layers.0.weight",), rules=(*stem, *VITLAB),
+            marks=("blocks.0.attention.0.body.qkv.weight", *more),
+            usual={"mean": (0.5,), "std": (0.5,), "interpolation": "bilinear", "crop": 1.0,
+                   "resampling": "bilinear", "fit": "crop"},
+        )
+        for stem, more in (
+            (HMLP, ("stem.layers.3.weight",)), (HMLP, ("stem.layers.2.weight",)), (LINEAR, ()),
+        )
     ),
     Dialect(
         name="torchvision's names", roots=("conv_proj.weight",),
@@ -270,7 +298,8 @@ def _layout(source: Source, dialect: Dialect, prefix: str) -> Layout:
         norms = ("norm.weight", "fc_norm.weight", "cls_token", "pos_embed")
         sizes = [source.shapes[stored[name]][-1:] for name in norms if name in stored]
         if layer := classifier_beside(source, prefix, max(sizes, default=())):
-            stored |= {f"head.{part}": f"{layer}.{part}" for part in ("weight", "bias")}
+            parts = (part for part in ("weight", "bias") if f"{layer}.{part}" in source.shapes)
+            stored |= {f"head.{part}": f"{layer}.{part}" for part in parts}
     shapes = {new: source.shapes[old] for new, old in stored.items()}
     return Layout(dialect, prefix, _as_timms(shapes, dialect), stored, theirs, beside)
 

@@ -16,9 +16,9 @@ SHOWN = {
 }  # fmt: skip
 READ = {
     "image_size", "head_width", "timm_model_name", "timm_pool", "norm_kwargs", "act_kwargs",
-    "pool_type",
+    "pool_type", "final_ln_after_pool",
 }  # fmt: skip
-ABSENT = ("attentional_pool", "final_ln_after_pool", "input_patchnorm", "global_average_pool")
+ABSENT = ("attentional_pool", "input_patchnorm", "global_average_pool")
 
 
 def architecture_in(content: Mapping[str, Any]) -> str:
@@ -64,6 +64,7 @@ def stated_by_open_clip(
         fields["pool"] = pool
     if "timm_model_name" in vision:
         return fields
+    fields["norm_at"] = "pooled" if vision.get("final_ln_after_pool") else "tokens"
     fields["heads"] = width // int(vision.get("head_width", 64))
     fields["gelu"] = "quick" if content.get("model_cfg", {}).get("quick_gelu") else "exact"
     fields["norm_eps"] = float((vision.get("norm_kwargs") or {}).get("eps", 1e-5))

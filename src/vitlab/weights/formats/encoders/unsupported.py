@@ -15,6 +15,11 @@ BLOCK = r"blocks\.\d+\."
 # A pattern in a tensor's name, what the model is, and why ours cannot represent it. The first
 # that is found counts.
 FAMILIES: tuple[tuple[str, str, str], ...] = (
+    (
+        r"patch_generator\.cls_token|embeddings\.cls_register_token",
+        "RADIO or C-RADIO",
+        "a class token for each of its teachers",
+    ),
     (r"pos_embed_window$", "the Hiera of SAM 2", STAGES),
     (rf"^(?!.*attn).*{BLOCK}(proj|attn\.proj_skip)\.weight$", "Hiera", STAGES),
     (rf"{BLOCK}attn\.(pool_q|norm_q)\.", "MViT", f"pooled attention and {STAGES}"),
@@ -62,7 +67,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     """
     for name, shape in source.shapes.items():
         if VIDEO.fullmatch(name) and len(shape) == 5:
-            what = "VideoMAE, V-JEPA or another model of video"
+            what = "V-JEPA, VideoMAE, Prithvi or another model of several pictures"
             raise _unsupported(source, what, name, "patches with a length in time")
     names = [name for name in source.shapes if not any(part in name for part in INSIDE)]
     for pattern, what, why in FAMILIES:
@@ -74,6 +79,6 @@ def reads(source: Source, hints: Hints) -> Reading | None:
 
 def _unsupported(source: Source, what: str, name: str, why: str) -> WeightsError:
     return WeightsError(
-        f"{source.path} is {what} (tensor {name}), which has {why}: only Vision Transformers whose "
-        "blocks all have one width can be loaded, and BiT ResNets from Google's .npz"
+        f"{source.path} is {what} (tensor {name}), which has {why}: docs/weights.md lists what "
+        "loads"
     )

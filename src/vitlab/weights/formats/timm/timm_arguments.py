@@ -47,7 +47,10 @@ ARGUMENTS: dict[str, tuple[str, Agrees]] = {
     "patch_size": ("patch", lambda c, v: v in (patch_size(c), [patch_size(c)] * 2)),
     "mlp_ratio": ("mlp", lambda c, v: bool(hidden(c) & _widths(int(c.width * v)))),
     "init_values": ("layer_scale", lambda c, v: (v is not None) == bool(c.layer_scale)),
-    "global_pool": ("pool", lambda c, v: c.pool in (POOLS.get(v), {"token": "prefix"}.get(v))),
+    "global_pool": (  # without a classifier, no pool is as good as any
+        "pool",
+        lambda c, v: c.pool in (POOLS.get(v), {"token": "prefix"}.get(v)) or not (v or c.classes),
+    ),
     "act_layer": (
         "gelu",
         lambda c, v: v in ("silu", "swish") if c.ffn == "swiglu" else ACTS.get(v) == c.gelu,

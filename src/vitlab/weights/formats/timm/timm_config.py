@@ -16,9 +16,8 @@ PREPROCESSING = {
 LIMITED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "interpolation": ("interpolation", ("bilinear", "bicubic")),
     "crop_mode": ("fit", ("center", "squash")),
-    "global_pool": ("pool", tuple(POOLS)),
+    "global_pool": ("pool", (*POOLS, "")),
     "label_offset": ("labels", (0,)),
-    "custom_load": ("labels", (False,)),
 }
 # Reviewed: where weights are from, other sizes, names of layers, texts.
 IRRELEVANT = {
@@ -26,7 +25,7 @@ IRRELEVANT = {
     "input_size", "test_input_size", "min_input_size", "fixed_input_size", "test_crop_pct",
     "num_classes", "label_names", "label_descriptions", "labels", "pool_size", "test_pool_size",
     "first_conv", "classifier", "license", "description", "origin_url", "paper_name", "paper_ids",
-    "notes", "num_features",
+    "notes", "num_features", "custom_load",
 }  # fmt: skip
 
 
@@ -42,7 +41,9 @@ def arguments_in(config: Mapping[str, Any]) -> dict[str, Any]:
     if "architecture" not in config:
         return {}
     classes = config.get("num_classes", _pretrained(config).get("num_classes"))
-    counted = {"num_classes": classes} if isinstance(classes, int) else {}
+    counted: dict[str, Any] = {"num_classes": classes} if isinstance(classes, int) else {}
+    if _pretrained(config).get("global_pool") == "":
+        counted["global_pool"] = ""
     return counted | _table(config, "model_args")
 
 

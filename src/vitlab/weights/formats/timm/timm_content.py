@@ -27,6 +27,7 @@ AIMV2_HEADS = {1024: 8, 1536: 12, 2048: 16, 3072: 24}
 EVEN_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1408: 16, 1536: 16, 1792: 16}
 # Of DINOv3 (dinov3/hub/backbones.py of facebookresearch/dinov3).
 DINOV3_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 20, 1536: 24, 4096: 32}
+DINO2_DEPTHS = {384: 12, 768: 12, 1024: 24, 1536: 40}  # of DINOv2's releases, by width
 DINOV3 = {"pool": "token", "interpolation": "bilinear", "fit": "squash", "crop": 1.0}
 SATELLITE = {"mean": (0.430, 0.411, 0.296), "std": (0.213, 0.156, 0.143)}  # SAT-493M
 TIPS = {
@@ -186,12 +187,18 @@ def _eva02(shapes: Shapes) -> bool:
 
 
 def _put_dino2(facts: Facts, shapes: Shapes, tips: bool) -> None:
-    """Heads are 64 wide; TIPS publishes arrays, for images from 0 to 1."""
-    facts.put(Origin.FAMILY, {**PLAIN, **IMAGENET, "heads": width(shapes) // 64, "pool": "token"})
-    facts.put(Origin.FAMILY, {"crop": 0.875, "interpolation": "bicubic", "fit": "crop"})
+    """Heads are 64 wide; TIPS publishes arrays, for images from 0 to 1.
+
+    Others train with this code, so that only the released sizes are certain.
+    """
+    side, depth = shapes["patch_embed.proj.weight"][2], DINO2_DEPTHS.get(width(shapes), 0)
+    ends = (f"blocks.{depth - 1}.ls1.gamma" in shapes, f"blocks.{depth}.ls1.gamma" in shapes)
+    released = side == 14 and ends == (True, False)
+    origin = Origin.FAMILY if released else Origin.ASSUMED
     resampling = "antialiased" if "register_tokens" in shapes else "scaled"
-    facts.put(Origin.FAMILY, {"resampling": resampling})
-    facts.put(Origin.FAMILY, TIPS if tips else {})
+    usual = {"crop": 0.875, "interpolation": "bicubic", "fit": "crop", "resampling": resampling}
+    facts.put(origin, {**IMAGENET, "heads": width(shapes) // 64, **usual, **(TIPS if tips else {})})
+    facts.put(Origin.FAMILY, {**PLAIN, "pool": "token"})
 
 
 def _table(shapes: Shapes) -> bool:
@@ -227,7 +234,7 @@ FAMILIES: tuple[tuple[Callable[[Shapes], bool], dict[str, Any], dict[str, Any]],
     (_has("attn_pool.latent"), {"norm_eps": 1e-6}, {"crop": 1.0, **INCEPTION}),  # SigLIP
     (_has("dist_token"), {**PLAIN, **IMAGENET}, {}),  # DeiT, distilled
     (_has("pre_logits.fc.weight"), {**PLAIN, **INCEPTION, "crop": 0.9}, {}),  # timm's first files
-    (_has("decoder_pos_embed"), {**PLAIN, **IMAGENET}, {}),  # MAE
+    (_has("decoder_pos_embed"), PLAIN, IMAGENET),  # MAE, which others train with on other images
     (_has("masked_embed"), {**PLAIN, **IMAGENET, "resampling": "scaled"}, {}),  # iBOT
 )
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vitlab.images import IMAGENET, OPENAI, Size
-from vitlab.models.config import config_of
 from vitlab.weights.formats.dialects import open_clip
 from vitlab.weights.formats.dialects.dialects import Dialect, Layout
 from vitlab.weights.formats.origins import Facts, Origin
@@ -27,7 +26,7 @@ from vitlab.weights.formats.timm.timm_record import record_of
 from vitlab.weights.formats.timm.timm_rotary import Pairs
 from vitlab.weights.source import Shape, Source
 
-MMPRETRAIN = "mmpretrain's names"
+MMPRETRAIN, VITLAB = "mmpretrain's names", "ViTLab's names"
 SAPIENS = (1024, 1280, 1536, 1920)  # the widths of facebookresearch/sapiens
 
 
@@ -71,8 +70,9 @@ def known_of(source: Source, hints: Hints, layout: Layout) -> Known:
     certain = bool(architecture)
     if certain:
         timm_rules.check_supported(architecture)
-    check_content(source.path, shapes, certain or bool(name))
-    facts = facts_by_content(source, shapes, certain)
+    own = layout.dialect.name == VITLAB  # whose models may have any fields
+    check_content(source.path, shapes, certain or own or bool(name))
+    facts = facts_by_content(source, shapes, certain or own)
     _put_dialect(facts, layout.dialect, shapes)
     if layout.dialect.words.get("flat") and "input_resolution" in source.shapes:  # OpenAI's own
         facts.put(Origin.FAMILY, {"gelu": "quick", **OPENAI})
@@ -82,8 +82,7 @@ def known_of(source: Source, hints: Hints, layout: Layout) -> Known:
         if architecture in timm_rules.VARY:
             facts.put(Origin.ASSUMED, {k: facts.values[k] for k in ("mean", "std")})
     elif name:
-        config = config_of(name)  # the papers' notation
-        facts.put(Origin.OPTION, {"heads": getattr(config, "heads", 1)})
+        facts.put(Origin.OPTION, timm_rules.settled(name))
     size = timm_rules.size_in(architecture) if certain else None
     arguments = record.arguments | timm_config.arguments_in(source.config)
     if given and given != stored:  # the user knows better than the file
@@ -91,6 +90,8 @@ def known_of(source: Source, hints: Hints, layout: Layout) -> Known:
     facts.put(Origin.FILE, record.fields).put(Origin.FILE, _stated(source, hints, shapes))
     if layout.dialect.facts.get("fit") == "native":  # which no config.json of timm can say
         facts.put(Origin.FAMILY, {"fit": "native"})
+    if arguments.get("global_pool") == "":
+        facts.put(Origin.ASSUMED, {"pool": facts.values.get("pool", "token")})
     pairs = _rotary(facts, source, architecture, shapes, arguments)
     sizes = (
         timm_config.recorded_size(source.config),

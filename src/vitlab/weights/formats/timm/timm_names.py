@@ -76,6 +76,7 @@ def names_in(
         pool_joined="attn_pool.qkv.weight" in shapes,
         freqs="freqs" if "freqs" in shapes else base.freqs,
         pre_logits="pre_logits.fc" if "pre_logits.fc.weight" in shapes else "",
+        pooled_norm="fc_norm" if "fc_norm.weight" in shapes else base.norm,
         qkv=APART if f"{first}attn.q_proj.weight" in shapes else base.qkv,
         biases=next((two for two in NO_KEY_BIAS if _keyless(shapes, first, two)), ()),
         pairs=pairs,
@@ -123,21 +124,22 @@ def entries(config: ModelConfig, names: Names) -> list[Entry]:
     table = [*_stem(config, names), *embedding(config, names, NAME), *encoder(config, names)]
     if config.norm_at != "none":
         pooled = config.norm_at == "pooled"
-        ours, theirs = ("head.norm", "fc_norm") if pooled else ("norm", names.norm)
+        ours, theirs = ("head.norm", names.pooled_norm) if pooled else ("norm", names.norm)
         unscaled = [computed(f"{ours}.weight", lambda: torch.ones(config.width))]
         table += scaled(ours, theirs, config) if theirs else unscaled
     if config.pool == "attention":
         table += _attention_pool(config, names)
     if config.pre_logits:
         table += layer("head.pre_logits", names.pre_logits)
+    zero = computed("head.classify.bias", lambda: torch.zeros(config.classes))
     if config.classes and names.projection:
-        zero = computed("head.classify.bias", lambda: torch.zeros(config.classes))
         table += [each("head.classify.weight", names.projection, torch.t, torch.t), zero]
     elif config.classes and config.pool == "prefix":
         for part in ("weight", "bias"):
             table.append(halves(f"head.classify.{part}", (f"head.{part}", f"head_dist.{part}")))
     elif config.classes:
-        table += layer("head.classify", "head")
+        table += layer("head.classify", "head", names.head_bias)
+        table += [] if names.head_bias else [zero]
     return table
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from vitlab.errors import WeightsError
 from vitlab.images import IMAGENET, INCEPTION, OPENAI
+from vitlab.models.config import config_of
 
 # A name consists of these words, and of sizes; others are not timm's, or newer than this table.
 SIZES = (
@@ -118,6 +119,20 @@ def implied(architecture: str) -> dict[str, Any]:
         ):
             fields |= chosen
     return fields
+
+
+def settled(name: str) -> dict[str, Any]:
+    """Return the fields that a name given by the user settles: timm's, or the papers' notation.
+
+    Raises:
+        OptionError: neither knows it.
+    """
+    if not name:
+        return {}
+    stem = name.partition(".")[0]
+    if known(stem):
+        return {"fit": "crop", **implied(stem)}
+    return {"heads": getattr(config_of(name), "heads", 1)}
 
 
 def registers_in(architecture: str) -> int | None:

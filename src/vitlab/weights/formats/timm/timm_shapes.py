@@ -81,7 +81,7 @@ def _encoder(source: Source, shapes: dict[str, Shape]) -> dict[str, Any]:
         "qk_norm": f"{first}attn.q_norm.weight" in shapes,
         "norm": _norm(shapes, first),
         "norm_inner_attention": f"{first}attn.norm.weight" in shapes,
-        "norm_inner_mlp": f"{first}mlp.norm.weight" in shapes,
+        "norm_inner_mlp": contract.replace("fc2", "norm") in shapes,
         "layer_scale": 1e-5 if scaled else 0,
     }
 
@@ -155,8 +155,9 @@ def _pool(facts: Facts, shapes: dict[str, Shape], known: Known) -> None:
         facts.put(Origin.TENSORS, {"pool_mlp": 0 if wide == facts.values["mlp"] else wide})
         if known.pairs is not None and (token or facts.values["registers"]):
             facts.put(Origin.FAMILY, {"pool_prefix": True})  # in eva.py
-    elif both and token:
-        facts.put(Origin.TENSORS, {"pool": "both"})
+    elif both and token:  # or the class token beside one register, in our own names
+        one = facts.values["registers"] == 1
+        facts.put(Origin.ASSUMED if one else Origin.TENSORS, {"pool": "both"})
     elif "head_dist.weight" in shapes:
         facts.put(Origin.TENSORS, {"pool": "prefix"})
     elif mean or normed:
@@ -215,6 +216,12 @@ def _positions(
                 origin = Origin.ASSUMED if guess else Origin.TENSORS
                 facts.put(origin, {"image_size": said or found})
                 return own_row, register_rows
+    for size in [*stated, *wanted]:
+        if step := overlap(size, patch, length - _layouts(shapes, registers)[0][0]):
+            raise WeightsError(
+                f"{source.path} has overlapping patches, one every {step} pixels, which no model "
+                f"here has: train one with patch={step} or patch={patch}"
+            )
     raise WeightsError(
         f"{source.path}: {length} positions do not form a square of patches: give "
         "image_size=(rows, columns), the size in pixels that they are for"
@@ -278,6 +285,15 @@ def _fitting(sizes: list[Size] | None, patch: int, count: int) -> Size | None:
         if rows * columns == count:
             return rows * patch, columns * patch
     return None
+
+
+def overlap(size: Size, patch: int, count: int) -> int:
+    """Return the pixels from patch to patch if that many of them overlap in an image, else 0."""
+    rows, columns = (size, size) if isinstance(size, int) else size
+    steps = range(patch // 2, patch)
+    return next(
+        (n for n in steps if ((rows - patch) // n + 1) * ((columns - patch) // n + 1) == count), 0
+    )
 
 
 def _patches(size: Size, patch: int) -> tuple[int, int]:

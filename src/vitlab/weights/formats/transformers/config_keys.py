@@ -29,6 +29,13 @@ _DINOV2: Content = {key: value for key, value in _VIT.items() if key != "interme
 _CLIP: Content = {key: value for key, value in _VIT.items() if key != "qkv_bias"} | {
     "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "patch_size": 32, "projection_dim": 512,
 }  # fmt: skip
+_TOWER: Content = {key: value for key, value in _CLIP.items() if key != "projection_dim"} | {
+    "patch_size": 16,
+}  # fmt: skip
+_IDEFICS: Content = {key: value for key, value in _VIT.items() if key != "qkv_bias"} | {
+    "hidden_size": 1152, "num_attention_heads": 16, "hidden_act": "gelu_pytorch_tanh",
+    "layer_norm_eps": 1e-6, "patch_size": 32,
+}  # fmt: skip
 _SIGLIP: Content = {key: value for key, value in _VIT.items() if key != "qkv_bias"} | {
     "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6, "vision_use_head": True,
 }  # fmt: skip
@@ -55,16 +62,34 @@ DEFAULTS: dict[str, Content] = {
         "query_bias": True, "key_bias": False, "value_bias": True, "proj_bias": True,
         "mlp_bias": True,
     },
+    "git_vision_model": _TOWER,
+    "idefics2_vision": _IDEFICS | {"hidden_size": 768, "num_attention_heads": 12},
+    "idefics3_vision": _IDEFICS,
     "ijepa": _VIT,
+    "intern_vit_6b": _VIT | {
+        "layer_norm_eps": 1e-6, "patch_size": 14, "norm_type": "layer_norm", "qkv_bias": False,
+    },
+    "internvl_vision": {key: value for key, value in _VIT.items() if key != "qkv_bias"} | {
+        "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
+        "intermediate_size": 4096, "layer_norm_eps": 1e-6, "image_size": [448, 448],
+        "patch_size": [14, 14], "attention_bias": False, "norm_type": "layer_norm",
+        "layer_scale_init_value": 0.1, "use_mean_pooling": True,
+        "use_absolute_position_embeddings": True,
+    },
     "metaclip_2_vision_model": _CLIP,
+    "owlv2_vision_model": _TOWER | {"image_size": 768},
+    "owlvit_vision_model": _TOWER | {"image_size": 768, "patch_size": 32},
     "siglip_vision_model": _SIGLIP,
     "siglip2_vision_model": {k: v for k, v in _SIGLIP.items() if k != "image_size"} | {
         "num_patches": 256,
     },
     "tipsv2_vision_model": _DINOV2 | {"image_size": 448, "num_register_tokens": 1},
+    "smolvlm_vision": _IDEFICS,
     "vit": _VIT | _POOLER,
     "vit_mae": _VIT,
     "vit_msn": _VIT | {"layer_norm_eps": 1e-6},
+    "vitpose_backbone": {key: value for key, value in _VIT.items() if key != "intermediate_size"}
+    | {"image_size": [256, 192], "patch_size": [16, 16], "mlp_ratio": 4},
 }  # fmt: skip
 # Keys of a class that no output of the model depends on: of training, of another head, of stages
 # of a backbone, or a second name of something that is stored.
@@ -101,13 +126,15 @@ IDLE: dict[str, tuple[str, ...]] = {
         "return_class_token",
     ),
     "ijepa": ("encoder_stride", "pooler_output_size", "pooler_act", "mlp_ratio"),
+    "intern_vit_6b": ("use_flash_attn",),
+    "internvl_vision": ("projection_dropout", "use_mask_token"),
     "metaclip_2_vision_model": ("vocab_size",),
     "siglip_vision_model": ("projection_dim", "projector_hidden_act", "num_image_tokens"),
     "siglip2_vision_model": ("projection_dim",),
     "tipsv2_vision_model": (*_STAGES, "apply_layernorm"),
     "vit": ("encoder_stride",),
     "vit_mae": _DECODER,
-    "vit_msn": (),
+    "vitpose_backbone": (*_STAGES, "part_features"),
 }  # fmt: skip
 # Keys of every class: of bookkeeping, of tasks, and of text generation.
 BOOKKEEPING = frozenset(
@@ -131,9 +158,10 @@ BOOKKEEPING = frozenset(
         "top_p", "typical_p",
     )
 )  # fmt: skip
-# Keys that old files have, and the only values that change nothing.
+# Keys that some files have, and the only values that ours has.
 NEUTRAL: Content = {
     "pruned_heads": ({}, None), "quantization_config": (None,), "use_bias": (False,),
+    "use_qk_norm": (False,), "qk_normalization": (False,), "num_experts": (1,),
 }  # fmt: skip
 
 
@@ -161,7 +189,7 @@ def completed(model_type: str, content: Content) -> Content:
     for key, value in content.items():
         if key in NEUTRAL and value not in NEUTRAL[key]:
             raise WeightsError(f"config.json: unsupported {key}={value!r}")
-    check_keys(model_type, content, {*defaults, *IDLE[model_type], *NEUTRAL})
+    check_keys(model_type, content, {*defaults, *IDLE.get(model_type, ()), *NEUTRAL})
     return defaults | {
         key: defaults[key] if value is None else value
         for key, value in content.items()

@@ -6,6 +6,7 @@ from vitlab.weights.formats.transformers.records.tower_records import (
     AIMV2,
     AIMV2_OWN,
     CLIP,
+    IDEFICS,
     NAFLEX,
     OF_CLIP,
     SIGLIP,
@@ -15,14 +16,17 @@ from vitlab.weights.formats.transformers.records.vit_records import (
     DATA2VEC,
     DEIT,
     IJEPA,
+    INTERN,
+    INTERN_OWN,
     MAE,
     MSN,
     VIT,
+    VITPOSE,
 )
 
 # Models are written as the first of these that fits them.
 WRITTEN = (BEIT, DINOV3, CLIP, SIGLIP, DEIT, VIT, MSN, IJEPA, DINOV2, REGISTERS)
-READ_ONLY = (MAE, DATA2VEC, TIPS, NAFLEX, AIMV2, *OF_CLIP)
+READ_ONLY = (MAE, DATA2VEC, TIPS, NAFLEX, AIMV2, *OF_CLIP, *IDEFICS, INTERN, VITPOSE)
 FAMILIES: dict[str, Family] = {family.model_type: family for family in (*WRITTEN, *READ_ONLY)}
 # By a model_type that only their authors' own code has, not transformers.
-OF_AUTHORS: dict[str, Family] = {"aimv2": AIMV2_OWN}
+OF_AUTHORS: dict[str, Family] = {"aimv2": AIMV2_OWN, "intern_vit_6b": INTERN_OWN}

@@ -214,3 +214,23 @@ def read_aimv2(stated: Stated) -> dict[str, Any]:
     return {
         "norm": "rms", "stem_norm": "layer", "pool": "mean", "bias": content["mlp_bias"],
     }  # fmt: skip
+
+
+def read_intern(stated: Stated) -> dict[str, Any]:
+    """InternViT's: the mean of patches without a last norm, or all tokens after one."""
+    content = stated.content
+    mean = content.get("use_mean_pooling", False)
+    return {
+        "norm": "rms" if content["norm_type"] == "rms_norm" else "layer",
+        "qkv_bias": content.get("attention_bias", content.get("qkv_bias")),
+        "layer_scale": content.get("layer_scale_init_value", 0.1),
+        "pool": "mean" if mean else "token", "class_token": mean or None,
+        "norm_at": "none" if mean or "attention_bias" not in content else "tokens",
+        "positions": "1d" if content.get("use_absolute_position_embeddings", True) else "none",
+    }  # fmt: skip
+
+
+def read_vitpose(stated: Stated) -> dict[str, Any]:
+    """ViTPose's: no class token, padded images."""
+    hidden = int(stated.content["hidden_size"] * stated.content["mlp_ratio"])
+    return {"mlp": hidden, "stem_padding": 2, "pool": "mean"}

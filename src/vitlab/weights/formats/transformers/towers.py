@@ -10,15 +10,18 @@ from vitlab.weights.formats.transformers.family import Content, Family
 from vitlab.weights.formats.transformers.transformers_names import NAME
 from vitlab.weights.source import Source
 
-# What other models are, for the message that refuses them.
+# What other models are, or have, for the message that refuses them.
 KINDS = {
     r"swin.*|donut-swin|maskformer-swin|hiera|mvit|focalnet|dinat": "stages of windows",
     r"pvt.*|segformer|levit|cvt|mobilevit.*|poolformer": "stages, with convolutions",
     r"resnet|regnet|convnext.*|dinov3_convnext|bit|.*mobilenet.*": "a convolutional network",
     r"vit-hybrid|vit_hybrid": "a ViT on a BiT ResNet",
     r"sam2.*|sam3.*|vitdet|edgetam.*": "windows with decomposed relative positions",
-    r"videomae|vivit|timesformer|videoprism": "a video model",
-    r"mlcd.*|pixtral|qwen.*|glm.*": "a ViT with RMS norms or rotary positions of its own",
+    r"vjepa2|videomae|vivit|timesformer|videoprism": "video: patches with a length in time",
+    r"radio": "RADIO: a class token for each of its teachers",
+    r"mlcd.*": "a class token that is turned by learned angles",
+    r"audio-spectrogram-transformer": "a model of sound, whose patches overlap",
+    r"pixtral|qwen.*|glm.*": "a ViT with RMS norms or rotary positions of its own",
     r"pixio": "a ViT with several class tokens",
     r"timm_backbone": "a model of timm without a configuration of its own",
     r"dpt|depth_anything|vision-encoder-decoder|detr|yolos|blip.*": "more than an image encoder",
@@ -76,7 +79,7 @@ def backbone_of(source: Source) -> Backbone:
         kind = next((kind for p, kind in KINDS.items() if re.fullmatch(p, model_type)), "")
         raise WeightsError(
             f"{source.path}: unsupported model_type {model_type} of {NAME}"
-            f"{f' ({kind})' if kind else ''}; supported: {', '.join(sorted(FAMILIES))}"
+            f"{f' ({kind})' if kind else ''}: docs/weights.md lists what loads"
         )
     prefix = _prefix(source, family)
     usual = 768 if model_type.startswith("altclip") and tower else 512
@@ -84,7 +87,7 @@ def backbone_of(source: Source) -> Backbone:
         family,
         content,
         prefix,
-        _named(source, family, prefix),
+        named(source, family, prefix),
         usual if projection is None else projection,
         bool(tower),
     )
@@ -98,19 +101,19 @@ def _prefix(source: Source, family: Family) -> str:
     raise WeightsError(f"{source.path}: tensor {family.patch}.weight is missing ({NAME})")
 
 
-def _named(source: Source, family: Family, prefix: str) -> dict[str, str]:
-    """Stored names by usual ones; what is outside loses the prefix of the whole model."""
-    whole = prefix.removesuffix("vision_model.")
+def named(source: Source, family: Family, prefix: str) -> dict[str, str]:
+    """Return stored names by usual ones; what is outside loses the prefix of the whole model."""
+    whole = prefix.removesuffix("vision_model.").removesuffix(family.prefix)
     inside = {n.removeprefix(prefix): n for n in source.shapes if n.startswith(prefix)}
     outside = {n.removeprefix(whole): n for n in source.shapes if not n.startswith(prefix)}
     if not any(re.search(r"(layers?|blocks)\.0\.", name) for name in inside):
         # The blocks of MSN's classifier can be beside its other tensors.
         inside |= {name: n for name, n in outside.items() if name.startswith("encoder.")}
-    named = {}
+    usual = {}
     for name, stored in inside.items():
-        for spelling, usual in family.spellings.items():
-            name = re.sub(spelling, usual, name)
-        named[name] = stored
+        for spelling, word in family.spellings.items():
+            name = re.sub(spelling, word, name)
+        usual[name] = stored
     rest = {f"/{name}": n for name, n in outside.items() if name not in inside}
     alone = {f"/{name}": n for name, n in inside.items() if not prefix}
-    return named | rest | alone
+    return usual | rest | alone

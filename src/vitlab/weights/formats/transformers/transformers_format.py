@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,12 @@ import torch
 from vitlab.errors import WeightsError
 from vitlab.images import Size, chosen_over
 from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.weights.assembly import empty
 from vitlab.weights.formats.entries import Entry
-from vitlab.weights.formats.origins import Facts, Origin
+from vitlab.weights.formats.origins import Facts, Origin, with_means
+from vitlab.weights.formats.outside import notes_beside
 from vitlab.weights.formats.room import Hints, Reading, Writing, cannot, check_fields
+from vitlab.weights.formats.timm.timm_rules import settled
 from vitlab.weights.formats.transformers.config_keys import DEFAULTS, completed
 from vitlab.weights.formats.transformers.families import WRITTEN
 from vitlab.weights.formats.transformers.family import Content, Family, Stated
@@ -23,8 +27,10 @@ from vitlab.weights.formats.transformers.processor import (
     read_processor,
     write_processor,
 )
+from vitlab.weights.formats.transformers.shown import shown
 from vitlab.weights.formats.transformers.towers import Backbone, backbone_of
 from vitlab.weights.formats.transformers.transformers_names import NAME, entries
+from vitlab.weights.matching import check
 from vitlab.weights.sharded import CONFIG, PREPROCESSOR
 from vitlab.weights.source import Source
 
@@ -40,6 +46,8 @@ KNOWN = (
     "Backbone", "ForSemanticSegmentation", "ForImageSegmentation", "ForConditionalGeneration",
 )  # fmt: skip
 # The values of fields that a class of transformers can have; families say the rest.
+# Origins of fields in a file without config.json, in whose place is what tensors show.
+ALONE = {Origin.FILE: Origin.TENSORS, Origin.FAMILY: Origin.ASSUMED}
 REPRESENTED: dict[str, tuple[Any, ...]] = {
     "branches": (1,), "attention": ("global",), "stem": ("linear",), "stem_norm": ("none",),
     "stem_act": ("none",), "norm": ("layer",), "norm_order": ("before",), "qk_norm": (False,),
@@ -55,16 +63,26 @@ TOLD = {
 
 
 def reads(source: Source, hints: Hints) -> Reading | None:
-    """Recognize a folder whose config.json has a model_type.
+    """Recognize a folder whose config.json has a model_type, or a state dict by its names.
 
     Raises:
         WeightsError: an unsupported family, or one of its tensors is missing.
     """
-    if source.kind == "npz" or not isinstance(source.config.get("model_type"), str):
+    if source.kind == "npz" or "architecture" in source.config:  # timm's, wrapped or not
         return None
-    if "architecture" in source.config:  # timm's, whose wrapper in transformers reads it too
-        return None
-    found = backbone_of(source)
+    if isinstance(source.config.get("model_type"), str):
+        return _reading(source, hints, backbone_of(source))
+    readings = []
+    for found in shown(source):
+        with suppress(WeightsError):
+            readings.append(_reading(source, hints, found))
+            check(readings[-1], source, empty(readings[-1].config))
+            return readings[-1]
+    return readings[0] if readings else None  # its tensors are compared again, for the message
+
+
+def _reading(source: Source, hints: Hints, found: Backbone) -> Reading:
+    """What a file says of its image model."""
     family, architecture = found.family, _architecture(source.config)
     try:
         stated, facts = _described(source, found, architecture)
@@ -74,6 +92,12 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     facts.values |= prepared.facts.values
     facts.origins |= prepared.facts.origins
     notes = [*_told(source.config, architecture), *prepared.notes]
+    if not source.config:
+        facts.origins = {name: ALONE.get(each, each) for name, each in facts.origins.items()}
+        if "bias" not in facts.values.get("positions", ""):  # whose tables have a row for each
+            facts.put(Origin.ASSUMED, {"heads": facts.values["heads"]})
+        facts.put(Origin.NAME, settled(hints.name))
+    with_means(facts)
     whole = _whole_patches(facts, notes)
     config = ViTConfig(**chosen_over(facts.values, hints.choices))
     size, more = _used_at(config, whole, prepared, family, hints)
@@ -83,6 +107,8 @@ def reads(source: Source, hints: Hints) -> Reading | None:
             f"image_size={config.image_size}"
         )
     table = [entry.renamed(found.stored) for entry in entries(config, family, stated)]
+    if not source.config:
+        notes += notes_beside(source, found.prefix, [n for each in table for n in each.theirs])
     return Reading(
         f"{NAME}, {family.model_type}", config, table, _left_out(config, found, stated),
         facts.origins, (*notes, *more), image_size=size,
@@ -201,7 +227,7 @@ def _left_out(config: ViTConfig, found: Backbone, stated: Stated) -> dict[str, s
     if 0 in stated.shapes.get(family.registers, ()):
         left_out[prefix + re.escape(family.registers)] = "no registers"
     if found.tower and prefix:
-        others = r"(?!.*(visual_projection|classifier)\.).*"
+        others = r"(?!(.*\.)?(visual_projection\.weight|classifier\.\w+)$).*"
         left_out[f"(?!{prefix}){others}"] = "not of the image model"
     return left_out
 

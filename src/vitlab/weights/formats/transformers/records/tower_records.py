@@ -10,6 +10,7 @@ from vitlab.weights.formats.transformers.family import prepared, read_only
 from vitlab.weights.formats.transformers.family_reading import (
     read_aimv2,
     read_clip,
+    read_mean,
     read_siglip,
     read_siglip2,
 )
@@ -34,7 +35,10 @@ CLIP = replace(
     mlp=("mlp.fc1", "mlp.fc2"),
     pre_norm="pre_layrnorm",  # their spelling
     norm="post_layernorm",
-    spellings={r"^encoder\.layer\.": "encoder.layers."},  # of AltCLIP
+    spellings={  # of AltCLIP, and of OWL-ViT
+        r"^encoder\.layer\.": "encoder.layers.",
+        r"^pre_layernorm\.": "pre_layrnorm.",
+    },
     reads=read_clip,
     writes=write_clip,
     processor="CLIP",
@@ -70,7 +74,20 @@ OF_CLIP = tuple(
         ("chinese_clip", "ChineseCLIP"),
         ("altclip", "AltCLIP"),
         ("clipseg", "CLIPSeg"),
+        ("git", "Git"),
+        ("owlv2", "Owlv2"),
+        ("owlvit", "OwlViT"),
     )
+)
+IDEFICS = tuple(
+    read_only(
+        SIGLIP,
+        f"{name}_vision",
+        f"{kind}VisionTransformer",
+        reads=read_mean,
+        resampling="nearest",
+    )
+    for name, kind in (("idefics2", "Idefics2"), ("idefics3", "Idefics3"), ("smolvlm", "SmolVLM"))
 )
 AIMV2 = read_only(
     SIGLIP,

@@ -12,8 +12,10 @@ from vitlab.weights.formats.transformers.family import Family, prepared, read_on
 from vitlab.weights.formats.transformers.family_reading import (
     read_beit,
     read_deit,
+    read_intern,
     read_mean,
     read_pooler,
+    read_vitpose,
 )
 from vitlab.weights.formats.transformers.family_writing import write_beit, write_pooler
 
@@ -130,4 +132,41 @@ DATA2VEC = read_only(
     "Data2VecVisionModel",
     "Data2VecVisionForImageClassification",
     prefix="data2vec_vision.",
+)
+INTERN = read_only(
+    VIT,
+    "internvl_vision",
+    "InternVLVisionModel",
+    classified=False,
+    qkv=("attention.q_proj", "attention.k_proj", "attention.v_proj"),
+    project="attention.projection_layer",
+    mlp=("mlp.fc1", "mlp.fc2"),
+    scales=("lambda_1", "lambda_2"),
+    scale="layer_scale_init_value",
+    spellings={},
+    reads=read_intern,
+    prepared=prepared(IMAGENET, "bicubic", 1.0, "squash"),
+)
+INTERN_OWN = replace(  # of its authors' own code (OpenGVLab/InternVL)
+    INTERN,
+    model_type="intern_vit_6b",
+    patch="embeddings.patch_embedding",
+    token="embeddings.class_embedding",
+    positions="embeddings.position_embedding",
+    block="encoder.layers.{0}.",
+    norms=("norm1", "norm2"),
+    qkv=("attn.qkv",),
+    project="attn.proj",
+    scales=("ls1", "ls2"),
+    scale="",
+)
+VITPOSE = read_only(
+    VIT,
+    "vitpose_backbone",
+    "VitPoseBackbone",
+    classified=False,
+    prefix="",
+    added_row=True,
+    reads=read_vitpose,
+    prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
 )

@@ -1,0 +1,181 @@
+"""Files as people have them: towers in open_clip, files without a pool, other channels, strides."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import vitlab
+from oracles import peers
+from oracles.towers import ClipTower
+from vitlab.errors import WeightsError
+from vitlab.weights.check import load_check
+from weights.test_timm_files import close, randomized
+
+TINY: dict[str, Any] = {"img_size": 32, "depth": 2, "num_classes": 3}
+
+
+def timms(name: str = "vit_tiny_patch16_224", **choices: Any) -> Any:
+    return randomized(peers.timm().create_model(name, **TINY | choices)).eval()
+
+
+def folder_of(model: nn.Module, path: Path, **config: Any) -> Path:
+    """A folder as timm pushes it: the tensors beside config.json."""
+    path.mkdir()
+    save_file(dict(model.state_dict()), path / "model.safetensors")
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+def some_images(channels: int = 3, size: int = 32) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(2, channels, size, size, generator=generator)
+
+
+@pytest.mark.parametrize("custom", [True, False])
+def test_timms_own_loader_of_npz_is_no_reason_to_refuse(custom: bool, tmp_path: Path) -> None:
+    other = timms()
+    config = {"architecture": "vit_tiny_patch16_224", "num_classes": 3,
+              "pretrained_cfg": {"custom_load": custom, "input_size": [3, 32, 32]}}  # fmt: skip
+    model = vitlab.load(folder_of(other, tmp_path / "augreg", **config))
+    with torch.inference_mode():
+        close(model(some_images()), other(some_images()))
+
+
+@pytest.mark.parametrize("place", ["model_args", "pretrained_cfg"])
+def test_a_model_without_a_pool(place: str, tmp_path: Path) -> None:
+    """Virchow: all tokens are its output; with a classifier that is another model."""
+    other = timms("vit_huge_patch14_224", embed_dim=96, num_heads=3, img_size=28, num_classes=0,
+                  global_pool="", reg_tokens=2, init_values=1e-5)  # fmt: skip
+    arguments = {"embed_dim": 96, "num_heads": 3, "img_size": 28, "reg_tokens": 2, "depth": 2,
+                 "init_values": 1e-5}  # fmt: skip
+    config: dict[str, Any] = {"architecture": "vit_huge_patch14_224", "num_classes": 0,
+                              "model_args": arguments, "pretrained_cfg": {}}  # fmt: skip
+    config[place]["global_pool"] = ""
+    folder = folder_of(other, tmp_path / "virchow", **config)
+    model = vitlab.load(folder)
+    with torch.inference_mode():
+        close(model.encode(some_images(size=28)), other(some_images(size=28)))
+    assert load_check(folder).origins["pool"] == "assumed"
+    assert vitlab.load(folder, pool="both").config.pool == "both"
+    (folder / "config.json").write_text(json.dumps(config | {"num_classes": 3}))
+    with pytest.raises(WeightsError, match=r"global_pool=''|num_classes=3"):
+        vitlab.load(folder)
+
+
+class Clipa(ClipTower):
+    """open_clip's tower without a norm before the blocks, and with the last one after the pool."""
+
+    def __init__(self) -> None:
+        super().__init__(128, 2, 16, 32, 7, nn.GELU())
+        del self.ln_pre
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = self.conv1(images).flatten(2).mT
+        token = self.class_embedding.expand(len(images), 1, -1)
+        tokens = torch.cat([token, patches], 1) + self.positional_embedding
+        for block in self.transformer["resblocks"]:  # type: ignore[union-attr]
+            tokens = block(tokens)
+        pooled: Tensor = self.ln_post(tokens[:, 1:].mean(1)) @ self.proj
+        return pooled
+
+
+def test_clipa_and_openvision(tmp_path: Path) -> None:
+    other = randomized(Clipa()).eval()
+    state = {f"visual.{name}": tensor.contiguous() for name, tensor in other.state_dict().items()}
+    save_file(state, tmp_path / "open_clip_model.safetensors")
+    vision = {"image_size": 32, "layers": 2, "width": 128, "patch_size": 16, "no_ln_pre": True,
+              "pool_type": "avg", "final_ln_after_pool": True}  # fmt: skip
+    content = {"model_cfg": {"embed_dim": 7, "vision_cfg": vision}, "preprocess_cfg": {}}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(content))
+    model = vitlab.load(tmp_path)
+    with torch.inference_mode():
+        close(model(some_images()), other(some_images()))
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_the_projection_of_timms_tower_in_open_clip_is_kept(biased: bool, tmp_path: Path) -> None:
+    """BiomedCLIP: without it, its images are not in the space of its texts."""
+    other = timms(num_classes=0)
+    state = {f"visual.trunk.{name}": tensor for name, tensor in other.state_dict().items()}
+    projection = nn.Linear(192, 5, bias=biased)
+    state |= {f"visual.head.proj.{n}": t.detach() for n, t in projection.named_parameters()}
+    state |= {"text.proj.0.weight": torch.zeros(4, 4), "logit_scale": torch.ones(())}
+    save_file(state, tmp_path / "open_clip_model.safetensors")
+    vision = {"timm_model_name": "vit_tiny_patch16_224", "timm_pool": "", "timm_proj": "linear",
+              "image_size": 32, "timm_model_pretrained": False}  # fmt: skip
+    content = {"model_cfg": {"embed_dim": 5, "vision_cfg": vision}, "preprocess_cfg": {}}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(content))
+    with torch.inference_mode():
+        close(vitlab.load(tmp_path)(some_images()), projection(other(some_images())))
+
+
+def dino2(depth: int = 1, patch: int = 14) -> dict[str, Tensor]:
+    name = "vit_small_patch14_dinov2" if patch == 14 else "vit_small_patch16_224"
+    other = timms(name, init_values=1.0, img_size=4 * patch, depth=depth, num_classes=0)
+    return dict(other.state_dict()) | {"mask_token": torch.zeros(1, 384)}
+
+
+@pytest.mark.parametrize(
+    ("depth", "patch", "origin"), [(12, 14, "family"), (1, 14, "assumed"), (12, 16, "assumed")]
+)
+def test_only_released_sizes_of_dinov2_are_certain(
+    depth: int, patch: int, origin: str, tmp_path: Path
+) -> None:
+    save_file(dino2(depth, patch), tmp_path / "own.safetensors")
+    origins = load_check(tmp_path / "own.safetensors").origins
+    assert {origins[name] for name in ("heads", "mean", "std", "crop")} == {origin}
+
+
+def test_mae_files_do_not_say_how_images_were_normalized(tmp_path: Path) -> None:
+    state = dict(timms(num_classes=0).state_dict()) | {"decoder_pos_embed": torch.zeros(1, 5, 8)}
+    save_file(state, tmp_path / "mae.safetensors")
+    origins = load_check(tmp_path / "mae.safetensors").origins
+    assert (origins["mean"], origins["std"], origins["gelu"]) == ("assumed", "assumed", "family")
+
+
+@pytest.mark.parametrize("channels", [1, 2, 13])
+def test_models_of_other_channels_load_with_means_assumed(
+    channels: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = timms(in_chans=channels)
+    file = tmp_path / "sentinel.pth"
+    torch.save({"model": other.state_dict() | {"decoder_pos_embed": torch.zeros(1, 5, 8)}}, file)
+    with caplog.at_level(logging.WARNING, "vitlab"):
+        model = vitlab.load(file)
+    assert model.config.mean == (0.5,) * channels
+    assert "mean 0.5" in caplog.text
+    assert str(file) in caplog.text
+    with torch.inference_mode():
+        close(model(some_images(channels)), other(some_images(channels)))
+    assert load_check(file).origins["mean"] == "assumed"
+    means = tuple(0.1 * number for number in range(channels))
+    assert vitlab.load(file, mean=means, std=0.5).config.mean == means
+    config = {"architecture": "vit_tiny_patch16_224", "model_args": {"in_chans": channels},
+              "num_classes": 3, "pretrained_cfg": {"input_size": [3, 32, 32]}}  # fmt: skip
+    found = load_check(folder_of(other, tmp_path / "folder", **config))
+    assert found.origins["mean"] == "assumed"
+
+
+def overlapping(rows: int, columns: int) -> dict[str, Tensor]:
+    state = dict(timms(num_classes=0).state_dict())
+    return state | {"pos_embed": torch.randn(1, 1 + rows * columns, 192)}
+
+
+def test_overlapping_patches_are_named_when_the_size_is_said(tmp_path: Path) -> None:
+    """TransFG: 27x27 patches of 16 pixels, one every 8, in 224x224; TransReID: 21x10, every 12."""
+    file = tmp_path / "transfg.safetensors"
+    save_file(overlapping(27, 27), file)
+    notes = load_check(file, image_size=224).notes
+    assert any("if its patches overlap" in note and "432x432" in note for note in notes)
+    assert not any("if its patches" in note for note in load_check(file, image_size=432).notes)
+    save_file(overlapping(21, 10), file)
+    with pytest.raises(WeightsError, match="give image_size="):
+        vitlab.load(file)
+    with pytest.raises(WeightsError, match="has overlapping patches, one every 12 pixels"):
+        vitlab.load(file, image_size=(256, 128))

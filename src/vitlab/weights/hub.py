@@ -29,7 +29,7 @@ EXPLAINING = (CONFIG, PREPROCESSOR, PROCESSOR, OPEN_CLIP, CARD)
 SETS = (
     (TENSORS,), (INDEX, "model-*-of-*.safetensors"), ("*.safetensors",), (PICKLED,),
     (PICKLED_INDEX, "pytorch_model-*-of-*.bin"), ("open_clip_pytorch_model.bin",),
-    ("*.npz", "*.pth", "*.pt", "*.ckpt", "*.pth.tar", "*.bin", "flax_model.msgpack"),
+    ("*.npz", "*.pth", "*.pt", "*.ckpt", "*.pth.tar", "*.bin"),
 )  # fmt: skip
 DOWNLOADED = (*EXPLAINING, *(pattern for patterns in SETS for pattern in patterns))
 OF_TRAINING = (

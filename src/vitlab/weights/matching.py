@@ -11,7 +11,7 @@ from vitlab.errors import WeightsError
 from vitlab.weights.assembly import empty
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.room import Reading
-from vitlab.weights.source import ARRAYS, Shape, Source, readable
+from vitlab.weights.source import Shape, Source, readable
 
 THREADS = 4  # that read and hash: faster together than most disks
 
@@ -88,7 +88,7 @@ def check(reading: Reading, source: Source, expected: dict[str, Tensor]) -> None
             have = source.shape(name)
             # Some of Google's norms are (1, 1, 1, C).
             squeezed = [[n for n in shape if n != 1] for shape in (have, want)]
-            if have != want and not (source.kind in ARRAYS and squeezed[0] == squeezed[1]):
+            if have != want and not (source.kind == "npz" and squeezed[0] == squeezed[1]):
                 raise WeightsError(f"{source.path}: tensor {name} has shape {have}, not {want}")
     for name in unused(reading, source):
         if not reason(reading, source, name):

@@ -15,8 +15,7 @@ from torch import Tensor
 from vitlab.errors import UserError, WeightsError
 
 Shape = tuple[int, ...]
-Kind = Literal["npz", "safetensors", "pickle", "torchscript", "distributed", "msgpack"]
-ARRAYS: tuple[Kind, ...] = ("npz", "msgpack")  # kinds that JAX's libraries write
+Kind = Literal["npz", "safetensors", "pickle", "torchscript", "distributed"]
 WHOLE = (torch.int64, torch.int32)  # types of whole numbers that a model has
 
 

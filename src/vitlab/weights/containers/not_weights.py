@@ -34,6 +34,7 @@ MAGIC: tuple[tuple[int, bytes, str], ...] = (
 ONNX = "is an ONNX model: give the weights that it was exported from, as safetensors or .pth"
 SAVED_MODEL = f"is a TensorFlow SavedModel: {CONVERT}"
 TF_CHECKPOINT = f"is a TensorFlow checkpoint: {CONVERT}"
+FLAX = "a Flax checkpoint: give the safetensors or .npz file of the same model, or " + CONVERT
 ORBAX = (
     "is an Orbax checkpoint of JAX: restore it there and save its arrays by name with np.savez, or "
     "give the .npz or safetensors file of the same model"
@@ -50,6 +51,7 @@ FOLDERS: tuple[tuple[str, str], ...] = (
     ("_METADATA", ORBAX),
     ("manifest.ocdbt", ORBAX),
     ("tf_model.h5", f"contains a model for Keras (tf_model.h5): {CONVERT}"),
+    ("*.msgpack", f"contains {FLAX}"),
     ("*.onnx", "contains an ONNX model: give the weights that it was exported from"),
     ("*.gguf", "contains a GGUF file, made for llama.cpp: give the safetensors files of the model"),
 )
@@ -79,6 +81,8 @@ def reason(path: Path, start: bytes) -> str:
         return SAVED_MODEL
     if re.match(rb"\x08[\x01-\x20](\x12|\x3a)", start) or path.suffix == ".onnx":
         return ONNX
+    if path.suffix == ".msgpack":
+        return f"is {FLAX}"
     if path.name.endswith(".index") or ".data-00000-of-" in path.name:
         return TF_CHECKPOINT
     if start[:1] != b"\x80" and _is_text(start):

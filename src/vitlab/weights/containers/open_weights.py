@@ -18,7 +18,6 @@ from vitlab.files import check_regular
 from vitlab.options import nearest
 from vitlab.weights.containers.archives import check_sizes
 from vitlab.weights.containers.contents import Content, Stored
-from vitlab.weights.containers.flax_msgpack import is_msgpack, read_msgpack
 from vitlab.weights.containers.named_arrays import read_npz, read_safetensors
 from vitlab.weights.containers.not_weights import reason
 from vitlab.weights.containers.parts import STATE, chosen
@@ -81,8 +80,6 @@ def read_file(path: Path) -> Content:
             return read_distributed(path.parent)
         if start[:1] == b"\x80":
             return read_pickle(path)
-        if is_msgpack(start):
-            return read_msgpack(path)
     raise WeightsError(
         f"{path} is not a weights file (.safetensors, .npz, .pth, .pt, .ckpt and .bin are "
         "recognized by their content)"

@@ -28,11 +28,11 @@ from vitlab.weights.sharded import (
 # is read, since the others hold the same model.
 WHOLE = (
     TENSORS, PICKLED, "open_clip_model.safetensors", "open_clip_pytorch_model.bin",
-    "pytorch_model_fsdp.bin", "flax_model.msgpack",
+    "pytorch_model_fsdp.bin",
 )  # fmt: skip
 # Ends of other names, those that are preferred first.
 ENDINGS = (
-    ".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".pth.tar", ".pt.tar", ".msgpack",
+    ".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".pth.tar", ".pt.tar",
 )  # fmt: skip
 # What trainers keep beside the weights.
 STATE = (

@@ -14,7 +14,7 @@ from vitlab.recipes.recipe import Host
 from vitlab.report import gather
 from vitlab.report.pretext import pretext_report
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training.pretext import pretext_ending
+from vitlab.training import ending
 
 QUICK = TINY | {"epochs": 1, "batch": 256}
 WITHOUT = Host(report="no", check_duplicates="no")
@@ -31,7 +31,7 @@ def _no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gather, "write_report", fail)
     monkeypatch.setattr("vitlab.report.survey.survey", fail)
     monkeypatch.setattr(pretext_report, "write_pretext_report", fail)
-    monkeypatch.setattr(pretext_ending, "_pictures", fail)
+    monkeypatch.setattr(ending, "_pictures", fail)
 
 
 def kept(metrics: dict[str, Any]) -> str:

@@ -6,9 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
+from vitlab import device as devices
+from vitlab.data.augment.augment import normalize
 from vitlab.data.classes import most_frequent
+from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.loading.workers import WorkerDiedError
+from vitlab.data.sources.protocol import Source, Subset
 from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import World
 from vitlab.errors import DivergedError, RunError
@@ -17,14 +23,18 @@ from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.paired.examined import keep
 from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import Predictions
+from vitlab.models.cost import cost
 from vitlab.models.model import Model
+from vitlab.models.packed import Packed
+from vitlab.objectives.pretext_task import PretextTask
 from vitlab.progress import named_if_slow
-from vitlab.training.pretext.pretext_ending import conclude_pretext
 from vitlab.training.session import Session
 from vitlab.training.setup.preparation import Task
-from vitlab.training.shown.figures_of_run import figures_of_run, notes_of_run
 from vitlab.weights.deltas import delta
 from vitlab.weights.save import save
+
+PICTURED = 8  # images in the report of a run without labels
+POSITION = ("kind", "step", "epoch", "seconds")  # keys of a line that are no figures
 
 
 @dataclass(frozen=True)
@@ -54,7 +64,7 @@ def conclude(task: Task, session: Session, world: World) -> Run:
             is finished.
     """
     if task.recipe.pretext.unlabeled:
-        figures, own = conclude_pretext(task, session, world)
+        figures, own = _conclude_pretext(task, session, world)
         return Run(task.folder.path, figures, own.cpu(), world.rank)
     model = plain(session.state.evaluated).eval()
     with world.agreed():
@@ -83,13 +93,13 @@ def conclude(task: Task, session: Session, world: World) -> Run:
 def _result(task: Task, session: Session, model: Model, predictions: Predictions) -> dict[str, Any]:
     """Return the run's figures, once they are in its report, if it is to have one."""
     results, classes = (predictions.probabilities, predictions.labels), task.splits.classes
-    metrics = with_intervals(*results) | figures_of_run(session, model)
+    metrics = with_intervals(*results) | _cost_of(session, model)
     if (usual := most_frequent(task.splits)) is not None:
         metrics["majority"] = usual[1]
     metrics |= _without_leaks(task, predictions)
     metrics["classes"] = [each.as_dict() for each in class_figures(*results, classes)]
     metrics["confused"] = [each.as_dict() for each in confused_pairs(*results, classes)]
-    notes = notes_of_run(task, session)
+    notes = _notes_of(task, session)
     metrics |= task.folder.places | {"notes": notes}
     task.folder.check()
     keep(task.folder, model, task.splits.test, predictions)
@@ -129,3 +139,108 @@ def _without_leaks(task: Task, predictions: Predictions) -> dict[str, Any]:
         rest = figures(predictions.probabilities[others], predictions.labels.take(others))
         result["accuracy_without"] = rest["accuracy"]
     return result
+
+
+def _cost_of(session: Session, model: Model) -> dict[str, Any]:
+    """Return what a run cost and what went wrong in it, by the keys of the command's JSON."""
+    tally, price, device = session.state.tally, cost(model), session.trainer.device
+    return {
+        "model": model.config.name,
+        "params": price.params,
+        "macs": price.macs,
+        "images_per_second": tally.means["images_per_second"],
+        "peak_memory": devices.peak_memory(device),
+        "seconds": tally.seconds,
+        "device": devices.described(device),
+        "damaged": len(tally.bad),
+        "skipped_steps": tally.skipped,
+        "rollbacks": len(session.decisions.rollbacks),
+    }
+
+
+def _notes_of(task: Task, session: Session) -> list[str]:
+    """Return remarks on the data, damaged images and steps that were passed over."""
+    tally = session.state.tally
+    notes = [*task.splits.notes, *(f"skipped: {message}" for message in tally.bad)]
+    if tally.skipped:
+        notes.append(
+            f"{tally.skipped:,} of {session.state.step:,} steps passed over, because losses or "
+            f"gradients were not finite, or exploded; rollbacks to earlier weights: "
+            f"{len(session.decisions.rollbacks)}"
+        )
+    return notes
+
+
+def _conclude_pretext(task: Task, session: Session, world: World) -> tuple[dict[str, Any], Model]:
+    """Save a model that learned without labels; return its figures, in every process, and it."""
+    model, metrics = session.state.evaluated.eval(), dict[str, Any]()
+    with world.agreed():
+        if world.first:
+            task.folder.check()
+            model.provenance = session.state.model.provenance
+            save(model, task.folder.model)
+    point = _last_point(task, session, world)
+    if point is None:
+        with session.stop.at_once(), named_if_slow("measuring the held-out images", world.first):
+            point = session.observer.measure()
+    with world.agreed():
+        if world.first:
+            metrics = _held_out_result(task, session, model, point)
+            task.folder.check()
+            task.folder.journal.write({"kind": "result"} | metrics)
+            task.folder.journal.sync()
+    return world.broadcast(metrics), model
+
+
+def _last_point(task: Task, session: Session, world: World) -> dict[str, float] | None:
+    """Return what was measured after the last step; None if earlier weights are kept."""
+    if task.recipe.patience:
+        return None
+    lines = task.folder.journal.read() if world.first else []
+    found = [
+        {key: value for key, value in line.items() if key not in POSITION}
+        for line in lines
+        if line["kind"] == session.observer.on and line["step"] == session.state.step
+    ]
+    point: dict[str, float] | None = world.broadcast(found[-1] if found else None)
+    return point
+
+
+def _held_out_result(
+    task: Task, session: Session, model: Model, point: dict[str, float]
+) -> dict[str, Any]:
+    """Return the run's figures, once they are in its report, if it is to have one."""
+    own, notes = session.state.task, _notes_of(task, session)
+    assert isinstance(own, PretextTask)
+    if set(own.figures) <= set(point):
+        notes += own.warnings(point)
+    metrics = point | {
+        "task": task.recipe.pretext.task,
+        "images": len(task.splits.train),
+        "held_out": len(session.observer.held_out),
+        **_cost_of(session, model),
+        "notes": notes,
+        **task.folder.places,
+    }
+    if task.host.report == "yes":
+        from vitlab.report.pretext.pretext_report import write_pretext_report  # slow to import
+
+        shown = _pictures(plain(session.state.model), own, session.observer.held_out)
+        task.folder.check()
+        write_pretext_report(task.folder, model, metrics, shown, notes)
+    return metrics | task.folder.places
+
+
+def _pictures(model: Model, own: PretextTask, source: Source) -> dict[str, NDArray[np.uint8]]:
+    """Return what the task shows of a few held-out images, uint8 (B, H, W, 3) by column."""
+    places = np.unique(np.linspace(0, len(source) - 1, num=PICTURED, dtype=np.int64))
+    batch = EvaluationBatches(Subset(source, places), model.config, PICTURED)[0]
+    if isinstance(batch.images, Packed) or not len(batch):
+        return {}
+    device = next(model.parameters()).device
+    images = normalize(batch.images.to(device), model.config.mean, model.config.std)
+    generator = torch.Generator(device).manual_seed(0)
+    own.eval()
+    with torch.no_grad():
+        shown = own.pictures(model.eval(), images, generator)
+    return {name: pixels.cpu().numpy() for name, pixels in shown.items()}

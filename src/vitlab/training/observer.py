@@ -18,7 +18,7 @@ from vitlab.evaluation.probes.watching import Probe
 from vitlab.evaluation.together import predict_together
 from vitlab.models.model import Model
 from vitlab.recipes.recipe import Host
-from vitlab.training.pretext.held_out import HeldOut
+from vitlab.training.held_out import HeldOut
 from vitlab.training.saving.state import State
 
 

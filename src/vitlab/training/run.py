@@ -25,8 +25,8 @@ from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training import rehearsal
 from vitlab.training.ending import Run, conclude
+from vitlab.training.held_out import HeldOut, measured_on
 from vitlab.training.observer import Observer
-from vitlab.training.pretext.held_out import HeldOut, measured_on
 from vitlab.training.rollback import Rollback
 from vitlab.training.saving.checkpoint import Checkpoint
 from vitlab.training.saving.saver import Saver

@@ -26,12 +26,12 @@ def position_similarity(model: Model, table: int = 0) -> Tensor:
     Raises:
         OptionError: a model without such positions, or without this table.
     """
-    vit = transformer(model)
-    config, count = vit.config, len(vit.positions)
-    if not 0 <= table < count:
-        raise OptionError(f"table must be from 0 to {count - 1}, not {table}")
-    none = torch.zeros(1, config.length, config.width, device=next(model.parameters()).device)
-    scheme = vit.positions[table].at(config.grid)
+    config = transformer(model).config
+    tables = transformer(model).positions
+    if not 0 <= table < len(tables):
+        raise OptionError(f"table must be from 0 to {len(tables) - 1}, not {table}")
+    none = next(model.parameters()).new_zeros(1, config.length, config.width)
+    scheme = tables[table].at(config.grid)
     places = exact(scheme.place(scheme.start(none))[0, config.leading :])
     if not places.any():
         raise OptionError(

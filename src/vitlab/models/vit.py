@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from vitlab.errors import OptionError
 from vitlab.images import Size
 from vitlab.models.config import ModelConfig, ViTConfig
-from vitlab.models.encoder.block import Block
+from vitlab.models.encoder.block import Block, block_parts
 from vitlab.models.encoder.class_attention import ClassLayers, with_idle_token
-from vitlab.models.encoder.counting import block_parts
 from vitlab.models.encoder.layout import DenseFeatures, Layout, joined, parted
 from vitlab.models.encoder.neck import Neck
 from vitlab.models.encoder.placing import Placed, checked_extra
@@ -244,7 +243,8 @@ class VisionTransformer(Model):
         if self.neck is not None:
             head, macs = head + params_of(self.neck), macs + self.neck.macs(math.prod(config.grid))
         stem = params_of(self.stem, *self.positions) + config.prefix * config.width
-        within = config.branches * sum(self.positions[table].macs() for table in self._tables())
+        schemes = [positions.at(config.grid) for positions in self.positions]
+        within = config.branches * sum(schemes[table].macs() for table in self._tables())
         outer = (self.pre_norm, self.norm, self.head.norm)
         counted = [
             Part("stem", stem, self.stem.macs()),

@@ -272,11 +272,8 @@ class ViTConfig(ModelConfig):
             object.__setattr__(self, "pre_logits", self.width)
         check_together(self)
         self.check_size(self.size)
-        if self.positions_size is not None:
-            stored = self.at_positions
-            object.__setattr__(
-                self, "positions_size", None if stored.grid == self.grid else stored.image_size
-            )
+        if self.positions_size is not None and self.at_positions.grid == self.grid:
+            object.__setattr__(self, "positions_size", None)
         for field, value in (("stem", self.stem), ("positions", self.positions)):
             kinds(field)[value].check(self)
 

@@ -11,7 +11,8 @@ from vitlab.models.encoder.attention import Attention
 from vitlab.models.encoder.layout import Layout
 from vitlab.models.encoder.reach import Axis
 from vitlab.models.encoder.stochastic_depth import draw_kept
-from vitlab.models.layers import dense_macs, modules, norm_of, reset_norm
+from vitlab.models.layers import NORMS, dense_macs, modules, norm_of, params_of, reset_norm
+from vitlab.models.model import Part
 
 
 class Block(nn.Module):
@@ -188,3 +189,30 @@ class Branch(nn.Module, Generic[Body]):
         added = body(entering, layout) if body.role == "attention" else body(entering)
         added = self.drop(self.norm(added) if self.after else added)
         return added if self.scale is None else added * self.scale
+
+
+def block_parts(
+    blocks: Sequence[Block], outer: Sequence[nn.Module], tokens: int, within: int
+) -> list[Part]:
+    """Count attention, MLP and norms.
+
+    Multiply-adds are those of matrix products, and one per element for each norm.
+
+    Args:
+        blocks: of the encoder
+        outer: norms before and after them, or identities
+        tokens: of an image
+        within: multiply-adds of the positions within attention
+    """
+    attention = [branch for block in blocks for branch in block.attention]
+    mlp = [branch for block in blocks for branch in block.mlp]
+    attending = params_of(*(branch.body for branch in attention))
+    mixing = params_of(*(branch.body for branch in mlp))
+    norms = [*outer, *(norm for block in blocks for norm in block.norms())]
+    normed = sum(each.normalized_shape[0] for each in norms if isinstance(each, NORMS))
+    beside = params_of(*attention, *mlp, *outer) - attending - mixing  # with LayerScale
+    return [
+        Part("attention", attending, sum(b.body.macs(tokens) for b in attention) + within),
+        Part("MLP", mixing, sum(branch.body.macs(tokens) for branch in mlp)),
+        Part("norms", beside, tokens * normed),
+    ]

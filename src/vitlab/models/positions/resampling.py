@@ -30,17 +30,13 @@ def resample(
         return table
     prefix = table.shape[1] - old[0] * old[1]
     grid = table[:, prefix:].unflatten(1, old).permute(0, 3, 1, 2).float()  # (1, D, rows, columns)
-    antialias = resampling.endswith("antialiased")
-    if resampling.startswith("bilinear-"):
-        grid = F.interpolate(grid, new, mode="bilinear", antialias=antialias)
-    elif resampling == "nearest":
-        grid = F.interpolate(grid, new, mode="nearest")
-    elif resampling == "bilinear":
-        grid = F.interpolate(grid, new, mode="bilinear", align_corners=True)
-    elif resampling == "scaled":
-        factor = ((new[0] + OFFSET) / old[0], (new[1] + OFFSET) / old[1])
+    antialias, aligned = resampling.endswith("antialiased"), resampling == "bilinear" or None
+    if resampling == "scaled":
+        factor = [(new[0] + OFFSET) / old[0], (new[1] + OFFSET) / old[1]]
         grid = F.interpolate(grid, scale_factor=factor, mode="bicubic")
     else:
-        grid = F.interpolate(grid, new, mode="bicubic", align_corners=False, antialias=antialias)
+        filters = ("nearest", "bilinear")
+        mode = next((name for name in filters if resampling.startswith(name)), "bicubic")
+        grid = F.interpolate(grid, new, mode=mode, align_corners=aligned, antialias=antialias)
     resized = grid.flatten(2).transpose(1, 2).to(table.dtype)
     return torch.cat([table[:, :prefix], resized], dim=1)

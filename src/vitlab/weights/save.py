@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from vitlab.errors import DiskError, WeightsError
 from vitlab.files import is_empty, read_bytes, staged_folder, write_text
-from vitlab.models.config import ViTConfig
+from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
 from vitlab.weights.assembly import empty, unwrapped, whole_state
@@ -70,9 +70,8 @@ def save(
         )
     state = whole_state(model)
     writing = chosen.writes(model.config, model.provenance)
-    if isinstance(stored := writing.stored, ViTConfig):
-        model = _in_full(model, state, stored)
-        model = model.remade(stored, model.state_dict())
+    if writing.stored is not None:
+        model = model.remade(writing.stored, state)
         state = model.state_dict()
     needed = {name for entry in writing.entries for name in entry.ours}
     if lacking := sorted(needed - state.keys()):
@@ -85,7 +84,7 @@ def save(
         else:
             write_tensors(draft, tensors, shard_bytes)
         for name, content in writing.files.items():
-            if chosen.lossless:
+            if chosen.lossless and name == CONFIG:
                 content = sealed(content, state)
             (draft / name).write_text(_as_text(content), encoding="utf-8")
         if not chosen.lossless:
@@ -149,24 +148,25 @@ def written_tensors(entries: Sequence[Entry], state: dict[str, Tensor]) -> dict[
     return written
 
 
-def _in_full(model: Model, state: dict[str, Tensor], stored: ViTConfig) -> Model:
+def _in_full(model: Model, read: ModelConfig) -> Model:
     """The same function with scales of one, and zeros for the half of the pool not seen before.
 
     Args:
-        model: that is written
-        state: its tensors
-        stored: which may have LayerScale and pool=both where the model has not
+        model: that was written
+        read: what it is there, which may have LayerScale and pool=both where the model has not
     """
-    old = model.config
-    assert isinstance(old, ViTConfig)
-    new = replace(old, layer_scale=stored.layer_scale, pool=stored.pool)
+    old, both = model.config, getattr(read, "pool", "") == "both"
+    if not isinstance(old, ViTConfig) or not isinstance(read, ViTConfig):
+        return model
+    scale = old.layer_scale or read.layer_scale
+    new = replace(old, layer_scale=scale, pool="both" if both else old.pool)
     if new == old:
         return model
-    whole, classify = dict(state), "head.classify.weight"
+    whole, classify = model.state_dict(), "head.classify.weight"
     for name, tensor in empty(new).items():
-        if name not in state:
-            whole[name] = next(iter(state.values())).new_ones(tensor.shape)
-    if stored.pool != old.pool:
+        if name not in whole:
+            whole[name] = torch.ones(tensor.shape)
+    if new.pool != old.pool:
         sides = (0, old.width) if old.pool == "token" else (old.width, 0)
         whole[classify] = pad(whole[classify], sides)
     full = assemble(new, whole)
@@ -177,6 +177,7 @@ def _in_full(model: Model, state: dict[str, Tensor], stored: ViTConfig) -> Model
 def _compare(model: Model, draft: Path, to: str) -> None:
     """Read a folder back: what the format could not represent is an error or a warning."""
     source, reading = recognize(draft, Hints(image_size=model.config.image_size))
+    model = _in_full(model, reading.config)
     lost = []
     for field in fields(model.config):
         mine, theirs = getattr(model.config, field.name), getattr(reading.config, field.name)

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,9 @@ from torch.nn.functional import pad
 
 from vitlab.errors import DiskError, WeightsError
 from vitlab.files import is_empty, read_bytes, staged_folder, write_text
-from vitlab.models.config import ModelConfig, ViTConfig
-from vitlab.models.create import assemble
+from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
-from vitlab.weights.assembly import empty, unwrapped, whole_state
+from vitlab.weights.assembly import unwrapped, whole_state
 from vitlab.weights.formats.catalog import format_named
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.own import sealed
@@ -148,42 +147,16 @@ def written_tensors(entries: Sequence[Entry], state: dict[str, Tensor]) -> dict[
     return written
 
 
-def _in_full(model: Model, read: ModelConfig) -> Model:
-    """The same function with scales of one, and zeros for the half of the pool not seen before.
-
-    Args:
-        model: that was written
-        read: what it is there, which may have LayerScale and pool=both where the model has not
-    """
-    old, both = model.config, getattr(read, "pool", "") == "both"
-    if not isinstance(old, ViTConfig) or not isinstance(read, ViTConfig):
-        return model
-    scale = old.layer_scale or read.layer_scale
-    new = replace(old, layer_scale=scale, pool="both" if both else old.pool)
-    if new == old:
-        return model
-    whole, classify = model.state_dict(), "head.classify.weight"
-    for name, tensor in empty(new).items():
-        if name not in whole:
-            whole[name] = torch.ones(tensor.shape)
-    if new.pool != old.pool:
-        sides = (0, old.width) if old.pool == "token" else (old.width, 0)
-        whole[classify] = pad(whole[classify], sides)
-    full = assemble(new, whole)
-    full.provenance = model.provenance
-    return full
-
-
 def _compare(model: Model, draft: Path, to: str) -> None:
     """Read a folder back: what the format could not represent is an error or a warning."""
     source, reading = recognize(draft, Hints(image_size=model.config.image_size))
-    model = _in_full(model, reading.config)
     lost = []
     for field in fields(model.config):
         mine, theirs = getattr(model.config, field.name), getattr(reading.config, field.name)
-        if field.name == "layer_scale" and bool(mine) != bool(theirs):
+        if field.name == "layer_scale" and mine and not theirs:
             raise cannot(to, f"layer_scale={mine!r} in this model")
-        if mine == theirs or field.name in (*OF_TRAINING, *OF_OTHER_SIZES):
+        added = field.name == "pool" and (mine, theirs) in (("token", "both"), ("mean", "both"))
+        if mine == theirs or added or field.name in (*OF_TRAINING, *OF_OTHER_SIZES):
             continue
         if field.name not in OF_IMAGES:
             raise cannot(to, f"{field.name}={mine!r} in this model")
@@ -191,7 +164,9 @@ def _compare(model: Model, draft: Path, to: str) -> None:
     read, state = collect(reading, source), model.state_dict()
     void = isinstance(model.config, ViTConfig) and void_keys(model.config)
     for name, tensor in read.items():
-        own = state[name].cpu().to(tensor.dtype)
+        own = state[name].cpu().to(tensor.dtype) if name in state else torch.ones_like(tensor)
+        if more := tensor.shape[-1:].numel() - own.shape[-1:].numel():  # the other pool, unread
+            own = pad(own, (more, 0) if getattr(model.config, "pool", "") == "mean" else (0, more))
         if void and name.endswith(".qkv.bias") and not tensor.chunk(3)[1].any():
             own = torch.cat([own.chunk(3)[0], tensor.chunk(3)[1], own.chunk(3)[2]])
         if not torch.equal(tensor, own):

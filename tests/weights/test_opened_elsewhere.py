@@ -20,7 +20,6 @@ SHAPE = "ViT(width=16,depth=2,heads=2,mlp=32)/8"
 NAMES = ("ant", "bee", "cat")
 ONLY_OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "three branches": ("ViT-Ti1x3/8", {}),
-    "both pools": (SHAPE, {"pool": "both"}),
     "biases of keys": (SHAPE, {"positions": "bias"}),
     "relative positions": (SHAPE, {"positions": "relative"}),
 }
@@ -81,6 +80,44 @@ def test_transformers_opens_it_by_timm(tmp_path: Path) -> None:
     assert again.config.labels == NAMES
     with torch.inference_mode():
         close(again(images), model(images))
+
+
+# Not timm's: other epsilons, the mean beside the class token, positions resized as DINOv2 does.
+TRANSFORMERS: dict[str, dict[str, Any]] = {
+    "ViT": {"norm_eps": 1e-12},
+    "both pools": {"pool": "both", "layer_scale": 0.1},
+    "registers, without scales": {"pool": "mean", "class_token": True, "norm_eps": 1e-3},
+    "DINOv2": {"layer_scale": 0.1, "resampling": "bicubic"},
+    "DINOv2 without a classifier": {"layer_scale": 0.1, "resampling": "bicubic", "classes": 0},
+}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("case", TRANSFORMERS)
+def test_transformers_opens_what_timm_has_not(case: str, tmp_path: Path) -> None:
+    transformers = peers.transformers()
+    labels = {} if "without a" in case else {"classes": 3, "labels": NAMES}
+    model = a_model("ViT-Ti2/8", {**labels, **TRANSFORMERS[case]})
+    model = model.resize(64) if "DINO" in case else model
+    folder = vitlab.save(
+        model.to(torch.float64 if case == "ViT" else torch.float32), tmp_path / "m"
+    )
+    same_bits(model, vitlab.load(folder))
+    model, images = model.float(), torch.randn(2, 3, *model.config.size)
+    with torch.inference_mode():
+        if not model.config.classes:
+            backbone = transformers.AutoModel.from_pretrained(folder).eval()
+            close(backbone(images).last_hidden_state, model.encode(images))
+            return
+        kind = transformers.AutoModelForImageClassification
+        classifier = kind.from_pretrained(folder).float().eval()
+        close(classifier(images).logits, model(images))
+        classifier.save_pretrained(tmp_path / "theirs")
+        again = vitlab.load(tmp_path / "theirs", image_size=model.config.size)
+        assert again.config.labels == NAMES
+        close(again(images), model(images))
+    pipe = transformers.pipeline("image-classification", str(folder))
+    assert pipe(Image.new("RGB", (80, 70)))[0]["label"] in NAMES
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,8 @@ from torch.nn.functional import pad
 from vitlab.errors import DiskError, WeightsError
 from vitlab.files import is_empty, read_bytes, staged_folder, write_text
 from vitlab.models.config import ViTConfig
-from vitlab.models.create import assemble
 from vitlab.models.model import Model
-from vitlab.weights.assembly import empty, unwrapped, whole_state
+from vitlab.weights.assembly import unwrapped, whole_state
 from vitlab.weights.formats.catalog import format_named
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.own import sealed
@@ -70,9 +69,8 @@ def save(
         )
     state = whole_state(model)
     writing = chosen.writes(model.config, model.provenance)
-    if isinstance(stored := writing.stored, ViTConfig):
-        model = _in_full(model, state, stored)
-        model = model.remade(stored, model.state_dict())
+    if writing.stored is not None:
+        model = model.remade(writing.stored, state)
         state = model.state_dict()
     needed = {name for entry in writing.entries for name in entry.ours}
     if lacking := sorted(needed - state.keys()):
@@ -85,7 +83,7 @@ def save(
         else:
             write_tensors(draft, tensors, shard_bytes)
         for name, content in writing.files.items():
-            if chosen.lossless:
+            if chosen.lossless and name == CONFIG:
                 content = sealed(content, state)
             (draft / name).write_text(_as_text(content), encoding="utf-8")
         if not chosen.lossless:
@@ -149,40 +147,16 @@ def written_tensors(entries: Sequence[Entry], state: dict[str, Tensor]) -> dict[
     return written
 
 
-def _in_full(model: Model, state: dict[str, Tensor], stored: ViTConfig) -> Model:
-    """The same function with scales of one, and zeros for the half of the pool not seen before.
-
-    Args:
-        model: that is written
-        state: its tensors
-        stored: which may have LayerScale and pool=both where the model has not
-    """
-    old = model.config
-    assert isinstance(old, ViTConfig)
-    new = replace(old, layer_scale=stored.layer_scale, pool=stored.pool)
-    if new == old:
-        return model
-    whole, classify = dict(state), "head.classify.weight"
-    for name, tensor in empty(new).items():
-        if name not in state:
-            whole[name] = next(iter(state.values())).new_ones(tensor.shape)
-    if stored.pool != old.pool:
-        sides = (0, old.width) if old.pool == "token" else (old.width, 0)
-        whole[classify] = pad(whole[classify], sides)
-    full = assemble(new, whole)
-    full.provenance = model.provenance
-    return full
-
-
 def _compare(model: Model, draft: Path, to: str) -> None:
     """Read a folder back: what the format could not represent is an error or a warning."""
     source, reading = recognize(draft, Hints(image_size=model.config.image_size))
     lost = []
     for field in fields(model.config):
         mine, theirs = getattr(model.config, field.name), getattr(reading.config, field.name)
-        if field.name == "layer_scale" and bool(mine) != bool(theirs):
+        if field.name == "layer_scale" and mine and not theirs:
             raise cannot(to, f"layer_scale={mine!r} in this model")
-        if mine == theirs or field.name in (*OF_TRAINING, *OF_OTHER_SIZES):
+        added = field.name == "pool" and (mine, theirs) in (("token", "both"), ("mean", "both"))
+        if mine == theirs or added or field.name in (*OF_TRAINING, *OF_OTHER_SIZES):
             continue
         if field.name not in OF_IMAGES:
             raise cannot(to, f"{field.name}={mine!r} in this model")
@@ -190,7 +164,9 @@ def _compare(model: Model, draft: Path, to: str) -> None:
     read, state = collect(reading, source), model.state_dict()
     void = isinstance(model.config, ViTConfig) and void_keys(model.config)
     for name, tensor in read.items():
-        own = state[name].cpu().to(tensor.dtype)
+        own = state[name].cpu().to(tensor.dtype) if name in state else torch.ones_like(tensor)
+        if more := tensor.shape[-1:].numel() - own.shape[-1:].numel():  # the other pool, unread
+            own = pad(own, (more, 0) if getattr(model.config, "pool", "") == "mean" else (0, more))
         if void and name.endswith(".qkv.bias") and not tensor.chunk(3)[1].any():
             own = torch.cat([own.chunk(3)[0], tensor.chunk(3)[1], own.chunk(3)[2]])
         if not torch.equal(tensor, own):

@@ -171,7 +171,7 @@ class PackedDense(Dense):
 def repacked(kernel: Tensor, bias: Tensor | None, dtype: torch.dtype, rows: int) -> Dense:
     """Return a layer that was packed in another process, packed if this processor can."""
     layer = dense_of(kernel, bias)
-    return (PackedDense(layer, dtype, rows) if can_pack(dtype) else Dense(layer, dtype)).eval()
+    return PackedDense(layer, dtype, rows) if can_pack(dtype) else Dense(layer, dtype)
 
 
 class FastBlock(nn.Module):

@@ -1,4 +1,4 @@
-"""ViTLab's own folder: `config.json` and all tensors, which timm opens too if it has the model."""
+"""ViTLab's own folder, which timm and transformers open too if they have the same model."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from vitlab.weights.sharded import CONFIG
 from vitlab.weights.source import Source
 
 VERSION = "vitlab-1"
-NAMED = "vitlab-2"  # the same with timm's names of the tensors, and timm's keys in config.json
+NAMED = "vitlab-2"  # the same with the names and keys of another library, which `names` says
 REWRITTEN = "transformers_version"  # a key of what transformers saved: our checksums are no more
 FIRST = "blocks.0.attention.0.body.qkv.weight"  # which only our Vision Transformers have
 # Stems and positions that a state dict does not explain, as others are by the names of `dialects`.
@@ -32,7 +32,7 @@ ODD = re.compile(r"(.*\.)?(positions\.(?!0\.table$)|stem\.(?!layers\.)).*")
 def reads(source: Source, hints: Hints) -> Reading | None:
     """Recognize a folder that `vitlab.save` wrote, or transformers' `Trainer` with our adapter.
 
-    What transformers wrote of timm's form of such a folder is timm's alone.
+    What transformers wrote of another library's form of such a folder is theirs alone.
 
     Raises:
         WeightsError: it is damaged or of another version.
@@ -40,7 +40,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     first = next((n for n in sorted(source.shapes, key=len) if n.endswith(FIRST)), None)
     folder = source.path if source.path.is_dir() else source.path.parent
     content = source.config or (beside(folder)["config"] if first else {})
-    theirs = content.get("model_type") == "timm_wrapper"
+    theirs = REWRITTEN in content and content["model_type"] != "vitlab"
     if theirs or not str(content.get("format", "")).startswith("vitlab-"):
         if first and (odd := next(filter(ODD.fullmatch, source.shapes), "")):
             raise WeightsError(
@@ -77,20 +77,26 @@ def reads(source: Source, hints: Hints) -> Reading | None:
 
 
 def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
-    """Represent any model: by timm's names if timm has the same one, so that it opens the folder.
-
-    BEiT's there has no bias of keys, of which every bit of ours would have to come back.
-    """
+    """Represent any model: by the names of timm or transformers if it opens there as the same."""
     content = description(config) | {"provenance": dict(provenance)}
-    if isinstance(config, ViTConfig) and not (config.qkv_bias and "bias" in config.positions):
+    for name in ("timm", "transformers"):
         with suppress(WeightsError):
-            theirs = format_named("timm").writes(config, {})
-            if theirs.stored == config.at_positions:
-                both = {"format": NAMED} | content | theirs.files[CONFIG]
-                return Writing(theirs.entries, {CONFIG: both})
+            theirs = format_named(name).writes(config, {})
+            if _is_same(config, theirs):
+                both = {"format": NAMED, "names": name} | content | theirs.files[CONFIG]
+                return Writing(theirs.entries, theirs.files | {CONFIG: both})
     return Writing(
         _entries(config), {CONFIG: {"format": VERSION, "model_type": "vitlab"} | content}
     )
+
+
+def _is_same(config: ModelConfig, theirs: Writing) -> bool:
+    """Whether another library's form has the model's outputs at every size, and all its bits."""
+    if not isinstance(config, ViTConfig) or theirs.stored != config.at_positions:
+        return False
+    keyless = config.qkv_bias and "bias" in config.positions  # BEiT's, but for the bias of keys
+    resized = config.positions_size is None or config.resampling == theirs.resampling
+    return resized and not keyless and all(entry.theirs for entry in theirs.entries)
 
 
 def sealed(
@@ -122,7 +128,7 @@ def _checked(config: ModelConfig, content: dict[str, Any], source: Source) -> Se
     """Our tensors as they are, each compared with its checksum if the folder has them."""
     table: Sequence[Entry] = _entries(config, "model." if REWRITTEN in content else "")
     if content["format"] == NAMED and not empty(config).keys() <= source.shapes.keys():
-        table = format_named("timm").writes(described(content, {}), {}).entries
+        table = format_named(content["names"]).writes(described(content, {}), {}).entries
     sums = content.get("tensors")
     if not isinstance(sums, dict) or REWRITTEN in content:
         return table

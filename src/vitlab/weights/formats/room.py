@@ -88,12 +88,14 @@ class Writing:
         archive: name of an uncompressed `.npz` for the tensors; empty for safetensors
         stored: the configuration of the tensors that are written, whose positions may be of another
             size than the model's; None for the model's own
+        resampling: how the format's library resizes them, in the words of `ViTConfig`
     """
 
     entries: Sequence[Entry]
     files: Files = field(default_factory=dict)
     archive: str = ""
     stored: ModelConfig | None = None
+    resampling: str = ""
 
 
 class Reads(Protocol):

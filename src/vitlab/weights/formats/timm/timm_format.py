@@ -81,6 +81,5 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
     """
     vit = check_written(config)
     stored = stored_as(vit)
-    return Writing(
-        entries(stored, names_for(stored)), {CONFIG: written(vit, stored)}, stored=stored
-    )
+    table, files = entries(stored, names_for(stored)), {CONFIG: written(vit, stored)}
+    return Writing(table, files, stored=stored, resampling="antialiased")

@@ -154,6 +154,8 @@ BOOKKEEPING = frozenset(
         "forced_eos_token_id", "length_penalty", "max_length", "min_length",
         "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences",
         "output_scores", "pad_token_id", "remove_invalid_values", "repetition_penalty",
+        # ours, in a folder of `vitlab.save` that transformers opened and saved again
+        "format", "names", "name", "kind", "model", "provenance", "tensors", "sha256",
         "return_dict_in_generate", "sep_token_id", "suppress_tokens", "temperature", "top_k",
         "top_p", "typical_p",
     )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 
 from vitlab.errors import WeightsError
 from vitlab.images import Size, chosen_over
@@ -241,20 +242,22 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
     if not isinstance(config, ViTConfig):
         raise cannot(NAME, config.name)
     family = _writer(config)
-    same = _in_full(config, family)
-    size = same.image_size
-    stored = same.at_positions if family.any_size else same.sized(size, settled=True)
-    content = write_content(family, stored)
+    size = config.image_size
+    stored = config.at_positions if family.any_size else config.sized(size, settled=True)
+    full = _in_full(stored, family)
+    content = write_content(family, full)
     if config.classes and not family.pre_norm:  # CLIP has a projection
         labels = config.labels or tuple(f"LABEL_{n}" for n in range(config.classes))
         content["id2label"] = {str(number): label for number, label in enumerate(labels)}
         content["label2id"] = {label: number for number, label in enumerate(labels)}
     prefix = family.prefix if config.classes else ""
+    own = [_of_part(entry, stored, full) for entry in entries(full, family)]
     table = [
         entry.renamed(lambda name: name[1:] if name.startswith("/") else prefix + name)
-        for entry in [*entries(stored, family), *_unused(stored, family)]
+        for entry in [*own, *_unused(stored, family)]
     ]
-    return Writing(table, {CONFIG: content, PREPROCESSOR: write_processor(config)}, stored=stored)
+    files = {CONFIG: content, PREPROCESSOR: write_processor(config)}
+    return Writing(table, files, stored=stored, resampling=family.resampling)
 
 
 def _writer(config: ViTConfig) -> Family:
@@ -273,6 +276,27 @@ def _in_full(config: ViTConfig, family: Family) -> ViTConfig:
         return config
     pool = "both" if config.classes and family.classified else config.pool
     return replace(config, layer_scale=config.layer_scale or 1.0, pool=pool)
+
+
+def _of_part(entry: Entry, own: ViTConfig, full: ViTConfig) -> Entry:
+    """An entry of the model in full as one of the model itself: it adds scales of one, and zeros.
+
+    Args:
+        entry: that maps tensors of `full`
+        own: the model's configuration
+        full: the same with LayerScale or both pools
+    """
+    if entry.ours[0].endswith(".scale") and not own.layer_scale:
+        ones = torch.ones(own.width)
+        return entry._replace(ours=(), read=lambda tensors: [], write=lambda tensors: [ones])
+    if entry.ours == ("head.classify.weight",) and own.pool != full.pool:
+        half = int(own.pool == "mean")
+        sides = (half * own.width, (1 - half) * own.width)
+        return entry._replace(
+            read=lambda tensors: [tensors[0].chunk(2, 1)[half]],
+            write=lambda tensors: [pad(tensors[0], sides)],
+        )
+    return entry
 
 
 def _unused(config: ViTConfig, family: Family) -> list[Entry]:

@@ -49,6 +49,7 @@ FOLDERS: tuple[tuple[str, str], ...] = (
     ("checkpoint_metadata", ORBAX),
     ("_METADATA", ORBAX),
     ("manifest.ocdbt", ORBAX),
+    ("*.weights.h5", f"contains a model for Keras (.weights.h5): {CONVERT}"),
     ("tf_model.h5", f"contains a model for Keras (tf_model.h5): {CONVERT}"),
     ("*.onnx", "contains an ONNX model: give the weights that it was exported from"),
     ("*.gguf", "contains a GGUF file, made for llama.cpp: give the safetensors files of the model"),
@@ -79,6 +80,8 @@ def reason(path: Path, start: bytes) -> str:
         return SAVED_MODEL
     if re.match(rb"\x08[\x01-\x20](\x12|\x3a)", start) or path.suffix == ".onnx":
         return ONNX
+    if path.suffix in (".pdparams", ".pdopt"):
+        return f"is a file of PaddlePaddle: {CONVERT}"
     if path.name.endswith(".index") or ".data-00000-of-" in path.name:
         return TF_CHECKPOINT
     if start[:1] != b"\x80" and _is_text(start):

@@ -45,7 +45,22 @@ def test_load_check_tells_all(capsys: pytest.CaptureFixture[str], file: Path) ->
     code, out, _ = call(capsys, *named)
     assert code == 0
     assert "timm, vit_tiny_patch16_224" in out
-    assert "mask_token" in out
+    assert "mask_token is left out: for pre-training alone" in out
+
+
+@pytest.mark.parametrize("columns", ["40", "80"])
+def test_load_check_shows_whole_names(
+    columns: str,
+    capsys: pytest.CaptureFixture[str],
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    code, out, _ = call(capsys, "load-check", str(file))
+    assert code == 0
+    for name in vitlab.load(file).state_dict():
+        assert f"{name} from " in out
+    assert "blocks.0.attention.0.body.qkv.weight from blocks.0.attn.qkv.weight (576, 192)" in out
 
 
 def test_load_check_of_what_does_not_load(

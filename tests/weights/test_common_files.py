@@ -179,3 +179,36 @@ def test_overlapping_patches_are_named_when_the_size_is_said(tmp_path: Path) -> 
         vitlab.load(file)
     with pytest.raises(WeightsError, match="has overlapping patches, one every 12 pixels"):
         vitlab.load(file, image_size=(256, 128))
+
+
+@pytest.mark.parametrize("prefix", ["", "vision."])
+def test_kernels_as_mlx_stores_them(prefix: str, tmp_path: Path) -> None:
+    other = timms()
+    state = {prefix + name: tensor for name, tensor in other.state_dict().items()}
+    kernel = f"{prefix}patch_embed.proj.weight"
+    state[kernel] = state[kernel].permute(0, 2, 3, 1).contiguous()
+    save_file(state, tmp_path / "mlx.safetensors")
+    model = vitlab.load(tmp_path / "mlx.safetensors")
+    with torch.inference_mode():
+        close(model(some_images()), other(some_images()))
+
+
+def test_what_is_no_weights_of_pytorch_is_said_by_name(tmp_path: Path) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(4)).sum().backward()
+    optimizer.step()
+    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+    (tmp_path / "vit.pdparams").write_bytes(b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00}")
+    keras = tmp_path / "keras"
+    keras.mkdir()
+    (keras / "config.json").write_text('{"module": "keras_hub.src.models.vit.vit_backbone"}')
+    (keras / "model.weights.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
+    for path, said in (
+        (tmp_path / "optimizer.pt", "is the state of an optimizer: give the model's file"),
+        (tmp_path / "vit.pdparams", "is a file of PaddlePaddle: convert it to safetensors"),
+        (keras, r"contains a model for Keras \(.weights.h5\): convert it"),
+    ):
+        with pytest.raises(WeightsError, match=said) as caught:
+            vitlab.load(path)
+        assert len(str(caught.value).replace(str(tmp_path), "")) < 200

@@ -63,17 +63,11 @@ def show(result: dict[str, Any]) -> None:
     print_table(("field", "value", "from"), told)
     rest = len(result["config"]) - len(told)
     print(f"{rest} further fields have their defaults (--json lists them)")
-    rows = [
-        (
-            ", ".join(each["ours"]),
-            ", ".join(each["theirs"]) or "computed",
-            " ".join(map(str, each["shapes"])),
-        )
-        for each in result["tensors"]
-    ]
-    print_table(("tensor", "from", "shape there"), rows)
-    if result["left_out"]:
-        print_table(("left out", "because it is"), list(result["left_out"].items()))
+    for each in result["tensors"]:  # in lines, since a table would cut their names short
+        theirs = ", ".join(each["theirs"]) or "nothing: computed"
+        print(", ".join(each["ours"]), "from", theirs, *each["shapes"])
+    for name, why in result["left_out"].items():
+        print(f"{name} is left out: {why}")
 
 
 def _show_verified(results: list[dict[str, Any]]) -> None:

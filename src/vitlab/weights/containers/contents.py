@@ -1,7 +1,7 @@
 """What a container holds: nested dictionaries of plain values and tensors that are not yet read."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from vitlab.weights.source import Kind, Shape
 
 DEEPEST = 12  # dictionaries and lists within one another
 LARGEST = 10 * MOST  # values in one file
+SMALLEST = 4  # what is less than a patch's side, and as many channels as MLX's images have
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,15 @@ def stored(tensor: Tensor) -> Stored | None:
     data = tensor.detach()
     whole = not (data.is_floating_point() or data.is_complex())
     return Stored(tuple(data.shape), lambda: data, whole)
+
+
+def channels_first(found: Stored) -> Stored:
+    """Return a kernel of patches as PyTorch stores it, (D, C, P, P), not as MLX: (D, P, P, C)."""
+    width, *sides, channels = found.shape if len(found.shape) == 4 else (0, 0, 1, 0)
+    if sides[0] != sides[1] or sides[0] <= SMALLEST or channels > SMALLEST:
+        return found
+    shape = (width, channels, *sides)
+    return replace(found, shape=shape, read=lambda: found.read().permute(0, 3, 1, 2))
 
 
 def _key(key: object) -> str:

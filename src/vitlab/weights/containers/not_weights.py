@@ -50,6 +50,7 @@ FOLDERS: tuple[tuple[str, str], ...] = (
     ("checkpoint_metadata", ORBAX),
     ("_METADATA", ORBAX),
     ("manifest.ocdbt", ORBAX),
+    ("*.weights.h5", f"contains a model for Keras (.weights.h5): {CONVERT}"),
     ("tf_model.h5", f"contains a model for Keras (tf_model.h5): {CONVERT}"),
     ("*.msgpack", f"contains {FLAX}"),
     ("*.onnx", "contains an ONNX model: give the weights that it was exported from"),
@@ -83,6 +84,8 @@ def reason(path: Path, start: bytes) -> str:
         return ONNX
     if path.suffix == ".msgpack":
         return f"is {FLAX}"
+    if path.suffix in (".pdparams", ".pdopt"):
+        return f"is a file of PaddlePaddle: {CONVERT}"
     if path.name.endswith(".index") or ".data-00000-of-" in path.name:
         return TF_CHECKPOINT
     if start[:1] != b"\x80" and _is_text(start):

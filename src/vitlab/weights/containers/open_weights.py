@@ -17,7 +17,7 @@ from vitlab.errors import WeightsError
 from vitlab.files import check_regular
 from vitlab.options import nearest
 from vitlab.weights.containers.archives import check_sizes
-from vitlab.weights.containers.contents import Content, Stored
+from vitlab.weights.containers.contents import Content, Stored, channels_first
 from vitlab.weights.containers.named_arrays import read_npz, read_safetensors
 from vitlab.weights.containers.not_weights import reason
 from vitlab.weights.containers.parts import STATE, chosen
@@ -96,7 +96,7 @@ def _source(
     told = "model_type" in config or "kind" in config  # transformers' and ours name all tensors
     found, names = chosen(path, content.root, part, told)
     stored = found.stored if config else without_holders(found.stored)
-    tensors = {name: found.tensors[old] for name, old in stored.items()}
+    tensors = {name: channels_first(found.tensors[old]) for name, old in stored.items()}
     if len(tensors) > MOST:
         raise WeightsError(f"{path} has {len(tensors):,} tensors; the limit is {MOST:,}")
     place = ".".join(found.wrapper)

@@ -78,6 +78,8 @@ def chosen(
     Raises:
         WeightsError: there is no model, or several and nothing says which to read.
     """
+    if {"state", "param_groups"} <= root.keys():
+        raise WeightsError(f"{path} is the state of an optimizer: give the model's file beside it")
     found = _unwrapped(root) or _any_tensors(root)
     together = explained and not wanted
     parts = [part for wrapper, tensors in found for part in _split(wrapper, tensors, together)]

@@ -20,16 +20,14 @@ class Format:
 
     Attributes:
         name: one word, as `vitlab.save(to=...)` takes it
-        help: one phrase for `--help` and for messages
         room: the module beside this one that has its `reads` and `writes`
-        exported: it can be written for a model alone
+        help: one phrase for `--help` if it can be written for a model alone
         lossless: it stores every field, so what was written need not be compared
     """
 
     name: str
-    help: str
     room: str
-    exported: bool = True
+    help: str = ""
     lossless: bool = False
 
     @property
@@ -49,50 +47,31 @@ class Format:
 
 # In this order: the first that recognizes a source reads it.
 FORMATS = (
-    Format("delta", "a delta (Delta.save)", "delta_file", exported=False),
-    Format("vitlab", "a folder of ViTLab", "own", lossless=True),
-    Format(
-        "sam",
-        "the image encoder of Segment Anything (Meta, EfficientSAM, timm, transformers)",
-        "encoders.sam_encoder",
-        exported=False,
-    ),
+    Format("delta", "delta_file"),
+    Format("vitlab", "own", "a folder of ViTLab", lossless=True),
+    Format("sam", "encoders.sam_encoder"),
     Format(
         "transformers",
-        "a folder of Hugging Face transformers (ViT, DeiT, BEiT, DINO, CLIP, SigLIP, …)",
         "transformers.transformers_format",
+        "a folder of Hugging Face transformers (ViT, DeiT, BEiT, DINO, CLIP, SigLIP, …)",
     ),
-    Format(
-        "dalle",
-        "DALL-E's tokenizer (OpenAI's encoder.pkl, decoder.pkl or a folder with both)",
-        "tokenizers.dalle_file",
-        exported=False,
-    ),
-    Format(
-        "discrete-vae",
-        "a DiscreteVAE of DALLE-pytorch",
-        "tokenizers.discrete_vae",
-        exported=False,
-    ),
-    Format("cait", "CaiT, its own .pth or timm's", "encoders.cait_file", exported=False),
-    Format("unsupported", "", "encoders.unsupported", exported=False),  # says what it is
-    Format(
-        "timm",
-        "a folder of timm, or a file of other code (DeiT, DINO, BEiT, torchvision, open_clip, …)",
-        "timm.timm_format",
-    ),
-    Format("google", "Google's .npz (ViT, AugReg, hybrids, BiT)", "google.npz"),
+    Format("dalle", "tokenizers.dalle_file"),
+    Format("discrete-vae", "tokenizers.discrete_vae"),
+    Format("cait", "encoders.cait_file"),
+    Format("unsupported", "encoders.unsupported"),  # says what it is
+    Format("timm", "timm.timm_format", "a folder of timm"),
+    Format("google", "google.npz", "Google's .npz (ViT, AugReg, hybrids, BiT)"),
 )
 
 
 def export_names() -> list[str]:
     """List the formats that `vitlab.save(to=...)` writes."""
-    return [each.name for each in FORMATS if each.exported]
+    return [each.name for each in FORMATS if each.help]
 
 
 def export_help() -> str:
     """Return what each of them is, for `--help`."""
-    return "; ".join(f"{each.name}, {each.help}" for each in FORMATS if each.exported)
+    return "; ".join(f"{each.name}, {each.help}" for each in FORMATS if each.help)
 
 
 def format_named(name: str) -> Format:
@@ -102,6 +81,6 @@ def format_named(name: str) -> Format:
         OptionError: no such format; the message names those there are.
     """
     for each in FORMATS:
-        if each.name == name and each.exported:
+        if each.name == name and each.help:
             return each
     raise OptionError(f"unknown format {name!r}: {nearest(name, export_names())}")

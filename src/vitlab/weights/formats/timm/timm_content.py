@@ -79,24 +79,14 @@ BEYOND: tuple[tuple[Callable[[Shapes], bool], str], ...] = (
 # Layouts of families that our model cannot represent, unless the architecture is another.
 LAYOUTS: tuple[tuple[Callable[[Shapes], bool], str], ...] = (
     (
-        lambda s: "reg_token" in s and "cls_token" in s and not _normed(s),
+        lambda s: (
+            {"reg_token", "cls_token"} <= s.keys()
+            and not {"norm.weight", "fc_norm.weight"} & s.keys()
+        ),
         "registers without a last norm, as in C-RADIO",
     ),
 )
-# What a plain Vision Transformer without a configuration may be as well.
-AMBIGUOUS: tuple[tuple[Callable[[Shapes], bool], str], ...] = (
-    (
-        lambda s: (
-            "fc_norm.weight" in s
-            and not any(n in s for n in ("cls_token", f"{FIRST}ls1.gamma", f"{FIRST}attn.qkv.bias"))
-        ),
-        "as in vit_base_patch16_rpn_224, whose norms follow attention and MLP",
-    ),
-)
-
-
-def _normed(shapes: Shapes) -> bool:
-    return "norm.weight" in shapes or "fc_norm.weight" in shapes
+PLAINER = ("cls_token", f"{FIRST}ls1.gamma", f"{FIRST}attn.qkv.bias")
 
 
 def check_content(path: object, shapes: Shapes, certain: bool) -> None:
@@ -113,11 +103,11 @@ def check_content(path: object, shapes: Shapes, certain: bool) -> None:
     for found, why in BEYOND if certain else (*BEYOND, *LAYOUTS):
         if found(shapes):
             raise WeightsError(f"{path}: unsupported model: it has {why}")
-    for found, why in () if certain else AMBIGUOUS:
-        if found(shapes):
-            raise WeightsError(
-                f"{path} may be another model, {why}: give --name with the model's name in timm"
-            )
+    if not certain and "fc_norm.weight" in shapes and not any(name in shapes for name in PLAINER):
+        raise WeightsError(
+            f"{path} may be another model, as in vit_base_patch16_rpn_224, whose norms follow "
+            "attention and MLP: give --name with the model's name in timm"
+        )
 
 
 def facts_by_content(source: Source, shapes: Shapes, certain: bool) -> Facts:

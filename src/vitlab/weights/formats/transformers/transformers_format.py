@@ -59,7 +59,6 @@ DECISIVE = ("pool", "norm_at", "registers", "layer_scale", "pre_logits", "classe
 TOLD = {
     "ForSemanticSegmentation": "its segmentation head is left out",
     "ForImageSegmentation": "its segmentation decoder is left out",
-    "Backbone": "its maps of chosen stages are those of model.intermediates(images, layers)",
 }
 
 
@@ -206,12 +205,12 @@ def _used_at(
     """The size that the model is used at if it is not that of its positions, and a note on it."""
     if hints.image_size is not None or prepared.size in (None, stated):
         return None, []
-    size, own = prepared.size, config.image_size
+    size, own = prepared.size, config.size
     if family.any_size and all(side % config.patch == 0 for side in size):
         return replace(config, image_size=size).image_size, []
     return None, [
         f"preprocessor_config.json prepares images at {size[0]}x{size[1]}, but the model takes "
-        f"image_size={own}"
+        f"{own[0]}x{own[1]}"
     ]
 
 

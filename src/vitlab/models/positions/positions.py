@@ -100,7 +100,6 @@ class Positions(Part, nn.Module):
             return self
         return self.elsewhere.get(grid, [*self.parameters()], lambda: self._made(grid))
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # configurations are no graph
     def _made(self, grid: tuple[int, int]) -> "Positions":
         """Return the same scheme on another grid, around these tensors resized."""
         config = on_grid(self.config, grid)

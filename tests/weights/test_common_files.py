@@ -96,6 +96,11 @@ def test_clipa_and_openvision(tmp_path: Path) -> None:
     model = vitlab.load(tmp_path)
     with torch.inference_mode():
         close(model(some_images()), other(some_images()))
+    torch.save(state, tmp_path / "bare.pt")
+    origins = load_check(tmp_path / "bare.pt").origins
+    assert (origins["pool"], origins["norm_at"]) == ("assumed", "assumed")
+    with torch.inference_mode():
+        close(vitlab.load(tmp_path / "bare.pt")(some_images()), other(some_images()))
 
 
 @pytest.mark.parametrize("biased", [True, False])

@@ -152,6 +152,8 @@ def _put_dialect(facts: Facts, dialect: Dialect, shapes: Shapes) -> None:
         facts.put(Origin.FAMILY, {"heads": facts.values["heads"]})
     elif dialect.facts and channels % 64 == 0:
         facts.fill(Origin.ASSUMED, {"heads": channels // 64})
+    if "projection" in dialect.words and "norm_pre.weight" not in shapes:  # CLIPA, OpenVision
+        facts.put(Origin.ASSUMED, {"pool": "mean", "norm_at": "pooled"})
     if dialect.name == MMPRETRAIN:
         _put_padding(facts, shapes)
 

@@ -99,7 +99,7 @@ _TRAINED = (
 )  # fmt: skip
 _STAGES = ("stage_names", "out_features", "out_indices", "reshape_hidden_states")
 _HEADS = (
-    "vocab_size", "pool_scales", "use_auxiliary_head", "auxiliary_loss_weight",
+    "pool_scales", "use_auxiliary_head", "auxiliary_loss_weight",
     "auxiliary_channels", "auxiliary_num_convs", "auxiliary_concat_input",
     "semantic_loss_ignore_index", "segmentation_indices", "add_fpn", "use_mask_token",
 )  # fmt: skip
@@ -109,13 +109,9 @@ _DECODER = (
 )  # fmt: skip
 IDLE: dict[str, tuple[str, ...]] = {
     "aimv2_vision_model": ("projection_dropout",),
-    "altclip_vision_model": ("vocab_size",),
     "beit": (*_STAGES, *_HEADS),
-    "chinese_clip_vision_model": ("vocab_size",),
-    "clip_vision_model": ("vocab_size",),
-    "clipseg_vision_model": ("vocab_size", "projection_dim"),
+    "clipseg_vision_model": ("projection_dim",),
     "data2vec-vision": (*_STAGES, *_HEADS),
-    "deit": ("encoder_stride",),
     "dinov2": (*_STAGES, "apply_layernorm", "use_mask_token", "intermediate_size"),
     "dinov2_with_registers": (
         *_STAGES, "apply_layernorm", "intermediate_size", "interpolate_antialias",
@@ -125,14 +121,12 @@ IDLE: dict[str, tuple[str, ...]] = {
         *_STAGES, "apply_layernorm", "pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale",
         "return_class_token",
     ),
-    "ijepa": ("encoder_stride", "pooler_output_size", "pooler_act", "mlp_ratio"),
+    "ijepa": ("pooler_output_size", "pooler_act", "mlp_ratio"),
     "intern_vit_6b": ("use_flash_attn",),
     "internvl_vision": ("projection_dropout", "use_mask_token"),
-    "metaclip_2_vision_model": ("vocab_size",),
     "siglip_vision_model": ("projection_dim", "projector_hidden_act", "num_image_tokens"),
     "siglip2_vision_model": ("projection_dim",),
     "tipsv2_vision_model": (*_STAGES, "apply_layernorm"),
-    "vit": ("encoder_stride",),
     "vit_mae": _DECODER,
     "vitpose_backbone": (*_STAGES, "part_features"),
 }  # fmt: skip
@@ -144,7 +138,8 @@ BOOKKEEPING = frozenset(
         "num_labels", "problem_type", "finetuning_task", "task_specific_params",
         "chunk_size_feed_forward", "output_hidden_states", "output_attentions", "return_dict",
         "use_return_dict", "use_cache", "torchscript", "use_bfloat16", "gradient_checkpointing",
-        "_attn_implementation", "_attn_implementation_autoset", "_attn_implementation_internal",
+        "encoder_stride", "vocab_size", "_attn_implementation", "_attn_implementation_autoset",
+        "_attn_implementation_internal",
         "attn_implementation", "tf_legacy_loss", "tokenizer_class", "prefix",
         "is_encoder_decoder", "is_decoder", "add_cross_attention", "cross_attention_hidden_size",
         "tie_encoder_decoder", "tie_word_embeddings", "tie_last_hidden_states",

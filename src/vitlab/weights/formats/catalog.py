@@ -70,12 +70,6 @@ FORMATS = (
         "tokenizers.dalle_file",
         exported=False,
     ),
-    Format(
-        "discrete-vae",
-        "a DiscreteVAE of DALLE-pytorch",
-        "tokenizers.discrete_vae",
-        exported=False,
-    ),
     Format("cait", "CaiT, its own .pth or timm's", "encoders.cait_file", exported=False),
     Format("unsupported", "", "encoders.unsupported", exported=False),  # says what it is
     Format(

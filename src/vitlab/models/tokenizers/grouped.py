@@ -4,11 +4,9 @@ Source: openai/DALL-E (encoder.py, decoder.py, utils.py). Kernels start normal w
 1 / fan-in, biases at zero.
 """
 
-import math
 from collections.abc import Sequence
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -61,16 +59,6 @@ def _groups(
         groups.append(modules(Bottleneck(each, width, kernels, gain) for each in entering))
         inputs = width
     return cast(Sequence[Sequence[Bottleneck]], nn.ModuleList(cast(list[nn.Module], groups)))
-
-
-def normal_convolution(
-    layer: nn.Conv2d | nn.ConvTranspose2d, generator: torch.Generator | None = None
-) -> None:
-    """Draw a kernel as OpenAI's code does, and set the bias to zero."""
-    std = 1 / math.sqrt(layer.weight[0].numel())
-    nn.init.normal_(layer.weight, 0, std, generator=generator)
-    if layer.bias is not None:
-        nn.init.zeros_(layer.bias)
 
 
 class GroupedEncoder(nn.Module):

@@ -1,27 +1,14 @@
 """The small discrete VAE: strided convolutions, residual blocks, and their mirror.
 
-Layers and their order are those of lucidrains/DALLE-pytorch (`DiscreteVAE`), so that its weights
-fit. They start as PyTorch starts them, as they do there.
+Layers and their order are those of lucidrains/DALLE-pytorch (`DiscreteVAE`). They start as
+PyTorch starts them, as they do there.
 """
 
-import math
-
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.models.configs.tokenizer_config import TokenizerConfig
 from vitlab.models.layers import modules
-
-
-def uniform_convolution(
-    layer: nn.Conv2d | nn.ConvTranspose2d, generator: torch.Generator | None = None
-) -> None:
-    """Draw weights and bias uniformly within 1 / sqrt(fan-in), PyTorch's own start."""
-    limit = 1 / math.sqrt(layer.weight[0].numel())
-    nn.init.uniform_(layer.weight, -limit, limit, generator=generator)
-    if layer.bias is not None:
-        nn.init.uniform_(layer.bias, -limit, limit, generator=generator)
 
 
 class Residual(nn.Module):

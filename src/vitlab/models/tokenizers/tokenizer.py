@@ -13,16 +13,8 @@ from vitlab.models.encoder.layout import DenseFeatures
 from vitlab.models.layers import counted_macs, params_of
 from vitlab.models.model import Model, Part
 from vitlab.models.packed import Packed
-from vitlab.models.tokenizers.grouped import (
-    GroupedDecoder,
-    GroupedEncoder,
-    normal_convolution,
-)
-from vitlab.models.tokenizers.strided import (
-    StridedDecoder,
-    StridedEncoder,
-    uniform_convolution,
-)
+from vitlab.models.tokenizers.grouped import GroupedDecoder, GroupedEncoder
+from vitlab.models.tokenizers.strided import StridedDecoder, StridedEncoder
 
 SHARP = 20.0  # how much larger than PyTorch's the kernel starts that scores the codes of a dVAE
 MARGIN = 0.1  # DALL-E's epsilon: pixels in [0, 1] are moved into [0.1, 0.9]
@@ -86,6 +78,21 @@ class Codebook(nn.Module):
         return vectors.movedim(-1, 1)
 
 
+def _reset(
+    layer: nn.Conv2d | nn.ConvTranspose2d, dalle: bool, generator: torch.Generator | None
+) -> None:
+    """Start a convolution as OpenAI's code does, or as PyTorch: within 1 / sqrt(fan-in)."""
+    limit = 1 / math.sqrt(layer.weight[0].numel())
+    if dalle:
+        nn.init.normal_(layer.weight, 0, limit, generator=generator)
+    else:
+        nn.init.uniform_(layer.weight, -limit, limit, generator=generator)
+    if layer.bias is not None and dalle:
+        nn.init.zeros_(layer.bias)
+    elif layer.bias is not None:
+        nn.init.uniform_(layer.bias, -limit, limit, generator=generator)
+
+
 class Tokenizer(Model):
     """A discrete VAE (Ramesh et al., Zero-Shot Text-to-Image Generation, 2021, section 2.1).
 
@@ -123,10 +130,9 @@ class Tokenizer(Model):
         """
         self.normalization.refresh()
         dalle = self.config.form == "dalle"
-        start = normal_convolution if dalle else uniform_convolution
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
-                start(module, generator)
+                _reset(module, dalle, generator)
             elif isinstance(module, Codebook):
                 module.reset_parameters(generator)
         if not dalle:

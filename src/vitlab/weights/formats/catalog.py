@@ -56,7 +56,6 @@ FORMATS = (
         "a folder of Hugging Face transformers (ViT, DeiT, BEiT, DINO, CLIP, SigLIP, …)",
     ),
     Format("dalle", "tokenizers.dalle_file"),
-    Format("discrete-vae", "tokenizers.discrete_vae"),
     Format("cait", "encoders.cait_file"),
     Format("unsupported", "encoders.unsupported"),  # says what it is
     Format("timm", "timm.timm_format", "a folder of timm"),

@@ -71,7 +71,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     except WeightsError as error:
         raise WeightsError(f"{source.path}: {error}") from error
     prepared = read_processor(source.preprocessor, family)
-    facts.values |= prepared.facts.values
+    facts.values |= prepared.facts.values | {"center": "floor"}
     facts.origins |= prepared.facts.origins
     notes = [*_told(source.config, architecture), *prepared.notes]
     whole = _whole_patches(facts, notes)

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from vitlab.errors import OptionError
-from vitlab.options import Options, above, at_least, at_most, option, when
+from vitlab.options import Options, above, at_least, at_most, hints, option, when
 
 Size = int | tuple[int, int]
 MOST_PIXELS, MOST_CHANNELS = 2**26, 2**12  # of an input; other people's files state them
@@ -49,8 +49,11 @@ class ImageSpec(Options):
     )
     fit: Literal["crop", "squash", "native"] = option(
         "crop",
-        "how images of another aspect ratio are fitted: center crop, squash, or not at all "
-        "(native: each keeps its own, within a number of patches)",
+        "how other aspect ratios are fitted: center crop, squash, or native: kept, within tokens",
+    )
+    center: Literal["round", "floor", "exact"] = option(
+        "round",
+        "evaluation's box: of whole pixels, rounded (timm) or down (transformers), or as it falls",
     )
     tokens: int = option(
         256,
@@ -70,7 +73,7 @@ class ImageSpec(Options):
                 f"{MOST_PIXELS:,}, such as image_size=8192"
             )
         rows, columns = self.size
-        object.__setattr__(self, "image_size", rows if rows == columns else (rows, columns))
+        object.__setattr__(self, "image_size", rows if rows == columns else self.size)
         for name in ("mean", "std"):
             values = getattr(self, name)
             if len(set(values)) == 1 and len(values) in USUAL:
@@ -99,7 +102,7 @@ class ImageSpec(Options):
         """Pixels of an image, at most."""
         if self.fit == "native":
             return self.tokens * self.step**2
-        return self.size[0] * self.size[1]
+        return math.prod(self.size)
 
     def size_for(self, rows: float, columns: float) -> tuple[int, int]:
         """Return the size in pixels that an image, or a part of one, is resized to.
@@ -115,7 +118,7 @@ class ImageSpec(Options):
     @property
     def images(self) -> "ImageSpec":
         """This part alone, of whatever it is a part of."""
-        return ImageSpec(**{each.name: getattr(self, each.name) for each in fields(ImageSpec)})
+        return ImageSpec(**{name: getattr(self, name) for name in hints(ImageSpec)})
 
 
 def chosen_over(found: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,14 +149,13 @@ def native_size(rows: float, columns: float, patch: int, tokens: int) -> tuple[i
     low, high = 1e-6, 100.0
 
     def scaled(scale: float) -> tuple[int, int]:
-        return max(1, math.ceil(rows * scale / patch)), max(1, math.ceil(columns * scale / patch))
+        tall, wide = (max(1, math.ceil(side * scale / patch)) * patch for side in (rows, columns))
+        return tall, wide
 
     while high - low >= 1e-5:
         middle = (low + high) / 2
-        tall, wide = scaled(middle)
-        if tall * wide <= tokens:
+        if math.prod(scaled(middle)) <= tokens * patch**2:
             low = middle
         else:
             high = middle
-    tall, wide = scaled(low)
-    return tall * patch, wide * patch
+    return scaled(low)

@@ -11,8 +11,7 @@ import vitlab
 from conftest import call, photo_folder
 from vitlab.data.decode.crop import center_box, five_boxes
 from vitlab.data.labels import SingleLabels
-from vitlab.data.loading.batches import center, load_image
-from vitlab.data.loading.multi_crop import load_crops
+from vitlab.data.loading.batches import center, load_crops, load_image
 from vitlab.data.sources.arrays import Arrays
 from vitlab.data.sources.folders import Files
 from vitlab.errors import OptionError
@@ -64,16 +63,16 @@ def test_a_smaller_crop_of_the_model_stays() -> None:
 
 def test_boxes_of_every_shape() -> None:
     for rows, columns in ((100, 300), (301, 77)):
-        boxes = five_boxes(rows, columns, 24, 16, 0.8)
-        assert boxes[4] == center_box(rows, columns, 24, 16, 0.8)
+        middle = center_box(rows, columns, 24, 16, 0.8)
+        boxes = five_boxes(rows, columns, middle)
+        assert boxes[4] == middle
         for left, top, right, bottom in boxes:
             assert 0 <= left < right <= columns
             assert 0 <= top < bottom <= rows
             assert (bottom - top) / (right - left) == pytest.approx(24 / 16)
         assert boxes[0][:2] == (0, 0)
         assert boxes[3][2:] == pytest.approx((columns, rows))
-    squashed = five_boxes(100, 300, 24, 16, 0.5, squash=True)
-    assert squashed[1] == (150, 0, 300, 50)
+    assert five_boxes(100, 300, (75, 25, 225, 75))[1] == (150, 0, 300, 50)
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
@@ -87,7 +86,8 @@ def test_a_jpeg_is_decoded_once_at_a_reduced_scale(tmp_path: Path, orientation: 
     spec = ImageSpec(image_size=28)
     crops = load_crops(source, 0, spec)
     pixels = source.image(0).decode(3)
-    for made, box in zip(crops, five_boxes(*pixels.shape[:2], 28, 28, 0.875), strict=True):
+    middle = center(ImageSpec(image_size=28, crop=0.875))(*pixels.shape[:2])
+    for made, box in zip(crops, five_boxes(*pixels.shape[:2], middle), strict=True):
         want = Image.fromarray(pixels).resize((28, 28), Image.Resampling.BILINEAR, box=box)
         assert np.abs(made.astype(int) - np.asarray(want)).max() <= 6
 

@@ -13,6 +13,7 @@ from steps import killed_before
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
 from vitlab.runs.recipe_file import RENAMED
+from vitlab.runs.run_folder import RunFolder
 from vitlab.training.saving import checkpoint
 
 OLD = {new: old for old, new in RENAMED.items()}
@@ -68,3 +69,16 @@ def test_a_checkpoint_of_the_code_before_the_tally_is_read(tmp_path: Path) -> No
         checkpoint.write_manifest(place, state["step"], entries)
     run = vitlab.train(recipe, shutil.copytree(tmp_path / "run", tmp_path / "b"), resume=True)
     assert run.metrics["images"] == 359
+
+
+def test_a_run_from_before_the_box_was_written_down_keeps_it(tmp_path: Path) -> None:
+    """Evaluation's box lay at fractions of pixels; a new run of its recipe has today's."""
+    recipe = vitlab.recipe("digits", **TINY | {"epochs": 2, "batch": 256})
+    with killed_before(5), pytest.raises(KeyboardInterrupt):
+        vitlab.train(recipe, tmp_path / "run", host=Host(checkpoint_every=0))
+    file = tmp_path / "run" / "run.toml"
+    assert 'center = "round"\n' in file.read_text()
+    file.write_text(file.read_text().replace('center = "round"\n', ""))
+    run = vitlab.train(recipe, tmp_path / "run", resume=True)
+    assert vitlab.load(run.folder).config.center == "exact"
+    assert RunFolder(run.folder).recipe.model.center == "exact"

@@ -23,6 +23,7 @@ def about(model: Model) -> dict[str, Any]:
         "interpolation": config.interpolation,
         "crop": config.crop,
         "fit": config.fit,
+        "center": config.center,
         "temperature": model.temperature,
         "multi_label": bool(origin.get("multi_label", False)),
         "version": version("vitlab"),

@@ -4,6 +4,7 @@ Its options are those of `vitlab train`, the tables of `run.toml`, and the keywo
 `vitlab.recipe`: one definition, three faces.
 """
 
+from collections import ChainMap
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -157,12 +158,13 @@ class Recipe(Options):
         return super(Recipe, recipe).changed(**given)
 
     def decided_as(self, before: Self) -> Self:
-        """Return the recipe with what it leaves to the run, `auto`, as an earlier start decided."""
-        known: dict[str, Any] = {}
-        for table in before.as_tables().values():
-            known |= table
-        mine = [each for table in self.as_tables().values() for each in table.items()]
-        return self.changed(**{k: known[k] for k, v in mine if v == "auto" != known.get(k)})
+        """Return the recipe with what it leaves to the run as an earlier start decided.
+
+        That is each option with `auto`, and where evaluation's box lies.
+        """
+        known, mine = (ChainMap(*each.as_tables().values()) for each in (before, self))
+        chosen = {k: known[k] for k, v in mine.items() if v == "auto" != known.get(k)}
+        return self.changed(center=self.model.center or before.model.center, **chosen)
 
     def lasting(self, epochs: float) -> Self:
         """Return the recipe over another number of epochs, its warm-up in proportion.

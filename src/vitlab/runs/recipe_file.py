@@ -36,8 +36,8 @@ def recipe_in(place: str | Path) -> Recipe | None:
             f"{file} is of a run with {' and '.join(code)}, which a recipe does not have: pass the "
             "function to vitlab.train again"
         )
-    chosen = {k: v for k, v in found.model.chosen().items() if k not in ("classes", "channels")}
-    return replace(found, model=type(found.model)(model=found.model.model, **chosen))
+    none: dict[str, Any] = dict.fromkeys(("classes", "channels"))
+    return replace(found, model=replace(found.model, **none))
 
 
 def start_from(choices: dict[str, Any], otherwise: str = "") -> tuple[Recipe, dict[str, Any]]:

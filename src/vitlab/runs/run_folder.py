@@ -176,6 +176,8 @@ class RunFolder:
             RunError: the file is damaged, or has fields that this version does not know.
         """
         try:
+            if "fit" in (model := self.tables.get("model", {})):
+                model.setdefault("center", "exact")  # in runs of before there was this field
             return Recipe.from_tables(self.tables)
         except (OptionError, TypeError) as error:
             raise self._damaged(error) from error
@@ -183,17 +185,20 @@ class RunFolder:
     @property
     def fingerprint(self) -> str:
         """The fingerprint of the data that the run was started with."""
-        return str(self.tables.get("run", {}).get("fingerprint", ""))
+        return self._known("fingerprint")
 
     @property
     def base(self) -> str:
         """The fingerprint of the weights that the run started from; empty for random ones."""
-        return str(self.tables.get("run", {}).get("base", ""))
+        return self._known("base")
 
     @property
     def guided_by(self) -> str:
         """The fingerprint of the tokenizer or the teacher of the run; empty for none."""
-        return str(self.tables.get("run", {}).get("guide", ""))
+        return self._known("guide")
+
+    def _known(self, name: str) -> str:
+        return str(self.tables.get("run", {}).get(name, ""))
 
     def change(
         self, recipe: Recipe, code: dict[str, str], changes: list[dict[str, Any]], step: int

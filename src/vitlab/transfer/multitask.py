@@ -26,6 +26,7 @@ from vitlab.weights.assembly import whole_state
 from vitlab.weights.deltas import Delta, delta, merged
 from vitlab.weights.identity import Base
 from vitlab.weights.load import load, load_delta
+from vitlab.weights.save import OF_IMAGES
 
 Change = Delta | Model | str | Path
 Compute = Callable[[list["Task"], list[int], Tensor], Iterable[Tensor]]
@@ -33,8 +34,8 @@ Compute = Callable[[list["Task"], list[int], Tensor], Iterable[Tensor]]
 # Fields that say nothing about how a model in evaluation mode computes its features.
 NEUTRAL = frozenset(
     {
-        "classes", "labels", "zero_head", "head_bias", "mean", "std", "interpolation", "crop",
-        "fit", "tokens", "resampling", "drop_path", "drop_path_ramp", "dropout",
+        *OF_IMAGES, "classes", "zero_head", "head_bias", "resampling", "drop_path",
+        "drop_path_ramp", "dropout",
     }
 )  # fmt: skip
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import torch
@@ -48,17 +48,11 @@ class Base:
         Raises:
             WeightsError: the model is fused.
         """
-        config, source = model.config, model.source or model.provenance.get("source")
-        commit = model.provenance.get("commit")
-        return cls(
-            fingerprint=fingerprint(model),
-            name=config.name,
-            source=None if source is None else str(source),
-            commit=None if commit is None else str(commit),
-            nearby=None,
-            classes=config.classes,
-            image_size=config.image_size,
-        )
+        config, found = model.config, model.provenance
+        places = model.source or found.get("source"), found.get("commit")
+        source, commit = (None if each is None else str(each) for each in places)
+        mark, size = fingerprint(model), config.image_size
+        return cls(mark, config.name, source, commit, None, config.classes, size)
 
     def __str__(self) -> str:
         place = f"{self.source}, " if self.source else ""
@@ -73,28 +67,35 @@ def description(config: ModelConfig) -> dict[str, Any]:
 def described(content: dict[str, Any], choices: dict[str, Any]) -> ModelConfig:
     """Return the configuration of a `description`, with some fields replaced.
 
+    One without `center` is of the time when evaluation's box lay at fractions of pixels.
+
     Raises:
         OptionError: an unknown field, or a value that cannot be.
         KeyError: the description is damaged; TypeError likewise.
     """
-    return KINDS[content["kind"]].from_dict(chosen_over(content["model"], choices))
+    found = {"center": "exact"} | content["model"]
+    return KINDS[content["kind"]].from_dict(chosen_over(found, choices))
 
 
 def fingerprint(model: Model) -> str:
     """Return the sha256 of a model in hexadecimal: equal on every device and in every version.
 
     It covers the kind of model, each field of its configuration that is not at its default (so
-    that a field added later changes nothing), and the name, type, shape and bytes of every
-    tensor, in the order of the names.
+    that a field added later changes nothing) but `center`, and the name, type, shape and bytes of
+    every tensor, in the order of the names.
 
     Raises:
         WeightsError: the model is fused.
     """
-    tensors = whole_state(model)
     digest = hashlib.sha256(_canonical(model.config))
-    for line in _lines(tensors.items()):
+    for line in _lines(whole_state(model).items()):
         digest.update(line)
     return digest.hexdigest()
+
+
+def feature_fingerprint(model: Model) -> str:
+    """Return what decides the features of an image: `fingerprint`, and `center`."""
+    return fingerprint(model) + model.config.center
 
 
 def tensor_sha256(tensor: Tensor) -> str:
@@ -111,14 +112,11 @@ def as_bytes(tensor: Tensor) -> Tensor:
 
 def _canonical(config: ModelConfig) -> bytes:
     values = description(config)
-    standard = {
-        field.name: list(field.default) if isinstance(field.default, tuple) else field.default
-        for field in fields(config)
-        if field.default is not MISSING
-    }
-    chosen = {k: v for k, v in values["model"].items() if k not in standard or v != standard[k]}
-    text = json.dumps([values["kind"], chosen], sort_keys=True, separators=(",", ":"))
-    return text.encode()
+    del values["model"]["center"]
+    usual = {each.name: each.default for each in fields(config)}
+    usual = {k: list(v) if isinstance(v, tuple) else v for k, v in usual.items()}
+    chosen = {k: v for k, v in values["model"].items() if v != usual[k]}
+    return json.dumps([values["kind"], chosen], sort_keys=True, separators=(",", ":")).encode()
 
 
 def _lines(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[bytes | memoryview]:

@@ -36,7 +36,7 @@ OF_TRAINING = (
 )  # fmt: skip
 # Others resize positions in their own way; at the model's own size nothing is lost.
 OF_OTHER_SIZES = ("resampling",)
-OF_IMAGES = ("mean", "std", "interpolation", "crop", "fit", "tokens", "labels")
+OF_IMAGES = ("mean", "std", "interpolation", "crop", "fit", "center", "tokens", "labels")
 
 
 def save(

@@ -96,12 +96,6 @@ def test_center_box(arguments, box):
     assert c.center_box(*arguments) == box
 
 
-@pytest.mark.parametrize("crop", [0.0, -1.0, 1.01])
-def test_center_box_refuses(crop):
-    with pytest.raises(ValueError, match="crop must be above 0 and at most 1"):
-        c.center_box(10, 10, 5, 5, crop)
-
-
 sides = st.integers(1, 3000)
 unit = st.floats(0, 1, exclude_max=True)
 

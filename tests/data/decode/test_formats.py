@@ -34,8 +34,8 @@ LOSSLESS = [
 ]
 
 
-def decode(data, channels, name="image", at_least=None, **limits):
-    return EncodedImage(data, name, **limits).decode(channels, at_least=at_least)
+def decode(data, channels, name="image", **limits):
+    return EncodedImage(data, name, **limits).decode(channels)
 
 
 def shape(data, name="image"):
@@ -855,35 +855,3 @@ def test_damage(sample, channels, flips, keep):
 @given(st.sampled_from(SAMPLES), st.binary(max_size=200))
 def test_noise_behind_a_true_start(sample, noise):
     survives(sample[:16] + noise, 3)
-
-
-# ---- reduced decoding
-
-
-def test_at_least():
-    noise = np.random.default_rng(5).integers(0, 256, (50, 67), dtype=np.uint8)
-    smooth = np.asarray(Image.fromarray(noise).resize((670, 500), Image.Resampling.BICUBIC))
-    data = save(Image.fromarray(smooth), "JPEG", quality=95)
-    whole = decode(data, 1)
-    for needed, factor in [((62, 83), 4), ((63, 83), 2), ((62, 84), 2), ((125, 167), 2)]:
-        reduced = decode(data, 1, at_least=needed)
-        assert reduced.shape == (-(-500 // factor), -(-670 // factor), 1)
-        full = whole[: 500 // factor * factor, : 670 // factor * factor, 0].astype(float)
-        rows, columns = full.shape[0] // factor, full.shape[1] // factor
-        means = full.reshape(rows, factor, columns, factor).mean(axis=(1, 3))
-        assert np.abs(reduced[:rows, :columns, 0] - means).mean() < 2
-    for needed in [(126, 167), (125, 168), (500, 670), (9000, 9000)]:
-        assert np.array_equal(decode(data, 1, at_least=needed), whole)
-
-
-def test_at_least_is_upright():
-    image = Image.new("RGB", (400, 800))
-    data = save(image, "JPEG", exif=exif(6))
-    assert shape(data)[:2] == (400, 800)
-    assert decode(data, 3, at_least=(50, 100)).shape == (100, 200, 3)
-    assert decode(data, 3, at_least=(100, 50)).shape == (200, 400, 3)
-    assert decode(save(image), 3, at_least=(5, 5)).shape == (
-        800,
-        400,
-        3,
-    )  # PNG has no such thing

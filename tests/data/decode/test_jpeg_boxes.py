@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from made_jpegs import COLUMNS, KINDS, ROWS
-from vitlab.data.decode.jpeg_boxes import jpeg_box, jpeg_boxes
+from vitlab.data.decode.jpeg_boxes import jpeg_boxes
+from vitlab.errors import ImageError
 
 MANY = 10**6
 BOXES = [(0, 0, 40, 30), (10, 20, 190, 140), (5.5, 70.25, 203, 150), (60, 3, 90, 20)]
@@ -20,12 +21,13 @@ def test_several_boxes_are_what_each_is_alone(kind: str, least: tuple[int, int])
     together = jpeg_boxes(data, MANY, choices, least)
     assert together is not None
     for choose, (pixels, box) in zip(choices, together, strict=True):
-        alone = jpeg_box(data, MANY, choose, least, cut=True)
+        alone = jpeg_boxes(data, MANY, [choose], least)
         assert alone is not None
-        assert box == alone[1]
+        [(own, place)] = alone
+        assert box == place
         rows = math.ceil(box[3])
-        assert rows <= min(len(pixels), len(alone[0]))
-        assert np.array_equal(pixels[:rows], alone[0][:rows])
+        assert rows <= min(len(pixels), len(own))
+        assert np.array_equal(pixels[:rows], own[:rows])
 
 
 def test_what_cannot_be_shared_is_none() -> None:
@@ -33,8 +35,10 @@ def test_what_cannot_be_shared_is_none() -> None:
     whole = [lambda rows, columns: (0, 0, columns, rows)] * 2
     odd = data.replace(b"\xff\xdb\0C\0", b"\xff\xdb\0C\x09")  # a table of no known number
     assert odd != data
-    assert jpeg_box(odd, MANY, whole[0], (9, 9), cut=True) is None
+    assert jpeg_boxes(odd, MANY, whole[:1], (9, 9)) is None
     assert jpeg_boxes(data, ROWS * COLUMNS, whole, (9, 9)) is not None
     assert jpeg_boxes(data, ROWS * COLUMNS - 1, whole, (9, 9)) is None
-    for other in (odd, data[:-300], KINDS["turned 6"], KINDS["cmyk"], b"no image"):
+    for other in (odd, KINDS["turned 6"], KINDS["cmyk"], b"no image"):
         assert jpeg_boxes(other, MANY, whole, (9, 9)) is None
+    with pytest.raises(ImageError):
+        jpeg_boxes(data[:-300], MANY, whole, (9, 9))

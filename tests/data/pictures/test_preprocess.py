@@ -15,6 +15,7 @@ from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.pictures.filters import filter_matrix, is_tall, resize, resize_tall
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation.classification import unlabeled
+from vitlab.images import ImageSpec
 from vitlab.models.model import Model
 
 
@@ -117,7 +118,8 @@ def test_matrices_resize_as_pillow_to_the_last_bit(case: int, interpolation: str
         filter_matrix(high, box[1], box[3], rows, interpolation),
         filter_matrix(wide, box[0], box[2], columns, interpolation),
     )
-    form = resize_tall if is_tall(high, wide, (rows, columns)) else resize
+    spec = ImageSpec(image_size=(rows, columns), center="exact")
+    form = resize_tall if is_tall(high, wide, spec, high) else resize
     batch = torch.from_numpy(pixels).permute(2, 0, 1)[None].float()
     assert np.array_equal(form(batch, *sides)[0].permute(1, 2, 0).numpy(), want)
 

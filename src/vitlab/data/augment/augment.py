@@ -5,7 +5,7 @@ only on (seed, epoch, image), not on its neighbors, the worker or the device.
 """
 
 from dataclasses import replace
-from typing import overload
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -22,15 +22,10 @@ from vitlab.device import WITHOUT_FLOAT64, sent
 from vitlab.models.packed import Packed
 
 CACHED = 2**20  # values at once on a CPU, which is several times faster within its cache
+Images = TypeVar("Images", Tensor, Packed, Tensor | Packed)
 
 
-@overload
-def normalize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor: ...
-@overload
-def normalize(images: Packed, mean: tuple[float, ...], std: tuple[float, ...]) -> Packed: ...
-def normalize(
-    images: Tensor | Packed, mean: tuple[float, ...], std: tuple[float, ...]
-) -> Tensor | Packed:
+def normalize(images: Images, mean: tuple[float, ...], std: tuple[float, ...]) -> Images:
     """Turn uint8 (B, H, W, C) into float32 (B, C, H, W): (pixels / 255 - mean) / std.
 
     Packed images stay packed.
@@ -41,29 +36,13 @@ def normalize(
     return _standardize(_unit(images.permute(0, 3, 1, 2)), mean, std)
 
 
-@overload
 def augment(
-    images: Tensor,
+    images: Images,
     draws: Tensor,
     options: Augment,
     mean: tuple[float, ...],
     std: tuple[float, ...],
-) -> Tensor: ...
-@overload
-def augment(
-    images: Packed,
-    draws: Tensor,
-    options: Augment,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-) -> Packed: ...
-def augment(
-    images: Tensor | Packed,
-    draws: Tensor,
-    options: Augment,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-) -> Tensor | Packed:
+) -> Images:
     """Augment each image by its own draws, then normalize, then erase rectangles.
 
     First come flip, rotation, translation, scaling and shear, then the operations of

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -10,6 +11,8 @@ from PIL import Image
 from torch.nn import functional as F
 
 from vitlab.data.decode.pixels import Box, Pixels
+from vitlab.data.pictures.filters import Side
+from vitlab.images import ImageSpec
 
 DRAWS = 22
 """Uniform random numbers that `random_box` needs: two for each of ten attempts, two to place it."""
@@ -21,6 +24,7 @@ def crop_resize(
     rows: int,
     columns: int,
     interpolation: Literal["bilinear", "bicubic"] = "bilinear",
+    center: bool = False,
 ) -> Pixels:
     """Resize one box of an image, antialiased, by Pillow.
 
@@ -31,15 +35,27 @@ def crop_resize(
         rows: Height of the result.
         columns: Width of the result.
         interpolation: The filter.
+        center: Whether the result is the center of the whole image resized, where Pillow starts
+            with the rows unless there are over twice as many as columns.
 
     Returns:
         A new array of shape (rows, columns, channels); a copy if nothing has to change.
     """
     if image.shape[:2] == (rows, columns) and tuple(box) == (0, 0, columns, rows):
         return np.array(image, order="C")
-    method = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
-    source = Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
-    result = source.resize((columns, rows), method[interpolation], box=box)
+    method = Image.Resampling[interpolation.upper()]
+    left, top, right, bottom = box
+    across = center and (image.shape[0] <= 2 * image.shape[1] or bottom - top <= rows)
+    if across:
+        reach = 3 * max(1.0, (bottom - top) / rows)
+        first = max(0, math.floor(top - reach))
+        image = image[first : math.ceil(bottom + reach)]
+        top, bottom = (float(np.float32(edge)) - first for edge in (top, bottom))  # as Pillow does
+    result = Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
+    if across:  # else Pillow may start with columns, which saves work
+        result = result.resize((columns, len(image)), method, box=(left, 0, right, len(image)))
+        left, right = 0, columns
+    result = result.resize((columns, rows), method, box=(left, top, right, bottom))
     return np.array(result).reshape(rows, columns, image.shape[2])
 
 
@@ -77,20 +93,46 @@ def cut_resize(
     return resized.permute(0, 2, 3, 1)[0].numpy()
 
 
-def center_box(rows: int, columns: int, out_rows: int, out_columns: int, crop: float) -> Box:
-    """Return the largest centered box of the output's aspect ratio, scaled by `crop` in (0, 1].
+def resized_box(rows: Side, columns: Side, spec: ImageSpec) -> tuple[Side, Side, Side, Side]:
+    """Return the part of an image that is its center once the whole is resized to whole pixels.
 
-    For a square output, a crop of 0.875 is the usual "resize to 256, take the central 224".
+    So timm, torchvision and transformers prepare images: the size and the share that is kept decide
+    one side, rounded down, and so the other, rounded down too (that of a rectangle half to even, as
+    by timm). One resize of this box gives the pixels of both steps, but for 1 in 5,000 that differ
+    by a level, because Pillow keeps its edges in single precision.
+
+    Args:
+        rows: of the image; in an exported graph a tensor of double precision
+        columns: likewise
+        spec: size, crop, fit, and how the offset is rounded
+
+    Returns:
+        Left, top, right, bottom.
     """
-    if not 0 < crop <= 1:
-        raise ValueError(f"crop must be above 0 and at most 1, not {crop}")
-    return _centered(rows, columns, out_rows, out_columns, crop)
+    high, wide = (math.floor(side / spec.crop + 1e-6) for side in spec.size)
+    tall, long = high * rows // columns, wide * columns // rows
+    if high != wide:
+        tall, long = _half(2 * rows / (columns / wide)), _half(2 * columns / (rows / high))
+    left, right = _middle(columns, long, wide, spec.size[1], spec)
+    top, bottom = _middle(rows, tall, high, spec.size[0], spec)
+    return left, top, right, bottom
 
 
-def five_boxes(
-    rows: int, columns: int, out_rows: int, out_columns: int, crop: float, *, squash: bool = False
-) -> tuple[Box, ...]:
-    """Return the four corners and the center, each as large as the center crop of that share.
+def _middle(side: Side, most: Side, least: int, kept: int, spec: ImageSpec) -> tuple[Side, Side]:
+    """Return where the central pixels of a resized side begin and end in the image."""
+    whole = least + (most - least) * ((most > least) & (spec.fit == "crop"))
+    start = (whole - kept) // 2 if spec.center == "floor" else _half(whole - kept)
+    return start * side / whole, (start + kept) * side / whole
+
+
+def _half(number: Side) -> Side:
+    """Return half of a number, rounded half to even, as by Python and torchvision."""
+    whole = number // 1
+    return (whole + ((whole != number) | (whole % 4 == 3))) // 2
+
+
+def five_boxes(rows: int, columns: int, center: Box) -> tuple[Box, ...]:
+    """Return the four corners and the center, each as large as the center crop.
 
     At a share of 0.875 of a square output it is "resize to 256, take five crops of 224"
     (Krizhevsky et al., 2012). The corners are those of the whole image, whatever its shape.
@@ -98,26 +140,27 @@ def five_boxes(
     Args:
         rows: Height of the image.
         columns: Width of the image.
-        out_rows: Height of the output.
-        out_columns: Width of the output.
-        crop: Share of each side, in (0, 1].
-        squash: Whether boxes have the image's aspect ratio, not the output's.
+        center: The center crop.
 
     Returns:
         Upper left, upper right, lower left, lower right, center.
     """
-    if squash:
-        out_rows, out_columns = rows, columns
-    center = center_box(rows, columns, out_rows, out_columns, crop)
     left, top, right, bottom = center
     wide, high = right - left, bottom - top
-    corners = [(x, y) for y in (0.0, rows - high) for x in (0.0, columns - wide)]
-    return *((x, y, x + wide, y + high) for x, y in corners), center
+    starts = product((0.0, rows - high), (0.0, columns - wide))
+    return *((x, y, x + wide, y + high) for y, x in starts), center
 
 
 def whole_box(rows: int, columns: int, crop: float) -> Box:
     """Return the whole image, or the centered share `crop` in (0, 1] of each side."""
-    return _centered(rows, columns, rows, columns, crop)
+    return center_box(rows, columns, rows, columns, crop)
+
+
+def center_box(rows: int, columns: int, high: float, wide: float, crop: float) -> Box:
+    """Return the largest centered box of the aspect ratio `high` by `wide`, scaled by `crop`."""
+    left = (columns - min(columns, rows * wide / high) * crop) / 2
+    top = (rows - min(rows, columns * high / wide) * crop) / 2
+    return left, top, columns - left, rows - top
 
 
 def random_box(
@@ -162,26 +205,4 @@ def random_box(
             left, top = (columns - width) * draws[-2], (rows - height) * draws[-1]
             return left, top, left + width, top + height
     ratio = min(max(columns / rows, own * aspect[0]), own * aspect[1])
-    return _centered(rows, columns, 1.0, ratio, 1.0)
-
-
-def random_part(
-    rows: int, columns: int, area: tuple[float, float], aspect: float, draws: Sequence[float]
-) -> Box:
-    """Return the random crop of an image that keeps its own aspect ratio, up to a factor.
-
-    Args:
-        rows: Height of the image.
-        columns: Width of the image.
-        area: Least and greatest share of the area.
-        aspect: Largest factor either way.
-        draws: As for `random_box`.
-    """
-    return random_box(rows, columns, rows, columns, area, (1 / aspect, aspect), draws)
-
-
-def _centered(rows: int, columns: int, high: float, wide: float, crop: float) -> Box:
-    """Return the largest centered box of the aspect ratio `high` by `wide`, scaled by `crop`."""
-    left = (columns - min(columns, rows * wide / high) * crop) / 2
-    top = (rows - min(rows, columns * high / wide) * crop) / 2
-    return left, top, columns - left, rows - top
+    return center_box(rows, columns, 1.0, ratio, 1.0)

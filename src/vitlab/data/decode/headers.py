@@ -26,6 +26,7 @@ from vitlab.data.decode import metadata
 from vitlab.data.decode.formats import FORMATS, format_of, reader_of
 from vitlab.data.decode.jpeg_frame import Frame
 from vitlab.errors import ImageError, UserError
+from vitlab.values import either
 
 MAX_PIXELS = 50_000_000
 MAX_SIDE = 65_535  # what a JPEG can have
@@ -83,7 +84,8 @@ def opened(
         if kind == "HEIF" and kind not in FORMATS and formats == FORMATS:
             reader_of(kind)  # which says what is missing
         if kind not in formats:
-            raise ImageError(f"not a {_either(formats)} image" if data else "the file is empty")
+            named = either(each.replace("WEBP", "WebP") for each in formats)
+            raise ImageError(f"not a {named} image" if data else "the file is empty")
         if len(data) > MAX_BYTES:
             raise ImageError(f"{len(data):,} bytes exceed the limit of {MAX_BYTES:,}")
         with ExitStack() as stack:
@@ -164,9 +166,3 @@ def _mend_png_key(image: ImageFile, depth: int) -> None:
         image.info["transparency"] = (key & top) * (255 // top)
     elif image.mode == "RGB" and isinstance(key, tuple) and depth == 16:
         image.info["transparency"] = tuple(value >> 8 for value in key)
-
-
-def _either(formats: Collection[str]) -> str:
-    """Return the names of formats, as in "JPEG, PNG or WebP"."""
-    *others, last = [each.replace("WEBP", "WebP") for each in formats]
-    return f"{', '.join(others)} or {last}" if others else last

@@ -1,4 +1,4 @@
-"""What one box, or several, need of a JPEG: its scale, and its rows down to the last one needed."""
+"""What boxes need of a JPEG: its scale, and its rows down to the last one needed."""
 
 import math
 from collections.abc import Sequence
@@ -11,20 +11,26 @@ from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
 from vitlab.errors import UserError
 
 
-def jpeg_box(
-    data: bytes, max_pixels: int, choose: ChooseBox, at_least: tuple[float, float], cut: bool
-) -> tuple[Pixels, Box] | None:
-    """Decode a box and its surroundings by `jpeg.decode`; None where only Pillow can tell.
+def jpeg_boxes(
+    data: bytes,
+    max_pixels: int,
+    choices: Sequence[ChooseBox],
+    at_least: tuple[float, float],
+    cut: bool = True,
+) -> list[tuple[Pixels, Box]] | None:
+    """Decode boxes and their surroundings by `jpeg.decode`, each scale once.
 
     Args:
         data: an image file
         max_pixels: the most that the image may have
-        choose: the box, given the rows and columns of the upright image
-        at_least: rows and columns that the box must have in the result
-        cut: whether what lies below the box may be left out
+        choices: the boxes, given the rows and columns of the upright image
+        at_least: rows and columns that each box must have in the result
+        cut: whether what lies below the boxes may be left out
 
     Returns:
-        Upright pixels (rows, columns, 1 or 3), and the box within them.
+        Upright pixels (rows, columns, 1 or 3) and the box within them, of each; within it they are
+        the same for one box as for several. None where only Pillow can tell, or several boxes of
+        an image that is turned have to be decoded each by itself.
 
     Raises:
         ImageError: a damaged JPEG.
@@ -32,44 +38,23 @@ def jpeg_box(
     frame = frame_of(data)
     if frame is None or exceeded(frame, data, max_pixels):
         return None
-    scale, until, inside = _part(frame, choose, at_least)
-    try:
-        pixels = jpeg.decode(data, frame, scale, until if cut else frame.rows)
-    except UserError:
-        raise
-    except ValueError:  # a warning that may be harmless
-        return None
-    turned = turn_box(inside, frame.orientation, *pixels.shape[:2])
-    return turn(pixels, frame.orientation), turned
-
-
-def jpeg_boxes(
-    data: bytes, max_pixels: int, choices: Sequence[ChooseBox], at_least: tuple[float, float]
-) -> list[tuple[Pixels, Box]] | None:
-    """Decode what several boxes need as `jpeg_box` with `cut` does, but each scale only once.
-
-    Args:
-        data: an image file
-        max_pixels: the most that the image may have
-        choices: the boxes, given the rows and columns of the image
-        at_least: rows and columns that each box must have in the result
-
-    Returns:
-        The same pixels within each box as `jpeg_box` gives. None where each has to be decoded by
-        itself: a file that is turned, damaged, odd or not a JPEG.
-    """
-    frame = frame_of(data)
-    if frame is None or frame.orientation > 1 or exceeded(frame, data, max_pixels):
+    turned = frame.orientation
+    if len(choices) > 1 and turned > 1:
         return None
     parts = [_part(frame, choose, at_least) for choose in choices]
     lowest: dict[int, int] = {}
     for scale, until, _ in parts:
-        lowest[scale] = max(until, lowest.get(scale, 0))
+        lowest[scale] = max(until if cut else frame.rows, lowest.get(scale, 0))
     try:
         decoded = {scale: jpeg.decode(data, frame, scale, until) for scale, until in lowest.items()}
-    except ValueError:  # or ImageError, which is one; perhaps below some of the boxes
+    except UserError:
+        raise
+    except ValueError:  # a warning that may be harmless
         return None
-    return [(decoded[scale], inside) for scale, _, inside in parts]
+    return [
+        (turn(decoded[scale], turned), turn_box(inside, turned, *decoded[scale].shape[:2]))
+        for scale, _, inside in parts
+    ]
 
 
 def _part(frame: Frame, choose: ChooseBox, at_least: tuple[float, float]) -> tuple[int, int, Box]:

@@ -23,7 +23,7 @@ from vitlab.data.decode.complaints import complaints_are_errors
 from vitlab.data.decode.crop import crop_resize
 from vitlab.data.decode.formats import ENDINGS, FORMATS, format_of
 from vitlab.data.decode.headers import MAX_PIXELS, Header, explained_image, opened
-from vitlab.data.decode.jpeg_boxes import jpeg_box
+from vitlab.data.decode.jpeg_boxes import jpeg_boxes
 from vitlab.data.decode.metadata import turn
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
 from vitlab.errors import ImageError
@@ -92,14 +92,11 @@ class EncodedImage:
             gray = image.mode in GRAY or (image.format == "PNG" and self.data[25] == 4)
             return *header.size, 1 if gray else 3
 
-    def decode(self, channels: int, *, at_least: tuple[int, int] | None = None) -> Pixels:
+    def decode(self, channels: int) -> Pixels:
         """Decode the first frame, upright, in the colors asked for.
 
         Args:
             channels: 1 (gray), 3 (RGB) or 4 (RGBA)
-            at_least: rows and columns that will be needed. A JPEG at least four times larger both
-                ways may then be decoded at 1/2, 1/4 or 1/8 of its size, never below twice what is
-                needed: take boxes from the shape of the result, not from `shape`
 
         Returns:
             Pixels of shape (rows, columns, channels), C-contiguous and writable.
@@ -110,9 +107,6 @@ class EncodedImage:
         if channels not in MODES:
             raise ValueError(f"channels must be 1, 3 or 4, not {channels}")
         with self._opened() as header:
-            if at_least is not None and header.image.format == "JPEG":
-                rows, columns = reversed(at_least) if header.orientation >= 5 else at_least
-                header.image.draft(None, (2 * columns, 2 * rows))
             return _whole(header, channels)
 
     def decode_box(
@@ -137,9 +131,11 @@ class EncodedImage:
             ImageError: as `decode`.
         """
         with explained_image(self.name):
-            usual = "JPEG" in self.formats
-            if usual and (part := jpeg_box(self.data, self.max_pixels, choose, at_least, cut)):
-                return convert(part[0], channels), part[1]
+            if "JPEG" in self.formats and (
+                found := jpeg_boxes(self.data, self.max_pixels, [choose], at_least, cut)
+            ):
+                [(pixels, box)] = found
+                return convert(pixels, channels), box
         with self._opened() as header:
             box = choose(*header.size)
             return _whole(header, channels), box

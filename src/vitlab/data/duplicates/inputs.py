@@ -5,15 +5,14 @@ from pathlib import Path
 from typing import cast
 
 from vitlab.data.decode.formats import SUFFIXES
-from vitlab.data.labels import SingleLabels
 from vitlab.data.pictures.pictures import Picture
 from vitlab.data.settings import Columns
-from vitlab.data.sources.filenames import Names
 from vitlab.data.sources.folders import Files, image_files
 from vitlab.data.sources.memory.given import Given, unlabeled_images
 from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.splits import Splits
+from vitlab.data.sources.unlabeled import image_paths
 from vitlab.errors import DataError
 
 Images = Given | Source | Sequence[Picture]
@@ -83,4 +82,4 @@ def files(paths: Sequence[str | Path]) -> Files:
     for path in paths:
         if not Path(path).is_file():
             raise DataError(f"no such file: {path}")
-    return Files(Path(), Names.of(map(str, paths)), SingleLabels.blank(len(paths), 0), ())
+    return image_paths([str(path) for path in paths])

@@ -88,12 +88,12 @@ def signatures(
     found = Signatures.blank(len(source))
     chunks, done = _Chunks(source), 0
     processes = choose_workers(source, workers)
-    for luma, chroma, sides, digests, bad in in_order(chunks, range(len(chunks)), processes):
-        part = slice(done, done + len(luma))
-        found.luma[part], found.chroma[part] = luma, chroma
-        found.sides[part], found.digests[part] = sides, digests
-        found.damaged.update(bad)
-        done += len(luma)
+    for each in in_order(chunks, range(len(chunks)), processes):
+        part = slice(done, done + len(each))
+        found.luma[part], found.chroma[part] = each.luma, each.chroma
+        found.sides[part], found.digests[part] = each.sides, each.digests
+        found.damaged.update(each.damaged)
+        done += len(each)
         progress(done)
     return found
 
@@ -120,19 +120,14 @@ def digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=DIGEST).digest()
 
 
-_Chunk = tuple[
-    NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8], dict[int, str]
-]
-
-
 @dataclass(frozen=True)
-class _Chunks(Dataset[_Chunk]):
+class _Chunks(Dataset[Signatures]):
     source: Source
 
     def __len__(self) -> int:
         return -(-len(self.source) // _CHUNK)
 
-    def __getitem__(self, k: int) -> _Chunk:
+    def __getitem__(self, k: int) -> Signatures:
         indices = range(k * _CHUNK, min((k + 1) * _CHUNK, len(self.source)))
         part = Signatures.blank(len(indices))
         for row, index in enumerate(indices):
@@ -144,4 +139,4 @@ class _Chunks(Dataset[_Chunk]):
             else:
                 part.luma[row], part.chroma[row], part.sides[row] = luma, chroma, side
             part.digests[row] = np.frombuffer(key, np.uint8)
-        return part.luma, part.chroma, part.sides, part.digests, part.damaged
+        return part

@@ -14,9 +14,9 @@ from torch.utils.data import Dataset
 
 from vitlab.data.augment.policy import draws_needed
 from vitlab.data.decode import crop
-from vitlab.data.decode.pixels import ChooseBox, Pixels
+from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
 from vitlab.data.decode.stored import StoredImage
-from vitlab.data.loading.multi_crop import View, copies_of, load_crops, load_views, parted
+from vitlab.data.loading.multi_crop import View, copies_of, load_views, moved, parted
 from vitlab.data.loading.order import Groups, batch_samples, draws, slice_of
 from vitlab.data.settings import Augment
 from vitlab.data.sources.protocol import Source
@@ -24,6 +24,7 @@ from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
 from vitlab.models.packed import Packed
 
+CORNERS = 0.875  # of each side: 224 of 256 pixels (Krizhevsky et al., 2012)
 COMPUTED = ("images", "labels")  # on the training device
 TENSORS = (*COMPUTED, "draws", "indices")
 
@@ -166,16 +167,9 @@ class TrainingBatches(Dataset[Batch]):
             return center(self.spec)
         least, most = self.augment.area, self.augment.aspect
         if self.spec.fit == "native":
-            return partial(crop.random_part, area=(least, 1.0), aspect=most, draws=randoms.tolist())
-        rows, columns = self.spec.size
-        return partial(
-            crop.random_box,
-            out_rows=rows,
-            out_columns=columns,
-            area=(least, 1.0),
-            aspect=(1 / most, most),
-            draws=randoms.tolist(),
-        )
+            area, aspect, draw = (least, 1.0), (1 / most, most), randoms.tolist()
+            return lambda high, wide: crop.random_box(high, wide, high, wide, area, aspect, draw)
+        return View(self.spec.size, (least, 1.0), self.augment).box(randoms)
 
 
 @dataclass(frozen=True)
@@ -207,10 +201,12 @@ class EvaluationBatches(Dataset[Batch]):
 
 def center(spec: ImageSpec) -> ChooseBox:
     """Return the box that evaluation uses."""
-    if spec.fit in ("squash", "native"):
+    if spec.center != "exact" and spec.fit != "native":
+        return partial(crop.resized_box, spec=spec)
+    if spec.fit != "crop":
         return partial(crop.whole_box, crop=spec.crop)
-    rows, columns = spec.size
-    return partial(crop.center_box, out_rows=rows, out_columns=columns, crop=spec.crop)
+    high, wide = spec.size
+    return partial(crop.center_box, high=high, wide=wide, crop=spec.crop)
 
 
 def load_image(
@@ -247,8 +243,35 @@ def fitted_image(
     margin = 1 if quick else 2
     least = (margin * rows, margin * columns)
     pixels, box = image.decode_box(spec.channels, choose, least, cut=quick)
-    resize = crop.cut_resize if quick else crop.crop_resize
-    return resize(pixels, box, rows, columns, spec.interpolation)
+    if quick:
+        return crop.cut_resize(pixels, box, rows, columns, spec.interpolation)
+    return _resized(pixels, box, rows, columns, spec)
+
+
+def load_crops(source: Source, index: int, spec: ImageSpec) -> Pixels:
+    """Decode an image once, and return its corners and center: uint8 (5, H, W, channels).
+
+    Each has `CORNERS` of the image's sides, or the share that the model's own crop has if that is
+    less.
+
+    Raises:
+        ImageError: it cannot be decoded.
+    """
+    rows, columns = spec.size
+    image = source.image(index)
+    shape = image.shape()[:2]
+    middle = center(replace(spec.images, crop=min(spec.crop, CORNERS)))
+    boxes = crop.five_boxes(*shape, middle(*shape))
+    least = (2 * rows, 2 * columns)
+    pixels, first = image.decode_box(spec.channels, lambda high, wide: boxes[0], least)
+    places = [moved(box, boxes[0], first, pixels) for box in boxes]
+    return np.stack([_resized(pixels, box, rows, columns, spec) for box in places])
+
+
+def _resized(pixels: Pixels, box: Box, rows: int, columns: int, spec: ImageSpec) -> Pixels:
+    """Resize a box for evaluation."""
+    whole = spec.center != "exact" and spec.fit == "crop" and spec.channels < 4
+    return crop.crop_resize(pixels, box, rows, columns, spec.interpolation, whole)
 
 
 def _stack(

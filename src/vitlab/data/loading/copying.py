@@ -7,6 +7,7 @@ it is a JPEG, PNG or WebP. Gray stays gray, transparency is composited over whit
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -77,7 +78,7 @@ def copy(
     done = damaged = size = 0
     with staged_folder(out) as draft, (draft / BAD).open("w", encoding="utf-8") as bad:
         for split, source in sources.items():
-            with WRITERS[layout](draft, split, source) as writer:
+            with closing(WRITERS[layout](draft, split, source)) as writer:
                 chunks = _Chunks(source, side, quality)
                 many = in_order(chunks, range(len(chunks)), choose_workers(source, workers))
                 for item in chain.from_iterable(many):

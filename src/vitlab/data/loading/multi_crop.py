@@ -19,8 +19,6 @@ from vitlab.data.sources.protocol import Source
 from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
 
-CORNERS = 0.875  # of each side: 224 of 256 pixels (Krizhevsky et al., 2012)
-
 
 @dataclass(frozen=True)
 class View:
@@ -91,10 +89,10 @@ def load_views(
     pixels, inside = image.decode_box(
         spec.channels, lambda high, wide: around, (rows, columns), cut=True
     )
-    moved = [_moved(box, around, inside, pixels) for box in boxes]
+    places = [moved(box, around, inside, pixels) for box in boxes]
     return [
         crop.cut_resize(pixels, box, *size, spec.interpolation)
-        for box, size in zip(moved, sizes, strict=True)
+        for box, size in zip(places, sizes, strict=True)
     ]
 
 
@@ -138,29 +136,7 @@ def _copies(image: StoredImage, spec: ImageSpec, choices: Sequence[ChooseBox]) -
     ]
 
 
-def load_crops(source: Source, index: int, spec: ImageSpec) -> Pixels:
-    """Decode an image once, and return its corners and center: uint8 (5, H, W, channels).
-
-    Each has `CORNERS` of the image's sides, or the share that the model's own crop has if that is
-    less.
-
-    Raises:
-        ImageError: it cannot be decoded.
-    """
-    rows, columns = spec.size
-    image = source.image(index)
-    share = min(spec.crop, CORNERS)
-    shape = image.shape()[:2]
-    boxes = crop.five_boxes(*shape, rows, columns, share, squash=spec.fit == "squash")
-    least = (2 * rows, 2 * columns)
-    pixels, first = image.decode_box(spec.channels, lambda high, wide: boxes[0], least)
-    moved = [_moved(box, boxes[0], first, pixels) for box in boxes]
-    return np.stack(
-        [crop.crop_resize(pixels, box, rows, columns, spec.interpolation) for box in moved]
-    )
-
-
-def _moved(box: Box, known: Box, inside: Box, pixels: Pixels) -> Box:
+def moved(box: Box, known: Box, inside: Box, pixels: Pixels) -> Box:
     """Return where a box lies in decoded pixels, in which the place of another box is known."""
     scale = (inside[2] - inside[0]) / (known[2] - known[0])  # below 1 for a reduced JPEG
     limits = (pixels.shape[1], pixels.shape[0]) * 2

@@ -17,11 +17,6 @@ from numpy.typing import NDArray
 BALANCED = 2**40  # separates the orders within classes from those of epochs
 
 
-def batch_places(k: int, images: int, batch: int) -> list[tuple[int, int]]:
-    """Return (epoch, place in that epoch's order) of each image of batch k."""
-    return [divmod(position, images) for position in range(k * batch, (k + 1) * batch)]
-
-
 @dataclass(frozen=True, eq=False)
 class Groups:
     """The images of each class, to draw every class equally often.
@@ -58,7 +53,8 @@ def batch_samples(
     which Mixup and CutMix pair, are different images.
     """
     samples = []
-    for epoch, place in batch_places(k, images, batch):
+    for position in range(k * batch, (k + 1) * batch):
+        epoch, place = divmod(position, images)
         which, copy = divmod(place, repeats)
         if groups is None:
             samples.append((epoch, int(epoch_order(seed, epoch, images)[which]), copy))

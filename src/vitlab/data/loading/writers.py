@@ -4,8 +4,7 @@ import io
 import json
 import tarfile
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.tar_shards import CLASSES
@@ -35,10 +34,6 @@ class Parquet:
         self.files: list[Path] = []
         self.file: Any = None
         self.size = 0
-
-    def __enter__(self) -> Self:
-        """Return the writer; no file is open yet."""
-        return self
 
     def add(self, data: bytes, ending: str, classes: tuple[int, ...]) -> None:
         """Add one image."""
@@ -71,12 +66,7 @@ class Parquet:
             self.file.close()
         self.file, self.size = None, 0
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """Rename the files, now that their number is known."""
         self._close()
         for number, file in enumerate(self.files):
@@ -107,10 +97,6 @@ class Tar:
         names = "".join(f"{name}\n" for name in source.classes)
         (folder / CLASSES).write_text(names, encoding="utf-8")
 
-    def __enter__(self) -> Self:
-        """Return the writer; no file is open yet."""
-        return self
-
     def add(self, data: bytes, ending: str, classes: tuple[int, ...]) -> None:
         """Add one image."""
         if self.file is None:
@@ -126,7 +112,7 @@ class Tar:
             self._put(f"{key}.cls", str(classes[0]).encode())
         self.count += 1
         if self.size >= BYTES:
-            self._close()
+            self.close()
 
     def _put(self, name: str, content: bytes) -> None:
         assert self.file is not None
@@ -135,19 +121,11 @@ class Tar:
         self.file.addfile(info, io.BytesIO(content))
         self.size += len(content)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Finish a shard."""
         if self.file is not None:
             self.file.close()
         self.file, self.size = None, 0
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Finish the last shard."""
-        self._close()
 
 
 WRITERS: dict[str, type[Parquet] | type[Tar]] = {"parquet": Parquet, "tar": Tar}

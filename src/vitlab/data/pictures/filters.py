@@ -9,6 +9,8 @@ from typing import TypeVar
 import torch
 from torch import SymInt, Tensor
 
+from vitlab.images import ImageSpec
+
 SUPPORT = {"bilinear": 1.0, "bicubic": 2.0}  # pixels on either side
 SHARPNESS = -0.5  # of Pillow's bicubic filter (Keys, 1981)
 PART = 2.0**11  # units of 2**-22 in a unit of the coarse part
@@ -37,19 +39,18 @@ def filter_matrix(
     center = (first.double() + (torch.arange(out, dtype=torch.float64) + 0.5) * scale)[:, None]
     place = torch.arange(size, dtype=torch.float64)  # type: ignore[arg-type]  # a SymInt too
     near = (place >= (center - reach + 0.5).floor()) & (place < (center + reach + 0.5).floor())
-    weights = _kernel((place - center + 0.5) * (1 / wide), interpolation) * near
+    weights = kernel((place - center + 0.5) * (1 / wide), cubic=interpolation == "bicubic") * near
     weights = weights / weights.sum(1, keepdim=True) * PART**2
     units = weights.sign() * (weights.abs() + 0.5).floor()
     coarse = (units / PART + 0.5).floor()
     return torch.stack([coarse, units - coarse * PART]).float()
 
 
-def _kernel(distance: Tensor, interpolation: str) -> Tensor:
-    """Weights at distances in pixels of the result."""
-    x = distance.abs()
-    if interpolation == "bilinear":
+def kernel(distance: Tensor, *, cubic: bool, sharpness: float = SHARPNESS) -> Tensor:
+    """Weights at distances in pixels of the result: of a triangle, or Keys' cubic (1981)."""
+    x, a = distance.abs(), sharpness
+    if not cubic:
         return (1 - x).clamp(min=0)
-    a = SHARPNESS
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = (((x - 5) * x + 8) * x - 4) * a
     return torch.where(x < 1, near, torch.where(x < 2, far, torch.zeros_like(x)))
@@ -73,18 +74,23 @@ def resize_tall(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return _along_rows(_along_columns(images, rows), columns)
 
 
-Side = TypeVar("Side", int, Tensor)
+Side = TypeVar("Side", float, Tensor)
 
 
-def is_tall(rows: Side, columns: Side, out: tuple[int, int]) -> bool | Tensor:
+def is_tall(rows: Side, columns: Side, spec: ImageSpec, high: Side) -> bool | Tensor:
     """Return whether Pillow (13) starts with the vertical pass, which saves work.
 
     Args:
         rows: of the whole image, whatever the box
         columns: of the whole image
-        out: rows and columns of the result
+        spec: size of the result, and whether it is the center of the whole image resized
+        high: rows of the box
     """
-    return (rows > out[0]) & (rows - out[0] > 2 * (columns - out[1]))
+    out = spec.size
+    tall = (rows > out[0]) & (rows - out[0] > 2 * (columns - out[1]))
+    if spec.center != "exact" and spec.fit == "crop":
+        tall = tall & (rows > 2 * columns) & (high > out[0])
+    return tall
 
 
 def _along_rows(images: Tensor, columns: Tensor) -> Tensor:

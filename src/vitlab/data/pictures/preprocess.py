@@ -76,7 +76,7 @@ class Preprocess(nn.Module):
             filter_matrix(rows, top, bottom, spec.size[0], spec.interpolation),
             filter_matrix(columns, left, right, spec.size[1], spec.interpolation),
         )
-        form = resize_tall if is_tall(rows, columns, spec.size) else resize
+        form = resize_tall if is_tall(rows, columns, spec, bottom - top) else resize
         pixels = form(images.float(), *(side.to(images.device) for side in sides))
         mean, std = (
             torch.tensor(each, device=images.device).reshape(-1, 1, 1)

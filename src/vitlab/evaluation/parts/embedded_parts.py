@@ -13,7 +13,7 @@ from vitlab.evaluation.parts.filling import Parts, fill, identity
 from vitlab.evaluation.parts.part_folder import PartFolder
 from vitlab.evaluation.probes.embedding_table import Layout, row_groups
 from vitlab.evaluation.probes.extraction import ROWS, Extraction
-from vitlab.weights.identity import fingerprint
+from vitlab.weights.identity import feature_fingerprint
 
 PART_BYTES = 2**30  # of a part's features, unless one row group has more
 
@@ -58,7 +58,7 @@ class EmbedJob:
         return {
             "job": "embed",
             "model": first.model.config.name,
-            "weights": fingerprint(first.model),
+            "weights": feature_fingerprint(first.model),
             "data": {name: identity(source, labeled=True) for name, source in sources.items()},
             "images": sum(self.parts.splits.values()),
             **first.taken.as_dict(),

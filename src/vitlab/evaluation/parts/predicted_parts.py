@@ -28,7 +28,7 @@ from vitlab.models.model import Model
 from vitlab.packages import check_installed
 from vitlab.places import PART
 from vitlab.precision import Engine, Precision
-from vitlab.weights.identity import fingerprint
+from vitlab.weights.identity import feature_fingerprint
 
 
 def predict_parts(
@@ -126,7 +126,7 @@ class PredictJob:
         return {
             "job": "predict",
             "model": self.model.config.name,
-            "weights": fingerprint(self.model),
+            "weights": feature_fingerprint(self.model),
             "classes": sha256(repr(decided).encode()).hexdigest(),
             "temperature": self.model.temperature,
             "data": identity(self.source, labeled=False),

@@ -13,7 +13,7 @@ from vitlab.data.sources.protocol import Source
 from vitlab.distributed.world import World
 from vitlab.errors import DataError
 from vitlab.evaluation.probes.extraction import Extraction
-from vitlab.weights.identity import fingerprint
+from vitlab.weights.identity import feature_fingerprint
 
 CHUNK = 256  # images whose checksum is one number
 PACKAGES = ("vitlab", "torch", "numpy", "pillow", "simplejpeg")  # they decide the numbers too
@@ -32,7 +32,7 @@ def key_of(extraction: Extraction, world: World) -> str:
     parts = {
         "images": _content(extraction, world),
         "count": len(extraction.source),
-        "weights": fingerprint(extraction.model),
+        "weights": feature_fingerprint(extraction.model),
         "taken": extraction.taken.as_dict(),
         "precision": extraction.precision,
         "device": extraction.device.type,

@@ -28,7 +28,7 @@ from vitlab.packages import check_installed
 from vitlab.places import PART, check_new_file, check_parts, is_folder
 from vitlab.precision import Engine
 from vitlab.progress import Meter
-from vitlab.weights.identity import fingerprint
+from vitlab.weights.identity import feature_fingerprint
 
 PLAN = "plan.json"
 
@@ -135,7 +135,7 @@ class _Work:
         first = next(iter(splits.values()))
         about = {
             "model": first.model.config.name,
-            "weights": fingerprint(first.model),
+            "weights": feature_fingerprint(first.model),
             "data": {name: mark_of(each.source) for name, each in splits.items()},
             **first.taken.as_dict(),
             "precision": first.precision,

@@ -7,6 +7,7 @@ from typing import cast
 import torch
 from torch import SymInt, Tensor, nn
 
+from vitlab.data.pictures.filters import kernel
 from vitlab.models.config import ViTConfig
 from vitlab.models.configs.vit_config import Resampling
 from vitlab.models.model import Model
@@ -147,7 +148,7 @@ def _between(center: Tensor, size: int, *, cubic: bool) -> Tensor:
     weights = torch.zeros_like(center)[:, None] * lines
     for step in (-1, 0, 1, 2) if cubic else (0, 1):
         near = (first + step).clamp(0, size - 1)[:, None] == lines
-        share = _kernel((center - first - step)[:, None], -0.75, cubic=cubic)
+        share = kernel((center - first - step)[:, None], cubic=cubic, sharpness=-0.75)
         weights = weights + near * share
     return weights
 
@@ -156,18 +157,8 @@ def _antialiased(center: Tensor, size: int, scale: Tensor, *, cubic: bool) -> Te
     """Weights of all places around each one, over an area that grows with the reduction."""
     wide = scale.clamp(min=1)
     distance = (torch.arange(size, dtype=torch.float64) - center[:, None]) / wide
-    weights = _kernel(distance, -0.5, cubic=cubic)
+    weights = kernel(distance, cubic=cubic)
     return weights / weights.sum(1, keepdim=True)
-
-
-def _kernel(distance: Tensor, sharpness: float, *, cubic: bool) -> Tensor:
-    """Weights at distances in places of the result: of a triangle, or Keys' cubic (1981)."""
-    x, a = distance.abs(), sharpness
-    if not cubic:
-        return (1 - x).clamp(min=0)
-    near = ((a + 2) * x - (a + 3)) * x * x + 1
-    far = (((x - 5) * x + 8) * x - 4) * a
-    return torch.where(x < 1, near, torch.where(x < 2, far, torch.zeros_like(x)))
 
 
 def _number(size: int | SymInt) -> Tensor:

@@ -3,6 +3,7 @@
 import torch
 from torch import SymInt, Tensor, nn
 
+from vitlab.data.decode.crop import resized_box
 from vitlab.data.pictures.filters import filter_matrix, is_tall, resize, resize_tall
 from vitlab.errors import OptionError
 from vitlab.images import ImageSpec
@@ -42,12 +43,14 @@ class Pixels(nn.Module):
             filter_matrix(rows, top, bottom, out[0], self.spec.interpolation),
             filter_matrix(columns, left, right, out[1], self.spec.interpolation),
         )
-        tall = is_tall(high, wide, out)
+        tall = is_tall(high, wide, self.spec, bottom - top)
         pixels = torch.cond(tall, _resize_tall, _resize, (image, *sides))
         return (pixels / 255 - self.mean) / self.std
 
     def _box(self, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the box of evaluation, as `crop.center_box` and `crop.whole_box` compute it."""
+        """Return the box of evaluation, as `batches.center` does."""
+        if self.spec.center != "exact":
+            return resized_box(rows, columns, self.spec)
         high, wide = self.spec.size
         if self.spec.fit == "squash":
             inner = rows, columns

@@ -41,7 +41,8 @@ vitlab.pixels = async function (file, facts) {
 /* By how much a photo is reduced: a large JPEG as ViTLab decodes it, to no less than twice the size
    of the model's input, where whole squares cover it; anything else only where it is too large. */
 vitlab.reduction = function (rows, columns, jpeg, { image_size: [tall, wide], crop }) {
-  const share = crop * Math.min(rows / tall, columns / wide);
+  const whole = (side) => Math.floor(side / crop + 1e-6);
+  const share = Math.min(rows / whole(tall), columns / whole(wide));
   const fits = (each) => share >= 2 * each && rows % each === 0 && columns % each === 0;
   let step = (jpeg && rows * columns > vitlab.FEW_PIXELS && [8, 4, 2].find(fits)) || 1;
   while ((rows * columns) / step ** 2 > vitlab.MOST_PIXELS) step *= 2;

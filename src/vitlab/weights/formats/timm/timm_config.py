@@ -66,7 +66,7 @@ def recorded(path: object, config: Mapping[str, Any], chosen: Collection[str]) -
     for key, own in PREPROCESSING.items():
         value = pretrained.get(key)
         if value is not None and own not in chosen:
-            fields[own] = tuple(value) if isinstance(value, list) else value
+            fields[own] = plain(value)
     fields["fit"] = "squash" if pretrained.get("crop_mode") == "squash" else "crop"
     pool = pretrained.get("global_pool", config.get("global_pool"))
     fields |= stated({"global_pool": pool} | arguments)
@@ -99,6 +99,11 @@ def _check_pretrained(path: object, pretrained: dict[str, Any], chosen: Collecti
             raise WeightsError(
                 f"{path}: unsupported pretrained_cfg {key}={pretrained[key]!r} of {NAME}"
             )
+
+
+def plain(value: Any) -> Any:
+    """Return a value as our fields have it: a tuple for a list."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _labels(stored: Any) -> tuple[str, ...]:

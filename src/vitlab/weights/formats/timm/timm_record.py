@@ -7,11 +7,9 @@ from typing import Any
 
 from vitlab.images import IMAGENET, Size
 from vitlab.weights.formats.timm.timm_arguments import stated
+from vitlab.weights.formats.timm.timm_config import PREPROCESSING, plain
 from vitlab.weights.formats.timm.timm_rules import known
 from vitlab.weights.source import Source
-
-# Options of timm's train.py and fields of ours with the same meaning.
-PREPARED = {"mean": "mean", "std": "std", "crop_pct": "crop", "interpolation": "interpolation"}
 
 
 @dataclass(frozen=True)
@@ -51,11 +49,7 @@ def record_of(source: Source) -> Record:
         return Record(other if known(other) else "", instead=instead)
     extra = args.get("model_kwargs")
     arguments = dict(extra) if isinstance(extra, Mapping) else {}
-    fields = {ours: _plain(args[key]) for key, ours in PREPARED.items() if args.get(key)}
+    fields = {ours: plain(args[key]) for key, ours in PREPROCESSING.items() if args.get(key)}
     fields |= stated({"global_pool": args.get("gp")} | arguments)
     size = args.get("img_size") or (args.get("input_size") or (None,))[-1]
     return Record(own, fields, {}, size if isinstance(size, int) else None, arguments)
-
-
-def _plain(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

@@ -32,9 +32,7 @@ _SIDES = {"default_to_square": False}  # what an integer `size` means: that of t
 # What each class does if the file does not say.
 CLASSES: dict[str, Content] = {
     "Beit": _class(INCEPTION, 3, _SQUARE),
-    "Bit": _class(OPENAI, 3, _EDGE, 224) | _SIDES,
-    "CLIP": _class(OPENAI, 3, _EDGE, 224) | _SIDES,
-    "ChineseCLIP": _class(OPENAI, 3, _EDGE, 224) | _SIDES,
+    **dict.fromkeys(("Bit", "CLIP", "ChineseCLIP"), _class(OPENAI, 3, _EDGE, 224) | _SIDES),
     "ConvNext": _class(INCEPTION, 3, {"shortest_edge": 384}) | _SIDES | {"crop_pct": 224 / 256},
     "DINOv3ViT": _class(IMAGENET, 2, _SQUARE),
     "DeiT": _class(INCEPTION, 3, {"height": 256, "width": 256}, 224),
@@ -50,14 +48,13 @@ IDLE = {
     "disable_grouping", "do_convert_rgb", "do_reduce_labels", "reduce_labels",
     "image_seq_length", "patch_size", "max_num_patches", "model_input_names",
 }  # fmt: skip
+OFF = (
+    "do_pad", "do_flip_channel_order", "do_thumbnail", "do_align_long_axis", "use_square_size",
+)  # fmt: skip
 # Keys that change images in a way that we do not follow, unless they have one of these values.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "do_pad": (False, None),
     "pad_size": (None,),
-    "do_flip_channel_order": (False, None),
-    "do_thumbnail": (False, None),
-    "do_align_long_axis": (False, None),
-    "use_square_size": (False, None),
+    **dict.fromkeys(OFF, (False, None)),
 }
 DECIDED = {
     "interpolation": {"resample"},
@@ -129,8 +126,7 @@ def _normalization(content: Content) -> dict[str, Any]:
     mean, std = content["image_mean"], content["image_std"]
     if not content["do_normalize"]:
         mean, std = 0.0, 1.0
-    means = mean if isinstance(mean, list | tuple) else [mean]
-    stds = std if isinstance(std, list | tuple) else [std]
+    means, stds = (each if isinstance(each, list | tuple) else [each] for each in (mean, std))
     if abs(factor - 1) < 1e-6:
         factor = 1.0
     return {
@@ -189,9 +185,11 @@ def _sizes(content: Content, notes: list[str]) -> tuple[tuple[int, int] | None, 
 def write_processor(config: ViTConfig) -> dict[str, Any]:
     """Return the file's content for a model; its crop is a share of the shorter side."""
     rows, columns = config.size
-    cropped = config.fit == "crop"
+    shape = {"height": rows, "width": columns}
+    cropped, plain = config.fit == "crop", config.fit != "crop" and config.crop == 1
+    kind = "CLIP" if cropped else "ViT" if plain else "DeiT"
     content: dict[str, Any] = {
-        "image_processor_type": "CLIPImageProcessor" if cropped else "ViTImageProcessor",
+        "image_processor_type": f"{kind}ImageProcessor",
         "do_resize": True,
         "do_rescale": True,
         "rescale_factor": 1 / 255,
@@ -199,13 +197,12 @@ def write_processor(config: ViTConfig) -> dict[str, Any]:
         **{key: list(getattr(config, own)) for key, own in NORMALIZATION.items()},
         "resample": next(key for key, own in RESAMPLE.items() if own == config.interpolation),
     }
-    if not cropped and config.crop == 1:
-        return content | {"size": {"height": rows, "width": columns}}
-    sides = [round(side / config.crop) for side in (rows, columns)]
+    if plain:
+        return content | {"size": shape}
+    sides = [int(side / config.crop + 1e-6) for side in (rows, columns)]
     whole = {"shortest_edge": min(sides)} if cropped else {"height": sides[0], "width": sides[1]}
     return content | {
-        "image_processor_type": "CLIPImageProcessor" if cropped else "DeiTImageProcessor",
         "size": whole,
         "do_center_crop": True,
-        "crop_size": {"height": rows, "width": columns},
+        "crop_size": shape,
     }

@@ -89,7 +89,7 @@ def _reading(source: Source, hints: Hints, found: Backbone) -> Reading:
     except WeightsError as error:
         raise WeightsError(f"{source.path}: {error}") from error
     prepared = read_processor(source.preprocessor, family)
-    facts.values |= prepared.facts.values
+    facts.values |= prepared.facts.values | {"center": "floor"}
     facts.origins |= prepared.facts.origins
     notes = [*_told(source.config, architecture), *prepared.notes]
     if not source.config:

@@ -12,7 +12,7 @@ from vitlab.models.names import shape_of
 
 PREFIXES = ("hf-hub:", "hf://")
 FILES = (  # endings of local files
-    ".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".tar", ".msgpack", ".json", ".toml",
+    ".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".tar", ".json", ".toml",
 )  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
 

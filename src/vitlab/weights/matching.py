@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from vitlab.errors import WeightsError
+from vitlab.weights.adapters import unaltered
 from vitlab.weights.assembly import empty
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.room import Reading
-from vitlab.weights.source import ARRAYS, Shape, Source, readable
+from vitlab.weights.source import Shape, Source, readable
 
 THREADS = 4  # that read and hash: faster together than most disks
 
@@ -23,14 +24,16 @@ def collect(reading: Reading, source: Source) -> dict[str, Tensor]:
         WeightsError: the first tensor that is missing, unexpected, misshapen or damaged.
     """
     expected = empty(reading.config)
-    check(reading, source, expected)
 
     def made(entry: Entry) -> dict[str, Tensor]:
         return _converted(entry, reading, source, expected)
 
     tensors: dict[str, Tensor] = {}
-    for each in _in_order(made, reading.entries, reading.exact and source.kind == "safetensors"):
-        tensors |= each
+    together = reading.exact and source.kind == "safetensors"
+    with unaltered(source):
+        check(reading, source, expected)
+        for each in _in_order(made, reading.entries, together):
+            tensors |= each
     return tensors
 
 
@@ -88,7 +91,7 @@ def check(reading: Reading, source: Source, expected: dict[str, Tensor]) -> None
             have = source.shape(name)
             # Some of Google's norms are (1, 1, 1, C).
             squeezed = [[n for n in shape if n != 1] for shape in (have, want)]
-            if have != want and not (source.kind in ARRAYS and squeezed[0] == squeezed[1]):
+            if have != want and not (source.kind == "npz" and squeezed[0] == squeezed[1]):
                 raise WeightsError(f"{source.path}: tensor {name} has shape {have}, not {want}")
     for name in unused(reading, source):
         if not reason(reading, source, name):

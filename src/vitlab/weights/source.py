@@ -15,8 +15,7 @@ from torch import Tensor
 from vitlab.errors import UserError, WeightsError
 
 Shape = tuple[int, ...]
-Kind = Literal["npz", "safetensors", "pickle", "torchscript", "distributed", "msgpack"]
-ARRAYS: tuple[Kind, ...] = ("npz", "msgpack")  # kinds that JAX's libraries write
+Kind = Literal["npz", "safetensors", "pickle", "torchscript", "distributed"]
 WHOLE = (torch.int64, torch.int32)  # types of whole numbers that a model has
 
 
@@ -32,6 +31,7 @@ class Source:
         config: config.json beside the tensors, if there is one
         preprocessor: preprocessor_config.json likewise
         open_clip: open_clip_config.json likewise
+        adapter: adapter_config.json likewise
         metadata: texts in the header of a single safetensors file
         record: plain values beside the tensors of a checkpoint: arch, args, epoch, …
         wrapper: the entry of a checkpoint's dictionary that the tensors were found in
@@ -48,6 +48,7 @@ class Source:
     config: dict[str, Any] = field(default_factory=dict)
     preprocessor: dict[str, Any] = field(default_factory=dict)
     open_clip: dict[str, Any] = field(default_factory=dict)
+    adapter: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
     record: dict[str, Any] = field(default_factory=dict)
     wrapper: str = ""

@@ -18,7 +18,6 @@ from vitlab.files import check_regular
 from vitlab.options import nearest
 from vitlab.weights.containers.archives import check_sizes
 from vitlab.weights.containers.contents import Content, Stored
-from vitlab.weights.containers.flax_msgpack import is_msgpack, read_msgpack
 from vitlab.weights.containers.named_arrays import read_npz, read_safetensors
 from vitlab.weights.containers.not_weights import reason
 from vitlab.weights.containers.parts import STATE, chosen
@@ -34,7 +33,7 @@ from vitlab.weights.source import Source, readable
 SHOWN = 8  # names in a message
 
 
-def open_source(path: Path, part: str = "", drop: tuple[str, ...] = ()) -> Source:
+def open_source(path: Path, part: str = "") -> Source:
     """Open a file, or a folder in one of the usual layouts; no tensor is read yet.
 
     The kind of file is recognized by its first bytes, not by its name.
@@ -42,15 +41,13 @@ def open_source(path: Path, part: str = "", drop: tuple[str, ...] = ()) -> Sourc
     Args:
         path: of the file or folder
         part: which of several models in it
-        drop: names of tensors to leave out, or patterns (`*`)
 
     Raises:
         WeightsError: no such file, no weights in it, or it is damaged; names file and place.
     """
     with readable(path):
         content = read_folder(path, read_file) if path.is_dir() else read_file(path)
-        source = _source(path, content, beside(path), part)
-        return dropped(source, drop)
+        return _source(path, content, beside(path), part)
 
 
 def read_file(path: Path) -> Content:
@@ -81,8 +78,6 @@ def read_file(path: Path) -> Content:
             return read_distributed(path.parent)
         if start[:1] == b"\x80":
             return read_pickle(path)
-        if is_msgpack(start):
-            return read_msgpack(path)
     raise WeightsError(
         f"{path} is not a weights file (.safetensors, .npz, .pth, .pt, .ckpt and .bin are "
         "recognized by their content)"
@@ -111,6 +106,7 @@ def _source(
         config=config,
         preprocessor=explained["preprocessor"],
         open_clip=explained["open_clip"],
+        adapter=explained["adapter"],
         metadata=content.metadata,
         record=_record(content.root, found.wrapper),
         wrapper=place,

@@ -23,14 +23,12 @@ class Format:
         help: one phrase for `--help` and for messages
         room: the module beside this one that has its `reads` and `writes`
         exported: it can be written for a model alone
-        lossless: it stores every field, so what was written need not be compared
     """
 
     name: str
     help: str
     room: str
     exported: bool = True
-    lossless: bool = False
 
     @property
     def reads(self) -> "Reads":
@@ -50,7 +48,7 @@ class Format:
 # In this order: the first that recognizes a source reads it.
 FORMATS = (
     Format("delta", "a delta (Delta.save)", "delta_file", exported=False),
-    Format("vitlab", "a folder of ViTLab", "own", lossless=True),
+    Format("vitlab", "a folder of ViTLab", "own"),
     Format(
         "sam",
         "the image encoder of Segment Anything (Meta, EfficientSAM, timm, transformers)",
@@ -70,12 +68,6 @@ FORMATS = (
         "tokenizers.dalle_file",
         exported=False,
     ),
-    Format(
-        "discrete-vae",
-        "a DiscreteVAE of DALLE-pytorch",
-        "tokenizers.discrete_vae",
-        exported=False,
-    ),
     Format("cait", "CaiT, its own .pth or timm's", "encoders.cait_file", exported=False),
     Format("unsupported", "", "encoders.unsupported", exported=False),  # says what it is
     Format(
@@ -85,16 +77,18 @@ FORMATS = (
     ),
     Format("google", "Google's .npz (ViT, AugReg, hybrids, BiT)", "google.npz"),
 )
+PEFT = "peft"  # an adapter, whose tensors have the names of its base's format
 
 
 def export_names() -> list[str]:
     """List the formats that `vitlab.save(to=...)` writes."""
-    return [each.name for each in FORMATS if each.exported]
+    return [*(each.name for each in FORMATS if each.exported), PEFT]
 
 
 def export_help() -> str:
     """Return what each of them is, for `--help`."""
-    return "; ".join(f"{each.name}, {each.help}" for each in FORMATS if each.exported)
+    formats = "; ".join(f"{each.name}, {each.help}" for each in FORMATS if each.exported)
+    return f"{formats}; {PEFT}, what LoRA changed and the classifier, for peft"
 
 
 def supported() -> str:

@@ -12,7 +12,7 @@ from vitlab.weights.formats.entries import Entry, each, same
 from vitlab.weights.formats.google import flax
 from vitlab.weights.formats.resnet_units import units_of, walk
 from vitlab.weights.formats.room import Hints, Reading, cannot
-from vitlab.weights.source import ARRAYS, Source
+from vitlab.weights.source import Source
 
 NAME = "Google's BiT (.npz)"
 
@@ -24,7 +24,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         WeightsError: its tensors have unsupported shapes.
     """
     roots = [n for n in source.shapes if "root_block/" in n and n.endswith("/kernel")]
-    if source.kind not in ARRAYS or len(roots) != 1:
+    if source.kind != "npz" or len(roots) != 1:
         return None
     prefix = roots[0].partition("root_block/")[0]
     stored = {_unnumbered(name.removeprefix(prefix)): name for name in source.shapes}

@@ -20,7 +20,7 @@ from vitlab.weights.formats.google import flax
 from vitlab.weights.formats.origins import Origin
 from vitlab.weights.formats.resnet_units import hybrid_parts, units_of
 from vitlab.weights.formats.room import Hints, Reading, cannot
-from vitlab.weights.source import ARRAYS, Shape, Source
+from vitlab.weights.source import Shape, Source
 
 NAME = "Google's ViT (.npz)"
 OLD = ("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
@@ -40,7 +40,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         WeightsError: its tensors have unsupported shapes.
     """
     prefix = next((p for p in PREFIXES if f"{p}embedding/kernel" in source.shapes), None)
-    if source.kind not in ARRAYS or prefix is None:
+    if source.kind != "npz" or prefix is None:
         return None
     names = {key.removeprefix(prefix) for key in source.shapes if key.startswith(prefix)}
     shapes = {name: source.shapes[prefix + name] for name in names}

@@ -1,1 +1,1 @@
-"""Released image tokenizers: DALL-E's, and those of DALLE-pytorch."""
+"""Released image tokenizers: DALL-E's."""

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 import vitlab
 from conftest import call
 from oracles import peers
-from vitlab.errors import WeightsError
+from oracles.hub import running_hub
+from vitlab.errors import UserError, WeightsError
 from vitlab.recipes.recipe import Host
 from vitlab.tuning.lora import inject, merged
 from vitlab.weights.check import load_check
@@ -115,6 +116,20 @@ def test_a_folder_of_peft_is_merged_onto_its_base(
     (tmp_path / "base").rename(tmp_path / "moved")
     near(vitlab.load(tmp_path / "a", base=tmp_path / "moved"), peer)
     assert load_check(tmp_path / "a", base=tmp_path / "moved").config["classes"] == 3
+
+
+def test_adapter_and_base_on_the_hub(peft: Any, transformers: Any, tmp_path: Path) -> None:
+    peer = adapted(peft, vit(transformers, tmp_path / "base"), tmp_path / "a")
+    file = tmp_path / "a" / "adapter_config.json"
+    about = json.loads(file.read_text())
+    with running_hub(tmp_path / "cache") as hub:
+        commit = hub.add("me/base", {each.name: each.read_bytes() for each in
+                                     (tmp_path / "base").iterdir()})  # fmt: skip
+        file.write_text(json.dumps(about | {"base_model_name_or_path": "me/base",
+                                            "revision": commit}))  # fmt: skip
+        hub.add("me/lora", {each.name: each.read_bytes() for each in (tmp_path / "a").iterdir()})
+        near(vitlab.load("me/lora"), peer)
+        assert any(commit in line and "model.safetensors" in line for line in hub.asked)
 
 
 def test_names_of_transformers_4_and_pickles(peft: Any, transformers: Any, tmp_path: Path) -> None:
@@ -271,10 +286,10 @@ def test_what_does_not_fit_is_refused(peft: Any, transformers: Any, tmp_path: Pa
     wide.save_pretrained(tmp_path / "wide")
     with pytest.raises(WeightsError, match=r"fits no layer of .*wide: give the base"):
         vitlab.load(tmp_path / "a", base=tmp_path / "wide")
-    with pytest.raises(WeightsError, match=r"is LoRA without its base .*none: give"):
+    with pytest.raises(WeightsError, match=r"is LoRA without its base '.*none': give"):
         vitlab.load(tmp_path / "a", base=tmp_path / "none")
     (tmp_path / "base").rename(tmp_path / "gone")
-    with pytest.raises(WeightsError, match=r"is LoRA without its base .*base: give .* --base"):
+    with pytest.raises(WeightsError, match=r"is LoRA without its base '.*base': give .* --base"):
         vitlab.load(tmp_path / "a")
     file = tmp_path / "a" / "adapter_config.json"
     about = json.loads(file.read_text())
@@ -282,6 +297,26 @@ def test_what_does_not_fit_is_refused(peft: Any, transformers: Any, tmp_path: Pa
         file.write_text(json.dumps(about | {"lora_alpha": None, "alpha_pattern": value}))
         with pytest.raises(WeightsError, match="does not state lora_alpha of"):
             vitlab.load(tmp_path / "a", base=tmp_path / "gone")
+
+
+def test_a_damaged_configuration_is_one_line(peft: Any, transformers: Any, tmp_path: Path) -> None:
+    adapted(peft, vit(transformers, tmp_path / "base"), tmp_path / "a")
+    file = tmp_path / "a" / "adapter_config.json"
+    about = json.loads(file.read_text())
+    for change in (
+        {"lora_alpha": "8"}, {"lora_alpha": float("nan")}, {"lora_alpha": 10**400},
+        {"alpha_pattern": [1]}, {"alpha_pattern": {"q_proj": []}}, {"peft_type": 3},
+        {"base_model_name_or_path": ["x"]}, {"base_model_name_or_path": "a\x1b[2Jb\n"},
+        {"base_model_name_or_path": "me/none", "revision": 3}, {"init_lora_weights": {}},
+    ):  # fmt: skip
+        file.write_text(json.dumps(about | change))
+        with pytest.raises(UserError) as caught:
+            vitlab.load(tmp_path / "a")
+        assert str(caught.value).isprintable(), change
+    for text in ("[]", "{", ""):
+        file.write_text(text)
+        with pytest.raises(WeightsError, match=r"adapter_config\.json is damaged"):
+            vitlab.load(tmp_path / "a")
 
 
 @pytest.mark.parametrize(

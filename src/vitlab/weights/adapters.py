@@ -25,7 +25,9 @@ from vitlab.weights.formats.room import cannot
 from vitlab.weights.formats.transformers.records.vit_records import NEWER
 from vitlab.weights.source import Source
 
-WRAPPED = re.compile(r"(.*\.)?base_model\.model\.|\.(base_layer|modules_to_save(\.\w+)?)(?=\.\w+$)")
+WRAPPED = re.compile(
+    r"^(.*\.)?base_model\.model\.|\.(base_layer|modules_to_save(\.\w+)?)(?=\.\w+$)"
+)
 MATRIX = re.compile(r"(.+)\.lora_([AB])(?:\.\w+)?\.weight")
 START = "base_model.model."
 STARTS = (True, False, "gaussian", "eva", "orthogonal")  # of A and B; others change the base, too
@@ -157,12 +159,15 @@ def adapter_of(
 
 def _factors(layer: str, after: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     """B (outputs, rank) and A (rank, inputs), whose product is what a weight was changed by."""
-    u, s, v = torch.linalg.svd((after - before).float(), full_matrices=False)
-    noise = torch.finfo(after.dtype).eps * after.abs().max() * math.sqrt(max(after.shape))
-    rank = int((s > noise).sum())
-    if rank > min(after.shape) // 2:
+    change, wide = after.double() - before.double(), len(after) < after.shape[1]
+    change = change.T if wide else change
+    squares, vectors = torch.linalg.eigh(change.T @ change)  # faster than singular values
+    noise = torch.finfo(after.dtype).eps * after.abs().max() * math.sqrt(len(change))
+    right = vectors[:, squares > noise**2]
+    if right.shape[1] > len(right) // 2:
         raise cannot("peft", f"the change of {layer}, which is not of low rank: use tune=lora")
-    return u[:, :rank] * s[:rank], v[:rank]
+    left, right = (change @ right).float(), right.float()
+    return (right, left.T) if wide else (left, right.T)
 
 
 def _parts(source: Source) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
@@ -196,14 +201,14 @@ def _base(source: Source, given: object, locate: Callable[[str | Path, Any], Sou
     Raises:
         WeightsError: it is not there, or the adapter does not say.
     """
-    named = source.adapter.get("base_model_name_or_path") or "(which it does not name)"
+    named = source.adapter.get("base_model_name_or_path") or "?"
     place = given if isinstance(given, str | Path) else str(named)
     try:
         return locate(place, source.adapter.get("revision"))
     except UserError as error:
         raise WeightsError(
-            f"{source.path} is LoRA without its base {place}: give the base's path or name on the "
-            "Hub with --base (in Python base=…)"
+            f"{source.path} is LoRA without its base {str(place)!r}: give the base's path or name on "
+            "the Hub with --base (in Python base=…)"
         ) from error
 
 
@@ -221,7 +226,7 @@ def _place(name: str, names: dict[str, str]) -> str:
         name: in the adapter
         names: of the base, by what `_usual` makes of them
     """
-    words = _usual(name).split(".")
+    words = _usual(name).split(".", 30)
     for start in range(len(words)):
         if found := names.get(".".join(words[start:])):
             return found

@@ -128,7 +128,7 @@ def describe(folder: Path) -> dict[str, Any]:
         user/name, and `commit`, in full.
     """
     files = sorted(
-        file for file in folder.iterdir() if file.is_file() and _is_downloaded(file.name)
+        file for file in folder.iterdir() if file.is_file() and _fits(file.name, DOWNLOADED)
     )
     about: dict[str, Any] = {"files": {file.name: sha256(file) for file in files}}
     place = folder.absolute()
@@ -136,10 +136,6 @@ def describe(folder: Path) -> dict[str, Any]:
         name = place.parents[1].name.removeprefix("models--").replace("--", "/")
         return {"name": name, "commit": place.name} | about
     return about
-
-
-def _is_downloaded(name: str) -> bool:
-    return _fits(name, DOWNLOADED)
 
 
 def _fits(name: str, patterns: Iterable[str]) -> bool:
@@ -152,7 +148,7 @@ def _wanted(repo: str, names: Iterable[str]) -> list[str]:
     Raises:
         HubError: it has several files of weights under names of its own.
     """
-    top = {name for name in names if "/" not in name and _is_downloaded(name)}
+    top = {name for name in names if "/" not in name and _fits(name, DOWNLOADED)}
     for patterns in SETS:
         weights = {name for name in top if _fits(name, patterns) and not name.startswith(STATE)}
         indexed = not patterns[0].endswith(".json") or (patterns[0] in top and len(weights) > 1)

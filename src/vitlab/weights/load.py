@@ -124,9 +124,10 @@ def recognize(
         WeightsError: no model there, an unsupported format, or a damaged file.
     """
     source = open_source(path, hints.part)
-    if is_adapter(source):
-        source = with_adapter(source, base, _opened)
-    source = dropped(source, hints.drop)
+    with readable(path):
+        if is_adapter(source):
+            source = with_adapter(source, base, lambda *at: open_source(place_of(*at)[0]))
+        source = dropped(source, hints.drop)
     with unaltered(source), readable(path):
         for each in FORMATS:
             if (reading := each.reads(source, hints)) is not None:
@@ -138,10 +139,6 @@ def recognize(
         raise WeightsError(
             f"{path}: unsupported weight format (tensors {names}, …); supported: {supported()}"
         )
-
-
-def _opened(place: str | Path, revision: str | None) -> Source:
-    return open_source(place_of(place, revision)[0])
 
 
 def remarks(path: Path, reading: Reading) -> list[str]:

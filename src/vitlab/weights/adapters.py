@@ -207,8 +207,8 @@ def _base(source: Source, given: object, locate: Callable[[str | Path, Any], Sou
         return locate(place, source.adapter.get("revision"))
     except UserError as error:
         raise WeightsError(
-            f"{source.path} is LoRA without its base {str(place)!r}: give the base's path or name on "
-            "the Hub with --base (in Python base=…)"
+            f"{source.path} is LoRA without its base {str(place)!r}: give the base's path or name "
+            "on the Hub with --base (in Python base=…)"
         ) from error
 
 

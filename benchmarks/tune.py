@@ -13,7 +13,7 @@ parameters, the same for all, on the same weights and batch. Per mode and librar
 - peak: the growth of a process of its own in three steps, or the GPU's peak; weights included;
 - time: median of interleaved rounds, and the median over pairs with `all` of the same library.
 
-Needs torch and peft; peers that are not installed are left out.
+Needs torch; the peers' LoRA needs peft. Peers that are not installed are left out.
 """
 
 import argparse
@@ -81,7 +81,6 @@ def _ours(model: Any, mode: str) -> nn.Module:
     from vitlab.tuning.lora import inject
 
     if mode == "lora":
-        peer("peft")
         generator = torch.Generator().manual_seed(0)
         inject(model, generator, rank=RANK, alpha=ALPHA, targets="attention")
         model.head.requires_grad_()

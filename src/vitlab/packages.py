@@ -16,7 +16,6 @@ EXTRAS = {
     "datasets": "datasets",
     "pyarrow": "datasets",
     "pytorch_optimizer": "optimizers",
-    "peft": "lora",
     "tensorboard": "track",
     "pillow_heif": "heif",
     "onnx": "export",

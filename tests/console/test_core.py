@@ -88,7 +88,20 @@ def test_the_main_job_needs_no_extra(run: Run, photos: Path, tmp_path: Path) -> 
     done = run(
         [
             ["train", data, *TINY, "--out", model],
-            ["finetune", data, "--from", model, "--epochs", "1", "--workers", "0", "--out", tuned],
+            [
+                "finetune",
+                data,
+                "--from",
+                model,
+                "--tune",
+                "lora",
+                "--epochs",
+                "1",
+                "--workers",
+                "0",
+                "--out",
+                tuned,
+            ],
             ["evaluate", tuned, data, "--workers", "0", "--out", rows],
             ["predict", model, image, "--json"],
             ["export", tuned, "--to", "timm", "--out", theirs],
@@ -116,7 +129,6 @@ def test_what_needs_an_extra_names_it_in_one_line(run: Run, photos: Path, tmp_pa
         ("embed", model, data, "--out", new): ("pyarrow", "datasets"),
         ("predict", model, data, "--out", f"{new}.parquet"): ("pyarrow", "datasets"),
         ("train", data, "--optimizer", "lars", "--out", new): ("pytorch_optimizer", "optimizers"),
-        ("finetune", data, "--tune", "lora", "--from", model, "--out", new): ("peft", "lora"),
     }
     before = sorted(tmp_path.rglob("*"))
     for words, (code, out, err) in zip(lines, run([list(each) for each in lines]), strict=True):
@@ -141,12 +153,14 @@ def test_every_package_is_in_the_extra_that_is_named() -> None:
 def test_a_package_that_cannot_be_imported_is_told_from_a_missing_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "peft.py").write_text("raise ImportError('built for\\nanother NumPy')")
+    (tmp_path / "pytorch_optimizer.py").write_text("raise ImportError('built for\\nanother NumPy')")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "peft", raising=False)
-    check_installed("peft", "tune=lora")
-    with pytest.raises(PackageError, match=r"^peft cannot be imported \(built for another NumPy\)"):
-        needed("peft", "tune=lora")
-    monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(PackageError, match=r"^tune=lora needs the package peft: .*, or tune=head$"):
-        needed("peft", "tune=lora", "tune=head")
+    monkeypatch.delitem(sys.modules, (name := "pytorch_optimizer"), raising=False)
+    check_installed(name, "optimizer=lars")
+    broken = rf"^{name} cannot be imported \(built for another NumPy\)"
+    with pytest.raises(PackageError, match=broken):
+        needed(name, "optimizer=lars")
+    monkeypatch.setitem(sys.modules, name, None)
+    missing = rf"^optimizer=lars needs the package {name}: .*, or optimizer=sgd$"
+    with pytest.raises(PackageError, match=missing):
+        needed(name, "optimizer=lars", "optimizer=sgd")

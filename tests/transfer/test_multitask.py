@@ -219,7 +219,6 @@ def test_heads_sizes_and_structures_of_their_own(tmp_path: Path) -> None:
 
 
 def test_lora_merged_and_files(tmp_path: Path) -> None:
-    pytest.importorskip("peft")
     base = vitlab.load(vitlab.save(tiny(), tmp_path / "base"))
     lora = copy.deepcopy(base)
     inject(lora, torch.Generator().manual_seed(0), rank=2, alpha=4.0, targets="attention")

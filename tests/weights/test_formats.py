@@ -77,7 +77,7 @@ def test_a_new_format_is_a_room_and_a_line(tmp_path: Path, monkeypatch: pytest.M
     loaded = vitlab.load(tmp_path / "m")
     assert fingerprint(loaded) == fingerprint(model)
     assert load_check(tmp_path / "m").format == "toy"
-    assert export_names()[0] == "toy"
+    assert "toy" in export_names()
     assert "toy, a toy's folder" in export_help()
     save_file({"x": torch.zeros(1)}, tmp_path / "x.safetensors")
     with pytest.raises(WeightsError, match=r"unsupported weight format.*docs/weights.md"):

@@ -145,6 +145,8 @@ def test_only_what_a_model_needs_is_downloaded(hub: Hub, tmp_path: Path) -> None
          ("open_clip_config.json", "open_clip_pytorch_model.bin")),
         (("README.md", "vit_tiny.pth", "training_args.bin", "code.py"),
          ("README.md", "vit_tiny.pth")),
+        (("README.md", "adapter_config.json", "adapter_model.safetensors"),
+         ("README.md", "adapter_config.json", "adapter_model.safetensors")),
     ],
 )  # fmt: skip
 def test_one_set_of_weights(hub: Hub, names: tuple[str, ...], wanted: tuple[str, ...]) -> None:

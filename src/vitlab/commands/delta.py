@@ -18,7 +18,7 @@ class Delta(Options):
     weights: str = option(
         MISSING, f"the fine-tuned model: {WEIGHTS}", positional=True, check=check_weights
     )
-    base: str = option(
+    start: str = option(
         MISSING, "the model that fine-tuning started from", positional=True, check=check_weights
     )
     out: str = option(MISSING, "the new file, ending in .safetensors")
@@ -30,11 +30,14 @@ def run(options: Delta) -> dict[str, Any]:
     import vitlab
 
     known = options.file.arguments()  # of both, which are of one kind
-    base = vitlab.load(options.base, **known)
+    base = vitlab.load(options.start, **known)
     delta = vitlab.delta(vitlab.load(options.weights, **known), base)
-    file = delta.save(options.out)
     whole = sum(tensor.nbytes for tensor in base.state_dict().values())
-    return {"bytes": delta.bytes, "share": delta.bytes / whole, "file": str(file)}
+    return {
+        "bytes": delta.bytes,
+        "share": delta.bytes / whole,
+        "file": str(delta.save(options.out)),
+    }
 
 
 def show(result: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from vitlab.graphs.targets import (
 from vitlab.options import Options, at_least, option, when
 from vitlab.places import check_new_folder
 from vitlab.terminal import print_table
+from vitlab.units import percent, storage
 from vitlab.weights.formats.catalog import export_help, export_names
 from vitlab.weights.hub_names import check_weights
 from vitlab.weights.stated import Stated
@@ -80,8 +81,8 @@ def run(options: Export) -> dict[str, Any]:
             data=options.data,
             images=options.images,
         )
-    folder = vitlab.save(model, options.out, to=options.to)
-    return {"model": model.config.name, "format": options.to, "folder": str(folder)}
+    folder = str(vitlab.save(model, options.out, to=options.to, base=options.file.base))
+    return {"model": model.config.name, "format": options.to, "folder": folder}
 
 
 def show(result: dict[str, Any]) -> None:
@@ -90,8 +91,6 @@ def show(result: dict[str, Any]) -> None:
         names = ", ".join(sorted(each.name for each in Path(result["folder"]).iterdir()))
         print(f"{result['model']} for {result['format']}: {result['folder']} ({names})")
         return
-    from vitlab.units import storage
-
     place, size = result.get("file") or result["page"], storage(result["bytes"])
     print(f"{result['model']} for {result['format']}: {place}, {size}")
     for kind in ("inputs", "outputs"):
@@ -108,8 +107,6 @@ def show(result: dict[str, Any]) -> None:
 
 def _show_cost(result: dict[str, Any]) -> None:
     """Print what fewer bits change."""
-    from vitlab.units import percent, storage
-
     name = "accuracy" if "accuracy" in result else "map"
     rows = [
         (title, *(form(result[key]) for key in (f"{key}_before", key)))

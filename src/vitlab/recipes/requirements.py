@@ -14,5 +14,3 @@ def check_packages(recipe: Recipe) -> None:
     name = recipe.optimizer.optimizer
     if package := OPTIMIZERS[name].package:
         check_installed(package, f"optimizer={name}", "set optimizer=adamw")
-    if recipe.start.tune == "lora":
-        check_installed("peft", "tune=lora")

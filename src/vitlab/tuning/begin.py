@@ -18,7 +18,6 @@ def begin_tuning(model: Model, start: Start, generator: torch.Generator) -> None
 
     Raises:
         OptionError: the model has no such parameters.
-        PackageError: LoRA's package is not installed.
     """
     if start.tune == "lora":
         lora.inject(

@@ -2,14 +2,10 @@
 
 Hu et al., *LoRA: Low-Rank Adaptation of Large Language Models*, 2021, section 4.1:
 W x + (alpha / rank) B A x, where A is (rank, inputs) and B, which starts at zero, (outputs, rank).
-The layers are those of the package `peft`.
+The tensors are named as `peft` names them, whose checkpoints can be resumed.
 """
 
 import math
-import re
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -19,10 +15,54 @@ from vitlab.errors import OptionError
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
 from vitlab.optim.sliced import full
-from vitlab.packages import needed
 
 Targets = Literal["attention", "ffn", "all"]
 ADAPTER = "default"  # peft's name for the only one
+
+
+class LoRALinear(nn.Module):
+    """A frozen dense layer and two thin ones beside it, whose product starts at zero.
+
+    Args:
+        base_layer: the dense layer, which is kept
+        generator: source of A, which is Kaiming-uniform with slope sqrt(5), as of `peft` and of the
+            authors' code: the same bits on every device
+        rank: of the product
+        alpha: the product is multiplied by alpha / rank
+    """
+
+    def __init__(
+        self, base_layer: nn.Linear, generator: torch.Generator, rank: int, alpha: float
+    ) -> None:
+        super().__init__()
+        weight, self.base_layer, self.scaling = base_layer.weight, base_layer, alpha / rank
+        self.out_features, self.in_features = weight.shape
+        first = torch.empty(rank, self.in_features, device=generator.device)
+        nn.init.kaiming_uniform_(first, a=math.sqrt(5), generator=generator)
+        self.lora_A = _thin(first.to(weight))
+        self.lora_B = _thin(weight.new_zeros(self.out_features, rank))
+
+    @property
+    def weight(self) -> Tensor:
+        """The frozen matrix."""
+        return self.base_layer.weight
+
+    @property
+    def bias(self) -> Tensor | None:
+        """That of the dense layer."""
+        return self.base_layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., inputs) to (..., outputs)."""
+        added = self.lora_B[ADAPTER](self.lora_A[ADAPTER](x))
+        return self.base_layer(x) + added * self.scaling
+
+
+def _thin(matrix: Tensor) -> nn.ModuleDict:
+    """Return a dense layer without a bias, where peft has that of one adapter of several."""
+    layer = nn.Linear(matrix.shape[1], len(matrix), bias=False, device="meta")
+    layer.weight = nn.Parameter(matrix)
+    return nn.ModuleDict({ADAPTER: layer})
 
 
 def inject(
@@ -30,8 +70,7 @@ def inject(
 ) -> None:
     """Put LoRA's matrices beside a model's dense layers, and freeze everything else; in place.
 
-    The model computes what it computed before, since B starts at zero. A is drawn Kaiming-uniform
-    with slope sqrt(5), as by `peft` and by the authors' code: the same bits on every device.
+    The model computes what it computed before, since B starts at zero.
 
     Args:
         model: a plain model; its weights keep their values
@@ -42,7 +81,6 @@ def inject(
             (queries, keys, values and projection), `ffn` (both layers of each MLP), or `all`
 
     Raises:
-        PackageError: `peft` is not installed.
         OptionError: the model has no such layers.
     """
     if not (names := dense_layers(model, targets)):
@@ -50,23 +88,11 @@ def inject(
             f"{model.config.name} has no dense layers for LoRA: use a Vision Transformer, or "
             "tune=all"
         )
-    peft = _peft()
-    config = peft.LoraConfig(
-        r=rank,
-        lora_alpha=alpha,
-        target_modules="|".join(map(re.escape, names)),
-        init_lora_weights=False,
-    )
-    modes = {name: model.get_submodule(name).training for name in names}
-    peft.inject_adapter_in_model(config, model, ADAPTER, low_cpu_mem_usage=True)  # without memory
-    for name, layer in _adapted(model):
-        weight = layer.base_layer.weight
-        first = torch.empty(layer.lora_A[ADAPTER].weight.shape, device=generator.device)
-        nn.init.kaiming_uniform_(first, a=math.sqrt(5), generator=generator)
-        zeros = torch.zeros(layer.lora_B[ADAPTER].weight.shape)
-        layer.lora_A[ADAPTER].weight = nn.Parameter(first.to(weight))
-        layer.lora_B[ADAPTER].weight = nn.Parameter(zeros.to(weight))
-        layer.train(modes[name])
+    model.requires_grad_(False)
+    for name in names:
+        dense: Any = model.get_submodule(name)
+        layer = LoRALinear(dense, generator, rank, alpha).train(dense.training)
+        model.set_submodule(name, layer)
 
 
 def dense_layers(model: Model, targets: Targets) -> list[str]:
@@ -85,7 +111,7 @@ def dense_layers(model: Model, targets: Targets) -> list[str]:
 
 def is_injected(model: nn.Module) -> bool:
     """Return whether a model went through `inject`."""
-    return next(_adapted(model), None) is not None
+    return any(isinstance(module, LoRALinear) for module in model.modules())
 
 
 def merged(model: Model) -> Model:
@@ -96,13 +122,13 @@ def merged(model: Model) -> Model:
     Args:
         model: from `inject`, or a copy of it
     """
-    layers = dict(_adapted(model))
     tensors = {name: full(tensor.detach()) for name, tensor in model.state_dict().items()}
     plain: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         place, _, rest = name.partition(".base_layer.")
         if rest == "weight":
-            product = _product(tensors, place) * layers[place].scaling[ADAPTER]
+            layer: Any = model.get_submodule(place)
+            product = _product(tensors, place) * layer.scaling
             plain[f"{place}.weight"] = tensor + product.to(tensor.dtype)
         elif ".lora_" not in name:
             plain[f"{place}.{rest}" if rest else name] = tensor.clone()
@@ -116,44 +142,3 @@ def _product(tensors: dict[str, Tensor], place: str) -> Tensor:
     a, b = (tensors[f"{place}.lora_{which}.{ADAPTER}.weight"] for which in "AB")
     exact = torch.promote_types(a.dtype, torch.float32)
     return b.to(exact) @ a.to(exact)
-
-
-def _adapted(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield the layers with LoRA's matrices, by name."""
-    for name, module in model.named_modules():
-        if hasattr(module, "lora_A") and hasattr(module, "base_layer"):
-            yield name, module
-
-
-def _peft() -> Any:
-    """Return the package `peft`.
-
-    Raises:
-        PackageError: it is not installed, or cannot be imported.
-    """
-    with _broken_torchvision_hidden():
-        return needed("peft", "tune=lora")
-
-
-@contextmanager
-def _broken_torchvision_hidden() -> Iterator[None]:
-    """Hide a torchvision that does not fit torch in the block, as if it were not installed.
-
-    peft imports transformers, which imports torchvision where it finds one; the published one is
-    built for CUDA and fails beside a CPU build of torch. Neither needs it here.
-    """
-    try:
-        import torchvision  # noqa: F401
-    except ModuleNotFoundError:
-        hidden = False
-    except (ImportError, RuntimeError, OSError):
-        hidden = True
-    else:
-        hidden = False
-    if hidden:
-        sys.modules["torchvision"] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        if hidden:
-            del sys.modules["torchvision"]

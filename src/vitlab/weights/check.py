@@ -63,6 +63,7 @@ def load_check(
     image_size: Size | None = None,
     part: str = "",
     drop: str | Sequence[str] = (),
+    base: str | Path | None = None,
     **choices: Any,
 ) -> LoadCheck:
     """Recognize a source and check it as `vitlab.load` does, with the same arguments.
@@ -71,7 +72,8 @@ def load_check(
         WeightsError: as `vitlab.load`.
     """
     path, _ = place_of(source)
-    found, reading = recognize(path, Hints(name, choices, image_size, part, names_of(drop)))
+    hints = Hints(name, choices, image_size, part, names_of(drop))
+    found, reading = recognize(path, hints, base)
     collect(reading, found)
     config, origins = reading.config, whole(reading.config, reading.origins)
     if image_size is None and reading.image_size is not None:

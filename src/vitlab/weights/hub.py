@@ -9,8 +9,10 @@ from typing import Any
 
 from vitlab.errors import DiskError, HubError, WeightsError
 from vitlab.files import sha256
+from vitlab.weights.containers.weight_folders import STATE
 from vitlab.weights.hub_names import repository
 from vitlab.weights.sharded import (
+    ADAPTER,
     CONFIG,
     INDEX,
     OPEN_CLIP,
@@ -23,7 +25,7 @@ from vitlab.weights.sharded import (
 )
 
 CARD = "README.md"
-EXPLAINING = (CONFIG, PREPROCESSOR, PROCESSOR, OPEN_CLIP, CARD)
+EXPLAINING = (CONFIG, PREPROCESSOR, PROCESSOR, OPEN_CLIP, ADAPTER, CARD)
 # Files of weights: one set of them is downloaded, the first that a repository has. The last are
 # somebody's own names, of which there must be one.
 SETS = (
@@ -32,10 +34,6 @@ SETS = (
     ("*.npz", "*.pth", "*.pt", "*.ckpt", "*.pth.tar", "*.bin"),
 )  # fmt: skip
 DOWNLOADED = (*EXPLAINING, *(pattern for patterns in SETS for pattern in patterns))
-OF_TRAINING = (
-    "training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.bin", "scheduler.pt",
-    "rng_state.pth",
-)  # fmt: skip
 TIMEOUT = 10.0  # seconds until the Hub counts as unreachable
 UNREACHABLE = "the Hub cannot be reached"
 _REVISION = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*", re.ASCII)
@@ -152,7 +150,7 @@ def _wanted(repo: str, names: Iterable[str]) -> list[str]:
     """
     top = {name for name in names if "/" not in name and _fits(name, DOWNLOADED)}
     for patterns in SETS:
-        weights = {name for name in top if _fits(name, patterns) and name not in OF_TRAINING}
+        weights = {name for name in top if _fits(name, patterns) and not name.startswith(STATE)}
         indexed = not patterns[0].endswith(".json") or (patterns[0] in top and len(weights) > 1)
         if weights and indexed:
             if patterns == SETS[-1] and len(weights) > 1:
@@ -168,7 +166,7 @@ def _cached(repo: str, revision: str | None) -> Path | None:
     """The folder of a revision in the local cache, if its weights are all there."""
     from huggingface_hub import try_to_load_from_cache
 
-    for name in (CONFIG, TENSORS, INDEX, PICKLED, PICKLED_INDEX, OPEN_CLIP, CARD):
+    for name in (CONFIG, TENSORS, INDEX, PICKLED, PICKLED_INDEX, OPEN_CLIP, ADAPTER, CARD):
         file = try_to_load_from_cache(repo, name, revision=revision)
         if isinstance(file, str):
             folder = Path(file).parent

@@ -14,8 +14,9 @@ from vitlab.files import MODEL_FOLDER
 from vitlab.images import Size
 from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
+from vitlab.weights.adapters import is_adapter, unaltered, with_adapter
 from vitlab.weights.assembly import fitted, whole_state
-from vitlab.weights.containers.open_weights import open_source
+from vitlab.weights.containers.open_weights import dropped, open_source
 from vitlab.weights.deltas import Delta, check_base, merged
 from vitlab.weights.formats.catalog import FORMATS
 from vitlab.weights.formats.origins import Origin, warning
@@ -57,7 +58,8 @@ def load(
         part: which model of a file that holds several: `teacher`, `student`
         drop: tensors to leave out, by name or pattern (`head_aux.*`)
         revision: branch, tag or commit on the Hub
-        base: of a delta whose base has moved: a model, or where to load it from
+        base: of a delta or a LoRA adapter whose base is not where it says: where to load it
+            from; of a delta also a model
         choices: any field of the configuration that the file does not say or that should
             differ: heads, mean, std, labels, …
 
@@ -114,24 +116,31 @@ def load_base(of: Delta, file: str | Path) -> Model:
     return model
 
 
-def recognize(path: Path, hints: Hints) -> tuple[Source, Reading]:
-    """Open a file or folder and find its format.
+def recognize(
+    path: Path, hints: Hints, base: Model | str | Path | None = None
+) -> tuple[Source, Reading]:
+    """Open a file or folder, with the base of an adapter, and find its format.
 
     Raises:
         WeightsError: no model there, an unsupported format, or a damaged file.
     """
-    source = open_source(path, hints.part, hints.drop)
+    source = open_source(path, hints.part)
     with readable(path):
+        if is_adapter(source):
+            source = with_adapter(source, base, lambda *at: open_source(place_of(*at)[0]))
+        source = dropped(source, hints.drop)
+    with unaltered(source), readable(path):
         for each in FORMATS:
             if (reading := each.reads(source, hints)) is not None:
                 given = dict.fromkeys(hints.choices, Origin.OPTION)
                 notes = (*source.notes, *reading.notes)
                 origins = {**reading.origins, **given}
                 return source, replace(reading, origins=origins, notes=notes)
-    names = ", ".join(sorted(source.shapes)[:3])
-    raise WeightsError(
-        f"{path}: unsupported weight format (tensors {names}, …): docs/weights.md lists what loads"
-    )
+        names = ", ".join(sorted(source.shapes)[:3])
+        raise WeightsError(
+            f"{path}: unsupported weight format (tensors {names}, …): docs/weights.md lists what "
+            "loads"
+        )
 
 
 def remarks(path: Path, reading: Reading) -> list[str]:
@@ -172,7 +181,7 @@ def _read(
     path: Path, hints: Hints, base: Model | str | Path | None = None, above: tuple[Path, ...] = ()
 ) -> tuple[Reading, dict[str, Tensor]]:
     """What a file or folder says, and all tensors of its model; `above` are deltas based on it."""
-    source, reading = recognize(path, hints)
+    source, reading = recognize(path, hints, base)
     tensors = collect(reading, source)
     if reading.base is not None:
         here = path.resolve()

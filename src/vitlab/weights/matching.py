@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from vitlab.errors import WeightsError
+from vitlab.weights.adapters import unaltered
 from vitlab.weights.assembly import empty
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.room import Reading
@@ -23,14 +24,16 @@ def collect(reading: Reading, source: Source) -> dict[str, Tensor]:
         WeightsError: the first tensor that is missing, unexpected, misshapen or damaged.
     """
     expected = empty(reading.config)
-    check(reading, source, expected)
 
     def made(entry: Entry) -> dict[str, Tensor]:
         return _converted(entry, reading, source, expected)
 
     tensors: dict[str, Tensor] = {}
-    for each in _in_order(made, reading.entries, reading.exact and source.kind == "safetensors"):
-        tensors |= each
+    together = reading.exact and source.kind == "safetensors"
+    with unaltered(source):
+        check(reading, source, expected)
+        for each in _in_order(made, reading.entries, together):
+            tensors |= each
     return tensors
 
 

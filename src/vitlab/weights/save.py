@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
@@ -17,16 +18,25 @@ from vitlab.errors import DiskError, WeightsError
 from vitlab.files import is_empty, read_bytes, staged_folder, write_text
 from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
+from vitlab.weights.adapters import adapter_of
 from vitlab.weights.assembly import unwrapped, whole_state
-from vitlab.weights.formats.catalog import format_named
+from vitlab.weights.formats.catalog import PEFT, format_named
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.own import sealed
 from vitlab.weights.formats.room import Hints, cannot
+from vitlab.weights.formats.transformers.families import FAMILIES
 from vitlab.weights.formats.vit_names import void_keys
 from vitlab.weights.hub_names import is_hub_name
-from vitlab.weights.load import place_of, recognize
+from vitlab.weights.load import load, place_of, recognize
 from vitlab.weights.matching import collect
-from vitlab.weights.sharded import CONFIG, HEADER, LIMIT, write_tensors
+from vitlab.weights.sharded import (
+    ADAPTER,
+    ADAPTER_TENSORS,
+    CONFIG,
+    HEADER,
+    LIMIT,
+    write_tensors,
+)
 
 ARCHIVE = "model.npz"
 # Fields that matter in training alone, or whose exact number does.
@@ -40,7 +50,11 @@ OF_IMAGES = ("mean", "std", "interpolation", "crop", "fit", "center", "tokens", 
 
 
 def save(
-    model: nn.Module, folder: str | Path, shard_bytes: int = LIMIT, to: str = "vitlab"
+    model: nn.Module,
+    folder: str | Path,
+    shard_bytes: int = LIMIT,
+    to: str = "vitlab",
+    base: str | Path = "",
 ) -> Path:
     """Write a model's configuration and weights; `vitlab.load` reads them back bit for bit.
 
@@ -53,7 +67,9 @@ def save(
         shard_bytes: weights of more bytes are split into several files (5 GB)
         to: the format: `vitlab`, our own; `timm` or `transformers`, a folder that their loaders
             read; or `google`, one `model.npz`. Other formats than our own are read back and
-            compared.
+            compared. `peft` is what LoRA changed, and the classifier, by the names of the library
+            that the base is of
+        base: that the model was tuned from, for `peft`; where the run says that it is, if not given
 
     Raises:
         OptionError: no such format.
@@ -61,7 +77,10 @@ def save(
         DiskError: the folder cannot be written.
     """
     model = unwrapped(model)
-    folder, chosen = Path(folder), format_named(to)
+    folder = Path(folder)
+    base = base or str(model.provenance.get("base", ""))
+    library = _library(base) if to == PEFT else to
+    chosen = format_named(library)
     saved = any((folder / name).is_file() for name in (CONFIG, ARCHIVE))
     if not is_empty(folder) and not saved:
         raise WeightsError(
@@ -77,18 +96,34 @@ def save(
         raise cannot(to, f"{model.config.name} without {lacking[0]}")
     with staged_folder(folder) as draft:
         tensors = written_tensors(writing.entries, state)
-        if writing.archive:
+        if to == PEFT:
+            before, head = load(base).state_dict(), model.head_names[0]
+            family = FAMILIES.get(writing.files[CONFIG].get("model_type", ""))
+            spellings = family.spellings if family else {}
+            found, about = adapter_of(writing.entries, state, before, head, spellings)
+            save_file(found, draft / ADAPTER_TENSORS, metadata={"format": "pt"})
+            writing.files[ADAPTER] = about | {"base_model_name_or_path": str(base)}
+        elif writing.archive:
             arrays: Any = {n: tensor.contiguous().cpu().numpy() for n, tensor in tensors.items()}
             np.savez(draft / writing.archive, **arrays)
         else:
             write_tensors(draft, tensors, shard_bytes)
         for name, content in writing.files.items():
-            if chosen.lossless and name == CONFIG:
+            if to == "vitlab" and name == CONFIG:
                 content = sealed(content, state)
             (draft / name).write_text(_as_text(content), encoding="utf-8")
-        if not chosen.lossless:
+        if to not in ("vitlab", PEFT):
             _compare(model, draft, to)
     return folder
+
+
+def _library(base: str | Path) -> str:
+    """The format of a base, in whose names its adapters are written."""
+    if not base:
+        raise WeightsError("to=peft needs the base that was tuned: give --base (in Python base=…)")
+    _, reading = recognize(place_of(base)[0], Hints())
+    kind = reading.format.partition(",")[0].lower()
+    return kind if kind in ("vitlab", "transformers") else "timm"
 
 
 def own_folder(source: str | Path) -> Path:

@@ -17,6 +17,7 @@ PROCESSOR = "processor_config.json"  # with that of images inside, as transforme
 TENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 OPEN_CLIP = "open_clip_config.json"
+ADAPTER, ADAPTER_TENSORS = "adapter_config.json", "adapter_model.safetensors"  # of peft
 LIMIT = 5 * 10**9  # bytes in a shard
 HEADER, MOST = 10 * 2**20, 100_000  # bytes and tensors of the largest header that is read
 

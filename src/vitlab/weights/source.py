@@ -31,6 +31,7 @@ class Source:
         config: config.json beside the tensors, if there is one
         preprocessor: preprocessor_config.json likewise
         open_clip: open_clip_config.json likewise
+        adapter: adapter_config.json likewise
         metadata: texts in the header of a single safetensors file
         record: plain values beside the tensors of a checkpoint: arch, args, epoch, …
         wrapper: the entry of a checkpoint's dictionary that the tensors were found in
@@ -47,6 +48,7 @@ class Source:
     config: dict[str, Any] = field(default_factory=dict)
     preprocessor: dict[str, Any] = field(default_factory=dict)
     open_clip: dict[str, Any] = field(default_factory=dict)
+    adapter: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
     record: dict[str, Any] = field(default_factory=dict)
     wrapper: str = ""

@@ -31,6 +31,9 @@ class Named(Options):
     drop: tuple[str, ...] = option(
         (), "tensors to leave out, by name or pattern, such as 'head_aux.*'"
     )
+    base: str = option(
+        "", "what a LoRA adapter or a delta was made from, if it is not where that says"
+    )
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `vitlab.load` that were given."""

@@ -39,6 +39,10 @@ ORBAX = (
     "is an Orbax checkpoint of JAX: restore it there and save its arrays by name with np.savez, or "
     "give the .npz or safetensors file of the same model"
 )
+FLAX = (
+    "a Flax model (MessagePack): give the safetensors file of the same model, or save its arrays "
+    "by name with np.savez"
+)
 # A page, or the error of a storage service.
 PAGE = re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype html|html|head|\?xml|!--|error>)", re.IGNORECASE)
 # Files that a folder of another library has.
@@ -54,6 +58,7 @@ FOLDERS: tuple[tuple[str, str], ...] = (
     ("tf_model.h5", f"contains a model for Keras (tf_model.h5): {CONVERT}"),
     ("*.msgpack", f"contains {FLAX}"),
     ("*.onnx", "contains an ONNX model: give the weights that it was exported from"),
+    ("*.msgpack", f"contains {FLAX}"),
     ("*.gguf", "contains a GGUF file, made for llama.cpp: give the safetensors files of the model"),
 )
 
@@ -78,6 +83,8 @@ def reason(path: Path, start: bytes) -> str:
         return _cut_safetensors(path, start)
     if start.lstrip()[:1] in (b"{", b"["):
         return "is a JSON file, not weights: give the file of weights, or the folder of both"
+    if path.suffix == ".msgpack":
+        return f"is {FLAX}"
     if start[:2] == b"\x08\x01" and b"saved_model" in path.name.encode():
         return SAVED_MODEL
     if re.match(rb"\x08[\x01-\x20](\x12|\x3a)", start) or path.suffix == ".onnx":

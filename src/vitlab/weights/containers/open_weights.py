@@ -33,7 +33,7 @@ from vitlab.weights.source import Source, readable
 SHOWN = 8  # names in a message
 
 
-def open_source(path: Path, part: str = "", drop: tuple[str, ...] = ()) -> Source:
+def open_source(path: Path, part: str = "") -> Source:
     """Open a file, or a folder in one of the usual layouts; no tensor is read yet.
 
     The kind of file is recognized by its first bytes, not by its name.
@@ -41,15 +41,13 @@ def open_source(path: Path, part: str = "", drop: tuple[str, ...] = ()) -> Sourc
     Args:
         path: of the file or folder
         part: which of several models in it
-        drop: names of tensors to leave out, or patterns (`*`)
 
     Raises:
         WeightsError: no such file, no weights in it, or it is damaged; names file and place.
     """
     with readable(path):
         content = read_folder(path, read_file) if path.is_dir() else read_file(path)
-        source = _source(path, content, beside(path), part)
-        return dropped(source, drop)
+        return _source(path, content, beside(path), part)
 
 
 def read_file(path: Path) -> Content:
@@ -108,6 +106,7 @@ def _source(
         config=config,
         preprocessor=explained["preprocessor"],
         open_clip=explained["open_clip"],
+        adapter=explained["adapter"],
         metadata=content.metadata,
         record=_record(content.root, found.wrapper),
         wrapper=place,

@@ -11,6 +11,8 @@ from vitlab.weights.containers.named_arrays import read_shards
 from vitlab.weights.containers.not_weights import folder_reason
 from vitlab.weights.containers.pickled.dcp import METADATA
 from vitlab.weights.sharded import (
+    ADAPTER,
+    ADAPTER_TENSORS,
     CONFIG,
     HEADER,
     INDEX,
@@ -28,7 +30,7 @@ from vitlab.weights.sharded import (
 # is read, since the others hold the same model.
 WHOLE = (
     TENSORS, PICKLED, "open_clip_model.safetensors", "open_clip_pytorch_model.bin",
-    "pytorch_model_fsdp.bin",
+    "pytorch_model_fsdp.bin", ADAPTER_TENSORS, "adapter_model.bin",
 )  # fmt: skip
 # Ends of other names, those that are preferred first.
 ENDINGS = (
@@ -39,7 +41,12 @@ STATE = (
     "optimizer", "scheduler", "scaler", "training_args", "rng_state", "random_states", "trainer",
     "sampler", "custom_checkpoint",
 )  # fmt: skip
-EXPLAINED = {"config": CONFIG, "preprocessor": PREPROCESSOR, "open_clip": OPEN_CLIP}
+EXPLAINED = {
+    "config": CONFIG,
+    "preprocessor": PREPROCESSOR,
+    "open_clip": OPEN_CLIP,
+    "adapter": ADAPTER,
+}
 PAIR = ("encoder", "decoder")  # OpenAI's DALL-E: encoder.pkl and decoder.pkl
 SHOWN = 8
 

@@ -22,13 +22,11 @@ class Format:
         name: one word, as `vitlab.save(to=...)` takes it
         room: the module beside this one that has its `reads` and `writes`
         help: one phrase for `--help` if it can be written for a model alone
-        lossless: it stores every field, so what was written need not be compared
     """
 
     name: str
     room: str
     help: str = ""
-    lossless: bool = False
 
     @property
     def reads(self) -> "Reads":
@@ -48,7 +46,7 @@ class Format:
 # In this order: the first that recognizes a source reads it.
 FORMATS = (
     Format("delta", "delta_file"),
-    Format("vitlab", "own", "a folder of ViTLab", lossless=True),
+    Format("vitlab", "own", "a folder of ViTLab"),
     Format("sam", "encoders.sam_encoder"),
     Format(
         "transformers",
@@ -61,16 +59,18 @@ FORMATS = (
     Format("timm", "timm.timm_format", "a folder of timm"),
     Format("google", "google.npz", "Google's .npz (ViT, AugReg, hybrids, BiT)"),
 )
+PEFT = "peft"  # an adapter, whose tensors have the names of its base's format
 
 
 def export_names() -> list[str]:
     """List the formats that `vitlab.save(to=...)` writes."""
-    return [each.name for each in FORMATS if each.help]
+    return [*(each.name for each in FORMATS if each.help), PEFT]
 
 
 def export_help() -> str:
     """Return what each of them is, for `--help`."""
-    return "; ".join(f"{each.name}, {each.help}" for each in FORMATS if each.help)
+    formats = "; ".join(f"{each.name}, {each.help}" for each in FORMATS if each.help)
+    return f"{formats}; {PEFT}, what LoRA changed and the classifier, for peft"
 
 
 def format_named(name: str) -> Format:

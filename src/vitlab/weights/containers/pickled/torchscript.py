@@ -6,7 +6,7 @@ module is a dictionary of its attributes, a tensor names a file of numbers in th
 
 import math
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,11 @@ from vitlab.weights.sharded import HEADER, MOST
 from vitlab.weights.source import Shape
 
 CONSTANTS = "constants.pkl"  # in every archive of TorchScript, and in none of torch.save
-MODULE = "__torch__."
 TENSOR = "torch._utils._rebuild_tensor_v2"
+PARAMETERS = (
+    "torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state",
+    "torch.nn.parameter.Parameter",
+)  # fmt: skip
 DEEPEST = 50  # modules within one another
 DTYPES = {
     "torch.FloatStorage": torch.float32, "torch.HalfStorage": torch.float16,
@@ -42,38 +45,56 @@ def read_torchscript(path: Path) -> Content:
     """
     check_archive(path)
     with zipfile.ZipFile(path) as archive:
+        place = next(n for n in archive.namelist() if n.endswith(CONSTANTS)).removesuffix(CONSTANTS)
+        info = archive.getinfo(f"{place}data.pkl")
+        if info.file_size > HEADER or info.compress_type != zipfile.ZIP_STORED:
+            raise WeightsError(f"{path} is damaged: its data.pkl is missing or too large")
+        root = described(archive.read(info))
+    return Content("torchscript", tensors_in(path, place, root, dict.items))
+
+
+def tensors_in(
+    path: Path, folder: str, root: object, inner: Callable[[dict[Any, Any]], Iterable[Any]]
+) -> dict[str, Any]:
+    """Describe the tensors of a module and of the modules in it, each of which may occur often.
+
+    Args:
+        path: of an archive that was checked
+        folder: in it, with the pickle and a folder of numbers
+        root: the module as the pickle would make it
+        inner: names and values of the tensors and modules in a module's state
+
+    Raises:
+        WeightsError: it is damaged.
+    """
+    with zipfile.ZipFile(path) as archive:
         stored = [i for i in archive.infolist() if i.compress_type == zipfile.ZIP_STORED]
         sizes = {info.filename: info.file_size for info in stored}  # numbers are not compressed
-        place = next(n for n in archive.namelist() if n.endswith(CONSTANTS)).removesuffix(CONSTANTS)
-        if sizes.get(f"{place}data.pkl", HEADER + 1) > HEADER:
-            raise WeightsError(f"{path} is damaged: its data.pkl is missing or too large")
-        if f"{place}byteorder" in sizes and archive.read(f"{place}byteorder") != b"little":
+        if f"{folder}byteorder" in sizes and archive.read(f"{folder}byteorder") != b"little":
             raise WeightsError(f"{path} was written on a machine with another order of bytes")
-        root = described(archive.read(f"{place}data.pkl"))
     found: dict[str, Any] = {}
-    for name, each in _tensors(path, root):
-        if len(found) > MOST:
-            raise WeightsError(f"{path} has more than {MOST:,} tensors")
-        found[name] = stored_in(path, f"{place}data/", each, sizes)
-    return Content("torchscript", found)
-
-
-def _tensors(path: Path, root: object) -> Iterator[tuple[str, Made]]:
-    """The tensors of a module and of the modules in it, each of which may occur many times."""
     waiting, count = [("", root)], 0
     while waiting:
         prefix, module = waiting.pop()
         if not isinstance(module, Made) or not isinstance(module.state, dict):
             continue
-        for name, value in module.state.items():
+        for name, value in inner(module.state):
             count += 1
-            if count > 10 * MOST or prefix.count(".") > DEEPEST:
+            if count > 10 * MOST or len(found) > MOST or prefix.count(".") > DEEPEST:
                 raise WeightsError(f"{path} has too many modules, or too deep ones")
             if isinstance(value, Made) and isinstance(name, str):
-                if value.name == TENSOR:
-                    yield prefix + name, value
-                elif value.name.startswith(MODULE):
+                if (tensor := _tensor(value)).name == TENSOR:
+                    found[prefix + name] = stored_in(path, f"{folder}data/", tensor, sizes)
+                else:
                     waiting.append((f"{prefix}{name}.", value))
+    return found
+
+
+def _tensor(value: Made) -> Made:
+    """The tensor in a parameter; anything else is itself."""
+    if value.name in PARAMETERS and isinstance(value.args, tuple) and value.args:
+        return value.args[0] if isinstance(value.args[0], Made) else value
+    return value
 
 
 def stored_in(path: Path, folder: str, tensor: Made, sizes: dict[str, int]) -> Stored:

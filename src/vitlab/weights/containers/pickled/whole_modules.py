@@ -11,19 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vitlab.errors import WeightsError
 from vitlab.weights.containers.contents import Content
 from vitlab.weights.containers.pickled.inert import Made, described
 from vitlab.weights.containers.pickled.pickles import check_archive
-from vitlab.weights.containers.pickled.torchscript import DEEPEST, TENSOR, stored_in
-from vitlab.weights.sharded import HEADER, MOST
+from vitlab.weights.containers.pickled.torchscript import tensors_in
+from vitlab.weights.sharded import HEADER
 
 # openai/DALL-E: encoder.pkl and decoder.pkl.
 PUBLISHED = ("dall_e.encoder.Encoder", "dall_e.decoder.Decoder")
-PARAMETERS = (
-    "torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state",
-    "torch.nn.parameter.Parameter",
-)  # fmt: skip
 ORDERED = "collections.OrderedDict"
 
 
@@ -43,24 +38,14 @@ def read_whole_module(path: Path) -> Content | None:
         if not place or archive.getinfo(place).file_size > HEADER:
             return None
         raw = archive.read(place)
-        if not any(_spelled(name) in raw[:200] for name in PUBLISHED):
-            return None
-        root = described(raw)
-        if not isinstance(root, Made) or _class_of(root) not in PUBLISHED:
-            return None
-        stored = [i for i in archive.infolist() if i.compress_type == zipfile.ZIP_STORED]
-        folder = place.removesuffix("data.pkl")
-        order = f"{folder}byteorder"
-        if order in archive.namelist() and archive.read(order) != b"little":
-            raise WeightsError(f"{path} was written on a machine with another order of bytes")
+    if not any(_spelled(name) in raw[:200] for name in PUBLISHED):
+        return None
+    root = described(raw)
+    if not isinstance(root, Made) or _class_of(root) not in PUBLISHED:
+        return None
     check_archive(path)
-    sizes = {info.filename: info.file_size for info in stored}
-    found: dict[str, Any] = {}
-    for name, each in _tensors(path, root):
-        if len(found) > MOST:
-            raise WeightsError(f"{path} has more than {MOST:,} tensors")
-        found[name] = stored_in(path, f"{folder}data/", each, sizes)
-    return Content("pickle", found)
+    folder = place.removesuffix("data.pkl")
+    return Content("pickle", tensors_in(path, folder, root, _inside))
 
 
 def _spelled(name: str) -> bytes:
@@ -77,26 +62,10 @@ def _class_of(made: Made) -> str:
     return made.name
 
 
-def _tensors(path: Path, root: Made) -> Iterator[tuple[str, Made]]:
-    """The tensors of a module and of the modules in it."""
-    waiting, count = [("", root)], 0
-    while waiting:
-        prefix, module = waiting.pop()
-        state = module.state if isinstance(module.state, dict) else {}
-        for name, value in (
-            *_items(state.get("_parameters")),
-            *_items(state.get("_buffers")),
-            *_items(state.get("_modules")),
-        ):
-            count += 1
-            if count > 10 * MOST or prefix.count(".") > DEEPEST:
-                raise WeightsError(f"{path} has too many modules, or too deep ones")
-            if not isinstance(value, Made) or not isinstance(name, str):
-                continue
-            if (tensor := _tensor(value)) is not None:
-                yield prefix + name, tensor
-            elif isinstance(value.state, dict):
-                waiting.append((f"{prefix}{name}.", value))
+def _inside(state: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    """The parameters, buffers and modules of a module."""
+    for group in ("_parameters", "_buffers", "_modules"):
+        yield from _items(state.get(group))
 
 
 def _items(group: object) -> list[tuple[Any, Any]]:
@@ -104,10 +73,3 @@ def _items(group: object) -> list[tuple[Any, Any]]:
     if isinstance(group, Made) and group.name == ORDERED:
         return list(group.items.items())
     return list(group.items()) if isinstance(group, dict) else []
-
-
-def _tensor(value: Made) -> Made | None:
-    """The tensor in a parameter, or of a buffer; None for a module."""
-    if value.name in PARAMETERS and isinstance(value.args, tuple) and value.args:
-        value = value.args[0] if isinstance(value.args[0], Made) else value
-    return value if value.name == TENSOR else None

@@ -10,7 +10,7 @@ from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.transformers.family import prepared, read_only
 from vitlab.weights.formats.transformers.family_reading import read_dinov2, read_dinov3
 from vitlab.weights.formats.transformers.family_writing import write_dinov2, write_dinov3
-from vitlab.weights.formats.transformers.records.vit_records import NEWER, VIT
+from vitlab.weights.formats.transformers.records.vit_records import ATTENTION, VIT
 
 UNCHANGED = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
 
@@ -35,7 +35,7 @@ DINOV2 = replace(
     scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
     gate="use_swiglu_ffn",
     gated=("mlp.weights_in", "mlp.weights_out"),
-    spellings=NEWER,
+    spellings=ATTENTION,
     scale="layerscale_value",
     reads=read_dinov2,
     writes=write_dinov2,

@@ -20,14 +20,18 @@ from vitlab.weights.formats.transformers.family_reading import (
 from vitlab.weights.formats.transformers.family_writing import write_beit, write_pooler
 
 # How transformers 5 names the parts of a block in memory; files keep the older names as a rule.
-NEWER = {
-    r"^layers\.": "encoder.layer.",
+ATTENTION = {
     r"attention\.q_proj": "attention.attention.query",
     r"attention\.k_proj": "attention.attention.key",
     r"attention\.v_proj": "attention.attention.value",
     r"attention\.o_proj": "attention.output.dense",
 }
-NEWER_MLP = {r"mlp\.fc1": "intermediate.dense", r"mlp\.fc2": "output.dense"}
+NEWER = {
+    r"^layers\.": "encoder.layer.",
+    **ATTENTION,
+    r"mlp\.fc1": "intermediate.dense",
+    r"mlp\.fc2": "output.dense",
+}
 TABLE = "relative_position_bias.relative_position_bias_table"
 
 
@@ -56,7 +60,7 @@ VIT = Family(
     project="attention.output.dense",
     mlp=("intermediate.dense", "output.dense"),
     norm="layernorm",
-    spellings=NEWER | NEWER_MLP,
+    spellings=NEWER,
     reads=read_pooler,
     writes=write_pooler,
     prepared=prepared(INCEPTION, "bilinear", 1.0, "squash"),
@@ -99,7 +103,6 @@ BEIT = replace(
     shared_table=f"encoder.{TABLE}",
     spellings={
         **NEWER,
-        **NEWER_MLP,
         rf"^(encoder\.layer\.\d+)\.{TABLE}": rf"\1.attention.attention.{TABLE}",
         r"^shared_position_bias": "encoder.relative_position_bias",
     },

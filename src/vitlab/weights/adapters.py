@@ -1,0 +1,266 @@
+"""LoRA adapters as peft publishes them: merged onto their base as they are read, and written.
+
+Hu et al., *LoRA: Low-Rank Adaptation of Large Language Models*, 2021: a layer's weight becomes
+W + (alpha / rank) B A. A folder of peft has A and B by the names of the layers in the library that
+the base is of, and what was trained beside them (a classifier, biases); a state dict of peft's
+model has the base's tensors, too.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from vitlab.errors import UserError, WeightsError
+from vitlab.weights.formats.entries import Entry
+from vitlab.weights.formats.room import cannot
+from vitlab.weights.formats.transformers.records.vit_records import NEWER
+from vitlab.weights.source import Source
+
+WRAPPED = re.compile(
+    r"^(.*\.)?base_model\.model\.|\.(base_layer|modules_to_save(\.\w+)?)(?=\.\w+$)"
+)
+MATRIX = re.compile(r"(.+)\.lora_([AB])(?:\.\w+)?\.weight")
+START = "base_model.model."
+STARTS = (True, False, "gaussian", "eva", "orthogonal")  # of A and B; others change the base, too
+MERGE = "merge it there (model = model.merge_and_unload()), and give the model that this makes"
+# Names by which other libraries store what they made of a weight, what it is and what to do.
+ALTERED = {
+    r"lora_|\.(hada|lokr|oft|ia3)_": f"an adapter: {MERGE}",
+    r"\.parametrizations\.": "a parametrized layer: save the model again after "
+    "torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight')",
+    r"weight_scale|(^|\.|_)SCB$|\.(absmax|quant_state.*|qweight)$": "quantized weights: give "
+    "those that they were made from, or save the model after model.dequantize()",
+}
+LABELS = ("id2label", "label_names")  # of the base's classifier
+SUMS = ("tensors", "sha256")  # of a folder of ours
+
+
+def is_adapter(source: Source) -> bool:
+    """Return whether tensors are peft's: matrices beside the weights that they change."""
+    return "peft_type" in source.adapter or any(map(MATRIX.fullmatch, source.shapes))
+
+
+@contextmanager
+def unaltered(source: Source) -> Iterator[None]:
+    """Say of a source that is refused in the block what other libraries made of its weights."""
+    try:
+        yield
+    except WeightsError as error:
+        for name in sorted(source.shapes):
+            for pattern, what in ALTERED.items():
+                if re.search(pattern, name):
+                    raise WeightsError(f"{source.path}: {name} is of {what}") from error
+        raise
+
+
+def with_adapter(
+    source: Source, given: object, locate: Callable[[str | Path, Any], Source]
+) -> Source:
+    """Return the tensors of an adapter's base with its products added.
+
+    Args:
+        source: an adapter, or a state dict of a model with one
+        given: where the base is, if the user says so
+        locate: opens a base: a path or a name on the Hub, and its revision
+
+    Raises:
+        WeightsError: it is of an unsupported kind, the base is not there, or does not fit.
+    """
+    pairs, own = _parts(source)
+    whole = any(f"{layer}.weight" in own for layer in pairs)
+    base = replace(source, shapes={}, stored={}) if whole else _base(source, given, locate)
+    names = {_usual(name): name for name in base.shapes}
+    shapes = dict(base.shapes)
+    reads = {name: partial(base.numbers, name) for name in shapes}
+    classes = 0
+    for name, stored in own.items():  # a classifier may be new
+        place = _place(name, names) or name
+        if names and shapes.get(place) != (shape := source.shapes[stored]):
+            classes = (*shape, 1)[0]
+        shapes[place], reads[place] = source.shapes[stored], partial(source.numbers, stored)
+    for layer, pair in pairs.items():
+        place = _place(f"{layer}.weight", names) or f"{layer}.weight"
+        a, b = (source.shapes.get(pair.get(which, ""), ()) for which in "AB")
+        shape = shapes.get(place, ())
+        fits = len(a) > 1 and (b[:2], a[1:]) == ((*shape[:1], a[0]), shape[1:])
+        if not fits or reads[place].func is _sum:
+            raise WeightsError(
+                f"{source.path}: {layer} fits no layer of {base.path}: give the base that the "
+                "adapter was trained on with --base (in Python base=…)"
+            )
+        second, first = (partial(source.numbers, pair[which]) for which in "BA")
+        reads[place] = partial(_sum, reads[place], second, first, _scale(source, layer, a[0]))
+    others = (*SUMS, *LABELS) if classes else SUMS
+    config = {k: v for k, v in base.config.items() if k not in others}
+    if classes and "num_classes" in config:
+        config["num_classes"] = classes
+    return replace(
+        base,
+        path=source.path,
+        shapes=shapes,
+        numbers=lambda name: reads[name](),
+        config=source.config or config,
+        preprocessor=source.preprocessor or base.preprocessor,
+    )
+
+
+def adapter_of(
+    entries: Iterable[Entry], after: dict[str, Tensor], before: dict[str, Tensor], head: str,
+    spellings: dict[str, str],
+) -> tuple[dict[str, Tensor], dict[str, Any]]:  # fmt: skip
+    """Return the tensors of an adapter, and what adapter_config.json says of them.
+
+    Args:
+        entries: the names in the library that the base is of
+        after: a model's tensors
+        before: those of its base
+        head: prefix of the classifier, which is kept whole
+        spellings: parts of names that models have in memory, and what files have in their place
+
+    Raises:
+        WeightsError: no layer was changed, or more than by a product of low rank.
+    """
+    tensors, factors, whole = dict[str, Tensor](), dict[str, tuple[Tensor, Tensor]](), set[str]()
+    for entry in entries:
+        new = entry.write([after[own] for own in entry.ours])
+        old = entry.write([before.get(own, torch.zeros_like(after[own])) for own in entry.ours])
+        for name, one, other in zip(entry.theirs, new, old, strict=True):
+            for spelling, usual in spellings.items():
+                name = name.replace(usual, spelling.strip("^").replace("\\", ""))
+            layer, _, part = name.rpartition(".")
+            if "".join(entry.ours).startswith(head):
+                tensors[START + name] = one
+                whole.add(layer)
+            elif not torch.equal(one, other):
+                if (one.ndim, part, one.shape) != (2, "weight", other.shape):
+                    raise cannot("peft", f"the change of {name}: only of layers and a classifier")
+                factors[layer] = _factors(layer, one, other)
+    rank = max((len(a) for _, a in factors.values()), default=0)
+    if not rank:
+        raise cannot("peft", "a model of which no layer was changed")
+    for layer, (b, a) in factors.items():
+        missing = rank - len(a)
+        tensors[f"{START}{layer}.lora_A.weight"] = functional.pad(a, (0, 0, 0, missing))
+        tensors[f"{START}{layer}.lora_B.weight"] = functional.pad(b, (0, missing))
+    return {name: tensor.contiguous() for name, tensor in tensors.items()}, {
+        "peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": sorted(factors),
+        "modules_to_save": sorted(whole), "inference_mode": True,
+    }  # fmt: skip
+
+
+def _factors(layer: str, after: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+    """B (outputs, rank) and A (rank, inputs), whose product is what a weight was changed by."""
+    change, wide = after.double() - before.double(), len(after) < after.shape[1]
+    change = change.T if wide else change
+    squares, vectors = torch.linalg.eigh(change.T @ change)  # faster than singular values
+    noise = torch.finfo(after.dtype).eps * after.abs().max() * math.sqrt(len(change))
+    right = vectors[:, squares > noise**2]
+    if right.shape[1] > len(right) // 2:
+        raise cannot("peft", f"the change of {layer}, which is not of low rank: use tune=lora")
+    left, right = (change @ right).float(), right.float()
+    return (right, left.T) if wide else (left, right.T)
+
+
+def _parts(source: Source) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    """The matrices of each layer, and all other tensors, by the layers' names without peft's.
+
+    Raises:
+        WeightsError: it is another adapter than LoRA.
+    """
+    about, pairs, own = source.adapter, dict[str, dict[str, str]](), dict[str, str]()
+    kind = str(about.get("peft_type", "LORA"))
+    for name in sorted(source.shapes):  # `modules_to_save` behind what it stands for
+        if match := MATRIX.fullmatch(name):
+            pair = pairs.setdefault(WRAPPED.sub("", match[1]), {})
+            kind = "several" if match[2] in pair else kind
+            pair[match[2]] = name
+        elif ".lora_" in name:
+            kind = "DoRA" if "magnitude" in name else f"LoRA with {name.rpartition('.lora_')[2]}"
+        elif ".original_module." not in name:
+            own[WRAPPED.sub("", name)] = name
+    start = about.get("init_lora_weights", True)
+    if start not in STARTS:
+        kind = f"LoRA from {start}"
+    if kind != "LORA" or not pairs:
+        raise WeightsError(f"{source.path}: unsupported adapter of peft ({kind}): {MERGE}")
+    return pairs, own
+
+
+def _base(source: Source, given: object, locate: Callable[[str | Path, Any], Source]) -> Source:
+    """Open the base: where the user says, or where the adapter does.
+
+    Raises:
+        WeightsError: it is not there, or the adapter does not say.
+    """
+    named = source.adapter.get("base_model_name_or_path") or "?"
+    place = given if isinstance(given, str | Path) else str(named)
+    try:
+        return locate(place, source.adapter.get("revision"))
+    except UserError as error:
+        raise WeightsError(
+            f"{source.path} is LoRA without its base {str(place)!r}: give the base's path or name "
+            "on the Hub with --base (in Python base=…)"
+        ) from error
+
+
+def _usual(name: str) -> str:
+    """A name as files have it, whichever version of transformers it is of."""
+    for spelling, usual in NEWER.items():
+        name = re.sub(spelling.replace("^", r"(?<!\w)"), usual, name)
+    return name
+
+
+def _place(name: str, names: dict[str, str]) -> str:
+    """The base's tensor of a name, if there is one; either may have a prefix that the other lacks.
+
+    Args:
+        name: in the adapter
+        names: of the base, by what `_usual` makes of them
+    """
+    words = _usual(name).split(".", 30)
+    for start in range(len(words)):
+        if found := names.get(".".join(words[start:])):
+            return found
+    end = "." + ".".join(words)
+    longer = [own for usual, own in names.items() if usual.endswith(end) and "text" not in usual]
+    return longer[0] if len(longer) == 1 else ""
+
+
+def _scale(source: Source, layer: str, rank: int) -> float:
+    """By what a layer's product is multiplied.
+
+    Raises:
+        WeightsError: no file says it.
+    """
+    about = source.adapter
+    alpha = about.get("lora_alpha")
+    for pattern, other in (about.get("alpha_pattern") or {}).items():
+        end = pattern.removeprefix("^").replace("\\", "")
+        if not re.fullmatch(r"[\w.]+", end) or f".{layer}".endswith(f".{end}"):
+            alpha = other if re.fullmatch(r"[\w.]+", end) else None
+            break
+    if not isinstance(alpha, int | float):
+        raise WeightsError(
+            f"{source.path} does not state lora_alpha of {layer}: give a folder with the tensors "
+            f"and their adapter_config.json, or {MERGE}"
+        )
+    return alpha / (math.sqrt(rank) if about.get("use_rslora") else rank)
+
+
+def _sum(
+    read: Callable[[], Tensor], b: Callable[[], Tensor], a: Callable[[], Tensor], scale: float
+) -> Tensor:
+    """A layer's weight and its product, in at least single precision."""
+    weight = read()
+    exact = torch.promote_types(weight.dtype, torch.float32)
+    product = b().to(exact).flatten(1) @ a().to(exact).flatten(1)
+    return weight.to(exact) + scale * product.reshape(weight.shape)

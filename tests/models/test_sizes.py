@@ -324,7 +324,7 @@ def test_other_engines_compute_published_positions(engine: Any) -> None:
             torch.testing.assert_close(form(images), model(images), rtol=0, atol=1e-3)
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of Dynamo, where a graph ends
+@pytest.mark.filterwarnings("ignore")  # of Dynamo, where a graph ends
 @pytest.mark.parametrize("free", [False, True])
 def test_published_positions_can_be_compiled_and_trained(free: bool) -> None:
     model = a_model().train()

@@ -34,10 +34,13 @@ MAGIC: tuple[tuple[int, bytes, str], ...] = (
 ONNX = "is an ONNX model: give the weights that it was exported from, as safetensors or .pth"
 SAVED_MODEL = f"is a TensorFlow SavedModel: {CONVERT}"
 TF_CHECKPOINT = f"is a TensorFlow checkpoint: {CONVERT}"
-FLAX = "a Flax checkpoint: give the safetensors or .npz file of the same model, or " + CONVERT
 ORBAX = (
     "is an Orbax checkpoint of JAX: restore it there and save its arrays by name with np.savez, or "
     "give the .npz or safetensors file of the same model"
+)
+DISTRIBUTED = (
+    "a distributed checkpoint of PyTorch: make one file of its folder with python -m "
+    "torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE.pth"
 )
 FLAX = (
     "a Flax model (MessagePack): give the safetensors file of the same model, or save its arrays "
@@ -56,8 +59,8 @@ FOLDERS: tuple[tuple[str, str], ...] = (
     ("manifest.ocdbt", ORBAX),
     ("*.weights.h5", f"contains a model for Keras (.weights.h5): {CONVERT}"),
     ("tf_model.h5", f"contains a model for Keras (tf_model.h5): {CONVERT}"),
-    ("*.msgpack", f"contains {FLAX}"),
     ("*.onnx", "contains an ONNX model: give the weights that it was exported from"),
+    (".metadata", f"is {DISTRIBUTED}"),
     ("*.msgpack", f"contains {FLAX}"),
     ("*.gguf", "contains a GGUF file, made for llama.cpp: give the safetensors files of the model"),
 )
@@ -89,8 +92,6 @@ def reason(path: Path, start: bytes) -> str:
         return SAVED_MODEL
     if re.match(rb"\x08[\x01-\x20](\x12|\x3a)", start) or path.suffix == ".onnx":
         return ONNX
-    if path.suffix == ".msgpack":
-        return f"is {FLAX}"
     if path.suffix in (".pdparams", ".pdopt"):
         return f"is a file of PaddlePaddle: {CONVERT}"
     if path.name.endswith(".index") or ".data-00000-of-" in path.name:

@@ -21,7 +21,6 @@ from vitlab.weights.containers.contents import Content, Stored, channels_first
 from vitlab.weights.containers.named_arrays import read_npz, read_safetensors
 from vitlab.weights.containers.not_weights import reason
 from vitlab.weights.containers.parts import STATE, chosen
-from vitlab.weights.containers.pickled.dcp import METADATA, read_distributed
 from vitlab.weights.containers.pickled.pickles import read_pickle
 from vitlab.weights.containers.pickled.torchscript import CONSTANTS, read_torchscript
 from vitlab.weights.containers.pickled.whole_modules import read_whole_module
@@ -74,8 +73,6 @@ def read_file(path: Path) -> Content:
             return read_whole_module(path) or read_pickle(path)
         if start[8:9] == b"{":
             return read_safetensors(path)
-        if path.name == METADATA:
-            return read_distributed(path.parent)
         if start[:1] == b"\x80":
             return read_pickle(path)
     raise WeightsError(

@@ -9,7 +9,6 @@ from vitlab.errors import WeightsError
 from vitlab.weights.containers.contents import Content
 from vitlab.weights.containers.named_arrays import read_shards
 from vitlab.weights.containers.not_weights import folder_reason
-from vitlab.weights.containers.pickled.dcp import METADATA
 from vitlab.weights.sharded import (
     ADAPTER,
     ADAPTER_TENSORS,
@@ -69,8 +68,6 @@ def read_folder(path: Path, read_file: Reader) -> Content:
         return read_shards(tensor_files(path))
     if (path / PICKLED_INDEX).is_file() and not (path / PICKLED).is_file():
         return _pickled_shards(path, read_file)
-    if (path / METADATA).is_file():
-        return read_file(path / METADATA)
     for name in WHOLE:
         if (path / name).is_file():
             return read_file(path / name)
@@ -158,7 +155,7 @@ def _is_weights(file: Path) -> bool:
 
 
 def _has_weights(folder: Path) -> bool:
-    return (folder / METADATA).is_file() or any(map(_is_weights, folder.iterdir()))
+    return any(map(_is_weights, folder.iterdir()))
 
 
 def _ending(file: Path) -> str:

@@ -6,8 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vitlab.adapters.timm_surface import TimmModel
-from vitlab.adapters.timm_words import POOLS
+from vitlab.adapters.timm_surface import POOLS, TimmModel
 from vitlab.errors import OptionError
 from vitlab.images import Size
 from vitlab.models.config import ModelConfig, map_features, map_stride
@@ -77,7 +76,8 @@ class TimmVisionTransformer(TimmModel):
         self, x: Tensor, numbers: list[int], norm: bool, whole: bool
     ) -> tuple[list[Tensor], list[Tensor], Tensor | None]:
         """Compute maps and prefix tokens that leave blocks, and all tokens after the last."""
-        model, config, grid = self.model, self.model.config, self.model.config.grid_of(x.shape[-2:])
+        model, config = self.model, self.model.config
+        grid = config.grid_of(x.shape[-2:])
         layers = [number + 1 for number in numbers]
         with self.recomputing():
             left = model.intermediates(x, [*layers, -1] if whole else layers, norm=norm)
@@ -106,7 +106,7 @@ class TimmVisionTransformer(TimmModel):
 
     def _resized(self, size: Size, patch: Size | None) -> Model:
         own = self.model.config.patch
-        if patch is None or patch in (own, (own, own)):
+        if patch in (None, own, (own, own)):
             return self.model.resize(size)
         rows, columns = (patch, patch) if isinstance(patch, int) else patch
         if rows != columns:

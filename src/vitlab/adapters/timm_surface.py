@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vitlab.adapters.timm_words import PatchEmbed, chosen_blocks, pixels
 from vitlab.errors import OptionError
 from vitlab.images import Size
 from vitlab.models.config import ModelConfig
@@ -15,6 +15,47 @@ from vitlab.models.create import assemble, with_new_head
 from vitlab.models.encoder.recomputing import recomputed
 from vitlab.models.model import Model
 from vitlab.weights.assembly import empty
+
+POOLS = {"token": "token", "mean": "avg", "attention": "map"}  # ours -> timm's
+
+
+@dataclass(frozen=True)
+class PatchEmbed:
+    """What code for timm asks of `model.patch_embed`: the sizes, each rows and columns.
+
+    Attributes:
+        img_size: of the input, in pixels
+        patch_size: of a patch, in pixels; a ResNet's stride
+        grid_size: of the grid of patches
+    """
+
+    img_size: tuple[int, int]
+    patch_size: tuple[int, int]
+    grid_size: tuple[int, int]
+
+    @property
+    def num_patches(self) -> int:
+        """Patches of an image."""
+        return self.grid_size[0] * self.grid_size[1]
+
+    def dynamic_feat_size(self, img_size: tuple[int, int]) -> tuple[int, int]:
+        """Return the grid of an image of another size."""
+        return img_size[0] // self.patch_size[0], img_size[1] // self.patch_size[1]
+
+
+def chosen_blocks(indices: int | Sequence[int] | None, count: int) -> list[int]:
+    """Return numbers of blocks, from 0, in timm's reading of `indices`.
+
+    Raises:
+        OptionError: a block that there is not.
+    """
+    if indices is None:
+        return list(range(count))
+    wanted = [count - indices + n for n in range(indices)] if isinstance(indices, int) else indices
+    for number in wanted:
+        if not -count <= number < count:
+            raise OptionError(f"block {number} of {count}: choose from 0 to {count - 1}")
+    return [number % count for number in wanted]
 
 
 class TimmModel(nn.Module):
@@ -175,12 +216,12 @@ class TimmModel(nn.Module):
         found, prefixes, final = self.run(x, numbers, norm, not intermediates_only)
         if output_fmt == "NLC":
             found = [each.flatten(2).transpose(1, 2) for each in found]
-        paired = return_prefix_tokens and self.num_prefix_tokens > 0
+        paired = return_prefix_tokens and self.num_prefix_tokens
         if output_dict:
             result: dict[str, Any] = {"image_intermediates": found}
             result |= {"image_intermediates_prefix": prefixes} if paired else {}
             return result if intermediates_only else result | {"image_features": final}
-        listed: list[Any] = list(zip(found, prefixes, strict=True)) if paired else list(found)
+        listed: list[Any] = [*zip(found, prefixes, strict=True)] if paired else found
         return listed if intermediates_only else (final, listed)
 
     def get_intermediate_layers(
@@ -192,10 +233,13 @@ class TimmModel(nn.Module):
         norm: bool = False,
     ) -> Any:
         """Compute what leaves chosen blocks: `forward_intermediates` by DINO's name."""
-        form = "NCHW" if reshape else "NLC"
-        prefix = return_prefix_tokens
         return self.forward_intermediates(
-            x, n, prefix, norm, output_fmt=form, intermediates_only=True
+            x,
+            n,
+            return_prefix_tokens,
+            norm,
+            output_fmt="NCHW" if reshape else "NLC",
+            intermediates_only=True,
         )
 
     def get_classifier(self) -> nn.Module:
@@ -232,10 +276,11 @@ class TimmModel(nn.Module):
             OptionError: a size that the patch does not divide, or a model limited to one size.
         """
         size = self.model.config.image_size if img_size is None else img_size
-        self.model = self._resized(pixels(size), patch_size)
+        self.model = self._resized(size, patch_size)
 
     def _resized(self, size: Size, patch: Size | None) -> Model:
-        if patch is not None and pixels(patch) != self.patch_embed.patch_size[0]:
+        own = self.patch_embed.patch_size
+        if patch not in (None, own, own[0]):
             raise OptionError(f"{self.model.config.name} has no patches to resize: leave it out")
         return self.model.resize(size)
 

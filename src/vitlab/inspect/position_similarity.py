@@ -31,7 +31,8 @@ def position_similarity(model: Model, table: int = 0) -> Tensor:
     if not 0 <= table < len(tables):
         raise OptionError(f"table must be from 0 to {len(tables) - 1}, not {table}")
     none = next(model.parameters()).new_zeros(1, config.length, config.width)
-    scheme = tables[table].at(config.grid)
+    grid = config.grid
+    scheme = tables[table].at(grid)
     places = exact(scheme.place(scheme.start(none))[0, config.leading :])
     if not places.any():
         raise OptionError(
@@ -39,4 +40,4 @@ def position_similarity(model: Model, table: int = 0) -> Tensor:
             "similarity is that of 1d and 2d positions"
         )
     unit = F.normalize(places, dim=1)
-    return (unit @ unit.T).unflatten(1, config.grid).unflatten(0, config.grid).float()
+    return (unit @ unit.T).unflatten(1, grid).unflatten(0, grid).float()

@@ -14,6 +14,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 import vitlab
+from vitlab.data.decode.crop import resized_box
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.models.model import Model
 from vitlab.serve.engine import Engine
@@ -153,7 +154,9 @@ def test_exported_graph(
         found = session.run(["probabilities"], {"image": pixels[None]})[0][0]
         apart[number] = np.abs(found - expected[number]).max()
         rows, columns = pixels.shape[:2]
-        large[number] = file.suffix == ".jpg" and min(rows / 32, columns / 40) * 0.875 >= 4
+        left, top, right, bottom = resized_box(rows, columns, model.config)
+        times = min((bottom - top) / 32, (right - left) / 40)
+        large[number] = file.suffix == ".jpg" and times >= 4
     assert 20 < large.sum() < 120
     assert apart[~large].max() <= 1e-5
     assert apart[large].max() <= 0.1

@@ -90,10 +90,11 @@ def test_first_look(exploring: Exploring, image: str, kind: str) -> None:
     rows, columns = found["grid"]
     assert found["tokens"] == len(found["prefix"]) + rows * columns
     assert found["tokens"] == model.encode(images).shape[1]
-    left, top, right, bottom = found["box"]
-    assert (left, top, right, bottom) == (
-        (0, 0, 1, 1) if kind == "native" else (0.125, 0, 0.875, 1)
-    )
+    size = model.config.size[0]  # of a picture of 24 x 32, resized to whole pixels
+    whole = 32 * size // 24
+    left = round((whole - size) / 2)
+    box = [0, 0, 1, 1] if kind == "native" else [left / whole, 0, (left + size) / whole, 1]
+    assert found["box"] == pytest.approx(box)
     assert (rows, columns) == {"native": (3, 4)}.get(kind, (4, 4))
     if kind == "resnet":
         assert (found["layers"], found["heads"]) == ([], 0)

@@ -44,7 +44,6 @@ REFUSED: dict[str, dict[str, Any]] = {
         "classes": 2,
     },
     r"the name of the class '\x1b[2J' has a control": {"labels": "\x1b[2J", "classes": 1},
-    r"the name of the class '\u2028' has a control": {"labels": "\u2028", "classes": 1},
     "pre_logits must be at least 0": {"pre_logits": -1},
     "pre_logits must be a whole number or True, at least 0, not 0.5": {"pre_logits": 0.5},
     "norm_eps must be above 0": {"norm_eps": 0.0},

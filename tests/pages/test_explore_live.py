@@ -81,7 +81,7 @@ def test_what_is_shown_is_what_the_model_does(
     opened: Callable[..., Any], address: str, models: dict[str, Any], pictures: Path
 ) -> None:
     """The readings against the model's own attention, and the bars against its predictions."""
-    page = opened(f"{address}#at=0.51,0.51&depth=0.5&head=2")  # row 3, column 3 of 4 x 4
+    page = opened(f"{address}#at=0.55,0.51&depth=0.5&head=2")  # row 3, column 3 of 4 x 4
     shown(page, "attention/11 0$")
     model = models["plain"]
     image = vitlab.preprocess(model)(pictures / "china.jpg")

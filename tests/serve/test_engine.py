@@ -74,14 +74,15 @@ def test_where_it_looked_is_the_rollout(running: Running) -> None:
     np.testing.assert_allclose(
         seen.probabilities, running.answer(IMAGES[0])[0].probabilities, atol=1e-6
     )
-    assert seen.box == (0.125, 0, 0.875, 1)  # a square of a picture of 24 x 32
+    # a square of a picture of 24 x 32, which is 16 x 21 when it is resized
+    assert seen.box == pytest.approx((2 / 21, 0, 18 / 21, 1))
 
 
 def test_the_box_is_that_of_the_upright_image(running: Running) -> None:
     exif = Image.Exif()
     exif[274] = 6  # stored on its side
     (seen,) = running.answer(encoded(1, "JPEG", exif=exif))
-    assert seen.box == (0, 0.125, 1, 0.875)
+    assert seen.box == pytest.approx((0, 2 / 21, 1, 18 / 21))
 
 
 @pytest.mark.parametrize(

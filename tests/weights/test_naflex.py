@@ -1,6 +1,7 @@
 """SigLIP 2 NaFlex: images of their own aspect ratio, from the file to the features."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -128,7 +129,7 @@ def test_other_tools_are_told_of_native_sizes(
     for format in ("timm", "transformers"):
         caplog.clear()
         vitlab.save(model, tmp_path / format, to=format)
-        assert f"{format} cannot represent fit='native', tokens=9" in caplog.text
+        assert re.search(f"{format} cannot represent fit='native', .*tokens=9", caplog.text)
     own = vitlab.save(model, tmp_path / "own")
     assert vitlab.load(own).config.tokens == 9
     assert vitlab.load(own, tokens=16).config.fit == "native"

@@ -8,7 +8,7 @@ from vitlab.errors import OptionError
 from vitlab.images import ImageSpec, Size
 from vitlab.options import at_least, option
 
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # in a text
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # in a text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,6 @@ class Grid(Added):
     """
 
     name = "2d"
-    uses = ("positions_at", "positions_size")
     undecayed = ("rows", "columns")
 
     def __init__(self, config: ViTConfig) -> None:

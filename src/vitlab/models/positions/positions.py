@@ -194,6 +194,8 @@ class NoPositions(Positions):
 class Added(Positions):
     """Learned positions, added to the tokens before the encoder or before every block."""
 
+    uses = ("positions_at", "positions_size")
+
     @staticmethod
     def tables(config: ViTConfig) -> int:
         """Return the number of tables: one, or with positions_at=every one per layer."""

@@ -20,7 +20,7 @@ class SinCos(Added):
     """
 
     name = "sincos"
-    uses = ("positions_at",)
+    uses = ("positions_at",)  # type: ignore[assignment]
     table: Tensor
 
     def __init__(self, config: ViTConfig) -> None:

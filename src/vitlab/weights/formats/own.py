@@ -96,7 +96,8 @@ def _is_same(config: ModelConfig, theirs: Writing) -> bool:
         return False
     keyless = config.qkv_bias and "bias" in config.positions  # BEiT's, but for the bias of keys
     resized = config.positions_size is None or config.resampling == theirs.resampling
-    return resized and not keyless and all(entry.theirs for entry in theirs.entries)
+    stored = {name for entry in theirs.entries if entry.theirs for name in entry.ours}
+    return resized and not keyless and stored == empty(config).keys()
 
 
 def sealed(

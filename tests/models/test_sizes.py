@@ -62,7 +62,7 @@ def a_model(**choices: Any) -> Model:
 
 def with_its_own(model: Any, image_size: Any) -> Model:
     """A model for another size, whose tables are resampled once, as for fine-tuning."""
-    new = model.config.sized(image_size, settled=True)
+    new = model.config.sized(image_size).settled
     return cast(Model, model.remade(new, model.state_dict()))
 
 

@@ -286,7 +286,7 @@ class VisionTransformer(Model):
             WeightsError: a fused model.
         """
         size = self.config.image_size if image_size is None else image_size
-        new = replace(self.config, patch=patch, image_size=size, positions_size=None)
+        new = replace(self.config.settled, patch=patch, image_size=size)
         tensors = self.state_dict()
         return self.remade(new, with_patch(patch, tensors, self.config, interpolation))
 

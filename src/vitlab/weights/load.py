@@ -12,7 +12,6 @@ from torch import Tensor
 from vitlab.errors import HubError, UserError, WeightsError
 from vitlab.files import MODEL_FOLDER
 from vitlab.images import Size
-from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
 from vitlab.weights.adapters import is_adapter, unaltered, with_adapter
 from vitlab.weights.assembly import fitted, whole_state
@@ -230,9 +229,8 @@ def _attempts(source: str | Path, base: Base, above: tuple[Path, ...]) -> Iterat
     """The models there; then with positions of their own size, as loading gave them before."""
     for model in _as_it_is(source, base, above):
         yield model
-        if isinstance(model.config, ViTConfig) and model.config.positions_size:
-            size = model.config.image_size
-            yield model.remade(model.config.sized(size, settled=True), model.state_dict())
+        if (settled := model.config.settled) != model.config:
+            yield model.remade(settled, model.state_dict())
 
 
 def _as_it_is(source: str | Path, base: Base, above: tuple[Path, ...]) -> Iterator[Model]:

@@ -44,14 +44,14 @@ class ModelConfig(ImageSpec):
         """The papers' notation for this shape, `ViT-B/16`."""
         raise NotImplementedError
 
-    def sized(self, image_size: Size, *, settled: bool = False) -> Self:
-        """Return the same for another image size.
-
-        Args:
-            image_size: in pixels
-            settled: whether positions are to be stored for that size too, or stay as they are
-        """
+    def sized(self, image_size: Size) -> Self:
+        """Return the same for another image size; positions stay as they are stored."""
         return replace(self, image_size=image_size)
+
+    @property
+    def settled(self) -> Self:
+        """The same with positions stored for its own image size."""
+        return self
 
     @property
     def grid(self) -> tuple[int, int]:

@@ -291,18 +291,21 @@ class ViTConfig(ModelConfig):
             hybrid=self.stages if self.stem == "resnet" else None,
         )
 
-    def sized(self, image_size: Size, *, settled: bool = False) -> Self:
+    def sized(self, image_size: Size) -> Self:
         """Return the same for another image size, with the positions that are stored."""
-        stored = not settled and "positions_size" in kinds("positions")[self.positions].uses
-        size = (self.positions_size or self.image_size) if stored else None
+        stored = "positions_size" in kinds("positions")[self.positions].uses
+        size = self.at_positions.image_size if stored else None
         return replace(self, image_size=image_size, positions_size=size)
+
+    @property
+    def settled(self) -> Self:
+        """The same with positions stored for its own image size."""
+        return replace(self, positions_size=None)
 
     @property
     def at_positions(self) -> Self:
         """The same for images of the size that stored positions are for."""
-        if self.positions_size is None:
-            return self
-        return replace(self, image_size=self.positions_size, positions_size=None)
+        return replace(self.settled, image_size=self.positions_size or self.image_size)
 
     @property
     def grid(self) -> tuple[int, int]:

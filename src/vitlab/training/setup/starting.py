@@ -102,7 +102,7 @@ def _settled(recipe: Recipe) -> Model:
 
 
 def config_from(
-    base: ModelConfig, part: ModelPart, labels: tuple[str, ...], tune: Tune = "all"
+    base: ModelConfig, part: ModelPart, labels: tuple[str, ...], tune: Tune
 ) -> tuple[ModelConfig, list[str]]:
     """Return the configuration of a model that starts from another, and remarks for the user.
 
@@ -136,8 +136,9 @@ def config_from(
         chosen.setdefault("class_token", base.has_token)
     if chosen.get("fit", "native") != "native":
         chosen.setdefault("tokens", ImageSpec.tokens)  # those of the weights do not apply
-    size = chosen.pop("image_size", base.image_size)
-    base = base.sized(size, settled=tune in ("all", "attention", "ffn"))
+    base = base.sized(chosen.pop("image_size", base.image_size))
+    if tune in ("all", "attention", "ffn"):
+        base = base.settled
     if same_classes(base, labels):
         return replace(base, **chosen), remarks
     new = replace(base.with_classes(len(labels)), labels=labels)

@@ -35,5 +35,5 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
     kind = big_transfer if isinstance(config, ResNetConfig) else vit_npz
     if isinstance(config, ViTConfig):
         check_fields("google", config, REPRESENTED)
-        config = config.sized(config.image_size, settled=True)
-    return Writing(kind.entries(config), archive="model.npz", stored=config)
+    stored = config.settled
+    return Writing(kind.entries(stored), archive="model.npz", stored=stored)

@@ -160,7 +160,7 @@ def stored_as(config: ViTConfig) -> ViTConfig:
     """
     if config.resampling == "antialiased" or not config.classes:
         return config.at_positions
-    return config.sized(config.image_size, settled=True)
+    return config.settled
 
 
 def written(config: ViTConfig, stored: ViTConfig) -> dict[str, Any]:

@@ -241,8 +241,7 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
     if not isinstance(config, ViTConfig):
         raise cannot(NAME, config.name)
     family = _writer(config)
-    size = config.image_size
-    stored = config.at_positions if family.any_size else config.sized(size, settled=True)
+    stored = config.at_positions if family.any_size else config.settled
     full = _in_full(stored, family)
     content = write_content(family, full)
     if config.classes and not family.pre_norm:  # CLIP has a projection

@@ -23,8 +23,8 @@ from vitlab.data.decode.crop import resized_box
 from vitlab.data.decode.stored import PixelImage
 from vitlab.data.loading.batches import center, fitted_image
 from vitlab.images import ImageSpec
+from vitlab.weights.formats.transformers.families import VIT
 from vitlab.weights.formats.transformers.processor import read_processor
-from vitlab.weights.formats.transformers.records.vit_records import VIT
 from vitlab.weights.identity import feature_fingerprint, fingerprint
 
 SIZES = [tuple(map(int, each)) for each in np.random.default_rng(0).integers(64, 640, (100, 2))]

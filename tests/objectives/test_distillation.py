@@ -32,7 +32,8 @@ from vitlab.objectives.distill.teacher import Teacher, check_teacher, remarks_of
 from vitlab.objectives.distill.two_heads import with_distillation_token
 from vitlab.objectives.owning import Learner
 from vitlab.recipes.distilling import Distill
-from vitlab.weights.formats.timm.timm_names import entries, names_for
+from vitlab.weights.formats.names import entries
+from vitlab.weights.formats.timm.timm_names import names_for
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")
 SMALL: dict[str, Any] = {"depth": 1, "heads": 2, "patch": 8, "labels": NAMES, "classes": 5}
@@ -221,7 +222,7 @@ def compare_gradients(model: Model, other: nn.Module, difference: Tensor) -> Non
         torch.testing.assert_close(mine[name], grad)
     torch.testing.assert_close(difference, first - second)  # type: ignore[operator]
     compared = 0
-    for entry in entries(config, names_for(config)):
+    for entry in entries(config, names_for(config), "timm"):
         if len(entry.ours) == len(entry.theirs) == 1 and entry.ours[0] not in want:
             grads = entry.write([mine[entry.ours[0]]])  # type: ignore[list-item]
             torch.testing.assert_close(grads[0], theirs[entry.theirs[0]], rtol=1e-4, atol=1e-5)

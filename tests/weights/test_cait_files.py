@@ -64,7 +64,7 @@ def test_timms_folder_gives_timms_logits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ({"num_heads": 4}, "proj_l.weight has shape"),
+    ({"num_heads": 4}, "model_args num_heads=4"),
     ({"depth_token_only": 3}, "depth_token_only=3"),
     ({"mlp_ratio_token_only": 4.0}, "mlp_ratio_token_only=4.0"),
     ({"act_layer": "relu"}, "model_args act_layer='relu'"),
@@ -81,7 +81,9 @@ def test_damage_is_named(tmp_path: Path) -> None:
     state = cait().state_dict()
     without = {name: tensor for name, tensor in state.items() if "proj_" not in name}
     save_file(without, tmp_path / "plain.safetensors")
-    with pytest.raises(WeightsError, match="do not show the number of heads: give --heads"):
+    with pytest.raises(
+        WeightsError, match="does not say how many heads a width of 24 has: give --heads"
+    ):
         vitlab.load(tmp_path / "plain.safetensors")
     assert not vitlab.load(tmp_path / "plain.safetensors", heads=3).config.talking_heads
     del state["blocks_token_only.1.attn.k.weight"]

@@ -9,22 +9,42 @@ from torch import Tensor
 
 import vitlab
 from vitlab.errors import WeightsError
+from vitlab.models.config import config_of
+from vitlab.weights.assembly import empty
 from vitlab.weights.formats import entries
-from vitlab.weights.formats.entries import Entry
-from vitlab.weights.formats.google import flax
-from vitlab.weights.formats.resnet_units import hybrid_parts, units_of, walk
+from vitlab.weights.formats.dialects.dialects import DIALECTS
+from vitlab.weights.formats.entries import StoredAs
+from vitlab.weights.formats.google import BIT_NAMES, VIT_NAMES
+from vitlab.weights.formats.names import entries as table_of
+from vitlab.weights.formats.names import found
+from vitlab.weights.formats.timm.timm_names import TIMM
 
-# An entry, and the shapes of our tensors.
-PIECES: dict[str, tuple[Entry, list[tuple[int, ...]]]] = {
-    "same": (entries.same("a", "b"), [(2, 3)]),
-    "shaped": (entries.shaped("a", "b", (1, 1, 6), (6,)), [(1, 1, 6)]),
-    "stacked": (entries.stacked("a", ["q", "k", "v"]), [(6, 4)]),
-    "halves of a kernel": (entries.halves("a", ("b", "c")), [(3, 8)]),
-    "dense": (flax.dense("a", "b")[0], [(3, 5)]),
-    "convolution": (flax.conv("a", "b")[0], [(4, 3, 2, 2)]),
-    "queries": (flax.qkv("a", "b", ("query", "key", "value"), 2)[0], [(12, 4)]),
-    "biases of queries": (flax.qkv("a", "b", ("key", "value"), 2)[1], [(8,)]),
-    "output": (flax.out("a", "b", 2)[0], [(5, 8)]),
+CONFIG = config_of("ViT(width=8,depth=1,heads=2,mlp=32)/8", image_size=16, classes=3)
+TOKENLESS = config_of("ViT(width=8,depth=1,heads=2,mlp=32)/8", image_size=16, pool="mean")
+
+
+def google(key: str) -> StoredAs:
+    """The first way in which Google stores a part."""
+    row = VIT_NAMES[key]
+    first = row[0] if isinstance(row, list) else row
+    assert isinstance(first, StoredAs)
+    return first
+
+
+# How something is stored, and the shapes of our tensors.
+PIECES: dict[str, tuple[StoredAs, list[tuple[int, ...]]]] = {
+    "a token": (entries.flat_token("b"), [(1, 1, 6)]),
+    "a table": (entries.flat_table("b"), [(1, 5, 6)]),
+    "a grid": (entries.gridded("b"), [(1, 4, 6)]),
+    "patches": (entries.patches("b"), [(4, 3, 8, 8)]),
+    "stacked": (entries.stacked("q", "k", "v"), [(6, 4)]),
+    "joined": (entries.joined("b"), [(4, 4), (8, 4)]),
+    "halves of a kernel": (entries.halves("b", "c"), [(3, 8)]),
+    "dense": (google("expand.weight"), [(3, 5)]),
+    "convolution": (google("patch.weight"), [(4, 3, 2, 2)]),
+    "queries": (google("qkv.weight"), [(24, 8)]),
+    "biases of queries": (google("qkv.bias"), [(24,)]),
+    "output": (google("project.weight"), [(5, 8)]),
 }
 
 
@@ -35,92 +55,113 @@ def some(*shapes: tuple[int, ...]) -> list[Tensor]:
 
 @pytest.mark.parametrize("piece", PIECES)
 def test_what_is_written_is_read_back(piece: str) -> None:
-    entry, shapes = PIECES[piece]
+    stored, shapes = PIECES[piece]
     ours = some(*shapes)
-    theirs = entry.write(ours)
-    assert len(theirs) == len(entry.theirs)
-    for got, want in zip(entry.read(theirs), ours, strict=True):
+    theirs = stored.write(ours, CONFIG)
+    assert len(theirs) == len(stored.names)
+    for got, want in zip(stored.read(theirs, CONFIG), ours, strict=True):
         torch.testing.assert_close(got, want, rtol=0, atol=0)
-    for meta, real in zip(entry.write([t.to("meta") for t in ours]), theirs, strict=True):
+    for meta, real in zip(stored.write([t.to("meta") for t in ours], CONFIG), theirs, strict=True):
         assert meta.shape == real.shape
 
 
 def test_a_kernel_of_flax_is_the_transposed() -> None:
     """Dense: x @ kernel; convolution: (rows, columns, inputs, outputs), as in Flax's own code."""
     kernel, x = some((4, 6), (2, 4))
-    torch.testing.assert_close(x @ flax.dense("a", "b")[0].read([kernel])[0].T, x @ kernel)
+    dense = google("expand.weight")
+    torch.testing.assert_close(x @ dense.read([kernel], CONFIG)[0].T, x @ kernel)
     (conv,) = some((3, 2, 5, 7))
-    weight = flax.conv("a", "b")[0].read([conv])[0]
+    weight = google("patch.weight").read([conv], CONFIG)[0]
     assert weight.shape == (7, 5, 3, 2)
     assert weight[6, 4, 2, 1] == conv[2, 1, 4, 6]
 
 
-def test_a_bias_of_keys_is_refused_and_none_is_zero() -> None:
-    entry = entries.without_key("a", "q", "v")
+def test_a_bias_of_keys_is_refused_where_it_matters_and_none_is_zero() -> None:
+    stored = entries.keyless("q", "v")
     q, v = some((4,), (4,))
-    (whole,) = entry.read([q, v])
+    (whole,) = stored.read([q, v], CONFIG)
     assert torch.equal(whole, torch.cat([q, torch.zeros(4), v]))
-    for got, want in zip(entry.write([whole]), (q, v), strict=True):
+    for got, want in zip(stored.write([whole], CONFIG), (q, v), strict=True):
         assert torch.equal(got, want)
-    with pytest.raises(WeightsError, match="cannot represent a bias of keys, which a has"):
-        entry.write([torch.cat([q, q, v])])
-    assert [each.shape for each in entry.write([torch.empty(12, device="meta")])] == [(4,), (4,)]
+    both = torch.cat([q, q, v])
+    assert torch.equal(stored.write([both], CONFIG)[1], v)  # the softmax takes it out again
+    normed = config_of("ViT-Ti1/16", qk_norm=True)
+    with pytest.raises(WeightsError, match="cannot represent a bias of keys"):
+        stored.write([both], normed)
+    shapes = [each.shape for each in stored.write([torch.empty(12, device="meta")], normed)]
+    assert shapes == [(4,), (4,)]
 
 
 def test_a_masked_bias() -> None:
-    entry = entries.masked("a", ("b", "m"))
+    stored = entries.masked("b", "m")
     bias, mask = some((6,))[0], torch.tensor([1.0, 1, 0, 0, 1, 1])
-    (read,) = entry.read([bias, mask])
+    (read,) = stored.read([bias, mask], CONFIG)
     assert torch.equal(read, bias * mask)
-    assert torch.equal(entry.read(entry.write([read]))[0], read)
+    assert torch.equal(stored.read(stored.write([read], CONFIG), CONFIG)[0], read)
 
 
 def test_a_class_token_without_a_position() -> None:
-    entry = entries.without_first_row("positions.0.table", "pos")
+    stored = entries.without_first_row("pos")
     (table,) = some((1, 4, 3))
-    (ours,) = entry.read([table])
+    (ours,) = stored.read([table], CONFIG)
     assert not ours[:, 0].any()
     assert torch.equal(ours[:, 1:], table)
-    assert torch.equal(entry.write([ours])[0], table)
+    assert torch.equal(stored.write([ours], CONFIG)[0], table)
     with pytest.raises(WeightsError, match="cannot represent a position of the class token"):
-        entry.write([torch.ones(1, 5, 3)])
+        stored.write([torch.ones(1, 5, 3)], CONFIG)
 
 
 @pytest.mark.parametrize("token", [True, False])
 def test_registers_with_positions(token: bool) -> None:
     """Our registers have none, so the sum is stored in them."""
-    entry = entries.with_prefix_rows(token, 2, ("registers", "pos"))
+    stored, config = entries.with_register_rows("registers", "pos"), CONFIG if token else TOKENLESS
     own, table = some((1, 2, 3), (1, token + 2 + 4, 3))
-    registers, places = entry.read([own, table])
+    registers, places = stored.read([own, table], config)
     assert torch.equal(registers, own + table[:, token : token + 2])
     assert places.shape == (1, token + 4, 3)
     assert torch.equal(places[:, token:], table[:, token + 2 :])
-    for got, want in zip(
-        entry.read(entry.write([registers, places])), (registers, places), strict=True
-    ):
+    again = stored.read(stored.write([registers, places], config), config)
+    for got, want in zip(again, (registers, places), strict=True):
         assert torch.equal(got, want)
 
 
 def test_two_classifiers_are_averaged() -> None:
     first, second, x, y = some((3, 4), (3, 4), (2, 4), (2, 4))
-    (kernel,) = entries.halves("a", ("b", "c")).read([first, second])
+    (kernel,) = entries.halves("b", "c").read([first, second], CONFIG)
     want = (x @ first.T + y @ second.T) / 2
     torch.testing.assert_close(torch.cat([x, y], dim=1) @ kernel.T, want)
     biases = some((3,), (3,))
-    (bias,) = entries.halves("a", ("b", "c")).read(biases)
+    (bias,) = entries.halves("b", "c").read(biases, CONFIG)
     torch.testing.assert_close(bias, (biases[0] + biases[1]) / 2)
 
 
-def test_units_are_counted_as_they_are_walked() -> None:
-    stages = (3, 4, 23, 3)
-    names = [f"block{stage + 1}/unit{unit + 1:02d}/conv" for stage, unit in walk(stages)]
-    assert units_of([*names, "root/conv"], r"block(\d+)/unit(\d+)/") == stages
-    parts = [(stage, unit, part) for _, stage, unit, part in hybrid_parts((2, 1))]
-    assert [part for stage, unit, part in parts if (stage, unit) == (0, 1)] == [
-        "reduce", "middle", "expand",
-    ]  # fmt: skip
-    assert sum(part == "shortcut" for _, _, part in parts) == 2
-    assert [name for name, *_ in hybrid_parts((1,))][-1] == "stem.body.stages.0.0.shortcut"
+@pytest.mark.parametrize("name", ["R50+ViT-B/16", "BiT-R152x2"])
+def test_the_units_of_a_resnet_are_counted_as_they_are_written(name: str) -> None:
+    config, names = config_of(name), VIT_NAMES if "ViT" in name else BIT_NAMES
+    shapes = {n: (1, 1, 1, 1) for each in table_of(config, names, "a") for n in each.theirs}
+    assert found(shapes, names).stages == config.stages
+
+
+@pytest.mark.parametrize("name", ["ViT-S/16", "ViT-S18x2/16"])
+def test_our_own_names_are_one_of_the_tables(name: str) -> None:
+    config = config_of(name, layer_scale=0.1)
+    dialect = next(each for each in reversed(DIALECTS) if each.name == "ViTLab's names")
+    table = table_of(config, dialect.names, "a")
+    assert all(entry.ours == entry.theirs for entry in table)
+    assert {own for entry in table for own in entry.ours} == empty(config).keys()
+
+
+def test_the_longest_way_that_is_there_is_how_a_part_is_stored() -> None:
+    """A file with biases of queries, keys and values has those of queries and values, too."""
+    first, layers = "blocks.0.attn.", ("q_proj", "k_proj", "v_proj")
+    shapes = {f"{first}{layer}.{part}": (4, 4)[: 2 - (part == "bias")]
+              for layer in layers for part in ("weight", "bias")}  # fmt: skip
+    whole = found(shapes, TIMM)
+    assert (whole.shape("qkv.weight"), whole.shape("qkv.bias")) == ((12, 4), (12,))
+    del shapes[f"{first}k_proj.bias"]
+    keyless = found(shapes, TIMM)
+    assert len(keyless.theirs["qkv.bias"]) == 2
+    assert keyless.shape("qkv.bias") == (12,)
 
 
 CHOICES: dict[str, list[Any]] = {

@@ -17,11 +17,16 @@ from numpy.typing import NDArray
 
 import vitlab
 from vitlab.weights.assembly import empty
-from vitlab.weights.formats.google import big_transfer as bit
-from vitlab.weights.formats.google import vit_npz as google
+from vitlab.weights.formats import google
+from vitlab.weights.formats.names import entries
 
 Array = NDArray[Any]
 RNG = np.random.default_rng
+
+# Names of a block's parts in the older files and in the newer ones, and of positions.
+OLD = ("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
+NEW = ("LayerNorm_0", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
+PLACE = "Transformer/posembed_input/pos_embedding"
 
 
 def norm(x: Array, p: dict[str, Array], name: str) -> Array:
@@ -112,7 +117,7 @@ def flax_vit(images: Array, p: dict[str, Array], stages: tuple[int, ...] | None)
     x = x + p["Transformer/posembed_input/pos_embedding"]
     number = 0
     while f"Transformer/encoderblock_{number}/LayerNorm_0/scale" in p:
-        names = [f"Transformer/encoderblock_{number}/{part}" for part in google.OLD]
+        names = [f"Transformer/encoderblock_{number}/{part}" for part in OLD]
         y = norm(x, p, names[0])
         x = x + attention(y, y, p, names[1])
         x = x + mlp(norm(x, p, names[2]), p, names[3])
@@ -130,10 +135,10 @@ def flax_vit(images: Array, p: dict[str, Array], stages: tuple[int, ...] | None)
     return dense(x, p, "head") if "head/kernel" in p else x
 
 
-def arrays(config: Any, form: Any = google) -> dict[str, Array]:
+def arrays(config: Any) -> dict[str, Array]:
     """Random arrays for a configuration, by the shapes that the table asks for."""
     rng, expected, made = RNG(3), empty(config), {}
-    for entry in form.entries(config):
+    for entry in entries(config, google.VIT_NAMES, "a"):
         shapes = [t.shape for t in entry.write([expected[name] for name in entry.ours])]
         for name, shape in zip(entry.theirs, shapes, strict=True):
             spread = 1.0 if "conv" in name and "kernel" in name else 0.1
@@ -187,10 +192,10 @@ def test_every_dialect_is_the_same_model(tmp_path: Path) -> None:
     plain = vitlab.load(stored(values, tmp_path / "plain.npz"))
     newer = {}
     for name, value in values.items():
-        for old, new in zip(google.OLD, google.NEW, strict=True):
+        for old, new in zip(OLD, NEW, strict=True):
             name = name.replace(f"/{old}/", f"/{new}\0/")
         newer[name.replace("\0", "")] = value
-    place = google.PLACES[0]
+    place = PLACE
     scanned = {n: v for n, v in newer.items() if "encoderblock" not in n}
     for name in (n for n in newer if "encoderblock_0/" in n):
         both = [newer[name.replace("_0/", f"_{i}/", 1)] for i in (0, 1)]
@@ -226,7 +231,7 @@ def test_fixed_positions_are_computed(tmp_path: Path) -> None:
     """big_vision's sincos2d models store none; values by its formula, one place checked by hand."""
     config = config_of("ViT-Ti2/16", pool="mean", size=48, gelu="tanh")
     values = arrays(config)
-    del values[google.PLACES[0]]
+    del values[PLACE]
     model = vitlab.load(stored(values, tmp_path / "m.npz"), image_size=48)
     table = model.positions[0].table[0]
     row, column, quarter = 2, 1, 192 // 4
@@ -240,7 +245,7 @@ def test_hybrids_of_the_release_by_shape(tmp_path: Path) -> None:
     config = config_of("R50+ViT-B/16", 1000, 224, gelu="tanh")
     shapes = {}
     expected = empty(config)
-    for entry in google.entries(config):
+    for entry in entries(config, google.VIT_NAMES, "a"):
         made = entry.write([expected[name] for name in entry.ours])
         shapes |= {n: tuple(t.shape) for n, t in zip(entry.theirs, made, strict=True)}
     assert shapes["conv_root/kernel"] == (7, 7, 3, 64)
@@ -253,7 +258,7 @@ def test_hybrids_of_the_release_by_shape(tmp_path: Path) -> None:
 def test_bit_files(numbered: bool, tmp_path: Path) -> None:
     """Against big_transfer's arithmetic as our ResNet was tested for it: names are what is new."""
     own = vitlab.create("BiT-R(1-2)x1", 7, 64)
-    table = bit.entries(own.config)
+    table = entries(own.config, google.BIT_NAMES, "a")
     state, values = own.state_dict(), {}
     for entry in table:
         made = entry.write([state[name] for name in entry.ours])

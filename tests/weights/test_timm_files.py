@@ -193,7 +193,7 @@ def test_questions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     timm = peers.timm()
     odd = timm.create_model("vit_tiny_patch16_224", embed_dim=48, num_heads=2, depth=1)
     file = written(odd, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match=r"how many heads a width of 48 has: give heads=…"):
+    with pytest.raises(ValueError, match=r"how many heads a width of 48 has: give --heads"):
         vitlab.load(file)
     assert vitlab.load(file, heads=2).config.heads == 2
     for assumed in ("gelu exact", "norm_eps 1e-06", "mean 0.485", "crop 0.875", "--mean"):

@@ -10,8 +10,8 @@ from tests.oracles import peers
 
 import vitlab
 from vitlab.errors import WeightsError
-from vitlab.weights.formats.encoders.unsupported import reads
 from vitlab.weights.formats.room import Hints
+from vitlab.weights.formats.unsupported import reads
 from vitlab.weights.source import Source
 
 FAMILIES = {

@@ -22,7 +22,7 @@ from torch.nn import functional
 from vitlab.errors import UserError, WeightsError
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.room import cannot
-from vitlab.weights.formats.transformers.records.vit_records import NEWER
+from vitlab.weights.formats.transformers.families import NEWER
 from vitlab.weights.source import Source
 
 WRAPPED = re.compile(

@@ -21,11 +21,10 @@ from vitlab.models.model import Model
 from vitlab.weights.adapters import adapter_of
 from vitlab.weights.assembly import unwrapped, whole_state
 from vitlab.weights.formats.catalog import PEFT, format_named
-from vitlab.weights.formats.entries import Entry
+from vitlab.weights.formats.entries import Entry, void_keys
 from vitlab.weights.formats.own import sealed
 from vitlab.weights.formats.room import Hints, cannot
 from vitlab.weights.formats.transformers.families import FAMILIES
-from vitlab.weights.formats.vit_names import void_keys
 from vitlab.weights.hub_names import is_hub_name
 from vitlab.weights.load import load, place_of, recognize
 from vitlab.weights.matching import collect

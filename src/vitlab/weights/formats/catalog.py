@@ -47,17 +47,16 @@ class Format:
 FORMATS = (
     Format("delta", "delta_file"),
     Format("vitlab", "own", "a folder of ViTLab"),
-    Format("sam", "encoders.sam_encoder"),
+    Format("sam", "sam"),
     Format(
         "transformers",
         "transformers.transformers_format",
         "a folder of Hugging Face transformers (ViT, DeiT, BEiT, DINO, CLIP, SigLIP, …)",
     ),
-    Format("dalle", "tokenizers.dalle_file"),
-    Format("cait", "encoders.cait_file"),
-    Format("unsupported", "encoders.unsupported"),  # says what it is
+    Format("dalle", "dalle"),
+    Format("unsupported", "unsupported"),  # says what it is
     Format("timm", "timm.timm_format", "a folder of timm"),
-    Format("google", "google.npz", "Google's .npz (ViT, AugReg, hybrids, BiT)"),
+    Format("google", "google", "Google's .npz (ViT, AugReg, hybrids, BiT)"),
 )
 PEFT = "peft"  # an adapter, whose tensors have the names of its base's format
 

@@ -1,24 +1,26 @@
-"""Which tensors of another format make which of ours: tables that are read both ways.
+"""Conversions of tensors: how ours are stored elsewhere, each written in both directions.
 
-An entry connects a few of our tensors with a few of theirs, with a function in each direction. The
-shapes that a file must have are those that writing gives our own empty tensors, so that one table
-is enough.
+The shapes that a file must have are those that writing gives our own empty tensors, so that one
+conversion is enough to read, to write and to check.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from vitlab.errors import WeightsError
-from vitlab.models.config import ViTConfig
+from vitlab.models.config import ModelConfig, ViTConfig
 
-Conversion = Callable[[list[Tensor]], list[Tensor]]
+Tensors = list[Tensor]
+Conversion = Callable[[Tensors], Tensors]
+Converting = Callable[[Tensors, ModelConfig | None], Tensors]
 
 
 class Entry(NamedTuple):
-    """Some of our tensors and the same numbers under other names.
+    """Some tensors of one model and the same numbers under other names.
 
     Attributes:
         ours: names in our model's state dict
@@ -37,138 +39,188 @@ class Entry(NamedTuple):
         return self._replace(theirs=tuple(rename(name) for name in self.theirs))
 
 
+@dataclass(frozen=True, eq=False)
+class StoredAs:
+    """How a kind of tensor is stored in a family's files.
+
+    Attributes:
+        names: templates of their names, with `{n}` for the number of the block and so on
+        read: their tensors and the configuration to ours
+        write: ours to theirs
+    """
+
+    names: tuple[str, ...]
+    read: Converting = lambda tensors, config: tensors
+    write: Converting = lambda tensors, config: tensors
+
+
 def same(ours: str, theirs: str) -> Entry:
     """Map one tensor as it is."""
     return Entry((ours,), (theirs,), list, list)
 
 
-def layer(ours: str, theirs: str, bias: bool = True) -> list[Entry]:
-    """Map weight and bias of a layer, whose parts are named and shaped alike."""
-    parts = ("weight", "bias") if bias else ("weight",)
-    return [same(f"{ours}.{part}", f"{theirs}.{part}") for part in parts]
-
-
 def each(
-    ours: str, theirs: str, read: Callable[[Tensor], Tensor], write: Callable[[Tensor], Tensor]
-) -> Entry:
-    """Map one tensor with a conversion in each direction."""
-    return Entry((ours,), (theirs,), lambda t: [read(t[0])], lambda t: [write(t[0])])
+    name: str, read: Callable[[Tensor], Tensor], write: Callable[[Tensor], Tensor]
+) -> StoredAs:
+    """Store one tensor with a conversion in each direction."""
+    return StoredAs((name,), lambda t, _: [read(t[0])], lambda t, _: [write(t[0])])
 
 
-def shaped(ours: str, theirs: str, own: Sequence[int], other: Sequence[int]) -> Entry:
-    """Map one tensor that has another shape there."""
-    return each(ours, theirs, lambda t: t.reshape(*own), lambda t: t.reshape(*other))
+def stacked(*names: str) -> StoredAs:
+    """Store one of ours in parts: queries, keys and values, for example."""
+    count = len(names)
+    return StoredAs(names, lambda t, _: [torch.cat(t)], lambda t, _: list(t[0].chunk(count)))
 
 
-def stacked(ours: str, theirs: Iterable[str]) -> Entry:
-    """Map one of ours that is a stack of theirs: queries, keys and values, for example."""
-    names = tuple(theirs)
-    if len(names) == 1:
-        return same(ours, *names)
-    return Entry((ours,), names, lambda t: [torch.cat(t)], lambda t: list(t[0].chunk(len(names))))
+def transposed(name: str) -> StoredAs:
+    """Store a matrix (outputs, inputs) as (inputs, outputs)."""
+    return each(name, torch.t, torch.t)
 
 
-def joined(ours: tuple[str, ...], theirs: str, sizes: Sequence[int]) -> Entry:
-    """Map a few of ours that are one of theirs, with so many rows each."""
-    return Entry(ours, (theirs,), lambda t: list(t[0].split(sizes)), lambda t: [torch.cat(t)])
+def flat_token(name: str) -> StoredAs:
+    """Store a token (1, 1, D) as (D)."""
+    return each(name, lambda t: t.reshape(1, 1, -1), lambda t: t[0, 0])
 
 
-def without_key(ours: str, query: str, value: str, void: bool = False) -> Entry:
-    """Map the bias of queries, keys and values in a format without one for keys.
+def flat_table(name: str) -> StoredAs:
+    """Store positions (1, N, D) as (N, D)."""
+    return each(name, lambda t: t[None], lambda t: t[0])
 
-    Args:
-        ours: queries, keys and values in one; that of keys is zero when it is read
-        query: the bias of queries
-        value: that of values
-        void: a key's bias has no effect in this model (`void_keys`), so that writing drops it
-    """
 
-    def write(tensors: list[Tensor]) -> list[Tensor]:
+def gridded(name: str) -> StoredAs:
+    """Store positions (1, N, D) as (1, rows, columns, D)."""
+
+    def write(tensors: Tensors, config: ModelConfig | None) -> Tensors:
+        return [tensors[0].unflatten(1, _vit(config).grid)]
+
+    return StoredAs((name,), lambda t, _: [t[0].reshape(1, -1, t[0].shape[-1])], write)
+
+
+def joined(name: str) -> StoredAs:
+    """Store queries (D, D), and keys and values (2 D, D), of attention pooling as (3 D, D)."""
+
+    def read(tensors: Tensors, config: ModelConfig | None) -> Tensors:
+        return list(tensors[0].tensor_split([len(tensors[0]) // 3]))
+
+    return StoredAs((name,), read, lambda t, _: [torch.cat(t)])
+
+
+def keyless(query: str, value: str) -> StoredAs:
+    """Store the bias of queries, keys and values where keys have none: theirs is zero here."""
+
+    def write(tensors: Tensors, config: ModelConfig | None) -> Tensors:
         q, k, v = tensors[0].chunk(3)
-        if not void and not k.is_meta and k.any():
-            raise WeightsError(f"the format cannot represent a bias of keys, which {ours} has")
+        if not void_keys(_vit(config)) and not k.is_meta and k.any():
+            raise WeightsError("the format cannot represent a bias of keys, which this model has")
         return [q, v]
 
-    return Entry((ours,), (query, value), lambda t: [torch.cat([t[0], 0 * t[0], t[1]])], write)
+    return StoredAs((query, value), lambda t, _: [torch.cat([t[0], 0 * t[0], t[1]])], write)
 
 
-def masked(ours: str, theirs: tuple[str, str]) -> Entry:
-    """Map a bias that is multiplied by a mask of the same shape."""
+def void_keys(config: ViTConfig) -> bool:
+    """Return whether a bias of keys has no effect.
 
-    def read(tensors: list[Tensor]) -> list[Tensor]:
-        return [tensors[0] * tensors[1]]
-
-    def write(tensors: list[Tensor]) -> list[Tensor]:
-        return [tensors[0], torch.ones_like(tensors[0])]
-
-    return Entry((ours,), theirs, read, write)
+    It adds the same number to all logits of a query, which the softmax takes out again, unless
+    keys are normalized or turned after it.
+    """
+    return not config.qk_norm and "rope" not in config.positions
 
 
-def scaled(ours: str, theirs: str, config: ViTConfig) -> list[Entry]:
-    """Map a norm of the model's kind: RMSNorm has no bias."""
-    return layer(ours, theirs, bias=config.norm == "layer")
+def masked(bias: str, mask: str) -> StoredAs:
+    """Store a bias beside a mask of the same shape, by which it is multiplied."""
+    return StoredAs(
+        (bias, mask), lambda t, _: [t[0] * t[1]], lambda t, _: [t[0], torch.ones_like(t[0])]
+    )
 
 
-def without_first_row(ours: str, theirs: str) -> Entry:
-    """Map positions (1, 1 + N, D), whose first row, of the class token, is zero and not stored."""
+def halves(first: str, second: str) -> StoredAs:
+    """Store one classifier of two representations as two, whose scores are averaged."""
 
-    def read(tensors: list[Tensor]) -> list[Tensor]:
-        return [torch.cat([torch.zeros_like(tensors[0][:, :1]), tensors[0]], dim=1)]
+    def read(tensors: Tensors, config: ModelConfig | None) -> Tensors:
+        first, second = tensors
+        return [(first + second if first.ndim == 1 else torch.cat(tensors, dim=1)) / 2]
 
-    def write(tensors: list[Tensor]) -> list[Tensor]:
-        first = tensors[0][:, :1]
+    def write(tensors: Tensors, config: ModelConfig | None) -> Tensors:
+        whole = tensors[0]
+        return [whole, whole.clone()] if whole.ndim == 1 else list((2 * whole).chunk(2, dim=1))
+
+    return StoredAs((first, second), read, write)
+
+
+def patches(name: str) -> StoredAs:
+    """Store a kernel (D, C, P, P) as a matrix over the pixels of a patch, (D, P * P * C)."""
+
+    def read(tensors: Tensors, config: ModelConfig | None) -> Tensors:
+        width, pixels = tensors[0].shape
+        sides = {count: round((pixels / count) ** 0.5) for count in (3, 1, 4)}
+        fits = next((n for n, side in sides.items() if n * side**2 == pixels), 1)
+        channels = getattr(config, "channels", fits)  # without a configuration, the usual number
+        side = round((pixels / channels) ** 0.5)
+        return [tensors[0].reshape(width, side, side, channels).permute(0, 3, 1, 2)]
+
+    return StoredAs((name,), read, lambda t, _: [t[0].permute(0, 2, 3, 1).flatten(1)])
+
+
+def without_first_row(name: str) -> StoredAs:
+    """Store positions (1, 1 + N, D) without their first row, of the class token, which is zero."""
+
+    def write(tensor: Tensor) -> Tensor:
+        first = tensor[:, :1]
         if not first.is_meta and first.any():
             raise WeightsError("the format cannot represent a position of the class token")
-        return [tensors[0][:, 1:]]
+        return tensor[:, 1:]
 
-    return Entry((ours,), (theirs,), read, write)
+    return each(name, lambda t: torch.cat([torch.zeros_like(t[:, :1]), t], dim=1), write)
 
 
-def with_prefix_rows(
-    token: bool, registers: int, theirs: tuple[str, str], ours: str = "positions.0.table"
-) -> Entry:
-    """Map registers (1, R, D) that have positions in the other format: ours are the sum of both.
+def with_unused_row(name: str) -> StoredAs:
+    """Store positions (1, N, D) with a first row of a class token that is not there."""
+    return each(name, lambda t: t[:, 1:], lambda t: torch.cat([torch.zeros_like(t[:, :1]), t], 1))
 
-    Args:
-        token: the class token has the first row
-        registers: number of rows between that and those of the patches
-        theirs: registers and positions (1, token + registers + N, D)
-        ours: the positions of the others
+
+def with_added_row(name: str) -> StoredAs:
+    """Store positions (1, N, D) with a first row that is added to all the others."""
+    return replace_read(with_unused_row(name), lambda t: t[:, 1:] + t[:, :1])
+
+
+def with_register_rows(registers: str, positions: str) -> StoredAs:
+    """Store registers (1, R, D) that have rows in the table (1, token + R + N, D).
+
+    Ours are the sums of registers and their rows.
     """
-    first = int(token)
 
-    def read(tensors: list[Tensor]) -> list[Tensor]:
+    def read(tensors: Tensors, config: ModelConfig | None) -> Tensors:
         own, table = tensors
-        others = torch.cat([table[:, :first], table[:, first + registers :]], dim=1)
-        rows = table[:, first : first + registers]
+        first, count = int(_vit(config).has_token), own.shape[1]
+        others = torch.cat([table[:, :first], table[:, first + count :]], dim=1)
+        rows = table[:, first : first + count]
         return [torch.where(rows == 0, own, own + rows), others]  # a sum of zeros has one sign
 
-    def write(tensors: list[Tensor]) -> list[Tensor]:
+    def write(tensors: Tensors, config: ModelConfig | None) -> Tensors:
         own, table = tensors
+        first = int(_vit(config).has_token)
         rows = [table[:, :first], torch.zeros_like(own), table[:, first:]]
         return [own, torch.cat(rows, dim=1)]
 
-    return Entry(("registers", ours), theirs, read, write)
+    return StoredAs((registers, positions), read, write)
 
 
-def halves(ours: str, theirs: tuple[str, str]) -> Entry:
-    """Map two classifiers whose scores are averaged to one of both representations."""
-
-    def read(tensors: list[Tensor]) -> list[Tensor]:
-        if tensors[0].ndim == 1:
-            return [(tensors[0] + tensors[1]) / 2]
-        return [torch.cat(tensors, dim=1) / 2]
-
-    def write(tensors: list[Tensor]) -> list[Tensor]:
-        whole = tensors[0]
-        if whole.ndim == 1:
-            return [whole, whole.clone()]
-        first, second = (2 * whole).chunk(2, dim=1)
-        return [first, second]
-
-    return Entry((ours,), theirs, read, write)
-
-
-def computed(ours: str, value: Callable[[], Tensor]) -> Entry:
+def computed(value: Callable[[ViTConfig], Tensor]) -> StoredAs:
     """Compute one of ours that follows from the configuration and is not stored."""
-    return Entry((ours,), (), lambda t: [value()], lambda t: [])
+    return StoredAs((), lambda t, config: [value(_vit(config))], lambda t, _: [])
+
+
+def replace_read(stored: StoredAs, read: Callable[[Tensor], Tensor]) -> StoredAs:
+    """Return the same with another way to read its one tensor."""
+    return StoredAs(stored.names, lambda t, _: [read(t[0])], stored.write)
+
+
+def _vit(config: ModelConfig | None) -> ViTConfig:
+    assert isinstance(config, ViTConfig)
+    return config
+
+
+NO_BIAS = computed(lambda config: torch.zeros(config.classes))  # of a classifier
+NO_SCALE = computed(lambda config: torch.ones(config.width))  # of a norm
+Row = str | tuple[str, ...] | StoredAs
+Names = Mapping[str, Row | list[Row]]

@@ -7,12 +7,17 @@ their rows exchanged, weights and biases alike, since a product of both does not
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from vitlab.models.config import ViTConfig
-from vitlab.weights.formats.entries import Conversion, Entry
+from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.weights.formats.entries import Conversion, Entry, StoredAs
+
+# How channels that turn together lie: in halves of a head, or as neighbors, where those that turn
+# with the row come first (ij), or with the column (xy).
+Pairs = Literal["", "ij", "xy"]
 
 
 def paired(entry: Entry, config: ViTConfig, columns_first: bool) -> Entry:
@@ -53,26 +58,24 @@ def paired(entry: Entry, config: ViTConfig, columns_first: bool) -> Entry:
     )
 
 
-def frequencies(config: ViTConfig, ours: str, theirs: str, columns_first: bool) -> Entry:
-    """Map learned frequencies of all blocks, (2, depth, heads, d / 2), to one tensor a block.
+def frequencies(name: str, columns_first: bool) -> StoredAs:
+    """Store learned frequencies of all blocks, each (2, heads, d / 2), as (2, depth, heads, d / 2).
 
     Args:
-        config: of the model
-        ours: the name of block {0}'s
-        theirs: of all
+        name: of theirs; `freqs` is RoPE-ViT's own, with heads side by side
         columns_first: theirs are for columns, then rows
     """
-    flat = theirs == "freqs"  # RoPE-ViT's own: heads side by side
+    flat = name == "freqs"
     axes = [1, 0] if columns_first else [0, 1]
 
-    def read(tensors: list[Tensor]) -> list[Tensor]:
-        stored = tensors[0].unflatten(2, (config.heads, -1)) if flat else tensors[0]
+    def read(tensors: list[Tensor], config: ModelConfig | None) -> list[Tensor]:
+        heads = getattr(config, "heads", 1)
+        stored = tensors[0].unflatten(2, (heads, -1)) if flat else tensors[0]
         return list(torch.stack([stored[axis] for axis in axes]).unbind(1))
 
-    def write(tensors: list[Tensor]) -> list[Tensor]:
+    def write(tensors: list[Tensor], config: ModelConfig | None) -> list[Tensor]:
         every = torch.stack(tensors, 1)
         stored = torch.stack([every[axis] for axis in axes])
         return [stored.flatten(2) if flat else stored]
 
-    names = tuple(ours.format(number) for number in range(config.depth))
-    return Entry(names, (theirs,), read, write)
+    return StoredAs((name,), read, write)

@@ -1,9 +1,8 @@
-"""Other people's names for the tensors of a Vision Transformer: each a table from theirs to timm's.
+"""Other people's names for the tensors of a Vision Transformer, and what holds for their models.
 
-To add a dialect, give it an entry in `DIALECTS`.
+To add a dialect, give it a table of names and an entry in `DIALECTS`.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,8 +10,22 @@ from typing import Any
 
 from vitlab.errors import WeightsError
 from vitlab.images import IMAGENET, INCEPTION, OPENAI
+from vitlab.weights.formats.entries import (
+    NO_BIAS,
+    NO_SCALE,
+    Names,
+    each,
+    flat_table,
+    flat_token,
+    gridded,
+    joined,
+    patches,
+    transposed,
+)
+from vitlab.weights.formats.names import OURS, STEMS, Found, found
 from vitlab.weights.formats.outside import classifier_beside
 from vitlab.weights.formats.timm.timm_arguments import NAME
+from vitlab.weights.formats.timm.timm_names import BRANCHED, TIMM
 from vitlab.weights.source import Shape, Source
 
 Rules = tuple[tuple[str, str], ...]
@@ -26,62 +39,46 @@ class Dialect:
         name: in words
         roots: names that the map of patches may have
         marks: names that must be beside it
-        rules: patterns in names, and timm's words for them, applied in turn
-        words: of `Names` that differ from timm's
+        names: the table; names outside of the model's prefix begin with a slash
+        spellings: patterns in names, and what the table has in their place
         facts: fields that every model has
         usual: fields that most models have
         sizes: every model of a usual width has the usual heads
         beyond: patterns of names of parts that cannot be represented, each with the reason
-        outside: patterns of names in front of the prefix, and timm's names for them
     """
 
     name: str
     roots: tuple[str, ...]
     marks: tuple[str, ...] = ()
-    rules: Rules
-    words: Mapping[str, Any] = field(default_factory=dict)
+    names: Names
+    spellings: Rules = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     usual: Mapping[str, Any] = field(default_factory=dict)
     sizes: bool = False
     beyond: Mapping[str, str] = field(default_factory=dict)
-    outside: Rules = ()
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A file's tensors by timm's names.
+    """A file's tensors in a dialect.
 
     Attributes:
         dialect: that they have
         prefix: in front of the names of the model
-        shapes: of those tensors, by timm's names
-        stored: the file's whole names by timm's
-        theirs: shapes by the file's names without the prefix
-        beside: a classifier in front of the prefix is the dialect's own
+        parts: of a model that they are
+        shapes: by the dialect's names, without the prefix
+        stored: the file's whole names by the dialect's
     """
 
     dialect: Dialect
     prefix: str
+    parts: Found
     shapes: dict[str, Shape]
     stored: dict[str, str]
-    theirs: dict[str, Shape]
-    beside: bool = False
 
 
 ROOTS = ("patch_embed.proj.weight", "patch_embed.proj.0.weight")
-# timm's, and the papers' own files (DeiT, MAE, DINO, BEiT, MoCo-v3, iBOT, I-JEPA, TIPS, …).
-OWN: Rules = (
-    (r"^blocks\.\d+\.(\d+)\.(?=norm|attn|mlp|ls)", r"blocks.\1."),  # DINOv2's chunks
-    (r"^(register_tokens|storage_tokens)$", "reg_token"),
-    (r"\.mlp\.w12\.", ".mlp.fc1."),
-    (r"\.mlp\.w1\.", ".mlp.fc1_g."),
-    (r"\.mlp\.w2\.", ".mlp.fc1_x."),
-    (r"\.mlp\.w3\.", ".mlp.fc2."),
-    (r"\.mlp\.ffn_ln\.", ".mlp.norm."),  # EVA-02's own
-    (r"\.attn\.inner_attn_ln\.", ".attn.norm."),
-    (r"\.gamma_1$", ".ls1.gamma"),
-    (r"\.gamma_2$", ".ls2.gamma"),
-)
+CHUNKS: Rules = ((r"^blocks\.\d+\.(\d+)\.(?=norm|attn|mlp|ls)", r"blocks.\1."),)  # DINOv2's
 # Two parallel branches in DeiT's own code (norm11, attn1, gamma_1_1, …).
 PARALLEL: Rules = tuple(
     (rf"^(blocks\.\d+)\.{theirs}(?=\.|$)", rf"\1.{ours}")
@@ -94,164 +91,160 @@ PARALLEL: Rules = tuple(
         ("gamma_2_1", "ffns.1.ls.gamma"), ("gamma_2", "ffns.0.ls.gamma"),
     )
 )  # fmt: skip
-# PyTorch's attention module: queries, keys and values in one tensor.
-IN_PROJ: Rules = (
-    (r"attn\.in_proj_(weight|bias)$", r"attn.qkv.\1"), (r"attn\.out_proj\.", "attn.proj."),
-)  # fmt: skip
-TORCHVISION: Rules = (
-    (r"^conv_proj\.", "patch_embed.proj."), (r"^class_token$", "cls_token"),
-    (r"^encoder\.pos_embedding$", "pos_embed"), (r"^encoder\.ln\.", "norm."),
-    (r"^encoder\.layers\.encoder_layer_", "blocks."), (r"\.self_attention\.", ".attn."),
-    (r"\.ln_([12])\.", r".norm\1."), (r"\.mlp\.(0|linear_1)\.", ".mlp.fc1."),
-    (r"\.mlp\.(3|linear_2)\.", ".mlp.fc2."), (r"^heads\.head\.", "head."),
-    (r"^heads\.pre_logits\.", "pre_logits.fc."), *IN_PROJ,
-)  # fmt: skip
-OPEN_CLIP: Rules = (
-    (r"^conv1\.", "patch_embed.proj."), (r"^class_embedding$", "cls_token"),
-    (r"^positional_embedding$", "pos_embed"), (r"^ln_pre\.", "norm_pre."), (r"^ln_post\.", "norm."),
-    (r"^transformer\.resblocks\.", "blocks."), (r"\.ln_([12])\.", r".norm\1."),
-    (r"\.ls_([12])\.", r".ls\1."), (r"\.mlp\.c_fc\.", ".mlp.fc1."),
-    (r"\.mlp\.c_proj\.", ".mlp.fc2."), *IN_PROJ,
-)  # fmt: skip
-PERCEPTION: Rules = (
-    *OPEN_CLIP, (r"^attn_pool\.probe$", "attn_pool.latent"),
-    (r"^attn_pool\.layernorm\.", "attn_pool.norm."), (r"^attn_pool\.attn\.", "attn_pool."),
-)  # fmt: skip
-AIMV2: Rules = (
-    (r"^preprocessor\.patchifier\.", "patch_embed."), (r"^preprocessor\.pos_embed$", "pos_embed"),
-    (r"^trunk\.blocks\.", "blocks."), (r"^trunk\.post_trunk_norm\.", "norm."),
-    (r"\.norm_([12])\.", r".norm\1."), (r"\.mlp\.fc1\.", ".mlp.fc1_g."),
-    (r"\.mlp\.fc3\.", ".mlp.fc1_x."),
-)  # fmt: skip
-CAPI: Rules = (
-    (r"^patch_embed\.", "patch_embed.proj."), (r"^registers$", "reg_token"),
-    (r"^encoder\.blocks\.", "blocks."), (r"\.residual([12])\.norm\.", r".norm\1."),
-    (r"\.residual1\.fn\.rope\.", ".rope."), (r"\.residual1\.fn\.", ".attn."),
-    (r"\.residual2\.fn\.", ".mlp."),
-)  # fmt: skip
-LUCIDRAINS: Rules = (
-    (r"^to_patch_embedding\.1\.", "patch_embed.proj."), (r"^pos_embedding$", "pos_embed"),
-    (r"^transformer\.norm\.", "norm."), (r"^transformer\.layers\.", "blocks."),
-    (r"^(blocks\.\d+)\.0\.norm\.", r"\1.norm1."), (r"^(blocks\.\d+)\.1\.norm\.", r"\1.norm2."),
-    (r"^(blocks\.\d+)\.0\.(fn\.)?to_qkv\.", r"\1.attn.qkv."),
-    (r"^(blocks\.\d+)\.0\.(fn\.)?to_out(\.0)?\.", r"\1.attn.proj."),
-    (r"^(blocks\.\d+)\.1\.fn\.net\.0\.", r"\1.mlp.fc1."),
-    (r"^(blocks\.\d+)\.1\.fn\.net\.3\.", r"\1.mlp.fc2."),
-    (r"^(blocks\.\d+)\.1\.net\.0\.", r"\1.norm2."),
-    (r"^(blocks\.\d+)\.1\.net\.1\.", r"\1.mlp.fc1."),
-    (r"^(blocks\.\d+)\.1\.net\.4\.", r"\1.mlp.fc2."),
-    (r"^mlp_head\.0\.", "fc_norm."), (r"^mlp_head\.1\.", "head."), (r"^mlp_head\.(?=w|b)", "head."),
-)  # fmt: skip
-MMPRETRAIN: Rules = (
-    (r"^patch_embed\.projection\.", "patch_embed.proj."), (r"^layers\.", "blocks."),
-    (r"^ln1\.", "norm."), (r"\.ln([12])\.", r".norm\1."),
-    (r"\.ffn\.layers\.0\.0\.", ".mlp.fc1."), (r"\.ffn\.layers\.1\.", ".mlp.fc2."),
-    (r"\.attn\.gamma1\.weight$", ".ls1.gamma"), (r"\.ffn\.gamma2\.weight$", ".ls2.gamma"),
-)  # fmt: skip
-# Our own, of a state dict without its config.json; branches as timm names several.
-VITLAB: Rules = (
-    (r"^token$", "cls_token"), (r"^registers$", "reg_token"),
-    (r"^positions\.0\.table$", "pos_embed"), (r"^pre_norm\.", "norm_pre."),
-    (r"\.attention\.(\d+)\.(?!body)", r".attns.\1."), (r"\.mlp\.(\d+)\.(?!body)", r".ffns.\1."),
-    (r"\.attention\.(\d+)\.body\.", r".attns.\1.attn."),
-    (r"\.mlp\.(\d+)\.body\.", r".ffns.\1.mlp."),
-    (r"\.scale$", ".ls.gamma"), (r"\.norms\.([qk])\.", r".\1_norm."),
-    (r"^head\.attend\.queries$", "attn_pool.latent"), (r"^head\.attend\.", "attn_pool."),
-    (r"\.project\.", ".proj."), (r"\.expand\.", ".fc1."), (r"\.contract\.", ".fc2."),
-    (r"^head\.norm\.", "fc_norm."), (r"^head\.classify\.", "head."),
-    (r"^head\.pre_logits\.", "pre_logits.fc."),
-)  # fmt: skip
-LINEAR: Rules = (
-    (r"^stem\.layers\.0\.", "patch_embed.proj."), (r"^stem\.layers\.1\.", "patch_embed.norm."),
-)  # fmt: skip
-HMLP: Rules = ((r"^stem\.layers\.", "patch_embed.proj."),)
-NAFLEX: Rules = ((r"^embeds\.proj\.", "patch_embed.proj."), (r"^embeds\.", ""))
-GRIDDED = {"channels_last": True, "gridded": True}
+# Sources: torchvision's vision_transformer.py; transformer.py of open_clip and model.py of OpenAI's
+# CLIP; pe.py of facebookresearch/perception_models; vit_pytorch/vit.py; mmpretrain's
+# vision_transformer.py.
+TORCHVISION: Names = {
+    "block": "encoder.layers.encoder_layer_{n}.", "patch": "conv_proj", "token": "class_token",
+    "positions": "encoder.pos_embedding", "norm": "encoder.ln", "norm1": ".ln_1", "norm2": ".ln_2",
+    "qkv.weight": ".self_attention.in_proj_weight", "qkv.bias": ".self_attention.in_proj_bias",
+    "project": ".self_attention.out_proj", "expand": [".mlp.0", ".mlp.linear_1"],
+    "contract": [".mlp.3", ".mlp.linear_2"], "pre_logits": "heads.pre_logits", "head": "heads.head",
+}  # fmt: skip
+OPEN_CLIP: Names = {
+    "block": "transformer.resblocks.{n}.", "patch": "conv1", "token": flat_token("class_embedding"),
+    "positions": flat_table("positional_embedding"), "pre_norm": "ln_pre", "norm": "ln_post",
+    "norm1": ".ln_1", "scale1": ".ls_1.gamma", "qkv.weight": ".attn.in_proj_weight",
+    "qkv.bias": ".attn.in_proj_bias", "project": ".attn.out_proj", "norm2": ".ln_2",
+    "scale2": ".ls_2.gamma", "expand": ".mlp.c_fc", "contract": ".mlp.c_proj",
+    "head.weight": transposed("proj"), "head.bias": NO_BIAS,
+}  # fmt: skip
+_WEIGHT, _BIAS = joined("attn_pool.attn.in_proj_weight"), joined("attn_pool.attn.in_proj_bias")
+PERCEPTION: Names = {
+    **OPEN_CLIP, "queries": "attn_pool.probe", "pool_norm": "attn_pool.layernorm",
+    "pool_q.weight": _WEIGHT, "pool_kv.weight": _WEIGHT, "pool_q.bias": _BIAS,
+    "pool_kv.bias": _BIAS, "pool_project": "attn_pool.attn.out_proj",
+    "pool_expand": "attn_pool.mlp.c_fc",
+    "pool_contract": "attn_pool.mlp.c_proj",
+}  # fmt: skip
+HEADLESS: Names = {k: v for k, v in PERCEPTION.items() if not k.startswith("head")}
+AIMV2: Names = {
+    "block": "trunk.blocks.{n}.", "patch": "preprocessor.patchifier.proj",
+    "patch_norm": "preprocessor.patchifier.norm", "positions": "preprocessor.pos_embed",
+    "norm": "trunk.post_trunk_norm", "norm1": ".norm_1", "qkv": ".attn.qkv",
+    "project": ".attn.proj", "norm2": ".norm_2", "expand": (".mlp.fc1", ".mlp.fc3"),
+    "contract": ".mlp.fc2", "head": "head",
+}  # fmt: skip
+CAPI: Names = {
+    "block": "encoder.blocks.{n}.", "patch": "patch_embed", "token": "cls_token",
+    "registers": "registers", "norm1": ".residual1.norm",
+    "qkv": tuple(f".residual1.fn.{part}_proj" for part in "qkv"),
+    "block_freqs": each(".residual1.fn.rope.freqs", lambda t: t[:, None], lambda t: t[:, 0]),
+    "project": ".residual1.fn.proj", "norm2": ".residual2.norm", "expand": ".residual2.fn.fc1",
+    "contract": ".residual2.fn.fc2", "norm.weight": NO_SCALE, "head": "head",
+}  # fmt: skip
+LUCIDRAINS: Names = {
+    "block": "transformer.layers.{n}.", "patch.weight": patches("to_patch_embedding.1.weight"),
+    "patch.bias": "to_patch_embedding.1.bias", "token": "cls_token", "positions": "pos_embedding",
+    "norm": "transformer.norm", "norm1": ".0.norm", "qkv": [".0.to_qkv", ".0.fn.to_qkv"],
+    "project": [".0.to_out.0", ".0.to_out", ".0.fn.to_out.0", ".0.fn.to_out"],
+    "norm2": [".1.norm", ".1.net.0"], "expand": [".1.fn.net.0", ".1.net.1"],
+    "contract": [".1.fn.net.3", ".1.net.4"], "pooled_norm": "mlp_head.0",
+    "head": ["mlp_head.1", "mlp_head"],
+}  # fmt: skip
+MMPRETRAIN: Names = {
+    "block": "layers.{n}.", "patch": "patch_embed.projection", "token": "cls_token",
+    "positions": "pos_embed", "norm": "ln1", "norm1": ".ln1", "scale1": ".attn.gamma1.weight",
+    "qkv": ".attn.qkv", "project": ".attn.proj", "norm2": ".ln2", "expand": ".ffn.layers.0.0",
+    "scale2": ".ffn.gamma2.weight", "contract": ".ffn.layers.1",
+    "pre_logits": "/head.layers.pre_logits", "head": ["/head.layers.head", "/head.fc"],
+}  # fmt: skip
+NAFLEX: Names = {
+    **TIMM, "patch.weight": patches("embeds.proj.weight"), "patch.bias": "embeds.proj.bias",
+    "token": "embeds.cls_token", "registers": "embeds.reg_token",
+    "positions": gridded("embeds.pos_embed"),
+}  # fmt: skip
 PLAIN = {"gelu": "exact", "norm_eps": 1e-6}
 # transforms.py and pe.py of facebookresearch/perception_models.
 PERCEIVED = {
     "stem_bias": False, "interpolation": "bilinear", "fit": "squash", "crop": 1.0, **INCEPTION,
     "resampling": "bilinear-unaligned",
 }  # fmt: skip
-# The most particular first. Sources: torchvision's vision_transformer.py; transformer.py of
-# open_clip and model.py of OpenAI's CLIP; vit_pytorch/vit.py; mmpretrain's vision_transformer.py.
+OF_STATE = {  # of ours without a config.json
+    "mean": (0.5,), "std": (0.5,), "interpolation": "bilinear", "crop": 1.0,
+    "resampling": "bilinear", "fit": "crop",
+}  # fmt: skip
+# The most particular first.
 DIALECTS = (
     Dialect(
-        name="DeiT's names of parallel branches",
-        roots=ROOTS, marks=("blocks.0.norm11.weight",), rules=PARALLEL,
+        name="CaiT", roots=ROOTS, marks=("blocks_token_only.0.norm1.weight",), names=TIMM,
+        facts={**PLAIN, "pool": "token", "class_token": True, "resampling": "bicubic", **IMAGENET,
+               "interpolation": "bicubic", "crop": 1.0, "fit": "crop"},
     ),
     Dialect(
-        name=f"{NAME}'s names", roots=ROOTS, rules=OWN,
-        outside=((r"linear_head\.(weight|bias)", r"head.\1"),),  # DINOv2's
+        name="DeiT's names of parallel branches", roots=ROOTS, marks=("blocks.0.norm11.weight",),
+        names=BRANCHED, spellings=PARALLEL,
+    ),
+    Dialect(
+        name=f"{NAME}'s names", roots=ROOTS, marks=("blocks.0.attns.0.norm.weight",), names=BRANCHED
+    ),
+    Dialect(
+        name=f"{NAME}'s names", roots=ROOTS, spellings=CHUNKS,
+        names={**TIMM, "head": ["head", "/linear_head"]},  # DINOv2's
     ),
     *(
         Dialect(
-            name="ViTLab's names", roots=("stem.layers.0.weight",), rules=(*stem, *VITLAB),
+            name="ViTLab's names", roots=("stem.layers.0.weight",), usual=OF_STATE,
+            names={**OURS, **STEMS[stem], "positions": "positions.0.table"},
             marks=("blocks.0.attention.0.body.qkv.weight", *more),
-            usual={"mean": (0.5,), "std": (0.5,), "interpolation": "bilinear", "crop": 1.0,
-                   "resampling": "bilinear", "fit": "crop"},
         )
         for stem, more in (
-            (HMLP, ("stem.layers.3.weight",)), (HMLP, ("stem.layers.2.weight",)), (LINEAR, ()),
+            ("hmlp", ("stem.layers.3.weight",)), ("hmlp", ("stem.layers.2.weight",)),
+            ("linear", ()),
         )
     ),
     Dialect(
-        name="torchvision's names", roots=("conv_proj.weight",),
-        marks=("encoder.pos_embedding",), rules=TORCHVISION,
-        facts={**PLAIN, **IMAGENET, "pool": "token"},
-        usual={"interpolation": "bilinear", "crop": 0.875},
-        words={"pre_logits": "pre_logits.fc"}, sizes=True,
+        name="torchvision's names", roots=("conv_proj.weight",), names=TORCHVISION,
+        marks=("encoder.pos_embedding",), facts={**PLAIN, **IMAGENET, "pool": "token"},
+        usual={"interpolation": "bilinear", "crop": 0.875}, sizes=True,
     ),
     Dialect(
         name="Perception Encoder's names", roots=("conv1.weight",), marks=("attn_pool.probe",),
-        rules=PERCEPTION, facts=PERCEIVED, sizes=True, words={"flat": True, "projection": "proj"},
+        names=PERCEPTION, facts=PERCEIVED, sizes=True,
     ),
     Dialect(
-        name="open_clip's names", roots=("conv1.weight",),
-        marks=("class_embedding", "ln_post.weight"), rules=OPEN_CLIP,
+        name="open_clip's names", roots=("conv1.weight",), names=OPEN_CLIP,
+        marks=("class_embedding", "ln_post.weight"),
         facts={
             "norm_eps": 1e-5, "pool": "token", "interpolation": "bicubic", "crop": 1.0,
             "stem_bias": False,
         },
-        usual=OPENAI, sizes=True, words={"flat": True, "projection": "proj"},
+        usual=OPENAI, sizes=True,
         beyond={r"attn_pool\..*": "a pool with queries of its own, as in CoCa"},
     ),
     Dialect(  # without a pool and a last norm: lang, spatial
         name="Perception Encoder's names", roots=("conv1.weight",), marks=("ln_pre.weight",),
-        rules=PERCEPTION, facts=PERCEIVED, sizes=True, words={"flat": True},
+        names=HEADLESS, facts=PERCEIVED, sizes=True,
     ),
     Dialect(
-        name="AIMv2's names", roots=("preprocessor.patchifier.proj.weight",), rules=AIMV2,
+        name="AIMv2's names", roots=("preprocessor.patchifier.proj.weight",), names=AIMV2,
         facts={"interpolation": "bicubic", "crop": 1.0, "pool": "mean", **OPENAI}, sizes=True,
     ),
     Dialect(
-        name="CAPI's names", roots=("patch_embed.weight",), rules=CAPI, words={"norm": ""},
+        name="CAPI's names", roots=("patch_embed.weight",), names=CAPI,
         marks=("encoder.blocks.0.residual1.fn.rope.freqs",), sizes=True,
         facts={"positions": "rope", "rope_kind": "free", "norm_at": "tokens", "norm_eps": 1e-5,
                "gelu": "exact", **IMAGENET},
     ),
     Dialect(
-        name="vit-pytorch's names", roots=("to_patch_embedding.1.weight",),
-        marks=("pos_embedding", "cls_token"), rules=LUCIDRAINS,
-        facts={"norm_eps": 1e-5, "gelu": "exact"}, usual={"pool": "token"},
-        words={"channels_last": True},
+        name="vit-pytorch's names", roots=("to_patch_embedding.1.weight",), names=LUCIDRAINS,
+        marks=("pos_embedding", "cls_token"), facts={"norm_eps": 1e-5, "gelu": "exact"},
+        usual={"pool": "token"},
         beyond={r"to_patch_embedding\.[23]\..*": "norms of the pixels of each patch"},
     ),
     Dialect(
-        name="NaFlexVit's names, SigLIP 2's", roots=("embeds.proj.weight",), rules=NAFLEX,
-        marks=("embeds.pos_embed", "attn_pool.latent"), sizes=True, words=GRIDDED,
+        name="NaFlexVit's names, SigLIP 2's", roots=("embeds.proj.weight",), names=NAFLEX,
+        marks=("embeds.pos_embed", "attn_pool.latent"), sizes=True,
         facts={"gelu": "tanh", "norm_eps": 1e-6, "resampling": "bilinear-antialiased", **INCEPTION,
                "fit": "native", "tokens": 256, "interpolation": "bilinear", "crop": 1.0},
     ),
     Dialect(
-        name="NaFlexVit's names", roots=("embeds.proj.weight",), rules=NAFLEX,
+        name="NaFlexVit's names", roots=("embeds.proj.weight",), names=NAFLEX,
         beyond={r"embeds\..*": "positions, and no tensor shows how they are resized"},
     ),
     Dialect(
-        name="mmpretrain's names", roots=("patch_embed.projection.weight",),
-        marks=("layers.0.ln1.weight",), rules=MMPRETRAIN, facts=PLAIN, sizes=True,
-        outside=((r"head\.(layers\.head|fc)\.(weight|bias)", r"head.\2"),
-                 (r"head\.layers\.pre_logits\.(weight|bias)", r"pre_logits.fc.\1")),
+        name="mmpretrain's names", roots=("patch_embed.projection.weight",), names=MMPRETRAIN,
+        marks=("layers.0.ln1.weight",), facts=PLAIN, sizes=True,
     ),
 )  # fmt: skip
 
@@ -281,31 +274,33 @@ def _prefixes(source: Source, dialect: Dialect) -> list[str]:
 
 
 def _layout(source: Source, dialect: Dialect, prefix: str) -> Layout:
-    theirs = {n.removeprefix(prefix): s for n, s in source.shapes.items() if n.startswith(prefix)}
-    for name in theirs:
+    inside = [name.removeprefix(prefix) for name in source.shapes if name.startswith(prefix)]
+    for name in inside:
         for pattern, why in dialect.beyond.items():
             if re.fullmatch(pattern, name):
                 raise WeightsError(
                     f"{source.path}: unsupported model with {dialect.name}: it has {why} ({name})"
                 )
-    stored = {new: prefix + old for new, old in canonical(list(theirs), dialect.rules).items()}
-    for name in source.shapes if prefix else ():
-        for pattern, word in dialect.outside:
-            if re.fullmatch(pattern, name):
-                stored[re.sub(pattern, word, name)] = name
-    beside = "head.weight" in stored and not stored["head.weight"].startswith(prefix)
-    if "head.weight" not in stored and "projection" not in dialect.words:
-        norms = ("norm.weight", "fc_norm.weight", "cls_token", "pos_embed")
-        sizes = [source.shapes[stored[name]][-1:] for name in norms if name in stored]
-        if layer := classifier_beside(source, prefix, max(sizes, default=())):
-            parts = (part for part in ("weight", "bias") if f"{layer}.{part}" in source.shapes)
-            stored |= {f"head.{part}": f"{layer}.{part}" for part in parts}
+    stored = {new: prefix + old for new, old in respelled(inside, dialect.spellings).items()}
+    if prefix:
+        stored |= {f"/{name}": name for name in source.shapes if not name.startswith(prefix)}
     shapes = {new: source.shapes[old] for new, old in stored.items()}
-    return Layout(dialect, prefix, _as_timms(shapes, dialect), stored, theirs, beside)
+    if shapes.get("cls_token", (1, 1, 1))[1] == 0:  # vit-pytorch's, of models that need none
+        del shapes["cls_token"]
+    names = dict(dialect.names)
+    parts = found(shapes, names)
+    if "head" in names and "head.weight" not in parts:
+        width = parts.shape("contract.weight")[:1]
+        if layer := classifier_beside(source, prefix, width):
+            names["head"] = f"/{layer}"
+            if f"{layer}.bias" not in source.shapes:
+                names["head.bias"] = NO_BIAS
+            parts = found(shapes, names)
+    return Layout(dialect, prefix, parts, shapes, stored)
 
 
-def canonical(names: list[str], rules: Rules) -> dict[str, str]:
-    """Return the original names by timm's names.
+def respelled(names: list[str], spellings: Rules) -> dict[str, str]:
+    """Return the original names by what they are with other spellings.
 
     Raises:
         WeightsError: two of them have the same meaning.
@@ -313,7 +308,7 @@ def canonical(names: list[str], rules: Rules) -> dict[str, str]:
     renamed: dict[str, str] = {}
     for old in names:
         new = old
-        for pattern, word in rules:
+        for pattern, word in spellings:
             new = re.sub(pattern, word, new)
         if new in renamed:
             raise WeightsError(f"tensors {renamed[new]} and {old} have the same meaning")
@@ -323,25 +318,3 @@ def canonical(names: list[str], rules: Rules) -> dict[str, str]:
         for name in heads:  # a dropout, then the classifier
             renamed["head." + name.rsplit(".", 1)[1]] = renamed.pop(name)
     return renamed
-
-
-def _as_timms(shapes: dict[str, Shape], dialect: Dialect) -> dict[str, Shape]:
-    """Return the shapes that timm's tensors of the same meaning have."""
-    shapes = dict(shapes)
-    if dialect.words.get("flat"):
-        for name in {"cls_token", "pos_embed"} & shapes.keys():
-            shapes[name] = (1,) * (3 - len(shapes[name])) + shapes[name]
-    if dialect.words.get("gridded"):
-        shapes["pos_embed"] = (1, math.prod(shapes["pos_embed"][:3]), shapes["pos_embed"][3])
-    if dialect.words.get("channels_last") and len(shapes["patch_embed.proj.weight"]) == 2:
-        width, pixels = shapes["patch_embed.proj.weight"]
-        sides = {count: math.isqrt(pixels // count) for count in (3, 1, 4)}
-        fitting = [c for c, side in sides.items() if c * side**2 == pixels]
-        channels = fitting[0] if fitting else 1
-        side = math.isqrt(pixels // channels)
-        shapes["patch_embed.proj.weight"] = (width, channels, side, side)
-    if shapes.get("cls_token", (1, 1, 1))[1] == 0:  # vit-pytorch's, of models that need none
-        del shapes["cls_token"]
-    if (projected := dialect.words.get("projection")) in shapes:
-        shapes["head.weight"] = shapes[projected][::-1]
-    return shapes

@@ -11,22 +11,19 @@ from typing import Any
 
 from vitlab.images import IMAGENET, OPENAI, Size
 from vitlab.weights.formats.dialects import open_clip
-from vitlab.weights.formats.dialects.dialects import Dialect, Layout
+from vitlab.weights.formats.dialects.dialects import Layout
 from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.room import Hints
+from vitlab.weights.formats.rotary_rows import Pairs
 from vitlab.weights.formats.timm import timm_config, timm_rotary, timm_rules
 from vitlab.weights.formats.timm.timm_content import (
-    Shapes,
     check_content,
     facts_by_content,
-    rotary,
-    width,
+    rotary_by_content,
 )
 from vitlab.weights.formats.timm.timm_record import record_of
-from vitlab.weights.formats.timm.timm_rotary import Pairs
-from vitlab.weights.source import Shape, Source
+from vitlab.weights.source import Source
 
-MMPRETRAIN, VITLAB = "mmpretrain's names", "ViTLab's names"
 SAPIENS = (1024, 1280, 1536, 1920)  # the widths of facebookresearch/sapiens
 
 
@@ -39,7 +36,7 @@ class Known:
         architecture: timm's name; empty if unknown
         image_size: that the positions are for
         arguments: of timm's constructor, to be compared with the model
-        pairs: how channels that turn together lie, as `Names.pairs`; None if it is not known
+        pairs: how channels that rotary positions turn together lie; None if it is not known
     """
 
     facts: Facts
@@ -49,19 +46,18 @@ class Known:
     pairs: Pairs | None = None
 
 
-def known_of(source: Source, hints: Hints, layout: Layout) -> Known:
+def known_of(source: Source, hints: Hints, file: Layout) -> Known:
     """Collect what is known of a file.
 
     Args:
         source: the file or folder
         hints: of the user
-        layout: its tensors by timm's names
+        file: its tensors in their dialect
 
     Raises:
         OptionError: the user's name is unknown.
         WeightsError: a family that our model cannot represent, or a damaged config.json.
     """
-    shapes = layout.theirs | layout.shapes
     name, stem = hints.name, hints.name.partition(".")[0]
     given = stem if timm_rules.known(stem) else ""
     stored, record = timm_config.architecture_in(source.config), record_of(source)
@@ -70,12 +66,12 @@ def known_of(source: Source, hints: Hints, layout: Layout) -> Known:
     certain = bool(architecture)
     if certain:
         timm_rules.check_supported(architecture)
-    own = layout.dialect.name == VITLAB  # whose models may have any fields
-    check_content(source.path, shapes, certain or own or bool(name))
-    facts = facts_by_content(source, shapes, certain or own)
-    _put_dialect(facts, layout.dialect, shapes)
-    if layout.dialect.words.get("flat") and "input_resolution" in source.shapes:  # OpenAI's own
-        facts.put(Origin.FAMILY, {"gelu": "quick", **OPENAI})
+    own = file.dialect.name == "ViTLab's names"  # whose models may have any fields
+    check_content(source.path, file, certain or own or bool(name))
+    facts = facts_by_content(source, file, certain or own)
+    _put_dialect(facts, file)
+    if file.dialect.name == "open_clip's names" and "input_resolution" in source.shapes:
+        facts.put(Origin.FAMILY, {"gelu": "quick", **OPENAI})  # OpenAI's own
     if certain:
         facts.put(Origin.NAME, {**timm_rules.implied(architecture), **record.instead})
         facts.put(Origin.FAMILY, {"resampling": "antialiased"})
@@ -84,16 +80,16 @@ def known_of(source: Source, hints: Hints, layout: Layout) -> Known:
     elif name:
         facts.put(Origin.OPTION, timm_rules.settled(name))
     size = timm_rules.size_in(architecture) if certain else None
-    arguments = record.arguments | timm_config.arguments_in(source.config)
     if given and given != stored:  # the user knows better than the file
-        return Known(facts, architecture, size, pairs=_rotary(facts, source, architecture, shapes))
-    facts.put(Origin.FILE, record.fields).put(Origin.FILE, _stated(source, hints, shapes))
-    if layout.dialect.facts.get("fit") == "native":  # which no config.json of timm can say
+        return Known(facts, architecture, size, pairs=_rotary(facts, source, architecture, file))
+    arguments = record.arguments | timm_config.arguments_in(source.config)
+    facts.put(Origin.FILE, record.fields).put(Origin.FILE, _stated(source, hints, file))
+    if file.dialect.facts.get("fit") == "native":  # which no config.json of timm can say
         facts.put(Origin.FAMILY, {"fit": "native"})
     if arguments.get("global_pool") == "":
         facts.put(Origin.ASSUMED, {"pool": facts.values.get("pool", "token")})
-    pairs = _rotary(facts, source, architecture, shapes, arguments)
-    sizes = (
+    pairs = _rotary(facts, source, architecture, file, arguments)
+    sizes: tuple[Size | None, ...] = (
         timm_config.recorded_size(source.config),
         open_clip.open_clip_size(source.open_clip),
         record.image_size,
@@ -104,10 +100,10 @@ def known_of(source: Source, hints: Hints, layout: Layout) -> Known:
     )
 
 
-def _stated(source: Source, hints: Hints, shapes: Shapes) -> dict[str, Any]:
+def _stated(source: Source, hints: Hints, file: Layout) -> dict[str, Any]:
     """What the configuration beside the tensors says, open_clip's or timm's."""
     path, chosen = source.path, hints.choices
-    fields = open_clip.stated_by_open_clip(path, source.open_clip, width(shapes), chosen)
+    fields = open_clip.stated_by_open_clip(path, source.open_clip, file.parts.width, chosen)
     return fields | timm_config.recorded(path, source.config, chosen)
 
 
@@ -115,16 +111,13 @@ def _rotary(
     facts: Facts,
     source: Source,
     architecture: str,
-    shapes: Shapes,
+    file: Layout,
     arguments: Mapping[str, Any] | None = None,
 ) -> Pairs | None:
     """Put rotary positions as name, tensors or arguments imply; return how their pairs lie."""
     told = {key: value for key, value in (arguments or {}).items() if key in timm_rotary.DEFAULTS}
-    if architecture:
-        origin, implied = Origin.NAME, timm_rotary.named_rotary(architecture)
-    else:
-        shown = timm_rotary.DINOV3 if rotary(shapes) else timm_rotary.shown_rotary(shapes)
-        origin, implied = Origin.FAMILY, shown
+    origin = Origin.NAME if architecture else Origin.FAMILY
+    implied = timm_rotary.named_rotary(architecture) if architecture else rotary_by_content(file)
     whole = implied | told
     if not whole.get("use_rot_pos_emb"):
         return None
@@ -135,37 +128,33 @@ def _rotary(
         rounded = timm_rotary.is_rounded(source.path, periods, fields["rope_base"])
         facts.put(Origin.TENSORS, {"rope_rounded": rounded})
     facts.put(Origin.FILE if told else origin, {"positions": "rope", **fields})
-    if (
-        origin is Origin.FAMILY
-        and timm_rotary.encoder_of_perception(shapes)
-        and fields["rope_grid"]
-    ):
+    scaled = implied.get("rope_grid_indexing") == "xy" and fields.get("rope_grid")
+    if origin is Origin.FAMILY and scaled:
         facts.put(Origin.ASSUMED, {"rope_grid": fields["rope_grid"]})  # its positions' own grid
     return timm_rotary.pairs_of(whole)
 
 
-def _put_dialect(facts: Facts, dialect: Dialect, shapes: Shapes) -> None:
+def _put_dialect(facts: Facts, file: Layout) -> None:
     """Put what holds for all, or most, models with somebody's names."""
-    channels = width(shapes)
+    dialect, width = file.dialect, file.parts.width
     facts.put(Origin.ASSUMED, dialect.usual).put(Origin.FAMILY, dialect.facts)
     if dialect.sizes and "heads" in facts.values:
         facts.put(Origin.FAMILY, {"heads": facts.values["heads"]})
-    elif dialect.facts and channels % 64 == 0:
-        facts.fill(Origin.ASSUMED, {"heads": channels // 64})
-    if "projection" in dialect.words and "norm_pre.weight" not in shapes:  # CLIPA, OpenVision
-        facts.put(Origin.ASSUMED, {"pool": "mean", "norm_at": "pooled"})
-    if dialect.name == MMPRETRAIN:
-        _put_padding(facts, shapes)
+    elif dialect.facts and width % 64 == 0:
+        facts.fill(Origin.ASSUMED, {"heads": width // 64})
+    if dialect.name == "open_clip's names" and "pre_norm.weight" not in file.parts:
+        facts.put(Origin.ASSUMED, {"pool": "mean", "norm_at": "pooled"})  # CLIPA, OpenVision
+    if dialect.name == "mmpretrain's names":
+        _put_padding(facts, file)
 
 
-def _put_padding(facts: Facts, shapes: Mapping[str, Shape]) -> None:
+def _put_padding(facts: Facts, file: Layout) -> None:
     """Put the padding of Sapiens' stem, which is known by positions for 1024 pixels.
 
     Where they are for another size, a width that Sapiens has leaves it open.
     """
-    kernel = shapes.get("patch_embed.proj.weight", (0, 0, 0, 0))
-    places = shapes.get("pos_embed", (0, 0, 0))[1]
-    if places and math.isqrt(places) * kernel[2] == 1024:
+    side, places = file.parts.shape("patch.weight")[-1], (*file.parts.shape("positions"), 0)[1]
+    if places and math.isqrt(places) * side == 1024:
         facts.put(Origin.FAMILY, {"stem_padding": 2, **IMAGENET})
-    elif kernel[0] in SAPIENS:
+    elif file.parts.width in SAPIENS:
         facts.put(Origin.ASSUMED, {"stem_padding": 0})

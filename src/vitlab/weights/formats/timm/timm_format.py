@@ -7,19 +7,21 @@ checkpoints of facebookresearch (deit, mae, dino, dinov2, dinov3) and microsoft/
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from vitlab.errors import WeightsError
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.dialects.dialects import layout_of
+from vitlab.weights.formats.names import entries, first_name, placed
 from vitlab.weights.formats.origins import with_means
 from vitlab.weights.formats.outside import notes_beside
 from vitlab.weights.formats.room import Hints, Reading, Writing
+from vitlab.weights.formats.rotary_rows import frequencies
+from vitlab.weights.formats.shapes import overlap
 from vitlab.weights.formats.timm.timm_arguments import NAME, check_arguments
 from vitlab.weights.formats.timm.timm_facts import known_of
-from vitlab.weights.formats.timm.timm_names import entries, names_for, names_in
-from vitlab.weights.formats.timm.timm_shapes import fields_of, overlap
+from vitlab.weights.formats.timm.timm_names import names_for, pairs_for
+from vitlab.weights.formats.timm.timm_shapes import fields_of
 from vitlab.weights.formats.timm.timm_writing import check_written, stored_as, written
 from vitlab.weights.sharded import CONFIG
 from vitlab.weights.source import Source
@@ -33,7 +35,6 @@ LEFT_OUT = {
     r"lm_head\..*|head\.(mlp|last_layer|prototypes).*": "for pre-training alone",
 }
 # The MLPs of MoCo-v3 and MSN, which batch norms tell from a classifier.
-PROJECTION = "head.proj.weight"  # open_clip's, of a tower of timm, perhaps without a bias
 PROJECTOR = re.compile(r"((head\.\d+|fc\.bn\d)\.)running_mean")
 
 
@@ -43,34 +44,63 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     Raises:
         WeightsError: an unsupported family, or tensors of unsupported shapes.
     """
-    layout = layout_of(source)
-    if layout is None:
+    file = layout_of(source)
+    if file is None:
         return None
-    shapes, prefix, dialect = layout.shapes, layout.prefix, layout.dialect
-    known = known_of(source, hints, layout)
-    facts, own_row, register_rows = fields_of(source, shapes, known, hints)
+    prefix, dialect, parts = file.prefix, file.dialect, file.parts
+    known = known_of(source, hints, file)
+    facts, own_row, register_rows = fields_of(source, file, known, hints)
     config = ViTConfig(**with_means(facts).values)
     rows = register_rows or (own_row and config.has_token)
-    check_arguments(source.path, known.arguments, config, rows, {*hints.choices})
-    names = names_in(shapes, own_row, register_rows, dialect.words, known.pairs or "")
-    bare = layout.stored.get("head.weight", "").endswith(PROJECTION) and "head.bias" not in shapes
-    names = replace(names, head_bias=not bare)
-    table = [
-        entry.renamed(lambda n: layout.stored.get(n, prefix + n))
-        for entry in entries(config, names)
-    ]
-    if "head.weight" not in shapes and "head_dist.weight" in shapes:
+    arguments = _without_class_layers(source.path, known.arguments, config)
+    check_arguments(source.path, arguments, config, rows, {*hints.choices})
+    if "head_dist.weight" in file.shapes and "heads.weight" not in parts:
         raise WeightsError(f"{source.path}: a distilled model without its first classifier")
+    names = parts.names
+    if "positions" in parts:
+        has_rows = own_row or not config.has_token or bool(config.class_blocks)
+        names = placed(names, has_rows, register_rows)
+    if "freqs" in parts:
+        names["freqs"] = frequencies(first_name(names, "freqs"), known.pairs == "xy")
+    if "pooled_norm.weight" not in parts:
+        names["pooled_norm"] = names.get("norm", "")
+    table = [
+        entry.renamed(lambda n: file.stored.get(n, prefix + n.removeprefix("/")))
+        for entry in entries(config, names, dialect.name, known.pairs or "")
+    ]
     left_out = {re.escape(prefix) + f"({pattern})": why for pattern, why in LEFT_OUT.items()}
-    if any(PROJECTOR.fullmatch(name) for name in layout.theirs):
+    if any(PROJECTOR.fullmatch(name) for name in file.shapes):
         left_out[re.escape(prefix) + r"(head|fc)\..*"] = "for pre-training alone"
     left_out |= {f"(?!{re.escape(prefix)}).*": "outside the model"} if prefix else {}
     label = f"{NAME}, {known.architecture}" if known.architecture else dialect.name
-    beside = () if layout.beside else notes_beside(source, prefix, layout.stored.values())
+    taken = {name for entry in table for name in entry.theirs}
+    beside = notes_beside(source, prefix, taken)
     if (size := hints.image_size) and overlap(size, config.patch, math.prod(config.grid)):
         wide = "x".join(map(str, config.size))
         beside += (f"{source.path}: if its patches overlap, it is not this model of {wide} pixels",)
     return Reading(label, config, table, left_out, facts.origins, beside)
+
+
+def _without_class_layers(
+    path: object, arguments: Mapping[str, Any], config: ViTConfig
+) -> Mapping[str, Any]:
+    """Check CaiT's arguments of its class-attention layers, and return the others.
+
+    Raises:
+        WeightsError: those layers have other MLPs than the blocks, or another number.
+    """
+    if not config.class_blocks:
+        return arguments
+    layers = arguments.get("depth_token_only", config.class_blocks)
+    ratio = arguments.get("mlp_ratio_token_only", config.mlp / config.width)
+    if layers != config.class_blocks or int(config.width * ratio) != config.mlp:
+        raise WeightsError(
+            f"{path}: unsupported model_args depth_token_only={layers!r} with "
+            f"mlp_ratio_token_only={ratio!r} of timm for this model: class-attention layers have "
+            f"the MLPs of the other blocks, {config.mlp} units wide"
+        )
+    own = ("depth_token_only", "mlp_ratio_token_only")
+    return {name: value for name, value in arguments.items() if name not in own}
 
 
 def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
@@ -81,5 +111,5 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
     """
     vit = check_written(config)
     stored = stored_as(vit)
-    table, files = entries(stored, names_for(stored)), {CONFIG: written(vit, stored)}
-    return Writing(table, files, stored=stored, resampling="antialiased")
+    table = entries(stored, names_for(stored), NAME, pairs_for(stored))
+    return Writing(table, {CONFIG: written(vit, stored)}, stored=stored, resampling="antialiased")

@@ -1,28 +1,286 @@
-"""Every family of transformers that is read or written, by its model_type."""
+"""Every family of transformers that is read or written, one record each.
 
-from vitlab.weights.formats.transformers.family import Family
-from vitlab.weights.formats.transformers.records.dino_records import DINOV2, DINOV3, REGISTERS, TIPS
-from vitlab.weights.formats.transformers.records.tower_records import (
-    AIMV2,
-    AIMV2_OWN,
-    CLIP,
-    IDEFICS,
-    NAFLEX,
-    OF_CLIP,
-    SIGLIP,
+Families with alike names are made from others. Source: the modeling files of transformers 5.23, and
+the released files, whose names are theirs on the Hub.
+"""
+
+from vitlab.images import IMAGENET, INCEPTION, OPENAI
+from vitlab.models.config import ViTConfig
+from vitlab.weights.formats.entries import (
+    NO_BIAS,
+    Names,
+    flat_table,
+    flat_token,
+    halves,
+    joined,
+    keyless,
+    patches,
+    with_added_row,
 )
-from vitlab.weights.formats.transformers.records.vit_records import (
-    BEIT,
-    DATA2VEC,
-    DEIT,
-    IJEPA,
-    INTERN,
-    INTERN_OWN,
-    MAE,
-    MSN,
+from vitlab.weights.formats.transformers import family_reading as reading
+from vitlab.weights.formats.transformers import family_writing as writing
+from vitlab.weights.formats.transformers.family import Family, derived, prepared, read_only
+
+# How transformers 5 names the parts of a block in memory; files keep the older names as a rule.
+ATTENTION = {
+    r"attention\.q_proj": "attention.attention.query",
+    r"attention\.k_proj": "attention.attention.key",
+    r"attention\.v_proj": "attention.attention.value",
+    r"attention\.o_proj": "attention.output.dense",
+}
+NEWER = {
+    r"^layers\.": "encoder.layer.",
+    **ATTENTION,
+    r"mlp\.fc1": "intermediate.dense",
+    r"mlp\.fc2": "output.dense",
+}
+TABLE = "relative_position_bias.relative_position_bias_table"
+UNCHANGED = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+_OLD, _NEW = ".attention.attention.", ".attention."
+_WEIGHT, _BIAS = joined("head.attention.in_proj_weight"), joined("head.attention.in_proj_bias")
+
+
+def _three(prefix: str) -> tuple[str, ...]:
+    """The projections of attention, as most classes name them."""
+    return tuple(f"{prefix}{part}_proj" for part in "qkv")
+
+
+def _plain(config: ViTConfig, pool: str) -> bool:
+    """Whether a model is an unchanged ViT but for its pool."""
+    own = (config.pool, config.norm_at, config.registers, config.layer_scale)
+    return own == (pool, "tokens", 0, 0)
+
+
+def _pooled(config: ViTConfig) -> bool:
+    """Whether class token and mean of the patches, beside each other, have what a head reads."""
+    pools = ("token", "mean", "both") if config.classes else ("token",)
+    own = config.has_token, config.norm_at, config.pre_logits
+    return config.pool in pools and own == (True, "tokens", 0)
+
+
+# The plain Vision Transformers: ViT, MSN, MAE, I-JEPA, DeiT, BEiT, data2vec, InternViT, ViTPose.
+VIT = Family(
+    model_type="vit",
+    classes=("ViTModel", "ViTForImageClassification"),
+    names={
+        "block": "encoder.layer.{n}.", "patch": "embeddings.patch_embeddings.projection",
+        "token": "embeddings.cls_token", "registers": "embeddings.register_tokens",
+        "positions": "embeddings.position_embeddings", "norm1": ".layernorm_before",
+        "qkv": (f"{_OLD}query", f"{_OLD}key", f"{_OLD}value"),
+        "project": ".attention.output.dense", "norm2": ".layernorm_after",
+        "expand": ".intermediate.dense", "contract": ".output.dense", "norm": "layernorm",
+        "pre_logits": "pooler.dense", "head": "/classifier",
+        "heads.weight": halves("/cls_classifier.weight", "/distillation_classifier.weight"),
+        "heads.bias": halves("/cls_classifier.bias", "/distillation_classifier.bias"),
+    },
+    fits=lambda config: _plain(config, "token") and (config.classes > 0) != (config.pre_logits > 0),
+    prefix="vit.",
+    spellings=NEWER,
+    reads=reading.read_pooler,
+    writes=writing.write_pooler,
+    prepared=prepared(INCEPTION, "bilinear", 1.0, "squash"),
+)  # fmt: skip
+MSN = derived(  # a ViT without a pooler
+    VIT, {}, "vit_msn", "ViTMSNModel", "ViTMSNForImageClassification",
+    fits=lambda config: _plain(config, "token") and not config.pre_logits,
+    reads=lambda stated: {}, prepared=prepared(IMAGENET, "bicubic", 1.0, "squash"),
+)  # fmt: skip
+DEIT = derived(
+    VIT, {"registers": "embeddings.distillation_token"},
+    "deit", "DeiTModel", "DeiTForImageClassification", "DeiTForImageClassificationWithTeacher",
+    fits=lambda config: config.pool == "prefix", prefix="deit.", register_rows=True,
+    reads=reading.read_deit, processor="DeiT",
+    prepared=prepared(IMAGENET, "bicubic", 224 / 256, "squash"),
+)  # fmt: skip
+BEIT = derived(
     VIT,
-    VITPOSE,
+    {
+        "scale1": ".lambda_1", "scale2": ".lambda_2",
+        "qkv.bias": keyless(f"{_OLD}query.bias", f"{_OLD}value.bias"),
+        "norm": ["layernorm", "/layernorm"], "pooled_norm": "pooler.layernorm",
+        "bias_table": f"{_OLD}{TABLE}", "shared_table": f"encoder.{TABLE}",
+    },
+    "beit", "BeitModel", "BeitForImageClassification",
+    fits=lambda config: config.positions in ("bias", "1d+bias"), prefix="beit.", square=True,
+    spellings={
+        **NEWER,
+        rf"^(encoder\.layer\.\d+)\.{TABLE}": rf"\1.attention.attention.{TABLE}",
+        r"^shared_position_bias": "encoder.relative_position_bias",
+    },
+    scale="layer_scale_init_value", reads=reading.read_beit, writes=writing.write_beit,
+    processor="Beit", prepared=prepared(INCEPTION, "bicubic", 224 / 256, "crop"),
+)  # fmt: skip
+IJEPA = derived(
+    VIT, {}, "ijepa", "IJepaModel", "IJepaForImageClassification", prefix="ijepa.",
+    fits=lambda config: _plain(config, "mean") and not config.has_token,
+    reads=reading.read_mean, prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
+)  # fmt: skip
+MAE = read_only(
+    VIT, {}, "vit_mae", "ViTMAEModel", classified=False, reads=lambda stated: {},
+    prepared=prepared(IMAGENET, "bicubic", 1.0, "squash"),
+)  # fmt: skip
+DATA2VEC = read_only(
+    BEIT, {}, "data2vec-vision", "Data2VecVisionModel", "Data2VecVisionForImageClassification",
+    prefix="data2vec_vision.",
+)  # fmt: skip
+INTERN = read_only(
+    VIT,
+    {
+        "qkv": _three(_NEW), "project": ".attention.projection_layer", "expand": ".mlp.fc1",
+        "contract": ".mlp.fc2", "scale1": ".lambda_1", "scale2": ".lambda_2",
+    },
+    "internvl_vision", "InternVLVisionModel", classified=False, scale="layer_scale_init_value",
+    spellings={}, reads=reading.read_intern,
+    prepared=prepared(IMAGENET, "bicubic", 1.0, "squash"),
+)  # fmt: skip
+INTERN_OWN = read_only(  # of its authors' own code (OpenGVLab/InternVL)
+    INTERN,
+    {
+        "patch": "embeddings.patch_embedding", "token": "embeddings.class_embedding",
+        "positions": "embeddings.position_embedding", "block": "encoder.layers.{n}.",
+        "norm1": ".norm1", "norm2": ".norm2", "qkv": ".attn.qkv", "project": ".attn.proj",
+        "scale1": ".ls1", "scale2": ".ls2",
+    },
+    "intern_vit_6b", "InternVLVisionModel", scale="",
+)  # fmt: skip
+VITPOSE = read_only(
+    VIT, {"positions": with_added_row("embeddings.position_embeddings")},
+    "vitpose_backbone", "VitPoseBackbone", classified=False, prefix="",
+    reads=reading.read_vitpose, prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
+)  # fmt: skip
+# The families of DINO: DINOv2, with registers, DINOv3, and TIPS v2.
+DINOV2 = derived(
+    VIT,
+    {
+        "norm1": ".norm1", "norm2": ".norm2", "expand": ".mlp.fc1", "contract": ".mlp.fc2",
+        "scale1": ".layer_scale1.lambda1", "scale2": ".layer_scale2.lambda1",
+    },
+    "dinov2", "Dinov2Model", "Dinov2ForImageClassification",
+    gated={"expand": ".mlp.weights_in", "contract": ".mlp.weights_out"},
+    fits=lambda config: not config.registers and _pooled(config), prefix="dinov2.",
+    any_size=True, square=True, gate="use_swiglu_ffn", spellings=ATTENTION,
+    scale="layerscale_value", reads=reading.read_dinov2, writes=writing.write_dinov2,
+    processor="Bit", prepared=prepared(IMAGENET, "bicubic", 224 / 256, "crop"),
+)  # fmt: skip
+REGISTERS = derived(
+    DINOV2, {}, "dinov2_with_registers",
+    "Dinov2WithRegistersModel", "Dinov2WithRegistersForImageClassification",
+    fits=_pooled, prefix="dinov2_with_registers.", resampling="antialiased",
+)  # fmt: skip
+DINOV3 = derived(
+    DINOV2,
+    {
+        "block": "layer.{n}.", "patch": "embeddings.patch_embeddings", "qkv": _three(_NEW),
+        "project": ".attention.o_proj", "expand": ".mlp.up_proj", "contract": ".mlp.down_proj",
+        "norm": "norm",
+    },
+    "dinov3_vit", "DINOv3ViTModel",
+    gated={"expand": (".mlp.gate_proj", ".mlp.up_proj"), "contract": ".mlp.down_proj"},
+    classified=False, fits=lambda config: config.positions == "rope", prefix="", square=False,
+    gate="use_gated_mlp", spellings={r"^model\.layer\.": "layer."}, key_bias="key_bias",
+    reads=reading.read_dinov3, writes=writing.write_dinov3, processor="DINOv3ViT",
+    prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
+)  # fmt: skip
+TIPS = read_only(
+    REGISTERS,
+    {
+        "block": "blocks.{n}.", "patch": "patch_embed.proj", "token": "cls_token",
+        "registers": "register_tokens", "positions": "pos_embed", "qkv": ".attn.qkv",
+        "project": ".attn.proj", "expand": ".mlp.c_fc", "contract": ".mlp.c_proj",
+        "scale1": ".ls1.gamma", "scale2": ".ls2.gamma", "norm": "norm",
+    },
+    "tipsv2_vision_model", "Tipsv2VisionModel",
+    gated={"expand": ".mlp.w12", "contract": ".mlp.w3"}, classified=False,
+    resampling="bilinear-antialiased", processor="Tipsv2",
+    prepared=prepared(UNCHANGED, "bilinear", 1.0, "squash"),
+)  # fmt: skip
+# The image towers of models of images and texts: CLIP, SigLIP and their kin.
+CLIP = derived(
+    VIT,
+    {
+        "block": "encoder.layers.{n}.", "patch": "embeddings.patch_embedding",
+        "token": flat_token("embeddings.class_embedding"),
+        "positions": flat_table("embeddings.position_embedding.weight"),
+        "norm1": ".layer_norm1", "norm2": ".layer_norm2", "qkv": _three(".self_attn."),
+        "project": ".self_attn.out_proj", "expand": ".mlp.fc1", "contract": ".mlp.fc2",
+        "pre_norm": "pre_layrnorm", "norm": "post_layernorm",  # their spelling
+        "head.weight": ["/visual_projection.weight", "/classifier.weight"],
+        "head.bias": [NO_BIAS, "/classifier.bias"],
+    },
+    "clip_vision_model", "CLIPVisionModel", "CLIPVisionModelWithProjection",
+    fits=lambda config: config.pre_norm, prefix="vision_model.", square=True,
+    spellings={  # of AltCLIP, and of OWL-ViT
+        r"^encoder\.layer\.": "encoder.layers.",
+        r"^pre_layernorm\.": "pre_layrnorm.",
+    },
+    reads=reading.read_clip, writes=writing.write_clip, processor="CLIP",
+    prepared=prepared(OPENAI, "bicubic", 1.0, "crop"),
+)  # fmt: skip
+_POOL: Names = {
+    "queries": "head.probe", "pool_q.weight": _WEIGHT, "pool_kv.weight": _WEIGHT,
+    "pool_q.bias": _BIAS, "pool_kv.bias": _BIAS, "pool_project": "head.attention.out_proj",
+    "pool_norm": "head.layernorm", "pool_expand": "head.mlp.fc1", "pool_contract": "head.mlp.fc2",
+    "head.weight": "/classifier.weight", "head.bias": "/classifier.bias",
+}  # fmt: skip
+SIGLIP = derived(
+    CLIP, _POOL, "siglip_vision_model", "SiglipVisionModel",
+    fits=lambda config: config.pool == "attention", prefix="", reads=reading.read_siglip,
+    writes=lambda config: {}, processor="Siglip",
+    prepared=prepared(INCEPTION, "bicubic", 1.0, "squash"),
+)  # fmt: skip
+NAFLEX = read_only(
+    SIGLIP,
+    {
+        "patch.weight": patches("embeddings.patch_embedding.weight"),
+        "patch.bias": "embeddings.patch_embedding.bias",
+    },
+    "siglip2_vision_model", "Siglip2VisionModel",
+    resampling="bilinear-antialiased", reads=reading.read_siglip2, processor="Siglip2",
+    prepared=prepared(INCEPTION, "bilinear", 1.0, "native"),
+)  # fmt: skip
+OF_CLIP = tuple(
+    read_only(
+        CLIP, {}, f"{name}_vision_model", f"{kind}VisionModel", f"{kind}VisionModelWithProjection"
+    )
+    for name, kind in (
+        ("metaclip_2", "MetaClip2"),
+        ("chinese_clip", "ChineseCLIP"),
+        ("altclip", "AltCLIP"),
+        ("clipseg", "CLIPSeg"),
+        ("git", "Git"),
+        ("owlv2", "Owlv2"),
+        ("owlvit", "OwlViT"),
+    )
 )
+IDEFICS = tuple(
+    read_only(
+        SIGLIP, {}, f"{name}_vision", f"{kind}VisionTransformer",
+        reads=reading.read_mean, resampling="nearest",
+    )
+    for name, kind in (("idefics2", "Idefics2"), ("idefics3", "Idefics3"), ("smolvlm", "SmolVLM"))
+)  # fmt: skip
+AIMV2 = read_only(
+    SIGLIP,
+    {
+        "patch": "embeddings.patch_embed", "patch_norm": "embeddings.rms_norm",
+        "norm1": ".rms_norm1", "norm2": ".rms_norm2", "qkv": _three(_NEW),
+        "project": ".attention.out_proj", "expand": (".ffn.gate_proj", ".ffn.up_proj"),
+        "contract": ".ffn.down_proj", "norm": "rms_norm",
+    },
+    "aimv2_vision_model", "Aimv2VisionModel", reads=reading.read_aimv2, processor="CLIP",
+    prepared=prepared(OPENAI, "bicubic", 1.0, "crop"),
+)  # fmt: skip
+AIMV2_OWN = read_only(  # of its authors' own code (apple/ml-aim), which the Hub's files follow
+    AIMV2,
+    {
+        "block": "trunk.blocks.{n}.", "patch": "preprocessor.patchifier.proj",
+        "patch_norm": "preprocessor.patchifier.norm", "positions": "preprocessor.pos_embed",
+        "norm1": ".norm_1", "norm2": ".norm_2", "qkv": ".attn.qkv", "project": ".attn.proj",
+        "expand": (".mlp.fc1", ".mlp.fc3"), "contract": ".mlp.fc2",
+        "norm": "trunk.post_trunk_norm",
+    },
+    "aimv2_vision_model", "Aimv2VisionModel",
+)  # fmt: skip
 
 # Models are written as the first of these that fits them.
 WRITTEN = (BEIT, DINOV3, CLIP, SIGLIP, DEIT, VIT, MSN, IJEPA, DINOV2, REGISTERS)

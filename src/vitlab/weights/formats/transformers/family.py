@@ -5,7 +5,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from vitlab.models.config import ViTConfig
-from vitlab.weights.formats.vit_names import Names
+from vitlab.weights.formats.entries import Names, keyless
+from vitlab.weights.formats.names import found, parts_of, placed
+from vitlab.weights.formats.room import cannot
 from vitlab.weights.source import Shape
 
 Content = dict[str, Any]  # of config.json
@@ -32,12 +34,14 @@ class Stated:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family(Names):
+class Family:
     """One model_type: its names, and its config.json.
 
     Attributes:
         model_type: as config.json has it
         classes: names of its classes, the most specific last; the first has no classifier
+        names: of its tensors; `/name` is outside of the backbone
+        gated: of gated MLPs, where they have others
         classified: transformers has a class with a classifier
         fits: it has a model of this configuration, if no family before it has
         prefix: of the backbone, in classes with a classifier
@@ -45,8 +49,7 @@ class Family(Names):
         scale: the key of LayerScale's initial value
         spellings: names that some versions write, by patterns, and what they stand for
         key_bias: the key that says that keys have biases
-        stem_norm: the norm of patches before positions
-        dense_patch: patches become tokens by a dense layer of (rows, columns, channels)
+        register_rows: registers have positions
         any_size: transformers runs it at the size of its processor, whatever config.json says
         square: transformers runs it on square images only
         resampling: how transformers resizes its positions
@@ -58,6 +61,8 @@ class Family(Names):
 
     model_type: str
     classes: tuple[str, ...]
+    names: Names
+    gated: Names = field(default_factory=dict)
     classified: bool = True
     fits: Callable[[ViTConfig], bool] = lambda config: False
     prefix: str = ""
@@ -65,24 +70,59 @@ class Family(Names):
     scale: str = ""
     spellings: dict[str, str] = field(default_factory=dict)
     key_bias: str = ""
-    stem_norm: str = ""
-    dense_patch: bool = False
+    register_rows: bool = False
     any_size: bool = False
     square: bool = False
-    resampling: Literal["bicubic", "antialiased", "bilinear-antialiased"] = "bicubic"
+    resampling: Literal["bicubic", "antialiased", "bilinear-antialiased", "nearest"] = "bicubic"
     reads: Callable[[Stated], dict[str, Any]] = lambda stated: {}
     writes: Callable[[ViTConfig], Content] = lambda config: {}
     processor: str = "ViT"
     prepared: dict[str, Any]
 
+    @property
+    def patch(self) -> str:
+        """The name of the map of patches."""
+        return str(self.names["patch"])
+
+    @property
+    def has_projection(self) -> bool:
+        """Whether its classes without a classifier have a projection into a space of texts."""
+        return "pre_norm" in self.names
+
+
+def names_of(
+    family: Family, config: ViTConfig, shapes: Shapes | None = None, key_bias: bool = True
+) -> Names:
+    """Return the names of a model's tensors; of those of a file if there is one.
+
+    Raises:
+        WeightsError: the family has no gated MLPs.
+    """
+    gated = config.ffn == "swiglu"
+    names = {**family.names, **(family.gated if gated else {})}
+    if gated and not family.gated and not isinstance(names["expand"], tuple):
+        raise cannot("transformers", f"ffn=swiglu in {family.model_type}")
+    if shapes is not None:
+        names = found(shapes, names).names
+    if not key_bias:
+        query, _, value = (f"{name}.bias" for name in parts_of(family.names, "qkv"))
+        names["qkv.bias"] = keyless(query, value)
+    return placed(names, True, True) if family.register_rows and config.registers else names
+
+
+def derived(family: Family, names: Names, model_type: str, *classes: str, **changes: Any) -> Family:
+    """Return another family, whose names differ from this one's in some parts."""
+    whole = {**family.names, **names}
+    return replace(family, names=whole, model_type=model_type, classes=classes, **changes)
+
+
+def read_only(
+    family: Family, names: Names, model_type: str, *classes: str, **changes: Any
+) -> Family:
+    """Return the same, as which no model is written."""
+    return derived(family, names, model_type, *classes, fits=lambda config: False, **changes)
+
 
 def prepared(normal: dict[str, Any], interpolation: str, crop: float, fit: str) -> dict[str, Any]:
     """Return the preprocessing of a family's released models."""
     return {**normal, "interpolation": interpolation, "crop": crop, "fit": fit}
-
-
-def read_only(family: Family, model_type: str, *classes: str, **changes: Any) -> Family:
-    """Return another name for the same arithmetic, which no model is written as."""
-    return replace(
-        family, model_type=model_type, classes=classes, fits=lambda config: False, **changes
-    )

@@ -3,6 +3,7 @@
 from typing import Any
 
 from vitlab.errors import WeightsError
+from vitlab.weights.formats.names import first_name
 from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.transformers.family import Content, Family, Stated
 
@@ -47,7 +48,8 @@ def read_fields(family: Family, stated: Stated, given: Content) -> Facts:
         WeightsError: it asks for something that our model cannot represent.
     """
     content, shapes = stated.content, stated.shapes
-    gated = not family.mlp or bool(family.gate and content[family.gate])
+    always = not family.gated and isinstance(family.names["expand"], tuple)
+    gated = always or bool(family.gate and content[family.gate])
     fields = {own: content[key] for key, own in KEYS.items() if key in content}
     fields["patch"] = _side(fields["patch"])
     if isinstance(fields.get("image_size"), list):
@@ -59,7 +61,7 @@ def read_fields(family: Family, stated: Stated, given: Content) -> Facts:
         "pool": "token",
     }
     if family.scale:
-        there = f"{family.block.format(0)}{family.scales[0]}" in shapes
+        there = first_name(family.names, "scale1").format(n=0) in shapes
         fields["layer_scale"] = float(content[family.scale]) or float(there)
     if not gated:
         fields["gelu"] = gelu_of(content["hidden_act"])

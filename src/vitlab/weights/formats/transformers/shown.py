@@ -5,9 +5,11 @@ family's class, which is only assumed.
 """
 
 import math
-import re
 from collections.abc import Iterator
 
+from vitlab.errors import WeightsError
+from vitlab.weights.formats.names import first_name, found, parts_of
+from vitlab.weights.formats.shapes import fields_shown
 from vitlab.weights.formats.timm.timm_content import USUAL_HEADS
 from vitlab.weights.formats.transformers.config_keys import DEFAULTS
 from vitlab.weights.formats.transformers.families import FAMILIES
@@ -36,42 +38,40 @@ def shown(source: Source) -> Iterator[Backbone]:
 
 def _content(family: Family, shapes: Shapes) -> Content:
     """The keys of config.json that tensors show, of what may be the family; empty if it is not."""
-    first = family.block.format(0)
-    gated = bool(family.gated) and f"{first}{family.gated[0]}.weight" in shapes
-    kernel = shapes.get(f"{family.patch}.weight", ())
-    last = shapes.get(
-        f"{first}{((gated and family.gated) or family.mlp or family.gated)[-1]}.weight"
-    )
-    query, key = (f"{first}{name}" for name in (family.qkv * 3)[:2])
-    if len(kernel) != 4 or last is None or f"{query}.weight" not in shapes:
+    gate = first_name({**family.names, **family.gated}, "expand.weight").format(n=0)
+    gated = bool(family.gated) and gate in shapes
+    parts = found(shapes, {**family.names, **(family.gated if gated else {})})
+    if len(parts.theirs.get("patch.weight", ((),))[0]) != 4 or "qkv.weight" not in parts:
         return {}
-    block = re.escape(family.block).replace(r"\{0\}", r"(\d+)")
-    biased, table = f"{query}.bias" in shapes, shapes.get(family.positions, (0, 0))
-    rows = sum(name in shapes for name in (family.token, family.registers * family.register_rows))
-    side = math.isqrt(max(0, table[-2] - rows))
-    heads = USUAL_HEADS.get(kernel[0], max(1, kernel[0] // 64))
-    for name in (f"{first}{family.bias_table}", family.shared_table):
-        if name in shapes:
-            offsets, heads = shapes[name]
-            side = (math.isqrt(offsets - 3) + 1) // 2
-    found: Content = {
-        "hidden_size": kernel[0], "num_channels": kernel[1], "patch_size": kernel[2],
-        "num_hidden_layers": len({m[1] for name in shapes if (m := re.match(block, name))}),
-        "num_attention_heads": heads,
-        "intermediate_size": last[1], "mlp_ratio": 4 if gated else last[1] / kernel[0],
-        "num_register_tokens": shapes.get(family.registers, (0, 0))[1], "qkv_bias": biased,
-        "query_bias": biased, "value_bias": biased, "key_bias": f"{key}.bias" in shapes,
-        "attention_bias": biased, "vision_use_head": "head.probe" in shapes, "use_head": False,
-        "proj_bias": f"{first}{family.project}.bias" in shapes,
-        "mlp_bias": f"{first}{(family.mlp or family.gated)[-1]}.bias" in shapes,
-        "use_relative_position_bias": f"{first}{family.bias_table}" in shapes,
-        "use_shared_relative_position_bias": family.shared_table in shapes,
-        "use_absolute_position_embeddings": family.positions in shapes,
+    try:
+        fields = fields_shown("", parts, family.model_type)
+    except WeightsError:
+        return {}
+    width, mlp, patch = fields["width"], fields["mlp"], fields["patch"]
+    layers = [name.format(n=0) for name in parts_of(family.names, "qkv")] * 2
+    query, key = (f"{layer}.bias" in shapes for layer in layers[:2])
+    tables = [parts.shape(key) for key in ("bias_table", "shared_table") if key in parts]
+    rows = fields["class_token"] + family.register_rows * fields["registers"]
+    side = math.isqrt(max(0, (*parts.shape("positions"), 0)[1] - rows))
+    heads = USUAL_HEADS.get(width, max(1, width // 64))
+    if tables:
+        offsets, heads = tables[0]
+        side = (math.isqrt(offsets - 3) + 1) // 2
+    content: Content = {
+        "hidden_size": width, "num_channels": fields["channels"], "patch_size": patch,
+        "num_hidden_layers": fields["depth"], "num_attention_heads": heads,
+        "intermediate_size": mlp, "mlp_ratio": 4 if gated else mlp / width,
+        "num_register_tokens": fields["registers"], "qkv_bias": query, "query_bias": query,
+        "value_bias": query, "key_bias": key, "attention_bias": query,
+        "vision_use_head": "queries" in parts, "use_head": False, "proj_bias": fields["bias"],
+        "mlp_bias": "contract.bias" in parts, "use_relative_position_bias": "bias_table" in parts,
+        "use_shared_relative_position_bias": "shared_table" in parts,
+        "use_absolute_position_embeddings": "positions" in parts,
         "use_mean_pooling": "layernorm.weight" not in shapes,
-        family.gate: gated, family.scale: float(f"{first}{family.scales[0]}" in shapes),
+        family.gate: gated, family.scale: float(fields["layer_scale"] > 0),
     }  # fmt: skip
     if side:
-        found["image_size"] = side * kernel[2]
+        content["image_size"] = side * patch
     if gated:
-        found["hidden_act"] = "silu"
-    return {k: v for k, v in found.items() if k in DEFAULTS[family.model_type]}
+        content["hidden_act"] = "silu"
+    return {k: v for k, v in content.items() if k in DEFAULTS[family.model_type]}

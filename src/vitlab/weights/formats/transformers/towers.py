@@ -7,9 +7,9 @@ from vitlab.errors import WeightsError
 from vitlab.weights.formats.transformers.config_keys import DEFAULTS
 from vitlab.weights.formats.transformers.families import FAMILIES, OF_AUTHORS
 from vitlab.weights.formats.transformers.family import Content, Family
-from vitlab.weights.formats.transformers.transformers_names import NAME
 from vitlab.weights.source import Source
 
+NAME = "transformers"
 # What other models are, or have, for the message that refuses them.
 KINDS = {
     r"swin.*|donut-swin|maskformer-swin|hiera|mvit|focalnet|dinat": "stages of windows",

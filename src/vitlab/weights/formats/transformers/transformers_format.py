@@ -14,13 +14,14 @@ from vitlab.images import Size, chosen_over
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.assembly import empty
 from vitlab.weights.formats.entries import Entry
+from vitlab.weights.formats.names import entries, first_name
 from vitlab.weights.formats.origins import Facts, Origin, with_means
 from vitlab.weights.formats.outside import notes_beside
 from vitlab.weights.formats.room import Hints, Reading, Writing, cannot, check_fields
 from vitlab.weights.formats.timm.timm_rules import settled
 from vitlab.weights.formats.transformers.config_keys import DEFAULTS, completed
 from vitlab.weights.formats.transformers.families import WRITTEN
-from vitlab.weights.formats.transformers.family import Content, Family, Stated
+from vitlab.weights.formats.transformers.family import Content, Family, Stated, names_of
 from vitlab.weights.formats.transformers.family_reading import read_fields
 from vitlab.weights.formats.transformers.family_writing import write_content
 from vitlab.weights.formats.transformers.processor import (
@@ -29,8 +30,7 @@ from vitlab.weights.formats.transformers.processor import (
     write_processor,
 )
 from vitlab.weights.formats.transformers.shown import shown
-from vitlab.weights.formats.transformers.towers import Backbone, backbone_of
-from vitlab.weights.formats.transformers.transformers_names import NAME, entries
+from vitlab.weights.formats.transformers.towers import NAME, Backbone, backbone_of
 from vitlab.weights.matching import check
 from vitlab.weights.sharded import CONFIG, PREPROCESSOR
 from vitlab.weights.source import Source
@@ -106,7 +106,9 @@ def _reading(source: Source, hints: Hints, found: Backbone) -> Reading:
             f"{source.path}: transformers' {family.model_type} takes square images, not "
             f"image_size={config.image_size}"
         )
-    table = [entry.renamed(found.stored) for entry in entries(config, family, stated)]
+    keys = not family.key_bias or bool(stated.content[family.key_bias])
+    names = names_of(family, config, stated.shapes, keys)
+    table = [entry.renamed(found.stored) for entry in entries(config, names, NAME)]
     if not source.config:
         notes += notes_beside(source, found.prefix, [n for each in table for n in each.theirs])
     return Reading(
@@ -221,11 +223,13 @@ def _left_out(config: ViTConfig, found: Backbone, stated: Stated) -> dict[str, s
     if config.classes and not config.pre_logits:
         left_out[prefix + r"pooler\.dense\..*"] = "not used by the classifier"
     if config.norm_at == "none":
-        left_out[prefix + re.escape(family.norm) + r"\..*"] = "not used by this class"
+        name = first_name(family.names, "norm")
+        left_out[prefix + re.escape(name) + r"\..*"] = "not used by this class"
     if stated.classifies and "head.probe" in found.names:
         left_out[prefix + r"head\..*"] = "attention pooling, which the classifier does not use"
-    if 0 in stated.shapes.get(family.registers, ()):
-        left_out[prefix + re.escape(family.registers)] = "no registers"
+    registers = first_name(family.names, "registers")
+    if 0 in stated.shapes.get(registers, ()):
+        left_out[prefix + re.escape(registers)] = "no registers"
     if found.tower and prefix:
         others = r"(?!(.*\.)?(visual_projection\.weight|classifier\.\w+)$).*"
         left_out[f"(?!{prefix}){others}"] = "not of the image model"
@@ -244,12 +248,13 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
     stored = config.at_positions if family.any_size else config.settled
     full = _in_full(stored, family)
     content = write_content(family, full)
-    if config.classes and not family.pre_norm:  # CLIP has a projection
+    if config.classes and not family.has_projection:  # CLIP has a projection
         labels = config.labels or tuple(f"LABEL_{n}" for n in range(config.classes))
         content["id2label"] = {str(number): label for number, label in enumerate(labels)}
         content["label2id"] = {label: number for number, label in enumerate(labels)}
     prefix = family.prefix if config.classes else ""
-    own = [_of_part(entry, stored, full) for entry in entries(full, family)]
+    table = entries(full, names_of(family, full), NAME)
+    own = [_of_part(entry, stored, full) for entry in table]
     table = [
         entry.renamed(lambda name: name[1:] if name.startswith("/") else prefix + name)
         for entry in [*own, *_unused(stored, family)]
@@ -304,6 +309,6 @@ def _unused(config: ViTConfig, family: Family) -> list[Entry]:
     shape = (1, 1, config.width) if family.key_bias else (1, config.width)
     unused = {"embeddings.mask_token": torch.zeros(shape)}
     if not config.registers and "num_register_tokens" in DEFAULTS[family.model_type]:
-        unused[family.registers] = torch.zeros(1, 0, config.width)
+        unused[first_name(family.names, "registers")] = torch.zeros(1, 0, config.width)
     values = list(unused.values())
     return [Entry((), tuple(unused), lambda tensors: [], lambda tensors: values)]

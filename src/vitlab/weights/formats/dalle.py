@@ -1,0 +1,70 @@
+"""DALL-E's discrete VAE, OpenAI's image tokenizer: state dicts of its encoder and decoder.
+
+Source: openai/DALL-E (encoder.py, decoder.py, utils.py). A folder with both files, or one state
+dict whose names begin with `encoder.` and `decoder.`, is the whole tokenizer; the encoder alone
+tells codes. Its pixels are in [0, 1]: the step into [0.1, 0.9] (`map_pixels`) is part of our model.
+OpenAI's example resizes to 256 pixels with Lanczos, for which bicubic stands here.
+"""
+
+from vitlab.errors import WeightsError
+from vitlab.models.config import TokenizerConfig
+from vitlab.weights.formats.entries import Names, each
+from vitlab.weights.formats.names import entries, found
+from vitlab.weights.formats.origins import Facts, Origin
+from vitlab.weights.formats.room import Hints, Reading
+from vitlab.weights.source import Source
+
+NAME = "DALL-E's tokenizer (OpenAI)"
+FIRST, LAST = "blocks.input.w", "blocks.output.conv.w"
+USUAL = {"mean": (0.0,), "std": (1.0,), "interpolation": "bicubic", "image_size": 256}
+
+
+def _names(prefix: str) -> Names:
+    """The table of names, with a prefix of the encoder's."""
+    down, up = (f"{p}blocks.group_{{s1}}.block_{{u1}}" for p in (prefix, "decoder."))
+    layers = {
+        "enter": f"{prefix}blocks.input", "narrow": f"{down}.id_path",
+        "down": f"{down}.res_path.conv_{{k1}}", "score": f"{prefix}blocks.output.conv",
+        "widen": f"{up}.id_path", "up": f"{up}.res_path.conv_{{k1}}",
+        "leave": "decoder.blocks.output.conv", "codebook": "decoder.blocks.input",
+    }  # fmt: skip
+    names = {f"{word}.weight": f"{name}.w" for word, name in layers.items()}
+    codes = each(
+        "decoder.blocks.input.w", lambda t: t[:, :, 0, 0].t(), lambda t: t.t()[..., None, None]
+    )
+    biases = {f"{word}.bias": f"{name}.b" for word, name in layers.items()}
+    return {**names, **biases, "codebook.weight": codes}
+
+
+def reads(source: Source, hints: Hints) -> Reading | None:
+    """Recognize the convolutions of DALL-E's encoder.
+
+    Raises:
+        WeightsError: a decoder alone, or an unsupported variant.
+    """
+    prefix = "encoder." if f"encoder.{FIRST}" in source.shapes else ""
+    first, last = (source.shapes.get(prefix + name) for name in (FIRST, LAST))
+    if first is None or last is None:
+        return None
+    if first[2:] == (1, 1):
+        raise WeightsError(
+            f"{source.path} has DALL-E's decoder alone: give encoder.pkl, or a folder with both"
+        )
+    names = _names(prefix)
+    parts = found(source.shapes, names)
+    groups, blocks = (parts.counted(letter, ("down.weight",)) for letter in "su")
+    if len(first) != 4 or len(last) != 4 or not groups:
+        raise WeightsError(f"{source.path}: {NAME}: unsupported convolutions or groups")
+    facts = Facts().put(Origin.FAMILY, USUAL)
+    facts.put(
+        Origin.TENSORS,
+        {"form": "dalle", "width": first[0], "channels": first[1], "codes": last[0],
+         "stride": 2 ** max(groups), "depth": max(blocks) + 1, "decoder": False, "code_width": 128},
+    )  # fmt: skip
+    if (widths := source.shapes.get(f"decoder.{FIRST}")) is not None:
+        laplace = parts.shape("leave.weight")[0] == 2 * first[1]
+        facts.put(Origin.TENSORS, {"decoder": True, "code_width": widths[0], "laplace": laplace})
+    size = {"image_size": hints.image_size} if hints.image_size else {}  # convolutions take any
+    facts.put(Origin.OPTION, size | hints.choices)
+    config = TokenizerConfig.from_dict(facts.values)
+    return Reading(NAME, config, entries(config, names, NAME), origins=facts.origins)

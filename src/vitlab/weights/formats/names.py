@@ -1,0 +1,313 @@
+"""Tables of tensor names: what a family calls each part of a model, read and written alike.
+
+A table maps the word for a part (`qkv`, `norm1`, `head`) to a template of its name in the family's
+files: of a layer without `.weight` and `.bias`, of a part of a block with a dot in front; or to
+several templates, of which a file has one and the first is written. Our own names are one such
+table, so that `entries` needs no list of the parts that a configuration has, and `found` says what
+a file has in the same words.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig
+from vitlab.weights.assembly import empty
+from vitlab.weights.formats.entries import (
+    Converting,
+    Entry,
+    Names,
+    Row,
+    StoredAs,
+    stacked,
+    with_register_rows,
+    without_first_row,
+)
+from vitlab.weights.formats.room import cannot
+from vitlab.weights.formats.rotary_rows import Pairs, paired
+from vitlab.weights.source import Shape
+
+# Words of single tensors; all others are of layers.
+TENSORS = frozenset((
+    "token", "registers", "positions", "freqs", "shared_table", "queries", "bias_table", "rows",
+    "columns", "block_freqs", "scale1", "scale2", "class_scale1", "class_scale2",
+))  # fmt: skip
+TURNED = ("qkv", "q_norm", "k_norm")  # the layers whose rows rotary positions turn
+PARTS, PART = "weight|bias|running_mean|running_var|num_batches_tracked", "{part}"
+PLACEHOLDER = re.compile(r"\\\{([a-z]1?)(?::02)?\\\}")
+Numbers = tuple[tuple[str, int], ...]
+OURS: Names = {
+    "block": "blocks.{n}.", "class_block": "class_layers.blocks.{n}.",
+    "token": ["token", "class_layers.token"], "registers": "registers", "pre_norm": "pre_norm",
+    "norm1": ".attention.{b}.norm", "scale1": ".attention.{b}.scale",
+    "qkv": ".attention.{b}.body.qkv", "q_norm": ".attention.{b}.body.norms.q",
+    "k_norm": ".attention.{b}.body.norms.k", "before": ".attention.{b}.body.talking.before",
+    "after": ".attention.{b}.body.talking.after", "attn_norm": ".attention.{b}.body.norm",
+    "project": ".attention.{b}.body.project", "norm2": ".mlp.{b}.norm", "scale2": ".mlp.{b}.scale",
+    "expand": ".mlp.{b}.body.expand", "mlp_norm": ".mlp.{b}.body.norm",
+    "contract": ".mlp.{b}.body.contract",
+    "class_norm1": ".attention.norm", "class_scale1": ".attention.scale",
+    "class_q": ".attention.body.q", "class_kv": ".attention.body.kv",
+    "class_project": ".attention.body.project", "class_norm2": ".mlp.norm",
+    "class_scale2": ".mlp.scale", "class_expand": ".mlp.body.expand",
+    "class_contract": ".mlp.body.contract",
+    "norm": "norm", "pooled_norm": "head.norm", "pre_logits": "head.pre_logits",
+    "queries": "head.attend.queries", "pool_q": "head.attend.q", "pool_kv": "head.attend.kv",
+    "pool_project": "head.attend.project", "pool_norm": "head.attend.norm",
+    "pool_expand": "head.attend.mlp.expand", "pool_contract": "head.attend.mlp.contract",
+    "neck_reduce": "neck.reduce", "neck_norm1": "neck.reduce_norm", "neck_mix": "neck.mix",
+    "neck_norm2": "neck.mix_norm", "head": "head.classify",
+}  # fmt: skip
+STEMS: dict[str, Names] = {
+    "linear": {"patch": "stem.layers.0", "patch_norm": "stem.layers.1"},
+    "hmlp": {"stem": "stem.layers.{k}"},
+    "resnet": {
+        "patch": "stem.project", "root_conv": "stem.body.root.reduce.conv",
+        "root_norm": "stem.body.root.reduce.norm",
+        **{f"{part}_{kind}": f"stem.body.stages.{{s}}.{{u}}.{part}.{kind}"
+           for part in ("reduce", "middle", "expand", "shortcut") for kind in ("conv", "norm")},
+    },
+}  # fmt: skip
+
+
+RESNET: Names = {
+    "root_conv": "body.root", "norm": "body.norm", "head": "classify",
+    **{part: f"body.stages.{{s}}.{{u}}.{part}"
+       for part in ("conv1", "conv2", "conv3", "norm1", "norm2", "norm3", "shortcut")},
+}  # fmt: skip
+TOKENIZER: Names = {
+    "enter": "encoder.enter", "narrow": "encoder.groups.{s}.{u}.shortcut",
+    "down": "encoder.groups.{s}.{u}.convolutions.{k}", "score": "score", "codebook": "codebook",
+    "widen": "decoder.groups.{s}.{u}.shortcut",
+    "up": "decoder.groups.{s}.{u}.convolutions.{k}", "leave": "decoder.leave",
+}  # fmt: skip
+
+
+def ours(config: ModelConfig) -> Names:
+    """Return our own names of the parts of a model."""
+    if not isinstance(config, ViTConfig):
+        return RESNET if isinstance(config, ResNetConfig) else TOKENIZER
+    kinds = config.positions.split("+")
+    at = "positions.{n}.inner." if len(kinds) > 1 else "positions.{n}."
+    table: dict[str, Row | list[Row]] = {**OURS, **STEMS.get(config.stem, {})}
+    if "1d" in kinds:
+        table["positions"] = "positions.0.added.table" if len(kinds) > 1 else "positions.0.table"
+    if "bias" in kinds:
+        shared = config.positions_at == "shared"
+        table["shared_table" if shared else "bias_table"] = at + "table"
+    if "rope" in kinds:
+        table["freqs" if config.rope_kind == "mixed" else "block_freqs"] = at + "freqs"
+    if "decomposed" in kinds:
+        table |= {"rows": at + "rows", "columns": at + "columns"}
+    if config.pool == "prefix":
+        table["heads"] = table.pop("head")
+    return table
+
+
+@dataclass(frozen=True)
+class Found:
+    """The parts of a model in a file.
+
+    Attributes:
+        names: the family's table, with the way in which each part of this file is stored
+        shapes: by word, of the first of its kind, as ours has it: `{"qkv.weight": (3 D, D)}`
+        theirs: likewise, of the tensors as they are stored
+        places: of every one of its kind: the numbers of its block (n), its branch (b), …, and the
+            shape of its first tensor
+    """
+
+    names: dict[str, Row | list[Row]]
+    shapes: dict[str, Shape]
+    theirs: dict[str, tuple[Shape, ...]]
+    places: dict[str, list[tuple[dict[str, int], Shape]]]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.shapes
+
+    @property
+    def width(self) -> int:
+        """Channels of a token."""
+        return self.shape("contract.weight")[0]
+
+    def shape(self, key: str) -> Shape:
+        """Return the shape of a part; (0,) if it is not there."""
+        return self.shapes.get(key, (0,))
+
+    def counted(self, letter: str, keys: Collection[str] = ()) -> set[int]:
+        """Return the numbers of blocks, branches, … that are there, of some parts or of all."""
+        wanted = keys or self.places.keys()
+        every = [numbers for key in wanted for numbers, _ in self.places.get(key, ())]
+        return {numbers[letter] for numbers in every if letter in numbers}
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """Units of each stage of a ResNet."""
+        first = next((k for k in ("reduce_conv.weight", "conv1.weight") if k in self), "")
+        stages = [numbers["s"] for numbers, _ in self.places.get(first, ())]
+        return tuple(stages.count(stage) for stage in sorted(set(stages)))
+
+
+def found(shapes: Mapping[str, Shape], names: Names) -> Found:
+    """Return which parts of a model some tensors are.
+
+    Args:
+        shapes: by their names
+        names: what the family calls them
+    """
+    places: dict[str, dict[Numbers, dict[StoredAs, dict[int, str]]]] = {}
+    patterns = _patterns(names)
+    for name in shapes:
+        for pattern in patterns:
+            place = pattern.place(name)
+            if place and (place[0] == pattern.key or place[0] not in names):
+                rows = places.setdefault(place[0], {}).setdefault(place[1], {})
+                rows.setdefault(pattern.row, {})[pattern.number] = name
+    result = Found(dict(names), {}, {}, {})
+    for key, by_numbers in places.items():
+        first = by_numbers[min(by_numbers)]
+        # A file with queries, keys and values has queries and values, too: the longest counts.
+        complete = [row for row, parts in first.items() if len(parts) == len(row.names)]
+        if not complete:
+            continue
+        row = max(complete, key=lambda each: len(each.names))
+        stored = tuple(shapes[first[row][number]] for number in range(len(row.names)))
+        with suppress(RuntimeError, IndexError, ValueError):  # misshapen ones are named later
+            made = row.read([torch.empty(shape, device="meta") for shape in stored], None)
+            result.shapes[key] = tuple(made[0].shape)
+            result.theirs[key] = stored
+            part = key.rpartition(".")[2]
+            result.names[key] = replace(row, names=tuple(n.replace(PART, part) for n in row.names))
+            result.places[key] = [
+                (dict(numbers), shapes[min(next(iter(rows.values())).values())])
+                for numbers, rows in by_numbers.items()
+            ]
+    return result
+
+
+def entries(config: ModelConfig, names: Names, format: str, pairs: Pairs = "") -> list[Entry]:
+    """List which tensors of a family's file make which of a model, or are made of them.
+
+    Args:
+        config: of the model
+        names: of the family; the first of several ways to store a part is followed
+        format: in words, for messages
+        pairs: how channels that rotary positions turn together lie in a head
+
+    Raises:
+        WeightsError: the format cannot represent the model.
+    """
+    patterns = _patterns(ours(config))
+    made: dict[tuple[str, ...], tuple[StoredAs, str, list[str]]] = {}
+    for name in empty(config):
+        places = (pattern.place(name) for pattern in patterns)
+        key, numbers = next(filter(None, places), ("", ()))
+        if not (rows := _rows(names, key)):
+            raise cannot(format, f"{name} of {config.name}")
+        filled = tuple(_filled(template, dict(numbers)) for template in rows[0].names)
+        # Tensors of ours that are made of the same are made together.
+        made.setdefault(filled or (f"computed {name}",), (rows[0], key, []))[2].append(name)
+    table = []
+    for theirs, (row, key, own) in made.items():
+        read, write = (partial(_with, each, config) for each in (row.read, row.write))
+        entry = Entry(tuple(own), theirs if row.names else (), read, write)
+        turned = key.partition(".")[0] in TURNED and "rope" in getattr(config, "positions", "")
+        if turned and pairs and isinstance(config, ViTConfig):
+            entry = paired(entry, config, pairs == "xy")
+        table.append(entry)
+    return table
+
+
+def placed(names: Names, own_row: bool, register_rows: bool) -> dict[str, Row | list[Row]]:
+    """Return a table in which positions have rows of the class token and registers, or have not."""
+    table, name = dict(names), first_name(names, "positions")
+    if register_rows:
+        stored = with_register_rows(first_name(names, "registers"), name)
+        table |= {"positions": stored, "registers": stored}
+    elif not own_row:
+        table["positions"] = without_first_row(name)
+    return table
+
+
+def parts_of(names: Names, key: str) -> tuple[str, ...]:
+    """Return the names under which a part is written, as templates; () if the table has none."""
+    rows = _rows(names, key)
+    return rows[0].names if rows else ()
+
+
+def first_name(names: Names, key: str) -> str:
+    """Return the first of them; empty if there is none."""
+    return (*parts_of(names, key), "")[0]
+
+
+def _with(convert: Converting, config: ModelConfig, tensors: list[Tensor]) -> list[Tensor]:
+    return convert(tensors, config)
+
+
+@dataclass(frozen=True)
+class _Pattern:
+    """One template of a table, as a pattern of names."""
+
+    pattern: re.Pattern[str]
+    key: str
+    row: StoredAs
+    number: int
+
+    def place(self, name: str) -> tuple[str, Numbers] | None:
+        """What a name stands for: a key, `qkv.bias`, and the numbers of the block and so on."""
+        match = self.pattern.fullmatch(name)
+        if match is None:
+            return None
+        groups = match.groupdict()
+        part = groups.pop("part", None)
+        numbers = tuple((name[0], int(text) - (name[1:] == "1")) for name, text in groups.items())
+        return (f"{self.key}.{part}" if part else self.key), numbers
+
+
+def _patterns(names: Names) -> list[_Pattern]:
+    """Every template of a table, the parts of layers with any of their endings."""
+    found = []
+    for key in names.keys() - {"block", "class_block"}:
+        for row in _rows(names, key, PART):
+            for number, template in enumerate(row.names):
+                text = re.escape(template.replace(PART, "\0"))
+                text = PLACEHOLDER.sub(lambda m: f"(?P<{m[1]}>\\d+)", text)
+                pattern = re.compile(text.replace("\0", f"(?P<part>{PARTS})"))
+                found.append(_Pattern(pattern, key, row, number))
+    return found
+
+
+def _rows(names: Names, key: str, part: str = "") -> list[StoredAs]:
+    """The ways in which a table stores a part, with whole templates.
+
+    Args:
+        names: the table
+        key: `qkv.bias`, or a word, `qkv`
+        part: for a word of a layer: what stands in place of `.weight` or `.bias`
+    """
+    word, _, ending = key.partition(".")
+    base = names.get("class_block" if word.startswith("class_") else "block", "")
+    given = names.get(key)
+    end = ""
+    if given is None:
+        given, end = names.get(word), f".{ending}" if ending else ""
+    elif part and not ending and word not in TENSORS:
+        end = f".{part}"
+    rows = []
+    for row in given if isinstance(given, list) else [given] if given is not None else []:
+        if isinstance(row, str):
+            row = StoredAs((row,))
+        elif isinstance(row, tuple):
+            row = stacked(*row)
+        whole = (f"{base}{name[1:]}" if name.startswith(".") else name for name in row.names)
+        rows.append(replace(row, names=tuple(name + end for name in whole)))
+    return rows
+
+
+def _filled(template: str, numbers: dict[str, int]) -> str:
+    """A name: `{n}` is a number from 0, `{n1}` the same from 1."""
+    return template.format(**numbers, **{f"{k}1": number + 1 for k, number in numbers.items()})

@@ -1,0 +1,301 @@
+"""The image encoder of Segment Anything, as Meta, EfficientSAM, timm and transformers store it.
+
+Source: facebookresearch/segment-anything (image_encoder.py), yformer/EfficientSAM
+(efficient_sam_encoder.py), timm's vision_transformer_sam.py, transformers' modeling_sam.py.
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vitlab.errors import WeightsError
+from vitlab.images import IMAGENET
+from vitlab.models.config import ViTConfig
+from vitlab.weights.formats.dialects.dialects import respelled
+from vitlab.weights.formats.entries import Names, each, gridded, with_unused_row
+from vitlab.weights.formats.names import Found, entries, found
+from vitlab.weights.formats.origins import Facts, Origin
+from vitlab.weights.formats.room import Hints, Reading
+from vitlab.weights.formats.shapes import fields_shown
+from vitlab.weights.formats.timm.timm_arguments import check_arguments, stated
+from vitlab.weights.formats.timm.timm_config import arguments_in, recorded
+from vitlab.weights.formats.timm.timm_names import TIMM
+from vitlab.weights.formats.transformers.config_keys import check_keys
+from vitlab.weights.formats.transformers.family_reading import gelu_of
+from vitlab.weights.source import Source
+
+NAME, EFFICIENT = "Segment Anything", "EfficientSAM"
+SCALED = (
+    "Segment Anything scales the longer side of an image and pads the other; here images of "
+    "another aspect ratio are squashed"
+)
+RELEASED_AT = 1024  # pixels at which EfficientSAM's encoders are used
+PATCH = re.compile(r"(.*?)patch_embed\.proj(ection)?\.weight")
+MARKS = re.compile(r"(blocks|layers)\.0\.attn\.rel_pos_h|neck\.(0|conv1)\.weight|neck\.weight")
+# Words of Meta's code and of transformers, in place of timm's.
+WORDS = (
+    (r"^neck\.conv1\.", "neck.0."), (r"^neck\.layer_norm1\.", "neck.1."),
+    (r"^neck\.conv2\.", "neck.2."), (r"^neck\.layer_norm2\.", "neck.3."),
+    (r"^layers\.", "blocks."), (r"\.layer_norm([12])\.", r".norm\1."),
+    (r"^patch_embed\.projection\.", "patch_embed.proj."), (r"\.mlp\.lin([12])\.", r".mlp.fc\1."),
+)  # fmt: skip
+NAMES: Names = {
+    **TIMM, "positions": gridded("pos_embed"), "rows": ".attn.rel_pos_h",
+    "columns": ".attn.rel_pos_w", "norm": "neck", "head": "head.fc",
+    "neck_reduce.weight": each(
+        "neck.0.weight", lambda t: t.flatten(1), lambda t: t[..., None, None]
+    ),
+    "neck_norm1": "neck.1", "neck_mix.weight": "neck.2.weight", "neck_norm2": "neck.3",
+}  # fmt: skip
+# timm's architectures, and their blocks without windows.
+SAMVIT = {
+    "samvit_base_patch16": (2, 5, 8, 11),
+    "samvit_base_patch16_224": (2, 5, 8, 11),
+    "samvit_large_patch16": (5, 11, 17, 23),
+    "samvit_huge_patch16": (7, 15, 23, 31),
+}
+MODEL_TYPES = ("sam", "sam_vision_model", "sam_hq", "sam_hq_vision_model")
+# Keys of transformers' SamVisionConfig, with the class's defaults, and the fields of ours.
+KEYS: dict[str, tuple[str, Any]] = {
+    "num_attention_heads": ("heads", 12), "window_size": ("window", 14),
+    "global_attn_indexes": ("global_blocks", (2, 5, 8, 11)), "layer_norm_eps": ("norm_eps", 1e-6),
+}  # fmt: skip
+SHOWN = {  # by the tensors, against which the model is checked
+    "hidden_size", "output_channels", "num_hidden_layers", "num_channels", "image_size",
+    "patch_size", "qkv_bias", "mlp_ratio", "mlp_dim", "use_abs_pos", "use_rel_pos",
+}  # fmt: skip
+IDLE = {"num_pos_feats", "scale", "intermediate_size", "projection_dim"}  # of the mask decoder
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a configuration beside the tensors says.
+
+    Attributes:
+        label: the format, in words
+        fields: of the configuration, with their origin, the most certain last
+        fitted: whether it says how images are prepared
+        check: compares the configuration with the rest of what is stated
+    """
+
+    label: str
+    fields: Sequence[tuple[Origin, dict[str, Any]]] = ()
+    fitted: bool = False
+    check: Callable[[ViTConfig, set[str]], None] = lambda config, chosen: None
+
+
+def reads(source: Source, hints: Hints) -> Reading | None:
+    """Recognize Segment Anything's encoder: decomposed positions, or its neck.
+
+    Raises:
+        WeightsError: an unsupported variant, or a damaged file.
+    """
+    root = _root(source)
+    if root is None:
+        return None
+    own = [name.removeprefix(root) for name in source.shapes if name.startswith(root)]
+    stored = {new: root + old for new, old in respelled(own, WORDS).items()}
+    wrapped = isinstance(source.config.get("model_type"), str)
+    if wrapped and "architecture" not in source.config:
+        said = _of_transformers(source)
+    else:
+        said = _of_timm(source, hints, stored)
+    if said is None:
+        return None
+    shapes = {name: source.shapes[old] for name, old in stored.items()}
+    efficient = len(shapes.get("pos_embed", ())) == 3  # with a row for a class token
+    names = {**NAMES, "positions": with_unused_row("pos_embed")} if efficient else NAMES
+    parts = found(shapes, names)
+    facts = _facts(source, parts, efficient, said, hints)
+    config = ViTConfig(**facts.values)
+    said.check(config, {*hints.choices})
+    table = [
+        entry.renamed(lambda name: stored.get(name, root + name))
+        for entry in entries(config, parts.names, NAME)
+    ]
+    left_out = {"(prompt_encoder|mask_decoder|shared_image_embedding)\\..*": "of the mask decoder"}
+    left_out |= {"pixel_(mean|std)": "stated in the configuration"}
+    left_out |= {f"(?!{re.escape(root)}).*": "not of the image encoder"} if root else {}
+    if efficient:  # its images are squashed, and bigger than its positions were made for
+        free = hints.image_size is None and RELEASED_AT % config.patch == 0
+        size = RELEASED_AT if free else None
+        return Reading(EFFICIENT, config, table, left_out, facts.origins, image_size=size)
+    notes = () if said.fitted else (SCALED,)
+    return Reading(said.label, config, table, left_out, facts.origins, notes)
+
+
+def _root(source: Source) -> str | None:
+    """The prefix of the encoder's names; None for another model."""
+    for name in sorted(source.shapes, key=len):
+        if match := PATCH.fullmatch(name):
+            root = match[1]
+            own = [n.removeprefix(root) for n in source.shapes if n.startswith(root)]
+            blocks = any(re.match(r"(blocks|layers)\.0\.(layer_)?norm1\.", n) for n in own)
+            marked = blocks and any(MARKS.fullmatch(n) for n in own)
+            return root if marked and "cls_token" not in own else None
+    return None
+
+
+def _facts(source: Source, parts: Found, efficient: bool, said: Said, hints: Hints) -> Facts:
+    """Every field: by the tensors, then by what stands beside them, then as the user says."""
+    fields = fields_shown(source.path, parts, NAME)
+    grid = _grid(parts, efficient)
+    kinds = [kind for kind, key in (("1d", "positions"), ("decomposed", "rows")) if key in parts]
+    fields |= {
+        "image_size": tuple(side * fields["patch"] for side in grid),
+        "positions": "+".join(kinds) or "none", "norm_at": "none" if fields["neck"] else "tokens",
+        "stem_bias": "patch.bias" in parts, "class_token": None,
+    }  # fmt: skip
+    if (channels := (*parts.shape("rows"), 0)[1]) > 0:
+        fields["heads"] = fields["width"] // channels
+    facts = Facts().put(Origin.FAMILY, {"pool": "mean", "gelu": "exact", "norm_eps": 1e-6})
+    facts.put(Origin.FAMILY, {"interpolation": "bilinear", "crop": 1.0, "fit": "squash"})
+    facts.put(Origin.FAMILY, IMAGENET | {"resampling": "bicubic"}).put(Origin.TENSORS, fields)
+    lengths = _lengths(source, parts, fields["depth"])
+    if windows := _windows(source, lengths, grid):
+        facts.put(Origin.TENSORS, windows)
+    elif lengths:  # one size of tables: all blocks are global, or the window is the grid
+        facts.put(Origin.ASSUMED, {"window": 0, "global_blocks": ()})
+    elif efficient:  # EfficientSAM's blocks are all global
+        facts.put(Origin.FAMILY, {"window": 0, "heads": fields["width"] // 64})
+    for origin, values in said.fields:
+        facts.put(origin, values)
+    facts.put(Origin.OPTION, hints.choices)
+    for name in ("heads", "window"):
+        if name not in facts.values:
+            raise WeightsError(
+                f"{source.path}: {NAME}: without relative positions, the tensors do not show "
+                f"{name}: give --{name} (in Python: {name}=…)"
+            )
+    numbers = facts.values.get("global_blocks", ()) if facts.values["window"] else ()
+    facts.values["global_blocks"] = tuple(n for n in numbers if n < fields["depth"])
+    return facts
+
+
+def _grid(parts: Found, efficient: bool) -> tuple[int, int]:
+    """Rows and columns of patches, by absolute positions or by the longest relative ones."""
+    if efficient:
+        side = math.isqrt(parts.shape("positions")[1])
+        return side, side
+    if "positions" in parts:
+        rows, columns = parts.theirs["positions"][0][1:3]
+        return rows, columns
+    longest = (max((*_tables(parts, key).values(), 0)) for key in ("rows", "columns"))
+    rows, columns = ((length + 1) // 2 for length in longest)
+    return rows, columns
+
+
+def _tables(parts: Found, key: str) -> dict[int, int]:
+    """The offsets that the tables of each block have."""
+    return {numbers["n"]: shape[0] for numbers, shape in parts.places.get(key, ())}
+
+
+def _lengths(source: Source, parts: Found, depth: int) -> list[tuple[int, int]]:
+    """The offsets in rows and columns that each block has tables for; empty without tables."""
+    rows, columns = _tables(parts, "rows"), _tables(parts, "columns")
+    there = sorted(rows.keys() & columns.keys())
+    if there and len(there) < depth:
+        number = next(n for n in range(depth) if n not in there)
+        name = f"blocks.{number}.attn.rel_pos_h"
+        raise WeightsError(f"{source.path}: tensor {name} is missing ({NAME})")
+    return [(rows[number], columns[number]) for number in there]
+
+
+def _windows(
+    source: Source, lengths: list[tuple[int, int]], grid: tuple[int, int]
+) -> dict[str, Any]:
+    """The window and the global blocks; empty if all tables are as long as the grid asks for."""
+    whole = (2 * grid[0] - 1, 2 * grid[1] - 1)
+    others = {length for length in lengths if length != whole}
+    if not others:
+        return {}
+    rows, columns = others.pop()
+    if others or rows != columns or rows % 2 == 0:
+        raise WeightsError(
+            f"{source.path}: {NAME}: relative positions (rel_pos_h, rel_pos_w) of {rows} and "
+            f"{columns} offsets are neither those of a square window nor of the grid of patches"
+        )
+    globals_ = tuple(number for number, length in enumerate(lengths) if length == whole)
+    return {"window": (rows + 1) // 2, "global_blocks": globals_}
+
+
+def _of_transformers(source: Source) -> Said | None:
+    """Read config.json of transformers; None for a model of another type.
+
+    Raises:
+        WeightsError: it asks for something that our model cannot represent.
+    """
+    content, model_type = source.config, source.config["model_type"]
+    if model_type not in MODEL_TYPES:
+        return None
+    content = content.get("vision_config", content)
+    check_keys(model_type, content, {*KEYS, *SHOWN, *IDLE, "hidden_act"})
+    act = gelu_of(content.get("hidden_act", "gelu"))
+    given = {own: _plain(content[key]) for key, (own, _) in KEYS.items() if key in content}
+    given |= {"gelu": act} if "hidden_act" in content else {}
+    normal = {"image_mean": "mean", "image_std": "std"}.items()
+    images = {own: _plain(source.preprocessor[k]) for k, own in normal if k in source.preprocessor}
+    fields = [(Origin.FAMILY, dict(KEYS.values())), (Origin.FILE, given | images)]
+    return Said(f"transformers, {model_type}", fields)
+
+
+def _of_timm(source: Source, hints: Hints, stored: dict[str, str]) -> Said:
+    """Read config.json of timm, or the name that the user gives; else what timm's words imply.
+
+    Raises:
+        WeightsError: an argument that our model cannot represent.
+    """
+    architecture = str(source.config.get("architecture", "")).partition(".")[0]
+    name = hints.name.partition(".")[0] or architecture
+    words = stored.get("blocks.0.mlp.fc1.weight", "").endswith(".fc1.weight")
+    own = words and len(source.shape(stored.get("pos_embed", ""))) != 3  # EfficientSAM's
+    code: dict[str, Any] = {"norm_eps": 1e-5, "resampling": "antialiased"}
+    code |= {"interpolation": "bicubic", "fit": "crop"}
+    if "neck.weight" in stored:
+        code["last_norm_eps"] = 1e-6
+    usual = [(Origin.FAMILY, code)] if own else []
+    if "head.fc.weight" in stored:  # somebody's fine-tuning
+        usual.append((Origin.ASSUMED, {"crop": 1.0, **IMAGENET}))
+    if name not in SAMVIT:
+        return Said("Segment Anything, timm's names" if own else NAME, usual, own)
+    blocks = {"window": 14, "global_blocks": SAMVIT[name]}
+    fields = [*usual, (Origin.NAME, blocks | code)]
+    if name != architecture:
+        return Said(f"timm, {name}", fields, True)
+    arguments = arguments_in(source.config)
+    changed = {"window": "window_size", "global_blocks": "global_attn_indexes"}
+    given = {field: _plain(arguments[a]) for field, a in changed.items() if a in arguments}
+    fields.append((Origin.FILE, recorded(source.path, source.config, hints.choices)))
+    fields.append((Origin.FILE, stated(arguments) | given))
+
+    def check(config: ViTConfig, chosen: set[str]) -> None:
+        _check(source, arguments, config, chosen)
+
+    return Said(f"timm, {name}", fields, True, check)
+
+
+def _check(source: Source, arguments: dict[str, Any], config: ViTConfig, chosen: set[str]) -> None:
+    """Compare the arguments of timm's constructor with a configuration."""
+    wanted = {
+        "use_abs_pos": "1d" in config.positions,
+        "use_rel_pos": "decomposed" in config.positions,
+        "use_rope": False,
+        "neck_chans": config.neck or None,
+        "head_hidden_size": None,
+        "ref_feat_shape": None,
+    }
+    for name, value in wanted.items():
+        if arguments.get(name, value) != value:
+            raise WeightsError(
+                f"{source.path}: unsupported model_args {name}={arguments[name]!r} of timm for "
+                f"this model: its tensors are those of {name}={value!r}"
+            )
+    own = {*wanted, "window_size", "global_attn_indexes"}
+    rest = {name: value for name, value in arguments.items() if name not in own}
+    check_arguments(source.path, rest, config, True, chosen)
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -1,1 +1,0 @@
-"""Released image tokenizers: DALL-E's."""

@@ -1,1 +1,0 @@
-"""The families of transformers, one record each; families with alike names are made from others."""

@@ -13,9 +13,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import vitlab
-from vitlab.weights.formats.checksums import checksum
-from vitlab.weights.formats.delta_file import VERSION as FORMAT
-from vitlab.weights.identity import fingerprint
+from vitlab.weights.deltas import VERSION as FORMAT
+from vitlab.weights.identity import checksum, fingerprint
 from vitlab.weights.load import load_base, load_delta
 
 NAME = "ViT(width=16,depth=2,heads=2,mlp=32)/8"

@@ -8,7 +8,7 @@ from typing import Any
 from vitlab.images import Size
 from vitlab.weights.formats.origins import whole
 from vitlab.weights.formats.room import Hints, names_of
-from vitlab.weights.load import place_of, recognize, remarks
+from vitlab.weights.load import place_of, recognize
 from vitlab.weights.matching import collect, reason, unused
 
 
@@ -71,9 +71,8 @@ def load_check(
     Raises:
         WeightsError: as `vitlab.load`.
     """
-    path, _ = place_of(source)
     hints = Hints(name, choices, image_size, part, names_of(drop))
-    found, reading = recognize(path, hints, base)
+    found, reading = recognize(place_of(source)[0], hints, base)
     collect(reading, found)
     config, origins = reading.config, whole(reading.config, reading.origins)
     if image_size is None and reading.image_size is not None:
@@ -95,5 +94,5 @@ def load_check(
         left_out={
             found.in_file(each): reason(reading, found, each) for each in unused(reading, found)
         },
-        notes=tuple(remarks(path, reading)),
+        notes=reading.notes,
     )

@@ -40,13 +40,8 @@ ALTERED = {
     r"weight_scale|(^|\.|_)SCB$|\.(absmax|quant_state.*|qweight)$": "quantized weights: give "
     "those that they were made from, or save the model after model.dequantize()",
 }
-LABELS = ("id2label", "label_names")  # of the base's classifier
+LABELS, CLASSES = ("id2label", "label_names"), ("num_classes",)  # of the base's classifier
 SUMS = ("tensors", "sha256")  # of a folder of ours
-
-
-def is_adapter(source: Source) -> bool:
-    """Return whether tensors are peft's: matrices beside the weights that they change."""
-    return "peft_type" in source.adapter or any(map(MATRIX.fullmatch, source.shapes))
 
 
 @contextmanager
@@ -65,30 +60,33 @@ def unaltered(source: Source) -> Iterator[None]:
 def with_adapter(
     source: Source, given: object, locate: Callable[[str | Path, Any], Source]
 ) -> Source:
-    """Return the tensors of an adapter's base with its products added.
+    """Return the tensors of an adapter's base with its products added; any other source as it is.
 
     Args:
-        source: an adapter, or a state dict of a model with one
+        source: perhaps an adapter, or a state dict of a model with one
         given: where the base is, if the user says so
         locate: opens a base: a path or a name on the Hub, and its revision
 
     Raises:
         WeightsError: it is of an unsupported kind, the base is not there, or does not fit.
     """
+    if "peft_type" not in source.adapter and not any(map(MATRIX.fullmatch, source.shapes)):
+        return source
     pairs, own = _parts(source)
     whole = any(f"{layer}.weight" in own for layer in pairs)
     base = replace(source, shapes={}, stored={}) if whole else _base(source, given, locate)
     names = {_usual(name): name for name in base.shapes}
     shapes = dict(base.shapes)
     reads = {name: partial(base.numbers, name) for name in shapes}
-    classes = 0
-    for name, stored in own.items():  # a classifier may be new
-        place = _place(name, names) or name
-        if names and shapes.get(place) != (shape := source.shapes[stored]):
-            classes = (*shape, 1)[0]
-        shapes[place], reads[place] = source.shapes[stored], partial(source.numbers, stored)
+    config = {key: value for key, value in base.config.items() if key not in SUMS}
+    for name, stored in own.items():
+        place, shape = _place(name, names), source.shapes[stored]
+        if names and shapes.get(place) != shape:  # a new classifier, whose classes nobody names
+            config = {key: value for key, value in config.items() if key not in LABELS}
+            config |= {key: (*shape, 1)[0] for key in CLASSES if key in config}
+        shapes[place], reads[place] = shape, partial(source.numbers, stored)
     for layer, pair in pairs.items():
-        place = _place(f"{layer}.weight", names) or f"{layer}.weight"
+        place = _place(f"{layer}.weight", names)
         a, b = (source.shapes.get(pair.get(which, ""), ()) for which in "AB")
         shape = shapes.get(place, ())
         fits = len(a) > 1 and (b[:2], a[1:]) == ((*shape[:1], a[0]), shape[1:])
@@ -99,10 +97,6 @@ def with_adapter(
             )
         second, first = (partial(source.numbers, pair[which]) for which in "BA")
         reads[place] = partial(_sum, reads[place], second, first, _scale(source, layer, a[0]))
-    others = (*SUMS, *LABELS) if classes else SUMS
-    config = {k: v for k, v in base.config.items() if k not in others}
-    if classes and "num_classes" in config:
-        config["num_classes"] = classes
     return replace(
         base,
         path=source.path,
@@ -201,8 +195,8 @@ def _base(source: Source, given: object, locate: Callable[[str | Path, Any], Sou
     Raises:
         WeightsError: it is not there, or the adapter does not say.
     """
-    named = source.adapter.get("base_model_name_or_path") or "?"
-    place = given if isinstance(given, str | Path) else str(named)
+    named = str(source.adapter.get("base_model_name_or_path") or "?")
+    place = given if isinstance(given, str | Path) else named
     try:
         return locate(place, source.adapter.get("revision"))
     except UserError as error:
@@ -220,11 +214,14 @@ def _usual(name: str) -> str:
 
 
 def _place(name: str, names: dict[str, str]) -> str:
-    """The base's tensor of a name, if there is one; either may have a prefix that the other lacks.
+    """The base's tensor of a name; either may have a prefix that the other lacks.
 
     Args:
         name: in the adapter
         names: of the base, by what `_usual` makes of them
+
+    Returns:
+        The adapter's own name if the base has no such tensor, or several.
     """
     words = _usual(name).split(".", 30)
     for start in range(len(words)):
@@ -232,7 +229,7 @@ def _place(name: str, names: dict[str, str]) -> str:
             return found
     end = "." + ".".join(words)
     longer = [own for usual, own in names.items() if usual.endswith(end) and "text" not in usual]
-    return longer[0] if len(longer) == 1 else ""
+    return longer[0] if len(longer) == 1 else name
 
 
 def _scale(source: Source, layer: str, rank: int) -> float:
@@ -245,8 +242,9 @@ def _scale(source: Source, layer: str, rank: int) -> float:
     alpha = about.get("lora_alpha")
     for pattern, other in (about.get("alpha_pattern") or {}).items():
         end = pattern.removeprefix("^").replace("\\", "")
-        if not re.fullmatch(r"[\w.]+", end) or f".{layer}".endswith(f".{end}"):
-            alpha = other if re.fullmatch(r"[\w.]+", end) else None
+        plain = re.fullmatch(r"[\w.]+", end)  # nobody else's expression is ever run
+        if not plain or f".{layer}".endswith(f".{end}"):
+            alpha = other if plain else None
             break
     if not isinstance(alpha, int | float):
         raise WeightsError(

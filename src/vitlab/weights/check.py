@@ -9,7 +9,7 @@ from vitlab.images import Size
 from vitlab.weights.formats.origins import whole
 from vitlab.weights.formats.room import Hints, names_of
 from vitlab.weights.load import place_of, recognize
-from vitlab.weights.matching import collect, reason, unused
+from vitlab.weights.matching import collect, unused
 
 
 @dataclass(frozen=True)
@@ -84,15 +84,9 @@ def load_check(
         config=config.as_dict(),
         origins={name: str(origin) for name, origin in origins.items()},
         tensors=tuple(
-            TensorSource(
-                entry.ours,
-                tuple(map(found.in_file, entry.theirs)),
-                tuple(map(found.shape, entry.theirs)),
-            )
-            for entry in reading.entries
+            TensorSource(ours, tuple(map(found.in_file, theirs)), tuple(map(found.shape, theirs)))
+            for ours, theirs, *_ in reading.entries
         ),
-        left_out={
-            found.in_file(each): reason(reading, found, each) for each in unused(reading, found)
-        },
+        left_out={found.in_file(name): why for name, why in unused(reading, found).items()},
         notes=reading.notes,
     )

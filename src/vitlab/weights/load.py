@@ -12,7 +12,7 @@ from vitlab.errors import HubError, UserError, WeightsError
 from vitlab.files import MODEL_FOLDER
 from vitlab.images import Size
 from vitlab.models.model import Model
-from vitlab.weights.adapters import is_adapter, unaltered, with_adapter
+from vitlab.weights.adapters import unaltered, with_adapter
 from vitlab.weights.assembly import fitted, whole_state
 from vitlab.weights.containers.open_weights import dropped, open_source
 from vitlab.weights.deltas import Delta, check_base, merged
@@ -123,8 +123,7 @@ def recognize(
     """
     source = open_source(path, hints.part)
     with readable(path):
-        if is_adapter(source):
-            source = with_adapter(source, base, lambda *at: open_source(place_of(*at)[0]))
+        source = with_adapter(source, base, lambda *at: open_source(place_of(*at)[0]))
         source = dropped(source, hints.drop)
     with unaltered(source), readable(path):
         for each in FORMATS:

@@ -11,13 +11,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+from torch.nn.functional import pad
 
 from vitlab.errors import UserError, WeightsError
 from vitlab.weights.formats.entries import Entry
@@ -40,7 +39,7 @@ ALTERED = {
     r"weight_scale|(^|\.|_)SCB$|\.(absmax|quant_state.*|qweight)$": "quantized weights: give "
     "those that they were made from, or save the model after model.dequantize()",
 }
-LABELS, CLASSES = ("id2label", "label_names"), ("num_classes",)  # of the base's classifier
+LABELS = ("id2label", "label_names")  # of the base's classifier
 SUMS = ("tensors", "sha256")  # of a folder of ours
 
 
@@ -72,36 +71,44 @@ def with_adapter(
     """
     if "peft_type" not in source.adapter and not any(map(MATRIX.fullmatch, source.shapes)):
         return source
-    pairs, own = _parts(source)
-    whole = any(f"{layer}.weight" in own for layer in pairs)
+    pairs, beside = _parts(source)
+    whole = any(f"{layer}.weight" in beside for layer in pairs)
     base = replace(source, shapes={}, stored={}) if whole else _base(source, given, locate)
     names = {_usual(name): name for name in base.shapes}
-    shapes = dict(base.shapes)
-    reads = {name: partial(base.numbers, name) for name in shapes}
-    config = {key: value for key, value in base.config.items() if key not in SUMS}
-    for name, stored in own.items():
-        place, shape = _place(name, names), source.shapes[stored]
-        if names and shapes.get(place) != shape:  # a new classifier, whose classes nobody names
-            config = {key: value for key, value in config.items() if key not in LABELS}
-            config |= {key: (*shape, 1)[0] for key in CLASSES if key in config}
-        shapes[place], reads[place] = shape, partial(source.numbers, stored)
+    own = {_place(name, names): stored for name, stored in beside.items()}
+    shapes = base.shapes | {place: source.shapes[stored] for place, stored in own.items()}
+    products: dict[str, tuple[str, str, float]] = {}
     for layer, pair in pairs.items():
         place = _place(f"{layer}.weight", names)
         a, b = (source.shapes.get(pair.get(which, ""), ()) for which in "AB")
         shape = shapes.get(place, ())
         fits = len(a) > 1 and (b[:2], a[1:]) == ((*shape[:1], a[0]), shape[1:])
-        if not fits or reads[place].func is _sum:
+        if not fits or place in products:
             raise WeightsError(
                 f"{source.path}: {layer} fits no layer of {base.path}: give the base that the "
                 "adapter was trained on with --base (in Python base=…)"
             )
-        second, first = (partial(source.numbers, pair[which]) for which in "BA")
-        reads[place] = partial(_sum, reads[place], second, first, _scale(source, layer, a[0]))
+        products[place] = (pair["B"], pair["A"], _scale(source, layer, a[0]))
+
+    def numbers(name: str) -> Tensor:
+        weight = source.numbers(own[name]) if name in own else base.numbers(name)
+        if name not in products:
+            return weight
+        *matrices, scale = products[name]
+        exact = torch.promote_types(weight.dtype, torch.float32)
+        b, a = (source.numbers(each).to(exact).flatten(1) for each in matrices)
+        return weight.to(exact) + scale * (b @ a).reshape(weight.shape)
+
+    new = [shapes[place] for place in own if names and shapes[place] != base.shapes.get(place)]
+    gone = (*SUMS, *LABELS) if new else SUMS
+    config = {key: value for key, value in base.config.items() if key not in gone}
+    if new and "num_classes" in config:
+        config["num_classes"] = new[-1][0] if new[-1] else 1
     return replace(
         base,
         path=source.path,
         shapes=shapes,
-        numbers=lambda name: reads[name](),
+        numbers=numbers,
         config=source.config or config,
         preprocessor=source.preprocessor or base.preprocessor,
     )
@@ -132,7 +139,7 @@ def adapter_of(
                 name = name.replace(usual, spelling.strip("^").replace("\\", ""))
             layer, _, part = name.rpartition(".")
             if "".join(entry.ours).startswith(head):
-                tensors[START + name] = one
+                tensors[START + name] = one.contiguous()
                 whole.add(layer)
             elif not torch.equal(one, other):
                 if (one.ndim, part, one.shape) != (2, "weight", other.shape):
@@ -143,9 +150,9 @@ def adapter_of(
         raise cannot("peft", "a model of which no layer was changed")
     for layer, (b, a) in factors.items():
         missing = rank - len(a)
-        tensors[f"{START}{layer}.lora_A.weight"] = functional.pad(a, (0, 0, 0, missing))
-        tensors[f"{START}{layer}.lora_B.weight"] = functional.pad(b, (0, missing))
-    return {name: tensor.contiguous() for name, tensor in tensors.items()}, {
+        tensors[f"{START}{layer}.lora_A.weight"] = pad(a, (0, 0, 0, missing)).contiguous()
+        tensors[f"{START}{layer}.lora_B.weight"] = pad(b, (0, missing)).contiguous()
+    return tensors, {
         "peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": sorted(factors),
         "modules_to_save": sorted(whole), "inference_mode": True,
     }  # fmt: skip
@@ -252,13 +259,3 @@ def _scale(source: Source, layer: str, rank: int) -> float:
             f"and their adapter_config.json, or {MERGE}"
         )
     return alpha / (math.sqrt(rank) if about.get("use_rslora") else rank)
-
-
-def _sum(
-    read: Callable[[], Tensor], b: Callable[[], Tensor], a: Callable[[], Tensor], scale: float
-) -> Tensor:
-    """A layer's weight and its product, in at least single precision."""
-    weight = read()
-    exact = torch.promote_types(weight.dtype, torch.float32)
-    product = b().to(exact).flatten(1) @ a().to(exact).flatten(1)
-    return weight.to(exact) + scale * product.reshape(weight.shape)

@@ -26,7 +26,7 @@ from vitlab.models.config import ModelConfig
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
 from vitlab.values import conform
-from vitlab.weights.assembly import empty, whole_state
+from vitlab.weights.assembly import empty, fits, whole_state
 from vitlab.weights.formats.entries import same
 from vitlab.weights.formats.origins import Origin
 from vitlab.weights.formats.room import Hints, Reading
@@ -154,7 +154,7 @@ def merged(
     tensors: dict[str, Tensor] = {}
     for name, want in expected.items():
         tensor = changed[name] if name in changed else base.get(name)
-        if tensor is None or _kind(tensor) != _kind(want):
+        if tensor is None or not fits(tensor, want):
             problem = "missing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
             need = f"{want.dtype} {tuple(want.shape)}"
             raise WeightsError(f"delta and base do not match: {name!r} is {problem}, not {need}")
@@ -171,13 +171,18 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     if not any(key.startswith(VERSION[:-1]) for key in source.metadata):
         return None
     try:
-        content = _content(source.metadata)
+        if set(source.metadata) != {VERSION}:
+            found = ", ".join(map(repr, sorted(source.metadata)))
+            raise WeightsError(f"its header has the entries {found}, not {VERSION}")
+        whole = json.loads(source.metadata[VERSION])
+        content = whole["content"]
+        if whole != {"content": content, "sha256": checksum(content)}:
+            raise WeightsError("its header does not match its checksum")
         sums = content["tensors"]
         if sorted(source.shapes) != sorted(sums):
             raise WeightsError("its tensors are not those in its header")
-        fields = {name: conform(content["base"][name], kind) for name, kind in TYPES.items()}
-        config, base = described(content, hints.choices), Base(**fields)
-        provenance = dict(content["provenance"])
+        base = Base(**{name: conform(content["base"][name], kind) for name, kind in TYPES.items()})
+        config, provenance = described(content, hints.choices), dict(content["provenance"])
     except Exception as error:  # somebody may have made it, whatever the checksum says
         reason = str(error) or type(error).__name__
         raise WeightsError(f"{source.path} is a damaged delta: {reason}") from error
@@ -192,23 +197,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     )
 
 
-def _content(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """What a header says of a delta, if it is as it was written."""
-    if set(metadata) != {VERSION}:
-        found = ", ".join(map(repr, sorted(metadata)))
-        raise WeightsError(f"its header has the entries {found}, not {VERSION}")
-    whole = json.loads(metadata[VERSION])
-    if set(whole) != {"content", "sha256"} or checksum(whole["content"]) != whole["sha256"]:
-        raise WeightsError("its header does not match its checksum")
-    return dict(whole["content"])
-
-
 def _equal(one: Tensor, other: Tensor) -> bool:
     """Equality of every bit: a NaN equals itself, and -0 differs from 0."""
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    return torch.equal(as_bytes(one), as_bytes(other))
-
-
-def _kind(tensor: Tensor) -> tuple[torch.Size, bool]:
-    return tensor.shape, tensor.is_floating_point()
+    alike = one.dtype == other.dtype and one.shape == other.shape
+    return alike and torch.equal(as_bytes(one), as_bytes(other))

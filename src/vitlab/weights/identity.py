@@ -50,11 +50,17 @@ class Base:
         Raises:
             WeightsError: the model is fused.
         """
-        config, found = model.config, model.provenance
-        places = model.source or found.get("source"), found.get("commit")
-        source, commit = (None if each is None else str(each) for each in places)
-        mark, size = fingerprint(model), config.image_size
-        return cls(mark, config.name, source, commit, None, config.classes, size)
+        config, about = model.config, model.provenance
+        source, commit = model.source or about.get("source"), about.get("commit")
+        return cls(
+            fingerprint(model),
+            config.name,
+            None if source is None else str(source),
+            None if commit is None else str(commit),
+            None,
+            config.classes,
+            config.image_size,
+        )
 
     def __str__(self) -> str:
         place = f"{self.source}, " if self.source else ""

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from os.path import lexists
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +206,7 @@ def _places(base: Base, file: Path) -> list[str | Path]:
         return []
     near = (base.nearby or base.source, base.source, Path(base.source).name)
     places = [Path(base.source), *(file.parent / each for each in near)]
-    found = {each.resolve(): each for each in places if each.exists()}
+    found = {each.resolve(): each for each in places if lexists(each)}
     return [*found.values(), *([base.source] if is_hub_name(base.source) else [])]
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vitlab.errors import WeightsError
 from vitlab.weights.adapters import unaltered
-from vitlab.weights.assembly import empty
+from vitlab.weights.assembly import empty, fits
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.room import Reading
 from vitlab.weights.source import Shape, Source, readable
@@ -47,8 +47,7 @@ def _converted(
     with readable(source.path, names):
         made = dict(zip(entry.ours, entry.read(stored), strict=True))
     for name, tensor in made.items():
-        want = expected[name]
-        if tensor.shape != want.shape or tensor.is_floating_point() != want.is_floating_point():
+        if not fits(tensor, want := expected[name]):
             raise WeightsError(
                 f"{source.path}: {names} cannot be turned into {name}, {want.dtype} "
                 f"{tuple(want.shape)}"

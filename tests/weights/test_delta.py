@@ -398,6 +398,18 @@ def test_other_contents_under_a_rightchecksum(
         assert "\n" not in str(error)
 
 
+def test_a_base_whose_name_no_disk_can_have(small: tuple[Path, Any]) -> None:
+    file = small[0]
+
+    def change(whole: dict[str, Any]) -> None:
+        whole["content"]["base"]["source"] = "x" * 5000
+        whole["sha256"] = checksum(whole["content"])
+
+    rewritten(file, change)
+    with pytest.raises(vitlab.UserError, match="needs its base"):
+        vitlab.load(file)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu(tmp_path: Path) -> None:
     base = tiny().cuda()

@@ -64,7 +64,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         )
     prefix = first.removesuffix(FIRST) if first else "model." * rewritten
     entries: Sequence[Entry] = [same(name, prefix + name) for name in empty(config)]
-    if source.config == content and not prefix:  # else a state dict beside it, or in a module
+    if source.config == content and not (prefix or rewritten):  # else a state dict, or a module
         entries = _checked(entries, content, source)
     provenance = content.get("provenance")
     return Reading(

@@ -18,10 +18,9 @@ from typing import Any
 
 import torch
 from measuring import machine, peer
+from published import function_for, outputs, picture_for
 
 import vitlab
-from vitlab.weights.verification.originals import outputs
-from vitlab.weights.verification.verify import function_for, picture_for
 
 # Family, and an architecture of timm with arguments beside `depth`.
 TIMM: tuple[tuple[str, str, dict[str, Any]], ...] = (

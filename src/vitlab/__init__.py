@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from vitlab.weights.deltas import Delta as Delta
     from vitlab.weights.deltas import delta as delta
     from vitlab.weights.load import load as load
-    from vitlab.weights.publishing.publish import push as push
+    from vitlab.weights.publish import push as push
     from vitlab.weights.save import save as save
 
 if sys.platform == "win32":  # it has no fcntl and no resource, and forks no process
@@ -94,7 +94,7 @@ _HOMES = {
     "measure": "",
     "objectives": "",
     "preprocess": "vitlab.data.pictures.preprocess",
-    "push": "vitlab.weights.publishing.publish",
+    "push": "vitlab.weights.publish",
     "recipe": "vitlab.recipes.named",
     "repeat": "vitlab.transfer.repeats",
     "save": "vitlab.weights.save",

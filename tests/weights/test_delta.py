@@ -13,9 +13,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import vitlab
-from vitlab.weights.formats.checksums import checksum
-from vitlab.weights.formats.delta_file import VERSION as FORMAT
-from vitlab.weights.identity import fingerprint
+from vitlab.weights.deltas import VERSION as FORMAT
+from vitlab.weights.identity import checksum, fingerprint
 from vitlab.weights.load import load_base, load_delta
 
 NAME = "ViT(width=16,depth=2,heads=2,mlp=32)/8"
@@ -397,6 +396,18 @@ def test_other_contents_under_a_rightchecksum(
         vitlab.load(file)
     except vitlab.UserError as error:
         assert "\n" not in str(error)
+
+
+def test_a_base_whose_name_no_disk_can_have(small: tuple[Path, Any]) -> None:
+    file = small[0]
+
+    def change(whole: dict[str, Any]) -> None:
+        whole["content"]["base"]["source"] = "x" * 5000
+        whole["sha256"] = checksum(whole["content"])
+
+    rewritten(file, change)
+    with pytest.raises(vitlab.UserError, match="needs its base"):
+        vitlab.load(file)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

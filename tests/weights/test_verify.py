@@ -1,33 +1,21 @@
-"""`load-check --verify`: published models against the libraries they are from, from a hub here."""
+"""benchmarks/published.py: published models against the libraries they are from, by a hub here."""
 
+import importlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
 import vitlab
+from docs.pages import ROOT
 from oracles import peers
 from oracles.hub import Hub, running_hub
-from vitlab.cli import main
 from vitlab.errors import HubError, OptionError, PackageError, WeightsError
-from vitlab.weights.verification import verify as module
-from vitlab.weights.verification.verify import (
-    CLOSE,
-    Published,
-    Verified,
-    digest,
-    picture,
-    picture_for,
-    published,
-    same,
-    verify,
-    verify_one,
-)
 from weights.test_hub import files, unreachable
 
 TIMM, VIT = "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k", "google/vit-base-patch16-224"
@@ -41,11 +29,38 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
         yield hub
 
 
-def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(["load-check", *words])
-    said = capsys.readouterr()
-    return int(stop.value.code or 0), said.out, said.err
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("published")
+
+
+class Called(NamedTuple):
+    """What the script did."""
+
+    code: int
+    out: str
+    err: str
+
+
+Call = Callable[..., Called]
+
+
+@pytest.fixture
+def call(tool: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """The script, as it is run with these words."""
+
+    def run(*words: str) -> Called:
+        monkeypatch.setattr(sys, "argv", ["published.py", *words])
+        code = 0
+        try:
+            tool.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        said = capsys.readouterr()
+        return Called(code, said.out, said.err)
+
+    return run
 
 
 def of_timm(folder: Path) -> dict[str, bytes]:
@@ -83,8 +98,8 @@ def of_transformers(kind: str, folder: Path) -> dict[str, bytes]:
     return files(folder)
 
 
-def test_forty_published_models_are_listed_and_none_was_measured_yet() -> None:
-    models = published()
+def test_forty_published_models_are_listed_and_none_was_measured_yet(tool: Any) -> None:
+    models = tool.published()
     assert len(models) == 40
     assert {each.library for each in models.values()} == {"timm", "transformers"}
     for each in models.values():
@@ -92,10 +107,10 @@ def test_forty_published_models_are_listed_and_none_was_measured_yet() -> None:
         assert (each.library == "timm") == each.name.startswith("timm/")
 
 
-def test_a_model_of_timm(hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_of_timm(hub: Hub, tmp_path: Path, call: Call) -> None:
     commit = hub.add(TIMM, of_timm(tmp_path / "m"))
-    code, out, err = call(capsys, "--verify", TIMM, "--json")
-    (found,) = json.loads(out)["verified"]
+    code, out, err = call(TIMM, "--json")
+    (found,) = json.loads(out)
     assert code == 0
     assert TIMM in err
     assert (found["agrees"], found["compared"], found["commit"]) == (True, "logits", commit)
@@ -103,8 +118,8 @@ def test_a_model_of_timm(hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture
     assert found["recorded"] is None
     assert len(found["outputs"]) == 8
     assert found["format"].startswith("timm")
-    _, out, _ = call(capsys, "--verify", TIMM)
-    assert "agrees" in out
+    out = call(TIMM).out
+    assert "| agrees |" in out
     assert "outputs of 1 were never recorded" in out
 
 
@@ -116,110 +131,103 @@ def test_a_model_of_timm(hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture
     ],
 )  # fmt: skip
 def test_models_of_transformers(
-    hub: Hub, tmp_path: Path, name: str, kind: str, compared: str
+    hub: Hub, tmp_path: Path, tool: Any, name: str, kind: str, compared: str
 ) -> None:
     hub.add(name, of_transformers(kind, tmp_path / "m"))
-    (found,) = verify(name)
+    (found,) = tool.verify(name)
     assert (found.agrees, found.compared) == (True, compared)
     assert found.difference is not None
     assert found.difference < 1e-5
 
 
 def test_another_result_is_told(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    hub: Hub, tmp_path: Path, tool: Any, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     hub.add(TIMM, of_timm(tmp_path / "m"))
-    (right,) = verify(TIMM)
-    listed = {TIMM: Published(TIMM, "timm", right.outputs, right.commit)}
-    monkeypatch.setattr(module, "published", lambda: listed)
-    assert verify(TIMM)[0].recorded
-    real = module.load
-    monkeypatch.setattr(module, "load", lambda folder: real(folder, gelu="quick", norm_eps=0.1))
-    (found,) = verify(TIMM)
+    (right,) = tool.verify(TIMM)
+    listed = {TIMM: tool.Published(TIMM, "timm", right.outputs, right.commit)}
+    monkeypatch.setattr(tool, "published", lambda: listed)
+    assert tool.verify(TIMM)[0].recorded
+    real = tool.load
+    monkeypatch.setattr(tool, "load", lambda folder: real(folder, gelu="quick", norm_eps=0.1))
+    (found,) = tool.verify(TIMM)
     assert not found.agrees
     assert found.difference is not None
-    assert found.difference > CLOSE
+    assert found.difference > tool.CLOSE
     assert found.recorded is False
-    code, out, _ = call(capsys, "--verify", TIMM)
+    code, out, _ = call(TIMM)
     assert code == 0
     assert "DIFFERS" in out
     assert "not the outputs that were recorded" in out
 
 
 def test_of_all_those_that_cannot_be_compared_say_why(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    hub: Hub, tmp_path: Path, tool: Any, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     hub.add(TIMM, of_timm(tmp_path / "m"))
     hub.add(VIT, files(vitlab.save(vitlab.create("ViT-Ti1/16", 3, 32), tmp_path / "own")))
     names = (TIMM, VIT, CLIP)
-    monkeypatch.setattr(module, "published", lambda: {n: published()[n] for n in names})
+    listed = {name: tool.published()[name] for name in names}
+    monkeypatch.setattr(tool, "published", lambda: listed)
     monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
-    code, out, _ = call(capsys, "--verify", "all", "--json")
-    found = json.loads(out)["verified"]
+    code, out, _ = call("all", "--json")
+    found = json.loads(out)
     assert code == 0
     assert [each["name"] for each in found] == list(names)
     assert found[0]["agrees"]
     assert "pip install transformers" in found[1]["problem"]
     assert "not found here or on the Hub" in found[2]["problem"]
-    monkeypatch.setenv("COLUMNS", "240")
-    _, out, _ = call(capsys, "--verify", "all")
-    assert out.count("not compared") == 2
+    assert call("all").out.count("not compared") == 2
     with pytest.raises(PackageError, match="pip install transformers"):
-        verify(VIT)
+        tool.verify(VIT)
 
 
 def test_without_a_network_it_says_what_it_would_fetch(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    hub: Hub, tool: Any, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     unreachable(monkeypatch)
-    code, out, err = call(capsys, "--verify", TIMM)
+    code, out, err = call(TIMM)
     assert (code, out) == (2, "")
-    assert f"--verify needs a network to fetch {TIMM} (" in err
+    assert f"a network is needed to fetch {TIMM} (" in err
     with pytest.raises(HubError) as caught:
-        verify("all")
-    assert all(name in str(caught.value) for name in published())
+        tool.verify("all")
+    assert all(name in str(caught.value) for name in tool.published())
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_asked_must_be_one_thing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "m.pth").touch()
-    for words in ((), (str(tmp_path / "m.pth"), "--verify", TIMM)):
-        code, _, err = call(capsys, *words)
-        assert code == 2
-        assert "give either weights, or --verify" in err
+def test_an_unknown_name_is_answered_by_the_nearest(tool: Any) -> None:
     with pytest.raises(OptionError, match=r"did you mean timm/test_vit\.r160_in1k"):
-        verify("timm/test_vit.r160")
+        tool.verify("timm/test_vit.r160")
 
 
-def test_a_library_that_fails_is_one_line(hub: Hub, tmp_path: Path) -> None:
+def test_a_library_that_fails_is_one_line(hub: Hub, tmp_path: Path, tool: Any) -> None:
     hub.add("me/own", files(vitlab.save(vitlab.create("ViT-Ti1x3/16", 3, 32), tmp_path / "own")))
     peers.timm()
     with pytest.raises(WeightsError, match="timm cannot run") as caught:
-        verify_one(Published("me/own", "timm"))
+        tool.verify_one(tool.Published("me/own", "timm"))
     assert "\n" not in str(caught.value)
 
 
 def test_the_picture_is_the_same_everywhere_and_a_part_of_a_larger_one(
-    monkeypatch: pytest.MonkeyPatch,
+    tool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    picture = tool.picture
     assert np.array_equal(picture(300, 400)[:64, :80], picture(64, 80))
     assert picture(64, 64).std() > 50
     model = vitlab.create("ViT-Ti1/16", 3, (32, 48), mean=0.25, std=0.5)
-    images = picture_for(model)
+    images = tool.picture_for(model)
     assert images.shape == (1, 3, 32, 48)
     first = (picture(1, 1)[0, 0, 0] / 255 - 0.25) / 0.5
     assert images[0, 0, 0, 0] == pytest.approx(first)
-    monkeypatch.setattr(module, "PICTURE", "other")
+    monkeypatch.setattr(tool, "PICTURE", "other")
     with pytest.raises(WeightsError, match="the picture has the checksum"):
-        picture_for(model)
+        tool.picture_for(model)
 
 
-def test_a_digest_allows_for_another_machine() -> None:
-    outputs = torch.linspace(-1, 1, 1000)
+def test_a_digest_allows_for_another_machine(tool: Any) -> None:
+    outputs, digest, same = torch.linspace(-1, 1, 1000), tool.digest, tool.same
     assert digest(outputs) == digest(outputs + 1e-5)
     assert same(digest(outputs), digest(outputs + 1e-3))
     assert not same(digest(outputs), digest(outputs + 0.1))
-    shown: dict[str, Any] = Verified("a", "timm").as_dict()
+    shown: dict[str, Any] = tool.Verified("a", "timm").as_dict()
     assert shown["difference"] is None

@@ -1,10 +1,9 @@
 """`vitlab load-check`."""
 
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from vitlab.commands import WEIGHTS
-from vitlab.errors import OptionError
 from vitlab.models.config import ResNetConfig, TokenizerConfig, ViTConfig
 from vitlab.options import Options, hints, option
 from vitlab.terminal import print_table
@@ -22,29 +21,13 @@ SUMMARY = "Identify a weights file: format, model, and every tensor."
 class LoadCheck(Options):
     """Weights, and what they may not say of themselves."""
 
-    source: str = option("", WEIGHTS, positional=True, check=check_weights)
-    verify: str = option(
-        "",
-        "instead of weights, a published model's name on the Hub: download it, and compare it "
-        "with the library it is from; all: every one that docs/weights.md lists",
-    )
+    source: str = option(MISSING, WEIGHTS, positional=True, check=check_weights)
     file: Stated = Stated()
 
 
 def run(options: LoadCheck) -> dict[str, Any]:
-    """Check the file; what had to be assumed is reported on stderr.
-
-    Raises:
-        OptionError: nothing to check, or two things.
-    """
+    """Check the file; what had to be assumed is reported on stderr."""
     from vitlab.progress import say
-
-    if bool(options.source) == bool(options.verify):
-        raise OptionError("give either weights, or --verify with the name of a published model")
-    if options.verify:
-        from vitlab.weights.verification.verify import verify
-
-        return {"verified": [each.as_dict() for each in verify(options.verify, say)]}
     from vitlab.weights.check import load_check
 
     found = load_check(options.source, **options.file.arguments())
@@ -54,10 +37,7 @@ def run(options: LoadCheck) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print format and model, the tensors, and what is left out; or what was verified."""
-    if "verified" in result:
-        _show_verified(result["verified"])
-        return
+    """Print format and model, the tensors, and what is left out."""
     print(f"{result['model']}: {result['format']}")
     told = [(key, _text(value), result["origins"][key]) for key, value in _telling(result)]
     print_table(("field", "value", "from"), told)
@@ -68,28 +48,6 @@ def show(result: dict[str, Any]) -> None:
         print(", ".join(each["ours"]), "from", theirs, *each["shapes"])
     for name, why in result["left_out"].items():
         print(f"{name} is left out: {why}")
-
-
-def _show_verified(results: list[dict[str, Any]]) -> None:
-    """Print a row per published model, and how many have no recorded outputs."""
-    rows = []
-    for each in results:
-        if each["problem"]:
-            rows.append((each["name"], "", "not compared", each["problem"], "", ""))
-            continue
-        difference = f"{each['difference']:.1e} of {each['compared']}"
-        digest = " ".join(f"{number:g}" for number in each["outputs"])
-        verdict = "agrees" if each["agrees"] else "DIFFERS"
-        seconds = f"{each['seconds']:.1f}"
-        rows.append((each["name"], each["format"], verdict, difference, digest, seconds))
-    head = ("model", "format", "verdict", "largest difference", "some of our outputs", "seconds")
-    print_table(head, rows)
-    new = sum(each["recorded"] is None and not each["problem"] for each in results)
-    if new:
-        print(f"outputs of {new} were never recorded, so they were compared with the library alone")
-    for each in results:
-        if each["recorded"] is False:
-            print(f"{each['name']}: not the outputs that were recorded")
 
 
 def _telling(result: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -11,13 +11,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+from torch.nn.functional import pad
 
 from vitlab.errors import UserError, WeightsError
 from vitlab.weights.formats.entries import Entry
@@ -44,11 +43,6 @@ LABELS = ("id2label", "label_names")  # of the base's classifier
 SUMS = ("tensors", "sha256")  # of a folder of ours
 
 
-def is_adapter(source: Source) -> bool:
-    """Return whether tensors are peft's: matrices beside the weights that they change."""
-    return "peft_type" in source.adapter or any(map(MATRIX.fullmatch, source.shapes))
-
-
 @contextmanager
 def unaltered(source: Source) -> Iterator[None]:
     """Say of a source that is refused in the block what other libraries made of its weights."""
@@ -65,49 +59,56 @@ def unaltered(source: Source) -> Iterator[None]:
 def with_adapter(
     source: Source, given: object, locate: Callable[[str | Path, Any], Source]
 ) -> Source:
-    """Return the tensors of an adapter's base with its products added.
+    """Return the tensors of an adapter's base with its products added; any other source as it is.
 
     Args:
-        source: an adapter, or a state dict of a model with one
+        source: perhaps an adapter, or a state dict of a model with one
         given: where the base is, if the user says so
         locate: opens a base: a path or a name on the Hub, and its revision
 
     Raises:
         WeightsError: it is of an unsupported kind, the base is not there, or does not fit.
     """
-    pairs, own = _parts(source)
-    whole = any(f"{layer}.weight" in own for layer in pairs)
+    if "peft_type" not in source.adapter and not any(map(MATRIX.fullmatch, source.shapes)):
+        return source
+    pairs, beside = _parts(source)
+    whole = any(f"{layer}.weight" in beside for layer in pairs)
     base = replace(source, shapes={}, stored={}) if whole else _base(source, given, locate)
     names = {_usual(name): name for name in base.shapes}
-    shapes = dict(base.shapes)
-    reads = {name: partial(base.numbers, name) for name in shapes}
-    classes = 0
-    for name, stored in own.items():  # a classifier may be new
-        place = _place(name, names) or name
-        if names and shapes.get(place) != (shape := source.shapes[stored]):
-            classes = (*shape, 1)[0]
-        shapes[place], reads[place] = source.shapes[stored], partial(source.numbers, stored)
+    own = {_place(name, names): stored for name, stored in beside.items()}
+    shapes = base.shapes | {place: source.shapes[stored] for place, stored in own.items()}
+    products: dict[str, tuple[str, str, float]] = {}
     for layer, pair in pairs.items():
-        place = _place(f"{layer}.weight", names) or f"{layer}.weight"
+        place = _place(f"{layer}.weight", names)
         a, b = (source.shapes.get(pair.get(which, ""), ()) for which in "AB")
         shape = shapes.get(place, ())
         fits = len(a) > 1 and (b[:2], a[1:]) == ((*shape[:1], a[0]), shape[1:])
-        if not fits or reads[place].func is _sum:
+        if not fits or place in products:
             raise WeightsError(
                 f"{source.path}: {layer} fits no layer of {base.path}: give the base that the "
                 "adapter was trained on with --base (in Python base=…)"
             )
-        second, first = (partial(source.numbers, pair[which]) for which in "BA")
-        reads[place] = partial(_sum, reads[place], second, first, _scale(source, layer, a[0]))
-    others = (*SUMS, *LABELS) if classes else SUMS
-    config = {k: v for k, v in base.config.items() if k not in others}
-    if classes and "num_classes" in config:
-        config["num_classes"] = classes
+        products[place] = (pair["B"], pair["A"], _scale(source, layer, a[0]))
+
+    def numbers(name: str) -> Tensor:
+        weight = source.numbers(own[name]) if name in own else base.numbers(name)
+        if name not in products:
+            return weight
+        *matrices, scale = products[name]
+        exact = torch.promote_types(weight.dtype, torch.float32)
+        b, a = (source.numbers(each).to(exact).flatten(1) for each in matrices)
+        return weight.to(exact) + scale * (b @ a).reshape(weight.shape)
+
+    new = [shapes[place] for place in own if names and shapes[place] != base.shapes.get(place)]
+    gone = (*SUMS, *LABELS) if new else SUMS
+    config = {key: value for key, value in base.config.items() if key not in gone}
+    if new and "num_classes" in config:
+        config["num_classes"] = new[-1][0] if new[-1] else 1
     return replace(
         base,
         path=source.path,
         shapes=shapes,
-        numbers=lambda name: reads[name](),
+        numbers=numbers,
         config=source.config or config,
         preprocessor=source.preprocessor or base.preprocessor,
     )
@@ -138,7 +139,7 @@ def adapter_of(
                 name = name.replace(usual, spelling.strip("^").replace("\\", ""))
             layer, _, part = name.rpartition(".")
             if "".join(entry.ours).startswith(head):
-                tensors[START + name] = one
+                tensors[START + name] = one.contiguous()
                 whole.add(layer)
             elif not torch.equal(one, other):
                 if (one.ndim, part, one.shape) != (2, "weight", other.shape):
@@ -149,9 +150,9 @@ def adapter_of(
         raise cannot("peft", "a model of which no layer was changed")
     for layer, (b, a) in factors.items():
         missing = rank - len(a)
-        tensors[f"{START}{layer}.lora_A.weight"] = functional.pad(a, (0, 0, 0, missing))
-        tensors[f"{START}{layer}.lora_B.weight"] = functional.pad(b, (0, missing))
-    return {name: tensor.contiguous() for name, tensor in tensors.items()}, {
+        tensors[f"{START}{layer}.lora_A.weight"] = pad(a, (0, 0, 0, missing)).contiguous()
+        tensors[f"{START}{layer}.lora_B.weight"] = pad(b, (0, missing)).contiguous()
+    return tensors, {
         "peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": sorted(factors),
         "modules_to_save": sorted(whole), "inference_mode": True,
     }  # fmt: skip
@@ -201,8 +202,8 @@ def _base(source: Source, given: object, locate: Callable[[str | Path, Any], Sou
     Raises:
         WeightsError: it is not there, or the adapter does not say.
     """
-    named = source.adapter.get("base_model_name_or_path") or "?"
-    place = given if isinstance(given, str | Path) else str(named)
+    named = str(source.adapter.get("base_model_name_or_path") or "?")
+    place = given if isinstance(given, str | Path) else named
     try:
         return locate(place, source.adapter.get("revision"))
     except UserError as error:
@@ -220,11 +221,14 @@ def _usual(name: str) -> str:
 
 
 def _place(name: str, names: dict[str, str]) -> str:
-    """The base's tensor of a name, if there is one; either may have a prefix that the other lacks.
+    """The base's tensor of a name; either may have a prefix that the other lacks.
 
     Args:
         name: in the adapter
         names: of the base, by what `_usual` makes of them
+
+    Returns:
+        The adapter's own name if the base has no such tensor, or several.
     """
     words = _usual(name).split(".", 30)
     for start in range(len(words)):
@@ -232,7 +236,7 @@ def _place(name: str, names: dict[str, str]) -> str:
             return found
     end = "." + ".".join(words)
     longer = [own for usual, own in names.items() if usual.endswith(end) and "text" not in usual]
-    return longer[0] if len(longer) == 1 else ""
+    return longer[0] if len(longer) == 1 else name
 
 
 def _scale(source: Source, layer: str, rank: int) -> float:
@@ -245,8 +249,9 @@ def _scale(source: Source, layer: str, rank: int) -> float:
     alpha = about.get("lora_alpha")
     for pattern, other in (about.get("alpha_pattern") or {}).items():
         end = pattern.removeprefix("^").replace("\\", "")
-        if not re.fullmatch(r"[\w.]+", end) or f".{layer}".endswith(f".{end}"):
-            alpha = other if re.fullmatch(r"[\w.]+", end) else None
+        plain = re.fullmatch(r"[\w.]+", end)  # nobody else's expression is ever run
+        if not plain or f".{layer}".endswith(f".{end}"):
+            alpha = other if plain else None
             break
     if not isinstance(alpha, int | float):
         raise WeightsError(
@@ -254,13 +259,3 @@ def _scale(source: Source, layer: str, rank: int) -> float:
             f"and their adapter_config.json, or {MERGE}"
         )
     return alpha / (math.sqrt(rank) if about.get("use_rslora") else rank)
-
-
-def _sum(
-    read: Callable[[], Tensor], b: Callable[[], Tensor], a: Callable[[], Tensor], scale: float
-) -> Tensor:
-    """A layer's weight and its product, in at least single precision."""
-    weight = read()
-    exact = torch.promote_types(weight.dtype, torch.float32)
-    product = b().to(exact).flatten(1) @ a().to(exact).flatten(1)
-    return weight.to(exact) + scale * product.reshape(weight.shape)

@@ -18,6 +18,12 @@ def empty(config: ModelConfig) -> dict[str, Tensor]:
         return build(config).state_dict()
 
 
+def fits(tensor: Tensor, want: Tensor) -> bool:
+    """Return whether a tensor can stand for another: of its shape and kind, in any precision."""
+    alike = tensor.is_floating_point() == want.is_floating_point()
+    return alike and tensor.shape == want.shape
+
+
 def unwrapped(model: nn.Module) -> Model:
     """Return the model inside of what other libraries wrap around one.
 

@@ -8,8 +8,8 @@ from typing import Any
 from vitlab.images import Size
 from vitlab.weights.formats.origins import whole
 from vitlab.weights.formats.room import Hints, names_of
-from vitlab.weights.load import place_of, recognize, remarks
-from vitlab.weights.matching import collect, reason, unused
+from vitlab.weights.load import place_of, recognize
+from vitlab.weights.matching import collect, unused
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,8 @@ def load_check(
     Raises:
         WeightsError: as `vitlab.load`.
     """
-    path, _ = place_of(source)
     hints = Hints(name, choices, image_size, part, names_of(drop))
-    found, reading = recognize(path, hints, base)
+    found, reading = recognize(place_of(source)[0], hints, base)
     collect(reading, found)
     config, origins = reading.config, whole(reading.config, reading.origins)
     if image_size is None and reading.image_size is not None:
@@ -85,15 +84,9 @@ def load_check(
         config=config.as_dict(),
         origins={name: str(origin) for name, origin in origins.items()},
         tensors=tuple(
-            TensorSource(
-                entry.ours,
-                tuple(map(found.in_file, entry.theirs)),
-                tuple(map(found.shape, entry.theirs)),
-            )
-            for entry in reading.entries
+            TensorSource(ours, tuple(map(found.in_file, theirs)), tuple(map(found.shape, theirs)))
+            for ours, theirs, *_ in reading.entries
         ),
-        left_out={
-            found.in_file(each): reason(reading, found, each) for each in unused(reading, found)
-        },
-        notes=tuple(remarks(path, reading)),
+        left_out={found.in_file(name): why for name, why in unused(reading, found).items()},
+        notes=reading.notes,
     )

@@ -1,24 +1,49 @@
-"""What fine-tuning changed, without the base it started from.
+"""Deltas: what fine-tuning changed, without the base it started from; in memory and as a file.
 
 A model whose attention alone was fine-tuned shares two thirds of its weights with its base (Three
 things, section 4): one base and a small file per task store them all.
+
+The file is safetensors. The header's only entry, `vitlab-delta-1`, is a JSON object: the base's
+identity, the model's configuration and provenance, the sha256 of every tensor, and the sha256 of
+all that. (One entry, because safetensors writes several in any order, and the same delta should be
+the same bytes.)
 """
 
+import json
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from vitlab.errors import WeightsError
+from vitlab.files import staged_file
 from vitlab.models.config import ModelConfig
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
-from vitlab.weights.assembly import empty, whole_state
-from vitlab.weights.formats import delta_file
-from vitlab.weights.identity import Base, as_bytes
+from vitlab.values import conform
+from vitlab.weights.assembly import empty, fits, whole_state
+from vitlab.weights.formats.entries import same
+from vitlab.weights.formats.origins import Origin
+from vitlab.weights.formats.room import Hints, Reading
+from vitlab.weights.identity import (
+    Base,
+    as_bytes,
+    checked,
+    checksum,
+    checksums,
+    described,
+    description,
+)
+from vitlab.weights.sharded import HEADER
+from vitlab.weights.source import Source
+
+VERSION = "vitlab-delta-1"
+TYPES = get_type_hints(Base)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +72,24 @@ class Delta:
 
         Raises:
             DiskError: the file cannot be written; the message says why.
+            WeightsError: the provenance is too long.
         """
-        return delta_file.write(Path(file), self.config, self.tensors, self.base, self.provenance)
+        file, source = Path(file), self.base.source
+        nearby = None
+        if source is not None and Path(source).exists():
+            nearby = os.path.relpath(Path(source).resolve(), file.parent.resolve())
+        content = description(self.config) | {
+            "base": asdict(replace(self.base, nearby=nearby)),
+            "provenance": self.provenance,
+            "tensors": checksums(self.tensors),
+        }
+        name = content.pop("name")
+        text = json.dumps({"content": content, "sha256": checksum(content)}, ensure_ascii=False)
+        if len(text.encode()) > HEADER // 2:
+            raise WeightsError(f"the provenance of {name} is too long for a delta: shorten it")
+        with staged_file(file) as draft:
+            save_file(self.tensors, draft, metadata={VERSION: text})
+        return file
 
     def apply(self, base: Model) -> Model:
         """Return the model, in evaluation mode, on the base's device; the base does not change.
@@ -59,9 +100,9 @@ class Delta:
         check_base(self.base, base)
         whole = whole_state(base)
         device = next(iter(whole.values())).device
-        copies = {name: tensor.to("cpu", copy=True) for name, tensor in whole.items()}
-        changed = {name: tensor.clone() for name, tensor in self.tensors.items()}
-        model = assemble(self.config, merged(self.config, changed, copies))
+        tensors = merged(self.config, self.tensors, whole)
+        copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+        model = assemble(self.config, copies)
         model.provenance = dict(self.provenance)
         return model.to(device)
 
@@ -113,7 +154,7 @@ def merged(
     tensors: dict[str, Tensor] = {}
     for name, want in expected.items():
         tensor = changed[name] if name in changed else base.get(name)
-        if tensor is None or _kind(tensor) != _kind(want):
+        if tensor is None or not fits(tensor, want):
             problem = "missing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
             need = f"{want.dtype} {tuple(want.shape)}"
             raise WeightsError(f"delta and base do not match: {name!r} is {problem}, not {need}")
@@ -121,12 +162,42 @@ def merged(
     return tensors
 
 
+def reads(source: Source, hints: Hints) -> Reading | None:
+    """Recognize a file that `Delta.save` wrote; tensors that are not in it come from its base.
+
+    Raises:
+        WeightsError: it is damaged or of another version.
+    """
+    if not any(key.startswith(VERSION[:-1]) for key in source.metadata):
+        return None
+    try:
+        if set(source.metadata) != {VERSION}:
+            found = ", ".join(map(repr, sorted(source.metadata)))
+            raise WeightsError(f"its header has the entries {found}, not {VERSION}")
+        whole = json.loads(source.metadata[VERSION])
+        content = whole["content"]
+        if whole != {"content": content, "sha256": checksum(content)}:
+            raise WeightsError("its header does not match its checksum")
+        sums = content["tensors"]
+        if sorted(source.shapes) != sorted(sums):
+            raise WeightsError("its tensors are not those in its header")
+        base = Base(**{name: conform(content["base"][name], kind) for name, kind in TYPES.items()})
+        config, provenance = described(content, hints.choices), dict(content["provenance"])
+    except Exception as error:  # somebody may have made it, whatever the checksum says
+        reason = str(error) or type(error).__name__
+        raise WeightsError(f"{source.path} is a damaged delta: {reason}") from error
+    return Reading(
+        f"delta from {base.name}",
+        config,
+        [checked(same(name, name), sums, f"{source.path} is a damaged delta") for name in sums],
+        origins=dict.fromkeys(config.as_dict(), Origin.FILE),
+        exact=True,
+        provenance=provenance,
+        base=base,
+    )
+
+
 def _equal(one: Tensor, other: Tensor) -> bool:
     """Equality of every bit: a NaN equals itself, and -0 differs from 0."""
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    return torch.equal(as_bytes(one), as_bytes(other))
-
-
-def _kind(tensor: Tensor) -> tuple[torch.Size, bool]:
-    return tensor.shape, tensor.is_floating_point()
+    alike = one.dtype == other.dtype and one.shape == other.shape
+    return alike and torch.equal(as_bytes(one), as_bytes(other))

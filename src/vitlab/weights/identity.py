@@ -1,18 +1,20 @@
-"""Which model this is: its description, and one number for its configuration and weights."""
+"""Which model this is: its description, its fingerprint, and the checksums of its tensors."""
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from vitlab.errors import WeightsError
 from vitlab.images import Size, chosen_over
 from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig
 from vitlab.models.model import Model
 from vitlab.weights.assembly import whole_state
+from vitlab.weights.formats.entries import Entry
 
 KINDS: dict[str, type[ModelConfig]] = {
     each.kind: each for each in (ViTConfig, ResNetConfig, TokenizerConfig)
@@ -48,11 +50,17 @@ class Base:
         Raises:
             WeightsError: the model is fused.
         """
-        config, found = model.config, model.provenance
-        places = model.source or found.get("source"), found.get("commit")
-        source, commit = (None if each is None else str(each) for each in places)
-        mark, size = fingerprint(model), config.image_size
-        return cls(mark, config.name, source, commit, None, config.classes, size)
+        config, about = model.config, model.provenance
+        source, commit = model.source or about.get("source"), about.get("commit")
+        return cls(
+            fingerprint(model),
+            config.name,
+            None if source is None else str(source),
+            None if commit is None else str(commit),
+            None,
+            config.classes,
+            config.image_size,
+        )
 
     def __str__(self) -> str:
         place = f"{self.source}, " if self.source else ""
@@ -87,9 +95,13 @@ def fingerprint(model: Model) -> str:
     Raises:
         WeightsError: the model is fused.
     """
-    digest = hashlib.sha256(_canonical(model.config))
-    for line in _lines(whole_state(model).items()):
-        digest.update(line)
+    config = model.config
+    usual = {each.name: each.default for each in fields(config)}
+    usual["center"] = config.center
+    values = {k: v for k, v in config.as_dict().items() if getattr(config, k) != usual[k]}
+    digest = hashlib.sha256(_as_json([config.kind, values]))
+    for name, tensor in sorted(whole_state(model).items()):
+        _add(digest, name, tensor)
     return digest.hexdigest()
 
 
@@ -98,11 +110,34 @@ def feature_fingerprint(model: Model) -> str:
     return fingerprint(model) + model.config.center
 
 
-def tensor_sha256(tensor: Tensor) -> str:
-    """Return the sha256 of one tensor's type, shape and bytes, in hexadecimal."""
-    digest = hashlib.sha256(_label("", tensor))
-    digest.update(as_bytes(tensor).numpy().data)
-    return digest.hexdigest()
+def checksum(content: Mapping[str, Any]) -> str:
+    """Return the sha256 of what JSON can hold, whatever the order of its keys."""
+    return hashlib.sha256(_as_json(content)).hexdigest()
+
+
+def checksums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return the sha256 of each tensor's type, shape and bytes."""
+    return {name: _add(hashlib.sha256(), "", each).hexdigest() for name, each in tensors.items()}
+
+
+def checked(entry: Entry, sums: Mapping[str, Any], file: str, advice: str = "") -> Entry:
+    """Return an entry that gives tensors only if every bit is as it was when they were saved.
+
+    Args:
+        entry: of a file
+        sums: the sha256 of each of our tensors
+        file: with which the message of a mismatch begins
+        advice: with which it ends
+    """
+
+    def read(tensors: list[Tensor]) -> list[Tensor]:
+        made = entry.read(tensors)
+        for name, found in checksums(dict(zip(entry.ours, made, strict=True))).items():
+            if found != sums.get(name):
+                raise WeightsError(f"{file}: tensor {name!r} does not match its checksum{advice}")
+        return made
+
+    return entry._replace(read=read)
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
@@ -110,20 +145,14 @@ def as_bytes(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
-def _canonical(config: ModelConfig) -> bytes:
-    values = description(config)
-    del values["model"]["center"]
-    usual = {each.name: each.default for each in fields(config)}
-    usual = {k: list(v) if isinstance(v, tuple) else v for k, v in usual.items()}
-    chosen = {k: v for k, v in values["model"].items() if v != usual[k]}
-    return json.dumps([values["kind"], chosen], sort_keys=True, separators=(",", ":")).encode()
+def _add(digest: "hashlib._Hash", name: str, tensor: Tensor) -> "hashlib._Hash":
+    """Hash a tensor's name, type, shape and bytes."""
+    digest.update(f"\n{json.dumps(name)} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+    digest.update(as_bytes(tensor).numpy().data)
+    return digest
 
 
-def _lines(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[bytes | memoryview]:
-    for name, tensor in sorted(tensors):
-        yield _label(name, tensor)
-        yield as_bytes(tensor).numpy().data
-
-
-def _label(name: str, tensor: Tensor) -> bytes:
-    return f"\n{json.dumps(name)} {tensor.dtype} {tuple(tensor.shape)}\n".encode()
+def _as_json(content: object) -> bytes:
+    """The one text of what JSON can hold, whose keys are first made what they are there."""
+    plain = json.loads(json.dumps(content))
+    return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()

@@ -2,8 +2,8 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
+from os.path import lexists
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from vitlab.errors import HubError, UserError, WeightsError
 from vitlab.files import MODEL_FOLDER
 from vitlab.images import Size
 from vitlab.models.model import Model
-from vitlab.weights.adapters import is_adapter, unaltered, with_adapter
+from vitlab.weights.adapters import unaltered, with_adapter
 from vitlab.weights.assembly import fitted, whole_state
 from vitlab.weights.containers.open_weights import dropped, open_source
 from vitlab.weights.deltas import Delta, check_base, merged
@@ -72,16 +72,16 @@ def load(
     hints = Hints(name, choices, image_size, part, names_of(drop))
     path, on_hub = place_of(source, revision)
     reading, tensors = _read(path, hints, base)
-    for note in remarks(path, reading):
+    for note in reading.notes:
         logging.getLogger("vitlab").warning(note)
     size = reading.image_size if image_size is None else image_size
     model = fitted(reading.config, tensors, classes, size, tuple(labels))
-    model.provenance = dict(reading.provenance or {})
+    about = dict(reading.provenance or {})
     if on_hub or reading.provenance is None:
-        model.provenance |= {"source": str(source)} | (describe(path) if on_hub else {})
+        about |= {"source": str(source)} | (describe(path) if on_hub else {})
     if classes is not None:  # the new classifier is not calibrated
-        model.provenance = {k: v for k, v in model.provenance.items() if k not in OF_HEAD}
-    model.source = str(source)
+        about = {key: value for key, value in about.items() if key not in OF_HEAD}
+    model.provenance, model.source = about, str(source)
     return model
 
 
@@ -91,8 +91,7 @@ def load_delta(file: str | Path) -> Delta | None:
     Raises:
         WeightsError: no model there, or a damaged file.
     """
-    path, _ = place_of(file)
-    source, reading = recognize(path, Hints())
+    source, reading = recognize(place_of(file)[0], Hints())
     if reading.base is None:
         return None
     tensors = collect(reading, source)
@@ -109,7 +108,7 @@ def load_base(of: Delta, file: str | Path) -> Model:
     Raises:
         WeightsError: it is not there, or is another model.
     """
-    path, _ = place_of(file)
+    path = place_of(file)[0]
     model = _base_model(of.base, path, None, (path.resolve(),))
     model.source = str(of.base.source)
     return model
@@ -125,16 +124,15 @@ def recognize(
     """
     source = open_source(path, hints.part)
     with readable(path):
-        if is_adapter(source):
-            source = with_adapter(source, base, lambda *at: open_source(place_of(*at)[0]))
+        source = with_adapter(source, base, lambda *at: open_source(place_of(*at)[0]))
         source = dropped(source, hints.drop)
     with unaltered(source), readable(path):
         for each in FORMATS:
             if (reading := each.reads(source, hints)) is not None:
-                given = dict.fromkeys(hints.choices, Origin.OPTION)
-                notes = (*source.notes, *reading.notes)
-                origins = {**reading.origins, **given}
-                return source, replace(reading, origins=origins, notes=notes)
+                origins = {**reading.origins, **dict.fromkeys(hints.choices, Origin.OPTION)}
+                doubts = warning(path, reading.config, origins)
+                notes = filter(None, (doubts, *source.notes, *reading.notes))
+                return source, replace(reading, origins=origins, notes=tuple(notes))
         names = ", ".join(sorted(source.shapes)[:3])
         raise WeightsError(
             f"{path}: unsupported weight format (tensors {names}, …): docs/weights.md lists what "
@@ -142,38 +140,28 @@ def recognize(
         )
 
 
-def remarks(path: Path, reading: Reading) -> list[str]:
-    """Return what the user should know of a file that was recognized, a line each."""
-    doubts = warning(path, reading.config, reading.origins)
-    return [*([doubts] if doubts else []), *reading.notes]
-
-
 def place_of(source: str | Path, revision: str | None = None) -> tuple[Path, bool]:
-    """Return where a source is on this machine, and whether it came from the Hub.
+    """Return where a source is on this machine (a run's model is in it), and if it is of the Hub.
 
     Raises:
         WeightsError: no such file or folder.
         HubError: the Hub does not have it, or cannot be reached.
     """
-    if not is_hub_name(source):
-        return _located(Path(source)), False
-    try:
-        return fetch(str(source), revision), True
-    except HubError as error:
-        if str(source).startswith(PREFIXES):
-            raise
-        raise HubError(f"no such file or folder: {source}; on the Hub: {error}") from error
-
-
-def _located(source: Path) -> Path:
-    """The file, the folder itself, or the saved model in a run folder."""
-    if (source / MODEL_FOLDER / CONFIG).is_file():
-        return source / MODEL_FOLDER
-    if not source.exists():
-        raise missing(source)
-    if not source.is_dir() and not source.is_file():
-        raise WeightsError(f"{source} is not a regular file")
-    return source
+    if is_hub_name(source):
+        try:
+            return fetch(str(source), revision), True
+        except HubError as error:
+            if str(source).startswith(PREFIXES):
+                raise
+            raise HubError(f"no such file or folder: {source}; on the Hub: {error}") from error
+    path = Path(source)
+    if (path / MODEL_FOLDER / CONFIG).is_file():  # of a run
+        return path / MODEL_FOLDER, False
+    if not path.exists():
+        raise missing(path)
+    if not path.is_dir() and not path.is_file():
+        raise WeightsError(f"{path} is not a regular file")
+    return path, False
 
 
 def _read(
@@ -199,46 +187,39 @@ def _base_model(
         check_base(wanted, given)
         return given
     reason = "it was not found"
-    for source in [given] if given is not None else _candidates(wanted, file):
+    for place in [given] if given is not None else _places(wanted, file):
+        other = ""
         try:
-            for number, model in enumerate(_attempts(source, wanted, above)):
+            for model in _variants(place, wanted, above):
                 if fingerprint(model) == wanted.fingerprint:
                     return model
-                if not number:
-                    reason = f"{source} is {Base.of(model)}"
-        except UserError as error:
-            reason = str(error)
+                other = other or f"{place} is {Base.of(model)}"
+        except UserError as error:  # not every model can have another size or another head
+            other = other or str(error)
+        reason = other
     raise WeightsError(f"{file} needs its base {wanted}: {reason}; give its location with base=")
 
 
-def _candidates(base: Base, file: Path) -> Iterator[str | Path]:
+def _places(base: Base, file: Path) -> list[str | Path]:
     """Where the base may be: files and folders that exist, or its name on the Hub."""
     if base.source is None:
-        return
-    folder = file.parent
-    places = [Path(base.source), folder / base.source, folder / Path(base.source).name]
-    if base.nearby is not None:
-        places.insert(1, folder / base.nearby)
-    existing = [place for place in places if place.is_dir() or place.is_file()]
-    yield from {place.resolve(): place for place in existing}.values()
-    if is_hub_name(base.source):
-        yield base.source
+        return []
+    near = (base.nearby or base.source, base.source, Path(base.source).name)
+    places = [Path(base.source), *(file.parent / each for each in near)]
+    found = {each.resolve(): each for each in places if lexists(each)}
+    return [*found.values(), *([base.source] if is_hub_name(base.source) else [])]
 
 
-def _attempts(source: str | Path, base: Base, above: tuple[Path, ...]) -> Iterator[Model]:
-    """The models there; then with positions of their own size, as loading gave them before."""
-    for model in _as_it_is(source, base, above):
+def _variants(source: str | Path, base: Base, above: tuple[Path, ...]) -> Iterator[Model]:
+    """The model there; then with the input size, and the zero head, that the base had.
+
+    Each also with positions of its own size, as loading gave them before.
+    """
+    path, _ = place_of(source, base.commit if str(source) == base.source else None)
+    size = base.image_size
+    for image_size, classes in ((None, None), (size, None), (size, base.classes)):
+        reading, tensors = _read(path, Hints(image_size=image_size), None, above)
+        model = fitted(reading.config, tensors, classes, image_size or reading.image_size)
         yield model
         if (settled := model.config.settled) != model.config:
             yield model.remade(settled, model.state_dict())
-
-
-def _as_it_is(source: str | Path, base: Base, above: tuple[Path, ...]) -> Iterator[Model]:
-    """The model there; then with the input size, and the zero head, that the base had."""
-    path, _ = place_of(source, base.commit if str(source) == base.source else None)
-    reading, tensors = _read(path, Hints(), None, above)
-    yield fitted(reading.config, tensors, image_size=reading.image_size)
-    with suppress(UserError):  # not every model can be changed this way
-        for classes in (None, base.classes):
-            reading, tensors = _read(path, Hints(image_size=base.image_size), None, above)
-            yield fitted(reading.config, tensors, classes, base.image_size)

@@ -1,7 +1,6 @@
 """A file's tensors as a model's: names and shapes are checked before any number is read."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from vitlab.errors import WeightsError
 from vitlab.weights.adapters import unaltered
-from vitlab.weights.assembly import empty
+from vitlab.weights.assembly import empty, fits
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.room import Reading
 from vitlab.weights.source import Shape, Source, readable
@@ -24,15 +23,16 @@ def collect(reading: Reading, source: Source) -> dict[str, Tensor]:
         WeightsError: the first tensor that is missing, unexpected, misshapen or damaged.
     """
     expected = empty(reading.config)
+    together = reading.exact and source.kind == "safetensors"  # checksums take long
+    threads = min(THREADS, torch.get_num_threads()) if together else 1
 
     def made(entry: Entry) -> dict[str, Tensor]:
         return _converted(entry, reading, source, expected)
 
     tensors: dict[str, Tensor] = {}
-    together = reading.exact and source.kind == "safetensors"
-    with unaltered(source):
+    with unaltered(source), ThreadPoolExecutor(threads) as pool:
         check(reading, source, expected)
-        for each in _in_order(made, reading.entries, together):
+        for each in (pool.map if threads > 1 else map)(made, reading.entries):
             tensors |= each
     return tensors
 
@@ -40,31 +40,19 @@ def collect(reading: Reading, source: Source) -> dict[str, Tensor]:
 def _converted(
     entry: Entry, reading: Reading, source: Source, expected: dict[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return the tensors of a model that one entry makes of a file's."""
+    """The tensors of a model that one entry makes of a file's."""
     pairs = zip(entry.theirs, _their_shapes(entry, expected), strict=True)
     stored = [source.read(name, reading.exact).reshape(shape) for name, shape in pairs]
-    with readable(source.path, ", ".join(entry.theirs)):
-        made = entry.read(stored)
-    for name, tensor in zip(entry.ours, made, strict=True):
-        want = expected[name]
-        if tensor.shape != want.shape or tensor.is_floating_point() != want.is_floating_point():
+    names = ", ".join(entry.theirs)
+    with readable(source.path, names):
+        made = dict(zip(entry.ours, entry.read(stored), strict=True))
+    for name, tensor in made.items():
+        if not fits(tensor, want := expected[name]):
             raise WeightsError(
-                f"{source.path}: {', '.join(entry.theirs)} cannot be turned into {name}, "
-                f"{want.dtype} {tuple(want.shape)}"
+                f"{source.path}: {names} cannot be turned into {name}, {want.dtype} "
+                f"{tuple(want.shape)}"
             )
-    return {name: each.contiguous() for name, each in zip(entry.ours, made, strict=True)}
-
-
-def _in_order(
-    make: Callable[[Entry], dict[str, Tensor]], entries: Iterable[Entry], together: bool
-) -> Iterator[dict[str, Tensor]]:
-    """Yield what each entry makes, several at once if asked: checksums take longer than reading."""
-    threads = min(THREADS, torch.get_num_threads())
-    if not together or threads == 1:
-        yield from map(make, entries)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        yield from pool.map(make, entries)
+    return {name: tensor.contiguous() for name, tensor in made.items()}
 
 
 def check(reading: Reading, source: Source, expected: dict[str, Tensor]) -> None:
@@ -78,40 +66,39 @@ def check(reading: Reading, source: Source, expected: dict[str, Tensor]) -> None
     Raises:
         WeightsError: the first tensor that is missing, unexpected or misshapen.
     """
+    path, format, config = source.path, reading.format, reading.config
     made = {name for entry in reading.entries for name in entry.ours}
     if wrong := sorted(made - set(expected) if reading.base else made ^ set(expected)):
-        raise WeightsError(
-            f"{source.path}: {reading.format} cannot represent {wrong[0]} of {reading.config.name}"
-        )
+        raise WeightsError(f"{path}: {format} cannot represent {wrong[0]} of {config.name}")
     for entry in reading.entries:
-        missing = [n for n in entry.theirs if n.partition("[")[0] not in source.shapes]
+        missing = [name for name in entry.theirs if name.partition("[")[0] not in source.shapes]
         if missing:
-            raise WeightsError(f"{source.path}: tensor {missing[0]} is missing ({reading.format})")
+            raise WeightsError(f"{path}: tensor {missing[0]} is missing ({format})")
         for name, want in zip(entry.theirs, _their_shapes(entry, expected), strict=True):
             have = source.shape(name)
             # Some of Google's norms are (1, 1, 1, C).
             squeezed = [[n for n in shape if n != 1] for shape in (have, want)]
             if have != want and not (source.kind == "npz" and squeezed[0] == squeezed[1]):
-                raise WeightsError(f"{source.path}: tensor {name} has shape {have}, not {want}")
-    for name in unused(reading, source):
-        if not reason(reading, source, name):
+                raise WeightsError(f"{path}: tensor {name} has shape {have}, not {want}")
+    for name, why in unused(reading, source).items():
+        if not why:
             raise WeightsError(
-                f"{source.path}: unexpected tensor {name} ({reading.format}, "
-                f"{reading.config.name}): if the model does not need it, leave it out with --drop "
-                f"{name} (in Python drop=[{name!r}])"
+                f"{path}: unexpected tensor {name} ({format}, {config.name}): if the model does "
+                f"not need it, leave it out with --drop {name} (in Python drop=[{name!r}])"
             )
 
 
-def unused(reading: Reading, source: Source) -> list[str]:
-    """Return the file's tensors that the model is not made of, in order."""
+def unused(reading: Reading, source: Source) -> dict[str, str]:
+    """Return the file's tensors that the model is not made of, each with why it may be left out.
+
+    The reason is empty for those that may not.
+    """
     used = {name.partition("[")[0] for entry in reading.entries for name in entry.theirs}
-    return sorted(set(source.shapes) - used)
-
-
-def reason(reading: Reading, source: Source, name: str) -> str:
-    """Return why a tensor may be left out; empty if it may not."""
-    why = next((why for p, why in reading.left_out.items() if re.fullmatch(p, name)), "")
-    return why or ("a counter" if name in source.counters else "")
+    reasons = dict.fromkeys(sorted(set(source.shapes) - used), "")
+    for name in reasons:
+        fitting = (why for each, why in reading.left_out.items() if re.fullmatch(each, name))
+        reasons[name] = next(fitting, "a counter" if name in source.counters else "")
+    return reasons
 
 
 def _their_shapes(entry: Entry, expected: dict[str, Tensor]) -> list[Shape]:

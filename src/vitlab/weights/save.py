@@ -4,7 +4,7 @@ import json
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +12,22 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from vitlab.errors import DiskError, WeightsError
-from vitlab.files import is_empty, read_bytes, staged_folder, write_text
-from vitlab.models.config import ViTConfig
+from vitlab.files import is_empty, staged_folder, write_text
 from vitlab.models.model import Model
 from vitlab.weights.adapters import adapter_of
 from vitlab.weights.assembly import unwrapped, whole_state
+from vitlab.weights.containers.weight_folders import beside
 from vitlab.weights.formats.catalog import PEFT, format_named
 from vitlab.weights.formats.entries import Entry, void_keys
 from vitlab.weights.formats.own import sealed
-from vitlab.weights.formats.room import Hints, cannot
+from vitlab.weights.formats.room import Hints, Writing, cannot
 from vitlab.weights.formats.transformers.families import FAMILIES
 from vitlab.weights.hub_names import is_hub_name
 from vitlab.weights.load import load, place_of, recognize
 from vitlab.weights.matching import collect
-from vitlab.weights.sharded import (
-    ADAPTER,
-    ADAPTER_TENSORS,
-    CONFIG,
-    HEADER,
-    LIMIT,
-    write_tensors,
-)
+from vitlab.weights.sharded import ADAPTER, ADAPTER_TENSORS, CONFIG, LIMIT, write_tensors
 
 ARCHIVE = "model.npz"
 # Fields that matter in training alone, or whose exact number does.
@@ -44,7 +36,7 @@ OF_TRAINING = (
     "dropout", "class_token",
 )  # fmt: skip
 # Others resize positions in their own way; at the model's own size nothing is lost.
-OF_OTHER_SIZES = ("resampling",)
+WITHOUT_LOSS = (*OF_TRAINING, "resampling")
 OF_IMAGES = ("mean", "std", "interpolation", "crop", "fit", "center", "tokens", "labels")
 
 
@@ -75,11 +67,9 @@ def save(
         WeightsError: the folder contains something else, or the format cannot represent the model.
         DiskError: the folder cannot be written.
     """
-    model = unwrapped(model)
-    folder = Path(folder)
+    model, folder = unwrapped(model), Path(folder)
     base = base or str(model.provenance.get("base", ""))
-    library = _library(base) if to == PEFT else to
-    chosen = format_named(library)
+    chosen = format_named(_library(base) if to == PEFT else to)
     saved = any((folder / name).is_file() for name in (CONFIG, ARCHIVE))
     if not is_empty(folder) and not saved:
         raise WeightsError(
@@ -94,25 +84,22 @@ def save(
     if lacking := sorted(needed - state.keys()):
         raise cannot(to, f"{model.config.name} without {lacking[0]}")
     with staged_folder(folder) as draft:
-        tensors = written_tensors(writing.entries, state)
+        files = writing.files
         if to == PEFT:
-            before, head = load(base).state_dict(), model.head_names[0]
-            family = FAMILIES.get(writing.files[CONFIG].get("model_type", ""))
+            family = FAMILIES.get(files[CONFIG].get("model_type", ""))
             spellings = family.spellings if family else {}
-            found, about = adapter_of(writing.entries, state, before, head, spellings)
-            save_file(found, draft / ADAPTER_TENSORS, metadata={"format": "pt"})
-            writing.files[ADAPTER] = about | {"base_model_name_or_path": str(base)}
-        elif writing.archive:
-            arrays: Any = {n: tensor.contiguous().cpu().numpy() for n, tensor in tensors.items()}
-            np.savez(draft / writing.archive, **arrays)
+            before, head = load(base).state_dict(), model.head_names[0]
+            tensors, about = adapter_of(writing.entries, state, before, head, spellings)
+            save_file(tensors, draft / ADAPTER_TENSORS, metadata={"format": "pt"})
+            files |= {ADAPTER: about | {"base_model_name_or_path": str(base)}}
         else:
-            write_tensors(draft, tensors, shard_bytes)
-        for name, content in writing.files.items():
-            if to == "vitlab" and name == CONFIG:
-                content = sealed(content, state)
+            _write(draft, writing, state, shard_bytes)
+        if to == "vitlab":
+            files |= {CONFIG: sealed(files[CONFIG], state)}
+        for name, content in files.items():
             (draft / name).write_text(_as_text(content), encoding="utf-8")
         if to not in ("vitlab", PEFT):
-            _compare(model, draft, to)
+            _compare(model, writing.entries, draft, to)
     return folder
 
 
@@ -125,6 +112,50 @@ def _library(base: str | Path) -> str:
     return kind if kind in ("vitlab", "transformers") else "timm"
 
 
+def _write(draft: Path, writing: Writing, state: dict[str, Tensor], shard_bytes: int) -> None:
+    """Write a model's tensors under the other format's names."""
+    tensors: dict[str, Tensor] = {}
+    for entry in writing.entries:
+        made = entry.write([state[name].detach() for name in entry.ours])
+        tensors |= zip(entry.theirs, made, strict=True)
+    if writing.archive:
+        arrays: Any = {name: each.contiguous().cpu().numpy() for name, each in tensors.items()}
+        np.savez(draft / writing.archive, **arrays)
+    else:
+        write_tensors(draft, tensors, shard_bytes)
+
+
+def _compare(model: Model, entries: Sequence[Entry], draft: Path, to: str) -> None:
+    """Read a folder back: what the format could not represent is an error or a warning."""
+    config = model.config
+    source, reading = recognize(draft, Hints(image_size=config.image_size))
+    lost = []
+    for name in (field.name for field in fields(config)):
+        mine, theirs = getattr(config, name), getattr(reading.config, name)
+        without = name == "layer_scale" and not theirs  # else it is where training starts
+        if mine == theirs or (name in WITHOUT_LOSS and not without):
+            continue
+        if name == "pool" and theirs == "both":  # half of which is zero
+            continue
+        if name not in OF_IMAGES:
+            raise cannot(to, f"{name}={mine!r} in this model")
+        lost.append(f"{name}={mine!r}")
+    read = collect(replace(reading, config=config, entries=entries, exact=True), source)
+    for name, own in model.state_dict().items():
+        pair = [read[name], own.cpu().to(read[name].dtype)]
+        if name.endswith(".qkv.bias") and not read[name].chunk(3)[1].any():  # void, or none
+            pair = [torch.cat(each.chunk(3)[::2]) for each in pair]
+        if not torch.equal(*pair):
+            raise cannot(to, f"the values of {name} in this model")
+    if model.temperature != 1:
+        lost.append(f"temperature={model.temperature:.4g}")
+    if "thresholds" in model.provenance:
+        lost.append("the thresholds of its classes")
+    if lost:
+        message = f"{to} cannot represent {', '.join(lost)}: left out"
+        logging.getLogger("vitlab").warning(message)
+
+
 def own_folder(source: str | Path) -> Path:
     """Return the folder of a run's model, or of a saved one, whose provenance can be changed.
 
@@ -132,9 +163,9 @@ def own_folder(source: str | Path) -> Path:
         WeightsError: it is something else; the message says how to save such a folder.
         DiskError: the folder cannot be written to.
     """
-    on_hub = is_hub_name(source)
-    path = Path(source) if on_hub else place_of(source)[0]
-    if on_hub or not _is_ours(path):
+    path = Path(source) if is_hub_name(source) else place_of(source)[0]
+    content = beside(path)["config"] if path.is_dir() else {}
+    if not str(content.get("format")).startswith("vitlab-"):
         raise WeightsError(
             f"{source} is neither a run nor a folder saved by vitlab, so that nothing can be kept "
             f"with it: run vitlab export {source} --to vitlab --out FOLDER, then use FOLDER"
@@ -142,15 +173,6 @@ def own_folder(source: str | Path) -> Path:
     if not os.access(path, os.W_OK):
         raise DiskError(f"cannot write {path}: permission denied; copy the folder first")
     return path
-
-
-def _is_ours(path: Path) -> bool:
-    """Return whether a path is a folder that `save` wrote in our own format."""
-    try:
-        content = json.loads(read_bytes(path / CONFIG, HEADER))
-    except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and str(content.get("format")).startswith("vitlab-")
 
 
 def save_provenance(model: Model, folder: Path) -> None:
@@ -163,52 +185,9 @@ def save_provenance(model: Model, folder: Path) -> None:
     Raises:
         DiskError: the folder cannot be written to; what was in it is intact.
     """
-    file = folder / CONFIG
-    content = json.loads(file.read_text("utf-8")) | {"provenance": model.provenance}
-    write_text(file, _as_text(sealed(content) if "sha256" in content else content))
+    content = beside(folder)["config"] | {"provenance": model.provenance}
+    write_text(folder / CONFIG, _as_text(sealed(content)))
 
 
 def _as_text(content: object) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-
-
-def written_tensors(entries: Sequence[Entry], state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return a model's tensors under the other format's names."""
-    written: dict[str, Tensor] = {}
-    for entry in entries:
-        made = entry.write([state[name].detach() for name in entry.ours])
-        written |= zip(entry.theirs, made, strict=True)
-    return written
-
-
-def _compare(model: Model, draft: Path, to: str) -> None:
-    """Read a folder back: what the format could not represent is an error or a warning."""
-    source, reading = recognize(draft, Hints(image_size=model.config.image_size))
-    lost = []
-    for field in fields(model.config):
-        mine, theirs = getattr(model.config, field.name), getattr(reading.config, field.name)
-        if field.name == "layer_scale" and mine and not theirs:
-            raise cannot(to, f"layer_scale={mine!r} in this model")
-        added = field.name == "pool" and (mine, theirs) in (("token", "both"), ("mean", "both"))
-        if mine == theirs or added or field.name in (*OF_TRAINING, *OF_OTHER_SIZES):
-            continue
-        if field.name not in OF_IMAGES:
-            raise cannot(to, f"{field.name}={mine!r} in this model")
-        lost.append(f"{field.name}={mine!r}")
-    read, state = collect(reading, source), model.state_dict()
-    void = isinstance(model.config, ViTConfig) and void_keys(model.config)
-    for name, tensor in read.items():
-        own = state[name].cpu().to(tensor.dtype) if name in state else torch.ones_like(tensor)
-        if more := tensor.shape[-1:].numel() - own.shape[-1:].numel():  # the other pool, unread
-            own = pad(own, (more, 0) if getattr(model.config, "pool", "") == "mean" else (0, more))
-        if void and name.endswith(".qkv.bias") and not tensor.chunk(3)[1].any():
-            own = torch.cat([own.chunk(3)[0], tensor.chunk(3)[1], own.chunk(3)[2]])
-        if not torch.equal(tensor, own):
-            raise cannot(to, f"the values of {name} in this model")
-    if model.temperature != 1:
-        lost.append(f"temperature={model.temperature:.4g}")
-    if "thresholds" in model.provenance:
-        lost.append("the thresholds of its classes")
-    if lost:
-        message = f"{to} cannot represent {', '.join(lost)}: left out"
-        logging.getLogger("vitlab").warning(message)

@@ -41,17 +41,14 @@ class Named(Options):
         return {name: value for name, value in given.items() if value not in (None, "", ())}
 
 
-def _optional(name: str) -> tuple[str, Any, Any]:
-    """Declare a field of the configuration that need not be given."""
-    about = replace(options_of(ViTConfig)[name], only=None)  # the model's check says when it does
-    return name, hints(ViTConfig)[name] | None, field(default=None, metadata={"option": about})
-
-
 def _with(base: type[Options], names: Iterable[str]) -> Any:
     """Make a class with some fields of the configuration, each of which need not be given."""
-    return make_dataclass(
-        f"_{base.__name__}", map(_optional, names), bases=(base,), frozen=True, kw_only=True
-    )
+    made = []
+    for name in names:
+        about = replace(options_of(ViTConfig)[name], only=None)  # the model's check says it
+        each = field(default=None, metadata={"option": about})
+        made.append((name, hints(ViTConfig)[name] | None, each))
+    return make_dataclass(f"_{base.__name__}", made, bases=(base,), frozen=True, kw_only=True)
 
 
 class OfNetwork(_with(Named, (name for name in FIELDS if name not in OF_IMAGES))):  # type: ignore[misc]

@@ -20,7 +20,7 @@ class Format:
 
     Attributes:
         name: one word, as `vitlab.save(to=...)` takes it
-        room: the module beside this one that has its `reads` and `writes`
+        room: the module beside this one (or above it: `.deltas`) that has its `reads` and `writes`
         help: one phrase for `--help` if it can be written for a model alone
     """
 
@@ -40,12 +40,12 @@ class Format:
 
     @property
     def _module(self) -> Any:
-        return import_module(f"{__package__}.{self.room}")
+        return import_module(f".{self.room}", __package__)
 
 
 # In this order: the first that recognizes a source reads it.
 FORMATS = (
-    Format("delta", "delta_file"),
+    Format("delta", ".deltas"),
     Format("vitlab", "own", "a folder of ViTLab"),
     Format("sam", "sam"),
     Format(

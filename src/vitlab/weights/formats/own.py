@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -13,11 +12,10 @@ from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.assembly import empty
 from vitlab.weights.containers.weight_folders import beside
 from vitlab.weights.formats.catalog import format_named
-from vitlab.weights.formats.checksums import checked, checksum, of_tensors
 from vitlab.weights.formats.entries import Entry, same
 from vitlab.weights.formats.origins import Origin
 from vitlab.weights.formats.room import Hints, Reading, Writing
-from vitlab.weights.identity import described, description
+from vitlab.weights.identity import checked, checksum, checksums, described, description
 from vitlab.weights.sharded import CONFIG
 from vitlab.weights.source import Source
 
@@ -37,43 +35,66 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     Raises:
         WeightsError: it is damaged or of another version.
     """
-    first = next((n for n in sorted(source.shapes, key=len) if n.endswith(FIRST)), None)
+    first = next((n for n in sorted(source.shapes, key=len) if n.endswith(FIRST)), "")
     folder = source.path if source.path.is_dir() else source.path.parent
     content = source.config or (beside(folder)["config"] if first else {})
-    theirs = REWRITTEN in content and content["model_type"] != "vitlab"
-    if theirs or not str(content.get("format", "")).startswith("vitlab-"):
+    version, rewritten = str(content.get("format", "")), REWRITTEN in content
+    if not version.startswith("vitlab-") or (rewritten and content["model_type"] != "vitlab"):
         if first and (odd := next(filter(ODD.fullmatch, source.shapes), "")):
             raise WeightsError(
                 f"{source.path} is of ViTLab, but tensors alone do not explain {odd}: save the "
                 "model with vitlab.save(model, FOLDER)"
             )
         return None
-    file, prefix = folder / CONFIG, first.removesuffix(FIRST) if first else ""
-    if content["format"] not in (VERSION, NAMED):
+    file = folder / CONFIG
+    if version not in (VERSION, NAMED):
         raise WeightsError(
-            f"{file} has format {content['format']!r}, but this version reads {NAMED!r}: "
-            "load it with the version of ViTLab that wrote it"
+            f"{file} has format {version!r}, but this version reads {NAMED!r}: load it with the "
+            "version of ViTLab that wrote it"
         )
     try:
         config = described(content, hints.choices)
-    except (KeyError, TypeError) as error:
-        raise WeightsError(f"{file} is damaged: {type(error).__name__} {error}") from error
-    except ValueError as error:
-        raise WeightsError(f"{file}: {error}") from error
-    _check(content, file)
-    if isinstance(content["model"].get("labels"), str):
-        raise WeightsError(f"{file}: labels must be a list of words")
+    except (KeyError, TypeError, ValueError) as error:
+        raise WeightsError(f"{file} describes no model: {error}") from error
+    summed = "sha256" in content and not rewritten  # older ones have no checksum
+    if summed and sealed(content)["sha256"] != content["sha256"]:
+        raise WeightsError(
+            f"{file} does not match its checksum: copy it again, or remove sha256 from it if it "
+            "was edited on purpose"
+        )
+    prefix = first.removesuffix(FIRST) if first else "model." * rewritten
+    entries: Sequence[Entry] = [same(name, prefix + name) for name in empty(config)]
+    if source.config == content and not (prefix or rewritten):  # else a state dict, or a module
+        entries = _checked(entries, content, source)
     provenance = content.get("provenance")
-    alone = source.config != content or prefix  # a state dict, by itself or in a training module
     return Reading(
         "ViTLab",
         config,
-        _entries(config, prefix) if alone else _checked(config, content, source),
+        entries,
         {f"(?!{re.escape(prefix)}).*": "outside the model"} if prefix else {},
         origins=dict.fromkeys(config.as_dict(), Origin.FILE),
         exact=True,
         provenance=dict(provenance) if isinstance(provenance, dict) else None,
     )
+
+
+def _checked(entries: Sequence[Entry], content: dict[str, Any], source: Source) -> Sequence[Entry]:
+    """The tensors of a folder, each compared with its checksum if there are any.
+
+    Those of `NAMED` have the names that the library's writer gives them, as ever: what is written
+    is pinned in `test_opened_elsewhere.py`.
+    """
+    ours = {name for entry in entries for name in entry.theirs}
+    if content["format"] == NAMED and not ours <= source.shapes.keys():
+        entries = format_named(content["names"]).writes(described(content, {}), {}).entries
+    sums = content.get("tensors")
+    if not isinstance(sums, dict):
+        return entries
+    advice = (
+        ": copy the file again, or remove tensors and sha256 from its config.json if it was "
+        "changed on purpose"
+    )
+    return [checked(entry, sums, str(source.path), advice) for entry in entries]
 
 
 def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
@@ -85,9 +106,8 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
             if _is_same(config, theirs):
                 both = {"format": NAMED, "names": name} | content | theirs.files[CONFIG]
                 return Writing(theirs.entries, theirs.files | {CONFIG: both})
-    return Writing(
-        _entries(config), {CONFIG: {"format": VERSION, "model_type": "vitlab"} | content}
-    )
+    ours = {"format": VERSION, "model_type": "vitlab"} | content
+    return Writing([same(name, name) for name in empty(config)], {CONFIG: ours})
 
 
 def _is_same(config: ModelConfig, theirs: Writing) -> bool:
@@ -111,34 +131,5 @@ def sealed(
     """
     rest = {key: value for key, value in content.items() if key != "sha256"}
     if tensors is not None:
-        rest["tensors"] = of_tensors(tensors)
+        rest["tensors"] = checksums(tensors)
     return rest | {"sha256": checksum(rest)}
-
-
-def _check(content: Mapping[str, Any], file: Path) -> None:
-    """Refuse a config.json that is not as it was written; older ones have no checksum."""
-    kept = "sha256" in content and REWRITTEN not in content
-    if kept and sealed(content)["sha256"] != content["sha256"]:
-        raise WeightsError(
-            f"{file} does not match its checksum: copy it again, or remove sha256 from it if it "
-            "was edited on purpose"
-        )
-
-
-def _checked(config: ModelConfig, content: dict[str, Any], source: Source) -> Sequence[Entry]:
-    """Our tensors as they are, each compared with its checksum if the folder has them."""
-    table: Sequence[Entry] = _entries(config, "model." if REWRITTEN in content else "")
-    if content["format"] == NAMED and not empty(config).keys() <= source.shapes.keys():
-        table = format_named(content["names"]).writes(described(content, {}), {}).entries
-    sums = content.get("tensors")
-    if not isinstance(sums, dict) or REWRITTEN in content:
-        return table
-    advice = (
-        ": copy the file again, or remove tensors and sha256 from its config.json if it was "
-        "changed on purpose"
-    )
-    return [checked(entry, sums, str(source.path), advice) for entry in table]
-
-
-def _entries(config: ModelConfig, prefix: str = "") -> list[Entry]:
-    return [same(name, prefix + name) for name in empty(config)]

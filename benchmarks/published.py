@@ -1,29 +1,36 @@
 """Published weights: downloaded, and compared with the library they were published for.
 
+`python benchmarks/published.py google/vit-base-patch16-224`, or `all`
+
 The tests of this package use random numbers in the published layouts, because they run without a
-network. This is the other half, for a machine that has one: the published numbers themselves.
+network. This is the other half, for a machine that has one: the published numbers themselves. A row
+per model: format, largest difference, eight of our outputs, seconds; `--json` prints all of it.
 """
 
+import argparse
 import hashlib
+import importlib
+import json
+import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from measuring import machine, peer
 from torch import Tensor
 
-from vitlab.errors import HubError, OptionError, UserError, WeightsError
+from vitlab.errors import HubError, OptionError, PackageError, UserError, WeightsError
 from vitlab.models.model import Model
 from vitlab.options import nearest
 from vitlab.weights.check import load_check
 from vitlab.weights.hub import UNREACHABLE, fetch
 from vitlab.weights.load import load
-from vitlab.weights.verification.originals import outputs
 
 ALL = "all"
 SIDE = 256  # of the part of the picture whose checksum is known
@@ -32,6 +39,12 @@ SHOWN = 8  # outputs that are recorded, evenly spaced
 DIGITS = 3  # decimals of each
 CLOSE = 1e-4  # largest difference to the other library, relative to its largest output
 AS_RECORDED = 5e-3  # likewise, to outputs recorded on another machine
+# Kinds of outputs, and their names in transformers, in order of preference.
+KINDS = (
+    ("logits", "logits"),
+    ("embedding", "image_embeds"),
+    ("tokens", "last_hidden_state"),
+)
 
 
 @dataclass(frozen=True)
@@ -89,7 +102,7 @@ class Verified:
 @cache
 def published() -> dict[str, Published]:
     """Return the models that can be verified, by name."""
-    text = (files("vitlab.weights.verification") / "published.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
     rows = tomllib.loads(text)["model"]
     models = (Published(**row | {"outputs": tuple(row["outputs"])}) for row in rows)
     return {model.name: model for model in models}
@@ -127,13 +140,13 @@ def _named(name: str) -> Published:
         return published()[name]
     raise OptionError(
         f"unknown published model {name!r}: {nearest(name, [ALL, *published()])}; for weights of "
-        "your own, use `vitlab load-check` without --verify"
+        "your own, use `vitlab load-check`"
     )
 
 
 def _offline(left: Iterable[Published], error: HubError) -> HubError:
     names = ", ".join(each.name for each in left)
-    return HubError(f"--verify needs a network to fetch {names} ({error})")
+    return HubError(f"a network is needed to fetch {names} ({error})")
 
 
 def verify_one(wanted: Published) -> Verified:
@@ -170,8 +183,60 @@ def verify_one(wanted: Published) -> Verified:
     )
 
 
+def outputs(library: str, folder: Path, images: Tensor) -> tuple[str, Tensor]:
+    """Return what another library computes; no code from the folder is run.
+
+    Args:
+        library: `timm` or `transformers`
+        folder: config.json and weights, as they were published
+        images: (B, channels, rows, columns), normalized
+
+    Returns:
+        What it is (logits, embedding, features or tokens), and the numbers.
+
+    Raises:
+        PackageError: the library is not installed.
+        WeightsError: the library cannot load the folder.
+    """
+    run = {"timm": _timm, "transformers": _transformers}[library]
+    try:
+        module = importlib.import_module(library)
+    except (ImportError, RuntimeError) as error:  # torchvision's, of a build for another torch
+        raise PackageError(
+            f"to compare with {library}, install it: pip install {library} ({error})"
+        ) from error
+    try:
+        with torch.inference_mode():
+            return run(module, folder, images)
+    except Exception as error:  # whatever another library may raise
+        line = " ".join(str(error).split())[:200]
+        raise WeightsError(f"{library} cannot run {folder}: {line}") from error
+
+
+def _timm(timm: Any, folder: Path, images: Tensor) -> tuple[str, Tensor]:
+    model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    return "logits" if model.num_classes else "features", model(images)
+
+
+def _transformers(transformers: Any, folder: Path, images: Tensor) -> tuple[str, Tensor]:
+    """Return logits of a classifier, what an image tower gives, or tokens of an encoder."""
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    kind = getattr(transformers, (config.architectures or ["AutoModel"])[0])
+    model = kind.from_pretrained(folder).float().eval()
+    if hasattr(model, "vision_model") and not kind.__name__.endswith("Classification"):
+        pooled = model.vision_model(images).pooler_output  # beside a text model
+        if hasattr(model, "visual_projection"):
+            return "embedding", model.visual_projection(pooled)
+        return "features", pooled
+    result = model(images)
+    for compared, name in KINDS:
+        if getattr(result, name, None) is not None:
+            return compared, getattr(result, name)
+    raise WeightsError(f"unknown outputs of {kind.__name__}")
+
+
 def function_for(model: Model, compared: str) -> Callable[[Tensor], Tensor]:
-    """Return our function for what another library computes: `originals.outputs` names it."""
+    """Return our function for what another library computes: `outputs` names it."""
     if compared == "tokens":
         return model.encode
     return model.features if compared == "features" else model
@@ -227,3 +292,46 @@ def picture_for(model: Model) -> Tensor:
     mean, std = (torch.tensor(each).reshape(1, -1, 1, 1) for each in (spec.mean, spec.std))
     normalized: Tensor = (pixels - mean) / std
     return normalized
+
+
+def row(found: Verified) -> str:
+    """Return a row of the table."""
+    if found.problem:
+        return f"| {found.name} | | not compared | {found.problem} | | |"
+    verdict = "agrees" if found.agrees else "DIFFERS"
+    numbers = " ".join(f"{number:g}" for number in found.outputs)
+    return (
+        f"| {found.name} | {found.format} | {verdict} | {found.difference:.1e} of "
+        f"{found.compared} | {numbers} | {found.seconds:.1f} |"
+    )
+
+
+def main() -> None:
+    """Print a row per published model, and how many have no recorded outputs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", help="on the Hub, as published.toml lists it, or: all")
+    parser.add_argument("--json", action="store_true", help="print an object per model")
+    args = parser.parse_args()
+    peer("timm"), peer("transformers")
+    try:
+        results = verify(args.name, lambda line: print(line, file=sys.stderr))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    if args.json:
+        print(json.dumps([each.as_dict() for each in results], indent=2))
+        return
+    print(f"{machine('cpu')}\n")
+    print("| model | format | verdict | largest difference | some of our outputs | seconds |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    print("\n".join(map(row, results)))
+    new = sum(each.recorded is None and not each.problem for each in results)
+    if new:
+        print(f"\noutputs of {new} were never recorded: compared with the library alone")
+    for each in results:
+        if each.recorded is False:
+            print(f"\n{each.name}: not the outputs that were recorded")
+
+
+if __name__ == "__main__":
+    main()

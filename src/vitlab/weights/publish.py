@@ -1,0 +1,266 @@
+"""A model to the Hugging Face Hub, with a card: its shape, cost and origin."""
+
+import copy
+import math
+import re
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig
+from vitlab.models.cost import cost
+from vitlab.models.model import Model
+from vitlab.weights.assembly import unwrapped
+from vitlab.weights.hub import CARD, publish
+from vitlab.weights.hub_names import is_hub_name, repository
+from vitlab.weights.save import save
+
+if TYPE_CHECKING:  # it takes time to import
+    from huggingface_hub import EvalResult
+
+VIT = "An Image is Worth 16x16 Words (arXiv 2010.11929)"
+THREE = "Three things everyone should know about Vision Transformers (arXiv 2203.09795)"
+# licenses that the Hub has names for
+LICENSES = """apache-2.0 mit bsd-2-clause bsd-3-clause bsd gpl-3.0 agpl-3.0 lgpl-3.0 mpl-2.0
+cc0-1.0 cc-by-3.0 cc-by-4.0 cc-by-sa-4.0 cc-by-nc-4.0 cc-by-nc-sa-4.0 cc-by-nc-nd-4.0 cc-by-nd-4.0
+openrail creativeml-openrail-m unlicense wtfpl isc ms-pl artistic-2.0 other unknown"""
+TAGS = {"vit": "vision-transformer"}  # of others, the kind itself
+FIGURES = {
+    "accuracy": "accuracy",
+    "top5": "top-5 accuracy",
+    "map": "mean average precision",
+    "balanced_accuracy": "balanced accuracy",
+    "micro_f1": "micro F1",
+    "macro_f1": "macro F1",
+    "mcc": "Matthews correlation coefficient",
+    "auroc": "area under the ROC curve",
+    "nll": "negative log-likelihood, nats",
+    "bce": "binary cross-entropy, nats",
+    "ece": "expected calibration error",
+    "images": "images",
+}
+KEPT = (*FIGURES, "split", "data")  # of the result of an evaluation, in a saved model
+HUB_METRICS = {  # ids of https://huggingface.co/metrics
+    "accuracy": "accuracy",
+    "map": "mean_average_precision",
+    "micro_f1": "f1",
+    "macro_f1": "f1",
+    "mcc": "matthews_correlation",
+    "auroc": "roc_auc",
+}
+TRAINING = {  # keys of a provenance
+    "source": "started from",
+    "commit": "commit",
+    "base": "started from",
+    "tune": "trained parameters",
+    "data": "data",
+    "recipe": "recipe",
+    "epochs": "epochs",
+    "seed": "seed",
+}
+
+
+def push(
+    model: nn.Module,
+    name: str,
+    *,
+    private: bool = False,
+    token: str | None = None,
+    message: str | None = None,
+    license: str | None = None,
+    metrics: Mapping[str, Any] | None = None,
+) -> str:
+    """Publish a model on the Hub with a card that describes it; `vitlab.load(name)` loads it.
+
+    Args:
+        model: any that is not fused
+        name: `user/name`; created if it does not exist, else a new commit replaces the model
+        private: visible only to you, if it is created
+        token: with the right to write; None for the one that `hf auth login` stored
+        message: of the commit
+        license: of the weights, for example `apache-2.0`; None for the one in its provenance
+        metrics: the result of `vitlab.evaluate`, or a run's; None for those in its provenance
+
+    Returns:
+        The URL of its page.
+
+    Raises:
+        WeightsError: the model is fused.
+        HubError: an invalid name, or the Hub refuses or cannot be reached.
+    """
+    repo, model = repository(name), unwrapped(model)
+    published = copy.copy(model)  # the same tensors under a provenance of its own
+    published.provenance = about = dict(model.provenance)
+    if license is not None and about.get("license") not in (None, license):
+        about["source_license"] = about["license"]
+    about |= {} if license is None else {"license": license}
+    if metrics is not None:
+        about["metrics"] = {key: metrics[key] for key in KEPT if metrics.get(key) is not None}
+    with tempfile.TemporaryDirectory(prefix="vitlab-") as scratch:
+        folder = save(published, Path(scratch) / "model")
+        (folder / CARD).write_text(card(published, repo), encoding="utf-8")
+        text = message or f"Upload {model.config.name}"
+        return publish(folder, repo, text, private=private, token=token)
+
+
+def card(model: Model, name: str) -> str:
+    """Return a model card: YAML front matter for the Hub, then Markdown.
+
+    Args:
+        model: its provenance may contain data, recipe, epochs, seed, source, commit, base,
+            base_commit, tune, license, source_license, metrics
+        name: `user/name`, for the usage snippet
+    """
+    about, classifies = model.provenance, _classifies(model)
+    found = _measured(about, FIGURES).items()
+    results = {FIGURES[k]: f"{v:,}" if isinstance(v, int) else f"{v:.4f}" for k, v in found}
+    training = [
+        (label, _text(_short(about[key])))
+        for key, label in TRAINING.items()
+        if about.get(key) not in (None, "")
+    ]
+    use = ["import vitlab", "", f'model = vitlab.load("{name}")']
+    if classifies:
+        use.append('vitlab.classify(model, ["photo.jpg"], top=3)')
+    else:
+        use.append("features = model.features(images)  # normalized (B, channels, H, W)")
+    license, before = about.get("license"), about.get("source_license")
+    stated = "Not stated." if license is None else f"{_text(license)}."
+    initial = f" Initial weights: {_text(before)}." if license is not None and before else ""
+    parts = [
+        f"---\n{_front(model, name, classifies)}\n---\n# {_text(name.split('/')[-1])}",
+        _introduction(model.config),
+        _table("", _facts(model, classifies).items()),
+        "\n".join(["## Use\n\n```python", *use, "```"]),
+        _table("## Results\n\n", results.items()),
+        _table("## Training\n\n", training),
+        f"## License\n\n{stated}{initial}",
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _classifies(model: Model) -> bool:
+    """Whether a model has a classifier, other than the zero one of fine-tuning."""
+    if not model.config.classes or model.config.answers > 1:
+        return False
+    state = model.state_dict()
+    return any(bool(state[name].any()) for name in state if name.endswith("classify.weight"))
+
+
+def _front(model: Model, name: str, classifies: bool) -> str:
+    """The metadata, written by the Hub's own library so that every value is escaped."""
+    from huggingface_hub import ModelCardData
+
+    about, config = model.provenance, model.config
+    license, data = about.get("license"), str(about.get("data"))
+    named = str(license).lower() in LICENSES.split()
+    source = str(about.get("source")) if about.get("commit") else ""
+    if about.get("base_commit"):  # else it may be a folder that only looks like a name on the Hub
+        source = str(about.get("base"))
+    results = _eval_results(about)
+    return ModelCardData(
+        library_name="vitlab",
+        pipeline_tag="image-classification" if classifies else "image-feature-extraction",
+        license=None if license is None else str(license).lower() if named else "other",
+        license_name=None if license is None or named else _slug(license),
+        # a name that spells out every size is no tag
+        tags=[
+            "vitlab",
+            TAGS.get(config.kind, config.kind),
+            *([] if "(" in config.name else [config.name]),
+        ],
+        datasets=[data] if is_hub_name(data) else None,
+        base_model=repository(source) if is_hub_name(source) else None,
+        metrics=list(dict.fromkeys(HUB_METRICS[key] for key in _measured(about))) or None,
+        model_name=name.split("/")[-1] if results else None,
+        eval_results=results or None,
+    ).to_yaml()
+
+
+def _measured(about: dict[str, Any], names: Iterable[str] = HUB_METRICS) -> dict[str, Any]:
+    """The figures of these names, if they are finite numbers."""
+    given = about["metrics"] if isinstance(about.get("metrics"), dict) else {}
+    known = {key: given[key] for key in names if isinstance(given.get(key), int | float)}
+    return {key: value for key, value in known.items() if math.isfinite(value)}
+
+
+def _eval_results(about: dict[str, Any]) -> "list[EvalResult]":
+    """The figures as the Hub shows them beside a model, if their data has a name."""
+    from huggingface_hub import EvalResult
+
+    found = _measured(about)
+    data = about["metrics"].get("data", about.get("data")) if found else None
+    short = str(_short(data))
+    return [
+        EvalResult(
+            task_type="image-classification",
+            task_name="Image classification",
+            dataset_type=str(data) if is_hub_name(data) else _slug(short),
+            dataset_name=short,
+            dataset_split=str(about["metrics"].get("split", "test")),
+            metric_type=HUB_METRICS[key],
+            metric_name=FIGURES[key],
+            metric_value=value,
+        )
+        for key, value in found.items()
+        if data
+    ]
+
+
+def _introduction(config: ModelConfig) -> str:
+    name, paper = _text(config.name), VIT
+    if isinstance(config, TokenizerConfig):
+        return f"**{name}**, an image tokenizer of {config.codes:,} codes."
+    kind = "a ResNet"
+    if isinstance(config, ViTConfig):
+        on_top = " on top of a ResNet" if config.stem == "resnet" else ""
+        kind = f"a Vision Transformer{on_top}"
+        paper = THREE if config.branches > 1 or config.stem == "hmlp" else VIT
+    return f"**{name}**, {kind}, in the notation of *{paper}*."
+
+
+def _facts(model: Model, classifies: bool) -> dict[str, str]:
+    config, price, labels = model.config, cost(model), model.config.labels
+    rows, columns = config.size
+    mean, std = (", ".join(f"{n:g}" for n in each) for each in (config.mean, config.std))
+    facts = {
+        "parameters": f"{price.params:,}",
+        "multiply-adds per image": f"{price.macs:,}",
+        "images": f"{rows}x{columns} pixels, {config.channels} channels",
+        "resized": f"{config.interpolation}; the central {config.crop:.4g} of each side is used",
+        "normalized": f"(x - mean) / std of x in [0, 1]; mean {mean}; std {std}",
+    }
+    if model.temperature != 1:
+        facts["temperature"] = f"{model.temperature:.4g}, which divides the class scores"
+    if "thresholds" in model.provenance:
+        low, high = min(model.thresholds), max(model.thresholds)
+        facts["thresholds"] = f"{low:.3g}" + (f" to {high:.3g}" if high > low else "")
+    if isinstance(config, ResNetConfig):
+        facts["units per stage"] = ", ".join(map(str, config.stages))
+    if classifies:
+        shown = [*map(_text, labels[:20]), *["…"] * (len(labels) > 20)]
+        facts["classes"] = f"{config.classes:,}" + (f": {', '.join(shown)}" if shown else "")
+    return facts
+
+
+def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    """A table under its title; nothing without rows."""
+    lines = "\n".join(f"| {left} | {right} |" for left, right in rows)
+    return f"{title}|  |  |\n| --- | --- |\n{lines}" if lines else ""
+
+
+def _short(value: object) -> object:
+    """Of a path on somebody's disk, only the last name."""
+    return PurePath(str(value)).name if PurePath(str(value)).is_absolute() else value
+
+
+def _slug(text: object) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", str(text).lower()).strip("-") or "other"
+
+
+def _text(value: object) -> str:
+    """Anything as one line of plain Markdown."""
+    return re.sub(r"([\\`*_{}\[\]<>|#])", r"\\\1", " ".join(str(value).split()))

@@ -1,1 +1,0 @@
-"""Published weights, compared with the libraries they were published with."""

@@ -26,7 +26,7 @@ from vitlab.weights.formats.own import sealed
 from vitlab.weights.formats.room import Hints, cannot
 from vitlab.weights.formats.transformers.families import FAMILIES
 from vitlab.weights.formats.vit_names import void_keys
-from vitlab.weights.hub_names import is_hub_name
+from vitlab.weights.hub import is_hub_name
 from vitlab.weights.load import load, place_of, recognize
 from vitlab.weights.matching import collect
 from vitlab.weights.sharded import (

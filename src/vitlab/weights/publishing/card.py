@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
-from vitlab.weights.hub_names import is_hub_name, repository
+from vitlab.weights.hub import is_hub_name, repository
 
 if TYPE_CHECKING:  # it takes time to import
     from huggingface_hub import EvalResult

@@ -9,8 +9,7 @@ from typing import Any
 from torch import nn
 
 from vitlab.weights.assembly import unwrapped
-from vitlab.weights.hub import CARD, publish
-from vitlab.weights.hub_names import repository
+from vitlab.weights.hub import CARD, publish, repository
 from vitlab.weights.publishing.card import KEPT, card
 from vitlab.weights.save import save
 

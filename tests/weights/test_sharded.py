@@ -144,7 +144,7 @@ def huge_header(folder: Path) -> None:
         ),
         (absent, "missing"),
         (link, "is a link"),
-        (twice, "occurs twice"),
+        (twice, "which the index does not list for it"),
         (unlisted, "'more', which the index does not list"),
         (not_held, "does not contain tensor"),
         (repeated_key, "lists 'norm.bias' twice"),

@@ -34,8 +34,10 @@ CARD = "README.md"
 EXPLAINING = (CONFIG, PREPROCESSOR, PROCESSOR, OPEN_CLIP, ADAPTER, CARD)
 TIMEOUT = 10.0  # seconds until the Hub counts as unreachable
 UNREACHABLE = "the Hub cannot be reached"
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
-_REVISION = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*", re.ASCII)
+_NAME = re.compile(  # what the Hub allows
+    r"(?!.*(--|\.\.|\.git\Z))(?=.{3,96}\Z)[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII
+)
+_REVISION = re.compile(r"(?!.*\.\.)[\w-][\w.-]*(/[\w-][\w.-]*)*", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -50,7 +52,7 @@ def is_hub_name(source: str | Path) -> bool:
         return True
     if source.endswith(OF_FILES) or os.path.lexists(source):
         return False
-    return _is_valid(source) and not _is_shape(source)
+    return bool(_NAME.fullmatch(source)) and not _is_shape(source)
 
 
 def repository(name: str) -> str:
@@ -62,7 +64,7 @@ def repository(name: str) -> str:
     bare = name
     for prefix in PREFIXES:
         bare = bare.removeprefix(prefix)
-    if not _is_valid(bare):
+    if not _NAME.fullmatch(bare):
         raise HubError(f"{name!r} is not a Hub name; expected user/name")
     return bare
 
@@ -94,12 +96,6 @@ def _is_shape(name: str) -> bool:
         return bool(shape_of(name))
     except OptionError:
         return False
-
-
-def _is_valid(name: str) -> bool:
-    """Return whether the Hub allows this user/name."""
-    allowed = _NAME.fullmatch(name) is not None and len(name) <= 96
-    return allowed and not re.search(r"--|\.\.|\.git$", name)
 
 
 def publish(
@@ -140,8 +136,8 @@ def publish(
 def fetch(name: str, revision: str | None = None) -> Path:
     """Download a model of the Hub into the local cache, unless it is there.
 
-    Only what a model needs is downloaded: its configuration, one set of safetensors files, the
-    card; `pytorch_model.bin` only if there are no safetensors. Without a network, the files of an
+    Only what a model needs is downloaded: its configuration, the card, and its weights once,
+    `pytorch_model.bin` only if there is no `model.safetensors`. Without a network, the files of an
     earlier call are used, and a line on stderr says so.
 
     Args:
@@ -158,7 +154,7 @@ def fetch(name: str, revision: str | None = None) -> Path:
     from huggingface_hub import HfApi, errors, snapshot_download
 
     repo = repository(name)
-    if revision is not None and (not _REVISION.fullmatch(revision) or ".." in revision):
+    if revision is not None and not _REVISION.fullmatch(revision):
         raise HubError(f"{revision!r} is not a branch, tag or commit of {repo}")
     cached = _cached(repo, revision)
     if cached and revision and _COMMIT.fullmatch(revision):  # a commit never changes
@@ -250,19 +246,19 @@ def _refused(error: Exception, doing: str) -> HubError | DiskError:
     if _is_disk(error):
         place, why = getattr(error, "filename", None), getattr(error, "strerror", None)
         return DiskError(f"cannot {doing}: {why}: {place}")
-    if isinstance(error, errors.GatedRepoError):
-        reason = "it is gated: request access on its page, then run `hf auth login`"
-    elif isinstance(error, errors.RevisionNotFoundError):
-        reason = "no such branch, tag or commit"
-    elif isinstance(error, errors.RepositoryNotFoundError):
-        reason = "not found here or on the Hub; if it is private, run `hf auth login`"
-    elif _status(error) in (401, 403):
-        reason = "permission denied: run `hf auth login` with a token that allows this"
-    elif status := _status(error):
-        reason = f"the Hub answers {status}: {_line(error)}"
-    else:
-        reason = f"{UNREACHABLE}: {_line(error)}"
-    return HubError(f"cannot {doing}: {reason}")
+    status, said = _status(error), " ".join(str(error).split())[:200] or type(error).__name__
+    reasons = (
+        (isinstance(error, errors.GatedRepoError),
+         "it is gated: request access on its page, then run `hf auth login`"),
+        (isinstance(error, errors.RevisionNotFoundError), "no such branch, tag or commit"),
+        (isinstance(error, errors.RepositoryNotFoundError),
+         "not found here or on the Hub; if it is private, run `hf auth login`"),
+        (status in (401, 403),
+         "permission denied: run `hf auth login` with a token that allows this"),
+        (status, f"the Hub answers {status}: {said}"),
+        (True, f"{UNREACHABLE}: {said}"),
+    )  # fmt: skip
+    return HubError(f"cannot {doing}: {next(reason for holds, reason in reasons if holds)}")
 
 
 def _status(error: Exception) -> int | None:
@@ -273,7 +269,3 @@ def _status(error: Exception) -> int | None:
 def _is_disk(error: Exception) -> bool:
     """Return whether the disk failed, not the Hub."""
     return isinstance(error, OSError) and error.errno is not None and error.filename is not None
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

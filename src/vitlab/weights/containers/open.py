@@ -5,7 +5,7 @@ pickles, and whatever else goes wrong inside a reader becomes one line for the u
 """
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,10 @@ from vitlab.weights.containers.arrays import (
     read_safetensors,
 )
 from vitlab.weights.containers.not_weights import reason
-from vitlab.weights.containers.parts import Part, chosen, without_holders
+from vitlab.weights.containers.parts import Part, chosen, some, without_holders
 from vitlab.weights.containers.pickles import read_pickle
 from vitlab.weights.sharded import CONFIG, INDEXED, MOST, TENSORS, beside, model_files, shard_files
 from vitlab.weights.source import Source, readable
-
-SHOWN = 8  # names in a message
 
 
 def open_source(path: Path, part: str = "") -> Source:
@@ -49,7 +47,7 @@ def open_source(path: Path, part: str = "") -> Source:
         if content.root or not content.metadata:
             found, names = chosen(path, content.root, part, together)
         else:  # a delta that changes nothing
-            found, names = Part(), [""]
+            found, names = Part(), []
         stored = found.stored if config else without_holders(found.stored)
         tensors = {name: found.tensors[old].channels_first() for name, old in stored.items()}
         if len(tensors) > MOST:
@@ -84,10 +82,10 @@ def _read_file(path: Path) -> Content:
         if inside and all(name.endswith(".npy") for name in inside):
             return read_npz(path)
         if start[:1] == b"\x80" or "data.pkl" in inside:
-            return read_pickle(path)
+            return read_pickle(path, bool(inside))
     if inside:
         raise WeightsError(
-            f"{path} is a zip archive of {_some(inside)}: unpack it, then give the file of weights "
+            f"{path} is a zip archive of {some(inside)}: unpack it, then give the file of weights "
             "in it"
         )
     raise WeightsError(
@@ -105,7 +103,7 @@ def _read_folder(path: Path) -> Content:
         return _read_file(path / files[0])
     if files:
         raise WeightsError(
-            f"{path} contains several files of weights ({_some(files)}): give the path of one, "
+            f"{path} contains several files of weights ({some(files)}): give the path of one, "
             f"{path / files[0]} for example"
         )
     names = sorted(each.name for each in path.iterdir())
@@ -135,15 +133,11 @@ def _read_shards(index: Path) -> Content:
         content = _read_file(file)
         listed = {name for name, place in where.items() if place == file}
         for name in sorted(listed ^ content.root.keys()):
-            if name in listed:
-                problem = (
-                    f"{file.name} does not contain tensor {name!r}, which the index lists for it"
-                )
-            elif name in where:
-                problem = f"tensor {name!r} occurs twice, in {file.name} and {where[name].name}"
-            else:
-                problem = f"{file.name} contains tensor {name!r}, which the index does not list"
-            raise WeightsError(f"{index}: {problem}")
+            problem = "does not contain" if name in listed else "contains"
+            lists = "lists" if name in listed else "does not list"
+            raise WeightsError(
+                f"{index}: {file.name} {problem} tensor {name!r}, which the index {lists} for it"
+            )
         found |= content.root
     return Content(content.kind, found)
 
@@ -168,22 +162,17 @@ def dropped(source: Source, patterns: tuple[str, ...]) -> Source:
     if not gone:
         return source
     shapes = {name: shape for name, shape in source.shapes.items() if name not in gone}
-    note = f"{source.path}: left out as asked: {_some(sorted(gone))}"
+    note = f"{source.path}: left out as asked: {some(sorted(gone))}"
     return replace(source, shapes=shapes, notes=(*source.notes, note))
 
 
 def _others(path: Path, names: list[str], outside: tuple[str, ...]) -> str:
     """The line about a file with several models."""
-    left = f"; left out, outside of them: {_some(outside)}" if outside else ""
+    left = f"; left out, outside of them: {some(outside)}" if outside else ""
     return (
         f"{path} contains several models ({', '.join(names)}): {names[0]} was read; --part "
         f"{names[1]} reads another (in Python part={names[1]!r}){left}"
     )
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
 
 
 def _record(root: Mapping[str, Any], wrapper: tuple[str, ...]) -> dict[str, Any]:

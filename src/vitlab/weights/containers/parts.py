@@ -5,9 +5,10 @@ Training scripts save a dictionary that holds the model's tensors somewhere, oft
 have a prefix each. Prefixes that come from how a model was trained are not part of its names.
 """
 
+import os
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -38,13 +39,13 @@ NUMBERED = re.compile(r"(^|[./_])\d+[./]")  # the name of a tensor in one of sev
 ENGINES = "_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module"
 # Attributes under which training scripts keep the whole model.
 HOLDERS = (
-    "module", "model", "net", "network", "backbone", "student", "teacher", "encoder", "ema_model",
-    "online_model", "state_dict", "params",
-)  # fmt: skip
+    "module|model|net|network|backbone|student|teacher|encoder|ema_model|online_model|state_dict|"
+    "params"
+)
 FEWEST = 4  # tensors of a model beside others
 MOST_TWINS, MOST_TAILS = 16, 64  # models in one dictionary; ends of names that are compared
 WORDS = 24  # of a name that are compared
-SHOWN = 8  # keys in a message
+SHOWN = 8  # names in a message
 UNUSUAL = len(BEST) + len(USUAL)  # place of an unknown name in the order of preference
 
 Tensors = Mapping[str, Stored]
@@ -57,8 +58,8 @@ class Part:
     Attributes:
         name: what tells it from the others: `model_ema`, `teacher`, or empty for the only one
         wrapper: the entries that its dictionary is in
-        tensors: by their names in the dictionary
-        stored: those names, by the same without prefixes
+        tensors: all in its dictionary, by name
+        stored: names of its own ones, by the same without prefixes
         outside: names in that dictionary that are of no model in it
     """
 
@@ -92,9 +93,7 @@ def chosen(
     ]
     if not parts:
         keys = [key if key.isprintable() else repr(key) for key in root]
-        more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
-        listed = (", ".join(keys[:SHOWN]) or "none") + more
-        raise WeightsError(f"{path} contains no tensors; its entries are {listed}")
+        raise WeightsError(f"{path} contains no tensors; its entries are {some(keys) or 'none'}")
     if len(parts) > 1:  # tensors beside the dictionaries of others are the model's own
         parts = [replace(part, name=part.name or "model") for part in parts]
     names = [part.name for part in parts]
@@ -117,14 +116,16 @@ def chosen(
     return found[0], [found[0].name, *(name for name in names if name != found[0].name)]
 
 
+def some(names: Sequence[str]) -> str:
+    """Return the first of many names, for a message."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
 def without_holders(stored: Mapping[str, str]) -> Mapping[str, str]:
     """Return the same without a prefix that all names have in common, if it is a usual one."""
-    for _ in range(8):
-        first = {name.partition(".")[0] for name in stored}
-        if len(first) != 1 or not first <= set(HOLDERS):
-            break
-        stored = {name.partition(".")[2]: old for name, old in stored.items()}
-    return stored
+    found = re.match(rf"(({HOLDERS})\.)*", os.path.commonprefix(list(stored)))  # noqa: RUF071
+    return {name[found.end() if found else 0 :]: old for name, old in stored.items()}
 
 
 def _without_engines(names: Mapping[str, object]) -> dict[str, str]:
@@ -178,7 +179,7 @@ def _split(wrapper: tuple[str, ...], tensors: Tensors, together: bool) -> list[P
             if name.startswith(prefix) and not name.startswith(longer)
         }
         name = ".".join(filter(None, (place, prefix.rstrip(".") or "model")))
-        parts.append(Part(name, wrapper, {n: tensors[n] for n in own.values()}, own, outside))
+        parts.append(Part(name, wrapper, tensors, own, outside))
     return parts
 
 
@@ -199,16 +200,14 @@ def _twins(stored: Mapping[str, str], tensors: Tensors) -> tuple[str, ...]:
     shared = [tail for tail, heads in prefixes.items() if 1 < len(heads) <= MOST_TWINS]
     numbered = [name for name in stored if NUMBERED.search(name)]
     for tail in sorted(shared, key=lambda tail: (-tail.count("."), tail))[:MOST_TAILS]:
-        layers = {
-            head: {name.removeprefix(head) for name in numbered if name.startswith(head)}
+        layers = [
+            (head, name.removeprefix(head))
             for head in prefixes[tail]
-        }
-        alike = [
-            head
-            for head, own in layers.items()
-            if any(own & theirs for other, theirs in layers.items() if other != head)
+            for name in numbered
+            if name.startswith(head)
         ]
-        if len(alike) > 1:
+        times = Counter(layer for _, layer in layers)
+        if alike := {head for head, layer in layers if times[layer] > 1}:
             return tuple(sorted(alike))
     return ()
 

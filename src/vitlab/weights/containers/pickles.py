@@ -1,8 +1,8 @@
 """Files of `torch.save`, read by PyTorch's restricted unpickler with a reviewed list of stand-ins.
 
 The restricted reader calls only what a list names. No name of ours stands for the class itself:
-each is mapped to a class of this file that keeps the arguments as plain values or drops them, so
-that nothing of the file's choice is constructed, imported or called, and no library is needed.
+each is mapped to one of two classes of this file, which keep what they are given and call nothing,
+so that nothing of the file's choice is constructed, imported or called, and no library is needed.
 """
 
 import io
@@ -14,7 +14,6 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,15 +30,36 @@ DEEPEST = 12  # dictionaries and lists within one another
 LARGEST = 10 * MOST  # values in one file
 
 
-class Fields:
-    """The settings of a script, a namespace: its attributes, in a dictionary."""
+class Recorded:
+    """An object of any class: what the file gives it, arguments and state, as plain values."""
 
-    values: Mapping[object, object] = MappingProxyType({})
+    args: tuple[object, ...] = ()
+    state: object = None
 
-    def __init__(self, *args: object) -> None: ...
+    def __init__(self, *args: object) -> None:
+        self.args = args
 
     def __setstate__(self, state: object) -> None:
-        self.values = dict(state) if isinstance(state, dict) else {}
+        self.state = state
+
+    def value(self) -> object:
+        """Return a namespace's attributes, or the numbers of a NumPy array; None for all else.
+
+        Bytes are read only as numbers, and only if type, shape and length agree.
+        """
+        match self.state:
+            case dict():
+                return self.state
+            case (
+                _, tuple(shape), Recorded(args=(str(code), *_), state=(_, str(order), *_)), fortran,
+                bytes(raw),
+            ) if re.fullmatch("[<>|=][biuf][1248]", order + code):  # fmt: skip
+                dtype = np.dtype(order.replace("|", "=") + code)
+                counts = all(type(n) is int and n >= 0 for n in shape)
+                if counts and math.prod(shape) * dtype.itemsize == len(raw):
+                    array = np.frombuffer(raw, dtype).reshape(shape, order="F" if fortran else "C")
+                    return torch.from_numpy(array.astype(code))
+        return None
 
 
 class Dictionary:
@@ -50,86 +70,37 @@ class Dictionary:
         return {}
 
 
-class Ignored:
-    """A value that no model needs: None."""
-
-    def __new__(cls, *args: object) -> None:  # type: ignore[misc]
-        """Return None."""
-
-
-class ArrayType:
-    """The type of NumPy arrays: its code, `f8`, and the order of its bytes."""
-
-    code, order = "", "|"
-
-    def __init__(self, code: object = "", *rest: object) -> None:
-        self.code = code if isinstance(code, str) else ""
-
-    def __setstate__(self, state: object) -> None:
-        order = state[1] if isinstance(state, tuple) and len(state) > 1 else "|"
-        self.order = order if order in ("<", ">", "|", "=") else "|"
-
-
-class Array:
-    """A NumPy array: shape, type and bytes as the file states them."""
-
-    state: object = ()
-
-    def __init__(self, *args: object) -> None: ...
-
-    def __setstate__(self, state: object) -> None:
-        self.state = state
-
-    def tensor(self) -> Tensor | None:
-        """Return its numbers; None if it has others, or not as many as its shape states."""
-        match self.state:
-            case (_, tuple(shape), ArrayType(code=code, order=order), fortran, bytes(raw)):
-                if not re.fullmatch("[biuf][1248]", code):
-                    return None
-                dtype = np.dtype(order.replace("|", "=") + code)
-                counts = all(type(n) is int and n >= 0 for n in shape)
-                if not counts or math.prod(shape) * dtype.itemsize != len(raw):
-                    return None
-                array = np.frombuffer(raw, dtype).reshape(shape, order="F" if fortran else "C")
-                return torch.from_numpy(array.astype(code))
-        return None
-
-
-_CORES = ("numpy.core.multiarray", "numpy._core.multiarray")
 _LIGHTNING = (
     "pytorch_lightning.utilities.parsing", "lightning.pytorch.utilities.parsing",
     "lightning_fabric.utilities.data", "lightning.fabric.utilities.data",
 )  # fmt: skip
-_PATHS = ("Path", "PosixPath", "WindowsPath", "PurePath", "PurePosixPath", "PureWindowsPath")
-_STAND_INS: dict[type, tuple[str, ...]] = {
-    Fields: ("argparse.Namespace", "types.SimpleNamespace"),
-    Dictionary: ("collections.defaultdict", *(f"{room}.AttributeDict" for room in _LIGHTNING)),
-    # bytes are read only as numbers and only as many as there are; no NumPy code runs before type,
-    # shape and length are known to agree
-    ArrayType: ("numpy.dtype",),
-    Array: ("numpy.ndarray", *(f"{core}._reconstruct" for core in _CORES)),
-    Ignored: (
-        *(f"{core}.scalar" for core in _CORES),
-        *(f"{room}.{name}" for room in ("pathlib", "pathlib._local") for name in _PATHS),
-        *(f"datetime.{name}" for name in ("datetime", "date", "time", "timedelta", "timezone")),
-        *(f"builtins.{name}" for name in ("int", "float", "str", "bool", "bytes", "list", "tuple",
-                                          "dict", "object")),
-        "torch.torch_version.TorchVersion",
-    ),
-}  # fmt: skip
+_DICTIONARIES = ("collections.defaultdict", *(f"{room}.AttributeDict" for room in _LIGHTNING))
+_RECORDED = {
+    "argparse": "Namespace",
+    "types": "SimpleNamespace",
+    "numpy": "dtype ndarray",
+    "numpy.core.multiarray": "_reconstruct scalar",
+    "numpy._core.multiarray": "_reconstruct scalar",
+    "pathlib": "Path PosixPath WindowsPath PurePath PurePosixPath PureWindowsPath",
+    "pathlib._local": "Path PosixPath WindowsPath PurePath PurePosixPath PureWindowsPath",
+    "datetime": "datetime date time timedelta timezone",
+    "builtins": "int float str bool bytes list tuple dict object",
+    "torch.torch_version": "TorchVersion",
+}
 # What PyTorch's reader calls, and the name in a file that it stands for.
-ALLOWED: tuple[tuple[Callable[..., Any], str], ...] = tuple(
-    (stand_in, name) for stand_in, names in _STAND_INS.items() for name in names
+ALLOWED: tuple[tuple[Callable[..., Any], str], ...] = (
+    *((Dictionary, name) for name in _DICTIONARIES),
+    *((Recorded, f"{room}.{name}") for room, each in _RECORDED.items() for name in each.split()),
 )
 
 
-def read_pickle(path: Path) -> Content:
-    """Read a file of `torch.save`; of the newer kind, tensors stay on the disk for now.
+def read_pickle(path: Path, zipped: bool) -> Content:
+    """Read a file of `torch.save`; of the newer kind, a zip, tensors stay on the disk for now.
 
     Raises:
         WeightsError: it is damaged, or holds an object that is not on the list.
     """
-    if zipfile.is_zipfile(path):
+    if zipped:
         with zipfile.ZipFile(path) as archive:
             for info in archive.infolist():
                 if info.filename.endswith("data.pkl") and info.file_size > HEADER:
@@ -200,8 +171,7 @@ class _Plain:
         self.left -= 1
         if self.left < 0:
             raise WeightsError(f"{self.path} has more than {LARGEST:,} values")
-        value = value.values if isinstance(value, Fields) else value
-        value = value.tensor() if isinstance(value, Array) else value
+        value = value.value() if isinstance(value, Recorded) else value
         match value:
             case Tensor():
                 if value.layout is not torch.strided or value.is_quantized or value.is_nested:

@@ -212,7 +212,7 @@ def test_what_is_no_weights_of_pytorch_is_said_by_name(tmp_path: Path) -> None:
     for path, said in (
         (tmp_path / "optimizer.pt", "is the state of an optimizer: give the model's file"),
         (tmp_path / "vit.pdparams", "is a file of PaddlePaddle: convert it to safetensors"),
-        (keras, r"contains a model for Keras \(.weights.h5\): convert it"),
+        (keras, r"contains a model for Keras \(HDF5\): convert it"),
     ):
         with pytest.raises(WeightsError, match=said) as caught:
             vitlab.load(path)

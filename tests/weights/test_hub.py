@@ -19,8 +19,7 @@ from conftest import call
 from oracles.hub import Hub, running_hub
 from vitlab.errors import HubError
 from vitlab.files import sha256
-from vitlab.weights.hub import describe, fetch
-from vitlab.weights.hub_names import is_hub_name
+from vitlab.weights.hub import describe, fetch, is_hub_name
 from vitlab.weights.publish import card
 from vitlab.weights.save import save_provenance
 from vitlab.weights.sharded import INDEX

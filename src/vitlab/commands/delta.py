@@ -5,7 +5,7 @@ from typing import Any
 
 from vitlab.commands import WEIGHTS
 from vitlab.options import Options, option
-from vitlab.weights.hub_names import check_weights
+from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Stated
 
 SUMMARY = "Save only the weights that fine-tuning changed, in one file."

@@ -12,7 +12,7 @@ from vitlab.packages import check_installed
 from vitlab.places import PART, check_new
 from vitlab.precision import Engine
 from vitlab.terminal import print_figures
-from vitlab.weights.hub_names import check_weights
+from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Stated
 
 SUMMARY = "Write the features of images into Parquet."

@@ -18,7 +18,7 @@ from vitlab.places import check_new_folder
 from vitlab.terminal import print_table
 from vitlab.units import percent, storage
 from vitlab.weights.formats.catalog import export_help, export_names
-from vitlab.weights.hub_names import check_weights
+from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Stated
 
 SUMMARY = "Write a model as ONNX, for PyTorch, browsers or other libraries."

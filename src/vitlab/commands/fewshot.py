@@ -10,7 +10,7 @@ from vitlab.evaluation.probes.wanted import Pooled
 from vitlab.options import Options, above, at_least, option
 from vitlab.terminal import print_table
 from vitlab.units import percent
-from vitlab.weights.hub_names import check_weights
+from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Stated
 
 SUMMARY = "Measure features: few shots, nearest neighbors, a linear probe."

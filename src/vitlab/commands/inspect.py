@@ -8,7 +8,7 @@ from vitlab.commands import DEVICE, WEIGHTS
 from vitlab.data.presence import check_images
 from vitlab.options import Options, at_least, option
 from vitlab.places import check_new_folder
-from vitlab.weights.hub_names import check_weights
+from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Stated
 
 SUMMARY = "Look inside a model: attention, filters, positions, features."

@@ -7,7 +7,7 @@ from vitlab.commands import WEIGHTS
 from vitlab.models.config import ResNetConfig, TokenizerConfig, ViTConfig
 from vitlab.options import Options, hints, option
 from vitlab.terminal import print_table
-from vitlab.weights.hub_names import check_weights
+from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Stated
 
 # Fields that are shown whatever their value, and origins that make a default not worth a line.

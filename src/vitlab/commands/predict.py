@@ -27,7 +27,7 @@ from vitlab.packages import check_installed
 from vitlab.places import PART, check_file, check_parts, is_folder
 from vitlab.precision import Engine, Precision
 from vitlab.terminal import print_figures
-from vitlab.weights.hub_names import check_weights
+from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Stated
 
 SUMMARY = "Print the most likely classes of images."

@@ -6,7 +6,7 @@ from typing import Any
 from vitlab.commands import WEIGHTS
 from vitlab.options import Options, option
 from vitlab.runs.run_folder import RunFolder
-from vitlab.weights.hub_names import check_weights
+from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Stated
 
 SUMMARY = "Upload a model to the Hugging Face Hub, with a model card."

@@ -10,7 +10,7 @@ from vitlab.packages import check_installed
 from vitlab.precision import Engine, Precision
 from vitlab.serve.limits import Limits
 from vitlab.serve.model_names import split
-from vitlab.weights.hub_names import check_weights
+from vitlab.weights.hub import check_weights
 
 SUMMARY = "Serve models over HTTP: classes, features, and where they look."
 

@@ -8,7 +8,7 @@ from vitlab.data.presence import check_data
 from vitlab.options import Options, at_least, option
 from vitlab.places import check_new_folder
 from vitlab.terminal import print_rows
-from vitlab.weights.hub_names import check_weights
+from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Stated
 
 SUMMARY = "Average the weights of several fine-tuned models into one."

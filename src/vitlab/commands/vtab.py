@@ -8,7 +8,7 @@ from vitlab.options import Options, option
 from vitlab.recipes.recipe import Host
 from vitlab.terminal import print_table
 from vitlab.transfer.vtab.setting import Setting
-from vitlab.weights.hub_names import check_weights
+from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import OfNetwork
 
 SUMMARY = "Fine-tune on VTAB-1k's 19 tasks, beside the ViT paper's figures."

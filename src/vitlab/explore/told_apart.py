@@ -13,7 +13,8 @@ from vitlab.data.decode.formats import SUFFIXES, format_of
 from vitlab.data.presence import PATTERN, nearest_beside
 from vitlab.errors import DataError, OptionError
 from vitlab.serve.model_names import NAME, split
-from vitlab.weights.hub_names import FILES, is_hub_name, missing
+from vitlab.weights.hub import is_hub_name, missing
+from vitlab.weights.sharded import model_files
 
 OF_MODEL = ("config.json", "run.toml", "model", "checkpoints", "open_clip_config.json")
 HEAD = 64  # bytes that tell an image
@@ -89,4 +90,4 @@ def _is_images(word: str) -> bool:
 def _is_model(folder: Path) -> bool:
     """Return whether a folder is a run, a saved model, or has a file of weights."""
     names = {each.name for each in folder.iterdir()}
-    return bool(names & set(OF_MODEL)) or any(name.endswith(FILES[:-3]) for name in names)
+    return bool(names.intersection(OF_MODEL) or model_files(names))

@@ -18,7 +18,7 @@ from vitlab.options import (
     options_of,
     when,
 )
-from vitlab.weights.hub_names import check_weights
+from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Named
 
 

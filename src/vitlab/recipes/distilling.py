@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitlab.options import Only, Options, above, at_most, option, when
-from vitlab.weights.hub_names import check_weights
+from vitlab.weights.hub import check_weights
 
 ON = when("teacher")
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitlab.options import Options, above, at_least, at_most, below, option, when
-from vitlab.weights.hub_names import check_weights
+from vitlab.weights.hub import check_weights
 
 DINO = when("task", "dino")
 MASKED = ("masked-patch", "beit", "mae")

@@ -9,7 +9,7 @@ from vitlab.errors import OptionError
 from vitlab.packages import needed
 from vitlab.serve.limits import Limits
 from vitlab.serve.model_names import name_of
-from vitlab.weights.hub_names import check_weights
+from vitlab.weights.hub import check_weights
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

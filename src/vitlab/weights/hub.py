@@ -1,43 +1,101 @@
-"""Folders to the Hugging Face Hub and back, and from its local cache without a network."""
+"""Models on the Hugging Face Hub: their names, told from paths; up, and down into its local cache.
 
-import fnmatch
+Nothing here imports PyTorch, so that the command line answers a mistyped path at once.
+"""
+
+import os
 import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from vitlab.errors import DiskError, HubError, WeightsError
+from vitlab.errors import DiskError, HubError, OptionError, WeightsError
 from vitlab.files import sha256
-from vitlab.weights.containers.weight_folders import STATE
-from vitlab.weights.hub_names import repository
+from vitlab.models.names import shape_of
 from vitlab.weights.sharded import (
     ADAPTER,
     CONFIG,
+    ENDINGS,
     INDEX,
+    INDEXED,
+    NAMED,
     OPEN_CLIP,
     PICKLED,
-    PICKLED_INDEX,
     PREPROCESSOR,
     PROCESSOR,
-    TENSORS,
-    read_index,
+    model_files,
+    shard_files,
 )
 
+PREFIXES = ("hf-hub:", "hf://")
+OF_FILES = (*ENDINGS, ".tar", ".json", ".toml")  # ends of local paths, not of names on the Hub
 CARD = "README.md"
 EXPLAINING = (CONFIG, PREPROCESSOR, PROCESSOR, OPEN_CLIP, ADAPTER, CARD)
-# Files of weights: one set of them is downloaded, the first that a repository has. The last are
-# somebody's own names, of which there must be one.
-SETS = (
-    (TENSORS,), (INDEX, "model-*-of-*.safetensors"), ("*.safetensors",), (PICKLED,),
-    (PICKLED_INDEX, "pytorch_model-*-of-*.bin"), ("open_clip_pytorch_model.bin",),
-    ("*.npz", "*.pth", "*.pt", "*.ckpt", "*.pth.tar", "*.bin"),
-)  # fmt: skip
-DOWNLOADED = (*EXPLAINING, *(pattern for patterns in SETS for pattern in patterns))
 TIMEOUT = 10.0  # seconds until the Hub counts as unreachable
 UNREACHABLE = "the Hub cannot be reached"
-_REVISION = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*", re.ASCII)
+_NAME = re.compile(  # what the Hub allows
+    r"(?!.*(--|\.\.|\.git\Z))(?=.{3,96}\Z)[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII
+)
+_REVISION = re.compile(r"(?!.*\.\.)[\w-][\w.-]*(/[\w-][\w.-]*)*", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def is_hub_name(source: str | Path) -> bool:
+    """Return whether this names a model on the Hub: `user/name`, `hf-hub:…` or `hf://…`.
+
+    Existing files, a `Path`, and names that end like a file of weights are paths.
+    """
+    if not isinstance(source, str):
+        return False
+    if source.startswith(PREFIXES):
+        return True
+    if source.endswith(OF_FILES) or os.path.lexists(source):
+        return False
+    return bool(_NAME.fullmatch(source)) and not _is_shape(source)
+
+
+def repository(name: str) -> str:
+    """Return the `user/name` in a Hub name.
+
+    Raises:
+        HubError: it is not a valid name.
+    """
+    bare = name
+    for prefix in PREFIXES:
+        bare = bare.removeprefix(prefix)
+    if not _NAME.fullmatch(bare):
+        raise HubError(f"{name!r} is not a Hub name; expected user/name")
+    return bare
+
+
+def missing(source: str | Path) -> WeightsError:
+    """Return the error about a source that is neither a file nor a folder."""
+    if _is_shape(str(source)):
+        return WeightsError(
+            f"{source} names a shape, not weights: vitlab.create makes it with random weights, "
+            "vitlab.load takes a file, a folder or user/name on the Hub"
+        )
+    return WeightsError(f"no such file or folder: {source}")
+
+
+def check_weights(sources: str | tuple[str, ...]) -> None:
+    """Refuse weights that cannot exist: no file or folder, and not a name on the Hub.
+
+    Raises:
+        WeightsError: no such file or folder.
+    """
+    for each in (sources,) if isinstance(sources, str) else sources:
+        if each and not is_hub_name(each) and not os.path.lexists(each):
+            raise missing(each)
+
+
+def _is_shape(name: str) -> bool:
+    """Return whether this is a model's name in the papers' notation, `ViT-B/16`."""
+    try:
+        return bool(shape_of(name))
+    except OptionError:
+        return False
 
 
 def publish(
@@ -78,8 +136,8 @@ def publish(
 def fetch(name: str, revision: str | None = None) -> Path:
     """Download a model of the Hub into the local cache, unless it is there.
 
-    Only what a model needs is downloaded: its configuration, one set of safetensors files, the
-    card; `pytorch_model.bin` only if there are no safetensors. Without a network, the files of an
+    Only what a model needs is downloaded: its configuration, the card, and its weights once,
+    `pytorch_model.bin` only if there is no `model.safetensors`. Without a network, the files of an
     earlier call are used, and a line on stderr says so.
 
     Args:
@@ -96,7 +154,7 @@ def fetch(name: str, revision: str | None = None) -> Path:
     from huggingface_hub import HfApi, errors, snapshot_download
 
     repo = repository(name)
-    if revision is not None and (not _REVISION.fullmatch(revision) or ".." in revision):
+    if revision is not None and not _REVISION.fullmatch(revision):
         raise HubError(f"{revision!r} is not a branch, tag or commit of {repo}")
     cached = _cached(repo, revision)
     if cached and revision and _COMMIT.fullmatch(revision):  # a commit never changes
@@ -127,9 +185,11 @@ def describe(folder: Path) -> dict[str, Any]:
         `files`, the sha256 of every file by its name; for a folder of the Hub's cache also `name`,
         user/name, and `commit`, in full.
     """
-    files = sorted(
-        file for file in folder.iterdir() if file.is_file() and _fits(file.name, DOWNLOADED)
-    )
+    files = [
+        file
+        for file in sorted(folder.iterdir())
+        if file.is_file() and (file.name in EXPLAINING or file.name.endswith((*ENDINGS, INDEXED)))
+    ]
     about: dict[str, Any] = {"files": {file.name: sha256(file) for file in files}}
     place = folder.absolute()
     if place.parent.name == "snapshots" and place.parents[1].name.startswith("models--"):
@@ -138,53 +198,43 @@ def describe(folder: Path) -> dict[str, Any]:
     return about
 
 
-def _fits(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-
-
 def _wanted(repo: str, names: Iterable[str]) -> list[str]:
-    """The files of a repository to download: one set of weights, and what explains it.
+    """The files of a repository to download: one model, and what explains it.
 
     Raises:
         HubError: it has several files of weights under names of its own.
     """
-    top = {name for name in names if "/" not in name and _fits(name, DOWNLOADED)}
-    for patterns in SETS:
-        weights = {name for name in top if _fits(name, patterns) and not name.startswith(STATE)}
-        indexed = not patterns[0].endswith(".json") or (patterns[0] in top and len(weights) > 1)
-        if weights and indexed:
-            if patterns == SETS[-1] and len(weights) > 1:
-                raise HubError(
-                    f"{repo} on the Hub has several files of weights "
-                    f"({', '.join(sorted(weights))}): download one and give its path"
-                )
-            return sorted(top & set(EXPLAINING) | weights)
-    return []
+    top = {name for name in names if "/" not in name}
+    weights = model_files(top)
+    if len(weights) > 1 and weights[0] not in NAMED:
+        raise HubError(
+            f"{repo} on the Hub has several files of weights ({', '.join(weights)}): download one "
+            "and give its path"
+        )
+    return sorted({*weights, *top.intersection(EXPLAINING)}) if weights else []
 
 
 def _cached(repo: str, revision: str | None) -> Path | None:
     """The folder of a revision in the local cache, if its weights are all there."""
     from huggingface_hub import try_to_load_from_cache
 
-    for name in (CONFIG, TENSORS, INDEX, PICKLED, PICKLED_INDEX, OPEN_CLIP, ADAPTER, CARD):
+    for name in (*EXPLAINING, *NAMED):
         file = try_to_load_from_cache(repo, name, revision=revision)
         if isinstance(file, str):
             folder = Path(file).parent
-            return folder if _complete(folder) else None
+            return folder if _is_complete(folder) else None
     return None
 
 
-def _complete(folder: Path) -> bool:
-    for single, index in ((TENSORS, INDEX), (PICKLED, PICKLED_INDEX)):
-        if (folder / index).is_file() and not (folder / single).is_file():
-            try:
-                return all(
-                    (folder / name).is_file() for name in read_index(folder / index).values()
-                )
-            except WeightsError:
-                return False
-    weights = [name for names in SETS for name in names if not name.endswith(".json")]
-    return any(_fits(each.name, weights) for each in folder.iterdir())
+def _is_complete(folder: Path) -> bool:
+    """Return whether a folder has a model, and all its shards."""
+    weights = model_files(each.name for each in folder.iterdir() if each.is_file())
+    try:
+        if weights and weights[0].endswith(INDEXED):
+            shard_files(folder / weights[0])
+    except WeightsError:
+        return False
+    return bool(weights)
 
 
 def _refused(error: Exception, doing: str) -> HubError | DiskError:
@@ -196,19 +246,19 @@ def _refused(error: Exception, doing: str) -> HubError | DiskError:
     if _is_disk(error):
         place, why = getattr(error, "filename", None), getattr(error, "strerror", None)
         return DiskError(f"cannot {doing}: {why}: {place}")
-    if isinstance(error, errors.GatedRepoError):
-        reason = "it is gated: request access on its page, then run `hf auth login`"
-    elif isinstance(error, errors.RevisionNotFoundError):
-        reason = "no such branch, tag or commit"
-    elif isinstance(error, errors.RepositoryNotFoundError):
-        reason = "not found here or on the Hub; if it is private, run `hf auth login`"
-    elif _status(error) in (401, 403):
-        reason = "permission denied: run `hf auth login` with a token that allows this"
-    elif status := _status(error):
-        reason = f"the Hub answers {status}: {_line(error)}"
-    else:
-        reason = f"{UNREACHABLE}: {_line(error)}"
-    return HubError(f"cannot {doing}: {reason}")
+    status, said = _status(error), " ".join(str(error).split())[:200] or type(error).__name__
+    reasons = (
+        (isinstance(error, errors.GatedRepoError),
+         "it is gated: request access on its page, then run `hf auth login`"),
+        (isinstance(error, errors.RevisionNotFoundError), "no such branch, tag or commit"),
+        (isinstance(error, errors.RepositoryNotFoundError),
+         "not found here or on the Hub; if it is private, run `hf auth login`"),
+        (status in (401, 403),
+         "permission denied: run `hf auth login` with a token that allows this"),
+        (status, f"the Hub answers {status}: {said}"),
+        (True, f"{UNREACHABLE}: {said}"),
+    )  # fmt: skip
+    return HubError(f"cannot {doing}: {next(reason for holds, reason in reasons if holds)}")
 
 
 def _status(error: Exception) -> int | None:
@@ -219,7 +269,3 @@ def _status(error: Exception) -> int | None:
 def _is_disk(error: Exception) -> bool:
     """Return whether the disk failed, not the Hub."""
     return isinstance(error, OSError) and error.errno is not None and error.filename is not None
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -15,13 +15,12 @@ from vitlab.images import Size
 from vitlab.models.model import Model
 from vitlab.weights.adapters import unaltered, with_adapter
 from vitlab.weights.assembly import fitted, whole_state
-from vitlab.weights.containers.open_weights import dropped, open_source
+from vitlab.weights.containers.open import dropped, open_source
 from vitlab.weights.deltas import Delta, check_base, merged
 from vitlab.weights.formats.catalog import FORMATS
 from vitlab.weights.formats.origins import Origin, warning
 from vitlab.weights.formats.room import Hints, Reading, names_of
-from vitlab.weights.hub import describe, fetch
-from vitlab.weights.hub_names import PREFIXES, is_hub_name, missing
+from vitlab.weights.hub import PREFIXES, describe, fetch, is_hub_name, missing
 from vitlab.weights.identity import Base, fingerprint
 from vitlab.weights.matching import collect
 from vitlab.weights.sharded import CONFIG

@@ -18,16 +18,15 @@ from vitlab.files import is_empty, staged_folder, write_text
 from vitlab.models.model import Model
 from vitlab.weights.adapters import adapter_of
 from vitlab.weights.assembly import unwrapped, whole_state
-from vitlab.weights.containers.weight_folders import beside
 from vitlab.weights.formats.catalog import PEFT, format_named
-from vitlab.weights.formats.entries import Entry, void_keys
+from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.own import sealed
 from vitlab.weights.formats.room import Hints, Writing, cannot
 from vitlab.weights.formats.transformers.families import FAMILIES
-from vitlab.weights.hub_names import is_hub_name
+from vitlab.weights.hub import is_hub_name
 from vitlab.weights.load import load, place_of, recognize
 from vitlab.weights.matching import collect
-from vitlab.weights.sharded import ADAPTER, ADAPTER_TENSORS, CONFIG, LIMIT, write_tensors
+from vitlab.weights.sharded import ADAPTER, ADAPTER_TENSORS, CONFIG, LIMIT, beside, write_tensors
 
 ARCHIVE = "model.npz"
 # Fields that matter in training alone, or whose exact number does.

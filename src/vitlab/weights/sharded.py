@@ -1,28 +1,67 @@
-"""Weights in one file or, when they are large, in shards: the layout of the Hugging Face hub."""
+"""Folders of weights: which files are the model, shards and their index, the JSON beside them.
 
+The names are those of the Hugging Face Hub. Nothing here imports PyTorch before tensors are
+written, so that the command line answers a mistyped path at once.
+"""
+
+import fnmatch
 import json
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
-
-from huggingface_hub import split_torch_state_dict_into_shards
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from vitlab.errors import WeightsError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 PROCESSOR = "processor_config.json"  # with that of images inside, as transformers 5 writes it
-TENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
-PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 OPEN_CLIP = "open_clip_config.json"
 ADAPTER, ADAPTER_TENSORS = "adapter_config.json", "adapter_model.safetensors"  # of peft
+TENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+INDEXED = ".index.json"  # the end of an index of shards
+# The whole model, as libraries name it: the first that is there is read, since all hold the same.
+NAMED = (
+    TENSORS, INDEX, "open_clip_model.safetensors", PICKLED, PICKLED_INDEX,
+    "open_clip_pytorch_model.bin", "pytorch_model_fsdp.bin", ADAPTER_TENSORS, "adapter_model.bin",
+)  # fmt: skip
+# Ends of other names, those that are preferred first.
+ENDINGS = (
+    ".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".pth.tar", ".pt.tar",
+)  # fmt: skip
+# What trainers keep beside the weights.
+STATE = (
+    "optimizer", "scheduler", "scaler", "training_args", "rng_state", "random_states", "trainer",
+    "sampler", "custom_checkpoint",
+)  # fmt: skip
 LIMIT = 5 * 10**9  # bytes in a shard
 HEADER, MOST = 10 * 2**20, 100_000  # bytes and tensors of the largest header that is read
 
 
-def write_tensors(folder: Path, tensors: dict[str, Tensor], limit: int = LIMIT) -> None:
+def model_files(names: Iterable[str]) -> list[str]:
+    """Choose the files of a model among those of a folder or a repository.
+
+    Returns:
+        One file, or an index and the shards there are; several others if nothing says which.
+    """
+    names = sorted(names)
+    if name := next((name for name in NAMED if name in names), ""):
+        stem, ending, *index = name.split(".")
+        return [name, *fnmatch.filter(names, f"{stem}-*-of-*.{ending}")] if index else [name]
+    own = {
+        name: place
+        for name in names
+        for place, ending in enumerate(ENDINGS)
+        if name.endswith(ending) and not name.lower().startswith(STATE)
+    }
+    models = {name.removesuffix(ENDINGS[place]) for name, place in own.items()}
+    return [min(own, key=own.__getitem__)] if len(models) == 1 else list(own)
+
+
+def write_tensors(folder: Path, tensors: "dict[str, Tensor]", limit: int = LIMIT) -> None:
     """Write tensors into a folder: `model.safetensors`, or shards and their index above `limit`.
 
     Args:
@@ -33,6 +72,9 @@ def write_tensors(folder: Path, tensors: dict[str, Tensor], limit: int = LIMIT) 
     Raises:
         SafetensorError: a file cannot be written; OSError likewise
     """
+    from huggingface_hub import split_torch_state_dict_into_shards
+    from safetensors.torch import save_file
+
     split = split_torch_state_dict_into_shards(
         tensors, filename_pattern="model{suffix}.safetensors", max_shard_size=limit
     )
@@ -44,112 +86,103 @@ def write_tensors(folder: Path, tensors: dict[str, Tensor], limit: int = LIMIT) 
         (folder / INDEX).write_text(text, encoding="utf-8")
 
 
-def tensor_files(folder: Path) -> dict[str, Path]:
-    """Return which file of a saved folder contains each tensor, from the headers alone.
-
-    `model.safetensors` takes precedence over the shards that an index names.
-
-    Raises:
-        WeightsError: a file is missing or damaged, or the index is invalid: an absolute path, a
-            parent, a link, a tensor that is elsewhere, or one tensor twice.
-    """
-    single, index = folder / TENSORS, folder / INDEX
-    if single.is_file() or not index.is_file():
-        return dict.fromkeys(stored_names(single), single)
-    where = read_index(index)
-    files = {name: _shard(index, name) for name in sorted(set(where.values()))}
-    for name, file in files.items():
-        listed = {tensor for tensor, place in where.items() if place == name}
-        for tensor in sorted(listed ^ set(stored_names(file))):
-            if tensor in listed:
-                problem = f"{name} does not contain tensor {tensor!r}, which the index lists for it"
-            elif tensor in where:
-                problem = f"tensor {tensor!r} occurs twice, in {name} and {where[tensor]}"
-            else:
-                problem = f"{name} contains tensor {tensor!r}, which the index does not list"
-            raise WeightsError(f"{index}: {problem}")
-    return {tensor: files[name] for tensor, name in where.items()}
-
-
-def pickled_files(folder: Path) -> dict[str, Path]:
-    """Return which file of a folder holds each tensor of a model pickled in shards.
-
-    Raises:
-        WeightsError: the index is invalid, or a file is missing.
-    """
-    index = folder / PICKLED_INDEX
-    where = read_index(index)
-    files = {name: _shard(index, name, ".bin") for name in sorted(set(where.values()))}
-    return {tensor: files[name] for tensor, name in where.items()}
-
-
-def stored_names(file: Path) -> list[str]:
-    """List the tensors in a safetensors file, from its header.
-
-    Raises:
-        WeightsError: no such file, a damaged one, or an implausibly large header.
-    """
-    try:
-        with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-        if length > HEADER:
-            raise WeightsError(f"{file} is damaged: its header has an implausible {length:,} bytes")
-        with safe_open(file, framework="pt") as stored:
-            names = list(stored.keys())
-    except (OSError, SafetensorError) as error:
-        if "not fully covered" in str(error):
-            raise WeightsError(
-                f"{file} is damaged: it is not as long as its header states; download it again"
-            ) from error
-        raise WeightsError(f"{file} is damaged or missing: {error}") from error
-    if len(names) > MOST:
-        raise WeightsError(f"{file} has {len(names):,} tensors: more than any supported model")
-    return names
-
-
 def read_index(index: Path) -> dict[str, str]:
-    """Read the index of a sharded model: file names by tensor names.
+    """Read the index of a model in shards: file names by tensor names.
 
     Raises:
-        WeightsError: it is damaged, or names a tensor twice.
+        WeightsError: it is damaged, names a tensor twice, or something other than files beside it.
+    """
+    where = read_json(index, _once).get("weight_map")
+    if not isinstance(where, dict) or not 0 < len(where) <= MOST:
+        raise WeightsError(f"{index}: its weight_map must list 1 to {MOST:,} tensors")
+    ending = Path(index.name.removesuffix(INDEXED)).suffix
+    for name in dict.fromkeys(where.values()):
+        if not isinstance(name, str):
+            raise WeightsError(f"{index}: its weight_map contains something other than file names")
+        if "/" in name or "\\" in name or not name.isprintable() or not name.endswith(ending):
+            raise WeightsError(
+                f"{index} lists {name!r}: shards must be {ending} files beside their index"
+            )
+    return where
+
+
+def shard_files(index: Path) -> dict[str, Path]:
+    """Return which regular file each tensor is in, as an index says.
+
+    Raises:
+        WeightsError: the index is not valid, or a file is missing or a link.
+    """
+    where = read_index(index)
+    for name in dict.fromkeys(where.values()):
+        file = index.parent / name
+        if file.is_symlink() and not _of_hub_cache(file):
+            raise WeightsError(
+                f"{index} lists {name}, which is a link: shards must be regular files"
+            )
+        if not file.is_file():
+            raise WeightsError(f"{index} lists {name}, which is missing")
+    return {tensor: index.parent / name for tensor, name in where.items()}
+
+
+def beside(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the JSON files that explain a folder or file, empty where there are none.
+
+    A single file is explained by those beside it if its name is a library's: others stand for
+    themselves.
+
+    Returns:
+        Contents by the names of `Source`: config, preprocessor, open_clip, adapter.
+
+    Raises:
+        WeightsError: one is damaged.
+    """
+    folder = path if path.is_dir() else path.parent
+    explained = path.is_dir() or path.name in NAMED
+
+    def content(name: str) -> dict[str, Any]:
+        file = folder / name
+        return read_json(file) if explained and file.is_file() else {}
+
+    images = content(PREPROCESSOR) or content(PROCESSOR).get("image_processor")
+    return {
+        "config": content(CONFIG),
+        "preprocessor": images if isinstance(images, dict) else {},
+        "open_clip": content(OPEN_CLIP),
+        "adapter": content(ADAPTER),
+    }
+
+
+def read_json(
+    file: Path, made_of: Callable[[list[tuple[str, Any]]], Any] | None = None
+) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Args:
+        file: of at most `HEADER` bytes
+        made_of: makes an object of its keys and values; None for a dictionary
+
+    Raises:
+        WeightsError: it is damaged, too large, or something else.
     """
     try:
-        if index.stat().st_size > HEADER:
-            raise WeightsError("it is too large")
-        content = json.loads(index.read_text(encoding="utf-8"), object_pairs_hook=_once)
-        where = content["weight_map"]
-        if not isinstance(where, dict) or not where or len(where) > MOST:
-            raise WeightsError(f"its weight_map must list 1 to {MOST:,} tensors")
-        if not all(isinstance(name, str) for name in where.values()):
-            raise WeightsError("its weight_map contains something other than file names")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        reason = "no weight_map" if isinstance(error, KeyError) else error
-        raise WeightsError(f"{index} is not a valid index: {reason}") from error
-    return where
+        if file.stat().st_size > HEADER:
+            raise ValueError(f"larger than {HEADER:,} bytes")
+        content = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=made_of)
+        if not isinstance(content, dict):
+            raise ValueError("not a JSON object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise WeightsError(f"{file} is damaged: {error}") from error
+    return content
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object whose keys are all different."""
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise WeightsError(f"it lists {twice!r} twice")
+    content: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in content:
+            raise ValueError(f"it lists {key!r} twice")
+        content[key] = value
     return content
-
-
-def _shard(index: Path, name: str, ending: str = ".safetensors") -> Path:
-    """A file that an index names, if it is a regular file beside the index."""
-    if "/" in name or "\\" in name or not name.isprintable() or not name.endswith(ending):
-        raise WeightsError(
-            f"{index} lists {name!r}: shards must be {ending} files beside their index"
-        )
-    file = index.parent / name
-    if file.is_symlink() and not _of_hub_cache(file):
-        raise WeightsError(f"{index} lists {name}, which is a link: shards must be regular files")
-    if not file.is_file():
-        raise WeightsError(f"{index} lists {name}, which is missing")
-    return file
 
 
 def _of_hub_cache(link: Path) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor
 from vitlab.errors import UserError, WeightsError
 
 Shape = tuple[int, ...]
-Kind = Literal["npz", "safetensors", "pickle", "torchscript"]
+Kind = Literal["npz", "safetensors", "pickle"]
 WHOLE = (torch.int64, torch.int32)  # types of whole numbers that a model has
 
 

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 import vitlab
 from vitlab.errors import WeightsError
-from vitlab.weights.containers.open_weights import open_source
-from vitlab.weights.containers.pickled.allowed import ALLOWED
+from vitlab.weights.containers.open import open_source
+from vitlab.weights.containers.pickles import ALLOWED
 
 
 class AttributeDict(dict):  # type: ignore[type-arg]
@@ -38,7 +38,7 @@ def pretend(patch: pytest.MonkeyPatch, cls: type, module: str) -> None:
     patch.setattr(sys.modules[module], cls.__name__, cls, raising=False)
 
 
-def test_plain_values_are_recorded(
+def test_plain_values_are_recorded_and_others_are_none(
     tensors: dict[str, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(monkeypatch, AttributeDict, "lightning.fabric.utilities.data")
@@ -66,20 +66,15 @@ def test_plain_values_are_recorded(
     monkeypatch.undo()
     record = open_source(tmp_path / "c.pth").record
     assert record == {
-        "best_acc": 0.75,
-        "step": 7,
-        "args": {"arch": "vit_tiny", "out": "/a/b", "size": [16, 16]},
+        **dict.fromkeys(("best_acc", "step", "windows", "when", "took", "version")),
+        "args": {"arch": "vit_tiny", "out": None, "size": [16, 16]},
         "more": {"lr": 0.1, "inner": {"kind": "torch.float16"}},
-        "windows": "c:/x/y",
-        "when": "2026-01-02 03:04:05",
-        "took": "1:00:00",
-        "history": {"loss": [0.5]},
+        "history": {"loss": [None]},
         "counts": {"a": 2, "b": 1},
         "ordered": {"a": 1},
         "size": [2, 3],
         "device": "cuda:1",
         "hyper_parameters": {"width": 16},
-        "version": torch.__version__,
     }
 
 
@@ -158,19 +153,17 @@ ARGUMENTS: list[tuple[Any, ...]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("stand_in", dict.fromkeys(e for e, _ in ALLOWED if e is not dict))
+@pytest.mark.parametrize("stand_in", dict.fromkeys(e for e, _ in ALLOWED))
 def test_stand_ins_take_any_arguments(stand_in: Any) -> None:
     """What stands in for a class stores or drops what it gets, and calls none of it."""
     for args in ARGUMENTS:
         made = stand_in(*args)
-        plain = made is None or isinstance(made, str | bytes | dict)
-        assert plain or type(made).__module__ == "vitlab.weights.containers.pickled.allowed"
+        plain = made == {}
+        assert plain or type(made).__module__ == "vitlab.weights.containers.pickles"
         if hasattr(made, "__setstate__"):
             for state in (*args, args):
                 made.__setstate__(state)
-        for method in ("numbers", "dtype"):
-            if hasattr(made, method):
-                getattr(made, method)()
+                made.value()
 
 
 def test_states_that_lie(tmp_path: Path) -> None:
@@ -202,9 +195,7 @@ def test_a_whole_model_is_told_with_a_remedy_that_works(
     tensors: dict[str, Tensor], tmp_path: Path
 ) -> None:
     torch.save(Mine(), tmp_path / "whole.pth")
-    advice = (
-        r"is a whole pickled object of class \S*Mine, .* torch.save\(model.state_dict\(\), FILE"
-    )
+    advice = r"contains \S*Mine in its pickle, .* unsafe .* torch.save\(model.state_dict\(\), FILE"
     with pytest.raises(WeightsError, match=advice):
         vitlab.load(tmp_path / "whole.pth")
     torch.save({"model": tensors, "tool": Mine()}, tmp_path / "inside.pth")

@@ -11,7 +11,7 @@ import torch.distributed.checkpoint as dcp
 import vitlab
 from conftest import environment
 from vitlab.errors import WeightsError
-from vitlab.weights.containers.open_weights import open_source
+from vitlab.weights.containers.open import open_source
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
@@ -19,7 +19,7 @@ def test_the_advice_makes_a_file_that_loads(timm_folder: Path, tmp_path: Path) -
     source = open_source(timm_folder)
     tensors = {name: source.read(name) for name in source.shapes}
     dcp.save({"model": tensors, "epoch": 3}, checkpoint_id=tmp_path / "step-3")
-    with pytest.raises(WeightsError, match="is a distributed checkpoint of PyTorch") as caught:
+    with pytest.raises(WeightsError, match="contains a distributed checkpoint of Py") as caught:
         vitlab.load(tmp_path / "step-3")
     words = str(caught.value).partition("python ")[2].split()
     given = {"FOLDER": str(tmp_path / "step-3"), "FILE.pth": str(tmp_path / "file.pth")}

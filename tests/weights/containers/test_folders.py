@@ -11,7 +11,7 @@ from torch import Tensor
 
 import vitlab
 from vitlab.errors import WeightsError
-from vitlab.weights.containers.open_weights import open_source
+from vitlab.weights.containers.open import open_source
 from vitlab.weights.source import Source
 
 Tensors = dict[str, Tensor]

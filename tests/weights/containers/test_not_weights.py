@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 import vitlab
 from vitlab.errors import WeightsError
-from vitlab.weights.containers.open_weights import open_source
+from vitlab.weights.containers.open import open_source
 
 
 def zipped(**files: bytes) -> bytes:
@@ -65,10 +65,10 @@ FILES: dict[str, tuple[bytes, str]] = {
     "model.onnx": (ONNX, "is an ONNX model: give the weights"),
     "odd.onnx": (bytes(range(1, 200)), "is an ONNX model"),
     "onnx.pth": (ONNX, "is an ONNX model"),
-    "model.h5": (b"\x89HDF\r\n\x1a\n" + bytes(40), "is an HDF5 file, as Keras writes them"),
+    "model.h5": (b"\x89HDF\r\n\x1a\n" + bytes(40), r"is a model for Keras \(HDF5\): convert it"),
     "model.keras": (
         zipped(metadata_dot_json=b"{}", model_dot_weights_dot_h5=b"x"),
-        "is a Keras model: convert it to safetensors",
+        r"is a model for Keras \(HDF5\): convert it to safetensors",
     ),
     "model.tflite": (b"\x1c\x00\x00\x00TFL3" + bytes(20), "is a TensorFlow Lite model"),
     "model.ckpt.index": (b"\x00\x00\x01\x02", "is a TensorFlow checkpoint: convert it"),
@@ -116,14 +116,43 @@ def test_an_exported_program(tmp_path: Path) -> None:
         open_source(tmp_path / "m.pt2")
 
 
+class Scripted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2).half()
+        self.register_buffer("input_resolution", torch.tensor(224))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_torchscript_archive_and_the_advice_for_it(tmp_path: Path) -> None:
+    file, trap = tmp_path / "m.pt", tmp_path / "sprung"
+    torch.jit.save(torch.jit.trace(Scripted(), torch.zeros(1)), file)
+    with pytest.raises(WeightsError, match="is a TorchScript archive: give the safe") as caught:
+        open_source(file)
+    assert len(str(caught.value).removeprefix(str(file))) < 200
+    assert "save torch.jit.load(FILE).state_dict() with torch.save" in str(caught.value)
+    torch.save(torch.jit.load(file).state_dict(), tmp_path / "s.pth")
+    source = open_source(tmp_path / "s.pth")
+    assert set(source.shapes) == {"layer.weight", "layer.bias", "input_resolution"}
+    hostile = b"\x80\x02cposix\nsystem\nX" + len(f"touch {trap}").to_bytes(4, "little")
+    hostile += f"touch {trap}".encode() + b"\x85R."
+    file.write_bytes(zipped(m__data_dot_pkl=hostile, m__constants_dot_pkl=hostile))
+    with pytest.raises(WeightsError, match="is a TorchScript archive"):
+        open_source(file)
+    assert not trap.exists()
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (["saved_model.pb", "variables/variables.index"], "is a TensorFlow SavedModel"),
+        (["saved_model.pb", "variables/variables.index"], "contains a TensorFlow SavedModel"),
         (["checkpoint", "m.ckpt-5.index", "m.ckpt-5.data-00000-of-00001"], "TensorFlow checkpoint"),
-        (["_METADATA", "manifest.ocdbt", "d/abc"], "is an Orbax checkpoint of JAX: restore it"),
-        (["config.json", "tf_model.h5"], r"contains a model for Keras \(tf_model.h5\)"),
-        ([".metadata", "__0_0.distcp"], "is a distributed checkpoint of PyTorch: make one file"),
+        (["_METADATA", "manifest.ocdbt", "d/abc"], "contains an Orbax checkpoint of JAX: resto"),
+        (["config.json", "tf_model.h5"], r"contains a model for Keras \(HDF5\)"),
+        ([".metadata", "__0_0.distcp"], "contains a distributed checkpoint of PyTorch: make"),
         (["flax_model.msgpack"], "contains a Flax model"),
         (["m.onnx"], "contains an ONNX model"),
         (["m.gguf"], "contains a GGUF file"),

@@ -15,7 +15,7 @@ import vitlab
 from oracles import peers
 from vitlab.errors import WeightsError
 from vitlab.weights.check import load_check
-from vitlab.weights.containers.open_weights import open_source
+from vitlab.weights.containers.open import open_source
 from vitlab.weights.source import Source
 
 Tensors = dict[str, Tensor]

@@ -2,47 +2,53 @@
 
 Training scripts save a dictionary that holds the model's tensors somewhere, often beside a copy
 (averaged weights, a teacher) and the optimizer's state; or one flat dictionary in which two models
-have a prefix each.
+have a prefix each. Prefixes that come from how a model was trained are not part of its names.
 """
 
+import os
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from vitlab.errors import WeightsError
-from vitlab.weights.containers.contents import Stored
-from vitlab.weights.containers.prefixes import without_engines
+from vitlab.weights.containers.arrays import Stored
 
 # What the weights for evaluation are called, in order of preference: averages of a run; those that
-# self-supervised methods are evaluated with; any others.
-AVERAGES = (
-    "model_ema", "state_dict_ema", "ema_state_dict", "model_state_dict_ema", "ema_model",
-    "params_ema", "ema", "averaged", "averaged_model", "shadow",
+# self-supervised methods are evaluated with; others, only if an entry has just this name.
+BEST = (
+    "ema|averaged|shadow", "teacher", "target_encoder", "base_encoder|encoder_q|online_encoder",
 )  # fmt: skip
-TARGETS = ("teacher", "target_encoder", "base_encoder", "encoder_q", "online_encoder")
 USUAL = (
-    *AVERAGES, *TARGETS, "model", "model_state_dict", "model_state", "state_dict",
-    "net_state_dict", "state", "module", "net", "network", "weights", "params", "target",
-    "checkpoint", "backbone", "encoder", "vit", "visual", "generator",
+    "model", "model_state_dict", "model_state", "state_dict", "net_state_dict", "state", "module",
+    "net", "network", "weights", "params", "target", "checkpoint", "backbone", "encoder", "vit",
+    "visual", "generator",
 )  # fmt: skip
-# Companions of a model: one of these is read only if it is alone or asked for.
-LAST = (
-    "student", "momentum", "momentum_encoder", "encoder_k", "predictor", "decoder", "discriminator",
-    "tokenizer", "text", "current_model_state",  # Lightning's, beside averages in state_dict
-)  # fmt: skip
+# Companions of a model, which are read only if they are alone or asked for.
+LAST = "student|momentum|encoder_k|predictor|decoder|discriminator|tokenizer|text"
 # Entries that hold tensors but no model.
 STATE = re.compile(
     r"opt|.*optim.*|.*sched.*|.*scaler.*|amp|callbacks|loops|.*loss.*|.*rng.*", re.IGNORECASE
 )
 # Ends of names that only image tokenizers have: their groups and their decoder are one model.
 TOGETHER = ("codebook.weight", "blocks.input.w")
+NUMBERED = re.compile(r"(^|[./_])\d+[./]")  # the name of a tensor in one of several layers
+# Modules that PyTorch's engines put around others, anywhere in a name.
+ENGINES = "_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module"
+# Attributes under which training scripts keep the whole model.
+HOLDERS = (
+    "module|model|net|network|backbone|student|teacher|encoder|ema_model|online_model|state_dict|"
+    "params"
+)
 FEWEST = 4  # tensors of a model beside others
 MOST_TWINS, MOST_TAILS = 16, 64  # models in one dictionary; ends of names that are compared
-WORDS = 24  # in a name
-SHOWN = 8  # keys in a message
+WORDS = 24  # of a name that are compared
+SHOWN = 8  # names in a message
+UNUSUAL = len(BEST) + len(USUAL)  # place of an unknown name in the order of preference
+
+Tensors = Mapping[str, Stored]
 
 
 @dataclass(frozen=True)
@@ -52,20 +58,20 @@ class Part:
     Attributes:
         name: what tells it from the others: `model_ema`, `teacher`, or empty for the only one
         wrapper: the entries that its dictionary is in
-        tensors: by their names in the dictionary
-        stored: those names, by the same without prefixes
+        tensors: all in its dictionary, by name
+        stored: names of its own ones, by the same without prefixes
         outside: names in that dictionary that are of no model in it
     """
 
-    name: str
-    wrapper: tuple[str, ...]
-    tensors: dict[str, Stored]
-    stored: dict[str, str]
+    name: str = ""
+    wrapper: tuple[str, ...] = ()
+    tensors: Tensors = field(default_factory=dict)
+    stored: Mapping[str, str] = field(default_factory=dict)
     outside: tuple[str, ...] = ()
 
 
 def chosen(
-    path: Path, root: Mapping[str, Any], wanted: str, explained: bool = False
+    path: Path, root: Mapping[str, Any], wanted: str, together: bool = False
 ) -> tuple[Part, list[str]]:
     """Return the model to read, and the names of all, its own first.
 
@@ -73,154 +79,148 @@ def chosen(
         path: for messages
         root: content of a container
         wanted: the user's choice: the name of a part, or a word of it that no other has
-        explained: a configuration beside it says which tensors are of the model
+        together: a configuration beside the file says that each dictionary is one model
 
     Raises:
         WeightsError: there is no model, or several and nothing says which to read.
     """
     if {"state", "param_groups"} <= root.keys():
         raise WeightsError(f"{path} is the state of an optimizer: give the model's file beside it")
-    found = _unwrapped(root) or _any_tensors(root)
-    together = explained and not wanted
-    parts = [part for wrapper, tensors in found for part in _split(wrapper, tensors, together)]
+    parts = [
+        part
+        for wrapper, tensors in _models(root)
+        for part in _split(wrapper, tensors, together and not wanted)
+    ]
     if not parts:
-        raise WeightsError(f"{path} contains no tensors; its entries are {_listed(root)}")
+        keys = [key if key.isprintable() else repr(key) for key in root]
+        raise WeightsError(f"{path} contains no tensors; its entries are {some(keys) or 'none'}")
     if len(parts) > 1:  # tensors beside the dictionaries of others are the model's own
         parts = [replace(part, name=part.name or "model") for part in parts]
     names = [part.name for part in parts]
+    there = f"its parts are {', '.join(names)}" if len(parts) > 1 else "it contains one model"
     if wanted:
-        part = _asked(path, parts, wanted)
-    elif len(parts) == 1:
-        part = parts[0]
+        exact = [part for part in parts if part.name == wanted]
+        found = exact or [part for part in parts if _has(part.name, re.escape(wanted))]
+        if len(found) != 1:
+            raise WeightsError(
+                f"{path} has {'several parts' if found else 'no part'} {wanted!r}: {there}"
+            )
     else:
-        part = min(parts, key=_rank)
-        if _rank(part) >= len(USUAL) or sum(_rank(other) == _rank(part) for other in parts) > 1:
+        best = min(map(_rank, parts))
+        found = [part for part in parts if _rank(part) == best]
+        if len(parts) > 1 and (len(found) > 1 or best == UNUSUAL):
             raise WeightsError(
                 f"{path} contains several models ({', '.join(names)}): choose one with --part "
                 f"{names[0]} (in Python part={names[0]!r})"
             )
-    return part, [part.name, *(name for name in names if name != part.name)]
+    return found[0], [found[0].name, *(name for name in names if name != found[0].name)]
 
 
-def _unwrapped(root: Mapping[str, Any]) -> list[tuple[tuple[str, ...], dict[str, Stored]]]:
-    """The dictionaries that hold a model, by where they are."""
-    found = []
-    for wrapper, tensors in _dictionaries(root, ()):
-        if len(tensors) >= FEWEST and not any(STATE.fullmatch(key) for key in wrapper):
-            found.append((wrapper, tensors))
-    with_kernel = [each for each in found if any(len(s.shape) >= 4 for s in each[1].values())]
-    numbered = [each for each in found if any(_is_numbered(name) for name in each[1])]
-    return with_kernel or numbered or found
+def some(names: Sequence[str]) -> str:
+    """Return the first of many names, for a message."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
-def _any_tensors(root: Mapping[str, Any]) -> list[tuple[tuple[str, ...], dict[str, Stored]]]:
-    """The first dictionary with tensors, for a message of those who know names of tensors."""
-    return [each for each in _dictionaries(root, ()) if each[1]][:1]
+def without_holders(stored: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the same without a prefix that all names have in common, if it is a usual one."""
+    found = re.match(rf"(({HOLDERS})\.)*", os.path.commonprefix(list(stored)))  # noqa: RUF071
+    return {name[found.end() if found else 0 :]: old for name, old in stored.items()}
+
+
+def _without_engines(names: Mapping[str, object]) -> dict[str, str]:
+    """The names in a file by the same names without the modules of engines.
+
+    Data parallelism's `module` is one at the front, and at any place where all names stay apart.
+    """
+    for modules in (f"{ENGINES}|module", ENGINES):
+        short = {re.sub(rf"(?<![^.])({modules})\.", "", name): name for name in names}
+        if len(short) == len(names):
+            return short
+    return {name: name for name in names}
+
+
+def _models(root: Mapping[str, Any]) -> list[tuple[tuple[str, ...], Tensors]]:
+    """The dictionaries that hold a model, by where they are; else the first with tensors."""
+    every = [(wrapper, tensors) for wrapper, tensors in _dictionaries(root, ()) if tensors]
+    large = [
+        (wrapper, tensors)
+        for wrapper, tensors in every
+        if len(tensors) >= FEWEST and not any(map(STATE.fullmatch, wrapper))
+    ]
+    with_kernel = [each for each in large if any(len(s.shape) >= 4 for s in each[1].values())]
+    numbered = [each for each in large if any(map(NUMBERED.search, each[1]))]
+    return with_kernel or numbered or large or every[:1]
 
 
 def _dictionaries(
     node: Mapping[str, Any], place: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], dict[str, Stored]]]:
+) -> Iterator[tuple[tuple[str, ...], Tensors]]:
     yield place, {name: value for name, value in node.items() if isinstance(value, Stored)}
     for key, value in node.items():
         if isinstance(value, dict):
             yield from _dictionaries(value, (*place, key))
 
 
-def _split(
-    wrapper: tuple[str, ...], tensors: dict[str, Stored], together: bool = False
-) -> list[Part]:
+def _split(wrapper: tuple[str, ...], tensors: Tensors, together: bool) -> list[Part]:
     """The models of one dictionary, which is one unless two prefixes have the same layers."""
-    stored = without_engines(list(tensors))
-    place = ".".join(wrapper)
+    stored, place = _without_engines(tensors), ".".join(wrapper)
     whole = together or any(name.endswith(TOGETHER) for name in stored)
-    prefixes = [] if whole else _twins(stored, tensors)
+    prefixes = () if whole else _twins(stored, tensors)
     if not prefixes:
         return [Part(place, wrapper, tensors, stored)]
+    outside = tuple(old for name, old in stored.items() if not name.startswith(prefixes))
     parts = []
-    inside = tuple(f"{prefix}." if prefix else "" for prefix in prefixes)
-    outside = tuple(old for name, old in stored.items() if not name.startswith(inside))
     for prefix in prefixes:
-        others = tuple(f"{other}." for other in prefixes if other and other != prefix)
-        start = f"{prefix}." if prefix else ""
-        names = {n[len(start) :]: old for n, old in stored.items() if n.startswith(start)}
-        if not prefix:
-            names = {n: old for n, old in names.items() if not n.startswith(others)}
-        name = ".".join(filter(None, (place, prefix or "model")))
-        own = {old: tensors[old] for old in names.values()}
-        parts.append(Part(name, wrapper, own, names, outside))
+        longer = tuple(each for each in prefixes if each != prefix and each.startswith(prefix))
+        own = {
+            name.removeprefix(prefix): old
+            for name, old in stored.items()
+            if name.startswith(prefix) and not name.startswith(longer)
+        }
+        name = ".".join(filter(None, (place, prefix.rstrip(".") or "model")))
+        parts.append(Part(name, wrapper, tensors, own, outside))
     return parts
 
 
-def _twins(stored: Mapping[str, str], tensors: Mapping[str, Stored]) -> list[str]:
-    """The prefixes under which several models have the same layers: `student`, `teacher`.
+def _twins(stored: Mapping[str, str], tensors: Tensors) -> tuple[str, ...]:
+    """The prefixes under which several models have the same layers: `student.`, `teacher.`.
 
     Two kernels whose names end alike give the prefixes, and a numbered layer under each, with the
     same name, confirms them.
     """
-    numbered = [name for name in stored if _is_numbered(name)]
-    heads: dict[str, set[str]] = defaultdict(set)
+    prefixes: dict[str, set[str]] = defaultdict(set)  # by the ends of names
     for name, old in stored.items():
         words = name.split(".", WORDS)
         if len(tensors[old].shape) >= 4 and len(words) <= WORDS:
-            for place in range(len(words)):
-                if not any(word.isdigit() for word in words[:place]):
-                    heads[".".join(words[place:])].add(".".join(words[:place]))
-    shared = [tail for tail, found in heads.items() if 1 < len(found) <= MOST_TWINS]
+            for place, word in enumerate(words):
+                prefixes[".".join(words[place:])].add("".join(f"{w}." for w in words[:place]))
+                if word.isdigit():
+                    break
+    shared = [tail for tail, heads in prefixes.items() if 1 < len(heads) <= MOST_TWINS]
+    numbered = [name for name in stored if NUMBERED.search(name)]
     for tail in sorted(shared, key=lambda tail: (-tail.count("."), tail))[:MOST_TAILS]:
-        layers = {
-            head: {n[len(head) + bool(head) :] for n in numbered if _is_under(n, head)}
-            for head in heads[tail]
-        }
-        alike = [
-            head
-            for head, own in layers.items()
-            if any(own & theirs for other, theirs in layers.items() if other != head)
+        layers = [
+            (head, name.removeprefix(head))
+            for head in prefixes[tail]
+            for name in numbered
+            if name.startswith(head)
         ]
-        if len(alike) > 1:
-            return sorted(alike)
-    return []
-
-
-def _is_under(name: str, head: str) -> bool:
-    return not head or name.startswith(f"{head}.")
-
-
-def _is_numbered(name: str) -> bool:
-    return re.search(r"(^|[./_])\d+[./]", name) is not None
+        times = Counter(layer for _, layer in layers)
+        if alike := {head for head, layer in layers if times[layer] > 1}:
+            return tuple(sorted(alike))
+    return ()
 
 
 def _rank(part: Part) -> int:
-    """The place of a part in the order of preference; `len(USUAL)` for an unknown name."""
-    for last, word in enumerate(LAST):
-        if _has(part.name, word) and not any(
-            _has(part.name, usual) for usual in (*AVERAGES, *TARGETS)
-        ):
-            return len(USUAL) + 1 + last
-    keys = part.name.lower().split(".")
-    for place, word in enumerate(USUAL):
-        if word in keys or (word in (*AVERAGES, *TARGETS) and _has(part.name, word)):
+    """The place of a part in the order of preference."""
+    for place, words in enumerate(BEST):
+        if _has(part.name, words):
             return place
-    return len(USUAL)
+    keys = [] if _has(part.name, LAST) else part.name.lower().split(".")
+    known = (len(BEST) + place for place, word in enumerate(USUAL) if word in keys)
+    return next(known, UNUSUAL)
 
 
-def _has(name: str, word: str) -> bool:
-    return re.search(rf"(^|[._]){word}([._]|$)", name, re.IGNORECASE) is not None
-
-
-def _asked(path: Path, parts: list[Part], wanted: str) -> Part:
-    """The part that the user asked for."""
-    exact = [part for part in parts if part.name == wanted]
-    fitting = exact or [part for part in parts if _has(part.name, re.escape(wanted))]
-    if len(fitting) != 1:
-        problem = "several parts" if fitting else "no part"
-        names = ", ".join(part.name for part in parts)
-        there = f"its parts are {names}" if len(parts) > 1 else "it contains one model"
-        raise WeightsError(f"{path} has {problem} {wanted!r}: {there}")
-    return fitting[0]
-
-
-def _listed(root: Mapping[str, Any]) -> str:
-    keys = [key if key.isprintable() else repr(key) for key in root]
-    more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
-    return (", ".join(keys[:SHOWN]) or "none") + more
+def _has(name: str, words: str) -> bool:
+    return re.search(rf"(^|[._])({words})([._]|$)", name, re.IGNORECASE) is not None

@@ -1,9 +1,9 @@
-"""DALL-E's discrete VAE, OpenAI's image tokenizer: state dicts of its encoder and decoder.
+"""DALL-E's discrete VAE, OpenAI's image tokenizer: state dicts of the two modules.
 
-Source: openai/DALL-E (encoder.py, decoder.py, utils.py). A folder with both files, or one state
-dict whose names begin with `encoder.` and `decoder.`, is the whole tokenizer; the encoder alone
-tells codes. Its pixels are in [0, 1]: the step into [0.1, 0.9] (`map_pixels`) is part of our model.
-OpenAI's example resizes to 256 pixels with Lanczos, for which bicubic stands here.
+Source: openai/DALL-E (encoder.py, decoder.py, utils.py). One state dict whose names begin with
+`encoder.` and `decoder.` is the whole tokenizer; that of the encoder alone tells codes. Its pixels
+are in [0, 1]: the step into [0.1, 0.9] (`map_pixels`) is part of our model. OpenAI's example
+resizes to 256 pixels with Lanczos, for which bicubic stands here.
 """
 
 from vitlab.errors import WeightsError
@@ -48,7 +48,8 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         return None
     if first[2:] == (1, 1):
         raise WeightsError(
-            f"{source.path} has DALL-E's decoder alone: give encoder.pkl, or a folder with both"
+            f"{source.path} has DALL-E's decoder alone: give the encoder's state dict, or one of "
+            "both, whose names begin with encoder. and decoder."
         )
     names = _names(prefix)
     parts = found(source.shapes, names)

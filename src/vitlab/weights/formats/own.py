@@ -10,13 +10,12 @@ from torch import Tensor
 from vitlab.errors import WeightsError
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.assembly import empty
-from vitlab.weights.containers.weight_folders import beside
 from vitlab.weights.formats.catalog import format_named
 from vitlab.weights.formats.entries import Entry, same
 from vitlab.weights.formats.origins import Origin
 from vitlab.weights.formats.room import Hints, Reading, Writing
 from vitlab.weights.identity import checked, checksum, checksums, described, description
-from vitlab.weights.sharded import CONFIG
+from vitlab.weights.sharded import CONFIG, beside
 from vitlab.weights.source import Source
 
 VERSION = "vitlab-1"

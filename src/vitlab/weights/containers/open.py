@@ -1,0 +1,194 @@
+"""A file or folder of weights, opened safely whatever it is: the container by its first bytes.
+
+Nothing here runs code from a file: pickles are read by PyTorch's restricted reader, arrays without
+pickles, and whatever else goes wrong inside a reader becomes one line for the user.
+"""
+
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vitlab.errors import WeightsError
+from vitlab.files import check_regular
+from vitlab.options import nearest
+from vitlab.weights.containers.arrays import (
+    Content,
+    Stored,
+    names_in_zip,
+    read_npz,
+    read_safetensors,
+)
+from vitlab.weights.containers.not_weights import reason
+from vitlab.weights.containers.parts import Part, chosen, some, without_holders
+from vitlab.weights.containers.pickles import read_pickle
+from vitlab.weights.sharded import CONFIG, INDEXED, MOST, TENSORS, beside, model_files, shard_files
+from vitlab.weights.source import Source, readable
+
+
+def open_source(path: Path, part: str = "") -> Source:
+    """Open a file, or a folder in one of the usual layouts; no tensor is read yet.
+
+    The kind of file is recognized by its first bytes, not by its name.
+
+    Args:
+        path: of the file or folder
+        part: which of several models in it
+
+    Raises:
+        WeightsError: no such file, no weights in it, or it is damaged; names file and place.
+    """
+    with readable(path):
+        content = _read_folder(path) if path.is_dir() else _read_file(path)
+        explained = beside(path)
+        config = explained["config"]
+        together = "model_type" in config or "kind" in config  # of a library that names all tensors
+        if content.root or not content.metadata:
+            found, names = chosen(path, content.root, part, together)
+        else:  # a delta that changes nothing
+            found, names = Part(), []
+        stored = found.stored if config else without_holders(found.stored)
+        tensors = {name: found.tensors[old].channels_first() for name, old in stored.items()}
+        if len(tensors) > MOST:
+            raise WeightsError(f"{path} has {len(tensors):,} tensors; the limit is {MOST:,}")
+        return Source(
+            path,
+            content.kind,
+            {name: each.shape for name, each in tensors.items()},
+            lambda name: tensors[name].read(),
+            **explained,
+            metadata=content.metadata,
+            record=_record(content.root, found.wrapper),
+            wrapper=".".join(found.wrapper),
+            parts=tuple(names),
+            stored={name: old for name, old in stored.items() if name != old},
+            counters=tuple(n for n, each in tensors.items() if each.whole and not each.shape),
+            notes=(_others(path, names, found.outside),) if len(names) > 1 else (),
+        )
+
+
+def _read_file(path: Path) -> Content:
+    """Read one file by its first bytes."""
+    with readable(path):
+        check_regular(path)
+        with path.open("rb") as stream:
+            start = stream.read(512)
+        if start[8:9] == b"{":
+            return read_safetensors(path)
+        inside = names_in_zip(path) if start[:2] == b"PK" else []
+        if what := reason(inside or [path.name], start):
+            raise WeightsError(f"{path} is {what}")
+        if inside and all(name.endswith(".npy") for name in inside):
+            return read_npz(path)
+        if start[:1] == b"\x80" or "data.pkl" in inside:
+            return read_pickle(path, bool(inside))
+    if inside:
+        raise WeightsError(
+            f"{path} is a zip archive of {some(inside)}: unpack it, then give the file of weights "
+            "in it"
+        )
+    raise WeightsError(
+        f"{path} is not a weights file (.safetensors, .npz, .pth, .pt, .ckpt and .bin are "
+        "recognized by their content)"
+    )
+
+
+def _read_folder(path: Path) -> Content:
+    """Read the weights in a folder, in one file or in shards."""
+    files = _model_files(path)
+    if files and files[0].endswith(INDEXED):
+        return _read_shards(path / files[0])
+    if len(files) == 1:
+        return _read_file(path / files[0])
+    if files:
+        raise WeightsError(
+            f"{path} contains several files of weights ({some(files)}): give the path of one, "
+            f"{path / files[0]} for example"
+        )
+    names = sorted(each.name for each in path.iterdir())
+    if what := reason(names):
+        raise WeightsError(f"{path} contains {what}")
+    for name in names:
+        if (path / name).is_dir() and _model_files(path / name):
+            raise WeightsError(
+                f"{path} contains no weights itself, but {path / name} does: give that"
+            )
+    if CONFIG in names:
+        raise WeightsError(f"{path} has a {CONFIG}, but {TENSORS} is missing")
+    raise WeightsError(
+        f"{path} contains no model: give a finished run, a saved folder or a weights file"
+    )
+
+
+def _model_files(folder: Path) -> list[str]:
+    return model_files(each.name for each in folder.iterdir() if each.is_file())
+
+
+def _read_shards(index: Path) -> Content:
+    """Read the files that an index lists, each of which must hold what it says."""
+    where = shard_files(index)
+    found: dict[str, Any] = {}
+    for file in dict.fromkeys(where.values()):
+        content = _read_file(file)
+        listed = {name for name, place in where.items() if place == file}
+        for name in sorted(listed ^ content.root.keys()):
+            problem = "does not contain" if name in listed else "contains"
+            lists = "lists" if name in listed else "does not list"
+            raise WeightsError(
+                f"{index}: {file.name} {problem} tensor {name!r}, which the index {lists} for it"
+            )
+        found |= content.root
+    return Content(content.kind, found)
+
+
+def dropped(source: Source, patterns: tuple[str, ...]) -> Source:
+    """Return a source without the tensors that the user drops, with a note.
+
+    Raises:
+        WeightsError: a pattern fits no tensor.
+    """
+    gone: set[str] = set()
+    for pattern in patterns:
+        fitting = {
+            name
+            for name in source.shapes
+            if any(fnmatch.fnmatchcase(each, pattern) for each in (name, source.in_file(name)))
+        }
+        if not fitting:
+            near = nearest(pattern, source.shapes)
+            raise WeightsError(f"{source.path} has no tensor {pattern!r} to leave out: {near}")
+        gone |= fitting
+    if not gone:
+        return source
+    shapes = {name: shape for name, shape in source.shapes.items() if name not in gone}
+    note = f"{source.path}: left out as asked: {some(sorted(gone))}"
+    return replace(source, shapes=shapes, notes=(*source.notes, note))
+
+
+def _others(path: Path, names: list[str], outside: tuple[str, ...]) -> str:
+    """The line about a file with several models."""
+    left = f"; left out, outside of them: {some(outside)}" if outside else ""
+    return (
+        f"{path} contains several models ({', '.join(names)}): {names[0]} was read; --part "
+        f"{names[1]} reads another (in Python part={names[1]!r}){left}"
+    )
+
+
+def _record(root: Mapping[str, Any], wrapper: tuple[str, ...]) -> dict[str, Any]:
+    """The plain values beside the tensors: of the whole file, then of the entries around them."""
+    record, node = _without_tensors(root), root
+    for key in wrapper:
+        node = node[key]
+        inner = _without_tensors(node)
+        record |= {key: value for key, value in inner.items() if not isinstance(value, dict)}
+    return record
+
+
+def _without_tensors(node: Mapping[str, Any]) -> dict[str, Any]:
+    found = {
+        key: _without_tensors(value) if isinstance(value, dict) else value
+        for key, value in node.items()
+        if not isinstance(value, Stored)
+    }
+    return {key: value for key, value in found.items() if value != {}}

@@ -1,1 +1,0 @@
-"""What is stored as a pickle, read without unpickling any of it."""

@@ -14,8 +14,7 @@ from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViT
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.weights.assembly import unwrapped
-from vitlab.weights.hub import CARD, publish
-from vitlab.weights.hub_names import is_hub_name, repository
+from vitlab.weights.hub import CARD, is_hub_name, publish, repository
 from vitlab.weights.save import save
 
 if TYPE_CHECKING:  # it takes time to import

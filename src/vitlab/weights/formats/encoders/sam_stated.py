@@ -11,8 +11,7 @@ from vitlab.weights.formats.origins import Origin
 from vitlab.weights.formats.room import Hints
 from vitlab.weights.formats.timm.timm_arguments import check_arguments, stated
 from vitlab.weights.formats.timm.timm_config import arguments_in, recorded
-from vitlab.weights.formats.transformers.config_keys import check_keys
-from vitlab.weights.formats.transformers.family_reading import gelu_of
+from vitlab.weights.formats.transformers.config_json import check_keys, our_value
 from vitlab.weights.source import Source
 
 # timm's architectures, and their blocks without windows.
@@ -64,7 +63,7 @@ def of_transformers(source: Source) -> Stated | None:
         return None
     content = content.get("vision_config", content)
     check_keys(model_type, content, {*KEYS, *SHOWN, *IDLE, "hidden_act"})
-    act = gelu_of(content.get("hidden_act", "gelu"))
+    act = our_value("hidden_act", content.get("hidden_act", "gelu"))
     given = {own: content[key] for key, (own, _) in KEYS.items() if key in content}
     given |= {"gelu": act} if "hidden_act" in content else {}
     if "global_blocks" in given:

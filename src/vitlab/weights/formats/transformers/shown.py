@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from vitlab.weights.formats.timm.timm_content import USUAL_HEADS
-from vitlab.weights.formats.transformers.config_keys import DEFAULTS
+from vitlab.weights.formats.transformers.config_json import DEFAULTS
 from vitlab.weights.formats.transformers.families import FAMILIES
 from vitlab.weights.formats.transformers.family import Content, Family, Shapes
 from vitlab.weights.formats.transformers.towers import Backbone, named

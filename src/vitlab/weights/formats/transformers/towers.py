@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from vitlab.errors import WeightsError
-from vitlab.weights.formats.transformers.config_keys import DEFAULTS
+from vitlab.weights.formats.transformers.config_json import DEFAULTS
 from vitlab.weights.formats.transformers.families import FAMILIES, OF_AUTHORS
 from vitlab.weights.formats.transformers.family import Content, Family
 from vitlab.weights.formats.transformers.transformers_names import NAME

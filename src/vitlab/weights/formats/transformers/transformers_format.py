@@ -18,11 +18,14 @@ from vitlab.weights.formats.origins import Facts, Origin, with_means
 from vitlab.weights.formats.outside import notes_beside
 from vitlab.weights.formats.room import Hints, Reading, Writing, cannot, check_fields
 from vitlab.weights.formats.timm.timm_rules import settled
-from vitlab.weights.formats.transformers.config_keys import DEFAULTS, completed
+from vitlab.weights.formats.transformers.config_json import (
+    DEFAULTS,
+    completed,
+    read_fields,
+    write_content,
+)
 from vitlab.weights.formats.transformers.families import WRITTEN
 from vitlab.weights.formats.transformers.family import Content, Family, Stated
-from vitlab.weights.formats.transformers.family_reading import read_fields
-from vitlab.weights.formats.transformers.family_writing import write_content
 from vitlab.weights.formats.transformers.processor import (
     Preparation,
     read_processor,

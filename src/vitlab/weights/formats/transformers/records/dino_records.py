@@ -7,9 +7,13 @@ from dataclasses import replace
 
 from vitlab.images import IMAGENET
 from vitlab.models.config import ViTConfig
+from vitlab.weights.formats.transformers.config_json import (
+    read_dinov2,
+    read_dinov3,
+    write_dinov2,
+    write_dinov3,
+)
 from vitlab.weights.formats.transformers.family import prepared, read_only
-from vitlab.weights.formats.transformers.family_reading import read_dinov2, read_dinov3
-from vitlab.weights.formats.transformers.family_writing import write_dinov2, write_dinov3
 from vitlab.weights.formats.transformers.records.vit_records import ATTENTION, VIT
 
 UNCHANGED = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}

@@ -6,15 +6,14 @@ Source: the modeling files of transformers 5.23.
 from dataclasses import replace
 
 from vitlab.images import INCEPTION, OPENAI
-from vitlab.weights.formats.transformers.family import prepared, read_only
-from vitlab.weights.formats.transformers.family_reading import (
+from vitlab.weights.formats.transformers.config_json import (
     read_aimv2,
     read_clip,
     read_mean,
     read_siglip,
-    read_siglip2,
+    write_clip,
 )
-from vitlab.weights.formats.transformers.family_writing import write_clip
+from vitlab.weights.formats.transformers.family import prepared, read_only
 from vitlab.weights.formats.transformers.records.vit_records import VIT
 
 CLIP = replace(
@@ -61,7 +60,6 @@ NAFLEX = read_only(
     "Siglip2VisionModel",
     dense_patch=True,
     resampling="bilinear-antialiased",
-    reads=read_siglip2,
     processor="Siglip2",
     prepared=prepared(INCEPTION, "bilinear", 1.0, "native"),
 )

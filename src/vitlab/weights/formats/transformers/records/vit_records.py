@@ -8,16 +8,17 @@ from dataclasses import replace
 
 from vitlab.images import IMAGENET, INCEPTION
 from vitlab.models.config import ViTConfig
-from vitlab.weights.formats.transformers.family import Family, prepared, read_only
-from vitlab.weights.formats.transformers.family_reading import (
+from vitlab.weights.formats.transformers.config_json import (
     read_beit,
     read_deit,
     read_intern,
     read_mean,
     read_pooler,
     read_vitpose,
+    write_beit,
+    write_pooler,
 )
-from vitlab.weights.formats.transformers.family_writing import write_beit, write_pooler
+from vitlab.weights.formats.transformers.family import Family, prepared, read_only
 
 # How transformers 5 names the parts of a block in memory; files keep the older names as a rule.
 ATTENTION = {

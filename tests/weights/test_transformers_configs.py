@@ -497,6 +497,7 @@ def test_internvit_by_its_own_names(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(content))
     with torch.inference_mode():
         close(vitlab.load(tmp_path).encode(some_images()), other(some_images()).last_hidden_state)
+    assert not any("auto_map" in note for note in load_check(tmp_path).notes), "that code is ours"
     edited(tmp_path, qk_normalization=True)
     with pytest.raises(WeightsError, match="unsupported qk_normalization=True"):
         vitlab.load(tmp_path)
@@ -666,6 +667,15 @@ def test_code_of_its_own_is_told(tmp_path: Path) -> None:
     assert found.origins["pool"] == "assumed"
     assert any("auto_map" in note for note in found.notes)
     assert any("--pool" in note for note in found.notes)
+
+
+def test_code_beside_a_class_of_transformers_is_not_told(tmp_path: Path) -> None:
+    """The class that the model was saved by is transformers' own, which nothing else has to run."""
+    made("Dinov2ForImageClassification").save_pretrained(tmp_path)
+    edited(tmp_path, auto_map={"AutoModel": "own.MyModel"})
+    found = load_check(tmp_path)
+    assert found.origins["pool"] == "file"
+    assert not any("auto_map" in note or "--pool" in note for note in found.notes)
 
 
 REFUSED = [

@@ -253,10 +253,9 @@ def _shared_fields(family: Family, stated: Stated) -> dict[str, Any]:
         hidden = int(content["hidden_size"] * content["mlp_ratio"])
         fields["mlp"] = (int(hidden * 2 / 3) + 7) // 8 * 8 if gated else hidden
     if "num_patches" in content:
-        side = round(content["num_patches"] ** 0.5)
-        refuse(
-            side**2 != content["num_patches"], f"num_patches={content['num_patches']}: no square"
-        )
+        patches = content["num_patches"]
+        side = round(patches**0.5)
+        refuse(side**2 != patches, f"num_patches={patches}: no square")
         fields["image_size"] = side * fields["patch"]
     return fields
 
@@ -302,17 +301,15 @@ def read_pooler(stated: Stated) -> dict[str, Any]:
 
 def write_pooler(config: ViTConfig) -> Content:
     """The tanh layer."""
-    if not config.pre_logits:
-        return {}
-    return {"pooler_output_size": config.pre_logits, "pooler_act": "tanh"}
+    size = config.pre_logits
+    return {"pooler_output_size": size, "pooler_act": "tanh"} if size else {}
 
 
 def read_deit(stated: Stated) -> dict[str, Any]:
     """A distillation token always; both classifiers if the file has them."""
-    if "/distillation_classifier.bias" not in stated.shapes:
-        return {"registers": 1, **read_pooler(stated)}
-    classes = stated.shapes["/distillation_classifier.bias"][0]
-    return {"registers": 1, "classes": classes, "pool": "prefix", "class_token": True}
+    if bias := stated.shapes.get("/distillation_classifier.bias"):
+        return {"registers": 1, "classes": bias[0], "pool": "prefix", "class_token": True}
+    return {"registers": 1, **read_pooler(stated)}
 
 
 def read_mean(stated: Stated) -> dict[str, Any]:
@@ -337,14 +334,13 @@ def read_beit(stated: Stated) -> dict[str, Any]:
     }
     if not content["use_mean_pooling"]:
         return fields
+    norm_at, pool = "none", "mean"
+    if "/layernorm.weight" in shapes:  # of masked image modeling
+        norm_at, pool = "tokens", "token"
     pools = stated.classifies or stated.architecture == "BeitModel"
     if pools or "pooler.layernorm.weight" in shapes:
-        fields |= {"pool": "mean", "norm_at": "pooled"}
-    elif "/layernorm.weight" in shapes:
-        fields |= {"pool": "token", "norm_at": "tokens"}
-    else:
-        fields |= {"pool": "mean", "norm_at": "none"}
-    return fields | {"class_token": True}
+        norm_at, pool = "pooled", "mean"
+    return fields | {"class_token": True, "norm_at": norm_at, "pool": pool}
 
 
 def write_beit(config: ViTConfig) -> Content:
@@ -377,24 +373,16 @@ def read_dinov3(stated: Stated) -> dict[str, Any]:
     """Rotary positions; biases of layers that ours has together."""
     content = stated.content
     usual = {"rope_theta": content["rope_theta"], "rope_type": "default"}
-    rope = usual | content["rope_parameters"]
-    refuse(
-        rope != usual | {"rope_theta": rope["rope_theta"]},
-        f"rope_parameters={content['rope_parameters']!r}",
-    )
+    given = content["rope_parameters"]
+    base = (usual | given)["rope_theta"]
+    refuse(usual | given != usual | {"rope_theta": base}, f"rope_parameters={given!r}")
     query, key, value = (content[f"{part}_bias"] for part in ("query", "key", "value"))
-    refuse(
-        query != value or (key and not query),
-        f"query_bias={query}, key_bias={key}, value_bias={value} together",
-    )
+    apart = query != value or (key and not query)
+    refuse(apart, f"query_bias={query}, key_bias={key}, value_bias={value} together")
     project, mlp = content["proj_bias"], content["mlp_bias"]
     refuse(project != mlp, f"proj_bias={project} with mlp_bias={mlp}")
     wide = stated.shapes.get("/classifier.weight", (0, 0))[-1] > content["hidden_size"]
-    return {
-        "positions": "rope",
-        "rope_base": rope["rope_theta"],
-        "pool": "both" if wide else "token",
-    }
+    return {"positions": "rope", "rope_base": base, "pool": "both" if wide else "token"}
 
 
 def write_dinov3(config: ViTConfig) -> Content:

@@ -13,12 +13,7 @@ import vitlab
 from oracles import peers
 from vitlab.errors import UserError, WeightsError
 from vitlab.weights.check import load_check
-from vitlab.weights.formats.transformers.config_keys import (
-    BOOKKEEPING,
-    DEFAULTS,
-    IDLE,
-    NEUTRAL,
-)
+from vitlab.weights.formats.transformers.config_json import DEFAULTS, IDLE, NEUTRAL
 from vitlab.weights.formats.transformers.families import FAMILIES
 
 SMALL: dict[str, Any] = {
@@ -89,8 +84,10 @@ def test_defaults_are_those_of_the_class(model_type: str) -> None:
 
     content = CONFIG_MAPPING[model_type]().to_dict()
     table = DEFAULTS[model_type]
-    unknown = content.keys() - table.keys() - BOOKKEEPING - {*IDLE.get(model_type, ()), *NEUTRAL}
-    assert not unknown
+    rest = content.keys() - table.keys()
+    assert not [key for key in rest - NEUTRAL.keys() if not IDLE.fullmatch(key)]
+    for key in rest & NEUTRAL.keys():
+        assert content[key] in (*NEUTRAL[key], None), key
     for key in table.keys() & content.keys() - {"pooler_output_size"}:
         assert table[key] == content[key], key
     assert table.keys() - content.keys() <= {"rope_parameters"}
@@ -116,6 +113,7 @@ OTHER = {  # values that differ from those of the models above
     "projection_dim": 7, "num_patches": 25, "num_register_tokens": 3, "rope_theta": 50.0,
     "rope_parameters": {"rope_theta": 10.0}, "layer_scale_init_value": 0.0,
     "layerscale_value": 0.5, "rms_norm_eps": 1e-3, "norm_type": "rms_norm", "num_experts": 2,
+    "pruned_heads": {"0": [1]}, "quantization_config": {"bits": 4},
 }  # fmt: skip
 # Keys of parts that a class does not have.
 PARTS = {"projection_dim": ("VisionModel",), "pooler_act": ("Classification",)}
@@ -127,7 +125,9 @@ def test_no_key_is_ignored(name: str, tmp_path: Path) -> None:
     made(name, **FULL[name]).save_pretrained(tmp_path)
     plain = json.loads((tmp_path / "config.json").read_text())
     before = load_check(tmp_path).config
-    for key, default in DEFAULTS[plain["model_type"]].items():
+    neutral = {key: values[0] for key, values in NEUTRAL.items() if values}
+    keys = {**dict.fromkeys(NEUTRAL), **neutral, **DEFAULTS[plain["model_type"]]}
+    for key, default in keys.items():
         if name.endswith(PARTS.get(key.replace("output_size", "act"), ())):
             continue
         old = plain.get(key, default)
@@ -162,7 +162,9 @@ def test_keys_that_are_not_read_change_nothing(name: str) -> None:
     before = made(name, **FULL[name], **masked)
     content = before.config.to_dict()
     switches = {"return_dict", "output_hidden_states", "output_attentions"}
-    for key in ({*IDLE.get(content["model_type"], ()), *BOOKKEEPING} - switches) & content.keys():
+    unread = content.keys() - DEFAULTS[content["model_type"]].keys() - NEUTRAL.keys() - switches
+    for key in unread:
+        assert IDLE.fullmatch(key)
         content[key] = another(content[key])
     content |= {"add_fpn": False, "mask_ratio": 0.0}  # needs stages; a call drops patches anyway
     config = type(before.config)(**content)
@@ -495,6 +497,7 @@ def test_internvit_by_its_own_names(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(content))
     with torch.inference_mode():
         close(vitlab.load(tmp_path).encode(some_images()), other(some_images()).last_hidden_state)
+    assert not any("auto_map" in note for note in load_check(tmp_path).notes), "that code is ours"
     edited(tmp_path, qk_normalization=True)
     with pytest.raises(WeightsError, match="unsupported qk_normalization=True"):
         vitlab.load(tmp_path)
@@ -664,6 +667,15 @@ def test_code_of_its_own_is_told(tmp_path: Path) -> None:
     assert found.origins["pool"] == "assumed"
     assert any("auto_map" in note for note in found.notes)
     assert any("--pool" in note for note in found.notes)
+
+
+def test_code_beside_a_class_of_transformers_is_not_told(tmp_path: Path) -> None:
+    """The class that the model was saved by is transformers' own, which nothing else has to run."""
+    made("Dinov2ForImageClassification").save_pretrained(tmp_path)
+    edited(tmp_path, auto_map={"AutoModel": "own.MyModel"})
+    found = load_check(tmp_path)
+    assert found.origins["pool"] == "file"
+    assert not any("auto_map" in note or "--pool" in note for note in found.notes)
 
 
 REFUSED = [

@@ -28,7 +28,7 @@ from vitlab.weights.formats.entries import (
     transposed,
     without_first_row,
 )
-from vitlab.weights.formats.names import Found, entries, first_name, found
+from vitlab.weights.formats.names import FoundParts, entries, first_name, found
 from vitlab.weights.formats.origins import Origin
 from vitlab.weights.formats.room import Hints, Reading, Writing, cannot, check_fields
 from vitlab.weights.formats.shapes import fields_shown, fitting, patches_of
@@ -217,7 +217,7 @@ def _stored(source: Source, prefix: str) -> dict[str, str]:
     return stored
 
 
-def _positions(parts: Found, patch: int, hints: Hints) -> tuple[Any, bool]:
+def _positions(parts: FoundParts, patch: int, hints: Hints) -> tuple[Any, bool]:
     """The image size in pixels, and whether the class token has a position of its own."""
     said = hints.choices.get("image_size") or hints.image_size
     table = parts.shape("positions")

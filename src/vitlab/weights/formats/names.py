@@ -110,7 +110,7 @@ def ours(config: ModelConfig) -> Names:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundParts:
     """The parts of a model in a file.
 
     Attributes:
@@ -152,7 +152,7 @@ class Found:
         return tuple(stages.count(stage) for stage in sorted(set(stages)))
 
 
-def found(shapes: Mapping[str, Shape], names: Names) -> Found:
+def found(shapes: Mapping[str, Shape], names: Names) -> FoundParts:
     """Return which parts of a model some tensors are.
 
     Args:
@@ -167,7 +167,7 @@ def found(shapes: Mapping[str, Shape], names: Names) -> Found:
             if place and (place[0] == pattern.key or place[0] not in names):
                 rows = places.setdefault(place[0], {}).setdefault(place[1], {})
                 rows.setdefault(pattern.row, {})[pattern.number] = name
-    result = Found(dict(names), {}, {}, {})
+    result = FoundParts(dict(names), {}, {}, {})
     for key, by_numbers in places.items():
         first = by_numbers[min(by_numbers)]
         # A file with queries, keys and values has queries and values, too: the longest counts.

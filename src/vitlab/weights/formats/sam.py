@@ -15,15 +15,14 @@ from vitlab.images import IMAGENET
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.dialects.dialects import respelled
 from vitlab.weights.formats.entries import Names, each, gridded, with_unused_row
-from vitlab.weights.formats.names import Found, entries, found
+from vitlab.weights.formats.names import FoundParts, entries, found
 from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.room import Hints, Reading
 from vitlab.weights.formats.shapes import fields_shown
 from vitlab.weights.formats.timm.timm_arguments import check_arguments, stated
 from vitlab.weights.formats.timm.timm_config import arguments_in, recorded
 from vitlab.weights.formats.timm.timm_names import TIMM
-from vitlab.weights.formats.transformers.config_keys import check_keys
-from vitlab.weights.formats.transformers.family_reading import gelu_of
+from vitlab.weights.formats.transformers.config_json import check_keys, our_value
 from vitlab.weights.source import Source
 
 NAME, EFFICIENT = "Segment Anything", "EfficientSAM"
@@ -138,7 +137,7 @@ def _root(source: Source) -> str | None:
     return None
 
 
-def _facts(source: Source, parts: Found, efficient: bool, said: Said, hints: Hints) -> Facts:
+def _facts(source: Source, parts: FoundParts, efficient: bool, said: Said, hints: Hints) -> Facts:
     """Every field: by the tensors, then by what stands beside them, then as the user says."""
     fields = fields_shown(source.path, parts, NAME)
     grid = _grid(parts, efficient)
@@ -174,7 +173,7 @@ def _facts(source: Source, parts: Found, efficient: bool, said: Said, hints: Hin
     return facts
 
 
-def _grid(parts: Found, efficient: bool) -> tuple[int, int]:
+def _grid(parts: FoundParts, efficient: bool) -> tuple[int, int]:
     """Rows and columns of patches, by absolute positions or by the longest relative ones."""
     if efficient:
         side = math.isqrt(parts.shape("positions")[1])
@@ -187,12 +186,12 @@ def _grid(parts: Found, efficient: bool) -> tuple[int, int]:
     return rows, columns
 
 
-def _tables(parts: Found, key: str) -> dict[int, int]:
+def _tables(parts: FoundParts, key: str) -> dict[int, int]:
     """The offsets that the tables of each block have."""
     return {numbers["n"]: shape[0] for numbers, shape in parts.places.get(key, ())}
 
 
-def _lengths(source: Source, parts: Found, depth: int) -> list[tuple[int, int]]:
+def _lengths(source: Source, parts: FoundParts, depth: int) -> list[tuple[int, int]]:
     """The offsets in rows and columns that each block has tables for; empty without tables."""
     rows, columns = _tables(parts, "rows"), _tables(parts, "columns")
     there = sorted(rows.keys() & columns.keys())
@@ -232,7 +231,7 @@ def _of_transformers(source: Source) -> Said | None:
         return None
     content = content.get("vision_config", content)
     check_keys(model_type, content, {*KEYS, *SHOWN, *IDLE, "hidden_act"})
-    act = gelu_of(content.get("hidden_act", "gelu"))
+    act = our_value("hidden_act", content.get("hidden_act", "gelu"))
     given = {own: _plain(content[key]) for key, (own, _) in KEYS.items() if key in content}
     given |= {"gelu": act} if "hidden_act" in content else {}
     normal = {"image_mean": "mean", "image_std": "std"}.items()

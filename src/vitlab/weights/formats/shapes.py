@@ -6,10 +6,10 @@ from typing import Any
 from vitlab.errors import WeightsError
 from vitlab.images import Size
 from vitlab.models.config import map_stride
-from vitlab.weights.formats.names import Found
+from vitlab.weights.formats.names import FoundParts
 
 
-def fields_shown(path: object, parts: Found, label: str) -> dict[str, Any]:
+def fields_shown(path: object, parts: FoundParts, label: str) -> dict[str, Any]:
     """Return the fields of `ViTConfig` that tensors show, but for positions, pool and heads.
 
     Args:
@@ -55,7 +55,7 @@ def fields_shown(path: object, parts: Found, label: str) -> dict[str, Any]:
     }
 
 
-def _stem(path: object, parts: Found, label: str) -> dict[str, Any]:
+def _stem(path: object, parts: FoundParts, label: str) -> dict[str, Any]:
     """Patch, channels and kind of stem."""
     if "stem.weight" in parts:
         layers = parts.counted("k", ("stem.weight",))

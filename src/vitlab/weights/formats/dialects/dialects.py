@@ -22,7 +22,7 @@ from vitlab.weights.formats.entries import (
     patches,
     transposed,
 )
-from vitlab.weights.formats.names import OURS, STEMS, Found, found
+from vitlab.weights.formats.names import OURS, STEMS, FoundParts, found
 from vitlab.weights.formats.outside import classifier_beside
 from vitlab.weights.formats.timm.timm_arguments import NAME
 from vitlab.weights.formats.timm.timm_names import BRANCHED, TIMM
@@ -72,7 +72,7 @@ class Layout:
 
     dialect: Dialect
     prefix: str
-    parts: Found
+    parts: FoundParts
     shapes: dict[str, Shape]
     stored: dict[str, str]
 

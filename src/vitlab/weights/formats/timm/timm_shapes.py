@@ -6,7 +6,7 @@ from typing import Any
 from vitlab.errors import WeightsError
 from vitlab.images import Size
 from vitlab.weights.formats.dialects.dialects import Layout
-from vitlab.weights.formats.names import Found
+from vitlab.weights.formats.names import FoundParts
 from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.room import Hints
 from vitlab.weights.formats.shapes import fields_shown, fitting, overlap, patches_of
@@ -52,7 +52,7 @@ def fields_of(source: Source, file: Layout, known: Known, hints: Hints) -> tuple
     return facts, *rows
 
 
-def _pool(facts: Facts, parts: Found, known: Known) -> None:
+def _pool(facts: Facts, parts: FoundParts, known: Known) -> None:
     """Put what the classifier sees, and forget a class token that this implies."""
     token, told = "token" in parts, facts.origins.get("pool")
     named = facts.values.get("pool", "token") if told in (None, Origin.NAME) else ""
@@ -172,7 +172,7 @@ def _layouts(file: Layout, registers: int) -> list[tuple[bool, bool]]:
     return [(token, False), (False, False), *([(token, True)] if registers else [])]
 
 
-def _bias_positions(parts: Found, patch: int, sizes: list[Size]) -> dict[str, Any]:
+def _bias_positions(parts: FoundParts, patch: int, sizes: list[Size]) -> dict[str, Any]:
     """The fields of BEiT's tables, which have a row per offset and 3 for the class token."""
     shared = "shared_table" in parts
     table = parts.shape("shared_table" if shared else "bias_table")
@@ -188,7 +188,7 @@ def _bias_positions(parts: Found, patch: int, sizes: list[Size]) -> dict[str, An
     return {"positions": kind, "positions_at": at, "image_size": image_size}
 
 
-def _heads(source: Source, parts: Found, facts: Facts) -> None:
+def _heads(source: Source, parts: FoundParts, facts: Facts) -> None:
     """Put the heads that tables or norms with one row per head show, or ask for them."""
     if facts.origins.get("heads") is Origin.OPTION:
         return

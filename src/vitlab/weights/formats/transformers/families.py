@@ -17,8 +17,7 @@ from vitlab.weights.formats.entries import (
     patches,
     with_added_row,
 )
-from vitlab.weights.formats.transformers import family_reading as reading
-from vitlab.weights.formats.transformers import family_writing as writing
+from vitlab.weights.formats.transformers import config_json
 from vitlab.weights.formats.transformers.family import Family, derived, prepared, read_only
 
 # How transformers 5 names the parts of a block in memory; files keep the older names as a rule.
@@ -76,8 +75,8 @@ VIT = Family(
     fits=lambda config: _plain(config, "token") and (config.classes > 0) != (config.pre_logits > 0),
     prefix="vit.",
     spellings=NEWER,
-    reads=reading.read_pooler,
-    writes=writing.write_pooler,
+    reads=config_json.read_pooler,
+    writes=config_json.write_pooler,
     prepared=prepared(INCEPTION, "bilinear", 1.0, "squash"),
 )  # fmt: skip
 MSN = derived(  # a ViT without a pooler
@@ -89,7 +88,7 @@ DEIT = derived(
     VIT, {"registers": "embeddings.distillation_token"},
     "deit", "DeiTModel", "DeiTForImageClassification", "DeiTForImageClassificationWithTeacher",
     fits=lambda config: config.pool == "prefix", prefix="deit.", register_rows=True,
-    reads=reading.read_deit, processor="DeiT",
+    reads=config_json.read_deit, processor="DeiT",
     prepared=prepared(IMAGENET, "bicubic", 224 / 256, "squash"),
 )  # fmt: skip
 BEIT = derived(
@@ -107,13 +106,13 @@ BEIT = derived(
         rf"^(encoder\.layer\.\d+)\.{TABLE}": rf"\1.attention.attention.{TABLE}",
         r"^shared_position_bias": "encoder.relative_position_bias",
     },
-    scale="layer_scale_init_value", reads=reading.read_beit, writes=writing.write_beit,
+    reads=config_json.read_beit, writes=config_json.write_beit,
     processor="Beit", prepared=prepared(INCEPTION, "bicubic", 224 / 256, "crop"),
 )  # fmt: skip
 IJEPA = derived(
     VIT, {}, "ijepa", "IJepaModel", "IJepaForImageClassification", prefix="ijepa.",
     fits=lambda config: _plain(config, "mean") and not config.has_token,
-    reads=reading.read_mean, prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
+    reads=config_json.read_mean, prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
 )  # fmt: skip
 MAE = read_only(
     VIT, {}, "vit_mae", "ViTMAEModel", classified=False, reads=lambda stated: {},
@@ -129,8 +128,8 @@ INTERN = read_only(
         "qkv": _three(_NEW), "project": ".attention.projection_layer", "expand": ".mlp.fc1",
         "contract": ".mlp.fc2", "scale1": ".lambda_1", "scale2": ".lambda_2",
     },
-    "internvl_vision", "InternVLVisionModel", classified=False, scale="layer_scale_init_value",
-    spellings={}, reads=reading.read_intern,
+    "internvl_vision", "InternVLVisionModel", classified=False,
+    spellings={}, reads=config_json.read_intern,
     prepared=prepared(IMAGENET, "bicubic", 1.0, "squash"),
 )  # fmt: skip
 INTERN_OWN = read_only(  # of its authors' own code (OpenGVLab/InternVL)
@@ -141,12 +140,12 @@ INTERN_OWN = read_only(  # of its authors' own code (OpenGVLab/InternVL)
         "norm1": ".norm1", "norm2": ".norm2", "qkv": ".attn.qkv", "project": ".attn.proj",
         "scale1": ".ls1", "scale2": ".ls2",
     },
-    "intern_vit_6b", "InternVLVisionModel", scale="",
+    "intern_vit_6b", "InternVLVisionModel",
 )  # fmt: skip
 VITPOSE = read_only(
     VIT, {"positions": with_added_row("embeddings.position_embeddings")},
     "vitpose_backbone", "VitPoseBackbone", classified=False, prefix="",
-    reads=reading.read_vitpose, prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
+    reads=config_json.read_vitpose, prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
 )  # fmt: skip
 # The families of DINO: DINOv2, with registers, DINOv3, and TIPS v2.
 DINOV2 = derived(
@@ -158,8 +157,8 @@ DINOV2 = derived(
     "dinov2", "Dinov2Model", "Dinov2ForImageClassification",
     gated={"expand": ".mlp.weights_in", "contract": ".mlp.weights_out"},
     fits=lambda config: not config.registers and _pooled(config), prefix="dinov2.",
-    any_size=True, square=True, gate="use_swiglu_ffn", spellings=ATTENTION,
-    scale="layerscale_value", reads=reading.read_dinov2, writes=writing.write_dinov2,
+    any_size=True, square=True, spellings=ATTENTION,
+    reads=config_json.read_dinov2, writes=config_json.write_dinov2,
     processor="Bit", prepared=prepared(IMAGENET, "bicubic", 224 / 256, "crop"),
 )  # fmt: skip
 REGISTERS = derived(
@@ -177,8 +176,8 @@ DINOV3 = derived(
     "dinov3_vit", "DINOv3ViTModel",
     gated={"expand": (".mlp.gate_proj", ".mlp.up_proj"), "contract": ".mlp.down_proj"},
     classified=False, fits=lambda config: config.positions == "rope", prefix="", square=False,
-    gate="use_gated_mlp", spellings={r"^model\.layer\.": "layer."}, key_bias="key_bias",
-    reads=reading.read_dinov3, writes=writing.write_dinov3, processor="DINOv3ViT",
+    spellings={r"^model\.layer\.": "layer."}, key_bias="key_bias",
+    reads=config_json.read_dinov3, writes=config_json.write_dinov3, processor="DINOv3ViT",
     prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
 )  # fmt: skip
 TIPS = read_only(
@@ -213,7 +212,7 @@ CLIP = derived(
         r"^encoder\.layer\.": "encoder.layers.",
         r"^pre_layernorm\.": "pre_layrnorm.",
     },
-    reads=reading.read_clip, writes=writing.write_clip, processor="CLIP",
+    reads=config_json.read_clip, writes=config_json.write_clip, processor="CLIP",
     prepared=prepared(OPENAI, "bicubic", 1.0, "crop"),
 )  # fmt: skip
 _POOL: Names = {
@@ -224,7 +223,7 @@ _POOL: Names = {
 }  # fmt: skip
 SIGLIP = derived(
     CLIP, _POOL, "siglip_vision_model", "SiglipVisionModel",
-    fits=lambda config: config.pool == "attention", prefix="", reads=reading.read_siglip,
+    fits=lambda config: config.pool == "attention", prefix="", reads=config_json.read_siglip,
     writes=lambda config: {}, processor="Siglip",
     prepared=prepared(INCEPTION, "bicubic", 1.0, "squash"),
 )  # fmt: skip
@@ -235,7 +234,7 @@ NAFLEX = read_only(
         "patch.bias": "embeddings.patch_embedding.bias",
     },
     "siglip2_vision_model", "Siglip2VisionModel",
-    resampling="bilinear-antialiased", reads=reading.read_siglip2, processor="Siglip2",
+    resampling="bilinear-antialiased", reads=config_json.read_siglip, processor="Siglip2",
     prepared=prepared(INCEPTION, "bilinear", 1.0, "native"),
 )  # fmt: skip
 OF_CLIP = tuple(
@@ -255,7 +254,7 @@ OF_CLIP = tuple(
 IDEFICS = tuple(
     read_only(
         SIGLIP, {}, f"{name}_vision", f"{kind}VisionTransformer",
-        reads=reading.read_mean, resampling="nearest",
+        reads=config_json.read_mean, resampling="nearest",
     )
     for name, kind in (("idefics2", "Idefics2"), ("idefics3", "Idefics3"), ("smolvlm", "SmolVLM"))
 )  # fmt: skip
@@ -267,7 +266,7 @@ AIMV2 = read_only(
         "project": ".attention.out_proj", "expand": (".ffn.gate_proj", ".ffn.up_proj"),
         "contract": ".ffn.down_proj", "norm": "rms_norm",
     },
-    "aimv2_vision_model", "Aimv2VisionModel", reads=reading.read_aimv2, processor="CLIP",
+    "aimv2_vision_model", "Aimv2VisionModel", reads=config_json.read_aimv2, processor="CLIP",
     prepared=prepared(OPENAI, "bicubic", 1.0, "crop"),
 )  # fmt: skip
 AIMV2_OWN = read_only(  # of its authors' own code (apple/ml-aim), which the Hub's files follow

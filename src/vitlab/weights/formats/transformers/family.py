@@ -45,8 +45,6 @@ class Family:
         classified: transformers has a class with a classifier
         fits: it has a model of this configuration, if no family before it has
         prefix: of the backbone, in classes with a classifier
-        gate: the key that says that MLPs are gated
-        scale: the key of LayerScale's initial value
         spellings: names that some versions write, by patterns, and what they stand for
         key_bias: the key that says that keys have biases
         register_rows: registers have positions
@@ -66,8 +64,6 @@ class Family:
     classified: bool = True
     fits: Callable[[ViTConfig], bool] = lambda config: False
     prefix: str = ""
-    gate: str = ""
-    scale: str = ""
     spellings: dict[str, str] = field(default_factory=dict)
     key_bias: str = ""
     register_rows: bool = False

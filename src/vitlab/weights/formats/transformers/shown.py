@@ -11,7 +11,7 @@ from vitlab.errors import WeightsError
 from vitlab.weights.formats.names import first_name, found, parts_of
 from vitlab.weights.formats.shapes import fields_shown
 from vitlab.weights.formats.timm.timm_content import USUAL_HEADS
-from vitlab.weights.formats.transformers.config_keys import DEFAULTS
+from vitlab.weights.formats.transformers.config_json import DEFAULTS
 from vitlab.weights.formats.transformers.families import FAMILIES
 from vitlab.weights.formats.transformers.family import Content, Family, Shapes
 from vitlab.weights.formats.transformers.towers import Backbone, named
@@ -68,7 +68,8 @@ def _content(family: Family, shapes: Shapes) -> Content:
         "use_shared_relative_position_bias": "shared_table" in parts,
         "use_absolute_position_embeddings": "positions" in parts,
         "use_mean_pooling": "layernorm.weight" not in shapes,
-        family.gate: gated, family.scale: float(fields["layer_scale"] > 0),
+        "use_swiglu_ffn": gated, "use_gated_mlp": gated,
+        **dict.fromkeys(("layerscale_value", "layer_scale_init_value"), fields["layer_scale"]),
     }  # fmt: skip
     if side:
         content["image_size"] = side * patch

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from vitlab.errors import WeightsError
-from vitlab.weights.formats.transformers.config_keys import DEFAULTS
+from vitlab.weights.formats.transformers.config_json import DEFAULTS
 from vitlab.weights.formats.transformers.families import FAMILIES, OF_AUTHORS
 from vitlab.weights.formats.transformers.family import Content, Family
 from vitlab.weights.source import Source
@@ -65,40 +65,26 @@ def backbone_of(source: Source) -> Backbone:
         WeightsError: an unsupported model_type, or a file without a patch embedding.
     """
     top = source.config
-    content, model_type = top, str(top["model_type"])
-    projection = top.get("projection_dim")
     tower = next((key for key in NESTED if isinstance(top.get(key), dict)), "")
-    if tower:
-        content = top[tower]
-        model_type = str(content.get("model_type", f"{model_type}_vision_model"))
+    content: Content = top[tower] if tower else top
+    model_type = str(content.get("model_type", f"{top['model_type']}_vision_model"))
     others = top.get("vision_config_dict")
-    if tower == "vision_config" and isinstance(others, dict) and model_type in DEFAULTS:
+    if tower and isinstance(others, dict) and model_type in DEFAULTS:
         content = content | DEFAULTS[model_type] | others  # as transformers reads old files
     family = (FAMILIES | OF_AUTHORS).get(model_type)
     if family is None:
-        kind = next((kind for p, kind in KINDS.items() if re.fullmatch(p, model_type)), "")
+        kind = next((f" ({KINDS[p]})" for p in KINDS if re.fullmatch(p, model_type)), "")
         raise WeightsError(
-            f"{source.path}: unsupported model_type {model_type} of {NAME}"
-            f"{f' ({kind})' if kind else ''}: docs/weights.md lists what loads"
+            f"unsupported model_type {model_type} of {NAME}{kind}: docs/weights.md lists what loads"
         )
-    prefix = _prefix(source, family)
-    usual = 768 if model_type.startswith("altclip") and tower else 512
-    return Backbone(
-        family,
-        content,
-        prefix,
-        named(source, family, prefix),
-        usual if projection is None else projection,
-        bool(tower),
-    )
-
-
-def _prefix(source: Source, family: Family) -> str:
-    """The prefix of the backbone's names: none, `vit.`, `vision_model.`, …"""
-    for name in sorted(source.shapes, key=len):
-        if name.endswith(f"{family.patch}.weight"):
-            return name.removesuffix(f"{family.patch}.weight")
-    raise WeightsError(f"{source.path}: tensor {family.patch}.weight is missing ({NAME})")
+    patch = f"{family.patch}.weight"
+    first = min((name for name in source.shapes if name.endswith(patch)), key=len, default=None)
+    if first is None:
+        raise WeightsError(f"tensor {patch} is missing ({NAME})")
+    prefix = first.removesuffix(patch)
+    projection = top.get("projection_dim") or (768 if tower and "altclip" in model_type else 512)
+    names = named(source, family, prefix)
+    return Backbone(family, content, prefix, names, projection, bool(tower))
 
 
 def named(source: Source, family: Family, prefix: str) -> dict[str, str]:

@@ -19,16 +19,16 @@ from vitlab.weights.formats.origins import Facts, Origin, with_means
 from vitlab.weights.formats.outside import notes_beside
 from vitlab.weights.formats.room import Hints, Reading, Writing, cannot, check_fields
 from vitlab.weights.formats.timm.timm_rules import settled
-from vitlab.weights.formats.transformers.config_keys import DEFAULTS, completed
-from vitlab.weights.formats.transformers.families import WRITTEN
-from vitlab.weights.formats.transformers.family import Content, Family, Stated, names_of
-from vitlab.weights.formats.transformers.family_reading import read_fields
-from vitlab.weights.formats.transformers.family_writing import write_content
-from vitlab.weights.formats.transformers.processor import (
-    Preparation,
-    read_processor,
-    write_processor,
+from vitlab.weights.formats.transformers.config_json import (
+    DEFAULTS,
+    check_square,
+    completed,
+    read_fields,
+    write_content,
 )
+from vitlab.weights.formats.transformers.families import OF_AUTHORS, WRITTEN
+from vitlab.weights.formats.transformers.family import Content, Family, Stated, names_of
+from vitlab.weights.formats.transformers.processor import read_processor, write_processor
 from vitlab.weights.formats.transformers.shown import shown
 from vitlab.weights.formats.transformers.towers import NAME, Backbone, backbone_of
 from vitlab.weights.matching import check
@@ -42,24 +42,19 @@ LEFT_OUT = {
 }
 # Suffixes of classes whose outputs our model has; of others only the backbone is read.
 CLASSIFIERS = ("ForImageClassification", "ForImageClassificationWithTeacher")
+SEGMENTERS = ("ForSemanticSegmentation", "ForImageSegmentation")
 KNOWN = (
-    *CLASSIFIERS, "Model", "WithProjection", "ForMaskedImageModeling", "ForPreTraining",
-    "Backbone", "ForSemanticSegmentation", "ForImageSegmentation", "ForConditionalGeneration",
+    *CLASSIFIERS, *SEGMENTERS, "Model", "WithProjection", "ForMaskedImageModeling",
+    "ForPreTraining", "Backbone", "ForConditionalGeneration",
 )  # fmt: skip
-# The values of fields that a class of transformers can have; families say the rest.
 # Origins of fields in a file without config.json, in whose place is what tensors show.
 ALONE = {Origin.FILE: Origin.TENSORS, Origin.FAMILY: Origin.ASSUMED}
-REPRESENTED: dict[str, tuple[Any, ...]] = {
-    "branches": (1,), "attention": ("global",), "stem": ("linear",), "stem_norm": ("none",),
-    "stem_act": ("none",), "norm": ("layer",), "norm_order": ("before",), "qk_norm": (False,),
-    "norm_inner_attention": (False,), "norm_inner_mlp": (False,), "queries": (1,),
-    "pool_heads": (0,), "pool_mlp": (0,), "pool_prefix": (False,),
-}  # fmt: skip
+# Fields that no class of transformers can have otherwise; families say the rest.
+UNCHANGED = (
+    "branches", "attention", "stem", "stem_norm", "stem_act", "norm", "norm_order", "qk_norm",
+    "norm_inner_attention", "norm_inner_mlp", "queries", "pool_heads", "pool_mlp", "pool_prefix",
+)  # fmt: skip
 DECISIVE = ("pool", "norm_at", "registers", "layer_scale", "pre_logits", "classes")
-TOLD = {
-    "ForSemanticSegmentation": "its segmentation head is left out",
-    "ForImageSegmentation": "its segmentation decoder is left out",
-}
 
 
 def reads(source: Source, hints: Hints) -> Reading | None:
@@ -71,7 +66,10 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     if source.kind == "npz" or "architecture" in source.config:  # timm's, wrapped or not
         return None
     if isinstance(source.config.get("model_type"), str):
-        return _reading(source, hints, backbone_of(source))
+        try:
+            return _reading(source, hints, backbone_of(source))
+        except WeightsError as error:
+            raise WeightsError(f"{source.path}: {error}") from error
     readings = []
     for found in shown(source):
         with suppress(WeightsError):
@@ -82,16 +80,13 @@ def reads(source: Source, hints: Hints) -> Reading | None:
 
 
 def _reading(source: Source, hints: Hints, found: Backbone) -> Reading:
-    """What a file says of its image model."""
-    family, architecture = found.family, _architecture(source.config)
-    try:
-        stated, facts = _described(source, found, architecture)
-    except WeightsError as error:
-        raise WeightsError(f"{source.path}: {error}") from error
+    """What a file says of its image model, and of the images that it takes."""
+    family = found.family
+    stated, facts, notes = _described(source, found)
     prepared = read_processor(source.preprocessor, family)
     facts.values |= prepared.facts.values | {"center": "floor"}
     facts.origins |= prepared.facts.origins
-    notes = [*_told(source.config, architecture), *prepared.notes]
+    notes += prepared.notes
     if not source.config:
         facts.origins = {name: ALONE.get(each, each) for name, each in facts.origins.items()}
         if "bias" not in facts.values.get("positions", ""):  # whose tables have a row for each
@@ -100,90 +95,67 @@ def _reading(source: Source, hints: Hints, found: Backbone) -> Reading:
     with_means(facts)
     whole = _whole_patches(facts, notes)
     config = ViTConfig(**chosen_over(facts.values, hints.choices))
-    size, more = _used_at(config, whole, prepared, family, hints)
-    if family.square and config.size[0] != config.size[1]:
-        raise WeightsError(
-            f"{source.path}: transformers' {family.model_type} takes square images, not "
-            f"image_size={config.image_size}"
-        )
+    check_square(family, config)
     keys = not family.key_bias or bool(stated.content[family.key_bias])
     names = names_of(family, config, stated.shapes, keys)
     table = [entry.renamed(found.stored) for entry in entries(config, names, NAME)]
     if not source.config:
         notes += notes_beside(source, found.prefix, [n for each in table for n in each.theirs])
+    size = None
+    if hints.image_size is None and prepared.size not in (None, whole):
+        size = _used_at(config, prepared.size, family, notes)
     return Reading(
         f"{NAME}, {family.model_type}", config, table, _left_out(config, found, stated),
-        facts.origins, (*notes, *more), image_size=size,
+        facts.origins, tuple(notes), image_size=size,
     )  # fmt: skip
 
 
-def _described(source: Source, found: Backbone, architecture: str) -> tuple[Stated, Facts]:
-    """What config.json and the tensors say of the model, images aside.
-
-    Raises:
-        WeightsError: a key that is unknown, or a value that is unsupported.
-    """
-    family = found.family
+def _described(source: Source, found: Backbone) -> tuple[Stated, Facts, list[str]]:
+    """What config.json and the tensors say of the model, images aside, and what is to be told."""
+    family, top = found.family, source.config
+    saved = top.get("architectures")
+    architecture = str(saved[0]) if isinstance(saved, list) and saved else ""
     classifies = "/classifier.weight" in found.names or architecture.endswith(CLASSIFIERS)
     shapes = {short: source.shapes[name] for short, name in found.names.items()}
     content = completed(family.model_type, found.content)
     stated = Stated(content, shapes, architecture, classifies, found.projection)
     facts = read_fields(family, stated, found.content)
-    sure = family.classified or not classifies
-    facts.origins["pool"] = _pool_origin(source.config, architecture) if sure else Origin.ASSUMED
-    if architecture.endswith("Backbone") and found.content.get("apply_layernorm") is False:
-        facts.put(Origin.FILE, {"norm_at": "none"})
-    return stated, facts.put(Origin.FILE, _labels(source.config, facts.values["classes"]))
-
-
-def _architecture(content: Content) -> str:
-    """The class that the model was saved by; empty if the file does not say."""
-    names = content.get("architectures")
-    return str(names[0]) if isinstance(names, list) and names else ""
-
-
-def _told(content: Content, architecture: str) -> list[str]:
-    """What of the saved class our model does not do."""
-    notes = [
-        f"{architecture}: {what}" for suffix, what in TOLD.items() if architecture.endswith(suffix)
-    ]
-    if content.get("auto_map"):
+    notes = []
+    if architecture.endswith(SEGMENTERS):
+        notes.append(f"{architecture}: its segmentation head is left out")
+    # Code of a family's authors is what its record follows, and a class of transformers its own.
+    followed = found.content.get("model_type") in OF_AUTHORS or architecture in family.classes
+    if own_code := top.get("auto_map") and not followed:
         notes.append(
             "config.json names code of its own (auto_map), which is not run: the model is read as "
-            f"{content['model_type']} of {NAME}"
+            f"{top['model_type']} of {NAME}"
         )
-    return notes
-
-
-def _pool_origin(content: Content, architecture: str) -> Origin:
-    """Every family has one class with a classifier, so that the class decides the pool."""
-    if content.get("auto_map") or (architecture and not architecture.endswith(KNOWN)):
-        return Origin.ASSUMED
-    return Origin.FILE if architecture else Origin.FAMILY
+    unknown = architecture and not architecture.endswith(KNOWN)
+    doubtful = own_code or unknown or (classifies and not family.classified)
+    sure = Origin.FILE if architecture else Origin.FAMILY
+    facts.origins["pool"] = Origin.ASSUMED if doubtful else sure
+    if architecture.endswith("Backbone") and found.content.get("apply_layernorm") is False:
+        facts.put(Origin.FILE, {"norm_at": "none"})
+    return stated, facts.put(Origin.FILE, _labels(top, facts.values["classes"])), notes
 
 
 def _labels(content: Content, classes: int) -> dict[str, Any]:
-    """Names of the classes, unless they are only numbered or there is no classifier.
-
-    Raises:
-        WeightsError: names of another number of classes.
-    """
+    """Names of the classes, unless they are only numbered or there is no classifier."""
     stored = content.get("id2label")
     if not isinstance(stored, dict) or not classes:
         return {}
-    names = [stored.get(str(number)) for number in range(len(stored))]
-    if not all(isinstance(name, str) for name in names):
-        return {}
-    if all(name == f"LABEL_{number}" for number, name in enumerate(names)):
+    names = tuple(stored.get(str(number)) for number in range(len(stored)))
+    numbered = tuple(f"LABEL_{number}" for number in range(len(names)))
+    if names == numbered or not all(isinstance(name, str) for name in names):
         return {}
     if len(names) != classes:
         raise WeightsError(
             f"config.json names {len(names)} classes (id2label), but the classifier has {classes}"
         )
-    return {"labels": tuple(str(name) for name in names)}
+    return {"labels": names}
 
 
-def _whole_patches(facts: Facts, notes: list[str]) -> tuple[int, int]:
+def _whole_patches(facts: Facts, notes: list[str]) -> tuple[int, ...]:
     """Cut the image size to whole patches, and the crop with it; return the size as stated.
 
     A convolution leaves out the last rows and columns if the patch does not divide the size.
@@ -202,18 +174,17 @@ def _whole_patches(facts: Facts, notes: list[str]) -> tuple[int, int]:
 
 
 def _used_at(
-    config: ViTConfig, stated: Size, prepared: Preparation, family: Family, hints: Hints
-) -> tuple[Size | None, list[str]]:
-    """The size that the model is used at if it is not that of its positions, and a note on it."""
-    if hints.image_size is not None or prepared.size in (None, stated):
-        return None, []
-    size, own = prepared.size, config.size
-    if family.any_size and all(side % config.patch == 0 for side in size):
-        return replace(config, image_size=size).image_size, []
-    return None, [
+    config: ViTConfig, size: tuple[int, int], family: Family, notes: list[str]
+) -> Size | None:
+    """The size of prepared images, if the model is used at it instead of that of its positions."""
+    if family.any_size and not any(side % config.patch for side in size):
+        return replace(config, image_size=size).image_size
+    rows, columns = config.size
+    notes.append(
         f"preprocessor_config.json prepares images at {size[0]}x{size[1]}, but the model takes "
-        f"{own[0]}x{own[1]}"
-    ]
+        f"{rows}x{columns}"
+    )
+    return None
 
 
 def _left_out(config: ViTConfig, found: Backbone, stated: Stated) -> dict[str, str]:
@@ -244,7 +215,11 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
     """
     if not isinstance(config, ViTConfig):
         raise cannot(NAME, config.name)
-    family = _writer(config)
+    check_fields(NAME, config, {name: (getattr(ViTConfig, name),) for name in UNCHANGED})
+    family = next((each for each in WRITTEN if each.fits(config)), None)
+    if family is None:
+        shown = [f"{name}={value}" for name in DECISIVE if (value := getattr(config, name))]
+        raise cannot(NAME, f"{' and '.join(shown)} together")
     stored = config.at_positions if family.any_size else config.settled
     full = _in_full(stored, family)
     content = write_content(family, full)
@@ -261,16 +236,6 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
     ]
     files = {CONFIG: content, PREPROCESSOR: write_processor(config)}
     return Writing(table, files, stored=stored, resampling=family.resampling)
-
-
-def _writer(config: ViTConfig) -> Family:
-    """The family that has a model of this configuration."""
-    check_fields(NAME, config, REPRESENTED)
-    for family in WRITTEN:
-        if family.fits(config):
-            return family
-    shown = [f"{name}={value}" for name in DECISIVE if (value := getattr(config, name))]
-    raise cannot(NAME, f"{' and '.join(shown)} together")
 
 
 def _in_full(config: ViTConfig, family: Family) -> ViTConfig:

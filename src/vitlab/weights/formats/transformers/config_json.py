@@ -1,0 +1,436 @@
+"""config.json of transformers as fields of ours, and back: keys, their defaults, what they mean.
+
+Every key of a class is in `DEFAULTS`, `NEUTRAL` or `IDLE`; any other is refused, because it may
+change what the model computes. Source: the configuration and modeling classes of transformers 5.23,
+and keys of files that older versions wrote.
+"""
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+from vitlab.errors import WeightsError
+from vitlab.models.config import ViTConfig
+from vitlab.weights.formats.names import first_name
+from vitlab.weights.formats.origins import Facts, Origin
+from vitlab.weights.formats.transformers.family import Content, Family, Stated
+
+_BASE: Content = {
+    "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+    "intermediate_size": 3072, "hidden_act": "gelu", "layer_norm_eps": 1e-12, "image_size": 224,
+    "patch_size": 16, "num_channels": 3,
+}  # fmt: skip
+_VIT = _BASE | {"qkv_bias": True}
+_POOLED = _VIT | {"pooler_output_size": 0, "pooler_act": "tanh"}
+_RATIO = _VIT | {"intermediate_size": None, "mlp_ratio": 4}
+_DINOV2 = _RATIO | {
+    "layer_norm_eps": 1e-6, "patch_size": 14, "layerscale_value": 1.0, "use_swiglu_ffn": False,
+}  # fmt: skip
+_MEAN = {
+    "use_absolute_position_embeddings": False, "layer_scale_init_value": 0.1,
+    "use_mean_pooling": True,
+}  # fmt: skip
+_BIASED = {"use_relative_position_bias": False, "use_shared_relative_position_bias": False}
+_TOWER = _BASE | {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
+_CLIP = _TOWER | {"patch_size": 32, "projection_dim": 512}
+_TANH = _BASE | {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6}
+_SIGLIP = _TANH | {"vision_use_head": True}
+_WIDE = _TANH | {"hidden_size": 1152, "num_attention_heads": 16, "patch_size": 32}
+_OF_CLASSES: dict[str, Content] = {
+    "aimv2_vision_model": _VIT | {
+        "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 8,
+        "intermediate_size": 2816, "patch_size": 14, "hidden_act": "silu", "layer_norm_eps": None,
+        "rms_norm_eps": 1e-5, "qkv_bias": False, "mlp_bias": False, "use_head": True,
+    },
+    **dict.fromkeys(("beit", "data2vec-vision"), _BASE | _BIASED | _MEAN),
+    "clipseg_vision_model": _TOWER | {"patch_size": 32},
+    "deit": _POOLED,
+    "dinov2": _DINOV2,
+    "dinov2_with_registers": _DINOV2 | {"patch_size": 16, "num_register_tokens": 4},
+    "dinov3_vit": _BASE | {
+        "hidden_size": 384, "intermediate_size": 1536, "num_attention_heads": 6,
+        "layer_norm_eps": 1e-5, "layerscale_value": 1.0, "use_gated_mlp": False,
+        "num_register_tokens": 0, "rope_theta": 100.0, "rope_parameters": {},
+        "query_bias": True, "key_bias": False, "value_bias": True, "proj_bias": True,
+        "mlp_bias": True,
+    },
+    "git_vision_model": _TOWER,
+    "idefics2_vision": _TANH | {"patch_size": 32},
+    "idefics3_vision": _WIDE,
+    "ijepa": _VIT,
+    "intern_vit_6b": _VIT | {
+        "layer_norm_eps": 1e-6, "patch_size": 14, "norm_type": "layer_norm", "qkv_bias": False,
+    },
+    "internvl_vision": _BASE | _MEAN | {
+        "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
+        "intermediate_size": 4096, "layer_norm_eps": 1e-6, "image_size": [448, 448],
+        "patch_size": [14, 14], "attention_bias": False, "norm_type": "layer_norm",
+        "use_absolute_position_embeddings": True,
+    },
+    "owlv2_vision_model": _TOWER | {"image_size": 768},
+    "owlvit_vision_model": _TOWER | {"image_size": 768, "patch_size": 32},
+    "siglip_vision_model": _SIGLIP,
+    "siglip2_vision_model": _SIGLIP | {"image_size": None, "num_patches": 256},
+    "smolvlm_vision": _WIDE,
+    "tipsv2_vision_model": _DINOV2 | {"image_size": 448, "num_register_tokens": 1},
+    "vit": _POOLED,
+    "vit_mae": _VIT,
+    "vit_msn": _VIT | {"layer_norm_eps": 1e-6},
+    "vitpose_backbone": _RATIO | {"image_size": [256, 192], "patch_size": [16, 16]},
+    **{f"{kind}_vision_model": _CLIP for kind in ("altclip", "chinese_clip", "clip", "metaclip_2")},
+}  # fmt: skip
+# What a class takes for a key that config.json leaves out, as released files do; None: it has none.
+DEFAULTS = {
+    model_type: {key: value for key, value in keys.items() if value is not None}
+    for model_type, keys in _OF_CLASSES.items()
+}
+# Keys that some files have, and the only values that ours has, beside null.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "pruned_heads": ({},), "quantization_config": (), "use_bias": (False,),
+    "use_qk_norm": (False,), "qk_normalization": (False,), "num_experts": (1,),
+    "is_native": (False,),  # else positions are computed for each image
+}  # fmt: skip
+# Keys that no output of a class depends on, where `DEFAULTS` of the class does not have them.
+IDLE = re.compile(
+    "|".join(
+        (
+            # bookkeeping, and what a call of the model returns
+            r"_.*|name_or_path|transformers_version|architectures|model_type|auto_map",
+            r"(torch_)?dtype|use_bfloat16|torchscript|attn_implementation|use_flash_attn",
+            r"chunk_size_feed_forward|output_(attentions|hidden_states|scores)|use_cache",
+            r"return_(dict|dict_in_generate|class_token)|use_return_dict",
+            # tasks, training, and heads and stages around an encoder
+            r"id2label|label2id|num_labels|problem_type|finetuning_task|task_specific_params",
+            r"dropout|(hidden_|attention_|projection_)dropout(_prob)?|drop_path_rate",
+            r"attention_probs_dropout_prob|initializer_(range|factor)|gradient_checkpointing",
+            r"mask_ratio|norm_pix_loss|use_mask_token|pos_embed_(shift|jitter|rescale)",
+            r"stage_names|out_(features|indices)|reshape_hidden_states|apply_layernorm",
+            r"pool_scales|add_fpn|segmentation_indices|semantic_loss_ignore_index|part_features",
+            r"use_auxiliary_head|auxiliary_(loss_weight|channels|num_convs|concat_input)",
+            r"encoder_stride|interpolate_(antialias|offset)|pooler_(output_size|act)",
+            r"intermediate_size|mlp_ratio|projection_dim|projector_hidden_act|num_image_tokens",
+            # text and its generation
+            r"vocab_size|tokenizer_class|prefix|tf_legacy_loss|(.*_)?(bos|eos|pad|sep)_token_id",
+            r"is_(encoder_)?decoder|decoder_.*|(add_)?cross_attention(_hidden_size)?",
+            r"tie_(encoder_decoder|word_embeddings|last_hidden_states)|num_beam(s|_groups)",
+            r".*_penalty|(max|min)_length|(encoder_)?no_repeat_ngram_size|num_return_sequences",
+            r"do_sample|early_stopping|remove_invalid_values|temperature|top_[kp]|typical_p",
+            r"bad_words_ids|(begin_)?suppress_tokens",
+            # ours, in a folder of `vitlab.save` that transformers opened and saved again
+            r"format|names|name|kind|model|provenance|tensors|sha256",
+        )
+    )
+)
+_GATED = {False: "mlp", True: "swiglu"}
+# Words of config.json and ours, by key; of several that mean the same, the first is written.
+WORDS: dict[str, dict[Any, str]] = {
+    "hidden_act": {
+        "gelu": "exact", "gelu_python": "exact", "gelu_pytorch_tanh": "tanh", "gelu_new": "tanh",
+        "gelu_fast": "tanh", "gelu_accurate": "tanh", "gelu_python_tanh": "tanh",
+        "quick_gelu": "quick",
+    },
+    "norm_type": {"layer_norm": "layer", "rms_norm": "rms"},
+    "use_gated_mlp": _GATED,
+    "use_swiglu_ffn": _GATED,
+}  # fmt: skip
+# Keys and the fields of ours with the same meaning; of several, the last decides.
+KEYS = {
+    "hidden_size": "width", "num_hidden_layers": "depth", "num_attention_heads": "heads",
+    "intermediate_size": "mlp", "image_size": "image_size", "patch_size": "patch",
+    "num_channels": "channels", "num_register_tokens": "registers", "layer_norm_eps": "norm_eps",
+    "rms_norm_eps": "norm_eps", "norm_type": "norm", "rope_theta": "rope_base",
+    "hidden_act": "gelu", "use_gated_mlp": "ffn", "use_swiglu_ffn": "ffn",
+    "layerscale_value": "layer_scale", "layer_scale_init_value": "layer_scale",
+    "attention_bias": "qkv_bias", "key_bias": "qkv_bias", "query_bias": "qkv_bias",
+    "value_bias": "qkv_bias", "qkv_bias": "qkv_bias", "proj_bias": "bias", "mlp_bias": "bias",
+}  # fmt: skip
+# Keys that decide a field together with others.
+DECIDING = {
+    "mlp_ratio": "mlp", "num_patches": "image_size", "use_relative_position_bias": "positions",
+    "use_shared_relative_position_bias": "positions_at",
+}  # fmt: skip
+
+
+def check_keys(model_type: str, content: Content, known: Collection[str]) -> None:
+    """Refuse keys that are neither known nor without effect.
+
+    Raises:
+        WeightsError: the first of them.
+    """
+    for key, value in content.items():
+        if key not in known and not IDLE.fullmatch(key):
+            raise WeightsError(
+                f"config.json: unknown key {key} (value {value!r}) of {model_type}: if it has no "
+                "effect on the model's outputs, remove it from the file"
+            )
+
+
+def completed(model_type: str, content: Content) -> Content:
+    """Return every key that matters, with the class's default where config.json leaves it out.
+
+    Raises:
+        WeightsError: a key that we do not know, or a value that is unsupported in any case.
+    """
+    defaults = DEFAULTS[model_type]
+    for key, value in content.items():
+        if key in NEUTRAL and value not in (*NEUTRAL[key], None):
+            raise WeightsError(f"config.json: unsupported {key}={value!r}")
+    check_keys(model_type, content, {*defaults, *NEUTRAL})
+    given = {key: value for key, value in content.items() if value is not None}
+    return {key: given.get(key, usual) for key, usual in defaults.items()}
+
+
+def refuse(when: object, what: str) -> None:
+    """Raise an error about what our model cannot represent, if it is so."""
+    if when:
+        raise WeightsError(f"unsupported {what}")
+
+
+def our_value(key: str, value: Any) -> Any:
+    """Return the value that our field has for a key's.
+
+    Raises:
+        WeightsError: our field has none.
+    """
+    if key in WORDS:
+        words = WORDS[key]
+        refuse(value not in [*words], f"{key}={value!r}: {', '.join(map(str, words))} are")
+        return words[value]
+    if not isinstance(value, list):
+        return value
+    if key == "patch_size":
+        refuse(len(set(value)) != 1, f"{key}={value!r}: patches must be square")
+        return value[0]
+    return tuple(value)
+
+
+def their_value(key: str, value: Any) -> Any:
+    """Return the value of a key for our field's."""
+    if key in WORDS:
+        return next(word for word, own in WORDS[key].items() if own == value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def read_fields(family: Family, stated: Stated, given: Content) -> Facts:
+    """Return the configuration that config.json and the tensors describe.
+
+    Args:
+        family: of the model
+        stated: every key, and the tensors
+        given: config.json as it is
+
+    Raises:
+        WeightsError: it asks for something that our model cannot represent.
+    """
+    fields = _shared_fields(family, stated) | family.reads(stated)
+    facts = Facts().put(Origin.TENSORS, fields)
+    for origin, keys in ((Origin.FAMILY, stated.content), (Origin.FILE, given)):
+        told = {own for key, own in (KEYS | DECIDING).items() if key in keys}
+        facts.origins |= dict.fromkeys(told & fields.keys(), origin)
+    facts.origins["resampling"] = Origin.FAMILY
+    return facts
+
+
+def _shared_fields(family: Family, stated: Stated) -> dict[str, Any]:
+    """What keys mean in every family that has them."""
+    content, shapes = stated.content, stated.shapes
+    always = not family.gated and isinstance(family.names["expand"], tuple)
+    gated = always or any(content.get(key) for key in ("use_gated_mlp", "use_swiglu_ffn"))
+    if gated and "use_swiglu_ffn" not in content:  # where config.json has no say
+        act = content["hidden_act"]
+        refuse(act != "silu", f"hidden_act={act!r} of a gated MLP: silu is")
+    fields: dict[str, Any] = {
+        "ffn": "swiglu" if gated else "mlp",
+        "resampling": family.resampling,
+        "classes": shapes.get("/classifier.weight", (0,))[0],
+        "pool": "token",
+    }
+    for key, own in KEYS.items():
+        if key in content and not (gated and own == "gelu"):
+            fields[own] = our_value(key, content[key])
+    if "layer_scale" in fields:
+        there = first_name(family.names, "scale1").format(n=0) in shapes
+        fields["layer_scale"] = float(fields["layer_scale"]) or float(there)
+    if "mlp_ratio" in content:
+        hidden = int(content["hidden_size"] * content["mlp_ratio"])
+        fields["mlp"] = (int(hidden * 2 / 3) + 7) // 8 * 8 if gated else hidden
+    if "num_patches" in content:
+        patches = content["num_patches"]
+        side = round(patches**0.5)
+        refuse(side**2 != patches, f"num_patches={patches}: no square")
+        fields["image_size"] = side * fields["patch"]
+    return fields
+
+
+def write_content(family: Family, config: ViTConfig) -> Content:
+    """Return the config.json of a model.
+
+    Raises:
+        WeightsError: the family cannot represent the model.
+    """
+    model_type = family.model_type
+    position = 2 if config.pool == "prefix" else int(config.classes > 0)
+    if position >= len(family.classes):
+        raise WeightsError(f"transformers' {model_type} has no classifier: save with classes=0")
+    check_square(family, config)
+    content = {"architectures": [family.classes[position]], "model_type": model_type}
+    keys = {key: own for key, own in KEYS.items() if key in DEFAULTS[model_type]}
+    content |= {key: their_value(key, getattr(config, own)) for key, own in keys.items()}
+    return content | family.writes(config)
+
+
+def check_square(family: Family, config: ViTConfig) -> None:
+    """Refuse images that are not square, where transformers takes no others.
+
+    Raises:
+        WeightsError: they are not.
+    """
+    if family.square and config.size[0] != config.size[1]:
+        raise WeightsError(
+            f"transformers' {family.model_type} takes square images: cannot represent "
+            f"image_size={config.image_size}"
+        )
+
+
+def read_pooler(stated: Stated) -> dict[str, Any]:
+    """The tanh layer, which only models without a classifier use."""
+    if "pooler.dense.bias" not in stated.shapes or stated.classifies:
+        return {}
+    act = stated.content["pooler_act"]
+    refuse(act != "tanh", f"pooler_act={act!r}: only tanh is")
+    return {"pre_logits": stated.content["pooler_output_size"] or stated.content["hidden_size"]}
+
+
+def write_pooler(config: ViTConfig) -> Content:
+    """The tanh layer."""
+    size = config.pre_logits
+    return {"pooler_output_size": size, "pooler_act": "tanh"} if size else {}
+
+
+def read_deit(stated: Stated) -> dict[str, Any]:
+    """A distillation token always; both classifiers if the file has them."""
+    if bias := stated.shapes.get("/distillation_classifier.bias"):
+        return {"registers": 1, "classes": bias[0], "pool": "prefix", "class_token": True}
+    return {"registers": 1, **read_pooler(stated)}
+
+
+def read_mean(stated: Stated) -> dict[str, Any]:
+    """No class token, so the mean of the patches."""
+    return {"pool": "mean"}
+
+
+def read_vitpose(stated: Stated) -> dict[str, Any]:
+    """No class token, padded images."""
+    return {"pool": "mean", "stem_padding": 2}
+
+
+def read_beit(stated: Stated) -> dict[str, Any]:
+    """Positions and pooling, which config.json chooses."""
+    content, shapes = stated.content, stated.shapes
+    own, shared = (content[key] for key in _BIASED)
+    refuse(own and shared, "BEiT with a table of relative positions per block and one for all")
+    kinds = {"1d": content["use_absolute_position_embeddings"], "bias": own or shared}
+    fields: dict[str, Any] = {
+        "positions": "+".join(kind for kind, there in kinds.items() if there) or "none",
+        "positions_at": "shared" if shared else "stem",
+    }
+    if not content["use_mean_pooling"]:
+        return fields
+    norm_at, pool = "none", "mean"
+    if "/layernorm.weight" in shapes:  # of masked image modeling
+        norm_at, pool = "tokens", "token"
+    pools = stated.classifies or stated.architecture == "BeitModel"
+    if pools or "pooler.layernorm.weight" in shapes:
+        norm_at, pool = "pooled", "mean"
+    return fields | {"class_token": True, "norm_at": norm_at, "pool": pool}
+
+
+def write_beit(config: ViTConfig) -> Content:
+    """Positions, and the pool."""
+    shared = config.positions_at == "shared"
+    return {
+        "use_absolute_position_embeddings": config.positions.startswith("1d"),
+        "use_relative_position_bias": not shared,
+        "use_shared_relative_position_bias": shared,
+        "use_mean_pooling": config.norm_at == "pooled",
+    }
+
+
+def read_dinov2(stated: Stated) -> dict[str, Any]:
+    """The classifier sees class token and mean of the patches."""
+    return {"pool": "both"} if stated.classifies else {}
+
+
+def write_dinov2(config: ViTConfig) -> Content:
+    """The MLP by its ratio."""
+    gated = config.ffn == "swiglu"
+    if gated and config.mlp != (config.width * 4 * 2 // 3 + 7) // 8 * 8:
+        raise WeightsError(f"transformers' DINOv2 has no gated MLP with mlp={config.mlp}")
+    if not gated and config.mlp % config.width:
+        raise WeightsError("transformers' DINOv2 needs an mlp that is a multiple of the width")
+    return {"mlp_ratio": 4 if gated else config.mlp // config.width}
+
+
+def read_dinov3(stated: Stated) -> dict[str, Any]:
+    """Rotary positions; biases of layers that ours has together."""
+    content = stated.content
+    usual = {"rope_theta": content["rope_theta"], "rope_type": "default"}
+    given = content["rope_parameters"]
+    base = (usual | given)["rope_theta"]
+    refuse(usual | given != usual | {"rope_theta": base}, f"rope_parameters={given!r}")
+    query, key, value = (content[f"{part}_bias"] for part in ("query", "key", "value"))
+    apart = query != value or (key and not query)
+    refuse(apart, f"query_bias={query}, key_bias={key}, value_bias={value} together")
+    project, mlp = content["proj_bias"], content["mlp_bias"]
+    refuse(project != mlp, f"proj_bias={project} with mlp_bias={mlp}")
+    wide = stated.shapes.get("/classifier.weight", (0, 0))[-1] > content["hidden_size"]
+    return {"positions": "rope", "rope_base": base, "pool": "both" if wide else "token"}
+
+
+def write_dinov3(config: ViTConfig) -> Content:
+    """The activation of gated MLPs."""
+    return {"hidden_act": "silu"} if config.ffn == "swiglu" else {}
+
+
+def read_clip(stated: Stated) -> dict[str, Any]:
+    """A norm before the blocks; the classifier averages patches that the last norm did not see."""
+    fields: dict[str, Any] = {"pre_norm": True, "stem_bias": False}
+    if stated.classifies:
+        return fields | {"pool": "mean", "class_token": True, "norm_at": "none"}
+    projected = "/visual_projection.weight" in stated.shapes
+    return fields | {"classes": stated.projection if projected else 0}
+
+
+def write_clip(config: ViTConfig) -> Content:
+    """Width of the projection."""
+    return {"projection_dim": config.classes or config.width}
+
+
+def read_siglip(stated: Stated) -> dict[str, Any]:
+    """Attention pooling, unless there is a classifier, which averages the patches."""
+    attends = stated.content["vision_use_head"] and not stated.classifies
+    return {"pool": "attention" if attends else "mean"}
+
+
+def read_aimv2(stated: Stated) -> dict[str, Any]:
+    """RMS norms, one of them on patches, gated MLPs, no class token."""
+    content = stated.content
+    qkv, mlp = content["qkv_bias"], content["mlp_bias"]
+    refuse(qkv != mlp, f"qkv_bias={qkv} with mlp_bias={mlp}")
+    pools = content["use_head"] and "embeddings.patch_embed.weight" in stated.shapes
+    refuse(pools, "use_head=True: attention pooling by a fixed query")
+    return {"norm": "rms", "stem_norm": "layer", "pool": "mean"}
+
+
+def read_intern(stated: Stated) -> dict[str, Any]:
+    """InternViT's: the mean of patches without a last norm, or all tokens after one."""
+    content = stated.content
+    if "attention_bias" not in content:  # of its authors' own code
+        return {"layer_scale": 0.1, "norm_at": "none"}
+    mean = content["use_mean_pooling"]
+    return {
+        "pool": "mean" if mean else "token",
+        "class_token": mean or None,
+        "norm_at": "none" if mean else "tokens",
+        "positions": "1d" if content["use_absolute_position_embeddings"] else "none",
+    }

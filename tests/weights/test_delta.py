@@ -402,7 +402,7 @@ def test_a_base_whose_name_no_disk_can_have(small: tuple[Path, Any]) -> None:
     file = small[0]
 
     def change(whole: dict[str, Any]) -> None:
-        whole["content"]["base"]["source"] = "x" * 5000
+        whole["content"]["base"] |= {"source": "x" * 5000, "nearby": None}
         whole["sha256"] = checksum(whole["content"])
 
     rewritten(file, change)

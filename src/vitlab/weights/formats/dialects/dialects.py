@@ -12,7 +12,7 @@ from typing import Any
 from vitlab.errors import WeightsError
 from vitlab.images import IMAGENET, INCEPTION, OPENAI
 from vitlab.weights.formats.outside import classifier_beside
-from vitlab.weights.formats.timm.timm_arguments import NAME
+from vitlab.weights.formats.timm.arguments import NAME
 from vitlab.weights.source import Shape, Source
 
 Rules = tuple[tuple[str, str], ...]

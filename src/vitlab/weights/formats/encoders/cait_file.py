@@ -14,8 +14,8 @@ from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.entries import Entry, layer, same, stacked
 from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.room import Hints, Reading
-from vitlab.weights.formats.timm.timm_arguments import check_arguments, stated
-from vitlab.weights.formats.timm.timm_config import arguments_in, recorded
+from vitlab.weights.formats.timm.arguments import check_arguments, stated
+from vitlab.weights.formats.timm.config_json import arguments_in, recorded
 from vitlab.weights.formats.vit_names import PLAIN, encoder
 from vitlab.weights.source import Shape, Source
 

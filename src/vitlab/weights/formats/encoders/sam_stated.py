@@ -9,8 +9,8 @@ from vitlab.images import IMAGENET
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.origins import Origin
 from vitlab.weights.formats.room import Hints
-from vitlab.weights.formats.timm.timm_arguments import check_arguments, stated
-from vitlab.weights.formats.timm.timm_config import arguments_in, recorded
+from vitlab.weights.formats.timm.arguments import check_arguments, stated
+from vitlab.weights.formats.timm.config_json import arguments_in, recorded
 from vitlab.weights.formats.transformers.config_keys import check_keys
 from vitlab.weights.formats.transformers.family_reading import gelu_of
 from vitlab.weights.source import Source

@@ -13,7 +13,7 @@ import torch
 from vitlab.errors import WeightsError
 from vitlab.images import IMAGENET, INCEPTION, OPENAI
 from vitlab.weights.formats.origins import Facts, Origin
-from vitlab.weights.formats.timm.timm_rotary import EVA02, encoder_of_perception, shown_rotary
+from vitlab.weights.formats.timm.architectures import EVA02, encoder_of_perception, shown_rotary
 from vitlab.weights.source import Shape, Source
 
 Shapes = Mapping[str, Shape]

@@ -14,7 +14,15 @@ from vitlab.weights.formats.dialects import open_clip
 from vitlab.weights.formats.dialects.dialects import Dialect, Layout
 from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.room import Hints
-from vitlab.weights.formats.timm import timm_config, timm_rotary, timm_rules
+from vitlab.weights.formats.timm import architectures, config_json
+from vitlab.weights.formats.timm.arguments import (
+    DEFAULTS,
+    Pairs,
+    is_rounded,
+    pairs_of,
+    rotary_fields,
+)
+from vitlab.weights.formats.timm.config_json import record_of
 from vitlab.weights.formats.timm.timm_content import (
     Shapes,
     check_content,
@@ -22,8 +30,6 @@ from vitlab.weights.formats.timm.timm_content import (
     rotary,
     width,
 )
-from vitlab.weights.formats.timm.timm_record import record_of
-from vitlab.weights.formats.timm.timm_rotary import Pairs
 from vitlab.weights.source import Shape, Source
 
 MMPRETRAIN, VITLAB = "mmpretrain's names", "ViTLab's names"
@@ -63,13 +69,13 @@ def known_of(source: Source, hints: Hints, layout: Layout) -> Known:
     """
     shapes = layout.theirs | layout.shapes
     name, stem = hints.name, hints.name.partition(".")[0]
-    given = stem if timm_rules.known(stem) else ""
-    stored, record = timm_config.architecture_in(source.config), record_of(source)
+    given = stem if architectures.known(stem) else ""
+    stored, record = config_json.architecture_in(source.config), record_of(source)
     stored = stored or open_clip.architecture_in(source.open_clip)
     architecture = given or stored or record.architecture
     certain = bool(architecture)
     if certain:
-        timm_rules.check_supported(architecture)
+        architectures.check_supported(architecture)
     own = layout.dialect.name == VITLAB  # whose models may have any fields
     check_content(source.path, shapes, certain or own or bool(name))
     facts = facts_by_content(source, shapes, certain or own)
@@ -77,14 +83,14 @@ def known_of(source: Source, hints: Hints, layout: Layout) -> Known:
     if layout.dialect.words.get("flat") and "input_resolution" in source.shapes:  # OpenAI's own
         facts.put(Origin.FAMILY, {"gelu": "quick", **OPENAI})
     if certain:
-        facts.put(Origin.NAME, {**timm_rules.implied(architecture), **record.instead})
+        facts.put(Origin.NAME, {**architectures.implied(architecture), **record.instead})
         facts.put(Origin.FAMILY, {"resampling": "antialiased"})
-        if architecture in timm_rules.VARY:
+        if architecture in architectures.VARY:
             facts.put(Origin.ASSUMED, {k: facts.values[k] for k in ("mean", "std")})
     elif name:
-        facts.put(Origin.OPTION, timm_rules.settled(name))
-    size = timm_rules.size_in(architecture) if certain else None
-    arguments = record.arguments | timm_config.arguments_in(source.config)
+        facts.put(Origin.OPTION, architectures.settled(name))
+    size = architectures.size_in(architecture) if certain else None
+    arguments = record.arguments | config_json.arguments_in(source.config)
     if given and given != stored:  # the user knows better than the file
         return Known(facts, architecture, size, pairs=_rotary(facts, source, architecture, shapes))
     facts.put(Origin.FILE, record.fields).put(Origin.FILE, _stated(source, hints, shapes))
@@ -94,7 +100,7 @@ def known_of(source: Source, hints: Hints, layout: Layout) -> Known:
         facts.put(Origin.ASSUMED, {"pool": facts.values.get("pool", "token")})
     pairs = _rotary(facts, source, architecture, shapes, arguments)
     sizes = (
-        timm_config.recorded_size(source.config),
+        config_json.recorded_size(source.config),
         open_clip.open_clip_size(source.open_clip),
         record.image_size,
         size,
@@ -108,7 +114,7 @@ def _stated(source: Source, hints: Hints, shapes: Shapes) -> dict[str, Any]:
     """What the configuration beside the tensors says, open_clip's or timm's."""
     path, chosen = source.path, hints.choices
     fields = open_clip.stated_by_open_clip(path, source.open_clip, width(shapes), chosen)
-    return fields | timm_config.recorded(path, source.config, chosen)
+    return fields | config_json.recorded(path, source.config, chosen)
 
 
 def _rotary(
@@ -119,29 +125,29 @@ def _rotary(
     arguments: Mapping[str, Any] | None = None,
 ) -> Pairs | None:
     """Put rotary positions as name, tensors or arguments imply; return how their pairs lie."""
-    told = {key: value for key, value in (arguments or {}).items() if key in timm_rotary.DEFAULTS}
+    told = {key: value for key, value in (arguments or {}).items() if key in DEFAULTS}
     if architecture:
-        origin, implied = Origin.NAME, timm_rotary.named_rotary(architecture)
+        origin, implied = Origin.NAME, architectures.named_rotary(architecture)
     else:
-        shown = timm_rotary.DINOV3 if rotary(shapes) else timm_rotary.shown_rotary(shapes)
+        shown = architectures.DINOV3 if rotary(shapes) else architectures.shown_rotary(shapes)
         origin, implied = Origin.FAMILY, shown
     whole = implied | told
     if not whole.get("use_rot_pos_emb"):
         return None
-    fields = timm_rotary.rotary_fields(source.path, whole)
+    fields = rotary_fields(source.path, whole)
     stored = [name for name in source.shapes if name.endswith("rope_embed.periods")]
     if stored and fields["rope_kind"] == "image":
         periods = source.read(stored[0])
-        rounded = timm_rotary.is_rounded(source.path, periods, fields["rope_base"])
+        rounded = is_rounded(source.path, periods, fields["rope_base"])
         facts.put(Origin.TENSORS, {"rope_rounded": rounded})
     facts.put(Origin.FILE if told else origin, {"positions": "rope", **fields})
     if (
         origin is Origin.FAMILY
-        and timm_rotary.encoder_of_perception(shapes)
+        and architectures.encoder_of_perception(shapes)
         and fields["rope_grid"]
     ):
         facts.put(Origin.ASSUMED, {"rope_grid": fields["rope_grid"]})  # its positions' own grid
-    return timm_rotary.pairs_of(whole)
+    return pairs_of(whole)
 
 
 def _put_dialect(facts: Facts, dialect: Dialect, shapes: Shapes) -> None:

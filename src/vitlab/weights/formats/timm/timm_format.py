@@ -16,11 +16,11 @@ from vitlab.weights.formats.dialects.dialects import layout_of
 from vitlab.weights.formats.origins import with_means
 from vitlab.weights.formats.outside import notes_beside
 from vitlab.weights.formats.room import Hints, Reading, Writing
-from vitlab.weights.formats.timm.timm_arguments import NAME, check_arguments
+from vitlab.weights.formats.timm.arguments import NAME, check_arguments
+from vitlab.weights.formats.timm.config_json import check_written, stored_as, written
 from vitlab.weights.formats.timm.timm_facts import known_of
 from vitlab.weights.formats.timm.timm_names import entries, names_for, names_in
 from vitlab.weights.formats.timm.timm_shapes import fields_of, overlap
-from vitlab.weights.formats.timm.timm_writing import check_written, stored_as, written
 from vitlab.weights.sharded import CONFIG
 from vitlab.weights.source import Source
 

@@ -20,8 +20,7 @@ from vitlab.weights.formats.entries import (
 )
 from vitlab.weights.formats.resnet_units import hybrid_parts
 from vitlab.weights.formats.room import cannot
-from vitlab.weights.formats.timm.timm_arguments import NAME
-from vitlab.weights.formats.timm.timm_rotary import Pairs
+from vitlab.weights.formats.timm.arguments import NAME, Pairs
 from vitlab.weights.formats.vit_names import PLAIN, Names, embedding, encoder
 from vitlab.weights.source import Shape
 

@@ -10,10 +10,10 @@ from vitlab.models.config import map_stride
 from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.resnet_units import units_of
 from vitlab.weights.formats.room import Hints
-from vitlab.weights.formats.timm.timm_arguments import NAME, floored
+from vitlab.weights.formats.timm.architectures import registers_in
+from vitlab.weights.formats.timm.arguments import NAME, floored
 from vitlab.weights.formats.timm.timm_facts import Known
 from vitlab.weights.formats.timm.timm_names import first_branch
-from vitlab.weights.formats.timm.timm_rules import registers_in
 from vitlab.weights.source import Shape, Source
 
 

@@ -17,7 +17,7 @@ from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.origins import Facts, Origin, with_means
 from vitlab.weights.formats.outside import notes_beside
 from vitlab.weights.formats.room import Hints, Reading, Writing, cannot, check_fields
-from vitlab.weights.formats.timm.timm_rules import settled
+from vitlab.weights.formats.timm.architectures import settled
 from vitlab.weights.formats.transformers.config_keys import DEFAULTS, completed
 from vitlab.weights.formats.transformers.families import WRITTEN
 from vitlab.weights.formats.transformers.family import Content, Family, Stated

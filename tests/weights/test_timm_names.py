@@ -14,7 +14,7 @@ from oracles import peers
 from vitlab.weights.assembly import empty
 from vitlab.weights.formats.room import Hints
 from vitlab.weights.formats.timm import timm_format as format_
-from vitlab.weights.formats.timm.timm_rules import UNSUPPORTED, VARY, implied, known
+from vitlab.weights.formats.timm.architectures import UNSUPPORTED, VARY, implied, known
 from vitlab.weights.matching import check
 from vitlab.weights.source import Source
 

@@ -202,3 +202,14 @@ def test_what_timm_cannot_represent_is_named(
     with pytest.raises(WeightsError, match=f"timm cannot represent .*{field}"):
         vitlab.save(model, tmp_path / "m", to="timm")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_hybrids_patches_may_be_larger_than_a_place_of_its_map(tmp_path: Path) -> None:
+    config = ViTConfig(
+        width=32, depth=1, heads=2, mlp=24, image_size=64, classes=3, stem="resnet",
+        stages=(2, 2, 2, 2), resnet="timm", patch=64,
+    )  # fmt: skip
+    model = randomly(config)
+    vitlab.save(model, tmp_path / "m", to="timm")
+    in_timm(model, tmp_path / "m")
+    assert vitlab.load(tmp_path / "m").config.patch == 64

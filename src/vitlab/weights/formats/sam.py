@@ -19,8 +19,8 @@ from vitlab.weights.formats.names import FoundParts, entries, found
 from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.room import Hints, Reading
 from vitlab.weights.formats.shapes import fields_shown
-from vitlab.weights.formats.timm.timm_arguments import check_arguments, stated
-from vitlab.weights.formats.timm.timm_config import arguments_in, recorded
+from vitlab.weights.formats.timm.arguments import check_arguments, stated
+from vitlab.weights.formats.timm.config_json import arguments_in, recorded
 from vitlab.weights.formats.timm.timm_names import TIMM
 from vitlab.weights.formats.transformers.config_json import check_keys, our_value
 from vitlab.weights.source import Source

@@ -24,7 +24,7 @@ from vitlab.weights.formats.entries import (
 )
 from vitlab.weights.formats.names import OURS, STEMS, FoundParts, found
 from vitlab.weights.formats.outside import classifier_beside
-from vitlab.weights.formats.timm.timm_arguments import NAME
+from vitlab.weights.formats.timm.arguments import NAME
 from vitlab.weights.formats.timm.timm_names import BRANCHED, TIMM
 from vitlab.weights.source import Shape, Source
 

@@ -15,8 +15,9 @@ from vitlab.errors import WeightsError
 from vitlab.images import IMAGENET, INCEPTION, OPENAI
 from vitlab.weights.formats.dialects.dialects import PLAIN, Layout
 from vitlab.weights.formats.origins import Facts, Origin
-from vitlab.weights.formats.timm.timm_rotary import DINOV3 as ROPE_DINOV3
-from vitlab.weights.formats.timm.timm_rotary import EVA02, MIXED, PE, Arguments
+from vitlab.weights.formats.timm.architectures import DINOV3 as ROPE_DINOV3
+from vitlab.weights.formats.timm.architectures import EVA02, MIXED, PE
+from vitlab.weights.formats.timm.arguments import Arguments
 from vitlab.weights.source import Source
 
 Shows = Callable[[Layout], bool]

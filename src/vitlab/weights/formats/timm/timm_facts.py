@@ -15,13 +15,14 @@ from vitlab.weights.formats.dialects.dialects import Layout
 from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.room import Hints
 from vitlab.weights.formats.rotary_rows import Pairs
-from vitlab.weights.formats.timm import timm_config, timm_rotary, timm_rules
+from vitlab.weights.formats.timm import architectures, config_json
+from vitlab.weights.formats.timm.arguments import DEFAULTS, is_rounded, pairs_of, rotary_fields
+from vitlab.weights.formats.timm.config_json import record_of
 from vitlab.weights.formats.timm.timm_content import (
     check_content,
     facts_by_content,
     rotary_by_content,
 )
-from vitlab.weights.formats.timm.timm_record import record_of
 from vitlab.weights.source import Source
 
 SAPIENS = (1024, 1280, 1536, 1920)  # the widths of facebookresearch/sapiens
@@ -58,14 +59,13 @@ def known_of(source: Source, hints: Hints, file: Layout) -> Known:
         OptionError: the user's name is unknown.
         WeightsError: a family that our model cannot represent, or a damaged config.json.
     """
-    name, stem = hints.name, hints.name.partition(".")[0]
-    given = stem if timm_rules.known(stem) else ""
-    stored, record = timm_config.architecture_in(source.config), record_of(source)
+    name, given = hints.name, architectures.stem_of(hints.name)
+    stored, record = config_json.architecture_in(source.config), record_of(source)
     stored = stored or open_clip.architecture_in(source.open_clip)
     architecture = given or stored or record.architecture
     certain = bool(architecture)
     if certain:
-        timm_rules.check_supported(architecture)
+        architectures.check_supported(architecture)
     own = file.dialect.name == "ViTLab's names"  # whose models may have any fields
     check_content(source.path, file, certain or own or bool(name))
     facts = facts_by_content(source, file, certain or own)
@@ -73,16 +73,16 @@ def known_of(source: Source, hints: Hints, file: Layout) -> Known:
     if file.dialect.name == "open_clip's names" and "input_resolution" in source.shapes:
         facts.put(Origin.FAMILY, {"gelu": "quick", **OPENAI})  # OpenAI's own
     if certain:
-        facts.put(Origin.NAME, {**timm_rules.implied(architecture), **record.instead})
+        facts.put(Origin.NAME, {**architectures.implied(architecture), **record.instead})
         facts.put(Origin.FAMILY, {"resampling": "antialiased"})
-        if architecture in timm_rules.VARY:
+        if architecture in architectures.VARY:
             facts.put(Origin.ASSUMED, {k: facts.values[k] for k in ("mean", "std")})
     elif name:
-        facts.put(Origin.OPTION, timm_rules.settled(name))
-    size = timm_rules.size_in(architecture) if certain else None
+        facts.put(Origin.OPTION, architectures.settled(name))
+    size = architectures.size_in(architecture) if certain else None
     if given and given != stored:  # the user knows better than the file
         return Known(facts, architecture, size, pairs=_rotary(facts, source, architecture, file))
-    arguments = record.arguments | timm_config.arguments_in(source.config)
+    arguments = record.arguments | config_json.arguments_in(source.config)
     facts.put(Origin.FILE, record.fields).put(Origin.FILE, _stated(source, hints, file))
     if file.dialect.facts.get("fit") == "native":  # which no config.json of timm can say
         facts.put(Origin.FAMILY, {"fit": "native"})
@@ -90,7 +90,7 @@ def known_of(source: Source, hints: Hints, file: Layout) -> Known:
         facts.put(Origin.ASSUMED, {"pool": facts.values.get("pool", "token")})
     pairs = _rotary(facts, source, architecture, file, arguments)
     sizes: tuple[Size | None, ...] = (
-        timm_config.recorded_size(source.config),
+        config_json.recorded_size(source.config),
         open_clip.open_clip_size(source.open_clip),
         record.image_size,
         size,
@@ -104,7 +104,7 @@ def _stated(source: Source, hints: Hints, file: Layout) -> dict[str, Any]:
     """What the configuration beside the tensors says, open_clip's or timm's."""
     path, chosen = source.path, hints.choices
     fields = open_clip.stated_by_open_clip(path, source.open_clip, file.parts.width, chosen)
-    return fields | timm_config.recorded(path, source.config, chosen)
+    return fields | config_json.recorded(path, source.config, chosen)
 
 
 def _rotary(
@@ -115,23 +115,23 @@ def _rotary(
     arguments: Mapping[str, Any] | None = None,
 ) -> Pairs | None:
     """Put rotary positions as name, tensors or arguments imply; return how their pairs lie."""
-    told = {key: value for key, value in (arguments or {}).items() if key in timm_rotary.DEFAULTS}
+    told = {key: value for key, value in (arguments or {}).items() if key in DEFAULTS}
     origin = Origin.NAME if architecture else Origin.FAMILY
-    implied = timm_rotary.named_rotary(architecture) if architecture else rotary_by_content(file)
+    implied = architectures.named_rotary(architecture) if architecture else rotary_by_content(file)
     whole = implied | told
     if not whole.get("use_rot_pos_emb"):
         return None
-    fields = timm_rotary.rotary_fields(source.path, whole)
+    fields = rotary_fields(source.path, whole)
     stored = [name for name in source.shapes if name.endswith("rope_embed.periods")]
     if stored and fields["rope_kind"] == "image":
         periods = source.read(stored[0])
-        rounded = timm_rotary.is_rounded(source.path, periods, fields["rope_base"])
+        rounded = is_rounded(source.path, periods, fields["rope_base"])
         facts.put(Origin.TENSORS, {"rope_rounded": rounded})
     facts.put(Origin.FILE if told else origin, {"positions": "rope", **fields})
     scaled = implied.get("rope_grid_indexing") == "xy" and fields.get("rope_grid")
     if origin is Origin.FAMILY and scaled:
         facts.put(Origin.ASSUMED, {"rope_grid": fields["rope_grid"]})  # its positions' own grid
-    return timm_rotary.pairs_of(whole)
+    return pairs_of(whole)
 
 
 def _put_dialect(facts: Facts, file: Layout) -> None:

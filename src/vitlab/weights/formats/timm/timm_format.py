@@ -18,11 +18,11 @@ from vitlab.weights.formats.outside import notes_beside
 from vitlab.weights.formats.room import Hints, Reading, Writing
 from vitlab.weights.formats.rotary_rows import frequencies
 from vitlab.weights.formats.shapes import overlap
-from vitlab.weights.formats.timm.timm_arguments import NAME, check_arguments
+from vitlab.weights.formats.timm.arguments import NAME, check_arguments
+from vitlab.weights.formats.timm.config_json import check_written, stored_as, written
 from vitlab.weights.formats.timm.timm_facts import known_of
 from vitlab.weights.formats.timm.timm_names import names_for, pairs_for
 from vitlab.weights.formats.timm.timm_shapes import fields_of
-from vitlab.weights.formats.timm.timm_writing import check_written, stored_as, written
 from vitlab.weights.sharded import CONFIG
 from vitlab.weights.source import Source
 

@@ -10,9 +10,9 @@ from vitlab.weights.formats.names import FoundParts
 from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.room import Hints
 from vitlab.weights.formats.shapes import fields_shown, fitting, overlap, patches_of
-from vitlab.weights.formats.timm.timm_arguments import NAME, floored
+from vitlab.weights.formats.timm.architectures import registers_in
+from vitlab.weights.formats.timm.arguments import NAME, floored
 from vitlab.weights.formats.timm.timm_facts import Known
-from vitlab.weights.formats.timm.timm_rules import registers_in
 from vitlab.weights.source import Source
 
 

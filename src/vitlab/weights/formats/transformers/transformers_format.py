@@ -18,7 +18,7 @@ from vitlab.weights.formats.names import entries, first_name
 from vitlab.weights.formats.origins import Facts, Origin, with_means
 from vitlab.weights.formats.outside import notes_beside
 from vitlab.weights.formats.room import Hints, Reading, Writing, cannot, check_fields
-from vitlab.weights.formats.timm.timm_rules import settled
+from vitlab.weights.formats.timm.architectures import settled
 from vitlab.weights.formats.transformers.config_json import (
     DEFAULTS,
     check_square,

@@ -1,0 +1,280 @@
+"""The arguments of timm's constructors: what each is for a model, what it says, and what it leaves.
+
+Source: timm's VisionTransformer, VisionTransformerDistilled and hybrids, Beit and Eva.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from vitlab.errors import WeightsError
+from vitlab.images import Size
+from vitlab.models.config import ViTConfig, map_stride
+from vitlab.weights.formats.rotary_rows import Pairs
+
+NAME = "timm"
+ACTS = {"gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}
+POOLS = {"token": "token", "avg": "mean", "map": "attention"}
+NORMS = {"layernorm": "layer", "rmsnorm": "rms"}  # whose epsilon is 1e-6
+KINDS = {"cat": "grid", "mixed": "mixed", "dinov3": "image"}
+Arguments = dict[str, Any]
+Family = Literal["vit", "beit", "eva"]
+Rows = dict[str, tuple[str, Any]]  # by argument: the field that it is about, and its value
+
+# Arguments whose value is that of a field.
+EVERY = {
+    "embed_dim": "width", "depth": "depth", "num_heads": "heads", "in_chans": "channels",
+    "qkv_bias": "qkv_bias",
+}  # fmt: skip
+VIT = {
+    "pre_norm": "pre_norm", "qk_norm": "qk_norm", "proj_bias": "bias",
+    "scale_attn_norm": "norm_inner_attention", "scale_mlp_norm": "norm_inner_mlp",
+    "pool_include_prefix": "pool_prefix",
+}  # fmt: skip
+EVA = {
+    "num_reg_tokens": "registers", "use_pre_transformer_norm": "pre_norm", "qk_norm": "qk_norm",
+    "rope_temperature": "rope_base", "rope_grid_offset": "rope_offset",
+    "scale_attn_inner": "norm_inner_attention", "scale_mlp": "norm_inner_mlp",
+}  # fmt: skip
+# Reviewed: how training goes and weights start, names of tensors, what the tensors show anyway.
+WITHOUT_EFFECT = {
+    "drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate",
+    "drop_path_rate", "weight_init", "fix_init", "head_init_scale", "dynamic_img_size",
+    "strict_img_size", "qkv_fused", "attn_type", "pretrained_strict", "out_indices",
+    "ref_feat_shape", "swiglu_align_to", "attn_pool_mlp_ratio", "num_kv_heads", "embed_norm_layer",
+    "rope_shift_coords", "rope_jitter_coords", "rope_rescale_coords", "rope_rotate_half",
+    "rope_grid_indexing", "rope_mrope_section",
+}  # fmt: skip
+# What these add is not represented; and None leaves those to timm, and the tensors show the choice.
+OFF = {"mlp_layer", "dynamic_img_pad", "attn_only_layer_scale", "use_naflex", "features_only"}
+OPEN = {"fc_norm", "use_fc_norm", "use_post_transformer_norm", "attn_pool_num_heads"}
+# Arguments that state a field which no tensor shows, as it is or by a word.
+NUMBERS = {
+    "num_heads": "heads", "attn_pool_num_heads": "pool_heads", "pool_include_prefix": "pool_prefix",
+}  # fmt: skip
+WORDS = {
+    "act_layer": ("gelu", ACTS),
+    "global_pool": ("pool", POOLS),
+    "use_post_norm": ("norm_order", {"True": "after", "False": "before"}),
+}
+# Where another value than a model's own stands for it as well.
+ALSO: dict[str, Callable[[ViTConfig, Any], bool]] = {
+    "img_size": lambda c, v: floored(v, c.patch) == c.size,
+    "patch_size": lambda c, v: v == [patch_size(c)] * 2,
+    "mlp_ratio": lambda c, v: _fits(c, int(c.width * v)),
+    "init_values": lambda c, v: v is not None and c.layer_scale > 0,
+    "global_pool": lambda c, v: not (v or c.classes),  # without a classifier, no pool is any
+    "act_layer": lambda c, v: v == "swish" and c.ffn == "swiglu",
+    "norm_layer": lambda c, v: norm_in(v) == c.norm,
+    "no_embed_class": lambda c, v: not c.prefix,
+    "pool_include_prefix": lambda c, v: c.pool == "token" or not c.prefix,
+}
+
+
+def family_of(config: ViTConfig) -> Family:
+    """Return whose constructor makes such a model: that of vision_transformer.py, beit.py, eva.py.
+
+    Hybrids and distilled models have that of vision_transformer.py.
+    """
+    if "bias" in config.positions:
+        return "beit"
+    return "eva" if "rope" in config.positions else "vit"
+
+
+def rows_of(config: ViTConfig, *families: Family) -> Rows:
+    """Return each argument of some constructors, with the value that it has for a model."""
+    positions, gated = config.positions, config.ffn == "swiglu"
+    learned, turned, biased = (kind in positions for kind in ("1d", "rope", "bias"))
+    shared, prefix = config.positions_at == "shared", config.pool == "prefix"
+    pooled = ("norm_at", config.norm_at == "pooled")
+    token = {"class_token": ("class_token", config.has_token)}
+    other: Rows = {
+        "use_abs_pos_emb": ("positions", learned),
+        "use_fc_norm": pooled,
+        "swiglu_mlp": ("ffn", gated),
+    }
+    packed = gated and not (turned or biased)  # gate and value in one layer
+    every: Rows = _same(config, EVERY) | {
+        "img_size": ("image_size", list(config.size)),
+        "patch_size": ("patch", patch_size(config)),
+        "mlp_ratio": ("mlp", _ratio(config, config.mlp * (2 if packed else 1))),
+        "init_values": ("layer_scale", config.layer_scale or None),
+        "global_pool": ("pool", _word(POOLS, "token" if prefix else config.pool)),
+    }
+    further: dict[Family, Rows] = {
+        "vit": _same(config, VIT) | token | {
+            # the second token of a distilled model is no register in timm
+            "reg_tokens": ("registers", 0 if prefix else config.registers),
+            "act_layer": ("gelu", "silu" if gated else _word(ACTS, config.gelu)),
+            "fc_norm": pooled,
+            "final_norm": ("norm_at", config.norm_at != "none"),
+            "no_embed_class": ("positions", False),
+            "pos_embed": ("positions", "learn" if learned else "none"),
+        },
+        "beit": other | {
+            "use_rel_pos_bias": ("positions", biased and not shared),
+            "use_shared_rel_pos_bias": ("positions_at", biased and shared),
+        },
+        "eva": _same(config, EVA) | token | other | {
+            "attn_type": ("qkv_bias", "rope"),  # the kind whose keys may have a bias
+            "use_rot_pos_emb": ("positions", turned),
+            "rope_type": ("rope_kind", _word(KINDS, config.rope_kind)),
+            "rope_rotate_half": ("rope_kind", config.rope_kind != "mixed"),
+            "ref_feat_shape": ("rope_grid", [config.rope_grid] * 2 if config.rope_grid else None),
+            "use_post_norm": ("norm_order", config.norm_order == "after"),
+            "attn_pool_num_heads": ("pool_heads", config.pool_heads or config.heads),
+            "attn_pool_mlp_ratio": ("pool_mlp", _ratio(config, config.pool_mlp or config.mlp)),
+            "dynamic_img_size": ("image_size", True),
+            "swiglu_align_to": ("mlp", int(gated)),  # gate and value apart, with all their units
+            "use_post_transformer_norm": ("norm_at", config.norm_at == "tokens"),
+        },
+    }  # fmt: skip
+    return every | {name: row for family in families for name, row in further[family].items()}
+
+
+def stated(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that arguments state and that no tensor shows."""
+    given = {name: arguments.get(name) for name in (*NUMBERS, *WORDS)}
+    fields = {own: given[name] for name, own in NUMBERS.items() if isinstance(given[name], int)}
+    for name, (own, words) in WORDS.items():
+        if (word := str(given[name])) in words:
+            fields[own] = words[word]
+    return fields | ({"norm_eps": 1e-6} if norm_in(arguments.get("norm_layer")) else {})
+
+
+def check_arguments(
+    path: object, arguments: Mapping[str, Any], config: ViTConfig, own_row: bool, chosen: set[str]
+) -> None:
+    """Compare the arguments of timm's constructor with the model that a file was read as.
+
+    Args:
+        path: for messages
+        arguments: as config.json has them
+        config: of the model
+        own_row: the class token or the registers have positions
+        chosen: fields that the user gave, which take precedence
+
+    Raises:
+        WeightsError: an argument that our model cannot represent, or that it contradicts.
+    """
+    rows = rows_of(config, "vit", "beit", "eva") | {
+        "num_classes": ("classes", config.classes),
+        "norm_layer": ("norm", _word(NORMS, config.norm)),
+        "no_embed_class": ("positions", not own_row),
+    }
+    for name, value in arguments.items():
+        idle = name.startswith("rope_") and "rope" not in config.positions
+        off = (name in OFF and not value) or (name in OPEN and value is None)
+        if idle or off or name in WITHOUT_EFFECT:
+            continue
+        if name not in rows:
+            raise WeightsError(f"{path}: unsupported model_args {name}={value!r} of {NAME}")
+        field, own = rows[name]
+        also = ALSO.get(name)
+        if field not in chosen and value != own and not (also and also(config, value)):
+            raise WeightsError(
+                f"{path}: unsupported model_args {name}={value!r} of {NAME} for this model, "
+                f"{config.name} with {field}={getattr(config, field)!r}"
+            )
+
+
+def norm_in(value: Any) -> str:
+    """Return the kind of norm that a name of timm's stands for; empty for any other."""
+    return NORMS.get(str(value).replace("_", "").lower().removesuffix("fp32"), "")
+
+
+def patch_size(config: ViTConfig) -> int:
+    """Return the argument of that name: of the map that a ResNet leaves in a hybrid."""
+    return config.patch // (map_stride(config.stages) if config.stem == "resnet" else 1)
+
+
+def floored(size: Size | list[int], patch: int) -> tuple[int, int]:
+    """Return the pixels of an image that patches cover."""
+    rows, columns = (size, size) if isinstance(size, int) else size
+    return int(rows) // patch * patch, int(columns) // patch * patch
+
+
+def _same(config: ViTConfig, names: dict[str, str]) -> Rows:
+    return {name: (field, getattr(config, field)) for name, field in names.items()}
+
+
+def _word(words: dict[str, str], own: str) -> str | None:
+    """The first of timm's words for one of ours."""
+    return next((word for word, meaning in words.items() if meaning == own), None)
+
+
+def _ratio(config: ViTConfig, units: int) -> float:
+    """Hidden units by the width, which timm multiplies again, and rounds down."""
+    return (units + 0.5) / config.width
+
+
+def _fits(config: ViTConfig, units: int) -> bool:
+    """Whether timm makes an MLP of so many hidden units: as they are, or aligned.
+
+    The layer that is gate and value in vision_transformer.py counts both.
+    """
+    packed = config.mlp * (2 if config.ffn == "swiglu" else 1)
+    return any(-(-units // to) * to in (config.mlp, packed) for to in (1, 8, 64))
+
+
+# The defaults of eva.py for rotary positions, which leave no tensor, or learned frequencies alone.
+DEFAULTS: Arguments = {
+    "use_rot_pos_emb": False, "rope_type": "cat", "rope_temperature": 1e4, "rope_grid_offset": 0.0,
+    "rope_grid_indexing": "ij", "rope_rotate_half": False, "ref_feat_shape": None,
+    "rope_mrope_section": None,
+}  # fmt: skip
+
+
+def rotary_fields(path: object, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of our configuration for arguments of eva.py, over its defaults.
+
+    Args:
+        path: for messages
+        arguments: with use_rot_pos_emb
+
+    Raises:
+        WeightsError: a kind of rotary positions that our model cannot represent.
+    """
+    given = {**DEFAULTS, **arguments}
+    kind, shape = KINDS.get(str(given["rope_type"])), given["ref_feat_shape"] or 0
+    side, *others = shape if isinstance(shape, list | tuple) else (shape,)
+    pairs, offset = given["rope_grid_indexing"], given["rope_grid_offset"]
+    wrong = {
+        "rope_type": kind is None,
+        "ref_feat_shape": others not in ([], [side]),
+        "rope_mrope_section": given["rope_mrope_section"] is not None,
+        "rope_grid_offset": kind != "grid" and offset,
+        "rope_grid_indexing": pairs != "ij" and (pairs != "xy" or given["rope_rotate_half"]),
+    }
+    for name in filter(wrong.get, wrong):
+        raise WeightsError(f"{path}: unsupported model_args {name}={given[name]!r} of {NAME}")
+    grid = {"rope_grid": int(side), "rope_offset": float(offset)} if kind == "grid" else {}
+    return {"rope_kind": kind, "rope_base": float(given["rope_temperature"]), **grid}
+
+
+def pairs_of(arguments: Mapping[str, Any]) -> Pairs:
+    """Return how channels that turn together lie, for arguments of eva.py."""
+    given = {**DEFAULTS, **arguments}
+    if given["rope_rotate_half"]:
+        return ""
+    return "xy" if given["rope_grid_indexing"] == "xy" else "ij"
+
+
+def is_rounded(path: object, periods: Tensor, base: float) -> bool:
+    """Return whether the periods of DINOv3's own files are rounded to bfloat16.
+
+    Args:
+        path: for messages
+        periods: (d / 4), of half of the pairs of a head's d channels
+        base: longest period, as a power base
+
+    Raises:
+        WeightsError: they are others.
+    """
+    exact = base ** (torch.arange(len(periods)) / len(periods))
+    for rounded, values in ((False, exact), (True, exact.bfloat16().float())):
+        if torch.allclose(periods, values, rtol=1e-5):
+            return rounded
+    raise WeightsError(f"{path}: unsupported periods of rotary positions, not those of {base:g}")

@@ -1,0 +1,330 @@
+"""timm's config.json, read and written: architecture, arguments, preprocessing, classes.
+
+A training checkpoint may record the same of its model. What timm cannot represent is refused by the
+name of the field, whatever our own reader could read.
+"""
+
+from argparse import Namespace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from vitlab.errors import WeightsError
+from vitlab.images import IMAGENET, ImageSpec, Size
+from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.weights.formats.room import cannot, check_fields
+from vitlab.weights.formats.timm.architectures import stem_of
+from vitlab.weights.formats.timm.arguments import (
+    KINDS,
+    NAME,
+    POOLS,
+    Arguments,
+    family_of,
+    rows_of,
+    stated,
+)
+from vitlab.weights.source import Source
+
+# Keys of pretrained_cfg and fields of ours with the same meaning.
+PREPROCESSING = {
+    "mean": "mean", "std": "std", "crop_pct": "crop", "interpolation": "interpolation",
+}  # fmt: skip
+Limited = Mapping[str, tuple[str, tuple[Any, ...]]]
+# Keys whose other values our model cannot represent, and the field that each is about.
+LIMITED: Limited = {
+    "interpolation": ("interpolation", ("bilinear", "bicubic")),
+    "crop_mode": ("fit", ("center", "squash")),
+    "global_pool": ("pool", (*POOLS, "")),
+    "label_offset": ("labels", (0,)),
+}
+# Reviewed: where weights are from, other sizes, names of layers, texts.
+IRRELEVANT = {
+    "url", "file", "state_dict", "hf_hub_id", "hf_hub_filename", "source", "architecture", "tag",
+    "input_size", "test_input_size", "min_input_size", "fixed_input_size", "test_crop_pct",
+    "num_classes", "label_names", "label_descriptions", "labels", "pool_size", "test_pool_size",
+    "first_conv", "classifier", "license", "description", "origin_url", "paper_name", "paper_ids",
+    "notes", "num_features", "custom_load",
+}  # fmt: skip
+KEYS = {*LIMITED, *PREPROCESSING, *IRRELEVANT}
+
+
+def architecture_in(config: Mapping[str, Any]) -> str:
+    """Return timm's name of the model that config.json states, if it is one that is known."""
+    return stem_of(config.get("architecture"))
+
+
+def arguments_in(config: Mapping[str, Any]) -> Arguments:
+    """Return the arguments of timm's constructor, and the number of classes, in config.json."""
+    if "architecture" not in config:
+        return {}
+    pretrained = _pretrained(config)
+    classes = config.get("num_classes", pretrained.get("num_classes"))
+    counted: Arguments = {"num_classes": classes} if isinstance(classes, int) else {}
+    if pretrained.get("global_pool") == "":
+        counted["global_pool"] = ""
+    return counted | table_in(config, "model_args")
+
+
+def recorded(path: object, config: Mapping[str, Any], chosen: Collection[str]) -> dict[str, Any]:
+    """Return the fields that config.json states, or that timm's own defaults for it give.
+
+    Args:
+        path: for messages
+        config: the content of config.json
+        chosen: fields that the user gave, so that they need not be represented here
+
+    Raises:
+        WeightsError: it asks for something that our model cannot represent.
+    """
+    if "architecture" not in config:
+        return {}
+    pretrained = _pretrained(config)
+    check_limited(path, NAME, "pretrained_cfg", pretrained, LIMITED, chosen)
+    for key in sorted(pretrained.keys() - KEYS):
+        raise WeightsError(
+            f"{path}: unsupported pretrained_cfg {key}={pretrained[key]!r} of {NAME}"
+        )
+    pool = {"global_pool": pretrained.get("global_pool", config.get("global_pool"))}
+    names = config.get("label_names", pretrained.get("label_names"))
+    if isinstance(names, dict):  # by number
+        names = [names.get(str(number)) for number in range(len(names))]
+    labels = tuple(names) if isinstance(names, list) else ()
+    named = labels and all(isinstance(label, str) for label in labels)
+    return {
+        "interpolation": "bicubic",
+        "crop": 0.875,
+        **IMAGENET,
+        **prepared(pretrained),
+        "fit": "squash" if pretrained.get("crop_mode") == "squash" else "crop",
+        **stated(pool | table_in(config, "model_args")),
+        **({"labels": labels} if named else {}),
+    }
+
+
+def recorded_size(config: Mapping[str, Any]) -> Size | None:
+    """Return the image size that config.json states, in pixels."""
+    size = table_in(config, "model_args").get("img_size")
+    shape = _pretrained(config).get("input_size")
+    if size is None and isinstance(shape, list) and len(shape) == 3:
+        size = shape[1:]
+    return size_of(size)
+
+
+def size_of(value: Any) -> Size | None:
+    """Return a size in pixels as JSON has it: a number, or rows and columns."""
+    if isinstance(value, list) and len(value) == 2:
+        return int(value[0]), int(value[1])
+    return value if isinstance(value, int) else None
+
+
+def prepared(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of how images are prepared that a table with timm's keys states."""
+    given = {own: content.get(key) for key, own in PREPROCESSING.items()}
+    plain = {own: tuple(v) if isinstance(v, list) else v for own, v in given.items()}
+    return {own: value for own, value in plain.items() if value not in (None, "")}
+
+
+def table_in(content: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return a JSON object in another one; empty if there is none."""
+    value = content.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def check_limited(
+    path: object,
+    format: str,
+    part: str,
+    content: Mapping[str, Any],
+    limited: Limited,
+    chosen: Collection[str],
+) -> None:
+    """Refuse values that our model cannot represent, unless the user gives the field.
+
+    Args:
+        path: for messages, as format and part of its configuration are
+        format: whose library's
+        part: name of the content
+        content: by key
+        limited: by key, the field that it is about, and the values that are represented
+        chosen: fields that the user gave
+
+    Raises:
+        WeightsError: the first such value.
+    """
+    for key, (own, values) in limited.items():
+        if (value := content.get(key)) not in (None, *values) and own not in chosen:
+            raise WeightsError(
+                f"{path}: unsupported {part} {key}={value!r} of {format}: give --{own}"
+            )
+
+
+def _pretrained(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The part about weights; older files have its keys at the top."""
+    if "pretrained_cfg" in config:
+        return table_in(config, "pretrained_cfg")
+    return {key: value for key, value in config.items() if key in KEYS}
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a checkpoint records of the model that it was made of, beside its tensors.
+
+    Attributes:
+        architecture: timm's name; empty if there is none
+        fields: of the configuration
+        instead: fields in place of those that the name implies
+        image_size: in pixels
+        arguments: of timm's constructor
+    """
+
+    architecture: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    instead: Mapping[str, Any] = field(default_factory=dict)
+    image_size: Size | None = None
+    arguments: Arguments = field(default_factory=dict)
+
+
+def record_of(source: Source) -> Record:
+    """Read `arch` and `args` of a training checkpoint.
+
+    timm's own have both, and a model's images are prepared as its name implies; other code that
+    trains timm's models has `args.model` alone, and prepares images as for ImageNet (DeiT, MAE).
+    """
+    args = source.record.get("args", {})
+    args = vars(args) if isinstance(args, Namespace) else args if isinstance(args, Mapping) else {}
+    own, other = stem_of(source.record.get("arch")), stem_of(args.get("model"))
+    if not own:
+        return Record(other, instead={**IMAGENET, "crop": 0.875} if other else {})
+    arguments = table_in(args, "model_kwargs")
+    found = prepared(args) | stated({"global_pool": args.get("gp")} | arguments)
+    size = args.get("img_size") or (args.get("input_size") or (None,))[-1]
+    return Record(own, found, {}, size if isinstance(size, int) else None, arguments)
+
+
+# Fields that an architecture stands for, or that change no output of timm's.
+REPRESENTED = {each.name for each in fields(ImageSpec)} | {
+    "classes", "labels", "zero_head", "head_bias", "stem_bias", "positions_size", "bias_locality",
+    "resampling", "drop_path", "drop_path_ramp", "dropout",
+}  # fmt: skip
+HYBRIDS = {
+    (): "vit_tiny_r_s16_p8_224",
+    (2, 2, 2, 2): "vit_small_r26_s32_224",
+    (3, 4, 9): "vit_base_r50_s16_224",
+    (3, 4, 6, 3): "vit_large_r50_s32_224",
+}
+Limits = dict[str, tuple[Any, ...]]
+# Values that an architecture of vision_transformer.py brings, at most one of them, and what else it
+# has then; its norms are the usual ones.
+PARTICULAR: dict[str, tuple[Any, str, Limits]] = {
+    "stem": ("resnet", "", {"stages": (*HYBRIDS,), "resnet": ("timm",)}),
+    "pool": (
+        "prefix",
+        "deit_base_distilled_patch16_224",
+        {"registers": (1,), "class_token": (True,), "positions": ("1d",)},
+    ),
+    "branches": (2, "vit_base_patch16_18x2_224", {}),
+    "ffn": ("swiglu", "vit_giant_patch14_dinov2", {}),
+}
+USUAL_NORMS: Limits = {
+    "norm_eps": (1e-6,), "norm_inner_attention": (False,), "norm_inner_mlp": (False,),
+}  # fmt: skip
+
+
+def check_written(config: ModelConfig) -> ViTConfig:
+    """Refuse a model that timm cannot represent.
+
+    Raises:
+        WeightsError: the message names the field.
+    """
+    if not isinstance(config, ViTConfig) or config.attention == "axial":
+        raise cannot(NAME, config.name)
+    if config.stem == "linear" and config.stem_bias == config.pre_norm:
+        raise WeightsError(
+            f"{NAME} has a norm before the encoder exactly if the stem has no bias, so it cannot "
+            f"represent pre_norm={config.pre_norm} with stem_bias={config.stem_bias}"
+        )
+    named = REPRESENTED | {own for own, _ in rows_of(config, family_of(config)).values()}
+    limits = {each.name: (each.default,) for each in fields(config) if each.name not in named}
+    limits |= _made_by(config)[1]
+    if config.pool == "attention":
+        limits |= {"ffn": ("mlp",), "bias": (True,)}
+    check_fields(NAME, config, limits)
+    return config
+
+
+def _made_by(config: ViTConfig) -> tuple[str, Limits]:
+    """An architecture whose arguments can make a model, and values of fields beside them."""
+    fine, pool = config.norm_eps == 1e-6, config.pool  # epsilon is an architecture's
+    limits: Limits = {"pool": ("token", "mean", "attention"), "norm_eps": (1e-6, 1e-5)}
+    if (family := family_of(config)) == "vit":
+        limits |= {"pool_heads": (0, config.heads), "pool_mlp": (0, config.mlp)}
+        limits["positions"] = ("none", "1d")
+        if pool == "prefix":  # without a classifier, timm has the mean of both tokens
+            limits["classes"] = (config.classes or None,)
+        for name, (value, architecture, further) in PARTICULAR.items():
+            if getattr(config, name) == value:
+                limits |= USUAL_NORMS | {name: (value,)} | further
+                return architecture or HYBRIDS.get(config.stages, ""), limits
+        limits["norm"] = ("layer", "rms" if fine else "layer")
+        return "vit_base_patch16_224" if fine else "vit_base_patch16_clip_224", limits
+    if config.ffn == "swiglu":
+        limits["gelu"] = (config.gelu,)
+    if family == "beit":
+        limits |= {"pool": ("token", "mean"), "norm_at": ("tokens", "pooled"), "norm_eps": (1e-6,)}
+        limits["class_token"] = (True, None if pool == "token" else True)
+        return "beit_base_patch16_224", limits
+    limits["pool_prefix"] = (pool != "mean", pool == "attention" and config.prefix > 0)
+    limits["rope_kind"] = tuple(KINDS.values())
+    if config.norm_order == "after":
+        ffn = ("mlp", "swiglu" if config.norm_inner_mlp else "mlp")
+        limits |= {"qk_norm": (False,), "layer_scale": (0.0,), "ffn": ffn}
+    return "eva_giant_patch14_224" if fine else "vit_base_patch16_dinov3", limits
+
+
+def stored_as(config: ViTConfig) -> ViTConfig:
+    """Return the configuration of the tensors that are written: with the positions of which size.
+
+    Those that are stored, where timm resamples them in the forward pass as the model does, or where
+    there is no classifier, so that the folder is of that size, as timm's own are; else those of the
+    model's size.
+    """
+    if config.resampling == "antialiased" or not config.classes:
+        return config.at_positions
+    return config.settled
+
+
+def written(config: ViTConfig, stored: ViTConfig) -> dict[str, Any]:
+    """Return the config.json with which timm builds and loads a model.
+
+    Args:
+        config: the model's
+        stored: that of the tensors
+    """
+    rows = rows_of(stored, family_of(config))
+    arguments = {name: value for name, (_, value) in rows.items()}
+    if config.norm == "rms":  # the name of a norm stands for its epsilon too
+        arguments["norm_layer"] = "rmsnorm"
+    used = config if config.resampling == "antialiased" else stored
+    if used.size != stored.size:
+        arguments["dynamic_img_size"] = True
+    architecture = _made_by(config)[0]
+    content = {
+        "architecture": architecture,
+        "num_classes": config.classes,
+        "num_features": config.width,
+        "global_pool": arguments["global_pool"],
+        "model_args": arguments,
+        "pretrained_cfg": {
+            "architecture": architecture,
+            "input_size": [config.channels, *used.size],
+            "fixed_input_size": True,
+            **{key: getattr(config, own) for key, own in PREPROCESSING.items()},
+            "crop_mode": "squash" if config.fit == "squash" else "center",
+            "num_classes": config.classes,
+            "pool_size": None,
+            # where it is named, timm adapts a kernel for RGB to other channels
+            "first_conv": "patch_embed.proj" if config.channels == 3 else None,
+            "classifier": "head",
+        },
+    }
+    return content | ({"label_names": config.labels} if config.labels else {})

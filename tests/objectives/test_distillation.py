@@ -32,8 +32,8 @@ from vitlab.objectives.distill.teacher import Teacher, check_teacher, remarks_of
 from vitlab.objectives.distill.two_heads import with_distillation_token
 from vitlab.objectives.owning import Learner
 from vitlab.recipes.distilling import Distill
+from vitlab.weights.formats.dialects import names_for
 from vitlab.weights.formats.names import entries
-from vitlab.weights.formats.timm.timm_names import names_for
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")
 SMALL: dict[str, Any] = {"depth": 1, "heads": 2, "patch": 8, "labels": NAMES, "classes": 5}

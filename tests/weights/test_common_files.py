@@ -172,6 +172,15 @@ def overlapping(rows: int, columns: int) -> dict[str, Tensor]:
     return state | {"pos_embed": torch.randn(1, 1 + rows * columns, 192)}
 
 
+@pytest.mark.parametrize("size", [224, (224, 112)])
+def test_a_size_that_fits_is_no_sign_of_overlap(size: Any, tmp_path: Path) -> None:
+    """13 steps of 15 pixels fit into 224 as well as 13 of 16."""
+    other = timms(img_size=size)
+    torch.save(other.state_dict(), tmp_path / "m.pth")
+    notes = load_check(tmp_path / "m.pth", name="vit_tiny_patch16_224", image_size=size).notes
+    assert not any("overlap" in note for note in notes)
+
+
 def test_overlapping_patches_are_named_when_the_size_is_said(tmp_path: Path) -> None:
     """TransFG: 27x27 patches of 16 pixels, one every 8, in 224x224; TransReID: 21x10, every 12."""
     file = tmp_path / "transfg.safetensors"
@@ -217,3 +226,37 @@ def test_what_is_no_weights_of_pytorch_is_said_by_name(tmp_path: Path) -> None:
         with pytest.raises(WeightsError, match=said) as caught:
             vitlab.load(path)
         assert len(str(caught.value).replace(str(tmp_path), "")) < 200
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4, 13])
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "vit_small_r26_s32_224"])
+def test_other_channels_than_the_files_as_timm_has_them(
+    name: str, channels: int, tmp_path: Path
+) -> None:
+    """Repeated and scaled, or summed: with timm's own loader as the oracle."""
+    hybrid = {"depth": 1, "num_classes": 3, "img_size": 64} if "_r26_" in name else TINY
+    other, size = randomized(peers.timm().create_model(name, **hybrid)).eval(), hybrid["img_size"]
+    vitlab.save(vitlab.load(_stored(other, tmp_path), name=name, image_size=size),
+                tmp_path / "timm", to="timm")  # fmt: skip
+    theirs = peers.timm().create_model(f"local-dir:{tmp_path / 'timm'}", True, in_chans=channels)
+    model = vitlab.load(tmp_path / "timm", channels=channels, mean=0.5, std=0.5)
+    images = some_images(channels, size)
+    with torch.inference_mode():
+        close(model(images), theirs.eval()(images))
+    notes = load_check(tmp_path / "timm", channels=channels, mean=0.5, std=0.5).notes
+    assert any(f"the kernel for 3 channels is repeated for {channels}" in note for note in notes)
+
+
+def _stored(model: nn.Module, folder: Path) -> Path:
+    torch.save(model.state_dict(), folder / "model.pth")
+    return folder / "model.pth"
+
+
+def test_other_channels_of_our_own_folder(tmp_path: Path) -> None:
+    own = vitlab.create("ViT-Ti1/16", image_size=32, classes=3, mean=0.5, std=0.5).eval()
+    torch.nn.init.normal_(own.head.classify.weight)
+    model = vitlab.load(vitlab.save(own, tmp_path / "own"), channels=6)
+    images = some_images()
+    with torch.inference_mode():
+        got = model(torch.cat([images, images], 1))
+        torch.testing.assert_close(got, own(images), rtol=1e-5, atol=1e-5)

@@ -12,12 +12,11 @@ from vitlab.errors import WeightsError
 from vitlab.models.config import config_of
 from vitlab.weights.assembly import empty
 from vitlab.weights.formats import entries
-from vitlab.weights.formats.dialects.dialects import DIALECTS
+from vitlab.weights.formats.dialects import DIALECTS, TIMM
 from vitlab.weights.formats.entries import StoredAs
 from vitlab.weights.formats.google import BIT_NAMES, VIT_NAMES
 from vitlab.weights.formats.names import entries as table_of
 from vitlab.weights.formats.names import found
-from vitlab.weights.formats.timm.timm_names import TIMM
 
 CONFIG = config_of("ViT(width=8,depth=1,heads=2,mlp=32)/8", image_size=16, classes=3)
 TOKENLESS = config_of("ViT(width=8,depth=1,heads=2,mlp=32)/8", image_size=16, pool="mean")

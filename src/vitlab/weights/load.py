@@ -22,7 +22,7 @@ from vitlab.weights.formats.origins import Origin, warning
 from vitlab.weights.formats.room import Hints, Reading, names_of
 from vitlab.weights.hub import PREFIXES, describe, fetch, is_hub_name, missing
 from vitlab.weights.identity import Base, fingerprint
-from vitlab.weights.matching import collect
+from vitlab.weights.matching import collect, with_channels
 from vitlab.weights.sharded import CONFIG
 from vitlab.weights.source import Source, readable
 
@@ -59,7 +59,8 @@ def load(
         base: of a delta or a LoRA adapter whose base is not where it says: where to load it
             from; of a delta also a model
         choices: any field of the configuration that the file does not say or that should
-            differ: heads, mean, std, labels, …
+            differ: heads, mean, std, labels, …; for other `channels` than the file's, the first
+            kernel is repeated and scaled, as in timm
 
     Raises:
         OptionError: a choice that no model has.
@@ -128,6 +129,7 @@ def recognize(
     with unaltered(source), readable(path):
         for each in FORMATS:
             if (reading := each.reads(source, hints)) is not None:
+                reading = with_channels(reading, source) if "channels" in hints.choices else reading
                 origins = {**reading.origins, **dict.fromkeys(hints.choices, Origin.OPTION)}
                 doubts = warning(path, reading.config, origins)
                 notes = filter(None, (doubts, *source.notes, *reading.notes))

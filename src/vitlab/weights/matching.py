@@ -2,6 +2,7 @@
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -53,6 +54,44 @@ def _converted(
                 f"{tuple(want.shape)}"
             )
     return {name: tensor.contiguous() for name, tensor in made.items()}
+
+
+def with_channels(reading: Reading, source: Source) -> Reading:
+    """Return a reading whose first kernel is made for as many channels as the model is to have.
+
+    timm's rule (`adapt_input_conv`): a kernel for RGB is repeated and scaled by the number of
+    channels, so that an image of equal channels gives what it gave; for one channel it is summed.
+    """
+    expected = empty(reading.config)
+    name = next((name for name, tensor in expected.items() if tensor.ndim == 4), "")
+    entry = next((each for each in reading.entries if each.ours == (name,)), None)
+    if entry is None or len(entry.theirs) != 1:
+        return reading
+    want, have = _their_shapes(entry, expected)[0], source.shape(entry.theirs[0])
+    apart = [pair for pair in zip(have, want, strict=False) if pair[0] != pair[1]]
+    if len(have) != len(want) or len(apart) != 1 or apart[0][1] != expected[name].shape[1]:
+        return reading
+    (there, count), old = apart[0], entry
+
+    def read(tensors: list[Tensor]) -> list[Tensor]:
+        return [_for_channels(old.read(tensors)[0], count)]
+
+    def write(tensors: list[Tensor]) -> list[Tensor]:
+        return old.write([_for_channels(tensors[0], there)])
+
+    new = old._replace(read=read, write=write)
+    entries = [new if each is old else each for each in reading.entries]
+    note = f"{source.path}: the kernel for {there} channels is repeated for {count}"
+    return replace(reading, entries=entries, notes=(*reading.notes, note))
+
+
+def _for_channels(kernel: Tensor, count: int) -> Tensor:
+    """A kernel (D, C, P, P) for another number of channels."""
+    if count == 1:
+        return kernel.sum(1, keepdim=True)
+    there = kernel.shape[1]
+    repeated = kernel.repeat(1, -(-count // there), 1, 1)[:, :count]
+    return repeated * (there / count)
 
 
 def check(reading: Reading, source: Source, expected: dict[str, Tensor]) -> None:

@@ -45,6 +45,7 @@ class Format:
 
 # In this order: the first that recognizes a source reads it.
 FORMATS = (
+    Format("google", "google", "Google's .npz (ViT, AugReg, hybrids, BiT)"),
     Format("delta", ".deltas"),
     Format("vitlab", "own", "a folder of ViTLab"),
     Format("sam", "sam"),
@@ -56,7 +57,6 @@ FORMATS = (
     Format("dalle", "dalle"),
     Format("unsupported", "unsupported"),  # says what it is
     Format("timm", "timm.timm_format", "a folder of timm"),
-    Format("google", "google", "Google's .npz (ViT, AugReg, hybrids, BiT)"),
 )
 PEFT = "peft"  # an adapter, whose tensors have the names of its base's format
 

@@ -22,14 +22,15 @@ from vitlab.weights.formats.entries import (
     Converting,
     Entry,
     Names,
+    Pairs,
     Row,
     StoredAs,
+    paired,
     stacked,
     with_register_rows,
     without_first_row,
 )
 from vitlab.weights.formats.room import cannot
-from vitlab.weights.formats.rotary_rows import Pairs, paired
 from vitlab.weights.source import Shape
 
 # Words of single tensors; all others are of layers.

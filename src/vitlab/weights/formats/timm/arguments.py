@@ -12,7 +12,7 @@ from torch import Tensor
 from vitlab.errors import WeightsError
 from vitlab.images import Size
 from vitlab.models.config import ViTConfig, map_stride
-from vitlab.weights.formats.rotary_rows import Pairs
+from vitlab.weights.formats.entries import Pairs
 
 NAME = "timm"
 ACTS = {"gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}

@@ -323,8 +323,15 @@ def written(config: ViTConfig, stored: ViTConfig) -> dict[str, Any]:
             "num_classes": config.classes,
             "pool_size": None,
             # where it is named, timm adapts a kernel for RGB to other channels
-            "first_conv": "patch_embed.proj" if config.channels == 3 else None,
+            "first_conv": _first_kernel(config) if config.channels == 3 else None,
             "classifier": "head",
         },
     }
     return content | ({"label_names": config.labels} if config.labels else {})
+
+
+def _first_kernel(config: ViTConfig) -> str:
+    """The convolution that sees the image, as timm names it."""
+    if config.stem != "resnet":
+        return "patch_embed.proj"
+    return f"patch_embed.backbone.{'stem.' if config.stages else ''}conv"

@@ -13,7 +13,7 @@ import torch
 
 from vitlab.errors import WeightsError
 from vitlab.images import IMAGENET, INCEPTION, OPENAI
-from vitlab.weights.formats.dialects.dialects import PLAIN, Layout
+from vitlab.weights.formats.dialects import PLAIN, Layout
 from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.timm.architectures import DINOV3 as ROPE_DINOV3
 from vitlab.weights.formats.timm.architectures import EVA02, MIXED, PE

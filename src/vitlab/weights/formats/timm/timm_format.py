@@ -7,22 +7,35 @@ checkpoints of facebookresearch (deit, mae, dino, dinov2, dinov3) and microsoft/
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from vitlab.errors import WeightsError
+from vitlab.images import IMAGENET, OPENAI, Size
 from vitlab.models.config import ModelConfig, ViTConfig
-from vitlab.weights.formats.dialects.dialects import layout_of
-from vitlab.weights.formats.names import entries, first_name, placed
-from vitlab.weights.formats.origins import with_means
-from vitlab.weights.formats.outside import notes_beside
+from vitlab.weights.formats.dialects import Layout, layout_of, names_for, notes_beside, pairs_for
+from vitlab.weights.formats.entries import Pairs, frequencies
+from vitlab.weights.formats.names import FoundParts, entries, first_name, placed
+from vitlab.weights.formats.origins import Facts, Origin, with_means
 from vitlab.weights.formats.room import Hints, Reading, Writing
-from vitlab.weights.formats.rotary_rows import frequencies
-from vitlab.weights.formats.shapes import overlap
-from vitlab.weights.formats.timm.arguments import NAME, check_arguments
-from vitlab.weights.formats.timm.config_json import check_written, stored_as, written
-from vitlab.weights.formats.timm.timm_facts import known_of
-from vitlab.weights.formats.timm.timm_names import names_for, pairs_for
-from vitlab.weights.formats.timm.timm_shapes import fields_of
+from vitlab.weights.formats.shapes import fields_shown, fitting, overlap, patches_of
+from vitlab.weights.formats.timm import architectures, config_json, open_clip
+from vitlab.weights.formats.timm.architectures import registers_in
+from vitlab.weights.formats.timm.arguments import (
+    DEFAULTS,
+    NAME,
+    check_arguments,
+    floored,
+    is_rounded,
+    pairs_of,
+    rotary_fields,
+)
+from vitlab.weights.formats.timm.config_json import check_written, record_of, stored_as, written
+from vitlab.weights.formats.timm.timm_content import (
+    check_content,
+    facts_by_content,
+    rotary_by_content,
+)
 from vitlab.weights.sharded import CONFIG
 from vitlab.weights.source import Source
 
@@ -36,6 +49,26 @@ LEFT_OUT = {
 }
 # The MLPs of MoCo-v3 and MSN, which batch norms tell from a classifier.
 PROJECTOR = re.compile(r"((head\.\d+|fc\.bn\d)\.)running_mean")
+SAPIENS = (1024, 1280, 1536, 1920)  # the widths of facebookresearch/sapiens
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known beside the tensors.
+
+    Attributes:
+        facts: fields of the configuration, with their origins
+        architecture: timm's name; empty if unknown
+        image_size: that the positions are for
+        arguments: of timm's constructor, to be compared with the model
+        pairs: how channels that rotary positions turn together lie; None if it is not known
+    """
+
+    facts: Facts
+    architecture: str = ""
+    image_size: Size | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    pairs: Pairs | None = None
 
 
 def reads(source: Source, hints: Hints) -> Reading | None:
@@ -75,7 +108,9 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     label = f"{NAME}, {known.architecture}" if known.architecture else dialect.name
     taken = {name for entry in table for name in entry.theirs}
     beside = notes_beside(source, prefix, taken)
-    if (size := hints.image_size) and overlap(size, config.patch, math.prod(config.grid)):
+    size, count = hints.image_size, math.prod(config.grid)
+    apart = size is not None and not fitting([size], config.patch, count)
+    if size and apart and overlap(size, config.patch, count):
         wide = "x".join(map(str, config.size))
         beside += (f"{source.path}: if its patches overlap, it is not this model of {wide} pixels",)
     return Reading(label, config, table, left_out, facts.origins, beside)
@@ -113,3 +148,306 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
     stored = stored_as(vit)
     table = entries(stored, names_for(stored), NAME, pairs_for(stored))
     return Writing(table, {CONFIG: written(vit, stored)}, stored=stored, resampling="antialiased")
+
+
+def known_of(source: Source, hints: Hints, file: Layout) -> Known:
+    """Collect what is known of a file.
+
+    Args:
+        source: the file or folder
+        hints: of the user
+        file: its tensors in their dialect
+
+    Raises:
+        OptionError: the user's name is unknown.
+        WeightsError: a family that our model cannot represent, or a damaged config.json.
+    """
+    name, given = hints.name, architectures.stem_of(hints.name)
+    stored, record = config_json.architecture_in(source.config), record_of(source)
+    stored = stored or open_clip.architecture_in(source.open_clip)
+    architecture = given or stored or record.architecture
+    certain = bool(architecture)
+    if certain:
+        architectures.check_supported(architecture)
+    own = file.dialect.name == "ViTLab's names"  # whose models may have any fields
+    check_content(source.path, file, certain or own or bool(name))
+    facts = facts_by_content(source, file, certain or own)
+    _put_dialect(facts, file)
+    if file.dialect.name == "open_clip's names" and "input_resolution" in source.shapes:
+        facts.put(Origin.FAMILY, {"gelu": "quick", **OPENAI})  # OpenAI's own
+    if certain:
+        facts.put(Origin.NAME, {**architectures.implied(architecture), **record.instead})
+        facts.put(Origin.FAMILY, {"resampling": "antialiased"})
+        if architecture in architectures.VARY:
+            facts.put(Origin.ASSUMED, {k: facts.values[k] for k in ("mean", "std")})
+    elif name:
+        facts.put(Origin.OPTION, architectures.settled(name))
+    size = architectures.size_in(architecture) if certain else None
+    if given and given != stored:  # the user knows better than the file
+        return Known(facts, architecture, size, pairs=_rotary(facts, source, architecture, file))
+    arguments = record.arguments | config_json.arguments_in(source.config)
+    facts.put(Origin.FILE, record.fields).put(Origin.FILE, _stated(source, hints, file))
+    if file.dialect.facts.get("fit") == "native":  # which no config.json of timm can say
+        facts.put(Origin.FAMILY, {"fit": "native"})
+    if arguments.get("global_pool") == "":
+        facts.put(Origin.ASSUMED, {"pool": facts.values.get("pool", "token")})
+    pairs = _rotary(facts, source, architecture, file, arguments)
+    sizes: tuple[Size | None, ...] = (
+        config_json.recorded_size(source.config),
+        open_clip.open_clip_size(source.open_clip),
+        record.image_size,
+        size,
+    )
+    return Known(
+        facts, architecture, next((each for each in sizes if each), None), arguments, pairs
+    )
+
+
+def _stated(source: Source, hints: Hints, file: Layout) -> dict[str, Any]:
+    """What the configuration beside the tensors says, open_clip's or timm's."""
+    path, chosen = source.path, hints.choices
+    fields = open_clip.stated_by_open_clip(path, source.open_clip, file.parts.width, chosen)
+    return fields | config_json.recorded(path, source.config, chosen)
+
+
+def _rotary(
+    facts: Facts,
+    source: Source,
+    architecture: str,
+    file: Layout,
+    arguments: Mapping[str, Any] | None = None,
+) -> Pairs | None:
+    """Put rotary positions as name, tensors or arguments imply; return how their pairs lie."""
+    told = {key: value for key, value in (arguments or {}).items() if key in DEFAULTS}
+    origin = Origin.NAME if architecture else Origin.FAMILY
+    implied = architectures.named_rotary(architecture) if architecture else rotary_by_content(file)
+    whole = implied | told
+    if not whole.get("use_rot_pos_emb"):
+        return None
+    fields = rotary_fields(source.path, whole)
+    stored = [name for name in source.shapes if name.endswith("rope_embed.periods")]
+    if stored and fields["rope_kind"] == "image":
+        periods = source.read(stored[0])
+        rounded = is_rounded(source.path, periods, fields["rope_base"])
+        facts.put(Origin.TENSORS, {"rope_rounded": rounded})
+    facts.put(Origin.FILE if told else origin, {"positions": "rope", **fields})
+    scaled = implied.get("rope_grid_indexing") == "xy" and fields.get("rope_grid")
+    if origin is Origin.FAMILY and scaled:
+        facts.put(Origin.ASSUMED, {"rope_grid": fields["rope_grid"]})  # its positions' own grid
+    return pairs_of(whole)
+
+
+def _put_dialect(facts: Facts, file: Layout) -> None:
+    """Put what holds for all, or most, models with somebody's names."""
+    dialect, width = file.dialect, file.parts.width
+    facts.put(Origin.ASSUMED, dialect.usual).put(Origin.FAMILY, dialect.facts)
+    if dialect.sizes and "heads" in facts.values:
+        facts.put(Origin.FAMILY, {"heads": facts.values["heads"]})
+    elif dialect.facts and width % 64 == 0:
+        facts.fill(Origin.ASSUMED, {"heads": width // 64})
+    if dialect.name == "open_clip's names" and "pre_norm.weight" not in file.parts:
+        facts.put(Origin.ASSUMED, {"pool": "mean", "norm_at": "pooled"})  # CLIPA, OpenVision
+    if dialect.name == "mmpretrain's names":
+        _put_padding(facts, file)
+
+
+def _put_padding(facts: Facts, file: Layout) -> None:
+    """Put the padding of Sapiens' stem, which is known by positions for 1024 pixels.
+
+    Where they are for another size, a width that Sapiens has leaves it open.
+    """
+    side, places = file.parts.shape("patch.weight")[-1], (*file.parts.shape("positions"), 0)[1]
+    if places and math.isqrt(places) * side == 1024:
+        facts.put(Origin.FAMILY, {"stem_padding": 2, **IMAGENET})
+    elif file.parts.width in SAPIENS:
+        facts.put(Origin.ASSUMED, {"stem_padding": 0})
+
+
+def fields_of(source: Source, file: Layout, known: Known, hints: Hints) -> tuple[Facts, bool, bool]:
+    """Return the fields of the configuration, and which tokens have positions of their own.
+
+    Args:
+        source: for messages
+        file: its tensors in their dialect
+        known: beside the tensors
+        hints: of the user, which take precedence
+
+    Returns:
+        The fields; whether the class token has a position; whether the registers have.
+
+    Raises:
+        WeightsError: an unsupported layout, or something that neither file nor hints say.
+    """
+    shown = fields_shown(source.path, file.parts, NAME)
+    tokens = {name: shown.pop(name) for name in ("registers", "class_token")}
+    facts = Facts().put(Origin.TENSORS, shown)
+    facts.values |= known.facts.values
+    facts.origins |= known.facts.origins
+    facts.put(Origin.TENSORS, tokens)
+    if shown.get("stem") == "resnet":
+        facts.put(Origin.TENSORS, {"resnet": "timm"})
+    _pool(facts, file.parts, known)
+    named = registers_in(known.architecture)
+    if named and facts.values["registers"] != named:
+        raise WeightsError(
+            f"{source.path}: tensor reg_token of {named} registers is missing "
+            f"({known.architecture})"
+        )
+    rows = _positions(source, file, facts, known, hints)
+    facts.put(Origin.OPTION, hints.choices)
+    _heads(source, file.parts, facts)
+    return facts, *rows
+
+
+def _pool(facts: Facts, parts: FoundParts, known: Known) -> None:
+    """Put what the classifier sees, and forget a class token that this implies."""
+    token, told = "token" in parts, facts.origins.get("pool")
+    named = facts.values.get("pool", "token") if told in (None, Origin.NAME) else ""
+    mean = not token and (named == "attention" or facts.values.get("pool", "token") == "token")
+    asked = any(known.arguments.get(name) for name in ("fc_norm", "use_fc_norm"))
+    normed = "pooled_norm.weight" in parts and named == "token" and not asked
+    both = parts.shape("head.weight")[-1] == 2 * parts.width
+    if "queries" in parts:
+        facts.put(Origin.TENSORS, {"pool": "attention"})
+        wide = parts.shape("pool_expand.weight")[0]
+        facts.put(Origin.TENSORS, {"pool_mlp": 0 if wide == facts.values["mlp"] else wide})
+        if known.pairs is not None and (token or facts.values["registers"]):
+            facts.put(Origin.FAMILY, {"pool_prefix": True})  # in eva.py
+    elif both and token:  # or the class token beside one register, in our own names
+        one = facts.values["registers"] == 1
+        facts.put(Origin.ASSUMED if one else Origin.TENSORS, {"pool": "both"})
+    elif "heads.weight" in parts:
+        facts.put(Origin.TENSORS, {"pool": "prefix"})
+    elif mean or normed:
+        facts.put(Origin.TENSORS, {"pool": "mean"})
+    else:
+        facts.fill(Origin.NAME if known.architecture else Origin.ASSUMED, {"pool": "token"})
+    if token == (facts.values["pool"] in ("token", "both")):
+        facts.values["class_token"] = None
+    of_pool = {"pool_heads": ("attention",), "pool_prefix": ("attention", "mean")}
+    for name, pools in of_pool.items():
+        if facts.values["pool"] not in pools:
+            facts.values.pop(name, None)
+
+
+def _positions(
+    source: Source, file: Layout, facts: Facts, known: Known, hints: Hints
+) -> tuple[bool, bool]:
+    """Put kind of positions and image size into the fields.
+
+    Args:
+        source: for messages
+        file: its tensors
+        facts: patch and registers, and the positions of a file that stores none
+        known: the size that the file had
+        hints: that, or the size that the model will have
+
+    Returns:
+        Whether the class token and the registers have positions.
+    """
+    parts = file.parts
+    patch, registers = int(facts.values["patch"]), int(facts.values["registers"])
+    stated = [s for s in (hints.choices.get("image_size"), known.image_size) if s]
+    wanted = [hints.image_size] if hints.image_size else []
+    if {"bias_table", "shared_table"} & parts.shapes.keys():
+        facts.put(Origin.TENSORS, _bias_positions(parts, patch, [*stated, *wanted]))
+        return True, False
+    if "rope" in hints.choices.get("positions", "") and known.pairs is None:
+        raise WeightsError(
+            f"{source.path} does not say which channels rotary positions turn together: give "
+            "--name with the model's name in timm"
+        )
+    if "positions" not in parts:
+        _unplaced(source, facts, known, hints, [*stated, *wanted])
+        return True, False
+    certain = bool(known.architecture) or "class_q.weight" in parts
+    doubtful = not certain and _like_rope_vit(file)
+    if facts.values.get("positions") == "rope":
+        facts.put(facts.origins["positions"], {"positions": "1d+rope"})
+    else:
+        facts.put(Origin.ASSUMED if doubtful else Origin.TENSORS, {"positions": "1d"})
+    length = (*parts.shape("positions"), 0)[1]
+    for candidates in (stated, None, wanted):
+        for own_row, register_rows in _layouts(file, registers):
+            count = length - own_row - registers * register_rows
+            if found := fitting(candidates, patch, count):
+                said = fitting(wanted, patch, count)  # what is said wins over a guess
+                guess = candidates is None and not (said or certain)
+                origin = Origin.ASSUMED if guess else Origin.TENSORS
+                facts.put(origin, {"image_size": said or found})
+                return own_row, register_rows
+    for size in [*stated, *wanted]:
+        if step := overlap(size, patch, length - _layouts(file, registers)[0][0]):
+            raise WeightsError(
+                f"{source.path} has overlapping patches, one every {step} pixels, which no model "
+                f"here has: train one with patch={step} or patch={patch}"
+            )
+    raise WeightsError(
+        f"{source.path}: {length} positions do not form a square of patches: give "
+        "image_size=(rows, columns), the size in pixels that they are for"
+    )
+
+
+def _unplaced(source: Source, facts: Facts, known: Known, hints: Hints, sizes: list[Size]) -> None:
+    """Put the positions of a file that stores none."""
+    if "positions" not in facts.values and known.arguments.get("pos_embed") in ("none", ""):
+        facts.put(Origin.FILE, {"positions": "none"})
+    if "positions" not in facts.values and "positions" not in hints.choices:
+        raise WeightsError(
+            f"{source.path}: {NAME}: no positions are stored, and only DINOv3 is known to compute "
+            "them: give positions='none' or name=… if this is right"
+        )
+    patch = int(facts.values["patch"])
+    if sizes:
+        origin = Origin.FILE if known.image_size else Origin.OPTION
+        facts.put(origin, {"image_size": floored(sizes[0], patch)})
+    else:
+        facts.put(Origin.ASSUMED, {"image_size": floored(224, patch)})
+
+
+def _like_rope_vit(file: Layout) -> bool:
+    """Whether a file is named like DeiT-III's own, which RoPE-ViT's with positions are too."""
+    own = any(name.endswith("blocks.0.gamma_1") for name in file.stored.values())
+    return own and "blocks.0.attn.qkv.bias" in file.shapes and not file.parts.counted("b")
+
+
+def _layouts(file: Layout, registers: int) -> list[tuple[bool, bool]]:
+    """Which of class token and registers may have positions, the usual layout first."""
+    token = "token" in file.parts and "class_q.weight" not in file.parts
+    if "dist_token" in file.shapes:
+        return [(token, True)]
+    return [(token, False), (False, False), *([(token, True)] if registers else [])]
+
+
+def _bias_positions(parts: FoundParts, patch: int, sizes: list[Size]) -> dict[str, Any]:
+    """The fields of BEiT's tables, which have a row per offset and 3 for the class token."""
+    shared = "shared_table" in parts
+    table = parts.shape("shared_table" if shared else "bias_table")
+    offsets = table[0] - 3 * ("token" in parts)
+    image_size: Size = (math.isqrt(max(offsets, 0)) + 1) // 2 * patch
+    for size in sizes:
+        rows, columns = patches_of(size, patch)
+        if (2 * rows - 1) * (2 * columns - 1) == offsets:
+            image_size = (rows * patch, columns * patch)
+            break
+    at = "shared" if shared else "stem"
+    kind = "1d+bias" if "positions" in parts else "bias"
+    return {"positions": kind, "positions_at": at, "image_size": image_size}
+
+
+def _heads(source: Source, parts: FoundParts, facts: Facts) -> None:
+    """Put the heads that tables or norms with one row per head show, or ask for them."""
+    if facts.origins.get("heads") is Origin.OPTION:
+        return
+    for key in {"bias_table", "shared_table"} & parts.shapes.keys():
+        facts.put(Origin.TENSORS, {"heads": parts.shape(key)[1]})
+    if "q_norm.weight" in parts:
+        heads = parts.width // max(1, parts.shape("q_norm.weight")[0])
+        facts.put(Origin.TENSORS, {"heads": heads})
+    if "before.weight" in parts:
+        facts.put(Origin.TENSORS, {"heads": parts.shape("before.weight")[0]})
+    if "heads" not in facts.values:
+        raise WeightsError(
+            f"{source.path} does not say how many heads a width of {parts.width} has: give "
+            "--heads, or --name as in timm (in Python heads=…, name=…)"
+        )

@@ -13,10 +13,10 @@ from vitlab.errors import WeightsError
 from vitlab.images import Size, chosen_over
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.assembly import empty
+from vitlab.weights.formats.dialects import notes_beside
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.names import entries, first_name
 from vitlab.weights.formats.origins import Facts, Origin, with_means
-from vitlab.weights.formats.outside import notes_beside
 from vitlab.weights.formats.room import Hints, Reading, Writing, cannot, check_fields
 from vitlab.weights.formats.timm.architectures import settled
 from vitlab.weights.formats.transformers.config_json import (
@@ -29,8 +29,7 @@ from vitlab.weights.formats.transformers.config_json import (
 from vitlab.weights.formats.transformers.families import OF_AUTHORS, WRITTEN
 from vitlab.weights.formats.transformers.family import Content, Family, Stated, names_of
 from vitlab.weights.formats.transformers.processor import read_processor, write_processor
-from vitlab.weights.formats.transformers.shown import shown
-from vitlab.weights.formats.transformers.towers import NAME, Backbone, backbone_of
+from vitlab.weights.formats.transformers.towers import NAME, Backbone, backbone_of, shown
 from vitlab.weights.matching import check
 from vitlab.weights.sharded import CONFIG, PREPROCESSOR
 from vitlab.weights.source import Source
@@ -92,6 +91,7 @@ def _reading(source: Source, hints: Hints, found: Backbone) -> Reading:
         if "bias" not in facts.values.get("positions", ""):  # whose tables have a row for each
             facts.put(Origin.ASSUMED, {"heads": facts.values["heads"]})
         facts.put(Origin.NAME, settled(hints.name))
+    facts.values["channels"] = hints.choices.get("channels", facts.values["channels"])
     with_means(facts)
     whole = _whole_patches(facts, notes)
     config = ViTConfig(**chosen_over(facts.values, hints.choices))

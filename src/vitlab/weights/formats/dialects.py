@@ -4,28 +4,32 @@ To add a dialect, give it a table of names and an entry in `DIALECTS`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from vitlab.errors import WeightsError
 from vitlab.images import IMAGENET, INCEPTION, OPENAI
+from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.entries import (
     NO_BIAS,
     NO_SCALE,
     Names,
+    Pairs,
     each,
     flat_table,
     flat_token,
+    frequencies,
     gridded,
+    halves,
     joined,
+    keyless,
+    masked,
     patches,
     transposed,
 )
-from vitlab.weights.formats.names import OURS, STEMS, FoundParts, found
-from vitlab.weights.formats.outside import classifier_beside
+from vitlab.weights.formats.names import OURS, STEMS, FoundParts, first_name, found, placed
 from vitlab.weights.formats.timm.arguments import NAME
-from vitlab.weights.formats.timm.timm_names import BRANCHED, TIMM
 from vitlab.weights.source import Shape, Source
 
 Rules = tuple[tuple[str, str], ...]
@@ -77,6 +81,63 @@ class Layout:
     stored: dict[str, str]
 
 
+# timm's own, and of most of the papers' code. Source: timm's vision_transformer.py,
+# vision_transformer_hybrid.py, deit.py, cait.py, beit.py and eva.py; the checkpoints of
+# facebookresearch (deit, mae, dino, dinov2, dinov3, RoPE-ViT) and microsoft/unilm (beit).
+_HYBRID = "patch_embed.backbone.stages.{s}.blocks.{u}"
+_POOL = joined("attn_pool.qkv.weight"), joined("attn_pool.qkv.bias")
+# The first of several is timm's own; the others are those of the papers' code.
+TIMM: Names = {
+    "block": "blocks.{n}.", "class_block": "blocks_token_only.{n}.",
+    "patch": "patch_embed.proj", "patch_norm": "patch_embed.norm", "stem": "patch_embed.proj.{k}",
+    "root_conv": ["patch_embed.backbone.stem.conv", "patch_embed.backbone.conv"],
+    "root_norm": ["patch_embed.backbone.stem.norm", "patch_embed.backbone.norm"],
+    "reduce_conv": f"{_HYBRID}.conv1", "reduce_norm": f"{_HYBRID}.norm1",
+    "middle_conv": f"{_HYBRID}.conv2", "middle_norm": f"{_HYBRID}.norm2",
+    "expand_conv": f"{_HYBRID}.conv3", "expand_norm": f"{_HYBRID}.norm3",
+    "shortcut_conv": f"{_HYBRID}.downsample.conv", "shortcut_norm": f"{_HYBRID}.downsample.norm",
+    "token": "cls_token", "positions": "pos_embed", "pre_norm": "norm_pre",
+    "registers": ["reg_token", "dist_token", "register_tokens", "storage_tokens"],
+    "norm1": ".norm1", "scale1": [".ls1.gamma", ".gamma_1"],
+    "qkv": [".attn.qkv", (".attn.q_proj", ".attn.k_proj", ".attn.v_proj")],
+    "qkv.bias": [
+        ".attn.qkv.bias", (".attn.q_proj.bias", ".attn.k_proj.bias", ".attn.v_proj.bias"),
+        keyless(".attn.q_bias", ".attn.v_bias"),
+        keyless(".attn.q_proj.bias", ".attn.v_proj.bias"),
+        masked(".attn.qkv.bias", ".attn.qkv.bias_mask"),
+    ],
+    "q_norm": ".attn.q_norm", "k_norm": ".attn.k_norm",
+    "before": ".attn.proj_l", "after": ".attn.proj_w",
+    "attn_norm": [".attn.norm", ".attn.inner_attn_ln"], "project": ".attn.proj",
+    "norm2": ".norm2", "scale2": [".ls2.gamma", ".gamma_2"],
+    "expand": [".mlp.fc1", (".mlp.fc1_g", ".mlp.fc1_x"), ".mlp.w12", (".mlp.w1", ".mlp.w2")],
+    "mlp_norm": [".mlp.norm", ".mlp.ffn_ln"], "contract": [".mlp.fc2", ".mlp.w3"],
+    "bias_table": ".attn.relative_position_bias_table",
+    "shared_table": "rel_pos_bias.relative_position_bias_table", "freqs": ["rope.freqs", "freqs"],
+    "class_norm1": ".norm1", "class_scale1": ".gamma_1", "class_q": ".attn.q",
+    "class_kv": (".attn.k", ".attn.v"), "class_project": ".attn.proj", "class_norm2": ".norm2",
+    "class_scale2": ".gamma_2", "class_expand": ".mlp.fc1", "class_contract": ".mlp.fc2",
+    "norm": "norm", "pooled_norm": "fc_norm", "pre_logits": "pre_logits.fc",
+    "queries": "attn_pool.latent",
+    "pool_q": "attn_pool.q", "pool_kv": "attn_pool.kv",
+    "pool_q.weight": ["attn_pool.q.weight", _POOL[0]],
+    "pool_q.bias": ["attn_pool.q.bias", _POOL[1]],
+    "pool_kv.weight": ["attn_pool.kv.weight", _POOL[0]],
+    "pool_kv.bias": ["attn_pool.kv.bias", _POOL[1]],
+    "pool_project": "attn_pool.proj", "pool_norm": "attn_pool.norm",
+    "pool_expand": "attn_pool.mlp.fc1", "pool_contract": "attn_pool.mlp.fc2",
+    "head": "head", "heads.weight": halves("head.weight", "head_dist.weight"),
+    "heads.bias": halves("head.bias", "head_dist.bias"),
+}  # fmt: skip
+# Of two parallel branches; DeiT's own code numbers them by another digit.
+BRANCHED: Names = {
+    **TIMM,
+    "norm1": ".attns.{b}.norm", "scale1": ".attns.{b}.ls.gamma", "qkv": ".attns.{b}.attn.qkv",
+    "qkv.bias": ".attns.{b}.attn.qkv.bias",
+    "q_norm": ".attns.{b}.attn.q_norm", "k_norm": ".attns.{b}.attn.k_norm",
+    "project": ".attns.{b}.attn.proj", "norm2": ".ffns.{b}.norm", "scale2": ".ffns.{b}.ls.gamma",
+    "expand": ".ffns.{b}.mlp.fc1", "contract": ".ffns.{b}.mlp.fc2",
+}  # fmt: skip
 ROOTS = ("patch_embed.proj.weight", "patch_embed.proj.0.weight")
 CHUNKS: Rules = ((r"^blocks\.\d+\.(\d+)\.(?=norm|attn|mlp|ls)", r"blocks.\1."),)  # DINOv2's
 # Two parallel branches in DeiT's own code (norm11, attn1, gamma_1_1, …).
@@ -318,3 +379,92 @@ def respelled(names: list[str], spellings: Rules) -> dict[str, str]:
         for name in heads:  # a dropout, then the classifier
             renamed["head." + name.rsplit(".", 1)[1]] = renamed.pop(name)
     return renamed
+
+
+def pairs_for(config: ViTConfig) -> Pairs:
+    """Return how channels that rotary positions turn together lie where timm stores a model."""
+    return "ij" if "rope" in config.positions and config.rope_kind == "mixed" else ""
+
+
+def names_for(config: ViTConfig) -> Names:
+    """Return the names under which timm stores a model."""
+    biased, turned = "bias" in config.positions, "rope" in config.positions
+    names = dict(BRANCHED if config.branches > 1 else TIMM)
+    if biased or turned:  # beit.py and eva.py
+        names |= {"scale1": ".gamma_1", "scale2": ".gamma_2"}
+        names |= {"expand": (".mlp.fc1_g", ".mlp.fc1_x")} if config.ffn == "swiglu" else {}
+    if biased:
+        names["qkv.bias"] = keyless(".attn.q_bias", ".attn.v_bias")
+    if turned:
+        names["freqs"] = frequencies(first_name(names, "freqs"), False)
+    if config.stem == "resnet" and not config.stages:
+        names |= {"root_conv": "patch_embed.backbone.conv"}
+        names |= {"root_norm": "patch_embed.backbone.norm"}
+    if config.pool == "prefix":
+        names["registers"] = "dist_token"
+    return placed(names, True, config.registers > 0) if "1d" in config.positions else names
+
+
+# What a single linear classifier is called.
+CLASSIFIERS = re.compile(
+    r"(head|fc|classifier|linear|cls_head|classify|logits|cls|head\.fc|classifier\.0|head\.proj)"
+)
+# What may be one, or a part of one.
+HEADS = re.compile(r"(.*\.)?\w*(head|fc|classif|linear|logits)\w*(\..*)?")
+SHOWN = 4  # names in a message
+
+
+def classifier_beside(source: Source, prefix: str, width: Shape) -> str:
+    """Return the name of the one linear layer that classifies a backbone's features, or "".
+
+    Args:
+        source: of the tensors
+        prefix: of the backbone's names, `backbone.`
+        width: of the features: (width,)
+
+    Returns:
+        `fc` if `fc.weight` is (classes, width), it has a bias, and no other layer is such a one;
+        `head.proj`, open_clip's projection of a tower of timm, may have none.
+    """
+    found = []
+    for name, shape in source.shapes.items():
+        layer, _, part = name.rpartition(".")
+        above = next((up for up in _ancestors(prefix) if name.startswith(up)), "")
+        if name.startswith(prefix) or part != "weight" or not prefix:
+            continue
+        bias = source.shapes.get(f"{layer}.bias")
+        biased = bias == shape[:1] or (bias is None and layer.endswith("head.proj"))
+        linear = len(shape) == 2 and shape[1:] == width and biased
+        if linear and CLASSIFIERS.fullmatch(layer.removeprefix(above)):
+            found.append(layer)
+    return found[0] if len(found) == 1 else ""
+
+
+def notes_beside(source: Source, prefix: str, taken: Collection[str]) -> tuple[str, ...]:
+    """Return a line about each classifier beside a backbone: that it was taken, or was left out.
+
+    Args:
+        source: of the tensors
+        prefix: of the backbone's names
+        taken: names of the model's tensors
+    """
+    if not prefix:
+        return ()
+    beside = [name for name in source.shapes if not name.startswith(prefix)]
+    heads = {name: source.in_file(name) for name in beside if HEADS.fullmatch(name)}
+    read = [shown for name, shown in heads.items() if name in taken]
+    left = [shown for name, shown in heads.items() if name not in taken]
+    place = source.in_file(prefix).rstrip(".")
+    more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
+    lines = []
+    if read:
+        lines.append(f"{', '.join(read)} beside {place} are read as the model's classifier")
+    if left:
+        lines.append(f"left out, outside {place}: {', '.join(left[:SHOWN])}{more}")
+    return tuple(f"{source.path}: {line}" for line in lines)
+
+
+def _ancestors(prefix: str) -> list[str]:
+    """The prefixes of the modules around a backbone, the innermost first: `a.b.` is in `a.`."""
+    words = prefix.rstrip(".").split(".")
+    return [".".join(words[:n]) + "." if n else "" for n in range(len(words) - 1, -1, -1)]

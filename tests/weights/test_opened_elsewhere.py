@@ -136,6 +136,12 @@ def test_transformers_opens_what_timm_has_not_with_our_package(case: str, tmp_pa
         assert other.config.id2label == dict(enumerate(NAMES))
         with torch.inference_mode():
             assert torch.equal(other(images).logits, model(images))
+    pipe = transformers.pipeline("image-classification", str(folder))
+    picture = Image.new("RGB", (80, 70), "orange")
+    with torch.inference_mode():
+        scores = model(vitlab.preprocess(model)(picture))[0].softmax(0)
+    for found in pipe(picture):
+        assert abs(found["score"] - float(scores[NAMES.index(found["label"])])) < 1e-5
     with torch.no_grad():
         other.model.head.classify.bias += 1
     other.save_pretrained(tmp_path / "theirs")

@@ -13,9 +13,10 @@ from vitlab.weights.assembly import empty
 from vitlab.weights.formats.catalog import format_named
 from vitlab.weights.formats.entries import Entry, same
 from vitlab.weights.formats.origins import Origin
-from vitlab.weights.formats.room import Hints, Reading, Writing
+from vitlab.weights.formats.room import Files, Hints, Reading, Writing
+from vitlab.weights.formats.transformers.processor import write_processor
 from vitlab.weights.identity import checked, checksum, checksums, described, description
-from vitlab.weights.sharded import CONFIG, beside
+from vitlab.weights.sharded import CONFIG, PREPROCESSOR, beside
 from vitlab.weights.source import Source
 
 VERSION = "vitlab-1"
@@ -105,8 +106,10 @@ def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
             if _is_same(config, theirs):
                 both = {"format": NAMED, "names": name} | content | theirs.files[CONFIG]
                 return Writing(theirs.entries, theirs.files | {CONFIG: both})
-    ours = {"format": VERSION, "model_type": "vitlab"} | content
-    return Writing([same(name, name) for name in empty(config)], {CONFIG: ours})
+    files: Files = {CONFIG: {"format": VERSION, "model_type": "vitlab"} | content}
+    if isinstance(config, ViTConfig) and config.fit != "native":  # for transformers' pipelines
+        files[PREPROCESSOR] = write_processor(config)
+    return Writing([same(name, name) for name in empty(config)], files)
 
 
 def _is_same(config: ModelConfig, theirs: Writing) -> bool:

@@ -189,7 +189,7 @@ def test_overlapping_patches_are_named_when_the_size_is_said(tmp_path: Path) -> 
     assert any("if its patches overlap" in note and "432x432" in note for note in notes)
     assert not any("if its patches" in note for note in load_check(file, image_size=432).notes)
     save_file(overlapping(21, 10), file)
-    with pytest.raises(WeightsError, match="give image_size="):
+    with pytest.raises(WeightsError, match="give their size in pixels, --image-size"):
         vitlab.load(file)
     with pytest.raises(WeightsError, match="has overlapping patches, one every 12 pixels"):
         vitlab.load(file, image_size=(256, 128))

@@ -171,7 +171,7 @@ def test_the_advice_of_messages_works(tmp_path: Path) -> None:
     none = vitlab.save(tiny(), tmp_path / "t", to="timm") / "model.safetensors"
     tensors = {n: t for n, t in torch_tensors(none).items() if n != "pos_embed"}
     save_file(tensors, tmp_path / "none.safetensors")
-    with pytest.raises(WeightsError, match="give positions='none' or name=…"):
+    with pytest.raises(WeightsError, match="give --positions none, or --name"):
         vitlab.load(tmp_path / "none.safetensors", image_size=16, heads=2)
     loaded = vitlab.load(tmp_path / "none.safetensors", image_size=16, heads=2, positions="none")
     assert loaded.config.positions == "none"

@@ -292,7 +292,7 @@ def test_the_size_asked_for_is_not_taken_for_the_files(tmp_path: Path) -> None:
     assert same.config.size == (48, 48)
     assert torch.equal(model.positions[0].table[:, :1], same.positions[0].table[:, :1])
     values = arrays(config_of("ViT-Ti1/16", size=(32, 80), gelu="tanh"))
-    with pytest.raises(ValueError, match="11 positions do not form a square: give image_size"):
+    with pytest.raises(ValueError, match="11 positions do not form a square: give their size"):
         vitlab.load(stored(values, tmp_path / "wide.npz"))
     wide = vitlab.load(tmp_path / "wide.npz", image_size=(32, 80))
     assert wide.config.size == (32, 80)

@@ -201,7 +201,7 @@ def test_questions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     wide = timm.create_model("vit_tiny_patch16_224", depth=1, img_size=(32, 48))
     file = written(wide, tmp_path / "wide.safetensors")
     with pytest.raises(
-        ValueError, match=r"7 positions do not form a square of patches: give image_size"
+        ValueError, match=r"7 positions do not form a square of patches: give their size"
     ):
         vitlab.load(file)
     assert vitlab.load(file, image_size=(32, 48)).config.size == (32, 48)

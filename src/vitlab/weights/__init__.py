@@ -1,1 +1,1 @@
-"""Where a model's weights come from and go to."""
+"""Weights in and out: `load.py` first, then `formats/names.py`, how tensors find their names."""

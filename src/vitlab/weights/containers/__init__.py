@@ -1,1 +1,1 @@
-"""Files of weights as they are found: each kind of container in a file of its own."""
+"""Files and folders of tensors, whatever model is in them: `open.py` first."""

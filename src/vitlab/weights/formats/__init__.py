@@ -1,1 +1,1 @@
-"""Released formats, a file or folder each: what their files look like, and how they are named."""
+"""What released files have in them: `names.py` first, then `dialects.py`, a table a family."""

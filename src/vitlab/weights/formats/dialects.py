@@ -325,13 +325,13 @@ def layout_of(source: Source) -> Layout | None:
 
 def _prefixes(source: Source, dialect: Dialect) -> list[str]:
     """What stands in front of the names that may be the map of patches, the shortest first."""
-    found = {
+    prefixes = {
         name.removesuffix(root)
         for name in source.shapes
         for root in dialect.roots
         if name == root or name.endswith(f".{root}")
     }
-    return sorted(found, key=len)
+    return sorted(prefixes, key=lambda prefix: (len(prefix), prefix))
 
 
 def _layout(source: Source, dialect: Dialect, prefix: str) -> Layout:
@@ -348,8 +348,7 @@ def _layout(source: Source, dialect: Dialect, prefix: str) -> Layout:
     shapes = {new: source.shapes[old] for new, old in stored.items()}
     if shapes.get("cls_token", (1, 1, 1))[1] == 0:  # vit-pytorch's, of models that need none
         del shapes["cls_token"]
-    names = dict(dialect.names)
-    parts = found(shapes, names)
+    names, parts = dict(dialect.names), found(shapes, dialect.names)
     if "head" in names and "head.weight" not in parts:
         width = parts.shape("contract.weight")[:1]
         if layer := classifier_beside(source, prefix, width):
@@ -426,7 +425,7 @@ def classifier_beside(source: Source, prefix: str, width: Shape) -> str:
         `fc` if `fc.weight` is (classes, width), it has a bias, and no other layer is such a one;
         `head.proj`, open_clip's projection of a tower of timm, may have none.
     """
-    found = []
+    layers = []
     for name, shape in source.shapes.items():
         layer, _, part = name.rpartition(".")
         above = next((up for up in _ancestors(prefix) if name.startswith(up)), "")
@@ -436,8 +435,8 @@ def classifier_beside(source: Source, prefix: str, width: Shape) -> str:
         biased = bias == shape[:1] or (bias is None and layer.endswith("head.proj"))
         linear = len(shape) == 2 and shape[1:] == width and biased
         if linear and CLASSIFIERS.fullmatch(layer.removeprefix(above)):
-            found.append(layer)
-    return found[0] if len(found) == 1 else ""
+            layers.append(layer)
+    return layers[0] if len(layers) == 1 else ""
 
 
 def notes_beside(source: Source, prefix: str, taken: Collection[str]) -> tuple[str, ...]:

@@ -170,17 +170,21 @@ def without_first_row(name: str) -> StoredAs:
             raise WeightsError("the format cannot represent a position of the class token")
         return tensor[:, 1:]
 
-    return each(name, lambda t: torch.cat([torch.zeros_like(t[:, :1]), t], dim=1), write)
+    return each(name, _with_zeros, write)
 
 
 def with_unused_row(name: str) -> StoredAs:
     """Store positions (1, N, D) with a first row of a class token that is not there."""
-    return each(name, lambda t: t[:, 1:], lambda t: torch.cat([torch.zeros_like(t[:, :1]), t], 1))
+    return each(name, lambda t: t[:, 1:], _with_zeros)
 
 
 def with_added_row(name: str) -> StoredAs:
     """Store positions (1, N, D) with a first row that is added to all the others."""
-    return replace_read(with_unused_row(name), lambda t: t[:, 1:] + t[:, :1])
+    return each(name, lambda t: t[:, 1:] + t[:, :1], _with_zeros)
+
+
+def _with_zeros(table: Tensor) -> Tensor:
+    return torch.cat([torch.zeros_like(table[:, :1]), table], dim=1)
 
 
 def with_register_rows(registers: str, positions: str) -> StoredAs:
@@ -208,11 +212,6 @@ def with_register_rows(registers: str, positions: str) -> StoredAs:
 def computed(value: Callable[[ViTConfig], Tensor]) -> StoredAs:
     """Compute one of ours that follows from the configuration and is not stored."""
     return StoredAs((), lambda t, config: [value(_vit(config))], lambda t, _: [])
-
-
-def replace_read(stored: StoredAs, read: Callable[[Tensor], Tensor]) -> StoredAs:
-    """Return the same with another way to read its one tensor."""
-    return StoredAs(stored.names, lambda t, _: [read(t[0])], stored.write)
 
 
 def _vit(config: ModelConfig | None) -> ViTConfig:

@@ -186,7 +186,7 @@ def _vision_transformer(source: Source, hints: Hints, prefix: str) -> Reading:
     fields |= {"heads": query[1], "layer_scale": 0.0, "pool": pool, "gelu": "tanh", "fit": "squash"}
     if fields["class_token"] == (pool == "token"):
         fields["class_token"] = None
-    rows, own_row = _positions(parts, fields["patch"], hints)
+    rows, own_row = _positions(source, parts, fields["patch"], hints)
     config = ViTConfig(**(fields | {"image_size": rows} | hints.choices))
     names = dict(parts.names)
     if "positions" not in parts:
@@ -217,7 +217,7 @@ def _stored(source: Source, prefix: str) -> dict[str, str]:
     return stored
 
 
-def _positions(parts: FoundParts, patch: int, hints: Hints) -> tuple[Any, bool]:
+def _positions(source: Source, parts: FoundParts, patch: int, hints: Hints) -> tuple[Any, bool]:
     """The image size in pixels, and whether the class token has a position of its own."""
     said = hints.choices.get("image_size") or hints.image_size
     table = parts.shape("positions")
@@ -229,8 +229,8 @@ def _positions(parts: FoundParts, patch: int, hints: Hints) -> tuple[Any, bool]:
             if size := fitting(sizes, patch, table[1] - own_row):
                 return (size, size) if isinstance(size, int) else size, own_row
     raise WeightsError(
-        f"{VIT}: {table[1]} positions do not form a square: give image_size=(rows, columns), in "
-        "pixels"
+        f"{source.path}: {table[1]} positions do not form a square: give their size in pixels, "
+        "--image-size ROWS COLUMNS (in Python image_size=(rows, columns))"
     )
 
 

@@ -272,7 +272,9 @@ class _Pattern:
 def _patterns(names: Names) -> list[_Pattern]:
     """Every template of a table, the parts of layers with any of their endings."""
     found = []
-    for key in names.keys() - {"block", "class_block"}:
+    for key in names:
+        if key in ("block", "class_block"):
+            continue
         for row in _rows(names, key, PART):
             for number, template in enumerate(row.names):
                 text = re.escape(template.replace(PART, "\0"))

@@ -383,8 +383,8 @@ def _positions(
                 f"here has: train one with patch={step} or patch={patch}"
             )
     raise WeightsError(
-        f"{source.path}: {length} positions do not form a square of patches: give "
-        "image_size=(rows, columns), the size in pixels that they are for"
+        f"{source.path}: {length} positions do not form a square of patches: give their "
+        "size in pixels, --image-size ROWS COLUMNS (in Python image_size=(rows, columns))"
     )
 
 
@@ -395,7 +395,7 @@ def _unplaced(source: Source, facts: Facts, known: Known, hints: Hints, sizes: l
     if "positions" not in facts.values and "positions" not in hints.choices:
         raise WeightsError(
             f"{source.path}: {NAME}: no positions are stored, and only DINOv3 is known to compute "
-            "them: give positions='none' or name=… if this is right"
+            "them: give --positions none, or --name (in Python positions='none', name=…)"
         )
     patch = int(facts.values["patch"])
     if sizes:

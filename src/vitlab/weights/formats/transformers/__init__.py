@@ -1,1 +1,1 @@
-"""Hugging Face transformers' folders."""
+"""Folders of transformers: `transformers_format.py` first, then `families.py`, a family each."""

@@ -213,3 +213,13 @@ def test_open_clips_repositories(tmp_path: Path) -> None:
     place = open_clip(tmp_path / "b", "visual.trunk.", model, **vision, input_patchnorm=True)
     with pytest.raises(WeightsError, match="unsupported vision_cfg input_patchnorm=True"):
         vitlab.load(place)
+
+
+def test_blocks_without_an_mlp_are_named(tmp_path: Path) -> None:
+    """Whether an MLP is gated is asked of files that have none, too."""
+    state = tiny("eva02_base_patch16_clip_224", embed_dim=96, num_heads=3).state_dict()
+    bare = {name: tensor for name, tensor in state.items() if ".mlp." not in name}
+    bare["blocks.0.attn.q_bias"] = torch.zeros(96)
+    torch.save(bare, tmp_path / "bare.pth")
+    with pytest.raises(WeightsError, match="unsupported encoder blocks"):
+        vitlab.load(tmp_path / "bare.pth")

@@ -115,12 +115,15 @@ IMAGES: dict[str, Callable[[], bytes]] = {
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("kind", IMAGES)
 def test_memory_of_an_image(kind: str) -> None:
-    """Four bytes per pixel in Pillow, three in the result; at 50 megapixels below 512 MB."""
+    """Four bytes per pixel in Pillow, three in the result; at 50 megapixels below 512 MB.
+
+    The allocator's pages add a few per cent, which differ from machine to machine.
+    """
     data = IMAGES[kind]()
     EncodedImage(encoded(photo(1), "PNG")).decode(3)  # so that everything is imported
     blocks = [bytearray(2**20 * size) for size in range(1, 30)]
     del blocks[1::2]  # a heap with holes
-    assert 7 * 16e6 * 0.5 < peak(lambda: EncodedImage(data).decode(3)) < 9.5 * 16e6
+    assert 7 * 16e6 * 0.5 < peak(lambda: EncodedImage(data).decode(3)) < 16e6 * 512 / 50
 
 
 def test_a_large_image_is_converted_as_a_small_one_is() -> None:

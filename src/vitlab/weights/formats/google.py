@@ -28,7 +28,7 @@ from vitlab.weights.formats.entries import (
     transposed,
     without_first_row,
 )
-from vitlab.weights.formats.names import FoundParts, entries, first_name, found
+from vitlab.weights.formats.names import FoundParts, entries, first_name, found, located
 from vitlab.weights.formats.origins import Origin
 from vitlab.weights.formats.room import Hints, Reading, Writing, cannot, check_fields
 from vitlab.weights.formats.shapes import fields_shown, fitting, patches_of
@@ -193,10 +193,7 @@ def _vision_transformer(source: Source, hints: Hints, prefix: str) -> Reading:
         names["positions"] = computed(sincos)
     elif config.has_token and not own_row:
         names["positions"] = without_first_row(first_name(names, "positions"))
-    table = [
-        entry.renamed(lambda name: stored.get(name, prefix + name))
-        for entry in entries(config, names, VIT)
-    ]
+    table = located(entries(config, names, VIT), stored, prefix)
     others = f"(?!{re.escape(prefix)}).*" if prefix else "opt/state/.*"
     origins = dict.fromkeys(("heads", "image_size", "pool", "positions"), Origin.TENSORS)
     return Reading(VIT, config, table, {others: "not of the image model"}, origins)
@@ -250,11 +247,7 @@ def _big_transfer(source: Source, hints: Hints, prefix: str) -> Reading:
     if hints.image_size:  # convolutions take any
         fields["image_size"] = hints.image_size
     config = ResNetConfig(**(fields | hints.choices))
-    table = [
-        entry.renamed(lambda n: stored.get(n, prefix + n))
-        for entry in entries(config, BIT_NAMES, BIT)
-    ]
-    return Reading(BIT, config, table)
+    return Reading(BIT, config, located(entries(config, BIT_NAMES, BIT), stored, prefix))
 
 
 def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:

@@ -8,7 +8,7 @@ a file has in the same words.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -146,6 +146,18 @@ class FoundParts:
         return {numbers[letter] for numbers in every if letter in numbers}
 
     @property
+    def gated(self) -> bool:
+        """Whether an MLP's first layers are gate and value."""
+        units, inputs = (*self.shape("expand.weight"), 0)[:2]
+        width, hidden = (*self.shape("contract.weight"), 0)[:2]
+        return 0 < width == inputs and units == 2 * hidden
+
+    @property
+    def offsets(self) -> Shape:
+        """The shape of BEiT's tables, (offsets, heads), in each block or for all; () without."""
+        return self.shapes.get("shared_table", self.shapes.get("bias_table", ()))
+
+    @property
     def stages(self) -> tuple[int, ...]:
         """Units of each stage of a ResNet."""
         first = next((k for k in ("reduce_conv.weight", "conv1.weight") if k in self), "")
@@ -221,6 +233,14 @@ def entries(config: ModelConfig, names: Names, format: str, pairs: Pairs = "") -
             entry = paired(entry, config, pairs == "xy")
         table.append(entry)
     return table
+
+
+def located(entries: Iterable[Entry], stored: Mapping[str, str], prefix: str) -> list[Entry]:
+    """Return entries by a file's whole names: `stored`, or with the prefix for what it misses."""
+    return [
+        entry.renamed(lambda name: stored.get(name, prefix + name.removeprefix("/")))
+        for entry in entries
+    ]
 
 
 def placed(names: Names, own_row: bool, register_rows: bool) -> dict[str, Row | list[Row]]:

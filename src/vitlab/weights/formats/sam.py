@@ -15,7 +15,7 @@ from vitlab.images import IMAGENET
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.dialects import TIMM, respelled
 from vitlab.weights.formats.entries import Names, each, gridded, with_unused_row
-from vitlab.weights.formats.names import FoundParts, entries, found
+from vitlab.weights.formats.names import FoundParts, entries, found, located
 from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.room import Hints, Reading
 from vitlab.weights.formats.shapes import fields_shown
@@ -109,10 +109,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     facts = _facts(source, parts, efficient, said, hints)
     config = ViTConfig(**facts.values)
     said.check(config, {*hints.choices})
-    table = [
-        entry.renamed(lambda name: stored.get(name, root + name))
-        for entry in entries(config, parts.names, NAME)
-    ]
+    table = located(entries(config, parts.names, NAME), stored, root)
     left_out = {"(prompt_encoder|mask_decoder|shared_image_embedding)\\..*": "of the mask decoder"}
     left_out |= {"pixel_(mean|std)": "stated in the configuration"}
     left_out |= {f"(?!{re.escape(root)}).*": "not of the image encoder"} if root else {}

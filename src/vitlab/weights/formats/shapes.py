@@ -34,7 +34,7 @@ def fields_shown(path: object, parts: FoundParts, label: str) -> dict[str, Any]:
         "depth": len(blocks),
         "mlp": mlp,
         "branches": max(1, len(parts.counted("b"))),
-        "ffn": "swiglu" if parts.shape("expand.weight") == (2 * mlp, width) else "mlp",
+        "ffn": "swiglu" if parts.gated else "mlp",
         "bias": "project.bias" in parts,
         "qkv_bias": "qkv.bias" in parts,
         "qk_norm": "q_norm.weight" in parts,

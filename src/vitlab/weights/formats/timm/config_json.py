@@ -12,6 +12,8 @@ from typing import Any
 from vitlab.errors import WeightsError
 from vitlab.images import IMAGENET, ImageSpec, Size
 from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.weights.formats.dialects import names_for
+from vitlab.weights.formats.names import first_name
 from vitlab.weights.formats.room import cannot, check_fields
 from vitlab.weights.formats.timm.architectures import stem_of
 from vitlab.weights.formats.timm.arguments import (
@@ -308,6 +310,7 @@ def written(config: ViTConfig, stored: ViTConfig) -> dict[str, Any]:
     if used.size != stored.size:
         arguments["dynamic_img_size"] = True
     architecture = _made_by(config)[0]
+    first = "root_conv" if config.stem == "resnet" else "patch"
     content = {
         "architecture": architecture,
         "num_classes": config.classes,
@@ -323,15 +326,8 @@ def written(config: ViTConfig, stored: ViTConfig) -> dict[str, Any]:
             "num_classes": config.classes,
             "pool_size": None,
             # where it is named, timm adapts a kernel for RGB to other channels
-            "first_conv": _first_kernel(config) if config.channels == 3 else None,
+            "first_conv": first_name(names_for(config), first) if config.channels == 3 else None,
             "classifier": "head",
         },
     }
     return content | ({"label_names": config.labels} if config.labels else {})
-
-
-def _first_kernel(config: ViTConfig) -> str:
-    """The convolution that sees the image, as timm names it."""
-    if config.stem != "resnet":
-        return "patch_embed.proj"
-    return f"patch_embed.backbone.{'stem.' if config.stages else ''}conv"

@@ -51,21 +51,20 @@ def _keyless(file: Layout) -> bool:
     return len(file.parts.theirs.get("qkv.bias", ())) in (0, 2)
 
 
-def _gated(file: Layout) -> bool:
-    width, units = file.parts.shape("contract.weight")
-    return file.parts.shape("expand.weight") == (2 * units, width)
-
-
 def _dinov3(file: Layout) -> bool:
     """No stored positions, but registers, a class token and LayerScale; keys have no bias."""
     marks = _has("token", "registers", "norm.weight", "scale1")(file)
     return marks and "positions" not in file.parts and _keyless(file)
 
 
+def _ends(file: Layout) -> bool:
+    """Whether there is a last norm."""
+    return "norm.weight" in file.parts or "pooled_norm.weight" in file.parts
+
+
 def _perception(file: Layout) -> bool:
     """A norm before the encoder as in CLIP, but another end."""
-    ends = "norm.weight" in file.parts or "pooled_norm.weight" in file.parts
-    other = "queries" in file.parts or not ends or "scale1" in file.parts
+    other = "queries" in file.parts or not _ends(file) or "scale1" in file.parts
     return _has("pre_norm.weight", "positions")(file) and other
 
 
@@ -73,7 +72,7 @@ def _eva02(file: Layout) -> bool:
     if "positions" not in file.parts or _perception(file):
         return False
     apart = [len(file.parts.theirs.get(key, ())) for key in ("qkv.weight", "expand.weight")]
-    return apart == [3, 2] or (_has(f"{FIRST}attn.q_bias")(file) and _gated(file))
+    return apart == [3, 2] or (_has(f"{FIRST}attn.q_bias")(file) and file.parts.gated)
 
 
 def _aimv2(file: Layout) -> bool:
@@ -82,7 +81,7 @@ def _aimv2(file: Layout) -> bool:
 
 def _beit3(file: Layout) -> bool:
     inner = _has("attn_norm.weight", "mlp_norm.weight", "qkv.bias")(file)
-    return inner and not _keyless(file) and not _gated(file)
+    return inner and not _keyless(file) and not file.parts.gated
 
 
 def _dino2(file: Layout) -> bool:
@@ -124,8 +123,7 @@ def check_content(path: object, file: Layout, certain: bool) -> None:
     for shows, why in BEYOND:
         if shows(file):
             raise WeightsError(f"{path}: unsupported model: it has {why}")
-    ends = "norm.weight" in file.parts or "pooled_norm.weight" in file.parts
-    if not certain and _has("registers", "token")(file) and not ends:
+    if not certain and _has("registers", "token")(file) and not _ends(file):
         raise WeightsError(
             f"{path}: unsupported model: it has registers without a last norm, as in C-RADIO"
         )
@@ -168,7 +166,7 @@ def facts_by_content(source: Source, file: Layout, certain: bool) -> Facts:
         _put_dino2(facts, file, source.kind == "npz")
     elif _dinov3(file):
         _put_dinov3(facts, file)
-    elif width == 1536 and _gated(file):  # DINOv2's giant; SigLIP's has 16
+    elif width == 1536 and file.parts.gated:  # DINOv2's giant; SigLIP's has 16
         facts.put(Origin.FAMILY, {"heads": 24})
     elif width == 384 and _is_moco(source, file):
         facts.put(Origin.FAMILY, {"heads": 12, "interpolation": "bilinear", **PLAIN, **IMAGENET})
@@ -232,8 +230,7 @@ FAMILIES: tuple[tuple[Shows, dict[str, Any], dict[str, Any]], ...] = (
         {"crop": 0.9, "resampling": "antialiased", **OPENAI},
     ),
     (_has("rope.freqs"), PLAIN, {"resampling": "antialiased", "crop": 0.9}),  # RoPE-ViT
-    (_has("bias_table"), PLAIN, INCEPTION),  # BEiT, BEiT v2
-    (_has("shared_table"), PLAIN, INCEPTION),
+    (lambda file: bool(file.parts.offsets), PLAIN, INCEPTION),  # BEiT, BEiT v2
     (_has("pre_norm.weight"), {"norm_eps": 1e-5}, {"crop": 1.0, **OPENAI}),  # CLIP
     (_has(f"{FIRST}attn.q_bias", "positions"), PLAIN, {"crop": 0.9, **OPENAI}),  # EVA
     (_has("queries"), {"norm_eps": 1e-6}, {"crop": 1.0, **INCEPTION}),  # SigLIP

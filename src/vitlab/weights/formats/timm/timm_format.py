@@ -15,7 +15,7 @@ from vitlab.images import IMAGENET, OPENAI, Size
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.dialects import Layout, layout_of, names_for, notes_beside, pairs_for
 from vitlab.weights.formats.entries import Pairs, frequencies
-from vitlab.weights.formats.names import FoundParts, entries, first_name, placed
+from vitlab.weights.formats.names import FoundParts, entries, first_name, located, placed
 from vitlab.weights.formats.origins import Facts, Origin, with_means
 from vitlab.weights.formats.room import Hints, Reading, Writing
 from vitlab.weights.formats.shapes import fields_shown, fitting, overlap, patches_of
@@ -97,10 +97,8 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         names["freqs"] = frequencies(first_name(names, "freqs"), known.pairs == "xy")
     if "pooled_norm.weight" not in parts:
         names["pooled_norm"] = names.get("norm", "")
-    table = [
-        entry.renamed(lambda n: file.stored.get(n, prefix + n.removeprefix("/")))
-        for entry in entries(config, names, dialect.name, known.pairs or "")
-    ]
+    table = entries(config, names, dialect.name, known.pairs or "")
+    table = located(table, file.stored, prefix)
     left_out = {re.escape(prefix) + f"({pattern})": why for pattern, why in LEFT_OUT.items()}
     if any(PROJECTOR.fullmatch(name) for name in file.shapes):
         left_out[re.escape(prefix) + r"(head|fc)\..*"] = "for pre-training alone"
@@ -349,7 +347,7 @@ def _positions(
     patch, registers = int(facts.values["patch"]), int(facts.values["registers"])
     stated = [s for s in (hints.choices.get("image_size"), known.image_size) if s]
     wanted = [hints.image_size] if hints.image_size else []
-    if {"bias_table", "shared_table"} & parts.shapes.keys():
+    if parts.offsets:
         facts.put(Origin.TENSORS, _bias_positions(parts, patch, [*stated, *wanted]))
         return True, False
     if "rope" in hints.choices.get("positions", "") and known.pairs is None:
@@ -421,16 +419,14 @@ def _layouts(file: Layout, registers: int) -> list[tuple[bool, bool]]:
 
 def _bias_positions(parts: FoundParts, patch: int, sizes: list[Size]) -> dict[str, Any]:
     """The fields of BEiT's tables, which have a row per offset and 3 for the class token."""
-    shared = "shared_table" in parts
-    table = parts.shape("shared_table" if shared else "bias_table")
-    offsets = table[0] - 3 * ("token" in parts)
+    offsets = parts.offsets[0] - 3 * ("token" in parts)
     image_size: Size = (math.isqrt(max(offsets, 0)) + 1) // 2 * patch
     for size in sizes:
         rows, columns = patches_of(size, patch)
         if (2 * rows - 1) * (2 * columns - 1) == offsets:
             image_size = (rows * patch, columns * patch)
             break
-    at = "shared" if shared else "stem"
+    at = "shared" if "shared_table" in parts else "stem"
     kind = "1d+bias" if "positions" in parts else "bias"
     return {"positions": kind, "positions_at": at, "image_size": image_size}
 
@@ -439,8 +435,8 @@ def _heads(source: Source, parts: FoundParts, facts: Facts) -> None:
     """Put the heads that tables or norms with one row per head show, or ask for them."""
     if facts.origins.get("heads") is Origin.OPTION:
         return
-    for key in {"bias_table", "shared_table"} & parts.shapes.keys():
-        facts.put(Origin.TENSORS, {"heads": parts.shape(key)[1]})
+    if parts.offsets:
+        facts.put(Origin.TENSORS, {"heads": parts.offsets[1]})
     if "q_norm.weight" in parts:
         heads = parts.width // max(1, parts.shape("q_norm.weight")[0])
         facts.put(Origin.TENSORS, {"heads": heads})

@@ -142,12 +142,11 @@ def _content(family: Family, shapes: Shapes) -> Content:
     width, mlp, patch = fields["width"], fields["mlp"], fields["patch"]
     layers = [name.format(n=0) for name in parts_of(family.names, "qkv")] * 2
     query, key = (f"{layer}.bias" in shapes for layer in layers[:2])
-    tables = [parts.shape(key) for key in ("bias_table", "shared_table") if key in parts]
     rows = fields["class_token"] + family.register_rows * fields["registers"]
     side = math.isqrt(max(0, (*parts.shape("positions"), 0)[1] - rows))
     heads = USUAL_HEADS.get(width, max(1, width // 64))
-    if tables:
-        offsets, heads = tables[0]
+    if parts.offsets:
+        offsets, heads = parts.offsets
         side = (math.isqrt(offsets - 3) + 1) // 2
     content: Content = {
         "hidden_size": width, "num_channels": fields["channels"], "patch_size": patch,

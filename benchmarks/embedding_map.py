@@ -19,7 +19,7 @@ from sklearn.model_selection import cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 
 import vitlab
-from vitlab.data.sources.opening import open_data
+from vitlab.data.open import open_images
 from vitlab.evaluation.review.embedding_map import embedding_map
 from vitlab.evaluation.review.sampled_images import look_at, sample
 
@@ -36,7 +36,7 @@ def nearest(values: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
 def main(run: str, data: str) -> None:
     """Place the test images, and print the figures."""
     model = vitlab.load(run)
-    source = open_data(data, classes=model.config.labels).test
+    source = open_images(data, classes=model.config.labels).splits().test
     seen = look_at(model, source, sample(len(source), MOST, 0), 8, device=torch.device("cpu"))
     start = time.perf_counter()
     points = embedding_map(seen.features)

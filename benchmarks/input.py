@@ -35,10 +35,10 @@ from vitlab.data.decode import jpeg
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.decode.jpeg_frame import Frame, frame_of
 from vitlab.data.labels import SingleLabels
+from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.settings import Augment
 from vitlab.data.sources.folders import Files
-from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.tar_shards import shards
 from vitlab.models.config import ViTConfig
 
@@ -234,7 +234,7 @@ def small(file: str) -> dict[str, Work]:
     from vitlab.data.loading.copying import copy
     from vitlab.data.sources.protocol import Subset
 
-    whole = open_data(file).whole
+    whole = open_to_learn(file).whole
     assert whole is not None
     some = Subset(whole, np.arange(min(2000, len(whole))))
     folder = Path(tempfile.mkdtemp()) / "tar"

@@ -21,7 +21,7 @@ from PIL import Image
 
 import vitlab
 from vitlab.data.labels import SingleLabels
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.protocol import Source
 from vitlab.evaluation.review.label_errors import find_label_errors
 
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--channels", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    splits = open_data(options.data)
+    splits = open_to_learn(options.data)
     source, images = splits.whole or splits.train, options.out / "images"
     if not (images / "list.csv").exists():
         write_flipped(source, options.channels, options.flip, options.seed, images)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import vitlab
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.protocol import Source
 from vitlab.recipes.recipe import Host
 
@@ -70,7 +70,7 @@ def data_of(case: Case, data: str, root: Path) -> str:
     """Return a folder with the images of a case, made when it is first needed."""
     folder = root / "data" / f"{case.shots}-{case.seed}{'-choice' if case.choice else ''}"
     if not folder.exists():
-        splits = open_data(data)
+        splits = open_to_learn(data)
         chosen = subset(splits.train, case.shots, case.seed)
         write(splits.train, chosen, folder.with_suffix(".draft") / "train")
         rest = np.setdiff1d(np.arange(len(splits.train)), chosen)

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from PIL import Image
 
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import open_to_learn
 
 
 def main(folder: Path, count: int = 6) -> None:
     """Write one image of each of the first classes, named after its true class."""
     folder.mkdir(parents=True, exist_ok=True)
-    test = open_data("digits").test
+    test = open_to_learn("digits").test
     for label in range(count):
         index = int((test.labels.values == label).argmax())
         pixels = test.image(index).decode(1)

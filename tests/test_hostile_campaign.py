@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 
 import vitlab
 from conftest import photo, photo_folder
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import open_to_learn
 from vitlab.errors import ImageError
 
 CASES = int(os.environ.get("VITLAB_CAMPAIGN", "200"))
@@ -122,7 +122,7 @@ def weights(place: Path) -> object:
 def data(place: Path) -> object:
     """Open the data and decode all of it."""
     lists = sorted(place.glob("*.jsonl")) + sorted(place.glob("*.csv"))
-    splits = open_data(str(lists[0] if lists else place))
+    splits = open_to_learn(str(lists[0] if lists else place))
     for part in splits.parts.values():
         for number in range(min(len(part), 50)):
             try:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vitlab.client.async_client import AsyncClient as AsyncClient
     from vitlab.client.client import Client as Client
     from vitlab.data.duplicates.comparing import duplicates as duplicates
-    from vitlab.data.opened import OpenedData as OpenedData
+    from vitlab.data.learning import OpenedData as OpenedData
     from vitlab.data.pictures.preprocess import preprocess as preprocess
     from vitlab.data.settings import Columns as Columns
     from vitlab.errors import UserError as UserError
@@ -63,7 +63,7 @@ _HOMES = {
     "Delta": "vitlab.weights.deltas",
     "Host": "vitlab.recipes.recipe",
     "MultiTask": "vitlab.transfer.multitask",
-    "OpenedData": "vitlab.data.opened",
+    "OpenedData": "vitlab.data.learning",
     "Recipe": "vitlab.recipes.recipe",
     "Run": "vitlab.training.ending",
     "UserError": "vitlab.errors",

@@ -37,7 +37,7 @@ BAD = {
     "kept": (["train", "digits", "--out", "{tmp}/one"], "exists and contains no run"),
     "weights": (["evaluate", "{tmp}/nowhere", "digits"], "no such file or folder: {tmp}/nowhere"),
     "no model": (["evaluate", "{tmp}/one", "digits"], "{tmp}/one contains no model"),
-    "image": (["predict", "{run}", "{tmp}/x.png"], "no such file: {tmp}/x.png"),
+    "image": (["predict", "{run}", "{tmp}/x.png"], "no such file or folder: {tmp}/x.png"),
     "no images": (["predict", "{run}", "{tmp}/empty"], "no images in {tmp}/empty"),
     "bad image": (["predict", "{run}", "{tmp}/bad.png"], "bad.png"),
     "other data": (["evaluate", "{run}", "{tmp}/two"], "contains class 'a', which is not"),

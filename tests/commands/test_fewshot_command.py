@@ -8,7 +8,7 @@ import pytest
 
 import vitlab
 from conftest import call, photo_folder
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import open_to_learn
 from vitlab.evaluation.probes.feature_cache import default_cache
 
 QUIET = ("--workers", "0", "--json")
@@ -32,7 +32,7 @@ def test_the_figures_are_those_of_the_parts(
     assert set(found["knn"]) == {"10", "20"}
     assert found["images"] == 359
     assert found["train_images"] == 1438
-    model, splits = vitlab.load(digits_run), open_data("digits")
+    model, splits = vitlab.load(digits_run), open_to_learn("digits")
     x, test = (features(model, source) for source in (splits.train, splits.test))
     y, truth = splits.train.labels.values, splits.test.labels.values
     for shots in (2, 5):

@@ -10,10 +10,10 @@ import pytest
 
 import vitlab
 from conftest import TINY, photo, photo_folder
-from vitlab.data import opened as room
+from vitlab.data import learning as room
 from vitlab.data.decode.stored import EncodedImage
+from vitlab.data.learning import OpenedData
 from vitlab.data.loading.cache import CachedImages, cached
-from vitlab.data.opened import OpenedData
 from vitlab.data.settings import Data
 from vitlab.data.sources.protocol import Source, Subset
 from vitlab.files import sha256
@@ -30,13 +30,13 @@ Count = Callable[[], tuple[int, int]]
 def count(monkeypatch: pytest.MonkeyPatch) -> Count:
     """Count how often data is opened, and images are decoded whole, since the last call."""
     opens, images = list[object](), list[str]()
-    real = room.open_splits
+    real = room.splits_of
 
-    def open_it(*given: Any) -> Any:
-        opens.append(given[0])
-        return real(*given)
+    def open_it(data: Any, *given: Any, **named: Any) -> Any:
+        opens.append(data)
+        return real(data, *given, **named)
 
-    monkeypatch.setattr(room, "open_splits", open_it)
+    monkeypatch.setattr(room, "splits_of", open_it)
     decode = EncodedImage.decode_box
 
     def decode_it(self: EncodedImage, *given: Any, **named: Any) -> Any:

@@ -10,9 +10,9 @@ from sklearn.model_selection import StratifiedKFold
 import vitlab
 from conftest import TINY, photo_folder
 from vitlab.data.labels import MultiLabels, SingleLabels
+from vitlab.data.learning import open_to_learn
 from vitlab.data.partition import fold_of, partitioned
 from vitlab.data.settings import Data
-from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source, counts
 from vitlab.errors import DataError, OptionError
 from vitlab.recipes.recipe import Host
@@ -53,7 +53,7 @@ def test_several_labels_are_dealt_out_evenly() -> None:
 
 
 def test_folds_of_unsplit_data_are_all_images_each_once(uneven: Path) -> None:
-    whole = open_data(str(uneven))
+    whole = open_to_learn(str(uneven))
     folds = [partitioned(whole, Data(data=str(uneven), fold=f"{n}/5")) for n in range(1, 6)]
     tests = [names(fold.test) for fold in folds]
     assert set().union(*tests) == names(whole.whole)
@@ -63,20 +63,20 @@ def test_folds_of_unsplit_data_are_all_images_each_once(uneven: Path) -> None:
         assert counts(fold.test)["red"] == 1
         assert fold.classes == whole.classes
     assert folds[1].notes == ["fold 2 of 5: tested on 8 of 40 images, trained on the others"]
-    assert names(fold_of(open_data(str(uneven)), "2/5").test) == tests[1]  # always the same
+    assert names(fold_of(open_to_learn(str(uneven)), "2/5").test) == tests[1]  # always the same
 
 
 def test_folds_of_split_data_leave_the_test_images_alone(tmp_path: Path) -> None:
     photo_folder(tmp_path / "train", {"a": 6, "b": 6}, 4, 4)
     photo_folder(tmp_path / "test", {"a": 2, "b": 2}, 4, 4)
-    splits = open_data(str(tmp_path))
+    splits = open_to_learn(str(tmp_path))
     fold = fold_of(splits, "1/3")
     assert (len(fold.train), len(fold.test)) == (8, 4)
     assert names(fold.train) | names(fold.test) == names(splits.train)
 
 
 def test_a_share_of_the_training_images_takes_the_place_of_the_test_images(uneven: Path) -> None:
-    splits = open_data(str(uneven))
+    splits = open_to_learn(str(uneven))
     dev = partitioned(splits, Data(data=str(uneven), dev_share=0.25))
     assert counts(dev.test) == {"blue": 4, "green": 2, "red": 1}  # of 18, 10 and 4
     assert names(dev.train) | names(dev.test) == names(splits.train)
@@ -91,9 +91,9 @@ def test_what_is_held_out_is_among_the_images_that_may_be_learned_from(
     uneven: Path, tmp_path: Path
 ) -> None:
     """Else a sweep would learn its rate from labels that the last run does not have."""
-    few = partitioned(open_data(str(uneven)), Data(data=str(uneven), train_images=16))
+    few = partitioned(open_to_learn(str(uneven)), Data(data=str(uneven), train_images=16))
     assert len(few.train) == 32  # without a held-out share, that is done later
-    dev = partitioned(open_data(str(uneven)), Data(train_images=16, dev_share=0.25))
+    dev = partitioned(open_to_learn(str(uneven)), Data(train_images=16, dev_share=0.25))
     assert (len(dev.train), len(dev.test)) == (13, 3)
     quick = TINY | {"steps": 1, "batch": 8, "train_images": 16}
     run = vitlab.train(
@@ -108,7 +108,7 @@ def test_what_is_held_out_is_among_the_images_that_may_be_learned_from(
 
 def test_a_class_of_one_image_is_named(tmp_path: Path) -> None:
     photo_folder(tmp_path, {"a": 5, "b": 1}, 4, 4)
-    notes = [fold_of(open_data(str(tmp_path)), f"{n}/2").notes for n in (1, 2)]
+    notes = [fold_of(open_to_learn(str(tmp_path)), f"{n}/2").notes for n in (1, 2)]
     remark = "class 'b': its only image is in the test fold"
     assert [remark in each for each in notes].count(True) == 1
 
@@ -130,7 +130,7 @@ def test_what_cannot_be_is_refused(options: dict[str, object], message: str) -> 
 
 
 def test_too_few_images_are_refused(uneven: Path) -> None:
-    splits = open_data(str(uneven))
+    splits = open_to_learn(str(uneven))
     with pytest.raises(DataError, match="40 images cannot be dealt out to 41 folds"):
         fold_of(splits, "1/41")
     with pytest.raises(DataError, match=r"1.0% of each class is less than one image: choose a lar"):

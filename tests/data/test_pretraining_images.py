@@ -2,6 +2,7 @@
 
 import json
 import tarfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,12 @@ import torch
 from PIL import Image
 
 from conftest import photo, photo_folder
-from vitlab.data.pretraining_images import open_images
-from vitlab.data.settings import Data
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.splits import Splits
 from vitlab.errors import DataError
 
-PLAIN = Data()
+unlabeled = partial(open_to_learn, unlabeled=True)
 
 
 def names(source: Source) -> list[str]:
@@ -46,41 +45,41 @@ def scatter(folder: Path, count: int) -> Path:
 def test_photos_of_one_folder_at_any_depth(tmp_path: Path) -> None:
     flat = scatter(tmp_path / "flat", 20)
     (flat / "notes.txt").write_text("x")
-    splits = open_images(flat, PLAIN)
+    splits = unlabeled(flat)
     assert seen(splits) == (18, 2)
     assert splits.whole is not None
     assert "2 of 20 images held out at random to measure the loss" in splits.notes[-1]
-    assert names(open_images(str(flat), PLAIN).test) == names(splits.test)
+    assert names(unlabeled(str(flat)).test) == names(splits.test)
     for deep in ("2019/summer", "2020"):
         scatter(flat / deep, 5)
     (flat / "2020" / "x.heif2").write_text("x")
-    deeper = open_images(flat, PLAIN)  # the folders are read as classes, as in training
+    deeper = unlabeled(flat)  # the folders are read as classes, as in training
     assert seen(deeper) == (28, 2)
     assert any("20 images beside the class folders" in note for note in deeper.notes)
-    assert names(deeper.test) == names(open_data(str(flat), 0.2).test)
+    assert names(deeper.test) == names(open_to_learn(str(flat), 0.2).test)
     one = scatter(tmp_path / "one" / "inner" / "most", 10).parents[1]
-    assert seen(open_images(one, PLAIN)) == (9, 1)
-    assert seen(open_images(one, Data(test_fraction=0.5))) == (5, 5)
-    assert seen(open_images(f"{flat}/*.png", PLAIN)) == (18, 2)
-    assert seen(open_images(f"{flat}/**/*", PLAIN)) == (27, 3)
+    assert seen(unlabeled(one)) == (9, 1)
+    assert seen(unlabeled(one, 0.5)) == (5, 5)
+    assert seen(unlabeled(f"{flat}/*.png")) == (18, 2)
+    assert seen(unlabeled(f"{flat}/**/*")) == (27, 3)
 
 
 def test_a_tenth_is_held_out_and_never_more_than_a_thousand() -> None:
     images = np.zeros((12_000, 2, 2, 1), np.uint8)
-    assert seen(open_images(images, PLAIN)) == (11_000, 1_000)
-    assert seen(open_images(images[:2], PLAIN)) == (1, 1)
-    assert seen(open_images(images, Data(test_fraction=0.5))) == (6_000, 6_000)
+    assert seen(unlabeled(images)) == (11_000, 1_000)
+    assert seen(unlabeled(images[:2])) == (1, 1)
+    assert seen(unlabeled(images, 0.5)) == (6_000, 6_000)
 
 
 def test_labels_of_folders_say_only_what_is_held_out(photos: Path) -> None:
-    splits, labeled = open_images(str(photos), PLAIN), open_data(str(photos), 0.2)
+    splits, labeled = unlabeled(str(photos)), open_to_learn(str(photos), 0.2)
     assert seen(splits) == (48, 12)
     assert names(splits.test) == names(labeled.test)
     assert names(splits.train) == names(labeled.train)
     assert "12 of 60 images held out to measure the loss: those that training" in splits.notes[-1]
     assert len(splits.notes) == 1
-    assert seen(open_images("digits", PLAIN)) == tuple(
-        len(part) for part in open_data("digits").parts.values()
+    assert seen(unlabeled("digits")) == tuple(
+        len(part) for part in open_to_learn("digits").parts.values()
     )
 
 
@@ -92,7 +91,7 @@ def test_only_the_training_split_is_learned_from(tmp_path: Path, flat: tuple[str
         else:
             photo_folder(tmp_path / split, {"a": count // 2, "b": count // 2})
     scatter(tmp_path / "train" / "more", 1)  # not a class of the test images
-    splits = open_images(tmp_path, PLAIN)
+    splits = unlabeled(tmp_path)
     assert {Path(name).relative_to(tmp_path).parts[0] for name in names(splits.train)} == {"train"}
     if flat != ("test",):  # those of the class folders in train, as with labels
         assert seen(splits) == (7, 4)
@@ -102,11 +101,9 @@ def test_only_the_training_split_is_learned_from(tmp_path: Path, flat: tuple[str
 def test_validation_images_measure_the_loss_and_test_images_are_left_alone(tmp_path: Path) -> None:
     for split, count in (("train", 6), ("val", 2), ("test", 4), ("extra", 3)):
         scatter(tmp_path / split, count)
-    splits = open_images(tmp_path, PLAIN)
+    splits = unlabeled(tmp_path)
     assert splits.validation is None  # extra and test may be classes
-    splits = open_images(
-        {"train": [photo(0)] * 6, "val": [photo(1)] * 2, "test": [photo(2)]}, PLAIN
-    )
+    splits = unlabeled({"train": [photo(0)] * 6, "val": [photo(1)] * 2, "test": [photo(2)]})
     assert splits.validation is not None
     assert (len(splits.train), len(splits.validation), len(splits.test)) == (6, 2, 1)
     assert "the 2 of its validation or test" in splits.notes[-1]
@@ -135,27 +132,27 @@ def test_tables_shards_and_lists_without_labels(tmp_path: Path) -> None:
     tables = tmp_path / "tables"
     tables.mkdir()
     table.to_parquet(tables / "train.parquet")
-    assert seen(open_images(str(tables), PLAIN)) == (9, 1)
+    assert seen(unlabeled(str(tables))) == (9, 1)
     table.select(range(3)).to_parquet(tables / "test.parquet")
-    assert len(open_images(str(tables), PLAIN).train) == 10
-    assert seen(open_images(table, PLAIN)) == (9, 1)
+    assert len(unlabeled(str(tables)).train) == 10
+    assert seen(unlabeled(table)) == (9, 1)
     fractions = datasets.Dataset.from_dict(rows(10, label=0.5))  # nothing that can be a label
-    assert seen(open_images(fractions, PLAIN)) == (9, 1)
+    assert seen(unlabeled(fractions)) == (9, 1)
     for split, count in (("train", 6), ("test", 3)):
         with tarfile.open(tmp_path / f"{split}-0.tar", "w") as tar:
             for file in sorted(scatter(tmp_path / split, count).iterdir()):
                 tar.add(file, file.name)
-    assert seen(open_images(str(tmp_path / "train-0.tar"), PLAIN)) == (5, 1)
-    splits = open_images(f"{tmp_path}/*.tar", PLAIN)
+    assert seen(unlabeled(str(tmp_path / "train-0.tar"))) == (5, 1)
+    splits = unlabeled(f"{tmp_path}/*.tar")
     assert seen(splits) == (6, 3)
     plain = tmp_path / "list.csv"
     plain.write_text("path\n" + "".join(f"train/{n:03d}.png\n" for n in range(6)))
-    assert seen(open_images(str(plain), PLAIN)) == (5, 1)
+    assert seen(unlabeled(str(plain))) == (5, 1)
     plain.write_text("path,split\ntrain/000.png,train\ntrain/001.png,train\ntest/000.png,val\n")
-    assert seen(open_images(str(plain), PLAIN)) == (2, 1)
+    assert seen(unlabeled(str(plain))) == (2, 1)
     lines = [{"file_name": f"train/{n:03d}.png"} for n in range(6)]
     (tmp_path / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    assert seen(open_images(str(tmp_path), PLAIN)) == (5, 1)
+    assert seen(unlabeled(str(tmp_path))) == (5, 1)
 
 
 class Bare(torch.utils.data.Dataset[Image.Image]):
@@ -176,10 +173,10 @@ def test_images_in_memory(tmp_path: Path) -> None:
     paths = [{"path": file} for file in files]
     without: list[Any] = [images, files, stack, torch.from_numpy(stack).permute(0, 3, 1, 2), tables]
     for data in (*without, paths, Bare(), [(image, 0.5) for image in images], {"train": images}):
-        assert seen(open_images(data, PLAIN)) == (9, 1)
-    assert seen(open_images([(each, n % 2) for n, each in enumerate(images)], PLAIN)) == (8, 2)
-    assert seen(open_images([(each, "x") for each in images], PLAIN)) == (9, 1)  # one class
-    assert seen(open_images((stack, [0.5] * 10), PLAIN)) == (9, 1)
+        assert seen(unlabeled(data)) == (9, 1)
+    assert seen(unlabeled([(each, n % 2) for n, each in enumerate(images)])) == (8, 2)
+    assert seen(unlabeled([(each, "x") for each in images])) == (9, 1)  # one class
+    assert seen(unlabeled((stack, [0.5] * 10))) == (9, 1)
 
 
 def damaged(root: Path) -> Path:
@@ -200,11 +197,11 @@ def damaged(root: Path) -> Path:
         (lambda root: [], "no images"),
         (lambda root: [photo(0)], "only one image"),
         (lambda root: 3, "of type int"),
-        (lambda root: iter([photo(0)]), "without a length"),
+        (lambda root: iter([photo(0)]), "only one image"),
         (lambda root: [{"a": 1}], "path"),
         (lambda root: ["/nowhere/1.png", "/nowhere/2.png"], "2 of the 2 files .* do not exist"),
     ],
 )
 def test_what_cannot_be_learned_from_is_named(tmp_path: Path, make: Any, words: str) -> None:
     with pytest.raises(DataError, match=words):
-        open_images(make(tmp_path), PLAIN)
+        unlabeled(make(tmp_path))

@@ -22,10 +22,10 @@ from conftest import TINY, environment
 from distributed.ranks import on_ranks
 from steps import asked_to_stop
 from vitlab import __main__ as entry
+from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import Batch, TrainingBatches
 from vitlab.data.loading.order import slice_of
 from vitlab.data.settings import Augment
-from vitlab.data.sources.opening import open_data
 from vitlab.distributed.launch import joined, meet, read_environment
 from vitlab.distributed.shares import passes
 from vitlab.distributed.sync_norm import SyncBatchNorm, synchronize
@@ -461,7 +461,7 @@ def test_processes_meet_whatever_dead_ones_left_in_the_store() -> None:
 
 def test_slices_and_batches_of_all_processes_make_up_the_whole(photos: Path) -> None:
     config = ViTConfig(width=16, heads=2, patch=4, image_size=(16, 24), classes=3)
-    source = open_data(str(photos)).train
+    source = open_to_learn(str(photos)).train
     for size in (1, 2, 3, 7):
         assert [i for rank in range(size) for i in slice_of(10, rank, size)] == list(range(10))
         for k in (0, 6):

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 import vitlab
 from conftest import call, photo, photo_folder
 from vitlab.data.labels import MultiLabels, SingleLabels
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import open_to_learn
 from vitlab.errors import DataError, DiskError, OptionError, WeightsError
 from vitlab.evaluation.calibration import fitted_temperature, validation_of
 from vitlab.evaluation.metrics import nll
@@ -119,7 +119,7 @@ def data(tmp_path: Path, model: vitlab.VisionTransformer) -> str:
 def test_calibrated_probabilities_are_used_everywhere(
     model: vitlab.VisionTransformer, data: str, tmp_path: Path
 ) -> None:
-    splits = open_data(data)
+    splits = open_to_learn(data)
     assert splits.validation is not None
     images = torch.rand(2, 3, 16, 16)
     before, logits = vitlab.evaluate(model, data, workers=0), model(images)
@@ -213,7 +213,7 @@ def test_what_training_held_out_to_stop_is_validation_data(
     run = vitlab.train(vitlab.recipe("digits", patience=1, **choices), tmp_path / "run")
     held_out = validation_of(run.model, "digits")
     assert len(held_out) == 143
-    test = open_data("digits").test
+    test = open_to_learn("digits").test
     tested = {test.image(i).content() for i in range(len(test))}
     assert not tested & {held_out.image(i).content() for i in range(len(held_out))}
     plain = (tmp_path / "run" / "report.html").read_text()

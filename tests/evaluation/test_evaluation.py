@@ -8,8 +8,8 @@ import torch
 
 import vitlab
 from conftest import photo, photo_folder
-from vitlab.data.pictures.listing import find_images
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import open_to_learn
+from vitlab.data.open import open_images
 from vitlab.data.sources.splits import fingerprint
 from vitlab.errors import DataError
 
@@ -34,7 +34,7 @@ def test_unsplit_data_is_evaluated_whole_unless_the_model_learned_from_it(
     data = str(photos)
     whole = vitlab.evaluate(model, data, workers=0)
     assert (whole["split"], whole["images"]) == ("all", 60)
-    whole_source = open_data(data).whole
+    whole_source = open_to_learn(data).whole
     assert whole_source is not None
     model.provenance = {"held_out": 0.1, "fingerprint": fingerprint(whole_source)}
     counts = {
@@ -157,7 +157,9 @@ def test_images_are_found_by_file_folder_and_pattern(tmp_path: Path) -> None:
 
     def found(*patterns: str) -> list[str]:
         full = [str(tmp_path / each) for each in patterns]
-        return [str(Path(each).relative_to(tmp_path)) for each in find_images(full)]
+        source = open_images(full, "ignored").every()
+        names = map(source.name, range(len(source)))
+        return [str(Path(each).relative_to(tmp_path)) for each in names]
 
     assert found("in") == ["in/a.jpg", "in/b.PNG", "in/deep/c.webp"]
     assert found("in/b.PNG", "in/*.jpg") == ["in/b.PNG", "in/a.jpg"]

@@ -10,9 +10,9 @@ from torch import nn
 
 import vitlab
 from vitlab.data.labels import SingleLabels
+from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.arrays import Arrays
 from vitlab.data.sources.folders import Files
-from vitlab.data.sources.opening import open_data
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation import predictions
 from vitlab.evaluation.predictions import predict, predict_any
@@ -39,7 +39,7 @@ def test_a_training_model_predicts_as_in_evaluation_and_goes_on_training() -> No
     made = model(dropout=0.5, drop_path=0.5).train()
     made.blocks[0].eval()  # frozen, for instance
     before = modes(made)
-    test = open_data("digits").test
+    test = open_to_learn("digits").test
     first = predict(made, test, device=CPU).probabilities
     assert modes(made) == before
     assert len(set(before)) == 2
@@ -51,8 +51,8 @@ def test_a_training_model_predicts_as_in_evaluation_and_goes_on_training() -> No
     "use",
     [
         lambda made: vitlab.evaluate(made, "digits", workers=0),
-        lambda made: predict(made, open_data("digits").test, device=CPU),
-        lambda made: predict_any(made, open_data("digits").test, device=CPU),
+        lambda made: predict(made, open_to_learn("digits").test, device=CPU),
+        lambda made: predict_any(made, open_to_learn("digits").test, device=CPU),
     ],
 )
 def test_an_error_leaves_the_model_as_it_was(use: Callable[[nn.Module], object]) -> None:
@@ -68,7 +68,7 @@ def test_an_error_leaves_the_model_as_it_was(use: Callable[[nn.Module], object])
 
 def test_weights_can_be_trained_after_a_prediction() -> None:
     made = model()
-    predict(made, open_data("digits").test, device=CPU)
+    predict(made, open_to_learn("digits").test, device=CPU)
     made(torch.zeros(1, 1, 8, 8)).sum().backward()
     with torch.no_grad():
         for weight in made.parameters():
@@ -76,7 +76,7 @@ def test_weights_can_be_trained_after_a_prediction() -> None:
 
 
 def test_every_image_is_predicted_once_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, test = model(), open_data("digits").test
+    made, test = model(), open_to_learn("digits").test
     whole = predict(made, test, device=CPU)
     monkeypatch.setattr(predictions, "BATCH", 50)
     steps: list[int] = []
@@ -90,7 +90,7 @@ def test_every_image_is_predicted_once_in_order(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_pixels_are_normalized_as_the_model_asks() -> None:
-    made, test = model(mean=0.2, std=0.7), open_data("digits").test
+    made, test = model(mean=0.2, std=0.7), open_to_learn("digits").test
     pixels = torch.from_numpy(np.stack([test.image(index).decode(1) for index in range(359)]))
     with torch.inference_mode():
         logits = made.eval()((pixels.permute(0, 3, 1, 2) / 255 - 0.2) / 0.7)
@@ -101,16 +101,16 @@ def test_pixels_are_normalized_as_the_model_asks() -> None:
 def test_large_images_come_in_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predictions, "PIXELS", 3 * 8 * 8 + 63)
     steps: list[int] = []
-    predict(model(), open_data("digits").test, device=CPU, progress=steps.append)
+    predict(model(), open_to_learn("digits").test, device=CPU, progress=steps.append)
     assert steps[:3] == [3, 6, 9]
     monkeypatch.setattr(predictions, "PIXELS", 1)
     steps.clear()
-    predict(model(), open_data("digits").test, device=CPU, progress=steps.append)
+    predict(model(), open_to_learn("digits").test, device=CPU, progress=steps.append)
     assert steps[:2] == [1, 2]
 
 
 def test_damaged_images_are_left_out_and_listed(photos: Path) -> None:
-    whole = open_data(str(photos)).whole
+    whole = open_to_learn(str(photos)).whole
     assert isinstance(whole, Files)
     for name in ("blue/001", "red/019"):
         (photos / f"{name}.png").write_bytes(b"no image")
@@ -128,7 +128,7 @@ def test_damaged_images_are_left_out_and_listed(photos: Path) -> None:
 def test_without_a_single_usable_image(photos: Path) -> None:
     for file in photos.rglob("*.png"):
         file.write_bytes(b"")
-    whole = open_data(str(photos)).whole
+    whole = open_to_learn(str(photos)).whole
     assert whole is not None
     made = model(classes=3, channels=3)
     none = predict_any(made, whole, device=CPU, workers=0)
@@ -145,6 +145,6 @@ def test_features_alone_are_no_classifier() -> None:
     with pytest.raises(
         OptionError, match=r"features: it has no classifier; train one first with vitlab finetune"
     ):
-        predict(model(classes=0), open_data("digits").test, device=CPU)
+        predict(model(classes=0), open_to_learn("digits").test, device=CPU)
     with pytest.raises(OptionError, match="outputs features"):
         vitlab.evaluate(model(classes=0), "digits")

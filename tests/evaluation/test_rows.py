@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 import vitlab
 from conftest import call, photo, photo_folder
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import open_to_learn
 from vitlab.errors import DiskError, OptionError
 from vitlab.evaluation import predictions
 from vitlab.places import check_file
@@ -57,7 +57,7 @@ def test_an_evaluation_image_by_image(
     monkeypatch.setattr("vitlab.evaluation.rows.GROUP", 10)
     file = tmp_path / f"rows.{ending}"
     result = vitlab.evaluate(model, str(folder), split="all", workers=0, out=file)
-    rows, source = read(file), open_data(str(folder)).whole
+    rows, source = read(file), open_to_learn(str(folder)).whole
     assert result["file"] == str(file)
     assert source is not None
     assert list(rows) == [
@@ -77,7 +77,7 @@ def test_an_evaluation_image_by_image(
     if ending == "parquet":
         assert parquet.ParquetFile(file).num_row_groups == 2
     elif ending == "csv":
-        again = open_data(str(file))  # the file is a list of images itself
+        again = open_to_learn(str(file))  # the file is a list of images itself
         assert again.classes == tuple(sorted(CLASSES))
 
 

@@ -9,7 +9,7 @@ import torch
 
 import vitlab
 from conftest import photo_folder
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import open_to_learn
 from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.predictions import predict
 from vitlab.report.gather import write_report
@@ -44,7 +44,7 @@ def test_evaluation_gives_each_class_a_probability_of_its_own(tmp_path: Path) ->
     result = vitlab.evaluate(model(), data, split="all")
     assert {"map", "micro_f1", "macro_f1", "bce"} <= set(result)
     assert not {"accuracy", "top5", "nll", "ece"} & set(result)
-    source = open_data(data).whole
+    source = open_to_learn(data).whole
     assert source is not None
     own = predict(model(), source, device=torch.device("cpu"), workers=0)
     assert own.labels.values.dtype == np.uint8
@@ -66,7 +66,7 @@ def test_answers_about_files_know_it(tmp_path: Path) -> None:
 
 @pytest.mark.drawn
 def test_the_report_shows_what_there_is(tmp_path: Path) -> None:
-    source = open_data(listed(tmp_path)).whole
+    source = open_to_learn(listed(tmp_path)).whole
     assert source is not None
     made = model()
     result = predict(made, source, device=torch.device("cpu"), workers=0)

@@ -13,7 +13,7 @@ from sklearn.metrics import f1_score, precision_recall_fscore_support
 import vitlab
 from conftest import call, photo_folder
 from vitlab.data.labels import MultiLabels
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import open_to_learn
 from vitlab.errors import DataError, OptionError, WeightsError
 from vitlab.evaluation import calibration
 from vitlab.evaluation.metrics import f1
@@ -105,7 +105,7 @@ def model() -> vitlab.VisionTransformer:
 def test_they_are_chosen_on_validation_images_kept_and_used(tmp_path: Path) -> None:
     data, made = listed(tmp_path / "data", "train", "val", "test"), model()
     found = vitlab.choose_thresholds(made, data, workers=0)
-    held = open_data(data).validation
+    held = open_to_learn(data).validation
     assert held is not None
     seen = predict(made, held, device=torch.device("cpu"), workers=0)
     assert found.images == len(held)
@@ -118,7 +118,7 @@ def test_they_are_chosen_on_validation_images_kept_and_used(tmp_path: Path) -> N
     rows = tmp_path / "rows.csv"
     result = vitlab.evaluate(again, data, out=rows, workers=0)
     assert result["thresholds"] == dict(zip(CLASSES, found.values, strict=True))
-    tested = predict(made, open_data(data).test, device=torch.device("cpu"), workers=0)
+    tested = predict(made, open_to_learn(data).test, device=torch.device("cpu"), workers=0)
     chosen = tested.probabilities > wanted
     truth = tested.labels.values
     assert result["micro_f1"] == pytest.approx(f1_score(truth, chosen, average="micro"))

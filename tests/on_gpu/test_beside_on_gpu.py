@@ -9,9 +9,9 @@ from torch import Tensor
 
 import vitlab
 from on_gpu.a_gpu_there import a_gpu, no_wait
+from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.upload import Upload
-from vitlab.data.sources.opening import open_data
 from vitlab.device import STAGED, fetched, sent
 from vitlab.evaluation import predictions as room
 
@@ -46,7 +46,7 @@ def test_predictions_are_read_one_batch_late(monkeypatch: pytest.MonkeyPatch, fl
     """And they are those of a CPU, in its order."""
     model = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", 10, 8, channels=1)
     torch.nn.init.normal_(model.head.classify.weight, std=0.1)
-    source = open_data("digits").test
+    source = open_to_learn("digits").test
     monkeypatch.setattr(room, "BATCH", 100)
     views = room.Views(flips=flips)
     events: list[str] = []

@@ -13,7 +13,7 @@ import vitlab
 from conftest import photo_folder
 from vitlab.data.decode.stored import StoredImage
 from vitlab.data.labels import MultiLabels, SingleLabels
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.protocol import Derived
 from vitlab.errors import DataError
 from vitlab.evaluation.predictions import Predictions
@@ -40,7 +40,7 @@ def predicted(labels: np.ndarray, guesses: np.ndarray, sure: np.ndarray) -> Pred
 def test_each_confusion_is_shown_and_the_most_confident_first(
     model: vitlab.VisionTransformer,
 ) -> None:
-    source = open_data("digits").test
+    source = open_to_learn("digits").test
     labels, generator = source.labels.values, np.random.default_rng(0)
     guesses = np.where(generator.random(359) < 0.75, labels, generator.integers(0, 10, 359))
     done = predicted(labels, guesses, generator.uniform(0.5, 1, len(labels)))
@@ -68,7 +68,7 @@ def test_each_confusion_is_shown_and_the_most_confident_first(
 def test_of_several_labels_all_that_are_predicted_are_named(
     model: vitlab.VisionTransformer,
 ) -> None:
-    source = open_data("digits").test
+    source = open_to_learn("digits").test
     truth = np.zeros((3, 10), np.uint8)
     truth[0, [1, 2]] = truth[1, 3] = 1
     table = np.full((3, 10), 0.1)
@@ -96,7 +96,7 @@ def test_the_data_is_surveyed(tmp_path: Path) -> None:
     train.mkdir()
     for name in ("blue", "red"):
         (tmp_path / "photos" / name).rename(train / name)
-    found = survey(open_data(str(tmp_path / "photos")), 3)
+    found = survey(open_to_learn(str(tmp_path / "photos")), 3)
     assert found.counts == {"train": [9, 4], "test": [0, 4]}
     assert found.images == {"train": 13, "test": 4}
     assert found.sizes is not None
@@ -109,7 +109,7 @@ def test_the_data_is_surveyed(tmp_path: Path) -> None:
 
 
 def test_a_survey_of_many_classes_stays_small() -> None:
-    digits = survey(open_data("digits"), 1)
+    digits = survey(open_to_learn("digits"), 1)
     assert digits.images == {"train": 1438, "test": 359}
     assert sum(len(each) for each in digits.samples.values()) == 60
     assert all(each.pixels.shape == (8, 8) for own in digits.samples.values() for each in own)
@@ -124,7 +124,7 @@ class Gone(Derived):
 
 
 def test_images_that_are_gone_are_left_out_of_the_survey() -> None:
-    splits = open_data("digits")
+    splits = open_to_learn("digits")
     found = survey(replace(splits, train=Gone(splits.train)), 1)
     assert found.sizes is None
     assert not any(found.samples.values())

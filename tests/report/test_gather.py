@@ -8,7 +8,7 @@ import torch
 
 import vitlab
 from vitlab.data.labels import SingleLabels
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import open_to_learn
 from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.predictions import Predictions
 from vitlab.report.gather import write_report
@@ -24,7 +24,7 @@ def line(step: int, loss: float, kind: str = "train") -> str:
 def test_a_folder_with_the_least_that_a_run_leaves(tmp_path: Path) -> None:
     """Neither survey, device, majority rate nor intervals; a ResNet, which has no attention."""
     made = vitlab.create("BiT-R50x1", classes=10, image_size=32, channels=1, stages=(1, 1, 1, 1))
-    source = open_data("digits").test
+    source = open_to_learn("digits").test
     generator = np.random.default_rng(0)
     table = torch.from_numpy(generator.normal(size=(40, 10))).softmax(-1).numpy()
     labels = SingleLabels(source.labels.values[:40])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import vitlab
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import open_to_learn
 from vitlab.device import choose
 from vitlab.models.cost import cost
 from vitlab.recipes.recipe import Host
@@ -52,7 +52,7 @@ def test_measures_shares_of_the_accuracy_above_chance_that_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = vitlab.create(TINY, 10, 8)
-    splits = open_data("digits")
+    splits = open_to_learn("digits")
     trained = Trained(model, small("digits", TINY), splits, tmp_path, choose("cpu"))
     own = vitlab.inductive_bias(model, splits.test, images=1000, device="cpu")
     own |= {"clean": 0.6, "occluded_50": 0.35, "shuffled_4": 0.1, "shape_bias": math.nan}
@@ -71,7 +71,7 @@ def test_what_is_undefined_is_left_out(tmp_path: Path, monkeypatch: pytest.Monke
     figures = {"clean": 0.0, "occluded_50": 0.1, "shape_bias": float("nan")}
     monkeypatch.setattr(bias_study, "inductive_bias", lambda *_, **__: dict(figures))
     model = vitlab.create(TINY, 10, 8)
-    trained = Trained(model, small("digits"), open_data("digits"), tmp_path, choose("cpu"))
+    trained = Trained(model, small("digits"), open_to_learn("digits"), tmp_path, choose("cpu"))
     assert measure(trained) == {"clean": 0.0, "occluded_50": 0.1}
 
 

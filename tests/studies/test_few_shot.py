@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import open_to_learn
 from vitlab.evaluation.probes.probing import Probing, probe
 from vitlab.models.create import create
 from vitlab.studies.grid.design import Trained
@@ -22,7 +22,7 @@ def generator() -> torch.Generator:
 
 def test_is_the_mean_of_the_probes_draws(tmp_path: Path) -> None:
     model = create(TINY, image_size=8, channels=1, classes=10, generator=generator())
-    splits = open_data("digits")
+    splits = open_to_learn("digits")
     trained = Trained(model, small("digits", TINY), splits, tmp_path, torch.device("cpu"))
     found = few_shot(trained)["few_shot"]
     probing = Probing(
@@ -36,10 +36,10 @@ def test_is_the_mean_of_the_probes_draws(tmp_path: Path) -> None:
 def test_learns_from_the_downstream_data_if_there_are_any(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), np.uint8)
     images[20:, :, :, 0] //= 4  # the second class is less red
-    other = open_data((images, np.repeat([0, 1], 20)))
+    other = open_to_learn((images, np.repeat([0, 1], 20)))
     model = create(TINY, image_size=8, channels=3, classes=10, generator=generator())
     recipe, device = small("digits", TINY), torch.device("cpu")
-    trained = Trained(model, recipe, open_data("digits"), tmp_path, device, other)
+    trained = Trained(model, recipe, open_to_learn("digits"), tmp_path, device, other)
     assert few_shot(trained)["few_shot"] > 0.8
-    few = open_data((images[15:25], np.repeat([0, 1], 5)))  # four of each class to learn from
+    few = open_to_learn((images[15:25], np.repeat([0, 1], 5)))  # four of each class to learn from
     assert few_shot(Trained(model, recipe, few, tmp_path, device)) == {}

@@ -9,7 +9,7 @@ import torch
 
 import vitlab
 from vitlab.cli import main
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import open_to_learn
 from vitlab.errors import PackageError
 from vitlab.models.cost import cost
 from vitlab.recipes.choices import Optimization
@@ -87,7 +87,7 @@ def test_figures_are_those_of_the_curvature_on_the_same_training_images(
     """The spectrum ends at the largest eigenvalue: both are of the same half of the images."""
     quick(monkeypatch)
     monkeypatch.setattr(loss_geometry, "STEPS", 12)
-    model, splits = vitlab.create(TINY, 10, 8), open_data("digits")
+    model, splits = vitlab.create(TINY, 10, 8), open_to_learn("digits")
     recipe = small("digits", TINY).changed(rho=0.05)
     with torch.no_grad():
         next(iter(model.parameters())).mul_(2)

@@ -11,9 +11,9 @@ import torch
 import vitlab
 from conftest import TINY
 from steps import each_step
+from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import Batch, TrainingBatches
 from vitlab.data.settings import Augment
-from vitlab.data.sources.opening import open_data
 from vitlab.distributed.shares import counted
 from vitlab.distributed.world import ALONE
 from vitlab.errors import OptionError
@@ -42,7 +42,7 @@ def network() -> Any:
 def ready() -> Ready:
     """A trainer of a model with batch norms, the state it starts from, and a batch of 32."""
     recipe = vitlab.recipe("digits", **TINY | {"batch": 32})
-    train = open_data("digits").train
+    train = open_to_learn("digits").train
     model = network()
     state = State(model, None, build(model, recipe.optimizer))
     batch = TrainingBatches(train, model.config, Augment(), 0, 32)[0]

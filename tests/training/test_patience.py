@@ -11,7 +11,7 @@ import torch
 import vitlab
 from conftest import TINY
 from steps import killed_before
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.splits import with_validation
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
@@ -35,7 +35,7 @@ def test_the_best_is_the_most_accurate_and_of_equals_the_less_surprised() -> Non
 
 
 def test_a_tenth_of_each_class_is_held_out_of_training_and_never_of_testing() -> None:
-    before = open_data("digits")
+    before = open_to_learn("digits")
     after = with_validation(before)
     assert after.validation is not None
     assert (len(after.train), len(after.validation)) == (1295, 143)

@@ -9,9 +9,9 @@ import torch
 
 import vitlab
 from conftest import TINY
+from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import Batch, TrainingBatches
 from vitlab.data.settings import Augment
-from vitlab.data.sources.opening import open_data
 from vitlab.distributed.shares import counted
 from vitlab.distributed.world import ALONE
 from vitlab.errors import DivergedError
@@ -30,7 +30,7 @@ from vitlab.training.stop import Interrupted
 def ready() -> tuple[Trainer, State, Batch]:
     """A trainer, the state it starts from, and a batch."""
     recipe = vitlab.recipe("digits", **TINY | {"batch": 8})
-    splits = open_data("digits")
+    splits = open_to_learn("digits")
     model = vitlab.create(
         TINY["model"], len(splits.classes), 8, channels=1, generator=torch.Generator()
     )
@@ -130,7 +130,7 @@ def test_the_memory_of_a_batch_follows_from_that_of_a_few_images(
     way: dict[str, Any],
 ) -> None:
     recipe = vitlab.recipe("digits", **TINY | {"batch": 128, "ema": 0.9} | way)
-    splits = open_data("digits")
+    splits = open_to_learn("digits")
     config = recipe.model.config(image_size=8, channels=1, classes=10, labels=splits.classes)
     model = build_model(config)
     average = WeightAverage(model, 0.9) if recipe.average.ema else None

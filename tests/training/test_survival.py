@@ -88,7 +88,7 @@ def then(
 # Signals
 
 MOMENTS = {
-    "data": ("vitlab.data.opened.open_data", 1, "before the first step"),
+    "data": ("vitlab.data.learning.splits_of", 1, "before the first step"),
     "duplicates": ("vitlab.training.run.find_leaks", 1, "before the first step"),
     "model": ("vitlab.training.setup.preparation.build", 1, "before the first step"),
     "run.toml": ("vitlab.runs.run_folder.RunFolder.start", 1, "after step 0: pass --resume"),

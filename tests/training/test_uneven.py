@@ -9,11 +9,11 @@ import torch
 import vitlab
 from conftest import TINY, call, photo_folder
 from steps import asked_to_stop
+from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.loader import training_loader
 from vitlab.data.loading.order import Groups
 from vitlab.data.settings import Augment
-from vitlab.data.sources.opening import open_data
 from vitlab.errors import OptionError
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
@@ -38,7 +38,7 @@ def table(run: Path, name: str) -> dict[str, object]:
 
 
 def test_every_process_and_worker_gets_its_share_of_the_same_balanced_batches(uneven: Path) -> None:
-    source = open_data(str(uneven)).train
+    source = open_to_learn(str(uneven)).train
     config = vitlab.create("ViT-Ti/4", image_size=16, classes=3).config
     groups = Groups.of(source.labels.values)
 

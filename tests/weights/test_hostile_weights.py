@@ -256,10 +256,10 @@ def test_pickles_of_endless_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_name_that_several_outputs_have(tmp_path: Path) -> None:
     """ImageNet has two classes "crane" in published models: such a model loads and predicts."""
     from conftest import photo_folder
-    from vitlab.data.sources.opening import open_data
+    from vitlab.data.open import open_images
 
     model = vitlab.create("ViT(width=8,depth=1,heads=2,mlp=8)/4", 3, 8, labels=("a", "b", "b"))
     assert vitlab.load(vitlab.save(model, tmp_path / "m")).config.labels == ("a", "b", "b")
     photos = str(photo_folder(tmp_path / "photos", {"a": 3, "b": 3}))
     with pytest.raises(vitlab.UserError, match=r"class 'b', the name of several of the model's"):
-        open_data(photos, classes=model.config.labels)
+        open_images(photos, classes=model.config.labels).splits()

@@ -61,7 +61,7 @@ def run(options: Explore) -> dict[str, Any]:
     """
     import vitlab
     from vitlab import device as devices
-    from vitlab.data.pictures.listing import find_images
+    from vitlab.data.open import open_images
     from vitlab.explore.explorer import Explorer
     from vitlab.explore.exploring import HOST, explore, open_browser
     from vitlab.explore.gallery import FORMATS
@@ -72,9 +72,12 @@ def run(options: Explore) -> dict[str, Any]:
     from vitlab.serve.process.addresses import listen, url_of
 
     told = told_apart(options.weights)
-    images = find_images(told.images)
-    if len(images) > MOST:
-        say(f"the first {MOST} of {len(images):,} images are opened")
+    images: list[str] = []
+    if told.images:
+        source = open_images(told.images, "ignored").every()
+        images = [source.name(number) for number in range(min(len(source), MOST))]
+        if len(source) > MOST:
+            say(f"the first {MOST} of {len(source):,} images are opened")
     device = devices.choose(options.device)
     models = []
     for name, place in told.weights:
@@ -84,7 +87,7 @@ def run(options: Explore) -> dict[str, Any]:
     explorer = Explorer(
         models,
         Decoders(1, bounds),
-        images=images[:MOST],
+        images=images,
         cartographer=_cartographer(models[0].model, options.data) if options.data else None,
         say=say,
     )

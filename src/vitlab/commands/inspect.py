@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.commands import DEVICE, WEIGHTS
-from vitlab.data.presence import check_images
+from vitlab.data.presence import check_each
 from vitlab.options import Options, at_least, option
 from vitlab.places import check_new_folder
 from vitlab.weights.hub import check_weights
@@ -21,9 +21,9 @@ class Inspect(Options):
     weights: str = option(MISSING, WEIGHTS, positional=True, check=check_weights)
     paths: tuple[str, ...] = option(
         MISSING,
-        "image files, folders or glob patterns; or other DATA of `vitlab predict`",
+        "any DATA of `vitlab predict`: image files, folders, glob patterns, lists, tables, …",
         positional=True,
-        check=check_images,
+        check=check_each,
     )
     out: str = option(
         MISSING,
@@ -57,15 +57,13 @@ def run(options: Inspect) -> dict[str, Any]:
     """Look, draw and write."""
     import vitlab
     from vitlab import device as devices
-    from vitlab.data.pictures.listing import listed_images
-    from vitlab.data.settings import Columns
     from vitlab.progress import Meter, named_if_slow, say
     from vitlab.report.inside.looking import Choices, images_for, look, steps
     from vitlab.report.inside.writing import write_inspection
 
     model = vitlab.load(options.weights, **options.file.arguments())
     other = vitlab.load(options.beside) if options.beside else None
-    source = images_for(model, listed_images(options.paths, Columns()))
+    source = images_for(model, options.paths)
     choices = Choices(options.watch, options.layer, options.occlusion, other)
     with Meter(steps(source), title="looking") as meter:
         found = look(

@@ -19,7 +19,7 @@ from vitlab.commands import (
     TIMEOUT,
     WEIGHTS,
 )
-from vitlab.data.presence import check_images
+from vitlab.data.presence import check_each
 from vitlab.data.settings import Columns
 from vitlab.errors import OptionError, one_line
 from vitlab.options import Options, at_least, option, options_of, when
@@ -40,10 +40,10 @@ class Predict(Options):
     weights: str = option(MISSING, WEIGHTS, positional=True, check=check_weights)
     paths: tuple[str, ...] = option(
         MISSING,
-        "image files, folders or glob patterns; .csv, .tsv or .jsonl lists of them; - for paths on "
-        "standard input, one per line; tar shards, Parquet files or other DATA, labels or not",
+        "any DATA of `vitlab train`, labels or not: image files, folders, glob patterns, lists, "
+        "tables, tar shards; - for paths on standard input, one per line",
         positional=True,
-        check=check_images,
+        check=check_each,
     )
     path_column: str = option("", options_of(Columns)["path_column"].help)
     images: str = option("", options_of(Columns)["images"].help)
@@ -86,7 +86,6 @@ def begin(options: Predict) -> None:
 def run(options: Predict) -> dict[str, Any]:
     """Classify; images that cannot be decoded are reported on stderr."""
     import vitlab
-    from vitlab.data.pictures.listing import listed_images
     from vitlab.device import choose
     from vitlab.evaluation.classification import answers_of, unlabeled
     from vitlab.evaluation.fast_form import fast_form
@@ -104,10 +103,10 @@ def run(options: Predict) -> dict[str, Any]:
     known = _known(options)
     if parted:
         return _into_folder(model, known, options, result)
-    images = listed_images(options.paths, known)
+    source = unlabeled(model, options.paths, known)
     if file is not None:
-        return result | _into(file, model, unlabeled(model, images, known), options)
-    source, views = unlabeled(model, images, known), Views(options.flips, options.crops)
+        return result | _into(file, model, source, options)
+    views = Views(options.flips, options.crops)
     place = choose(options.device)
     form = fast_form(model, source, place, options.precision, views.count, options.engine)
     answers = answers_of(
@@ -169,7 +168,6 @@ def _into_folder(
     model: Any, known: Columns, options: Predict, result: dict[str, Any]
 ) -> dict[str, Any]:
     """Write the rows of the parts that nobody else works on."""
-    from vitlab.data.pictures.listing import listed_images
     from vitlab.evaluation.classification import unlabeled
     from vitlab.evaluation.parts.predicted_parts import predict_parts
     from vitlab.evaluation.predictions import Views
@@ -177,7 +175,7 @@ def _into_folder(
     found = predict_parts(
         Path(options.out or "").expanduser(),
         model,
-        lambda: unlabeled(model, listed_images(options.paths, known), known),
+        lambda: unlabeled(model, options.paths, known),
         ending=options.format,
         top=options.top,
         views=Views(options.flips, options.crops),

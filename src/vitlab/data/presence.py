@@ -1,7 +1,7 @@
 """Whether what a user names as data can be there, looked at before anything is imported.
 
 Nothing here imports PyTorch, so that the command line answers a mistyped path at once. What is
-there is opened, and checked in full, by `open_data`.
+there is opened, and checked in full, by `open_images`.
 """
 
 import difflib
@@ -18,12 +18,21 @@ IN_MEMORY = "in memory"
 """What a recipe calls data in memory."""
 
 STDIN = "-"  # a list of paths on standard input
+OF_FILES = (".jpg", ".jpeg", ".png", ".webp", ".csv", ".tsv", ".jsonl", ".parquet", ".tar")
 PATTERN = "*?[{"  # signs of a glob or a brace range
 
 
 def is_hub_data(name: str) -> bool:
     """Return whether a name may be that of a data set on the Hugging Face Hub, `user/name`."""
-    return re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name) is not None
+    path = Path(name)
+    local = path.suffix.lower() in OF_FILES or path.parent.is_dir()
+    return not local and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name) is not None
+
+
+def check_each(names: Iterable[str]) -> None:
+    """Refuse the first of several names that cannot exist, as `check_data` does."""
+    for name in names:
+        check_data(name)
 
 
 def check_data(data: str) -> None:
@@ -33,7 +42,7 @@ def check_data(data: str) -> None:
         DataError: no such file or folder.
         PackageError: Parquet files, or a name on the Hub, without the package that reads them.
     """
-    if not data or data == "digits" or data.startswith("vtab:") or is_url(data):
+    if data in ("", STDIN, "digits") or data.startswith("vtab:") or is_url(data):
         return
     if data == IN_MEMORY and not exists(data):
         raise DataError("these images were in memory: give them again in Python, with data=…")
@@ -57,20 +66,3 @@ def nearest_beside(place: str) -> str:
         return ""
     near = difflib.get_close_matches(path.name, beside, n=1)
     return str(path.parent / near[0]) if near else ""
-
-
-def check_images(patterns: Iterable[str]) -> None:
-    """Refuse names of images that are neither files, folders, patterns nor other DATA.
-
-    Raises:
-        DataError: the first such name.
-        PackageError: it may be a name on the Hub, and the package that reads it is not installed.
-    """
-    for each in patterns:
-        other = each in (STDIN, "digits") or each.startswith("vtab:") or is_url(each)
-        if other or any(sign in each for sign in PATTERN) or exists(each):
-            continue
-        hub = is_hub_data(each) and not Path(each).parent.exists() and not Path(each).suffix
-        if not hub:
-            raise DataError(f"no such file: {each}")
-        check_data(each)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from vitlab import device as devices
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
 from vitlab.data.settings import Columns
-from vitlab.data.sources.memory.given import Given, title_of
 from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.request import Given, title_of
 from vitlab.data.sources.splits import Splits, fingerprint, with_validation
 from vitlab.errors import DataError
 from vitlab.evaluation.choosing import open_for

@@ -4,11 +4,11 @@ import logging
 from typing import Literal
 
 from vitlab.data.labels import UnknownClassError
+from vitlab.data.open import open_images
 from vitlab.data.partition import fold_of
 from vitlab.data.settings import Columns
-from vitlab.data.sources.memory.given import Given, title_of
-from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.request import Given, title_of
 from vitlab.data.sources.splits import Splits, fingerprint, hold_out
 from vitlab.errors import DataError
 from vitlab.models.model import Model
@@ -52,7 +52,7 @@ def open_for(model: Model, data: Given, columns: Columns | None = None) -> Split
     title = title_of(data)
     labels = model.config.labels
     try:
-        splits = open_data(data, classes=labels, columns=columns, learning=False)
+        splits = open_images(data, classes=labels, columns=columns).splits()
     except UnknownClassError as error:
         shown = ", ".join(labels[:SHOWN]) + (", …" if len(labels) > SHOWN else "")
         raise DataError(

@@ -1,5 +1,6 @@
 """The likeliest classes of single images."""
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +11,11 @@ import torch
 
 from vitlab.data.composed import Relabeled
 from vitlab.data.labels import kind_of
-from vitlab.data.pictures.listing import find_images
-from vitlab.data.pictures.pictures import Picture, Pictures, several
+from vitlab.data.open import open_images
+from vitlab.data.pictures.pictures import Picture
 from vitlab.data.settings import Columns
-from vitlab.data.sources.filenames import Names
-from vitlab.data.sources.folders import Files
 from vitlab.data.sources.protocol import Source
-from vitlab.data.sources.unlabeled import open_unlabeled
+from vitlab.data.sources.request import Given
 from vitlab.device import choose
 from vitlab.errors import DataError
 from vitlab.evaluation.fast_form import Form, fast_form
@@ -60,7 +59,7 @@ class Answer:
 
 def classify(
     model: Model,
-    images: Picture | Iterable[Picture],
+    images: Given | Picture | Iterable[Picture],
     *,
     top: int = 5,
     device: str = "auto",
@@ -75,9 +74,8 @@ def classify(
 
     Args:
         model: from `vitlab.load` or a run
-        images: files, folders (all images below them) and glob patterns; tar shards, tables or
-            other DATA, whatever their labels; or images in memory, as `vitlab.preprocess` takes
-            them
+        images: any DATA, whatever its labels, or several; or images in memory, as
+            `vitlab.preprocess` takes them
         top: number of classes per image
         device: auto, cpu, cuda, cuda:N or mps
         workers: processes that decode; None to choose
@@ -191,22 +189,19 @@ def classify_into(
 
 
 def unlabeled(
-    model: Model, images: Picture | Iterable[Picture], columns: Columns | None = None
+    model: Model, images: Given | Picture | Iterable[Picture], columns: Columns | None = None
 ) -> Source:
-    """Return images as a source, with labels of the model's kind that say nothing.
+    """Return the images of any DATA as a source, with labels of the model's kind that say nothing.
+
+    What is left out of the data is said on the package's log.
 
     Raises:
         DataError: no such image.
         OptionError: the model has no classifier.
     """
     check_classifier(model)
-    config, pictures = model.config, several(images)
-    classes = config.class_names
-    kind = kind_of(model)
-    named = [str(each) for each in pictures if isinstance(each, str | Path)]
-    if len(named) < len(pictures):
-        return Pictures(pictures, kind.blank(len(pictures), len(classes)), classes)
-    if (found := open_unlabeled(named, columns)) is not None:
-        return Relabeled(found, kind.blank(len(found), len(classes)), classes)
-    paths = Names.of(find_images(named))
-    return Files(Path(), paths, kind.blank(len(paths), len(classes)), classes)
+    opened = open_images(images, "ignored", columns=columns)
+    for note in opened.notes:
+        logging.getLogger("vitlab").warning(note)
+    source, classes = opened.every(), model.config.class_names
+    return Relabeled(source, kind_of(model).blank(len(source), len(classes)), classes)

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from vitlab import device as devices
 from vitlab.data.settings import Columns
-from vitlab.data.sources.memory.given import Given, title_of
 from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.request import Given, title_of
 from vitlab.errors import OptionError
 from vitlab.evaluation import calibration, thresholds
 from vitlab.evaluation.choosing import Split, choose

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from vitlab.data.sources.listed.lists import SEPARATOR
+from vitlab.data.sources.lists import SEPARATOR
 from vitlab.data.sources.protocol import Source
 from vitlab.evaluation.metrics import Threshold
 from vitlab.evaluation.predictions import Part

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from vitlab import device as devices
 from vitlab.data.labels import MultiLabels
 from vitlab.data.settings import Columns
-from vitlab.data.sources.memory.given import Given, title_of
+from vitlab.data.sources.request import Given, title_of
 from vitlab.errors import OptionError
 from vitlab.evaluation.calibration import validation_of
 from vitlab.evaluation.metrics import f1

@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,24 +11,20 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitlab.data.decode.formats import SUFFIXES
-from vitlab.data.labels import SingleLabels, UnlabeledError
-from vitlab.data.pictures.listing import find_images
-from vitlab.data.sources.filenames import Names
-from vitlab.data.sources.folders import Files
-from vitlab.data.sources.memory.given import Given
-from vitlab.data.sources.opening import open_data
+from vitlab.data.composed import Joined, Relabeled
+from vitlab.data.labels import SingleLabels
+from vitlab.data.open import open_images, stripped
 from vitlab.data.sources.protocol import Source
-from vitlab.data.sources.unlabeled import open_unlabeled
+from vitlab.data.sources.request import Given
 from vitlab.errors import DataError, ImageError
 from vitlab.evaluation.choosing import Split, choose
-from vitlab.evaluation.classification import unlabeled
 from vitlab.evaluation.review.embedding_map import embedding_map
 from vitlab.evaluation.review.label_errors import Suspect, find_label_errors
 from vitlab.evaluation.review.sampled_images import Sampled, look_at, sample
 from vitlab.models.model import Model
 
 MOST = 10_000  # images of a map
+UNKNOWN = -1  # the class of an image without a label beside labeled ones
 SUSPECTS = 200  # that are listed
 SIDES = ((1_000, 64), (2_500, 48), (MOST, 32))  # pixels of a thumbnail, by images at most
 OPENED, QUALITY = 1_024, 95  # of a file that the page opens
@@ -118,7 +113,7 @@ class DatasetMap:
 
 
 @dataclass(frozen=True)
-class _Opened:
+class _LookedAt:
     """Images, whether their labels mean anything, and whether they are of the model's classes."""
 
     source: Source
@@ -158,7 +153,7 @@ def dataset_map(
         DataError: no such data, no image that can be decoded, or a model whose answers are not
             numbers.
     """
-    opened = _opened(model, data, split)
+    opened = _looked_at(model, data, split)
     source, chosen = opened.source, sample(len(opened.source), most, seed)
     side = next((side for limit, side in SIDES if len(chosen) <= limit), SIDES[-1][1])
     what = f"looking at {len(chosen):,} images"
@@ -180,14 +175,17 @@ def dataset_map(
     return _made(opened, seen, points, _note(opened, seen, len(chosen), seed))
 
 
-def _made(opened: _Opened, seen: Sampled, points: NDArray[np.float32], note: str) -> DatasetMap:
+def _made(opened: _LookedAt, seen: Sampled, points: NDArray[np.float32], note: str) -> DatasetMap:
     """Put together what the page is told."""
     source, count = opened.source, len(seen.indices)
     labels, nothing = source.labels.take(seen.indices), np.full(count, -1)
     single = isinstance(labels, SingleLabels) and opened.labeled
     suspects: tuple[Suspect, ...] = ()
     if single and opened.matched:
-        suspects = tuple(find_label_errors(seen.probabilities, labels).suspects[:SUSPECTS])
+        known = np.flatnonzero(labels.values != UNKNOWN)
+        errors = find_label_errors(seen.probabilities[known], labels.take(known)).suspects
+        places = known.tolist()
+        suspects = tuple(replace(each, place=places[each.place]) for each in errors[:SUSPECTS])
     guessed = opened.matched and seen.probabilities.shape[1] > 0
     sheet, columns = sheet_of(seen.thumbnails)
     return DatasetMap(
@@ -223,52 +221,27 @@ def sheet_of(thumbnails: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
     return table.reshape(rows * side, columns * side, 3), columns
 
 
-def _opened(model: Model, data: Given, split: Split) -> _Opened:
-    """Open labeled images of the model's classes; else of other classes; else without labels.
-
-    Raises:
-        DataError: there are no images at all.
-    """
+def _looked_at(model: Model, data: Given, split: Split) -> _LookedAt:
+    """Open labeled images of the model's classes; else all images, with or without labels."""
     reason = f"{model.config.name} has no classifier"
-    first: DataError | None = None
-    if model.config.classes:
+    opened = open_images(data, "optional")
+    if model.config.classes and not opened.lacks:
         try:
-            return _Opened(choose(model, data, split)[1], labeled=True, matched=True)
+            source = choose(model, data, split)[1]
+            if opened.loose is not None and isinstance(source.labels, SingleLabels):
+                unknown = SingleLabels(np.full(len(opened.loose), UNKNOWN))
+                source = Joined((source, Relabeled(opened.loose, unknown, source.classes)))
+            return _LookedAt(source, labeled=True, matched=True)
         except DataError as error:
-            first, reason = error, str(error)
-    try:
-        splits = open_data(data, learning=False)
-        source = splits.whole if splits.whole is not None and split == "auto" else splits.test
-        return _Opened(source, True, False, f"no predictions: {reason}")
-    except DataError as error:
-        first = first or error
-    if isinstance(data, str | Path) and (
-        isinstance(first, UnlabeledError) or _may_be_images(Path(data))
-    ):
-        try:
-            found = _without_labels(model, str(data))
-            return _Opened(found, False, model.config.classes > 0, "the images have no labels")
-        except DataError:
-            pass  # what was wrong at first says more
-    raise first
+            reason = str(error)
+    if opened.lacks or opened.loose is not None:
+        matched, note = model.config.classes > 0, "the images have no labels"
+        return _LookedAt(stripped(opened.every()), labeled=False, matched=matched, note=note)
+    source = opened.every() if split == "auto" and opened.unsplit else opened.splits().test
+    return _LookedAt(source, labeled=True, matched=False, note=f"no predictions: {reason}")
 
 
-def _may_be_images(path: Path) -> bool:
-    """Return whether a name stands for image files, not for a list or a table of them."""
-    return path.is_dir() or path.suffix.lower() in SUFFIXES
-
-
-def _without_labels(model: Model, data: str) -> Source:
-    if model.config.classes:
-        return unlabeled(model, data)
-    found = open_unlabeled([data])
-    if found is not None:
-        return found
-    paths = Names.of(find_images([data]))
-    return Files(Path(), paths, SingleLabels.blank(len(paths), 1), ("",))
-
-
-def _note(opened: _Opened, seen: Sampled, chosen: int, seed: int) -> str:
+def _note(opened: _LookedAt, seen: Sampled, chosen: int, seed: int) -> str:
     """Return what the reader must know, in sentences."""
     notes = []
     if chosen < len(opened.source):

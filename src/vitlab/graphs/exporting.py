@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitlab.data.sources.memory.given import Given
+from vitlab.data.sources.request import Given
 from vitlab.graphs.bits.narrowing_cost import Sample
 from vitlab.graphs.targets import IMAGES, TARGETS, Precision, check_precision, check_target
 from vitlab.models.model import Model

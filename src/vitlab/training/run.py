@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from vitlab.data.opened import OpenedData
-from vitlab.data.sources.memory.given import Given
+from vitlab.data.learning import OpenedData
+from vitlab.data.sources.request import Given
 from vitlab.device import forked_random, restart_peak
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World

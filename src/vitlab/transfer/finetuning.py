@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from vitlab.data.sources.memory.given import Given
+from vitlab.data.sources.request import Given
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.recipes.named import recipe as named

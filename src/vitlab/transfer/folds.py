@@ -7,8 +7,8 @@ import numpy as np
 
 from vitlab import device as devices
 from vitlab.data.labels import MultiLabels, SingleLabels
+from vitlab.data.learning import splits_of
 from vitlab.data.partition import partitioned
-from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source
 from vitlab.errors import OptionError
 from vitlab.evaluation.intervals import with_intervals
@@ -170,9 +170,7 @@ def write_predictions(
 def _images(trial: Trial) -> Source:
     """Return the images that a fold is tested on."""
     options = trial.recipe.data
-    return partitioned(
-        open_data(options.data, options.test_fraction, columns=options), options
-    ).test
+    return partitioned(splits_of(options), options).test
 
 
 def _page(

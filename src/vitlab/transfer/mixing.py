@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import open_to_learn
 from vitlab.errors import OptionError, WeightsError
 from vitlab.evaluation.evaluation import evaluate
 from vitlab.models.create import assemble
@@ -180,7 +180,7 @@ def _name(source: str | Path | Model) -> str:
 
 def _split(data: str, split: Split) -> Split:
     """Return the split to choose on."""
-    if split == "auto" and open_data(data).validation is not None:
+    if split == "auto" and open_to_learn(data).validation is not None:
         return "validation"
     return split
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import splits_of
 from vitlab.errors import DivergedError, OptionError, RunError
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
@@ -101,7 +101,7 @@ def _choices(
         points = grid_of(list(grid), tuple(decays))
     known = None
     if grid is None or share is None:
-        splits = open_data(recipe.data.data, recipe.data.test_fraction, columns=recipe.data)
+        splits = splits_of(recipe.data)
         known = paper_data(recipe.data.data, len(splits.classes))
     if grid is None:
         points = default_grid(recipe, known)

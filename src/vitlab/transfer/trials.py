@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vitlab.data.opened import OpenedData
+from vitlab.data.learning import OpenedData
 from vitlab.distributed.launch import joined
 from vitlab.errors import DivergedError, UserError
 from vitlab.models.model import Model

@@ -109,9 +109,9 @@ class HeifImageFile(PngImageFile):
 """
 SCRIPT = """
 import sys
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import open_to_learn
 
-splits = open_data(sys.argv[1])
+splits = open_to_learn(sys.argv[1])
 print(len(splits.whole), splits.whole.image(0).decode(3).sum())
 """
 

@@ -18,10 +18,10 @@ from vitlab.data.duplicates.cells import Cells
 from vitlab.data.duplicates.comparing import compare
 from vitlab.data.duplicates.descriptors import describe, mirror, parts
 from vitlab.data.duplicates.finding import find
-from vitlab.data.duplicates.inputs import files
 from vitlab.data.duplicates.signatures import signatures
 from vitlab.data.labels import Labels, SingleLabels
 from vitlab.data.sources.arrays import Arrays, digits
+from vitlab.data.sources.folders import image_paths, named_files
 from vitlab.errors import DataError
 
 Picture = Image.Image
@@ -166,10 +166,10 @@ def test_the_same_signatures_whatever_the_workers_and_the_memory(
     paths = [tmp_path / f"{n}.png" for n in range(150)]
     for n, path in enumerate(paths):
         SCENES[n % len(SCENES)].save(path)
-    alone = signatures(files(paths), workers=0)
+    alone = signatures(image_paths(list(map(str, paths))), workers=0)
     state = torch.get_rng_state()
     monkeypatch.setattr(signing, "IN_MEMORY", 0)
-    several = signatures(files(paths), workers=2)
+    several = signatures(image_paths(list(map(str, paths))), workers=2)
     assert torch.equal(torch.get_rng_state(), state)
     assert isinstance(several.luma, np.memmap)
     for name in ("luma", "chroma", "sides", "digests"):
@@ -181,7 +181,9 @@ def test_damaged_images_are_listed(tmp_path: Path) -> None:
     SCENES[0].save(tmp_path / "a.png")
     (tmp_path / "b.png").write_bytes(b"no image")
     (tmp_path / "c.png").write_bytes(b"no image")
-    compared = compare(files([tmp_path / "a.png", tmp_path / "b.png"]), files([tmp_path / "c.png"]))
+    compared = compare(
+        *(named_files([str(tmp_path / f"{each}.png") for each in own], "") for own in ("ab", "c"))
+    )
     assert len(compared.pairs) == 0
     assert len(compared.damaged) == 2
     assert "b.png" in compared.damaged[0]
@@ -206,7 +208,7 @@ def test_lists_folders_and_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        ([], "no images given"),
+        ([], "the given data has no images"),
         (["missing.png"], "no such file: missing.png"),
         ([3], "item 0 of the given data is of type int"),
         ("missing-folder", "no such file or folder: missing-folder"),

@@ -12,12 +12,12 @@ from conftest import photo
 from vitlab.data.augment.policy import draws_needed
 from vitlab.data.decode import jpeg
 from vitlab.data.labels import SingleLabels
+from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches
 from vitlab.data.loading.loader import choose_workers, evaluation_loader, training_loader
 from vitlab.data.settings import Augment
 from vitlab.data.sources.arrays import Arrays
 from vitlab.data.sources.folders import Files
-from vitlab.data.sources.opening import open_data
 from vitlab.images import ImageSpec
 from vitlab.models.config import ViTConfig
 
@@ -25,7 +25,7 @@ CONFIG = ViTConfig(width=16, heads=2, patch=4, image_size=(16, 24), classes=3)
 
 
 def batches(data: Path, options: Augment) -> TrainingBatches:
-    return TrainingBatches(open_data(str(data)).train, CONFIG, options, seed=3, batch=7)
+    return TrainingBatches(open_to_learn(str(data)).train, CONFIG, options, seed=3, batch=7)
 
 
 def same(a: Batch, b: Batch) -> bool:
@@ -74,7 +74,7 @@ def test_random_crops_differ_between_epochs_and_stay_the_same_in_one(photos: Pat
 
 def test_copies_of_an_image_are_cropped_and_varied_on_their_own(photos: Path) -> None:
     options = Augment(area=0.3, repeats=3, rand_ops=2)
-    batch = TrainingBatches(open_data(str(photos)).train, CONFIG, options, seed=3, batch=12)[1]
+    batch = TrainingBatches(open_to_learn(str(photos)).train, CONFIG, options, seed=3, batch=12)[1]
     indices, counts = batch.indices.unique(return_counts=True)
     assert len(indices) == 4
     assert set(counts.tolist()) == {3}
@@ -159,7 +159,7 @@ def test_nothing_of_a_batch_is_lost_on_the_way() -> None:
 
 
 def test_evaluation_sees_every_image_once_in_order(photos: Path) -> None:
-    test = open_data(str(photos)).test
+    test = open_to_learn(str(photos)).test
     batches_ = list(evaluation_loader(EvaluationBatches(test, CONFIG, 5), workers=0))
     assert [len(each) for each in batches_] == [5, 5, 2]
     assert torch.cat([each.indices for each in batches_]).tolist() == list(range(12))
@@ -194,6 +194,6 @@ def test_damage_anywhere_in_a_jpeg_is_noticed_in_evaluation(tmp_path: Path) -> N
 
 
 def test_workers_are_for_images_that_need_decoding(photos: Path) -> None:
-    assert choose_workers(open_data("digits").train, None) == 0
-    assert choose_workers(open_data(str(photos)).train, None) >= 1
-    assert choose_workers(open_data("digits").train, 2) == 2
+    assert choose_workers(open_to_learn("digits").train, None) == 0
+    assert choose_workers(open_to_learn(str(photos)).train, None) >= 1
+    assert choose_workers(open_to_learn("digits").train, 2) == 2

@@ -7,19 +7,19 @@ import pytest
 from PIL import Image
 
 from conftest import photo_folder
+from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.cache import CachedImages, cached
 from vitlab.data.loading.loader import choose_workers
 from vitlab.data.settings import Augment
 from vitlab.data.sources.arrays import digits
 from vitlab.data.sources.folders import Files
-from vitlab.data.sources.opening import open_data
 from vitlab.models.config import ViTConfig
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> Files:
-    source = open_data(str(photo_folder(tmp_path / "p", {"a": 9, "b": 9}))).whole
+    source = open_to_learn(str(photo_folder(tmp_path / "p", {"a": 9, "b": 9}))).whole
     assert isinstance(source, Files)
     return source
 
@@ -52,5 +52,5 @@ def test_what_is_large_damaged_or_of_several_sizes_stays_where_it_is(
             file.write_bytes(content)
         assert cached(small, 3) is small
     big = photo_folder(tmp_path / "big", {"a": 6, "b": 6}, rows=70, columns=80)
-    source = open_data(str(big)).train
+    source = open_to_learn(str(big)).train
     assert cached(source, 3) is source

@@ -13,9 +13,9 @@ from PIL import Image
 from conftest import photo, photo_folder
 from vitlab.cli import main
 from vitlab.data.decode.stored import EncodedImage
+from vitlab.data.learning import open_to_learn
 from vitlab.data.loading import writers
 from vitlab.data.loading.copying import copy, sources_to_copy
-from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Subset
 
 
@@ -53,7 +53,7 @@ def test_the_copy_has_the_same_images_in_the_same_order(
     bad = [json.loads(line) for line in (tmp_path / "out" / "bad.jsonl").read_text().splitlines()]
     assert bad == [{"split": "train", "index": 3, "error": warnings[0]}]
     assert "a/003.png: not a JPEG" in warnings[0]
-    before, after = open_data(str(large)), open_data(str(tmp_path / "out"))
+    before, after = open_to_learn(str(large)), open_to_learn(str(tmp_path / "out"))
     assert after.classes == before.classes
     assert after.whole is None
     good = [i for i in range(14) if i != 3]
@@ -101,9 +101,9 @@ def test_several_labels_and_unsplit_data(tmp_path: Path, layout: str) -> None:
     photo_folder(tmp_path, {"x": 10})
     rows = [{"path": f"x/{i:03d}.png", "labels": [["p", "q"], [], ["r"]][i % 3]} for i in range(10)]
     (tmp_path / "l.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    before = open_data(str(tmp_path / "l.jsonl"))
+    before = open_to_learn(str(tmp_path / "l.jsonl"))
     copy(sources_to_copy(str(tmp_path / "l.jsonl")), tmp_path / "out", layout=layout)
-    after = open_data(str(tmp_path / "out"))
+    after = open_to_learn(str(tmp_path / "out"))
     assert after.classes == ("p", "q", "r")
     assert before.whole is not None
     assert after.whole is not None

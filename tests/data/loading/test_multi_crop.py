@@ -13,12 +13,12 @@ from conftest import photo
 from vitlab.data.augment.policy import draws_needed
 from vitlab.data.decode import crop
 from vitlab.data.decode.stored import EncodedImage, PixelImage
+from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import Batch, TrainingBatches
 from vitlab.data.loading.loader import training_loader
 from vitlab.data.loading.multi_crop import View, load_views, parted
 from vitlab.data.loading.order import draws
 from vitlab.data.settings import Augment
-from vitlab.data.sources.opening import open_data
 from vitlab.distributed.shares import passes
 from vitlab.distributed.world import World
 from vitlab.images import ImageSpec
@@ -31,7 +31,7 @@ VIEWS = (LARGE, BLURRED, SMALL, SMALL)
 
 
 def batches(data: Path, views: tuple[View, ...] = VIEWS) -> TrainingBatches:
-    source = open_data(str(data)).train
+    source = open_to_learn(str(data)).train
     return TrainingBatches(source, SPEC, LARGE.augment, seed=3, batch=7, views=views)
 
 
@@ -67,7 +67,7 @@ def test_views_do_not_depend_on_workers_or_on_the_number_of_processes(photos: Pa
 
 def test_a_first_view_is_the_crop_that_there_would_be_without_views(photos: Path) -> None:
     view = View(SPEC.size, (0.4, 1.0), Augment(area=0.4))
-    source = open_data(str(photos)).train
+    source = open_to_learn(str(photos)).train
     plain = TrainingBatches(source, SPEC, view.augment, seed=3, batch=7)
     batch = replace(plain, views=(view, SMALL))[2]
     for field in ("images", "draws", "indices"):

@@ -11,6 +11,7 @@ import vitlab
 from conftest import photo
 from vitlab.data.augment.augment import augment, normalize
 from vitlab.data.augment.policy import draws_needed
+from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import (
     Batch,
     EvaluationBatches,
@@ -20,7 +21,6 @@ from vitlab.data.loading.batches import (
 )
 from vitlab.data.loading.loader import training_loader
 from vitlab.data.settings import Augment
-from vitlab.data.sources.opening import open_data
 from vitlab.distributed.shares import passes
 from vitlab.distributed.world import World
 from vitlab.errors import OptionError
@@ -46,7 +46,7 @@ def shapes(tmp_path: Path) -> Path:
 
 
 def batches(data: Path, options: Augment) -> TrainingBatches:
-    return TrainingBatches(open_data(str(data)).train, CONFIG, options, seed=3, batch=7)
+    return TrainingBatches(open_to_learn(str(data)).train, CONFIG, options, seed=3, batch=7)
 
 
 def patches(batch: Batch) -> Packed:
@@ -74,7 +74,7 @@ def test_pixels_are_near_those_of_siglip_2s_processor(shapes: Path) -> None:
     assert transformers
     theirs = Siglip2ImageProcessorPil(patch_size=4, max_num_patches=20)
     config = replace(CONFIG, interpolation="bilinear", mean=0.5)
-    source = open_data(str(shapes)).train
+    source = open_to_learn(str(shapes)).train
     for index in range(6):
         pixels = load_image(source, index, config, center(config))
         ours = normalize(
@@ -156,7 +156,7 @@ def test_a_batch_of_damaged_images_alone_is_empty(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "0.png").write_bytes(b"no image")
         (tmp_path / name / "1.png").write_bytes(b"none")
-    source = open_data(str(tmp_path), 0.5).train
+    source = open_to_learn(str(tmp_path), 0.5).train
     batch = EvaluationBatches(source, CONFIG, 4)[0]
     assert (len(batch), len(patches(batch)), len(batch.bad)) == (0, 0, 2)
 

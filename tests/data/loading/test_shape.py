@@ -6,26 +6,26 @@ from typing import Any
 import pytest
 
 from conftest import call, photo, photo_folder
+from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.shape import divided, input_shape
-from vitlab.data.sources.opening import open_data
 
 
 def test_sizes_and_channels_come_from_the_images(tmp_path: Path) -> None:
     mixed = photo_folder(tmp_path / "mixed", {"a": 3, "b": 3})
     photo(0, 40, 40).save(mixed / "a" / "000.png")
-    assert input_shape(open_data(str(mixed)).train)[0] == 224
+    assert input_shape(open_to_learn(str(mixed)).train)[0] == 224
     gray = tmp_path / "gray"
     for name in "ab":
         (gray / name).mkdir(parents=True)
         for i in range(3):
             photo(i, 20, 20).convert("L").save(gray / name / f"{i}.png")
-    assert input_shape(open_data(str(gray)).train) == (20, 1)
+    assert input_shape(open_to_learn(str(gray)).train) == (20, 1)
     large = tmp_path / "large"
     for name in "ab":
         (large / name).mkdir(parents=True)
         for i in range(3):
             photo(i, 300, 400).save(large / name / f"{i}.jpg")
-    assert input_shape(open_data(str(large)).train) == (224, 3)
+    assert input_shape(open_to_learn(str(large)).train) == (224, 3)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import numpy as np
 from sklearn.datasets import load_digits
 
+from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.shape import input_shape
 from vitlab.data.sources.arrays import digits
-from vitlab.data.sources.opening import open_data
 
 
 def test_digits_are_those_of_scikit_learn() -> None:
@@ -13,6 +13,6 @@ def test_digits_are_those_of_scikit_learn() -> None:
     assert np.array_equal(ours.labels.values, theirs.target)
     np.testing.assert_array_equal(ours.images[..., 0], np.round(theirs.images * 255 / 16))
     assert ours.classes == tuple("0123456789")
-    splits = open_data("digits", test_fraction=0.5)  # the split is fixed
+    splits = open_to_learn("digits", test_fraction=0.5)  # the split is fixed
     assert (len(splits.train), len(splits.test)) == (1438, 359)
     assert input_shape(splits.train) == (8, 1)

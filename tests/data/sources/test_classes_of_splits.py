@@ -11,7 +11,8 @@ import pytest
 
 from conftest import TINY, call, photo
 from vitlab.data.classes import missing_lines
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import open_to_learn
+from vitlab.data.open import open_images
 from vitlab.errors import DataError
 
 Labels = dict[str, list[str]]
@@ -105,7 +106,7 @@ def test_a_class_that_only_another_split_has_is_refused(kind: str, tmp_path: Pat
         splits = {"train": ["ant", "bee"], "val": ["ant"], "test": ["bee"]}
         splits[split] = ["bee", "dog", "ant", "cow"]
         with pytest.raises(DataError) as caught:
-            open_data(KINDS[kind](root, splits))
+            open_to_learn(KINDS[kind](root, splits))
         message = str(caught.value)
         assert message.endswith("contains class 'cow', which is not in the training data")
         assert str(root) in message
@@ -115,7 +116,7 @@ def test_a_class_that_only_another_split_has_is_refused(kind: str, tmp_path: Pat
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_class_that_another_split_lacks_keeps_its_number(kind: str, tmp_path: Path) -> None:
     data = {"train": ["bee", "ant", "cow", "ant"], "val": ["cow"], "test": ["bee", "cow"]}
-    splits = open_data(KINDS[kind](tmp_path, data))
+    splits = open_to_learn(KINDS[kind](tmp_path, data))
     assert splits.classes[:3] == ("ant", "bee", "cow")
     assert [splits.test.labels.classes_of(index) for index in range(2)] == [(1,), (2,)]
     lines = missing_lines(splits)
@@ -135,7 +136,7 @@ def test_a_data_set_of_the_hub_is_no_exception(
         loaded = datasets.DatasetDict({name: dataset(own, kind) for name, own in parts.items()})
         monkeypatch.setattr(datasets, "load_dataset", lambda *_, loaded=loaded, **__: loaded)
         with pytest.raises(DataError) as caught:
-            open_data("somebody/animals")
+            open_to_learn("somebody/animals")
         assert str(caught.value) == (
             "somebody/animals test contains class 'dog', which is not in the training data"
         )
@@ -144,7 +145,7 @@ def test_a_data_set_of_the_hub_is_no_exception(
 def test_a_model_is_evaluated_on_whatever_classes_it_knows(tmp_path: Path) -> None:
     """The training images of the data play no part there."""
     data = parquet("names")(tmp_path, {"train": ["ant", "bee"], "test": ["bee", "dog"]})
-    splits = open_data(data, classes=tuple(NAMES))
+    splits = open_images(data, classes=tuple(NAMES)).splits()
     assert splits.test.labels.values.tolist() == [1, 3]
 
 
@@ -170,7 +171,7 @@ def test_training_says_which_classes_it_cannot_test(
 def test_many_missing_classes_are_one_short_line(tmp_path: Path) -> None:
     names = [f"c{number}" for number in range(9)]
     data = folders(tmp_path, {"train": names, "test": ["c1"]})
-    assert missing_lines(open_data(data)) == [
+    assert missing_lines(open_to_learn(data)) == [
         "the test images have none of 8 classes: c0, c2, c3, …"
     ]
 
@@ -189,7 +190,7 @@ def test_a_row_without_a_label_is_named(tmp_path: Path) -> None:
         file = tmp_path / f"{name}.parquet"
         pq.write_table(pa.table({"image": pa.array(cells), "label": labels}), file)
         with pytest.raises(DataError) as caught:
-            open_data(str(file))
+            open_to_learn(str(file))
         assert str(caught.value) == (
             f"{file} train: row 2 has no label (2 of 4 rows): remove such rows, or label them"
         ), name

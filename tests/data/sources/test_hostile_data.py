@@ -16,10 +16,10 @@ from pyarrow import parquet as pq
 import vitlab
 from conftest import photo, photo_folder
 from vitlab.data.decode.headers import MAX_BYTES
+from vitlab.data.learning import open_to_learn
 from vitlab.data.pictures.pictures import stored
 from vitlab.data.settings import Columns
 from vitlab.data.sources.inside import Inside
-from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.splits import Splits
 from vitlab.errors import DataError, ImageError
@@ -51,7 +51,7 @@ def table(folder: Path, images: Any = None, labels: Any = None) -> str:
 
 
 def whole(data: str, **columns: object) -> Source:
-    source = open_data(data, columns=Columns(**columns)).whole  # type: ignore[arg-type]
+    source = open_to_learn(data, columns=Columns(**columns)).whole  # type: ignore[arg-type]
     assert source is not None
     return source
 
@@ -84,17 +84,17 @@ def test_a_huge_list_is_refused_before_it_is_read(tmp_path: Path) -> None:
     for name in ("huge.csv", "huge.jsonl"):
         file = sparse(tmp_path / name)
         with pytest.raises(DataError, match=r"42,949,672,960 bytes exceed the limit"):
-            open_data(str(file))
+            open_to_learn(str(file))
 
 
 @pytest.mark.parametrize("name", ["x.parquet", "x.tar", "x.csv", "x.jsonl"])
 def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
     with pytest.raises(DataError):
-        open_data(str(tmp_path / name))
+        open_to_learn(str(tmp_path / name))
     if name in ("x.parquet", "x.tar"):
         with pytest.raises(DataError, match="not a regular file"):
-            open_data(str(tmp_path))
+            open_to_learn(str(tmp_path))
 
 
 def test_pipes_beside_images_are_not_waited_for(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_list_names_files_of_its_folder_only(tmp_path: Path, path: str) -> Non
     data = listed(tmp_path / "list", path)
     (tmp_path / "list" / "away").symlink_to(tmp_path / "elsewhere" / "a")
     with pytest.raises(DataError) as refused:
-        open_data(data)
+        open_to_learn(data)
     assert str(refused.value) == (
         f"{data} names {path}, which is outside of {tmp_path / 'list'}: name the folder of the "
         "images with --images, or pass --allow-outside if you trust the list"
@@ -155,22 +155,22 @@ def test_inside(tmp_path: Path) -> None:
 
 def test_long_paths_and_numbers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"1 of the 7 files listed in .* do not exist"):
-        open_data(listed(tmp_path / "list", "x" * 6000))
+        open_to_learn(listed(tmp_path / "list", "x" * 6000))
     rows = [{"path": "a/000.png", "label": 1}, {"path": "b/000.png", "label": "9" * 10_000}]
     file = tmp_path / "list" / "rows.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(DataError, match=r"label of 10,000 characters, '9+'…; at most 1,000"):
-        open_data(str(file))
+        open_to_learn(str(file))
     file.write_text(file.read_text().replace('"' + "9" * 10_000 + '"', "9" * 10_000))
     with pytest.raises(DataError, match="line 2 has a number of too many digits"):
-        open_data(str(file))
+        open_to_learn(str(file))
 
 
 def test_a_huge_cell_is_refused_before_it_is_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = whole(table(tmp_path / "pq", cells(bytes=bytes(100_000))))
-    monkeypatch.setattr("vitlab.data.sources.tables.arrow.MAX_BYTES", 99_999)
+    monkeypatch.setattr("vitlab.data.sources.table.MAX_BYTES", 99_999)
     with pytest.raises(ImageError, match="row 0: 100,000 bytes exceed the limit of 99,999"):
         data.image(0)
     assert data.image(1).content() == png(1)
@@ -227,7 +227,7 @@ def test_the_copy_of_a_parquet_file_is_announced(tmp_path: Path) -> None:
     data = table(tmp_path / "pq")
     home = datasets.config.HF_DATASETS_CACHE
     assert re.fullmatch(
-        rf"{data} is read from a copy in {home} \(\d+ kB\)", open_data(data).notes[0]
+        rf"{data} is read from a copy in {home} \(\d+ kB\)", open_to_learn(data).notes[0]
     )
 
 
@@ -254,12 +254,12 @@ REFUSED: dict[str, tuple[Any, str]] = {
 def test_labels_of_a_table_that_are_refused(tmp_path: Path, kind: str) -> None:
     values, message = REFUSED[kind]
     with pytest.raises(DataError, match=message) as refused:
-        open_data(table(tmp_path / "pq", labels=values))
+        open_to_learn(table(tmp_path / "pq", labels=values))
     assert str(refused.value).isprintable()
 
 
 def read(data: str) -> tuple[Splits, list[Any]]:
-    splits = open_data(data)
+    splits = open_to_learn(data)
     assert splits.whole is not None
     return splits, splits.whole.labels.values.tolist()
 
@@ -283,7 +283,7 @@ def test_cells_that_hold_no_images(tmp_path: Path, kind: pa.DataType) -> None:
         [{"bytes": None, "path": None}] * 12, pa.struct([("bytes", kind), ("path", pa.string())])
     )
     with pytest.raises(DataError, match=r"column 'image' contains no images|no image column"):
-        open_data(table(tmp_path / "pq", images))
+        open_to_learn(table(tmp_path / "pq", images))
 
 
 def test_a_run_goes_on_with_the_permission(tmp_path: Path) -> None:

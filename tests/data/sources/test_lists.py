@@ -9,11 +9,12 @@ import torch
 
 from conftest import photo_folder
 from vitlab.data.labels import index_labels
+from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import EvaluationBatches
+from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
+from vitlab.data.sources.columns import spaced_note
 from vitlab.data.sources.filenames import Names
-from vitlab.data.sources.listed.columns import spaced_note
-from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Subset, counts
 from vitlab.errors import DataError
 from vitlab.models.config import ViTConfig
@@ -37,7 +38,7 @@ def jsonl(folder: Path, *rows: object) -> str:
 def test_a_csv_list_with_splits(here: Path) -> None:
     lines = [f"a/00{i}.png,10,train" for i in range(4)] + [f"b/00{i}.png,9,train" for i in range(4)]
     lines += ["a/004.png,10,val", "b/004.png,9,test", '"b/005.png","9","TEST"']
-    splits = open_data(csv(here, "path,label,split", *lines))
+    splits = open_to_learn(csv(here, "path,label,split", *lines))
     assert splits.classes == ("9", "10")  # by value
     assert splits.train.labels.values.tolist() == [1] * 4 + [0] * 4
     assert splits.test.labels.values.tolist() == [0, 0]
@@ -49,7 +50,7 @@ def test_a_csv_list_with_splits(here: Path) -> None:
 
 def test_an_unsplit_list_is_split_here(here: Path) -> None:
     rows = [{"path": f"{c}/00{i}.png", "label": c} for c in "ba" for i in range(6)]
-    splits = open_data(jsonl(here, *rows))
+    splits = open_to_learn(jsonl(here, *rows))
     assert splits.classes == ("a", "b")
     assert len(splits.test) == 2
     assert isinstance(splits.train, Subset)
@@ -63,7 +64,7 @@ def test_several_labels_an_image(here: Path) -> None:
         {"path": "b/001.png", "label": "dog"},
         {"path": "b/002.png", "labels": "dog|night", "split": "test"},
     ]
-    splits = open_data(jsonl(here, *rows))
+    splits = open_to_learn(jsonl(here, *rows))
     assert splits.classes == ("cat", "dog", "night")
     assert splits.train.labels.values.dtype == np.uint8
     assert splits.train.labels.values.tolist() == [[1, 0, 1], [0, 0, 0], [1, 0, 0], [0, 1, 0]]
@@ -74,19 +75,19 @@ def test_several_labels_an_image(here: Path) -> None:
     assert batch.labels.dtype == torch.float32
     assert batch.labels.tolist() == splits.train.labels.values.tolist()
     same = csv(here, "path,labels", "a/000.png,cat|night", "a/001.png,", "b/000.png, cat ")
-    whole = open_data(same).whole
+    whole = open_to_learn(same).whole
     assert whole is not None
     assert whole.labels.values.tolist() == [[1, 1], [0, 0], [1, 0]]
-    assert "20% of the images held out for testing" in open_data(same).notes[0]
+    assert "20% of the images held out for testing" in open_to_learn(same).notes[0]
 
 
 def test_labels_follow_the_model(here: Path) -> None:
     data = csv(here, "path,label", *[f"{c}/00{i}.png,{c}" for c in "ab" for i in range(6)])
-    whole = open_data(data, classes=("x", "b", "a")).whole
+    whole = open_images(data, classes=("x", "b", "a")).splits().whole
     assert whole is not None
     assert whole.labels.values.tolist() == [2] * 6 + [1] * 6
     with pytest.raises(ValueError, match="contains class 'b', which is not in the training data"):
-        open_data(data, classes=("a", "x"))
+        open_images(data, classes=("a", "x")).splits()
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ def test_labels_follow_the_model(here: Path) -> None:
         (["path,label", '"a/000.png,x'], "cannot read"),
         (
             ["path,label,split", "a/000.png,x,later"],
-            "unknown split 'later' of a/000.png; choose tr",
+            "unknown split 'later'; choose tr",
         ),
         (["path,label"] + [f"no/{i}.png,x" for i in range(5)], "5 of the 5 files"),
         (["path,label"] + [f"no/{i}.png,x" for i in range(5)], "no/0.png, no/1.png, no/2.png, …"),
@@ -115,7 +116,7 @@ def test_labels_follow_the_model(here: Path) -> None:
 )
 def test_bad_csv_lists_in_one_line(here: Path, lines: list[str], message: str) -> None:
     with pytest.raises(ValueError) as caught:
-        open_data(csv(here, *lines))
+        open_to_learn(csv(here, *lines))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -138,7 +139,7 @@ def test_bad_csv_lists_in_one_line(here: Path, lines: list[str], message: str) -
 def test_bad_json_lists_in_one_line(here: Path, text: str, message: str) -> None:
     (here / "list.jsonl").write_text(text)
     with pytest.raises(ValueError) as caught:
-        open_data(str(here / "list.jsonl"))
+        open_to_learn(str(here / "list.jsonl"))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -146,7 +147,7 @@ def test_bad_json_lists_in_one_line(here: Path, text: str, message: str) -> None
 def test_a_list_that_is_not_text(here: Path) -> None:
     (here / "list.csv").write_bytes(b"\xff\xfe\x00path")
     with pytest.raises(ValueError, match="cannot read"):
-        open_data(str(here / "list.csv"))
+        open_to_learn(str(here / "list.csv"))
 
 
 def test_numbers_count_the_names_where_there_are_any() -> None:
@@ -196,7 +197,7 @@ def test_lists_as_people_have_them(tmp_path: Path, shape: str, inside: str) -> N
             each.replace("000", f"00{number}").replace("001", f"00{number + 1}")
             for each in (first, second)
         ]
-    splits = open_data(csv(tmp_path, *lines))
+    splits = open_to_learn(csv(tmp_path, *lines))
     assert splits.whole is not None
     assert splits.whole.classes == ("x", "y")
     assert splits.whole.labels.values.tolist() == [0, 1] * 3
@@ -207,15 +208,15 @@ def test_lists_as_people_have_them(tmp_path: Path, shape: str, inside: str) -> N
 
 def test_several_labels_in_one_cell(here: Path) -> None:
     rows = [f"a/00{i}.png,{i % 3} {i % 2 + 3}" for i in range(6)]
-    splits = open_data(csv(here, "Id,Target", *rows))
+    splits = open_to_learn(csv(here, "Id,Target", *rows))
     assert splits.classes == ("0", "1", "2", "3", "4")
     assert splits.train.labels.several
     rows = [f"a/00{i}.png,cat; dog" if i % 2 else f"a/00{i}.png,cat" for i in range(6)]
     columns = Columns(label_separator=";")
-    splits = open_data(csv(here, "path,tags", *rows), columns=columns)
+    splits = open_to_learn(csv(here, "path,tags", *rows), columns=columns)
     assert splits.classes == ("cat", "dog")
     several = ["path,a,b", "a/000.png,1,1", "a/001.png,0,0", "a/002.png,1,0", "a/003.png,0,1"]
-    splits = open_data(csv(here, *several))
+    splits = open_to_learn(csv(here, *several))
     assert splits.whole is not None
     assert splits.whole.labels.values.tolist() == [[1, 1], [0, 0], [1, 0], [0, 1]]
 
@@ -223,28 +224,28 @@ def test_several_labels_in_one_cell(here: Path) -> None:
 def test_columns_that_the_user_names(here: Path, tmp_path: Path) -> None:
     lines = [f"{i},{'ab'[i // 6]}/00{i % 6}.png,{'xy'[i % 2]},{i % 3}" for i in range(12)]
     data = csv(here, "nr,where,mark,label", *lines)
-    assert open_data(data).classes == ("0", "1", "2")
+    assert open_to_learn(data).classes == ("0", "1", "2")
     columns = Columns(path_column="where", label_column=("mark",))
-    splits = open_data(data, columns=columns)
+    splits = open_to_learn(data, columns=columns)
     assert splits.classes == ("x", "y")
     assert any("paths are in column where, labels in mark" in note for note in splits.notes)
     with pytest.raises(DataError, match="has no column 'marc': did you mean mark"):
-        open_data(data, columns=Columns(label_column=("marc",)))
+        open_to_learn(data, columns=Columns(label_column=("marc",)))
     with pytest.raises(DataError, match="must hold 0 and 1 only"):
-        open_data(data, columns=Columns(label_column=("mark", "label")))
+        open_to_learn(data, columns=Columns(label_column=("mark", "label")))
     with pytest.raises(DataError, match="no such folder"):
-        open_data(data, columns=Columns(images=str(here / "nowhere")))
+        open_to_learn(data, columns=Columns(images=str(here / "nowhere")))
     elsewhere = tmp_path / "lists"
     elsewhere.mkdir()
     data = csv(elsewhere, "path,label", *(f"a/00{i}.png,{i % 2}" for i in range(6)))
     with pytest.raises(DataError, match="--images names another folder"):
-        open_data(data)
-    assert len(open_data(data, columns=Columns(images=str(here))).train) == 4
+        open_to_learn(data)
+    assert len(open_to_learn(data, columns=Columns(images=str(here))).train) == 4
 
 
 def test_a_column_of_folds(here: Path) -> None:
     lines = [f"a/00{i}.png,{i % 2},{i // 2}" for i in range(6)]
-    splits = open_data(csv(here, "path,label,fold", *lines))
+    splits = open_to_learn(csv(here, "path,label,fold", *lines))
     assert (len(splits.train), len(splits.test), splits.whole) == (4, 2, None)
     assert any("0 is the test split, the other 2 are for training" in n for n in splits.notes)
 
@@ -252,24 +253,24 @@ def test_a_column_of_folds(here: Path) -> None:
 def test_a_folder_with_metadata(here: Path) -> None:
     lines = [f"a/00{i}.png,{'xy'[i % 2]}" for i in range(6)]
     (here / "metadata.csv").write_text("\n".join(["file_name,label", *lines]))
-    splits = open_data(str(here))
+    splits = open_to_learn(str(here))
     assert splits.classes == ("x", "y")
 
 
 def test_other_metadata_in_a_folder_is_no_list(here: Path) -> None:
     (here / "metadata.csv").write_text("author,license\nsomebody,CC0\n")
-    assert open_data(str(here)).classes == ("a", "b")
+    assert open_to_learn(str(here)).classes == ("a", "b")
 
 
 def test_an_image_that_is_listed_with_two_labels_is_told(here: Path) -> None:
     rows = [f"{c}/00{i}.png,{c}" for c in "ab" for i in range(6)]
     again = ["./a/001.png,b", "a/002.png,b", "b/003.png,b"]
-    notes = open_data(csv(here, "path,label", *rows, *again)).notes
+    notes = open_to_learn(csv(here, "path,label", *rows, *again)).notes
     line = f"2 images are in {here / 'list.csv'} more than once with different labels, such as "
     assert f"{line}a/001.png (a and b)" in notes
     several = [{"path": "a/000.png", "labels": ["x", "y"]}, {"path": "b/000.png", "labels": ["x"]}]
     data = jsonl(here, *several, {"path": "a/000.png", "labels": ["y", "x"]})
-    assert not any("more than once" in note for note in open_data(data).notes)
+    assert not any("more than once" in note for note in open_to_learn(data).notes)
 
 
 def test_labels_that_look_like_several_are_pointed_out() -> None:

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from conftest import photo, photo_folder
+from vitlab.data import open as door
 from vitlab.data.decode.stored import PixelImage
 from vitlab.data.labels import SingleLabels
+from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.copying import copy
 from vitlab.data.loading.loader import choose_workers
 from vitlab.data.loading.shape import input_shape
-from vitlab.data.sources import opening
-from vitlab.data.sources.splits import Request, Splits, hold_out
+from vitlab.data.sources.request import Found, Part, Request
 from vitlab.errors import DataError
 
 
@@ -37,7 +38,7 @@ from vitlab.errors import DataError
 )
 def test_bad_data_in_one_line(tmp_path: Path, make: object, message: str) -> None:
     with pytest.raises(DataError) as caught:
-        opening.open_data(str(make(tmp_path)))
+        open_to_learn(str(make(tmp_path)))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -67,29 +68,28 @@ class Stripes:
 def test_another_kind_of_source_is_one_class_and_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def open_stripes(request: Request) -> Splits | None:
-        wanted = request.data == "stripes"
-        return hold_out(Stripes(), request.test_fraction) if wanted else None
+    def open_stripes(request: Request) -> Found | None:
+        return Found([Part(Stripes())]) if request.data == "stripes" else None
 
-    monkeypatch.setattr(opening, "OPENERS", (open_stripes, *opening.OPENERS))
-    splits = opening.open_data("stripes", test_fraction=0.5)
+    monkeypatch.setattr(door, "OPENERS", (open_stripes, *door.OPENERS))
+    splits = open_to_learn("stripes", 0.5)
     assert (splits.classes, len(splits.train), len(splits.test)) == (("dark", "light"), 10, 10)
     assert input_shape(splits.train) == (8, 1)
     assert choose_workers(splits.train, None) == 0
     result = copy({"train": Stripes()}, tmp_path / "out", layout="tar", workers=0)
     assert result["images"] == 20
-    copied = opening.open_data(str(tmp_path / "out")).whole
+    copied = open_to_learn(str(tmp_path / "out")).whole
     assert copied is not None
     assert copied.image(3).decode(1).tolist() == Stripes().image(3).decode(1).tolist()
-    assert opening.open_data("digits").classes == tuple("0123456789")
+    assert open_to_learn("digits").classes == tuple("0123456789")
 
 
 def test_data_must_be_named() -> None:
     with pytest.raises(DataError, match="no data given: name digits, a folder of class folders"):
-        opening.open_data("")
+        open_to_learn("")
 
 
 def test_a_folder_is_a_folder_whatever_its_name(tmp_path: Path) -> None:
     for name in ("x.parquet", "y.tar", "z.csv"):
         photo_folder(tmp_path / name, {"a": 5, "b": 5})
-        assert opening.open_data(str(tmp_path / name)).classes == ("a", "b")
+        assert open_to_learn(str(tmp_path / name)).classes == ("a", "b")

@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from vitlab.data.labels import SingleLabels
+from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.arrays import Arrays
-from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Subset, counts
 from vitlab.data.sources.splits import (
     Splits,
@@ -36,11 +36,11 @@ def test_held_out_is_stratified_fixed_and_apart() -> None:
 
 def test_the_fingerprint_knows_the_data_wherever_it_lies(photos: Path, tmp_path: Path) -> None:
     moved = shutil.copytree(photos, tmp_path / "moved")
-    whole = open_data(str(photos)).whole
+    whole = open_to_learn(str(photos)).whole
     assert whole is not None
-    assert fingerprint(whole) == fingerprint(open_data(str(moved)).whole)
+    assert fingerprint(whole) == fingerprint(open_to_learn(str(moved)).whole)
     (moved / "red" / "007.png").unlink()
-    assert fingerprint(whole) != fingerprint(open_data(str(moved)).whole)
+    assert fingerprint(whole) != fingerprint(open_to_learn(str(moved)).whole)
 
 
 def test_files_are_grouped_by_the_split_that_their_names_mention() -> None:

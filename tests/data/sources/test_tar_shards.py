@@ -13,12 +13,13 @@ import torch
 
 from conftest import photo
 from vitlab.data.labels import UnlabeledError
+from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.loader import training_loader
+from vitlab.data.open import open_images
 from vitlab.data.settings import Augment
 from vitlab.data.sources import remote
 from vitlab.data.sources import tar_index as shards
-from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.splits import fingerprint
 from vitlab.data.sources.tar_shards import unlabeled_shards
 from vitlab.errors import DataError
@@ -60,7 +61,7 @@ def three(tmp_path: Path) -> Path:
     "data", ["photos-{000..002}.tar", "photos-*.tar", "", "photos-00{0,1,2}.tar"]
 )
 def test_globs_braces_and_folders(three: Path, data: str) -> None:
-    splits = open_data(str(three / data))
+    splits = open_to_learn(str(three / data))
     assert splits.classes == ("0", "1", "2")
     whole = splits.whole
     assert whole is not None
@@ -77,35 +78,35 @@ def test_other_label_members_and_splits_by_name(tmp_path: Path, kind: str) -> No
         members = [(n, words[int(n[4]) % 3] if n.endswith("txt") else c) for n, c in members]
     write(tmp_path / "x-train-0.tar", *members)
     write(tmp_path / "val" / "0.tar", *members[:4])
-    splits = open_data(str(tmp_path / "{x-train-0,val/0}.tar"))
+    splits = open_to_learn(str(tmp_path / "{x-train-0,val/0}.tar"))
     assert (len(splits.train), len(splits.test), splits.whole) == (6, 2, None)
     assert splits.classes == (("cat", "dog") if kind == "txt" else ("0", "1", "2"))
 
 
 def test_class_names_beside_the_shards(three: Path) -> None:
     (three / "classes.txt").write_text("rot\ngrün\nblau\nnie\n")
-    splits = open_data(str(three))
+    splits = open_to_learn(str(three))
     assert splits.classes == ("rot", "grün", "blau", "nie")
-    assert open_data(str(three), classes=("blau", "rot", "grün")).train.labels.values[
+    assert open_images(str(three), classes=("blau", "rot", "grün")).splits().train.labels.values[
         :3
     ].tolist() == [{0: 1, 1: 2, 2: 0}[label] for label in splits.train.labels.values[:3].tolist()]
     (three / "classes.txt").write_text("a\nb\n")
     with pytest.raises(ValueError, match="label '2' is not one of its 2 classes"):
-        open_data(str(three))
+        open_to_learn(str(three))
 
 
 def test_several_labels(tmp_path: Path) -> None:
     members = [(f"{i}.png", png(i)) for i in range(4)]
     rows = [["a"], ["b", "a"], [], ["b"]]
     members += [(f"{i}.json", json.dumps({"labels": row}).encode()) for i, row in enumerate(rows)]
-    whole = open_data(str(write(tmp_path / "x.tar", *members))).whole
+    whole = open_to_learn(str(write(tmp_path / "x.tar", *members))).whole
     assert whole is not None
     assert whole.labels.values.tolist() == [[1, 0], [1, 1], [0, 0], [0, 1]]
 
 
 def test_batches_are_those_of_the_same_files_whatever_the_workers(three: Path) -> None:
     config = ViTConfig(width=16, heads=2, patch=4, image_size=8, classes=3)
-    source = open_data(str(three)).train
+    source = open_to_learn(str(three)).train
     batches = TrainingBatches(source, config, Augment(area=0.5), seed=1, batch=5)
     alone = list(training_loader(batches, 0, 6, 0))
     for workers in (1, 2):
@@ -140,7 +141,7 @@ def test_shards_elsewhere(three: Path) -> None:
         memory.pipe(f"/bucket/{file.name}", file.read_bytes())
     memory.pipe("/bucket/classes.txt", b"x\ny\nz\n")
     for data in ("memory://bucket/photos-{000..002}.tar", "memory://bucket/photos-*.tar"):
-        splits = open_data(data)
+        splits = open_to_learn(data)
         assert splits.classes == ("x", "y", "z")
         assert splits.whole is not None
         assert fingerprint(splits.whole) is not None
@@ -149,12 +150,12 @@ def test_shards_elsewhere(three: Path) -> None:
     with pytest.raises(
         ValueError, match=r"cannot read memory://bucket/photos-001\.tar: no such file"
     ):
-        open_data("memory://bucket/photos-{000..002}.tar")
+        open_to_learn("memory://bucket/photos-{000..002}.tar")
 
 
 def message(data: object) -> str:
     with pytest.raises(ValueError) as caught:
-        open_data(str(data))
+        open_to_learn(str(data))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -186,7 +187,7 @@ def test_bad_shards_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_shard_that_shrinks_later_gives_bad_images(three: Path) -> None:
-    source = open_data(str(three)).whole
+    source = open_to_learn(str(three)).whole
     assert source is not None
     (three / "photos-002.tar").write_bytes(b"")
     shutil.rmtree(os.environ["VITLAB_CACHE"])
@@ -231,7 +232,7 @@ def test_shards_without_labels(tmp_path: Path) -> None:
         assert found.classes == ()
         assert len(found.labels) == 4
         with pytest.raises(UnlabeledError, match=r"plain\.tar a has no label: put a \.cls"):
-            open_data(plain)
+            open_to_learn(plain)
         with pytest.raises(DataError, match=r"half\.tar a has no label") as caught:
-            open_data(half)
+            open_to_learn(half)
         assert not isinstance(caught.value, UnlabeledError)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from data.vtab.fakes import listed, png
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import open_to_learn
+from vitlab.data.open import open_images
 from vitlab.data.vtab.layouts import available, open_task
 from vitlab.data.vtab.tasks import BY_NAME, VtabTask
 from vitlab.errors import DataError
@@ -30,11 +31,11 @@ def level(source, index: int) -> int:
 
 def test_lists_in_the_usual_layout(tmp_path: Path) -> None:
     listed(tmp_path / "svhn")
-    splits = open_data(f"vtab:{tmp_path}/svhn")
+    splits = open_to_learn(f"vtab:{tmp_path}/svhn")
     assert (len(splits.train), len(splits.test), len(splits.classes)) == (1000, 30, 10)
     assert splits.train.labels.values[[0, 7, 799, 800, 803]].tolist() == [0, 7, 9, 0, 3]
     assert [level(splits.train, number) for number in (0, 1, 801)] == [0, 1, 3]
-    search = open_data(f"vtab-search:{tmp_path}/svhn")
+    search = open_to_learn(f"vtab-search:{tmp_path}/svhn")
     assert (len(search.train), len(search.test)) == (800, 200)
     assert search.classes[3] == "svhn 3"
 
@@ -44,7 +45,7 @@ def test_lists_are_checked(tmp_path: Path) -> None:
 
     def message() -> str:
         with pytest.raises(DataError) as error:
-            open_data(f"vtab:{tmp_path}/cifar100")
+            open_to_learn(f"vtab:{tmp_path}/cifar100")
         return str(error.value)
 
     good = (folder / "val200.txt").read_text()
@@ -141,7 +142,7 @@ def test_class_folders_are_prepared_ones(tmp_path: Path) -> None:
 def test_what_cannot_be_found_is_said(tmp_path: Path) -> None:
     def message(data: str) -> str:
         with pytest.raises(DataError) as error:
-            open_data(data)
+            open_to_learn(data)
         return str(error.value)
 
     assert (
@@ -169,6 +170,6 @@ def test_what_cannot_be_found_is_said(tmp_path: Path) -> None:
 def test_the_classes_of_a_model_must_be_the_tasks(tmp_path: Path) -> None:
     listed(tmp_path / "svhn")
     known = tuple(f"svhn {number}" for number in range(10))
-    assert open_data(f"vtab:{tmp_path}/svhn", classes=known).classes == known
+    assert open_images(f"vtab:{tmp_path}/svhn", classes=known).splits().classes == known
     with pytest.raises(DataError, match=r"the classes of .*svhn are not the model's"):
-        open_data(f"vtab:{tmp_path}/svhn", classes=("cat", "dog"))
+        open_images(f"vtab:{tmp_path}/svhn", classes=("cat", "dog")).splits()

@@ -9,8 +9,8 @@ import torch
 import vitlab
 from vitlab.data.decode.stored import StoredImage
 from vitlab.data.labels import MultiLabels, SingleLabels
+from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.arrays import Arrays
-from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Derived, Source
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation import fast_form
@@ -80,7 +80,7 @@ def test_every_figure_of_the_digits_and_a_model_left_as_it_was() -> None:
     assert model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(weight.grad is None and weight.requires_grad for weight in model.parameters())
-    opened = vitlab.inductive_bias(model, open_data("digits").test, images=40, device="cpu")
+    opened = vitlab.inductive_bias(model, open_to_learn("digits").test, images=40, device="cpu")
     assert opened == seen
 
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from conftest import photo_folder
 from vitlab.data.labels import MultiLabels, SingleLabels
+from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.folders import Files
-from vitlab.data.sources.opening import open_data
 from vitlab.evaluation.paired.answered import SingleAnswers, answers_of
 from vitlab.evaluation.paired.examined import Examined, image_keys
 from vitlab.evaluation.paired.same_images import same_images
@@ -110,7 +110,7 @@ def test_an_image_is_recognized_by_its_content(tmp_path: Path) -> None:
     photo_folder(tmp_path / "two", {"a": 3, "b": 2}, 8, 8)
     every = np.arange(5)
     keys = [
-        image_keys(open_data(str(tmp_path / name)).whole, every)  # type: ignore[arg-type]
+        image_keys(open_to_learn(str(tmp_path / name)).whole, every)  # type: ignore[arg-type]
         for name in ("one", "two")
     ]
     np.testing.assert_array_equal(keys[0], keys[1])

@@ -114,15 +114,13 @@ def test_predict_takes_any_data(
         ((str(tmp_path / "a-*.parquet"),), 5),
         ((str(tmp_path / "tables"),), 4),
         ((str(photos / "a"),), 2),
+        ((str(one), str(photos)), 5),
     ):
         code, out, err = call(capsys, "predict", weights, *words, "--json")
         assert (code, len(json.loads(out)["predictions"])) == (0, images), err
-    code, _, err = call(capsys, "predict", weights, str(one), str(photos))
-    assert code == 2
-    assert "give shards, tables or image files, not several of these kinds" in err
     code, out, _ = call(capsys, "embed", weights, str(one), "--out", str(tmp_path / "f.parquet"))
     assert code == 0
-    assert set(pd.read_parquet(tmp_path / "f.parquet")["split"]) == {"train"}
+    assert set(pd.read_parquet(tmp_path / "f.parquet")["split"]) == {"all"}
 
 
 def test_several_processes_need_a_folder(weights: str, tmp_path: Path) -> None:

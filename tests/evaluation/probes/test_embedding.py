@@ -18,8 +18,8 @@ import vitlab
 from conftest import call, photo, photo_folder
 from distributed.ranks import on_ranks
 from vitlab.data.augment.augment import normalize
+from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import center, load_image
-from vitlab.data.sources.opening import open_data
 from vitlab.errors import DataError, DiskError, OptionError
 from vitlab.evaluation.probes import extraction
 from vitlab.evaluation.probes.extraction import Extraction
@@ -66,7 +66,7 @@ def test_each_row_has_its_path_label_split_and_features(
 ) -> None:
     found = embedded(model, photos, tmp_path / "x.parquet")
     table = rows(tmp_path / "x.parquet")
-    splits = open_data(str(photos))
+    splits = open_to_learn(str(photos))
     for split, source in splits.parts.items():
         own = [place for place, name in enumerate(table["split"]) if name == split]
         assert [table["path"][place] for place in own] == [

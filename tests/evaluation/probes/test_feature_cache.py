@@ -14,8 +14,8 @@ import vitlab
 from conftest import photo
 from distributed.ranks import on_ranks
 from vitlab.data.augment.augment import normalize
+from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import center, load_image
-from vitlab.data.sources.opening import open_data
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import ALONE
 from vitlab.errors import DataError
@@ -46,7 +46,7 @@ def model(**choices: object) -> vitlab.VisionTransformer:
 
 
 def extraction(photos: Path, **how: object) -> Extraction:
-    whole = open_data(str(photos)).whole
+    whole = open_to_learn(str(photos)).whole
     return Extraction(how.pop("model", model()), whole, Pooled(), CPU, workers=0, **how)
 
 

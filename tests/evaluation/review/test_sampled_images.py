@@ -8,7 +8,8 @@ import torch
 
 import vitlab
 from conftest import photo
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import open_to_learn
+from vitlab.data.open import open_images
 from vitlab.data.sources.protocol import Subset
 from vitlab.evaluation.predictions import predict
 from vitlab.evaluation.review.sampled_images import look_at, sample, thumbnail
@@ -32,7 +33,7 @@ def test_features_and_probabilities_are_the_models(name: str) -> None:
     more = {"stages": (1, 1, 1, 1)} if name.startswith("BiT") else {}
     model = vitlab.create(name, classes=10, image_size=32, channels=1, **more)  # type: ignore[arg-type]
     model.provenance["temperature"] = 2.0
-    source = Subset(open_data("digits").test, np.arange(100, 108))
+    source = Subset(open_to_learn("digits").test, np.arange(100, 108))
     chosen = np.array([1, 3, 4, 7])
     steps: list[int] = []
     seen = look_at(model, source, chosen, 16, device=CPU, progress=steps.append)
@@ -55,7 +56,7 @@ def test_without_a_classifier_or_of_many_sizes(tmp_path: Path) -> None:
     model = vitlab.create(
         "ViT(width=16,depth=1,heads=2,mlp=32)/8", classes=0, image_size=32, fit="native"
     )
-    splits = open_data(str(tmp_path), learning=False)
+    splits = open_images(str(tmp_path)).splits()
     source = splits.whole
     assert source is not None
     seen = look_at(model, source, np.arange(len(source)), 12, device=CPU)

@@ -8,7 +8,7 @@ import torch
 
 import vitlab
 from vitlab.data.labels import MultiLabels
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.protocol import Source, Subset
 from vitlab.evaluation.predictions import Predictions, predict
 from vitlab.models.model import Model
@@ -29,7 +29,7 @@ def model() -> Model:
 
 @pytest.fixture(scope="module")
 def source() -> Source:
-    return Subset(open_data("digits").test, np.arange(IMAGES))
+    return Subset(open_to_learn("digits").test, np.arange(IMAGES))
 
 
 @pytest.fixture(scope="module")

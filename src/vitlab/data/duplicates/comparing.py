@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vitlab.data.duplicates.finding import Pairs, find
-from vitlab.data.duplicates.inputs import Images, images_of, opened_data
 from vitlab.data.duplicates.signatures import signatures
+from vitlab.data.open import Opened, open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.protocol import Source
-from vitlab.data.sources.splits import Splits
+from vitlab.data.sources.request import Given
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +42,8 @@ class Comparison:
 
 
 def duplicates(
-    train: Images,
-    test: Images | None = None,
+    train: Given,
+    test: Given | None = None,
     *,
     columns: Columns | None = None,
     workers: int | None = None,
@@ -74,19 +74,27 @@ def duplicates(
 
 
 def sets(
-    train: Images, test: Images | None = None, columns: Columns | None = None
+    train: Given, test: Given | None = None, columns: Columns | None = None
 ) -> tuple[Source, Source | None]:
     """Return the two sets of images to compare; None for the first one with itself.
 
     Raises:
         DataError: no such data, or no images in it.
     """
+    first = open_images(train, "optional", columns=columns)
     if test is not None:
-        return images_of(train, "train", columns), images_of(test, "test", columns)
-    opened = opened_data(train, columns)
-    if not isinstance(opened, Splits):
-        return opened, None
-    return (opened.train, opened.test) if opened.whole is None else (opened.whole, None)
+        return _side(first, "train"), _side(open_images(test, "optional", columns=columns), "test")
+    if first.unsplit is not None:
+        return first.every(), None
+    splits = first.splits()
+    return splits.train, splits.test
+
+
+def _side(opened: Opened, split: str) -> Source:
+    """Return one split of data in splits, its training images if it lacks that; else everything."""
+    if opened.unsplit is not None:
+        return opened.every()
+    return opened.parts.get(split, opened.parts["train"])
 
 
 def compare(

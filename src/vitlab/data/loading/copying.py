@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 from torch.utils.data import Dataset
 
+from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.loader import choose_workers, in_order
 from vitlab.data.loading.writers import WRITERS
 from vitlab.data.settings import Columns
-from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.files import is_empty, staged_folder
@@ -35,7 +35,7 @@ def sources_to_copy(data: str, columns: Columns | None = None) -> dict[str, Sour
     Raises:
         DataError: as `open_data`.
     """
-    splits = open_data(data, columns=columns)
+    splits = open_to_learn(data, columns=columns)
     return splits.parts if splits.whole is None else {"train": splits.whole}
 
 

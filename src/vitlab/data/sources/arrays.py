@@ -1,6 +1,6 @@
 """Images in memory, and the digits that come with the package."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import as_file, files
 from typing import ClassVar
 
@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.stored import PixelImage
-from vitlab.data.labels import Labels, SingleLabels, index_labels
-from vitlab.data.sources.protocol import Subset
-from vitlab.data.sources.splits import Request, Splits, hold_out
+from vitlab.data.labels import Labels, SingleLabels
+from vitlab.data.sources.request import Found, Part, Request
+from vitlab.data.sources.splits import hold_out
 from vitlab.errors import DataError
 
 DIGITS = "digits"
@@ -36,7 +36,7 @@ class Arrays:
             raise DataError("images must be uint8 of shape (n, rows, columns, channels)")
         if len(self.images) != len(self.labels):
             raise DataError(f"{len(self.images)} images have {len(self.labels)} labels")
-        if not self.labels.fit(len(self.classes)):
+        if self.classes and not self.labels.fit(len(self.classes)):
             raise DataError(f"labels must index {len(self.classes)} classes")
 
     def __len__(self) -> int:
@@ -62,18 +62,12 @@ def digits() -> Arrays:
     return Arrays(pixels, SingleLabels(labels.astype(np.int64)), tuple("0123456789"), "digit")
 
 
-def open_digits(request: Request) -> Splits | None:
+def open_digits(request: Request) -> Found | None:
     """Open `digits`, with a fixed split; None for other names."""
     if request.data != DIGITS:
         return None
     own = digits()
-    splits = hold_out(own, 0.2)  # the same images whatever the order of the classes
-    names = [own.classes[value] for value in own.labels.targets()]
-    labels, classes = index_labels(names, DIGITS, request.classes, own.classes)
-    mapped = replace(own, labels=labels, classes=classes)
-    train, test = (
-        Subset(mapped, part.indices)
-        for part in (splits.train, splits.test)
-        if isinstance(part, Subset)
-    )
-    return Splits(train, test, notes=splits.notes)  # as if it came with that split
+    if request.labels == "ignored":
+        return Found([Part(own)])
+    splits = hold_out(own, 0.2)
+    return Found([Part(splits.train, "train"), Part(splits.test, "test")], splits.notes)

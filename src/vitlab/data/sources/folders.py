@@ -1,6 +1,8 @@
-"""Image files: a folder of class folders, as such or in train/ and val/ or test/."""
+"""Image files: a folder, flat or of class folders, in splits or not; single files and globs."""
 
+import glob
 import os
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,9 +15,12 @@ import numpy as np
 from vitlab.data.decode.formats import SUFFIXES, unread_lines
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
-from vitlab.data.labels import Labels, SingleLabels, check_classes
+from vitlab.data.labels import Labels, SingleLabels
+from vitlab.data.presence import PATTERN, STDIN
 from vitlab.data.sources.filenames import Names
-from vitlab.data.sources.splits import NAMES, Request, Splits, hold_out, join
+from vitlab.data.sources.remote import braces, is_url
+from vitlab.data.sources.request import Found, Part, Request, blank
+from vitlab.data.sources.splits import NAMES
 from vitlab.errors import DataError, ImageError
 from vitlab.files import read_bytes
 
@@ -56,8 +61,35 @@ class Files:
         return str(self.root / self.paths[index])
 
 
-def open_folder(request: Request) -> Splits | None:
-    """Open a folder of class folders, or of splits that hold class folders; None otherwise.
+def image_paths(paths: Sequence[str], root: Path = Path()) -> Files:
+    """Return image files, relative to a root, as a source without labels."""
+    return Files(root, Names.of(paths), blank(len(paths)), ())
+
+
+def named_files(paths: Sequence[str], title: str) -> Files:
+    """Return files that are named one by one, as a source without labels.
+
+    Raises:
+        DataError: some of them do not exist.
+    """
+    whole = [str(Path(each).expanduser()) for each in paths]
+    missing = [each for each in whole if not Path(each).is_file()]
+    if len(missing) == 1:
+        raise DataError(f"no such file: {missing[0]}")
+    if missing:
+        first = ", ".join(missing[:SHOWN]) + (", …" if len(missing) > SHOWN else "")
+        raise DataError(
+            f"{len(missing):,} of the {len(paths):,} files of {title} do not exist: {first}"
+        )
+    return image_paths(whole)
+
+
+def open_folder(request: Request) -> Found | None:
+    """Open a folder of images; None for others.
+
+    Its folders are classes, or splits that hold class folders; images beside class folders have no
+    label. Where no label is required, it may also be a folder of photographs at any depth, or of
+    splits that hold photographs.
 
     Raises:
         DataError: it is empty, or it cannot be told whether its folders are classes or splits.
@@ -65,27 +97,135 @@ def open_folder(request: Request) -> Splits | None:
     root = request.path
     if not root.is_dir():
         return None
-    if not any(root.iterdir()):
+    if request.labels == "ignored":
+        return _without_labels(root, {"": root}, "")
+    if request.labels == "required" and not any(root.iterdir()):
         raise DataError(f"{root} is empty: put the images of each class into a folder of its name")
+    flat = _flat_splits(root)
+    try:
+        if flat:
+            raise DataError(
+                f"{root} has images in {' and '.join(each.name for each in flat.values())}, which "
+                "are names of splits, not of classes: put the images of each class into a folder "
+                "of its name there, or name a list of the images with their labels"
+            )
+        return _of_classes(root)
+    except DataError:
+        if request.labels == "required":
+            raise
+        splits, why = flat or _splits_inside(root), f"{root} has no class folders"
+        if "train" not in splits:
+            return _without_labels(root, {"": root}, why)
+        beside = [each for each in visible(root) if each not in splits.values()]
+        found = _without_labels(root, splits, why)
+        notes = [f"ignored {each}: it is beside {splits['train'].name}" for each in beside]
+        return Found(found.parts, [*notes, *found.notes])
+
+
+def _without_labels(root: Path, folders: Mapping[str, Path], why: str) -> Found:
+    """Return all images below some folders, by split."""
+    parts, notes = list[Part](), list[str]()
+    for split, folder in folders.items():
+        names, others = names_below(folder)
+        notes += unread_lines(str(folder), others)
+        if names:
+            parts.append(Part(image_paths(names, folder), split, why))
+    if not parts or (folders.keys() > {"train"} and parts[0].split != "train"):
+        where = folders.get("train", root)
+        raise DataError(f"no images in {where}" + "".join(f"; {note}" for note in notes))
+    return Found(parts, notes)
+
+
+def _of_classes(root: Path) -> Found:
+    """Return the images of class folders, and those beside them."""
     found, others = split_folders(root)
     if not found:
-        source, notes = class_folders(root, request.classes)
-        return hold_out(source, request.test_fraction, notes)
-    parts: list[Files] = []
+        source, notes = class_folders(root)
+        parts = [Part(source)]
+        if loose := sorted(each.name for each in root.iterdir() if _is_image(each)):
+            why = f"they are in {root} itself, beside its class folders"
+            parts.append(Part(image_paths(loose, root), lacks=why))
+        return Found(parts, notes)
     notes = [f"ignored {each}: neither a split nor a class" for each in others]
     notes += [
         f"the folder {folder.name} has the {split.replace('train', 'training')} images"
         for split, folder in found.items()
         if folder.name != NAMES[split][0]
     ]
-    for folder in found.values():
-        source, more = class_folders(folder, parts[0].classes if parts else request.classes)
-        parts.append(source)
+    parts = []
+    for split, folder in found.items():
+        source, more = class_folders(folder)
+        parts.append(Part(source, split))
         notes += more
-    if len(parts) == 1:
-        return hold_out(parts[0], request.test_fraction, notes)
-    splits = join(parts[0], parts[1:], request)
-    return Splits(splits.train, splits.test, splits.validation, notes=notes)
+    return Found(parts, notes)
+
+
+def open_files(request: Request) -> Found | None:
+    """Open an image file, a glob or brace pattern, or `-`; None for other names.
+
+    Where a pattern has its wildcard among the folders, the label of an image is the name of its
+    folder.
+    """
+    name, path = request.data, request.path
+    if name == STDIN:
+        lines = [line.rstrip("\r\n") for line in sys.stdin]
+        given = [line for line in lines if line.strip()]
+        if not given:
+            raise DataError("no images given: the list is empty")
+        files = named_files(given, "standard input")
+        return Found([Part(files, lacks="paths on standard input have no labels")])
+    if path.is_file():
+        known = path.suffix.lower() in SUFFIXES or request.labels == "ignored"
+        return Found([Part(image_paths([str(path)]), lacks=f"{name} is one image without a label")]
+                     ) if known else None  # fmt: skip
+    if is_url(name) or not any(sign in name for sign in PATTERN):
+        return None
+    spelled = braces(str(path))
+    matches = [
+        file
+        for each in spelled
+        for file in sorted(glob.glob(each, recursive=True))  # noqa: PTH207
+        if Path(file).is_file()
+    ]
+    images = [each for each in matches if Path(each).suffix.lower() in SUFFIXES]
+    if not matches:
+        raise DataError(f"no such file: {name}")
+    if not images:
+        raise DataError(f"no images among the {len(matches):,} files of {name}")
+    left = len(matches) - len(images)
+    notes = [f"skipped {left:,} files of {name}, which are no images"] * bool(left)
+    return Found([_by_folder(name, images, spelled)], notes)
+
+
+def _by_folder(pattern: str, images: Sequence[str], spelled: Sequence[str]) -> Part:
+    """Return images, the folder of each as its label if the pattern leaves several folders open."""
+    names = [Path(each).parent.name for each in images]
+    folders = {str(Path(each).parent) for each in spelled}
+    deep = "**" in pattern  # a folder at any depth is no class
+    open_folders = not deep and (len(folders) > 1 or any(s in min(folders) for s in "*?["))
+    order = tuple(sorted(set(names)))
+    if not open_folders or len(order) < 2:
+        return Part(image_paths(images), lacks=f"{pattern} names images of one folder: no labels")
+    place = {name: number for number, name in enumerate(order)}
+    labels = SingleLabels(np.array([place[name] for name in names], np.int64))
+    return Part(Files(Path(), Names.of(images), labels, order))
+
+
+def _splits_inside(root: Path) -> dict[str, Path]:
+    """Return the folders that are named as splits, training first."""
+    inside = {each.name.lower(): each for each in visible(root)}
+    return {
+        split: next(inside[name] for name in names if name in inside)
+        for split, names in NAMES.items()
+        if any(name in inside for name in names)
+    }
+
+
+def _flat_splits(root: Path) -> dict[str, Path]:
+    """Return the folders of a root that has nothing but splits without class folders."""
+    found = _splits_inside(root)
+    alone = len(found) > 1 and len(found) == len(visible(root)) and "train" in found
+    return found if alone and holds_images(found["train"]) else {}
 
 
 def split_folders(root: Path) -> tuple[dict[str, Path], list[Path]]:
@@ -100,14 +240,8 @@ def split_folders(root: Path) -> tuple[dict[str, Path], list[Path]]:
     Raises:
         DataError: folders of classes beside a split, or other splits but none to learn from.
     """
-    inside = {each.name.lower(): each for each in visible(root)}
-    found = {
-        split: next(inside[name] for name in names if name in inside)
-        for split, names in NAMES.items()
-        if any(name in inside for name in names)
-    }
-    found = {split: folder for split, folder in found.items() if not holds_images(folder)}
-    others = [each for each in inside.values() if each not in found.values()]
+    found = {s: folder for s, folder in _splits_inside(root).items() if not holds_images(folder)}
+    others = [each for each in visible(root) if each not in found.values()]
     if not found or (others and "train" not in found):
         return {}, []
     if "train" not in found and len(found) > 1:
@@ -130,24 +264,23 @@ def visible(folder: Path) -> list[Path]:
 
 def holds_images(folder: Path) -> bool:
     """Return whether images are in a folder itself, not only in folders below."""
-    return any(
-        each.suffix.lower() in SUFFIXES and each.is_file() and not each.name.startswith(".")
-        for each in folder.iterdir()
-    )
+    return any(map(_is_image, folder.iterdir()))
 
 
-def class_folders(root: Path, classes: Sequence[str] | None = None) -> tuple[Files, list[str]]:
+def _is_image(file: Path) -> bool:
+    return file.suffix.lower() in SUFFIXES and not file.name.startswith(".") and file.is_file()
+
+
+def class_folders(root: Path) -> tuple[Files, list[str]]:
     """Return the images of a folder whose sub-folders are classes, and notes on what was left out.
 
-    The class index is the sorted order of the folder names, or the one given, by name.
+    The class index is the sorted order of the folder names.
 
     Raises:
-        DataError: no class folders, no images in them, or a class that is not among those given.
+        DataError: no class folders, or no images in them.
     """
-    folders = visible(root)
-    listed = {each.name: files_below(each) for each in folders}
-    images = {name: own for name, (own, _) in listed.items()}
-    found = {name: paths for name, paths in images.items() if paths}
+    listed = {each.name: names_below(each) for each in visible(root)}
+    found = {name: own for name, (own, _) in listed.items() if own}
     skipped = unread_lines(str(root), sum((others for _, others in listed.values()), Counter()))
     if not found:
         loose = " (its images are not in sub-folders)" if image_files(root) else ""
@@ -156,33 +289,25 @@ def class_folders(root: Path, classes: Sequence[str] | None = None) -> tuple[Fil
             f"folder of its name; supported are {', '.join(sorted(SUFFIXES))}"
             + "".join(f"; {line}" for line in skipped)
         )
-    order = tuple(classes or found)
-    check_classes(list(found), order, str(root))
-    place = {name: number for number, name in enumerate(order)}
-    labels = [place[name] for name, own in found.items() for _ in own]
-    names = Names.of(str(path.relative_to(root)) for own in found.values() for path in own)
-    files = Files(root, names, SingleLabels(np.array(labels, np.int64)), order)
+    labels = np.repeat(np.arange(len(found)), [len(own) for own in found.values()])
+    names = Names.of(f"{name}/{path}" for name, own in found.items() for path in own)
+    files = Files(root, names, SingleLabels(labels), tuple(found))
     notes = sorted(
-        f"skipped class folder {root / name}: no images" for name in images.keys() - found
+        f"skipped class folder {root / name}: no images" for name in listed.keys() - found
     )
-    return files, [*notes, *nested_lines(root, found), *skipped]
+    return files, [*notes, *_nested_lines(root, found), *skipped]
 
 
 def image_files(folder: Path) -> list[Path]:
     """Return all images below a folder, sorted, except hidden ones."""
-    return files_below(folder)[0]
-
-
-def files_below(folder: Path) -> tuple[list[Path], Counter[str]]:
-    """Return all images below a folder, sorted, and how many other files have which ending."""
-    names, others = names_below(folder)
-    return [folder / name for name in names], others
+    return [folder / name for name in names_below(folder)[0]]
 
 
 def names_below(folder: Path) -> tuple[list[str], Counter[str]]:
-    """Return what `files_below` does, as text relative to the folder: there may be millions.
+    """Return all images below a folder, sorted, and how many other files have which ending.
 
-    What is hidden is left out, and what macOS adds to archives.
+    Paths are texts relative to the folder: there may be millions. What is hidden is left out, and
+    what macOS adds to archives.
     """
     images: list[str] = []
     others, inner = Counter[str](), [""]
@@ -215,12 +340,12 @@ def _is_file(entry: "os.DirEntry[str]") -> bool:
         return False
 
 
-def nested_lines(root: Path, found: Mapping[str, Sequence[Path]]) -> list[str]:
+def _nested_lines(root: Path, found: Mapping[str, Sequence[str]]) -> list[str]:
     """Return a line about folders inside of classes, whose names say nothing to a model."""
     deeper = {
-        name: sorted({path.relative_to(root / name).parts[0] for path in paths})
+        name: sorted({path.partition("/")[0] for path in paths})
         for name, paths in found.items()
-        if not holds_images(root / name)
+        if all("/" in path for path in paths)
     }
     several = {name: inner for name, inner in deeper.items() if len(inner) > 1}
     if not several:

@@ -4,11 +4,9 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 
-from vitlab.data.settings import Columns
 from vitlab.data.sources.protocol import Source, Subset, counts
 from vitlab.errors import DataError, OptionError
 
@@ -21,28 +19,6 @@ NAMES = {
 
 SPLIT_SEED = 0  # the split belongs to the data: every run and every evaluation uses the same one
 VALIDATION_SHARE = 0.1  # of each class
-
-
-@dataclass(frozen=True)
-class Request:
-    """The data that a user names, and how to open it.
-
-    Attributes:
-        data: as the user wrote it
-        test_fraction: share of each class to hold out where the data comes unsplit
-        classes: the class index to map labels to by name; None for the data's own
-        columns: which columns of a list hold what
-    """
-
-    data: str
-    test_fraction: float
-    classes: tuple[str, ...] | None
-    columns: Columns = Columns()
-
-    @property
-    def path(self) -> Path:
-        """The data as a path, whether or not it exists."""
-        return Path(self.data).expanduser()
 
 
 @dataclass(frozen=True)
@@ -89,13 +65,6 @@ def by_split(files: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
     if "train" not in groups:  # a single split, whatever its name, is all there is
         groups = {"train": [file for files in groups.values() for file in files]}
     return groups
-
-
-def join(train: Source, rest: Sequence[Source], request: Request) -> Splits:
-    """Return splits from those the data has: the last of the rest is what is reported on."""
-    if not rest:
-        return hold_out(train, request.test_fraction)
-    return Splits(train, rest[-1], rest[0] if len(rest) > 1 else None)
 
 
 def hold_out(source: Source, fraction: float, notes: Sequence[str] = ()) -> Splits:

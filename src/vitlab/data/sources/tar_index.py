@@ -14,7 +14,7 @@ from typing import Any
 
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.labels import Label
-from vitlab.data.sources.listed.lists import label_of
+from vitlab.data.sources.lists import label_of
 from vitlab.data.sources.remote import filesystem, is_url, reason
 from vitlab.data.sources.tar import DamagedError, Read, members
 from vitlab.errors import DataError, UserError

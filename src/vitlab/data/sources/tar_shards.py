@@ -21,8 +21,10 @@ from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.labels import Label, Labels, SingleLabels, UnlabeledError, index_labels
 from vitlab.data.sources.filenames import Names
+from vitlab.data.sources.folders import holds_images
 from vitlab.data.sources.remote import expand, filesystem, is_url, read_part, reason
-from vitlab.data.sources.splits import Request, Splits, by_split, join
+from vitlab.data.sources.request import Found, Part, Request
+from vitlab.data.sources.splits import by_split
 from vitlab.data.sources.tar_index import index_shard
 from vitlab.data.turns import turned
 from vitlab.errors import DataError, ImageError
@@ -70,19 +72,25 @@ class Shards:
         return f"{self.places[self.shard[index]]} {self.keys[index]}"
 
 
-def open_shards(request: Request) -> Splits | None:
+def open_shards(request: Request) -> Found | None:
     """Open shards by name, glob, brace range or folder; None for other data."""
-    data, places = request.data, shard_places(request.data)
-    if not places:
+    data, path = request.data, request.path
+    if path.is_dir() and holds_images(path):  # beside photographs, an archive is something else
         return None
-    groups = _by_split(places)
-    train = shards(groups["train"], f"{data} train", request.classes)
-    rest = [
-        shards(groups[split], f"{data} {split}", train.classes)
-        for split in ("validation", "test")
-        if split in groups
-    ]
-    return join(train, rest, request)
+    if not (places := shard_places(data)):
+        return None
+    parts = []
+    for split, own in _by_split(places).items():
+        if request.labels == "ignored":
+            parts.append(Part(unlabeled_shards(own), split))
+            continue
+        try:
+            parts.append(Part(shards(own, f"{data} {split}"), split))
+        except UnlabeledError as error:
+            if request.labels == "required":
+                raise
+            parts.append(Part(unlabeled_shards(own), split, str(error)))
+    return Found(parts)
 
 
 def _by_split(places: Sequence[str]) -> dict[str, list[str]]:
@@ -120,16 +128,6 @@ def unlabeled_shards(places: Sequence[str]) -> Shards:
         DataError: a shard that cannot be read, is damaged or empty; two images of one name.
     """
     return _read_indices(places, labeled=False)[0]
-
-
-def unlabeled_shard_splits(data: str) -> dict[str, Shards]:
-    """Return the images of shards by split, whatever their labels.
-
-    Raises:
-        DataError: as `unlabeled_shards`.
-    """
-    groups = _by_split(shard_places(data))
-    return {split: unlabeled_shards(own) for split, own in groups.items()}
 
 
 def shard_places(data: str) -> list[str]:

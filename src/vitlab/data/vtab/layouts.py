@@ -29,9 +29,10 @@ from vitlab.data.sources.filenames import Names
 from vitlab.data.sources.folders import Files, class_folders
 from vitlab.data.sources.inside import Inside
 from vitlab.data.sources.protocol import Source
-from vitlab.data.sources.splits import NAMES, Request, Splits
-from vitlab.data.sources.tables.arrow import unlabeled
-from vitlab.data.sources.tables.table_files import SAVED, load_tables, places
+from vitlab.data.sources.request import Found, Part, Request
+from vitlab.data.sources.splits import NAMES
+from vitlab.data.sources.table import unlabeled
+from vitlab.data.sources.tables import SAVED, load_tables, places
 from vitlab.data.vtab.adapters import brightened
 from vitlab.data.vtab.tasks import BY_NAME, TASKS, VtabTask
 from vitlab.errors import DataError
@@ -48,7 +49,7 @@ Parts = tuple[Source, Source, Source]
 """Training, validation and test images."""
 
 
-def open_vtab(request: Request) -> Splits | None:
+def open_vtab(request: Request) -> Found | None:
     """Open a task named `vtab:ROOT/TASK` or `vtab-search:ROOT/TASK`; None for other data.
 
     Raises:
@@ -64,8 +65,8 @@ def open_vtab(request: Request) -> Splits | None:
     if request.classes and request.classes != train.classes:
         raise DataError(f"the classes of {request.data} are not the model's")
     if prefix == SEARCH:
-        return Splits(train, validation)
-    return Splits(Joined((train, validation)), test)
+        return Found([Part(train, "train"), Part(validation, "test")])
+    return Found([Part(Joined((train, validation)), "train"), Part(test, "test")])
 
 
 def available(root: Path) -> dict[str, Path | str]:

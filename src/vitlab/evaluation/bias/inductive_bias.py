@@ -6,8 +6,8 @@ import numpy as np
 
 from vitlab import device as devices
 from vitlab.data.settings import Columns
-from vitlab.data.sources.memory.given import Given
 from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.request import Given
 from vitlab.evaluation.bias.cues import cue_figures, filtered_figures
 from vitlab.evaluation.bias.patch_drop import occluded_figures
 from vitlab.evaluation.bias.probed_images import probed_images, share

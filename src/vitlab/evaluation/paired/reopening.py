@@ -1,7 +1,7 @@
 """The data of a run, opened again as the run used it."""
 
+from vitlab.data.learning import splits_of
 from vitlab.data.partition import partitioned
-from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.splits import Splits, fingerprint, with_validation
 from vitlab.errors import DataError
 from vitlab.runs.run_folder import RunFolder
@@ -16,7 +16,7 @@ def reopened(folder: RunFolder) -> Splits:
     """
     recipe = folder.recipe
     options = recipe.data
-    splits = open_data(options.data, options.test_fraction, columns=options)
+    splits = splits_of(options)
     splits = partitioned(splits, options)
     if recipe.patience:
         splits = with_validation(splits)

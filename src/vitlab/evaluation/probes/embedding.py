@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from vitlab.data.open import open_images
 from vitlab.data.pictures.pictures import Picture
 from vitlab.data.settings import Columns
-from vitlab.data.sources.memory.given import Given
+from vitlab.data.sources.request import Given
 from vitlab.data.sources.splits import fingerprint as mark_of
-from vitlab.data.sources.unlabeled import sources_of
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, DiskError
@@ -27,7 +27,7 @@ from vitlab.models.model import Model
 from vitlab.packages import check_installed
 from vitlab.places import PART, check_new_file, check_parts, is_folder
 from vitlab.precision import Engine
-from vitlab.progress import Meter
+from vitlab.progress import Meter, say
 from vitlab.weights.identity import feature_fingerprint
 
 PLAN = "plan.json"
@@ -102,11 +102,15 @@ def embed(
             check_parts(out) if parted else check_new_file(out)
             alone = world.size == 1 and not parted
             how = (taken, place, precision, workers, world.local_size)
+            opened = open_images(data, "optional", columns=columns)
             splits = {
                 name: Extraction(model, source, *how, engine=engine, measure=alone)
-                for name, source in sources_of(data, columns).items()
+                for name, source in opened.by_split().items()
             }
+        notes = [*opened.notes, *(f"no labels: {each}" for each in [opened.lacks] if each)]
         if parted:
+            for note in notes if world.first else ():
+                say(note)
             return embed_parts(out, splits, world, part_images, timeout)
         with world.agreed():
             work = _Work.of(splits, out)
@@ -118,6 +122,7 @@ def embed(
         figures = work.merged_into(out)
     seconds = time.monotonic() - begin
     about = next(iter(splits.values())).form.about
+    figures["notes"] = notes + figures["notes"]
     return figures | about | {"seconds": seconds, "images_per_second": images / seconds}
 
 

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from vitlab.data.labels import SingleLabels
+from vitlab.data.learning import open_to_learn
 from vitlab.data.settings import Columns
-from vitlab.data.sources.memory.given import Given, title_of
-from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.request import Given, title_of
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World
 from vitlab.errors import DataError
@@ -79,7 +79,7 @@ def probe(model: Model, data: Given, probing: Probing) -> dict[str, Any]:
     begin = time.monotonic()
     with joined(probing.device, probing.timeout) as (world, device):
         with world.agreed():
-            splits = open_data(data, columns=probing.columns)
+            splits = open_to_learn(data, columns=probing.columns)
             check_shots(
                 classes_of(splits.train, title_of(data)), splits.classes, max(probing.shots)
             )

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.cache import cached
 from vitlab.data.loading.order import slice_of
-from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source, Subset
 from vitlab.distributed.world import World
 from vitlab.errors import DataError
@@ -74,7 +74,7 @@ class Probe:
         Raises:
             DataError: no such data, several labels per image, or a class with too few images.
         """
-        splits = open_data(data)
+        splits = open_to_learn(data)
         labels = classes_of(splits.train, data)
         if by == "knn":
             learn, test = (cached(_some(part), channels) for part in (splits.train, splits.test))

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from vitlab.data.composed import Altered, Relabeled
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.labels import SingleLabels
+from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.filenames import Names
 from vitlab.data.sources.folders import Files, class_folders, image_files
-from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.protocol import Source, Subset
 from vitlab.errors import DataError, ImageError
 from vitlab.evaluation.protocols.wordnet import imagenet, is_wnid, objectnet, outputs_of
@@ -228,7 +228,7 @@ def _labeled(data: str) -> Source:
         if not any(map(is_wnid, inside)):
             root = next((inside[name] for name in VALIDATION if name in inside), root)
         return class_folders(root)[0]
-    splits = open_data(data)
+    splits = open_to_learn(data)
     return splits.whole or splits.validation or splits.test
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -13,11 +12,9 @@ from vitlab.data.augment.augment import normalize
 from vitlab.data.composed import Relabeled
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import center, load_image
-from vitlab.data.pictures.listing import find_images
-from vitlab.data.sources.filenames import Names
-from vitlab.data.sources.folders import Files
+from vitlab.data.open import open_images
 from vitlab.data.sources.protocol import Source
-from vitlab.data.sources.unlabeled import open_unlabeled
+from vitlab.data.sources.request import Given
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation.borrowing import borrowed
 from vitlab.inspect.cka import FEWEST
@@ -50,22 +47,18 @@ class Choices:
     beside: Model | None = None
 
 
-def images_for(model: Model, names: Sequence[str]) -> Source:
+def images_for(model: Model, names: Given) -> Source:
     """Return the images that a user names, with the classes of the model, if it has any.
 
     Args:
         model: any
-        names: image files, folders, glob patterns, tar shards, tables or other DATA
+        names: any DATA, labels or not, or several
 
     Raises:
         DataError: no such image.
     """
-    classes = model.config.class_names
-    found = open_unlabeled(names, None)
-    if found is None:
-        paths = Names.of(find_images(names))
-        return Files(Path(), paths, SingleLabels.blank(len(paths), len(classes)), classes)
-    return Relabeled(found, SingleLabels.blank(len(found), len(classes)), classes)
+    source, classes = open_images(names, "ignored").every(), model.config.class_names
+    return Relabeled(source, SingleLabels.blank(len(source), len(classes)), classes)
 
 
 def steps(source: Source) -> int:

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from vitlab.data.learning import OpenedData, splits_of
 from vitlab.data.loading.shape import divided, input_shape
-from vitlab.data.opened import OpenedData, open_splits
 from vitlab.data.partition import partitioned
 from vitlab.data.sources.splits import VALIDATION_SHARE, Splits, fingerprint, with_validation
 from vitlab.distributed.parallel import shard
@@ -184,7 +184,7 @@ def _splits(recipe: Recipe, data: Sized | None, opened: OpenedData) -> tuple[Spl
     if data is None:
         splits = opened.splits(options, unlabeled)
     else:
-        splits = open_splits(data, options, unlabeled)
+        splits = splits_of(options, unlabeled, data)
     if not unlabeled:
         splits = partitioned(splits, options)
         splits = with_validation(splits) if recipe.patience else splits

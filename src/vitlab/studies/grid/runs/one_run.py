@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from vitlab.data.opened import OpenedData
+from vitlab.data.learning import OpenedData
 from vitlab.data.settings import Data
 from vitlab.device import choose
 from vitlab.distributed.launch import read_environment

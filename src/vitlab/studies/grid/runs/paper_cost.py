@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from vitlab.data.sources.opening import open_data
+from vitlab.data.learning import splits_of
 from vitlab.device import autocast, choose
 from vitlab.models.cost import cost
 from vitlab.models.create import build
@@ -32,7 +32,7 @@ def counted_costs(arms: Sequence[Arm], host: Host) -> dict[str, Cost]:
     named: list[Recipe] = []
     for arm in arms:
         data = arm.recipe.data
-        splits = open_data(data.data, data.test_fraction, columns=data)
+        splits = splits_of(data)
         steps[arm.name] = len(splits.train) / arm.recipe.batch
         if arm.recipe.model.model:
             macs[arm.name] = cost(arm.recipe.model.config(classes=10)).macs

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
-from vitlab.data.opened import OpenedData
+from vitlab.data.learning import OpenedData
 from vitlab.errors import RunError
 from vitlab.studies.grid.jobs import Figures, Job
 from vitlab.studies.grid.runs.one_run import Work, perform

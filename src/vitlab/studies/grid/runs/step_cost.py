@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitlab.data.opened import OpenedData
+from vitlab.data.learning import OpenedData
 from vitlab.device import choose
 from vitlab.distributed.shares import counted
 from vitlab.distributed.world import ALONE

@@ -1,36 +1,44 @@
-"""Opening Parquet files, and data sets of the Hugging Face Hub."""
+"""Parquet files, folders that `datasets` saved, and data sets of the Hugging Face Hub."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vitlab.data.presence import is_hub_data
+from vitlab.data.sources.folders import holds_images
 from vitlab.data.sources.inside import Inside
-from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.remote import expand, is_url, reason
-from vitlab.data.sources.splits import NAMES, Request, Splits, by_split, join
-from vitlab.data.sources.tables.arrow import Table, quietly, table
-from vitlab.data.sources.tables.column_labels import label_columns
+from vitlab.data.sources.request import Found, Request
+from vitlab.data.sources.splits import by_split
+from vitlab.data.sources.table import label_columns, quietly, table
 from vitlab.errors import DataError
 from vitlab.files import check_regular
 from vitlab.packages import needed
 from vitlab.units import storage
 
 SAVED = "dataset_dict.json"  # in what `DatasetDict.save_to_disk` writes
+STATE = ("state.json", "dataset_info.json")  # in what `Dataset.save_to_disk` writes
 
 
-def open_parquet(request: Request) -> Splits | None:
-    """Open a Parquet file, a folder or a glob of them; None for other data."""
-    groups = _parquet_files(request.data)
-    if not groups:
+def open_tables(request: Request) -> Found | None:
+    """Open Parquet files (one, a folder, a glob) or what `datasets` saved; None for others."""
+    path = request.path
+    saved = _saved(path)
+    groups = {} if saved else _parquet_files(request.data)
+    if not groups and not saved:
         return None
-    files = [Path(file) for own in groups.values() for file in own]
-    folder = request.path if request.path.is_dir() else files[0].parent
-    loaded = _load_parquet(groups, request.data)
-    splits = _tables(loaded, request, (folder,))
-    return replace(splits, notes=[*_copied(loaded, request.data), *splits.notes])
+    loaded = load_tables(request.data)
+    first = next(iter(groups.values()), [""])[0]
+    folder = path if path.is_dir() else Path(first).parent
+    found = _parts(loaded, request, (folder,))
+    notes = [] if saved else _copied(loaded, request.data)
+    return Found(found.parts, [*notes, *found.notes])
+
+
+def _saved(path: Path) -> bool:
+    """Whether `datasets` saved a folder: a data set, or several splits of one."""
+    return (path / SAVED).is_file() or all((path / name).is_file() for name in STATE)
 
 
 def _copied(loaded: Any, data: str) -> list[str]:
@@ -47,8 +55,8 @@ def _copied(loaded: Any, data: str) -> list[str]:
 def _parquet_files(data: str) -> dict[str, list[str]]:
     """Return the Parquet files that data names, by split."""
     path = Path(data).expanduser()
-    if path.is_dir():
-        files = sorted(path.glob("*.parquet"))
+    if path.is_dir():  # beside photographs, a table is notes on them, or their features
+        files = [] if holds_images(path) else sorted(path.glob("*.parquet"))
     elif data.endswith(".parquet") and not is_url(data):
         files = [path] if path.is_file() else [Path(each) for each in expand(str(path))]
     else:
@@ -79,9 +87,10 @@ def load_tables(data: str) -> Any:
         DataError: there are none, or they cannot be read.
     """
     path = Path(data).expanduser()
-    if (path / SAVED).is_file():
+    if _saved(path):
         datasets = needed("datasets", data)
-        return quietly(lambda: datasets.load_from_disk(path), f"cannot read {data}")
+        loaded = quietly(lambda: datasets.load_from_disk(path), f"cannot read {data}")
+        return loaded if (path / SAVED).is_file() else {"train": loaded}
     if groups := _parquet_files(data):
         return _load_parquet(groups, data)
     if path.exists():
@@ -89,7 +98,7 @@ def load_tables(data: str) -> Any:
     return _load_hub(data)
 
 
-def open_hub(request: Request) -> Splits | None:
+def open_hub(request: Request) -> Found | None:
     """Open a data set of the Hugging Face Hub, downloaded once and memory-mapped.
 
     It is not streamed: a stream through a shuffling buffer has no image by number, so that batches
@@ -100,7 +109,7 @@ def open_hub(request: Request) -> Splits | None:
     name = request.data
     if request.path.exists() or not is_hub_data(name):
         return None
-    return _tables(_load_hub(name), request, _downloads())
+    return _parts(_load_hub(name), request, _downloads())
 
 
 def _load_hub(name: str) -> Any:
@@ -154,26 +163,15 @@ def _downloads() -> tuple[Path, ...]:
     return tuple(Path(each) for each in (*cache, huggingface_hub.constants.HF_HUB_CACHE))
 
 
-def _tables(loaded: Any, request: Request, folders: tuple[Path, ...]) -> Splits:
+def _parts(loaded: Any, request: Request, folders: tuple[Path, ...]) -> Found:
     """Return the splits of a `datasets.DatasetDict`, whose files are in some folders."""
     data, columns = request.data, request.columns
     if columns.images:
         folders = (Path(columns.images).expanduser(),)
     inside = Inside(folders, columns.allow_outside)
-
-    def opened(name: str, classes: Sequence[str] | None) -> Table:
-        return table(loaded[name], f"{data} {name}", inside, classes, columns)
-
-    first = "train" if "train" in loaded else next(iter(loaded))
-    train = opened(first, request.classes)
-    rest: list[Source] = [
-        opened(name, train.classes)
-        for name in (*NAMES["validation"], *NAMES["test"])
-        if name in loaded and name != first
-    ]
-    splits = join(train, rest, request)
-    if columns.label_column:
-        return splits
-    used, *others = label_columns(loaded[first].features, data)
+    parts = [table(rows, f"{data} {name}", inside, request, name) for name, rows in loaded.items()]
+    if columns.label_column or all(part.lacks for part in parts) or request.labels == "ignored":
+        return Found(parts)
+    used, *others = label_columns(next(iter(loaded.values())).features, data)
     notes = [f"labels are in column {used}; --label-column {each} takes others" for each in others]
-    return replace(splits, notes=[*splits.notes, *notes[:1]])
+    return Found(parts, notes[:1])

@@ -1,17 +1,18 @@
-"""Tables with an image column and a label column, memory-mapped."""
+"""Tables of images: rows of a `datasets.Dataset`, its columns found by type and name."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
-from vitlab.data.labels import Labels, SingleLabels
-from vitlab.data.settings import Columns
+from vitlab.data.labels import Labels, SingleLabels, UnlabeledError, check_length, index_labels
 from vitlab.data.sources.inside import Inside
 from vitlab.data.sources.remote import reason
-from vitlab.data.sources.tables.column_labels import labels_of
+from vitlab.data.sources.request import Part, Request
 from vitlab.errors import DataError, ImageError
 from vitlab.files import read_bytes
 from vitlab.options import nearest
@@ -19,6 +20,7 @@ from vitlab.packages import needed
 
 SHOWN = 200  # characters of a path in a message
 
+LABELS = ("label", "labels", "class", "target", "fine_label")  # columns
 BYTES = ("binary", "large_binary")  # encoded images without a type of their own
 
 
@@ -74,36 +76,36 @@ class Table:
         return f"{self.title} row {index}"
 
 
-def table(
-    rows: Any,
-    title: str,
-    inside: Inside,
-    classes: Sequence[str] | None = None,
-    known: Columns | None = None,
-) -> Table:
-    """Return a source of a `datasets.Dataset`, its image and label columns found by type and name.
-
-    Labels map to `classes` by name where given, as for a test split.
+def table(rows: Any, title: str, inside: Inside, request: Request, split: str = "") -> Part:
+    """Return the images of a `datasets.Dataset`, with the labels that a column gives them.
 
     Args:
         rows: the data set
         title: what to call it in an error
         inside: where files are that it may name
-        classes: the class index to follow; None for the data's own
-        known: what the user says of the columns
+        request: what is wanted, and what the user says of the columns
+        split: what the data calls these rows
 
     Raises:
-        DataError: no image column, no label column, or labels that fit no class.
+        UnlabeledError: labels are required, and no column has any.
+        DataError: no image column, or labels that no class can have.
     """
-    known = known or Columns()
+    known = request.columns
     for name in (known.path_column, *known.label_column):
         if name and name not in rows.features:
             raise DataError(f"{title} has no column {name!r}: {nearest(name, rows.features)}")
     if len(known.label_column) > 1:
         raise DataError(f"{title} is a table: it needs one --label-column, perhaps of lists")
     found = unlabeled(rows, title, inside, (), known.path_column)
-    labels, order = labels_of(rows, title, classes, "".join(known.label_column[:1]))
-    return replace(found, labels=labels, classes=order)
+    if request.labels == "ignored":
+        return Part(found, split)
+    try:
+        labels, classes = labels_of(rows, title, "".join(known.label_column[:1]))
+    except DataError as error:
+        if request.labels == "required":
+            raise
+        return Part(found, split, str(error))
+    return Part(replace(found, labels=labels, classes=classes), split)
 
 
 def unlabeled(
@@ -166,3 +168,102 @@ def quietly(load: Callable[[], Any], failed: str) -> Any:
     finally:
         datasets.logging.set_verbosity(level)
         datasets.enable_progress_bars()
+
+
+def labels_of(rows: Any, title: str, column: str = "") -> tuple[Labels, tuple[str, ...]]:
+    """Return the labels of a `datasets.Dataset`, and the classes that they index.
+
+    Texts, whole numbers, indices of names, or lists of them.
+
+    Args:
+        rows: the data set
+        title: what to call it in an error
+        column: of the labels; empty to find it
+
+    Raises:
+        DataError: no column of labels, or labels that fit no class.
+    """
+    import datasets
+
+    column = column or label_columns(rows.features, title)[0]
+    kind = rows.features[column]
+    if isinstance(kind, datasets.List):
+        return _several(rows, column, title)
+    _check_labeled(rows, column, title)
+    cells = rows.select_columns([column]).with_format("arrow")[:][column]
+    if isinstance(kind, datasets.ClassLabel):
+        names, values = list(kind.names), cells.to_numpy()
+    else:  # numbers or words without names: a class for each that occurs
+        _check_plain(cells, column, title)
+        found = cells.to_pylist()
+        distinct = sorted(set(found))
+        names = [str(value) for value in distinct]
+        check_length(names, title)
+        place = {value: number for number, value in enumerate(distinct)}
+        values = np.array([place[value] for value in found], np.int64)
+    labels = SingleLabels(np.asarray(values, np.int64))
+    if not labels.fit(len(names)):
+        outside = [int(label) for label in labels.values if not 0 <= label < len(names)]
+        raise DataError(f"{title}: label {outside[0]} is not one of its {len(names)} classes")
+    return labels, tuple(names)
+
+
+def label_columns(features: Any, title: str) -> list[str]:
+    """Return the columns that may hold the labels, the likeliest first.
+
+    Raises:
+        UnlabeledError: there are none.
+    """
+    import datasets
+
+    named = [key for key in LABELS if key in features]
+    typed = [key for key, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
+    if not named + typed:
+        raise UnlabeledError(
+            f"{title} has no label column; its columns are {', '.join(features)}: name one with "
+            "--label-column"
+        )
+    return list(dict.fromkeys(named + typed))
+
+
+def _several(rows: Any, column: str, title: str) -> tuple[Labels, tuple[str, ...]]:
+    """The labels of a column of lists: texts, whole numbers, or indices of names."""
+    import datasets
+
+    inner = rows.features[column].feature
+    names = inner.names if isinstance(inner, datasets.ClassLabel) else None
+    found = rows.select_columns([column]).with_format(None)[:][column]
+    own = [tuple(each) if each is not None else () for each in found]
+    if not all(type(label) in (str, int) for labels in own for label in labels):
+        raise DataError(f"{title}: the lists of column {column!r} must hold texts or whole numbers")
+    return index_labels([tuple(map(str, each)) for each in own], title, None, names)
+
+
+def _check_plain(cells: Any, column: str, title: str) -> None:
+    """Refuse a column whose values cannot be labels: dates, records, fractions."""
+    import pyarrow as pa
+
+    kind = cells.type
+    if pa.types.is_floating(kind):
+        values = cells.to_numpy()
+        plain = bool((values == np.rint(values)).all() and np.isfinite(values).all())
+        kind = kind if plain else f"{kind}, with fractions"
+    else:
+        tests = pa.types.is_integer, pa.types.is_string, pa.types.is_large_string
+        plain = any(test(kind) for test in (*tests, pa.types.is_boolean))
+    if not plain:
+        raise DataError(
+            f"{title}: column {column!r} has values of type {kind}; labels are texts, whole "
+            "numbers, or lists of them"
+        )
+
+
+def _check_labeled(rows: Any, column: str, title: str) -> None:
+    """Refuse rows without a label."""
+    cells = rows.select_columns([column]).with_format("arrow")[:][column]
+    without = np.flatnonzero(cells.is_null(nan_is_null=True).to_numpy())
+    if len(without):
+        raise DataError(
+            f"{title}: row {without[0]} has no label ({len(without):,} of {len(rows):,} rows): "
+            "remove such rows, or label them"
+        )

@@ -13,11 +13,12 @@ from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset, random_split
 
 from conftest import photo_folder
+from vitlab.data.labels import UnlabeledError
+from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.loading.loader import evaluation_loader
+from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
-from vitlab.data.sources.memory.given import unlabeled_images
-from vitlab.data.sources.opening import open_data
 from vitlab.data.sources.splits import fingerprint
 from vitlab.errors import DataError, ImageError
 from vitlab.models.config import ViTConfig
@@ -100,13 +101,13 @@ def forms(files: list[Path]) -> dict[str, Any]:
 
 def test_every_form_is_the_folder(files: list[Path]) -> None:
     """The same images, labels, classes and held-out part."""
-    folder = open_data(str(files[0].parents[1]))
+    folder = open_to_learn(str(files[0].parents[1]))
     assert folder.whole is not None
     want = EvaluationBatches(folder.test, SPEC, 4)[0]
     for name, data in forms(files).items():
         if name == "numbers":
             data = {"train": data["train"], "classes": ["a", "b"]}
-        splits = open_data(data)
+        splits = open_to_learn(data)
         assert splits.whole is not None, name
         assert splits.classes == ("a", "b"), name
         assert np.array_equal(splits.train.labels.values, folder.train.labels.values), name
@@ -127,7 +128,7 @@ def test_every_form_is_the_folder(files: list[Path]) -> None:
     [pytest.param("torch", marks=pytest.mark.workers), "Pillow", "datasets", "DataFrame of images"],
 )
 def test_processes_give_the_same_batches(files: list[Path], form: str) -> None:
-    whole = open_data(forms(files)[form]).whole
+    whole = open_to_learn(forms(files)[form]).whole
     assert whole is not None
     batches = EvaluationBatches(whole, SPEC, 3)
     for one, two in zip(evaluation_loader(batches, 0), evaluation_loader(batches, 2), strict=True):
@@ -137,15 +138,15 @@ def test_processes_give_the_same_batches(files: list[Path], form: str) -> None:
 
 def test_a_dictionary_of_splits(files: list[Path]) -> None:
     pairs = [(file, file.parent.name) for file in files]
-    splits = open_data({"Training": pairs[::2], "valid": pairs[:2], "testing": pairs[1::2]})
+    splits = open_to_learn({"Training": pairs[::2], "valid": pairs[:2], "testing": pairs[1::2]})
     assert splits.whole is None
     assert [len(each) for each in splits.parts.values()] == [6, 2, 5]
     assert splits.test.name(0) == str(files[1])
-    alone = open_data({"test": pairs})
+    alone = open_to_learn({"test": pairs})
     assert alone.whole is not None
     assert len(alone.whole) == 11
     cut = random_split(Torch(files), [7, 4], torch.Generator().manual_seed(0))
-    both = open_data({"train": cut[0], "test": cut[1]})
+    both = open_to_learn({"train": cut[0], "test": cut[1]})
     assert both.classes == ("a", "b")
     wanted = [int(files[i].parent.name == "b") for i in cut[1].indices]
     assert both.test.labels.values.tolist() == wanted
@@ -160,7 +161,7 @@ def test_rows_name_their_split_fold_or_classes(files: list[Path]) -> None:
     for row in rows[:2]:
         row["set"] = "valid"
     rows[3]["set"] = "Test"
-    splits = open_data(pd.DataFrame(rows), columns=Columns(label_column=("day", "night")))
+    splits = open_to_learn(pd.DataFrame(rows), columns=Columns(label_column=("day", "night")))
     assert [len(each) for each in splits.parts.values()] == [8, 2, 1]
     assert splits.classes == ("day", "night")
     assert splits.train.labels.several
@@ -168,28 +169,28 @@ def test_rows_name_their_split_fold_or_classes(files: list[Path]) -> None:
     folds = [row | {"fold": number % 2, "set": ""} for number, row in enumerate(rows)]
     same = [{"pic": row["pic"], "label": "ab"[n % 3 == 0], "fold": n % 2} for n, row in
             enumerate(folds)]  # fmt: skip
-    assert [len(each) for each in open_data(same).parts.values()] == [5, 6]
-    assert any("column fold" in note for note in open_data(same).notes)
+    assert [len(each) for each in open_to_learn(same).parts.values()] == [5, 6]
+    assert any("column fold" in note for note in open_to_learn(same).notes)
     with pytest.raises(DataError, match="contains class"):
-        open_data({"train": rows[:5], "test": rows[5:]}, columns=chosen)
+        open_to_learn({"train": rows[:5], "test": rows[5:]}, columns=chosen)
     with pytest.raises(DataError, match="row 1 has no image"):
-        open_data([rows[0], rows[1] | {"pic": None}], columns=chosen)
+        open_to_learn([rows[0], rows[1] | {"pic": None}], columns=chosen)
 
 
 def test_paths_in_a_frame_are_found_as_in_lists(files: list[Path]) -> None:
     frame = pd.DataFrame({"id": [f.stem for f in files], "breed": [f.parent.name for f in files]})
     only = frame[frame.breed == "a"].assign(breed=["x", "y"] * 3)
-    splits = open_data(only, columns=Columns(images=str(files[0].parent)))
+    splits = open_to_learn(only, columns=Columns(images=str(files[0].parent)))
     assert splits.classes == ("x", "y")
     with pytest.raises(DataError, match="2 of the 2 files of the given data do not exist: x, y"):
-        open_data([("x", "a"), ("y", "b")])
+        open_to_learn([("x", "a"), ("y", "b")])
 
 
 def test_several_labels(files: list[Path]) -> None:
     pairs = [
         (file, ["day"] if number % 2 else ("day", "night")) for number, file in enumerate(files)
     ]
-    splits = open_data(pairs)
+    splits = open_to_learn(pairs)
     assert splits.train.labels.several
     assert splits.classes == ("day", "night")
 
@@ -198,16 +199,16 @@ def test_labels_of_a_data_set_come_from_its_targets(files: list[Path]) -> None:
     """Without reading all images; unless they are not what the items say."""
     data = Torch(files)
     data.targets = torch.tensor([int(data.label(i) == "b") for i in range(len(data))])
-    labels = open_data(data).whole.labels.values
+    labels = open_to_learn(data).whole.labels.values
     assert data.read < 5
     assert labels.tolist() == data.targets.tolist()
     wrong = Torch(files)
     wrong.targets = [1 - int(each) for each in data.targets]
-    assert open_data(wrong).whole.labels.values.tolist() == data.targets.tolist()
+    assert open_to_learn(wrong).whole.labels.values.tolist() == data.targets.tolist()
 
 
 def test_an_item_that_fails_is_a_damaged_image(files: list[Path]) -> None:
-    whole = open_data(Torch(files, damaged=1)).whole
+    whole = open_to_learn(Torch(files, damaged=1)).whole
     batch = EvaluationBatches(whole, SPEC, 4)[0]
     assert batch.bad == [(1, "image 1: RuntimeError: no luck today")]
     with pytest.raises(ImageError, match="no luck"):
@@ -216,14 +217,26 @@ def test_an_item_that_fails_is_a_damaged_image(files: list[Path]) -> None:
 
 def test_images_without_labels(files: list[Path]) -> None:
     images = list(map(opened, files[:3]))
-    found = unlabeled_images(images)
-    assert found is not None
-    assert (len(found), found.classes) == (3, ())
-    assert len(unlabeled_images(np.stack([np.asarray(image) for image in images]))) == 3
-    assert len(unlabeled_images(np.asarray(images[0]))) == 1
-    assert len(unlabeled_images([str(files[0]), images[0]])) == 2
-    assert unlabeled_images([(images[0], "a")]) is None
-    assert unlabeled_images((np.zeros((2, 4, 4), np.uint8), [0, 1])) is None
+    stack = np.stack([np.asarray(image) for image in images])
+    for data, count in (
+        (images, 3),
+        (stack, 3),
+        (stack[0], 1),
+        ([str(files[0]), images[0]], 2),
+        ((stack[0], stack[1]), 2),  # not an image and its labels
+        (images[0], 1),
+        (files[0].read_bytes(), 1),
+        (files[:2], 2),
+    ):
+        found = open_images(data, "optional")
+        assert found.lacks
+        assert (len(found.every()), found.every().classes) == (count, ())
+        assert len(open_images(data, "ignored").every()) == count
+        with pytest.raises(UnlabeledError):
+            open_images(data)
+    assert len(open_images(iter(images), "ignored").every()) == 3
+    assert open_images([(images[0], "a")], "optional").every().classes == ("a",)
+    assert open_images((np.zeros((2, 4, 4), np.uint8), [0, 1]), "optional").lacks == ""
 
 
 class Endless(IterableDataset[int]):
@@ -263,6 +276,6 @@ PIXELS = np.zeros((4, 8, 8, 3), np.uint8)
 )
 def test_what_is_not_labeled_images(data: Any, words: str) -> None:
     with pytest.raises(DataError) as caught:
-        open_data(data)
+        open_to_learn(data)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.data.decode.formats import SUFFIXES
+from vitlab.data.labels import UnlabeledError
 from vitlab.data.settings import Columns
 from vitlab.data.sources.folders import visible
 from vitlab.errors import DataError
@@ -47,54 +48,6 @@ class Places:
             return (self.root / (f"{text}" if whole else f"{text}{self.ending}")).is_file()
         except OSError:  # longer than a path can be
             return False
-
-
-@dataclass(frozen=True)
-class Found:
-    """The columns of one list, and where its images are.
-
-    Attributes:
-        path: the column of the paths
-        labels: the column of the labels, or those of 0 and 1
-        one_hot: each of `labels` is a class
-        split, fold: the columns of that, empty if there are none
-        places: where the images are
-        images: the column of the paths holds the images themselves, of rows in memory
-    """
-
-    path: str
-    labels: tuple[str, ...]
-    one_hot: bool
-    split: str
-    fold: str
-    places: Places
-    images: bool = False
-
-
-def find_columns(
-    names: Sequence[str], rows: Sequence[Row], file: Path, known: Columns, images: str = ""
-) -> Found:
-    """Return which column is which.
-
-    Args:
-        names: of the columns
-        rows: all rows
-        file: the list
-        known: what the user says of them
-        images: the column of images in memory; empty if a column of paths is to be found
-
-    Raises:
-        DataError: an unknown column, or columns that cannot be told apart.
-    """
-    check_known_columns(names, file, (known.path_column, *known.label_column))
-    if images:
-        path, places = images, Places(Path())
-    else:
-        path, places = find_paths(names, rows, file, known)
-    taken = {path, *(split := named(names, SPLITS)), *(fold := named(names, FOLDS))}
-    others = [name for name in names if name not in taken]
-    labels, one_hot = _labels(others, rows, file, known)
-    return Found(path, labels, one_hot, "".join(split[:1]), "".join(fold[:1]), places, bool(images))
 
 
 def check_known_columns(names: Sequence[str], file: Path, known: Sequence[str]) -> None:
@@ -165,10 +118,20 @@ def named(names: Sequence[str], usual: Sequence[str]) -> list[str]:
     return [own[each] for each in usual if each in own]
 
 
-def _labels(
+def find_labels(
     others: list[str], rows: Sequence[Row], file: Path, known: Columns
 ) -> tuple[tuple[str, ...], bool]:
-    """The columns of the labels, and whether each of them is a class."""
+    """Return the columns of the labels, and whether each of them is a class.
+
+    Args:
+        others: the columns that hold neither images, splits nor folds
+        rows: all rows
+        file: the list
+        known: what the user says of them
+
+    Raises:
+        DataError: they cannot be told.
+    """
     if known.label_column:
         if len(known.label_column) > 1 and not all(_binary(rows, n) for n in known.label_column):
             raise DataError(
@@ -184,7 +147,9 @@ def _labels(
     if len(others) == 1:
         return (others[0],), False
     if not others:
-        raise DataError(f"{file} has no column of labels beside its paths")
+        raise UnlabeledError(
+            f"{file} has no column of labels beside its paths: add one, or name a list with labels"
+        )
     raise DataError(
         f"{file} does not say which of {', '.join(others)[:200]} is the label: name it with "
         "--label-column"

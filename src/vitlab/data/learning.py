@@ -1,0 +1,202 @@
+"""Data to learn from, with labels or without, split; opened once for several runs: `OpenedData`."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.data.composed import Joined, Relabeled
+from vitlab.data.labels import check_classes
+from vitlab.data.loading.cache import Decoded, cached
+from vitlab.data.open import Opened, open_images, stripped
+from vitlab.data.settings import Columns, Data
+from vitlab.data.sources.protocol import Source, Subset, counts
+from vitlab.data.sources.request import Given
+from vitlab.data.sources.splits import SPLIT_SEED, Splits
+from vitlab.errors import DataError
+
+SHARE, MOST = 0.1, 1000  # of images without labels: how many measure the loss
+USUAL = Data().test_fraction  # another one is the user's own choice
+LOOKED_AT = 8  # images, before training
+OF_LABELS = re.compile(r"\b(class|classes|labels?|held out)\b")  # notes that concern nobody here
+
+
+def open_to_learn(
+    data: Given,
+    test_fraction: float = USUAL,
+    *,
+    columns: Columns | None = None,
+    unlabeled: bool = False,
+) -> Splits:
+    """Open data to learn from, and to be tested on.
+
+    Args:
+        data: as a user names it, or in memory
+        test_fraction: share of each class to hold out where the data comes unsplit
+        columns: which columns of a list or a table hold what; None to find them
+        unlabeled: learn without labels, from all images of the training split
+
+    Raises:
+        DataError: the data cannot be used: fewer than two classes, or too few images.
+    """
+    if unlabeled:
+        return _without_labels(open_images(data, "optional", columns=columns), test_fraction)
+    opened = open_images(data, columns=columns)
+    splits = opened.splits(test_fraction)
+    if len(splits.classes) < 2:
+        raise DataError(
+            f"{opened.title} has only one class ({splits.classes[0]!r}); at least 2 are needed"
+        )
+    if splits.whole is None:
+        learned = [name for name, count in counts(splits.train).items() if count]
+        for part, source in splits.parts.items():
+            found = [name for name, count in counts(source).items() if count]
+            check_classes(found, learned, f"{opened.title} {part}")
+    if not len(splits.train) or not len(splits.test):
+        raise DataError(f"{opened.title} has too few images to hold some out for testing")
+    return splits
+
+
+def splits_of(options: Data, unlabeled: bool = False, data: Given | None = None) -> Splits:
+    """Open what the options of a recipe name, or images in memory in its place, to learn from."""
+    given = options.data if data is None else data
+    return open_to_learn(given, options.test_fraction, columns=options, unlabeled=unlabeled)
+
+
+def _without_labels(opened: Opened, share: float) -> Splits:
+    """Return images to learn from without labels, and those that measure the loss.
+
+    The held-out images of labeled data are those that training with labels holds out, so that
+    weights can be fine-tuned on the same data and tested on images that they have never seen. Of
+    images without labels (and of data with one class), a tenth, at most 1,000, is held out, or
+    `test_fraction` if it is not the usual one.
+    """
+    title, notes = opened.title, opened.notes
+    if not opened.lacks:
+        notes = [n for n in notes if n.startswith("ignored") or not OF_LABELS.search(n)]
+    whole = opened.unsplit
+    if whole is None:
+        return _checked(_of_splits(opened, notes, share), title)
+    splits = None if opened.lacks else opened.splits(share)
+    if splits is None or len(splits.classes) < 2 or not len(splits.test):
+        return _checked(_tenth(stripped(opened.every()), notes, share), title)
+    train = stripped(splits.train)
+    line = (
+        f"{len(splits.test):,} of {len(whole):,} images held out to measure the loss: "
+        "those that training with labels holds out of this data"
+    )
+    notes = [*notes, line]
+    if opened.loose is not None:
+        train = Joined((train, opened.loose))
+        beside = len(opened.loose)
+        notes.append(f"learning from {beside:,} images beside the class folders, too")
+    return _checked(Splits(train, stripped(splits.test), whole=stripped(whole), notes=notes), title)
+
+
+def _of_splits(opened: Opened, notes: Sequence[str], share: float) -> Splits:
+    """Return the training split to learn from, and the first other one to measure the loss."""
+    parts = {name: stripped(part) for name, part in opened.parts.items()}
+    train = parts["train"]
+    if opened.loose is not None:
+        train = Joined((train, opened.loose))
+    rest = [parts[name] for name in ("validation", "test") if name in parts]
+    others = [name for name in parts if name not in ("train", "validation", "test")]
+    if others:
+        notes = [*notes, f"ignored what is not a split of {opened.title}: {', '.join(others)}"]
+    if not rest:
+        return _tenth(train, notes, share)
+    line = (
+        f"learning from the {len(train):,} training images of {opened.title}; the {len(rest[0]):,} "
+        "of its validation or test split only measure the loss"
+    )
+    validation = rest[0] if len(rest) > 1 else None
+    return Splits(train, rest[-1], validation, notes=[*notes, line])
+
+
+def _tenth(whole: Source, notes: Sequence[str], share: float) -> Splits:
+    """Hold images out whatever they show, always the same ones."""
+    wanted = min(MOST, round(SHARE * len(whole))) if share == USUAL else round(share * len(whole))
+    count = min(max(1, wanted), len(whole) - 1)
+    order = np.random.default_rng(SPLIT_SEED).permutation(len(whole))
+    test, train = np.sort(order[:count]), np.sort(order[count:])
+    line = (
+        f"{count:,} of {len(whole):,} images held out at random to measure the loss (always the "
+        "same)"
+    )
+    return Splits(Subset(whole, train), Subset(whole, test), whole=whole, notes=[*notes, line])
+
+
+def _checked(splits: Splits, title: str) -> Splits:
+    """Refuse data with too few images, or of which none of a few can be read."""
+    images = len(splits.train) + (len(splits.test) if splits.whole is not None else 0)
+    if images < 2 or not len(splits.train):
+        count = "only one image" if images else "no images"
+        raise DataError(f"{title} has {count} to learn from: give at least 2")
+    places = np.unique(np.linspace(0, len(splits.train) - 1, num=LOOKED_AT, dtype=int)).tolist()
+    complaint = ""
+    for number in places:
+        try:
+            splits.train.image(number).shape()
+            return splits
+        except DataError as error:
+            complaint = complaint or str(error)
+    raise DataError(
+        f"none of {len(places)} images of {title} that were looked at can be read, such as "
+        f"{complaint}: is this a folder of images?"
+    )
+
+
+class OpenedData:
+    """What runs by name have opened, for the runs after them: `vitlab.train(..., opened=opened)`.
+
+    A run has the same images, fingerprint and bits as without it. What changes on the disk after it
+    was opened goes unnoticed; memory is held for as long as this object is.
+    """
+
+    def __init__(self) -> None:
+        self._splits: dict[tuple[bool, Data], Splits] = {}
+        self._decoded: dict[tuple[int, int], Decoded] = {}
+
+    def splits(self, options: Data, unlabeled: bool) -> Splits:
+        """Return all images of the data that the options name, opened now or before.
+
+        Args:
+            options: which data, and how to read it; which part of it a run uses plays no part
+            unlabeled: whether to learn without labels
+
+        Raises:
+            DataError: the data cannot be used.
+        """
+        key = (
+            unlabeled,
+            replace(options, dev_share=0.0, fold="", train_images=0, drop_duplicates=False),
+        )
+        if key not in self._splits:
+            self._splits[key] = splits_of(options, unlabeled)
+        return self._splits[key]
+
+    def cached(self, source: Source, channels: int) -> Source:
+        """Return what `loading.cache.cached` does; no image is decoded a second time.
+
+        Args:
+            source: images of `splits`, or a part of them
+            channels: that the model has
+        """
+        if source.in_memory:
+            return source
+        whole, numbers = _origin(source)
+        decoded = self._decoded.setdefault((id(whole), channels), Decoded(whole, channels))
+        return decoded.part(source, numbers) or cached(source, channels)
+
+
+def _origin(source: Source) -> tuple[Source, NDArray[np.int64]]:
+    """Return the source that a part was taken from, and the numbers of its images there."""
+    match source:
+        case Subset(whole, indices):
+            origin, numbers = _origin(whole)
+            return origin, numbers[indices]
+        case Relabeled(whole=whole):
+            return _origin(whole)
+    return source, np.arange(len(source))

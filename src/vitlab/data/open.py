@@ -1,0 +1,291 @@
+"""`open_images`: which images DATA means. The one answer for every command, page and Python call.
+
+A folder (flat, of classes, with train/ and test/, or mixed), a list, tables, tar shards, a name on
+the Hub, `digits`, a glob, files, standard input, objects in memory: each kind has an opener, a
+function in a file of its own below `data/sources`. A new kind is a file and a line in `OPENERS`.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitlab.data.composed import Joined, Relabeled
+from vitlab.data.decode.formats import SUFFIXES
+from vitlab.data.labels import Labels, MultiLabels, SingleLabels, UnlabeledError, check_classes
+from vitlab.data.pictures.pictures import Picture
+from vitlab.data.presence import PATTERN, check_data
+from vitlab.data.settings import Columns
+from vitlab.data.sources.arrays import open_digits
+from vitlab.data.sources.folders import named_files, open_files, open_folder
+from vitlab.data.sources.lists import open_list
+from vitlab.data.sources.memory import open_memory
+from vitlab.data.sources.protocol import Source, counts
+from vitlab.data.sources.remote import is_url
+from vitlab.data.sources.request import Found, Given, Part, Request, Wanted, blank, title_of
+from vitlab.data.sources.splits import NAMES, Splits, hold_out
+from vitlab.data.sources.tables import open_hub, open_tables
+from vitlab.data.sources.tar_shards import open_shards
+from vitlab.data.vtab.layouts import open_vtab
+from vitlab.errors import DataError
+
+OPENERS: tuple[Callable[[Request], Found | None], ...] = (
+    open_memory,
+    open_digits,
+    open_vtab,
+    open_list,
+    open_tables,
+    open_shards,
+    open_folder,
+    open_files,
+    open_hub,
+)
+"""Asked in this order; each returns None for what is not of its kind."""
+
+ALL = "all"  # the part of data that comes unsplit
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The images that DATA means.
+
+    Attributes:
+        title: what to call the data in a message
+        parts: `train` and, if there are any, `validation` and `test`, then what else the data has,
+            by its own name; or `all` alone, where the data comes unsplit. All have the same classes
+        loose: images without a label beside labeled ones, of labels that were optional
+        lacks: why there are no labels; empty where there are
+        notes: remarks for the user, such as what was left out
+    """
+
+    title: str
+    parts: dict[str, Source]
+    loose: Source | None = None
+    lacks: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def unsplit(self) -> Source | None:
+        """All images with labels of data that comes unsplit; None of data in splits."""
+        return self.parts.get(ALL)
+
+    def every(self) -> Source:
+        """Return all images in the data's order, those without labels last."""
+        sources = tuple(self.parts.values())
+        if self.loose is not None:
+            sources = (*map(stripped, sources), self.loose)
+        return sources[0] if len(sources) == 1 else Joined(sources)
+
+    def splits(self, fraction: float = 0.2) -> Splits:
+        """Return training and test images: those of the data, or a share that is held out.
+
+        Args:
+            fraction: of each class, held out for testing where the data comes unsplit
+        """
+        if (whole := self.unsplit) is not None:
+            return hold_out(whole, fraction, self.notes)
+        train, *rest = (self.parts[name] for name in NAMES if name in self.parts)
+        if not rest:
+            return hold_out(train, fraction, self.notes)
+        return Splits(train, rest[-1], rest[0] if len(rest) > 1 else None, notes=self.notes)
+
+    def by_split(self) -> dict[str, Source]:
+        """Return images by split, none of them empty: what would be held out is `test`.
+
+        Images without labels are `all`.
+        """
+        splits = dict(self.parts)
+        if self.unsplit is not None and not self.lacks:
+            splits = self.splits().parts
+        if self.loose is not None:
+            splits[ALL] = self.loose
+        return {name: source for name, source in splits.items() if len(source)}
+
+
+def open_images(
+    data: Given | Picture | Iterable[Any],
+    labels: Wanted = "required",
+    *,
+    classes: Sequence[str] = (),
+    columns: Columns | None = None,
+) -> Opened:
+    """Open the images that DATA means.
+
+    Args:
+        data: `digits`; a folder of photographs, of class folders, or with train/ and val/ or test/;
+            a Parquet file, or a folder of them; WebDataset shards (a `.tar` file or URL, a glob, a
+            brace range such as `photos-{000..031}.tar`, or a folder of them); a `.csv`, `.tsv` or
+            `.jsonl` list; a Hugging Face data set `user/name`; a task of VTAB-1k,
+            `vtab:ROOT/TASK`; an image file, a glob pattern of them, or `-` for paths on standard
+            input; several of these names; or images in memory (`data.sources.request.Given`)
+        labels: `required`: images without a label are left out and counted, or refused if none has
+            one. `optional`: they are `Opened.loose`, or all there is. `ignored`: labels and splits
+            play no part: one part, `all`, of every image in the data's order
+        classes: the class index to map labels to by name; none for the data's own
+        columns: which columns of a list or a table hold what; None to find them
+
+    Raises:
+        UnlabeledError: no image has a label, and they are required.
+        UnknownClassError: a class that is not among `classes`, or not in the training images.
+        DataError: nothing there, no images, a list that names missing files, a damaged shard.
+    """
+    if not isinstance(data, str | Path) and not hasattr(data, "__len__"):
+        data = list(data) if isinstance(data, Iterable) and hasattr(data, "__next__") else data
+    request = Request(title_of(data), data, labels, tuple(classes), columns or Columns())
+    if isinstance(data, list | tuple) and data and all(isinstance(n, str | Path) for n in data):
+        found = _named_by_several(request)
+    else:
+        found = _found(request)
+    if labels == "ignored":
+        sources = tuple(stripped(part.source) for part in found.parts)
+        whole = sources[0] if len(sources) == 1 else Joined(sources)
+        return _filled(Opened(request.data, {ALL: whole}, notes=found.notes))
+    return _filled(_labeled(request, found))
+
+
+def stripped(source: Source) -> Source:
+    """Return a source without its labels."""
+    return Relabeled(source, blank(len(source)), ()) if source.classes else source
+
+
+def _found(request: Request) -> Found:
+    """Ask the openers."""
+    if request.data == "":
+        raise DataError("no data given: name digits, a folder of class folders, a Parquet file, …")
+    found = next(filter(None, (opener(request) for opener in OPENERS)), None)
+    if found is not None:
+        return found
+    if request.path.exists():
+        raise DataError(
+            f"{request.data} is not a folder, a Parquet file, a .tar shard, or a .csv or .jsonl "
+            "list"
+        )
+    check_data(request.data)
+    raise DataError(f"no such file or folder: {request.data}")
+
+
+def _named_by_several(request: Request) -> Found:
+    """Open each of several names; what is in them is one part without labels."""
+    if request.labels == "required":
+        raise UnlabeledError(
+            f"{request.data} is a list of names without labels: give one DATA, or (path, label) "
+            "pairs"
+        )
+    parts: list[Part] = []
+    notes: list[str] = []
+    for name in _runs(request.given):
+        if isinstance(name, str):
+            found = _found(replace(request, data=name, given=name, labels="ignored"))
+        else:
+            found = Found([Part(named_files(name, request.data))])
+        parts += found.parts
+        notes += found.notes
+    sources = tuple(stripped(part.source) for part in parts)
+    whole = sources[0] if len(sources) == 1 else Joined(sources)
+    return Found([Part(whole, lacks="names of several DATA")], notes)
+
+
+def _runs(names: Sequence[str | Path]) -> Iterable[str | list[str]]:
+    """Yield names, those of image files that follow each other as one list."""
+    run: list[str] = []
+    for name in map(str, names):
+        pattern = is_url(name) or any(sign in name for sign in PATTERN)
+        if Path(name).suffix.lower() in SUFFIXES and (not pattern or Path(name).is_file()):
+            run.append(name)
+            continue
+        if run:
+            yield run
+            run = []
+        yield name
+    if run:
+        yield run
+
+
+def _labeled(request: Request, found: Found) -> Opened:
+    """Sort parts by split and by whether they have labels, and give them one class index."""
+    bare = [part for part in found.parts if part.lacks]
+    labeled = [part for part in found.parts if not part.lacks]
+    notes = list(found.notes)
+    if not labeled and request.labels == "required":
+        raise UnlabeledError(bare[0].lacks)
+    loose: Source | None = None
+    if labeled and bare:
+        loose = Joined(tuple(part.source for part in bare)) if bare[1:] else bare[0].source
+        if request.labels == "required":
+            notes.append(f"left out {len(loose):,} images without a label: {bare[0].lacks}")
+            loose = None
+    parts = _by_split(labeled or bare, request, notes)
+    if labeled:
+        first = next(iter(parts.values()))
+        order = request.classes or first.classes
+        parts = {
+            name: reindexed(source, order, f"{request.data} {name}".removesuffix(f" {ALL}"))
+            for name, source in parts.items()
+        }
+    lacks = "" if labeled else bare[0].lacks
+    return Opened(request.data, parts, loose, lacks, notes)
+
+
+def _by_split(found: Sequence[Part], request: Request, notes: list[str]) -> dict[str, Source]:
+    """Return parts by the name of their split; one split alone, whatever its name, is all."""
+    sources: dict[str, list[Source]] = {}
+    for part in found:
+        name = part.split.lower()
+        split = next((own for own, names in NAMES.items() if name in names), part.split)
+        sources.setdefault(split, []).append(part.source)
+    if "train" not in sources or len(sources) == 1:
+        every = [source for own in sources.values() for source in own]
+        return {ALL: _joined(every, request)}
+    others = [name for name in sources if name not in NAMES]
+    if others and request.labels == "required":
+        notes.append(f"ignored what is not a split of {request.data}: {', '.join(others)}")
+        others = []
+    names = [name for name in NAMES if name in sources] + others
+    if len(names) == 1:
+        return {ALL: _joined(sources["train"], request)}
+    return {name: _joined(sources[name], request) for name in names}
+
+
+def _joined(sources: Sequence[Source], request: Request) -> Source:
+    """Return the images of several sources under the classes of all of them."""
+    if len(sources) == 1:
+        return sources[0]
+    order = tuple(dict.fromkeys(name for source in sources for name in source.classes))
+    return Joined(tuple(reindexed(source, order, request.data) for source in sources))
+
+
+def reindexed(source: Source, classes: Sequence[str], title: str) -> Source:
+    """Return a source whose labels index other classes, matched by name.
+
+    Args:
+        source: its labels index its own classes
+        classes: must have every class of which the source has images
+        title: what to call the source in an error
+
+    Raises:
+        UnknownClassError: they do not.
+        DataError: several of them have the same name.
+    """
+    order = tuple(classes)
+    if source.classes == order and len(set(order)) == len(order):
+        return source
+    check_classes([name for name, count in counts(source).items() if count], order, title)
+    place = {name: number for number, name in enumerate(order)}
+    moved = np.array([place.get(name, -1) for name in source.classes], np.int64)
+    labels: Labels
+    if isinstance(source.labels, SingleLabels):
+        labels = SingleLabels(moved[source.labels.values])
+    else:
+        table = np.zeros((len(source), len(order)), np.uint8)
+        table[:, moved[moved >= 0]] = source.labels.values[:, moved >= 0]
+        labels = MultiLabels(table)
+    return Relabeled(source, labels, order)
+
+
+def _filled(opened: Opened) -> Opened:
+    """Refuse data without a single image."""
+    if not any(map(len, opened.parts.values())) and not opened.loose:
+        raise DataError(f"{opened.title} has no images")
+    return opened

@@ -1,1 +1,0 @@
-"""Lists of images: CSV and JSON Lines, with the columns that people give them."""

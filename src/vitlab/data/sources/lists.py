@@ -1,0 +1,357 @@
+"""Lists of images: CSV or JSON Lines, with a path and its label or labels per line.
+
+    path,label,split            {"path": "a.jpg", "label": "cat"}
+    a.jpg,cat,train             {"path": "b.jpg", "labels": ["dog", "night"], "split": "test"}
+
+Other names of columns, several columns of 0 and 1, and files without a first line of names are
+recognized (`columns.py`). Paths are relative to the list's folder, or to a folder in it. A column
+`labels` holds any number of labels, in CSV separated by `|`; every image then has, or does not
+have, each class.
+"""
+
+import csv
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from vitlab.data.labels import Label, index_labels
+from vitlab.data.settings import Columns
+from vitlab.data.sources.columns import (
+    FOLDS,
+    SPLITS,
+    Places,
+    Row,
+    candidates,
+    check_known_columns,
+    find_labels,
+    find_paths,
+    named,
+    several_separator,
+    spaced_note,
+)
+from vitlab.data.sources.folders import Files, image_paths
+from vitlab.data.sources.inside import Inside
+from vitlab.data.sources.protocol import Source, Subset
+from vitlab.data.sources.remote import reason
+from vitlab.data.sources.request import Found, Part, Request
+from vitlab.data.sources.splits import NAMES
+from vitlab.errors import DataError
+from vitlab.files import read_bytes
+
+SUFFIXES = {".csv", ".tsv", ".jsonl"}
+METADATA = ("metadata.csv", "metadata.jsonl")  # in a folder of images, as Hugging Face has it
+HEAD = 65_536  # bytes of a first line
+DELIMITERS = ",;\t"
+LARGEST = 2**30  # bytes of a list: more than ten million lines
+SEPARATOR = "|"
+SHOWN = 200  # characters of a path in a message
+PLAIN = ("path", "file_name", "label", "labels")  # columns whose names say what they hold
+
+
+def open_list(request: Request) -> Found | None:
+    """Open a list of paths; None for other data."""
+    file = _list_file(request.path)
+    if file is None:
+        return None
+    names, rows = read_rows(file, request.columns)
+    column, places = find_paths(names, [row for _, row in rows], file, request.columns)
+    paths = [path_of(row, column, places, f"{file} line {number}") for number, row in rows]
+    _check_files(paths, places, file)
+    _check_inside(paths, places, file, request.columns)
+    lines = [(f"line {number}", row) for number, row in rows]
+    found = labeled_rows(lines, names, column, file, request, image_paths(paths, places.root))
+    return Found(found.parts, [*_place_notes(places, file), *found.notes])
+
+
+def labeled_rows(
+    lines: Sequence[tuple[str, Row]],
+    names: Sequence[str],
+    column: str,
+    file: Path,
+    request: Request,
+    bare: Source,
+) -> Found:
+    """Return the images of rows by their split, with the labels that other columns give them.
+
+    Args:
+        lines: rows, each with its place, such as `line 3`
+        names: of the columns
+        column: of the images or their paths
+        file: the list, or what to call rows in memory
+        request: what is wanted
+        bare: the images, without labels, a row each
+
+    Raises:
+        UnlabeledError: labels are required, and there are none.
+        DataError: a row without a label, an unknown column, an unknown split.
+    """
+    rows = [row for _, row in lines]
+    if request.labels == "ignored":
+        return Found([Part(bare)])
+    check_known_columns(names, file, request.columns.label_column)
+    splits, notes = _splits(lines, names, column, file)
+    whole, lacks = bare, ""
+    try:
+        taken = {column, *named(names, SPLITS), *named(names, FOLDS)}
+        others = [name for name in names if name not in taken]
+        columns, one_hot = find_labels(others, rows, file, request.columns)
+        read = _label_reader(rows, columns, one_hot, request.columns)
+        labels = [read(row, f"{file} {place}") for place, row in lines]
+        whole = with_labels(bare, labels, str(file))
+        notes += [*_column_notes(file, column, columns, bare), *spaced_note(labels)]
+        if isinstance(bare, Files):
+            notes += _twice(bare.paths, labels, file)
+    except DataError as error:
+        if request.labels == "required":
+            raise
+        lacks = str(error)
+    order = [split for split in NAMES if split in splits] or [""]
+    if "train" not in order:
+        order, splits = [""], [""] * len(rows)
+    return Found([Part(_subset(whole, splits, each), each, lacks) for each in order], notes)
+
+
+def _subset(whole: Source, splits: Sequence[str], split: str) -> Source:
+    """The images of one split; the whole itself if that is all there is."""
+    numbers = np.flatnonzero(np.array(splits) == split)
+    return whole if len(numbers) == len(splits) else Subset(whole, numbers)
+
+
+def with_labels(
+    bare: Source, labels: Sequence[Label], title: str, names: Sequence[str] | None = None
+) -> Source:
+    """Return images with their labels, as the data spells them.
+
+    Args:
+        bare: files or pictures without labels
+        labels: of each; one list among them makes all lists
+        title: what to call the data in an error
+        names: the classes that numbers among the labels index, if the data has names
+
+    Raises:
+        DataError: a label that is too long, or not among the names.
+    """
+    if any(not isinstance(label, str) for label in labels):  # then all may have several
+        labels = [(label,) if isinstance(label, str) else label for label in labels]
+    found, classes = index_labels(labels, title, None, names)
+    return replace(bare, labels=found, classes=classes)  # type: ignore[type-var]
+
+
+def read_rows(file: Path, known: Columns) -> tuple[list[str], list[tuple[int, Row]]]:
+    """Return the names of the columns, and every row with the number of its line.
+
+    Raises:
+        DataError: the file, or a line of it, cannot be read.
+    """
+    try:
+        text = read_bytes(file, LARGEST).decode("utf-8-sig")
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        if file.suffix.lower() == ".jsonl":
+            rows = list(_jsonl(text, file))
+            names = list(dict.fromkeys(name for _, row in rows for name in row))
+        else:
+            names, rows = _csv(text, file, known)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"cannot read {file}: {reason(error)}") from None
+    if not rows:
+        raise DataError(f"{file} lists no images")
+    return names, rows
+
+
+def _csv(text: str, file: Path, known: Columns) -> tuple[list[str], list[tuple[int, Row]]]:
+    """The columns and rows of a text whose fields a comma, a semicolon or a tab separates.
+
+    A first line that names an existing image is no line of column names; columns then have the
+    names 1, 2, …
+    """
+    first = text.partition("\n")[0]
+    delimiter = max(DELIMITERS, key=first.count)
+    reader = csv.reader(text.splitlines(keepends=True), delimiter=delimiter, strict=True)
+    lines = [(reader.line_num, fields) for fields in reader if fields]
+    if not lines:
+        return [], []
+    head = [cell.strip() for cell in lines[0][1]]
+    if any(place.has(cell) for place in candidates(file, known) for cell in head):
+        head = [str(number) for number in range(1, len(head) + 1)]
+    else:
+        del lines[0]
+    if len(set(head)) < len(head):
+        raise DataError(f"{file} has two columns of the same name: {','.join(head)[:80]!r}")
+    for number, fields in lines:
+        if len(fields) != len(head):
+            raise DataError(
+                f"{file} line {number}: the number of fields differs from the first line"
+            )
+    return head, [(number, dict(zip(head, fields, strict=True))) for number, fields in lines]
+
+
+def _jsonl(text: str, file: Path) -> Iterator[tuple[int, Row]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (json.JSONDecodeError, RecursionError):
+            row = None
+        except ValueError:  # Python converts no more digits than 4,300
+            raise DataError(f"{file} line {number} has a number of too many digits") from None
+        if not isinstance(row, dict):
+            raise DataError(f'{file} line {number} is not a JSON object like {{"path": …}}')
+        yield number, row
+
+
+def _list_file(path: Path) -> Path | None:
+    """Return the list that a user names, or the one in a folder of images; None for others."""
+    if path.is_dir():
+        return next((path / name for name in METADATA if _names_files(path / name)), None)
+    return path if path.is_file() and path.suffix.lower() in SUFFIXES else None
+
+
+def _names_files(file: Path) -> bool:
+    """Whether a file is a list in the form of Hugging Face, not notes on something else."""
+    if not file.is_file():  # nor a pipe, which would be waited for
+        return False
+    with file.open("rb") as stream:
+        return b"file_name" in stream.readline(HEAD)
+
+
+def path_of(row: Row, column: str, places: Places, where: str) -> str:
+    """Return the path in a row, with its ending.
+
+    Raises:
+        DataError: there is none.
+    """
+    path = row.get(column)
+    if not isinstance(path, str | int) or not str(path).strip() or "\0" in str(path):
+        raise DataError(f"{where} has no path")
+    return f"{path}{places.ending}"
+
+
+def _check_files(paths: Sequence[str], places: Places, file: Path) -> None:
+    """Refuse a list that names missing files."""
+    if missing := [path[:SHOWN] for path in paths if not places.has(path, whole=True)]:
+        first = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+        raise DataError(
+            f"{len(missing):,} of the {len(paths):,} files listed in {file} do not exist: "
+            f"{first} (paths are relative to {places.root}; --images names another folder)"
+        )
+
+
+def _check_inside(paths: Sequence[str], places: Places, file: Path, known: Columns) -> None:
+    """Refuse files outside of the folder of the images, which other people's lists may name."""
+    root = Path(known.images).expanduser() if known.images else file.parent
+    inside = Inside((root,), known.allow_outside)
+    for path in paths:
+        if not inside.holds(places.root / path):
+            raise DataError(
+                f"{file} names {path[:SHOWN]}, which is outside of {root}: name the folder "
+                "of the images with --images, or pass --allow-outside if you trust the list"
+            )
+
+
+def _splits(
+    lines: Sequence[tuple[str, Row]], names: Sequence[str], column: str, file: Path
+) -> tuple[list[str], list[str]]:
+    """Return the split of each row: by a column of splits, else of folds; and a note on folds."""
+    others = [name for name in names if name != column]
+    if split := next(iter(named(others, SPLITS)), ""):
+        cells = [str(row.get(split) or "").strip().lower() for _, row in lines]
+        known = {each: own for own, names in NAMES.items() for each in names} | {"": "train"}
+        for cell, (place, _) in zip(cells, lines, strict=True):
+            if cell not in known:
+                raise DataError(
+                    f"{file} {place}: unknown split {cell!r}; choose train, val or test"
+                )
+        return [known[cell] for cell in cells], []
+    fold = next(iter(named(others, FOLDS)), "")
+    values = sorted({str(row.get(fold)) for _, row in lines}) if fold else []
+    if len(values) < 2:
+        return ["train"] * len(lines), []
+    note = (
+        f"column {fold} of {file}: {values[0]} is the test split, the other "
+        f"{len(values) - 1} are for training"
+    )
+    return ["test" if str(row.get(fold)) == values[0] else "train" for _, row in lines], [note]
+
+
+def _twice(paths: Sequence[str], labels: Sequence[Label], file: Path) -> list[str]:
+    """A line about images that are listed again with another label."""
+    known: dict[str, set[Label]] = {}
+    for path, label in zip(paths, labels, strict=True):
+        own = label if isinstance(label, str) else tuple(sorted(label))
+        known.setdefault(os.path.normpath(path), set()).add(own)
+    doubtful = [path for path, own in known.items() if len(own) > 1]
+    if not doubtful:
+        return []
+    each = (name if isinstance(name, str) else "+".join(name) for name in known[doubtful[0]])
+    return [
+        f"{len(doubtful):,} images are in {file} more than once with different labels, such as "
+        f"{doubtful[0][:SHOWN]} ({' and '.join(sorted(each))})"
+    ]
+
+
+def _place_notes(places: Places, file: Path) -> list[str]:
+    """A line about where the images of a list were found, if not beside it."""
+    if places.root == file.parent and not places.ending:
+        return []
+    ending = f", whose endings {places.ending} it leaves out" if places.ending else ""
+    return [f"the images of {file} are in {places.root}{ending}"]
+
+
+def _column_notes(file: Path, path: str, labels: Sequence[str], bare: Source) -> list[str]:
+    """A line about columns whose names do not say what they hold."""
+    if path in PLAIN and labels[0] in PLAIN:
+        return []
+    columns = ", ".join(labels[:3]) + (", …" if len(labels) > 3 else "")
+    what = "paths" if isinstance(bare, Files) else "images"
+    return [f"{file}: {what} are in column {path}, labels in {columns}"]
+
+
+def _label_reader(
+    rows: Sequence[Row], columns: Sequence[str], one_hot: bool, known: Columns
+) -> Callable[[Row, str], Label]:
+    """Return what reads the label of a row: one name, or the several of columns or of a cell."""
+    if one_hot:
+
+        def hot(row: Row) -> tuple[str, ...]:
+            return tuple(name for name in columns if float(row[name]) == 1)
+
+        single = all(len(hot(row)) == 1 for row in rows)
+        return lambda row, where: hot(row)[0] if single else hot(row)
+    column = columns[0]
+    separator = several_separator([row.get(column) for row in rows], known)
+    if column == "labels":
+        separator = separator or SEPARATOR
+    return lambda row, where: label_in(row.get(column, row.get("label")), separator, where)
+
+
+def label_of(row: Row, where: str) -> Label:
+    """Return the label or labels in a row; texts and whole numbers are labels.
+
+    Raises:
+        DataError: no label, or an empty one.
+    """
+    if "labels" in row:
+        return label_in(row["labels"], SEPARATOR, where)
+    return label_in(row.get("label"), "", where)
+
+
+def label_in(cell: object, separator: str, where: str) -> Label:
+    """Return the label in a cell, or with a separator the labels.
+
+    Raises:
+        DataError: no label, or an empty one.
+    """
+    if separator and isinstance(cell, str):
+        return tuple(part.strip() for part in cell.split(separator) if part.strip())
+    found = cell if isinstance(cell, list) else [cell]
+    if not all(isinstance(each, str | int) and not isinstance(each, bool) for each in found):
+        raise DataError(f"{where} has no label, or one that is neither text nor a whole number")
+    texts = tuple(str(each).strip() for each in found)
+    if not all(texts):
+        raise DataError(f"{where} has an empty label")
+    return texts if isinstance(cell, list) else texts[0]

@@ -1,0 +1,361 @@
+"""Images in memory: what a program holds, as `open_images` opens what a user names.
+
+(image, label) pairs, data sets of PyTorch, rows of a table, a `datasets.Dataset`, arrays, images
+and paths without labels, a source of ours, or a dictionary of splits with any of them.
+"""
+
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import IterableDataset
+from torch.utils.data import Subset as TorchSubset
+
+from vitlab.data.decode.stored import StoredImage
+from vitlab.data.labels import Label, Labels
+from vitlab.data.pictures.pictures import Picture, Pictures, stored
+from vitlab.data.sources.arrays import Arrays
+from vitlab.data.sources.columns import Row, find_paths
+from vitlab.data.sources.folders import named_files
+from vitlab.data.sources.inside import Inside
+from vitlab.data.sources.lists import label_in, labeled_rows, path_of, with_labels
+from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.request import Found, Part, Request, blank
+from vitlab.data.sources.splits import NAMES
+from vitlab.data.sources.table import table
+from vitlab.errors import DataError, ImageError, UserError
+
+TRUSTED = Inside((Path(),), anywhere=True)  # the program itself names these files
+CLASSES = "classes"  # key of a dictionary
+ALONE = (str, Path, bytes, Image.Image, np.ndarray, Tensor)  # what an image without label is
+WANTED = (
+    "give (image, label) pairs, rows of a table, a datasets.Dataset, two arrays of images and "
+    "labels, or a dictionary of splits"
+)
+
+
+@dataclass(frozen=True)
+class Items:
+    """The images of a data set of PyTorch, made anew each time that they are needed.
+
+    Attributes:
+        items: gives an image, or (image, label), for a number
+        labels: of each
+        classes: that the labels index
+    """
+
+    items: Any  # a torch.utils.data.Dataset with a length
+    labels: Labels
+    classes: tuple[str, ...]
+    in_memory: ClassVar[bool] = False
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def image(self, index: int) -> StoredImage:
+        """Return one image.
+
+        Raises:
+            ImageError: the data set failed to give it, or gives something else.
+        """
+        name = self.name(index)
+        try:
+            found = self.items[index]
+        except UserError:
+            raise
+        except Exception as error:  # whatever the user's code raises
+            raise ImageError(f"{name}: {_told(error)}") from error
+        return stored(found[0] if isinstance(found, tuple | list) else found, name)
+
+    def name(self, index: int) -> str:
+        """Return the number."""
+        return f"image {index}"
+
+
+def open_memory(request: Request) -> Found | None:
+    """Open images in memory, by split; None for names.
+
+    Raises:
+        DataError: no images, no labels where they are required, or unknown splits.
+    """
+    given = request.given
+    if isinstance(given, str | Path):
+        return None
+    if hasattr(given, "image") and hasattr(given, "name"):  # a source
+        return Found([Part(given, lacks="" if given.classes else "the source has no classes")])
+    pieces, names = _pieces(given)
+    parts: list[Part] = []
+    notes: list[str] = []
+    for split, piece in pieces.items():
+        title = request.data if len(pieces) == 1 else f"{request.data} ({split})"
+        found = _opened(piece, title, request, names)
+        parts += [
+            Part(p.source, split if len(pieces) > 1 else p.split, p.lacks) for p in found.parts
+        ]
+        notes += found.notes
+    return Found(parts, notes)
+
+
+def _pieces(data: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the object of each split, training first, and the names of the classes if given."""
+    if not isinstance(data, Mapping):
+        return {"train": data}, ()
+    given = {str(key): value for key, value in data.items()}
+    names = tuple(map(str, given.pop(CLASSES, ())))
+    found: dict[str, Any] = {}
+    for split, spellings in NAMES.items():
+        for key in [key for key in given if key.lower() in spellings][:1]:
+            found[split] = given.pop(key)
+    if given:
+        raise DataError(
+            f"unknown key {next(iter(given))!r} of the dictionary of splits: choose from train, "
+            f"validation, test and {CLASSES}"
+        )
+    if len(found) > 1 and "train" not in found:
+        raise DataError(f"the data has {' and '.join(found)}, but no train: give one of them alone")
+    if not found:
+        raise DataError(f"the dictionary has no splits: {WANTED}")
+    return found, names
+
+
+def _opened(data: Any, title: str, request: Request, names: tuple[str, ...]) -> Found:
+    """Open the object of one split."""
+    if isinstance(data, str | bytes | Path | Image.Image):
+        data = [data]
+    if type(data).__module__.partition(".")[0] == "datasets":
+        if not hasattr(data, "__len__"):
+            raise DataError(f"{title} is a stream: load it without streaming=True")
+        return Found([table(data, title, TRUSTED, request)])
+    if hasattr(data, "__len__") and not len(data):
+        kind = "rows" if hasattr(data, "columns") else "images"
+        raise DataError(f"{title} has no {kind}")
+    if (pictures := _alone(data)) is not None:
+        return Found([Part(_pictures(pictures, title), lacks=f"{title} has no labels: {WANTED}")])
+    if (rows := _rows(data)) is not None:
+        return _records(rows, title, request)
+    if isinstance(data, IterableDataset) or not (
+        hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    ):
+        raise DataError(f"{title} is of type {type(data).__name__}, without a length: {WANTED}")
+    if _are_arrays(data):
+        bare: Source = _arrays(data[0], data[1], title)
+        labels, own = data[1], names
+    elif isinstance(data, Sequence):
+        bare, labels = _pairs(data, title, request)
+        own = names
+    else:
+        bare = Items(data, blank(len(data)), ())
+        if request.labels == "required":
+            _pair(data, 0, title)
+        if request.labels != "ignored":
+            _check_items(data, title)
+        labels, own = (), names or _names(data)
+    if request.labels == "ignored":
+        return Found([Part(bare)])
+    try:
+        found = _labels(data, title) if isinstance(bare, Items) else labels
+        raw = [_spelled(label, f"image {number}") for number, label in enumerate(found)]
+        if request.classes and not own:
+            _check_named(raw, request.classes, title)
+        return Found([Part(with_labels(bare, raw, title, own or None))])
+    except DataError as error:
+        if request.labels == "required":
+            raise
+        return Found([Part(bare, lacks=str(error))])
+
+
+def _alone(data: Any) -> list[Picture] | None:
+    """Return images without labels; None for anything else."""
+    if _are_arrays(data):
+        return None
+    if isinstance(data, np.ndarray | Tensor):
+        return list(data) if data.ndim == 4 else [data]
+    single = isinstance(data, list | tuple) and all(isinstance(each, ALONE) for each in data)
+    return list(data) if single else None
+
+
+def _pictures(pictures: Sequence[Picture], title: str) -> Source:
+    """Return images as a source: of files, if all are paths."""
+    paths = [str(each) for each in pictures if isinstance(each, str | Path)]
+    files = named_files(paths, title) if paths else None
+    if files is not None and len(files) == len(pictures):
+        return files
+    return Pictures(pictures, blank(len(pictures)), ())
+
+
+def _rows(data: object) -> list[Row] | None:
+    """Return the rows of a table in memory; None for other objects."""
+    if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
+        frame: Any = data
+        return [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
+    if isinstance(data, Sequence) and data and all(isinstance(each, Mapping) for each in data):
+        return [{str(key): value for key, value in row.items()} for row in data]
+    return None
+
+
+def _records(rows: list[Row], title: str, request: Request) -> Found:
+    """Open rows with named columns: one holds images, or paths relative to the current folder."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    known, file = request.columns, Path(title)
+    held = (name for name in names if _picture_in(rows[0].get(name)) is not None)
+    column = known.path_column or next(held, "")
+    lines = [(f"row {number}", row) for number, row in enumerate(rows)]
+    if column and _picture_in(rows[0].get(column)) is not None:
+        pictures = [_picture_in(row.get(column)) for row in rows]
+        for (where, _), picture in zip(lines, pictures, strict=True):
+            if picture is None:
+                raise DataError(f"{title} {where} has no image")
+        bare = _pictures([each for each in pictures if each is not None], title)
+    else:
+        column, places = find_paths(names, rows, file, known)
+        paths = [path_of(row, column, places, f"{title} {where}") for where, row in lines]
+        bare = _pictures([places.root / path for path in paths], title)
+    return labeled_rows(lines, names, column, file, request, bare)
+
+
+def _picture_in(cell: object) -> Picture | None:
+    """Return the image in a cell, also as in Parquet files; None for paths and others."""
+    if isinstance(cell, Mapping) and {"bytes", "path"} <= set(cell):
+        inside: Picture | None = cell["bytes"] if cell["bytes"] is not None else cell["path"]
+        return inside
+    if isinstance(cell, bytes | Image.Image):
+        return cell
+    return cell if isinstance(cell, np.ndarray | Tensor) and cell.ndim >= 2 else None
+
+
+def _pairs(data: Sequence[Any], title: str, request: Request) -> tuple[Source, list[Any]]:
+    """Return the images and the labels of (image, label) pairs."""
+    for number, each in enumerate(data):
+        if not isinstance(each, tuple | list) or len(each) != 2:
+            raise DataError(f"item {number} of {title} is of type {type(each).__name__}: {WANTED}")
+    return _pictures([image for image, _ in data], title), [label for _, label in data]
+
+
+def _are_arrays(data: object) -> bool:
+    """Whether data is a pair of arrays: all images, and all labels."""
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        return False
+    images, labels = data
+    return (
+        isinstance(images, Tensor | np.ndarray)
+        and not isinstance(labels, str | Mapping)
+        and (isinstance(labels, Sized) and images.ndim >= 3)
+        and not (isinstance(labels, Tensor | np.ndarray) and labels.ndim >= 3)
+    )
+
+
+def _arrays(images: Any, labels: Any, title: str) -> Arrays:
+    """Return an array or a tensor of uint8 images as a source.
+
+    Args:
+        images: uint8 (n, rows, columns) or (n, rows, columns, channels), of PyTorch (n, channels,
+            rows, columns)
+        labels: (n,)
+        title: what to call the data in an error
+    """
+    if isinstance(images, Tensor):
+        images = (images.permute(0, 2, 3, 1) if images.ndim == 4 else images).cpu().numpy()
+    pixels: NDArray[np.uint8] = images[..., None] if images.ndim == 3 else images
+    if pixels.dtype != np.uint8 or pixels.ndim != 4 or not pixels.size:
+        raise DataError(
+            f"the images of {title} have shape {images.shape} and numbers of type {images.dtype}: "
+            "give (n, rows, columns, channels), of PyTorch (n, channels, rows, columns), as uint8"
+        )
+    if len(labels) != len(pixels):
+        raise DataError(f"{title} has {len(pixels):,} images, but {len(labels):,} labels")
+    return Arrays(pixels, blank(len(pixels)), ())
+
+
+def _check_items(items: Any, title: str) -> None:
+    """Refuse a data set whose images are prepared already, or whose items are no images."""
+    try:
+        first = items[0]
+    except Exception as error:
+        raise DataError(f"item 0 of {title} cannot be read ({_told(error)}): {WANTED}") from error
+    image = first[0] if isinstance(first, tuple | list) and first else first
+    if isinstance(image, Tensor | np.ndarray):
+        try:
+            stored(image)
+        except ImageError as error:
+            raise DataError(
+                f"{title}: {error} (leave out ToTensor and Normalize: images are prepared as the "
+                "model needs them)"
+            ) from None
+
+
+def _pair(items: Any, number: int, title: str) -> tuple[Any, Any]:
+    try:
+        found = items[number]
+    except Exception as error:
+        raise DataError(
+            f"item {number} of {title} cannot be read ({_told(error)}): {WANTED}"
+        ) from error
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        raise DataError(f"item {number} of {title} is of type {type(found).__name__}: {WANTED}")
+    return found[0], found[1]
+
+
+def _labels(items: Any, title: str) -> Sequence[object]:
+    """The labels: from `targets`, as in torchvision, if these are what the items say."""
+    if isinstance(items, TorchSubset):
+        inner = _labels(items.dataset, title)
+        return [inner[number] for number in items.indices]
+    targets = getattr(items, "targets", None)
+    if isinstance(targets, Sized) and len(targets) == len(items):
+        found: Sequence[object] = list(targets)  # type: ignore[call-overload]
+        ends = (0, len(items) - 1)
+        if all(_same(_pair(items, each, title)[1], found[each]) for each in ends):
+            return found
+    return [_pair(items, number, title)[1] for number in range(len(items))]
+
+
+def _same(one: object, other: object) -> bool:
+    try:
+        return _spelled(one, "") == _spelled(other, "")
+    except DataError:
+        return False
+
+
+def _names(items: Any) -> tuple[str, ...]:
+    """The names of the classes, as torchvision has them."""
+    if isinstance(items, TorchSubset):
+        return _names(items.dataset)
+    classes = getattr(items, "classes", None)
+    if isinstance(classes, Sequence) and not isinstance(classes, str):
+        return tuple(map(str, classes))
+    return ()
+
+
+def _check_named(raw: Sequence[Label], classes: Sequence[str], title: str) -> None:
+    """Refuse numbers without names where the classes have names: their order is not known."""
+    own = {each for label in raw for each in ((label,) if isinstance(label, str) else label)}
+    if own and all(each.isdecimal() for each in own) and not own & set(classes):
+        raise DataError(
+            f"the labels of {title} are numbers, and the classes have names ({classes[0]}, …): "
+            'say what the numbers index, {"test": data, "classes": ["cat", "dog"]}'
+        )
+
+
+def _spelled(label: object, where: str) -> Label:
+    """Return the label or labels of an image, of NumPy or PyTorch too, as text."""
+    if isinstance(label, np.ndarray | np.generic | Tensor):
+        if label.ndim:
+            raise DataError(
+                f"{where} has an array for a label: give its class, or a list of its classes"
+            )
+        label = label.item()
+    several = list(label) if isinstance(label, tuple | list) else label
+    if isinstance(several, list):
+        several = [
+            each.item() if isinstance(each, np.generic | Tensor) else each for each in several
+        ]
+    return label_in(several, "", where)
+
+
+def _told(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,1 +1,0 @@
-"""Data in memory as sources: one file per kind of object."""

@@ -1,0 +1,84 @@
+"""What an opener is asked, `Request`, and what it answers, `Found`: images by split, with labels.
+
+An opener is a function of `data.open.OPENERS`. It answers None for what is not of its kind, and
+knows nothing of holding out, of other data, or of a model's classes.
+"""
+
+from collections.abc import Sequence, Sized
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from vitlab.data.labels import SingleLabels
+from vitlab.data.settings import Columns
+from vitlab.data.sources.protocol import Source
+
+Wanted = Literal["required", "optional", "ignored"]
+"""Whether images without labels are refused, told apart from labeled ones, or all images alike."""
+
+Given = str | Path | Sized | Source
+"""DATA by its name, or images in memory, labeled or not.
+
+In memory these are images, paths, (image, label) pairs, a data set of PyTorch that gives either,
+rows of a table (a DataFrame or a list of dictionaries), a `datasets.Dataset`, an array of images,
+or two arrays of all images and all labels. A dictionary holds one of them for each split, and may
+name the classes that numbers index: `{"train": …, "test": …, "classes": ["cat", "dog"]}`.
+"""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One DATA, and what is wanted of it.
+
+    Attributes:
+        data: what to call it in a message: the name that the user wrote
+        given: that name again, or the object in memory
+        labels: what becomes of images without labels
+        classes: those that labels must be among, if the caller knows them; numbers without names
+            are refused where these have names
+        columns: which columns of a list or a table hold what
+    """
+
+    data: str
+    given: Any = None
+    labels: Wanted = "required"
+    classes: tuple[str, ...] = ()
+    columns: Columns = Columns()
+
+    @property
+    def path(self) -> Path:
+        """The data as a path, whether or not it exists."""
+        return Path(self.data).expanduser()
+
+
+@dataclass(frozen=True)
+class Part:
+    """The images of one split.
+
+    Attributes:
+        source: its labels index its own classes; blank, and without classes, where it has none
+        split: as the data calls it; empty where the data comes unsplit
+        lacks: why there are no labels, for the user who needs some; empty where there are
+    """
+
+    source: Source
+    split: str = ""
+    lacks: str = ""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an opener found: its parts in the data's own order, and remarks for the user."""
+
+    parts: Sequence[Part]
+    notes: list[str] = field(default_factory=list)
+
+
+def blank(count: int) -> SingleLabels:
+    """Return the labels of images that have none: zeros that take no memory."""
+    return SingleLabels.blank(count, 0)
+
+
+def title_of(data: object) -> str:
+    """Return what to call data in a message."""
+    return str(data) if isinstance(data, str | Path) else "the given data"

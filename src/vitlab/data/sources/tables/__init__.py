@@ -1,1 +1,0 @@
-"""Tables of images: Parquet files, and data sets of the Hugging Face Hub."""

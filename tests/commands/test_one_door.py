@@ -1,0 +1,218 @@
+"""The same images, whatever the kind of DATA and whatever the command: one door for all."""
+
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import vitlab
+from conftest import call, photo, photo_folder
+from vitlab.data.learning import open_to_learn
+from vitlab.data.open import open_images
+from vitlab.explore.dataset_map import _looked_at
+from vitlab.report.inside.looking import images_for
+
+CLASSES = ("a", "b")
+
+
+def png(number: int) -> bytes:
+    stream = io.BytesIO()
+    photo(number, 16, 16).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def flat(root: Path) -> str:
+    for number in range(6):
+        (root / f"{number}.png").write_bytes(png(number))
+    return str(root)
+
+
+def classes(root: Path) -> str:
+    return str(photo_folder(root, {"a": 4, "b": 3}, 16, 16))
+
+
+def mixed(root: Path) -> str:
+    photo_folder(root, {"a": 3}, 16, 16)
+    (root / "x.png").write_bytes(png(7))
+    (root / "y.png").write_bytes(png(8))
+    return str(root)
+
+
+def splits(root: Path) -> str:
+    photo_folder(root / "train", {"a": 3, "b": 3}, 16, 16)
+    photo_folder(root / "test", {"a": 1, "b": 1}, 16, 16)
+    return str(root)
+
+
+def flat_splits(root: Path) -> str:
+    for split, count in (("train", 4), ("test", 2)):
+        (root / split).mkdir()
+        for number in range(count):
+            (root / split / f"{number}.png").write_bytes(png(number))
+    return str(root)
+
+
+def glob(root: Path) -> str:
+    return f"{flat(root)}/*.png"
+
+
+def glob_of_classes(root: Path) -> str:
+    return f"{classes(root)}/*/*.png"
+
+
+def braces(root: Path) -> str:
+    return f"{flat(root)}/{{0..5}}.png"
+
+
+def paths(root: Path) -> str:
+    flat(root)
+    (root / "list.csv").write_text("path\n" + "".join(f"{n}.png\n" for n in range(5)))
+    return str(root / "list.csv")
+
+
+def labeled(root: Path) -> str:
+    flat(root)
+    lines = [{"path": f"{n}.png", "label": CLASSES[n % 2]} for n in range(6)]
+    (root / "list.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return str(root / "list.jsonl")
+
+
+def metadata(root: Path) -> str:
+    flat(root)
+    rows = "".join(f"{n}.png,{CLASSES[n % 2]}\n" for n in range(6))
+    (root / "metadata.csv").write_text("file_name,label\n" + rows)
+    return str(root)
+
+
+def table(*, labels: bool = True, saved: bool = False) -> Callable[[Path], str]:
+    def write(root: Path) -> str:
+        import datasets
+
+        columns = {"image": [photo(n, 16, 16) for n in range(6)]}
+        features = {"image": datasets.Image()}
+        if labels:
+            columns["label"] = [n % 2 for n in range(6)]
+            features["label"] = datasets.ClassLabel(names=list(CLASSES))
+        rows = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+        if saved:
+            rows.save_to_disk(root / "saved")
+            return str(root / "saved")
+        rows.to_parquet(root / "x.parquet")
+        return str(root / "x.parquet")
+
+    return write
+
+
+def shards(*, labels: bool = True) -> Callable[[Path], str]:
+    def write(root: Path) -> str:
+        for shard in range(2):
+            with tarfile.open(root / f"s-{shard}.tar", "w") as archive:
+                for number in range(3):
+                    own = {"png": png(3 * shard + number)}
+                    if labels:
+                        own["cls"] = CLASSES[number % 2].encode()
+                    for ending, content in own.items():
+                        info = tarfile.TarInfo(f"{shard}{number}.{ending}")
+                        info.size = len(content)
+                        archive.addfile(info, io.BytesIO(content))
+        return f"{root}/s-{{0..1}}.tar"
+
+    return write
+
+
+def one(root: Path) -> str:
+    return f"{flat(root)}/3.png"
+
+
+def digits(root: Path) -> str:
+    return "digits"
+
+
+KINDS: dict[str, tuple[Callable[[Path], str], int, int]] = {
+    "flat folder": (flat, 6, 0),
+    "class folders": (classes, 7, 7),
+    "mixed folder": (mixed, 5, 3),
+    "splits": (splits, 8, 8),
+    "flat splits": (flat_splits, 6, 0),
+    "glob": (glob, 6, 0),
+    "glob of classes": (glob_of_classes, 7, 7),
+    "brace range": (braces, 6, 0),
+    "list of paths": (paths, 5, 0),
+    "labeled list": (labeled, 6, 6),
+    "metadata": (metadata, 6, 6),
+    "Parquet": (table(), 6, 6),
+    "Parquet without labels": (table(labels=False), 6, 0),
+    "saved by datasets": (table(saved=True), 6, 6),
+    "shards": (shards(), 6, 6),
+    "shards without labels": (shards(labels=False), 6, 0),
+    "one image": (one, 1, 0),
+}
+"""How each kind is made, its images, and those of them that have a label."""
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
+    tiny = "ViT(width=8,depth=1,heads=1,mlp=16)/8"
+    model = vitlab.create(tiny, classes=2, labels=CLASSES, image_size=16)
+    place = tmp_path_factory.mktemp("model") / "tiny"
+    vitlab.save(model, place)
+    return str(place)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_command_opens_the_same_images(
+    kind: str, weights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make, images, labeled = KINDS[kind]
+    (tmp_path / "data").mkdir()
+    data, model = make(tmp_path / "data"), vitlab.load(weights)
+
+    def figures(*words: str) -> dict[str, int]:
+        code, out, err = call(capsys, *words, "--json")
+        assert code == 0, err
+        result: dict[str, int] = json.loads(out)
+        return result
+
+    assert figures("predict", weights, data)["images"] == images
+    assert figures("embed", weights, data, "--out", str(tmp_path / "e.parquet"))["images"] == images
+    twin = figures("duplicates", data, data)["images"]
+    assert twin == 2 * images if kind not in ("splits", "flat splits") else twin == images
+    assert len(images_for(model, data)) == images  # inspect
+    assert len(vitlab.classify(model, data)) == images
+    looked = _looked_at(model, data, "all" if "splits" not in kind else "auto")  # explore --data
+    assert len(looked.source) == images if "splits" not in kind else 2
+    if images > 1:
+        opened = open_to_learn(data, unlabeled=True)  # pretrain
+        assert len(opened.train) + len(opened.test) == images
+    code, out, err = call(capsys, "evaluate", weights, data, "--json", "--device", "cpu")
+    if labeled:
+        assert code == 0, err
+        assert json.loads(out)["images"] == (labeled if kind != "splits" else 2)
+    else:
+        assert (code, "label" in err or "class" in err) == (2, True)
+
+
+def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    opened = open_images(mixed(tmp_path))
+    assert any("left out 2 images without a label" in note for note in opened.notes)
+    beside = open_images(str(tmp_path), "optional")
+    assert (len(beside.loose or ()), beside.parts["all"].classes) == (2, ("a",))
+    (tmp_path / "notes.txt").write_text("x")
+    assert "skipped 1 files" in open_images(f"{tmp_path}/*", "ignored").notes[0]
+
+
+def test_several_names_in_one_call(
+    weights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    makers = (flat, classes, paths, table(), shards())
+    names = []
+    for number, make in enumerate(makers):
+        (tmp_path / str(number)).mkdir()
+        names.append(make(tmp_path / str(number)))
+    code, out, err = call(capsys, "predict", weights, *names, "--json")
+    assert code == 0, err
+    assert json.loads(out)["images"] == 6 + 7 + 5 + 6 + 6
+    assert len(open_images(names, "optional").every()) == 30

@@ -67,7 +67,7 @@ def test_the_table_and_the_probes_that_are_left_out(
     words = ("fewshot", weights, str(photos), "--shots", "1", "--workers", "0", "--cache", "no")
     code, out, err = call(capsys, *words)
     assert code == 0
-    for text in ("1 shot ", "10 neighbors", "logistic regression", "all 48 images"):
+    for text in ("1 shot ", "10 neighbors", "logistic regression", "all 49 images"):
         assert text in out
     assert "kept in" not in err
     assert not default_cache().exists()
@@ -90,7 +90,7 @@ def test_images_can_be_prepared_as_big_vision_does(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--shots", "17"], "class 'blue' has 16 training images, too few for 17 shots: choose at"),
+        (["--shots", "17"], "class 'red' has 12 training images, too few for 17 shots: choose at"),
         (["--shots", "0"], "shots must be at least 1, not (0,)"),
         (["--seeds", "0"], "seeds must be at least 1"),
         (["--l2", "0"], "l2 must be above 0"),

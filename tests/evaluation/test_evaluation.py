@@ -8,9 +8,9 @@ import torch
 
 import vitlab
 from conftest import photo, photo_folder
+from vitlab.data.holdout import fingerprint
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
-from vitlab.data.sources.splits import fingerprint
 from vitlab.errors import DataError
 
 

@@ -110,7 +110,7 @@ def test_large_images_come_in_smaller_batches(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_damaged_images_are_left_out_and_listed(photos: Path) -> None:
-    whole = open_to_learn(str(photos)).whole
+    whole = open_to_learn(str(photos)).whole.whole
     assert isinstance(whole, Files)
     for name in ("blue/001", "red/019"):
         (photos / f"{name}.png").write_bytes(b"no image")

@@ -11,8 +11,8 @@ import torch
 import vitlab
 from conftest import TINY
 from steps import killed_before
+from vitlab.data.holdout import with_validation
 from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.splits import with_validation
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
 from vitlab.training.patience import Best

@@ -261,7 +261,7 @@ class TimmModel(nn.Module):
         whole = with_new_head(self.model.state_dict(keep_vars=True), config)
         tensors = {name: whole[name].to(device) for name in empty(config)}
         old, self.model = self.model, assemble(config, tensors)
-        self.model.provenance = dict(old.provenance)
+        self.model.provenance, self.model.seen = dict(old.provenance), old.seen
         self.global_pool = self.global_pool if global_pool is None else global_pool
         self.train(training)
 

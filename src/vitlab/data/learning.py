@@ -8,13 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.composed import Joined, Relabeled
+from vitlab.data.holdout import SPLIT_SEED, Grouped, Identified, SplitBy, chosen, identified
 from vitlab.data.labels import check_classes
 from vitlab.data.loading.cache import Decoded, cached
 from vitlab.data.open import Opened, open_images, stripped
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.protocol import Source, Subset, counts
 from vitlab.data.sources.request import Given
-from vitlab.data.sources.splits import SPLIT_SEED, Splits
+from vitlab.data.sources.splits import Splits
 from vitlab.errors import DataError
 
 SHARE, MOST = 0.1, 1000  # of images without labels: how many measure the loss
@@ -29,6 +30,7 @@ def open_to_learn(
     *,
     columns: Columns | None = None,
     unlabeled: bool = False,
+    split_by: SplitBy = "content",
 ) -> Splits:
     """Open data to learn from, and to be tested on.
 
@@ -37,14 +39,16 @@ def open_to_learn(
         test_fraction: share of each class to hold out where the data comes unsplit
         columns: which columns of a list or a table hold what; None to find them
         unlabeled: learn without labels, from all images of the training split
+        split_by: what decides which images are held out
 
     Raises:
         DataError: the data cannot be used: fewer than two classes, or too few images.
     """
     if unlabeled:
-        return _without_labels(open_images(data, "optional", columns=columns), test_fraction)
+        opened = open_images(data, "optional", columns=columns)
+        return _without_labels(opened, test_fraction, split_by)
     opened = open_images(data, columns=columns)
-    splits = opened.splits(test_fraction)
+    splits = opened.splits(test_fraction, split_by)
     if len(splits.classes) < 2:
         raise DataError(
             f"{opened.title} has only one class ({splits.classes[0]!r}); at least 2 are needed"
@@ -62,10 +66,11 @@ def open_to_learn(
 def splits_of(options: Data, unlabeled: bool = False, data: Given | None = None) -> Splits:
     """Open what the options of a recipe name, or images in memory in its place, to learn from."""
     given = options.data if data is None else data
-    return open_to_learn(given, options.test_fraction, columns=options, unlabeled=unlabeled)
+    fraction, split_by = options.test_fraction, options.split_by
+    return open_to_learn(given, fraction, columns=options, unlabeled=unlabeled, split_by=split_by)
 
 
-def _without_labels(opened: Opened, share: float) -> Splits:
+def _without_labels(opened: Opened, share: float, split_by: SplitBy) -> Splits:
     """Return images to learn from without labels, and those that measure the loss.
 
     The held-out images of labeled data are those that training with labels holds out, so that
@@ -78,10 +83,10 @@ def _without_labels(opened: Opened, share: float) -> Splits:
         notes = [n for n in notes if n.startswith("ignored") or not OF_LABELS.search(n)]
     whole = opened.unsplit
     if whole is None:
-        return _checked(_of_splits(opened, notes, share), title)
-    splits = None if opened.lacks else opened.splits(share)
+        return _checked(_of_splits(opened, notes, share, split_by), title)
+    splits = None if opened.lacks else opened.splits(share, split_by)
     if splits is None or len(splits.classes) < 2 or not len(splits.test):
-        return _checked(_tenth(stripped(opened.every()), notes, share), title)
+        return _checked(_tenth(stripped(opened.every()), notes, share, split_by), title)
     train = stripped(splits.train)
     line = (
         f"{len(splits.test):,} of {len(whole):,} images held out to measure the loss: "
@@ -95,7 +100,7 @@ def _without_labels(opened: Opened, share: float) -> Splits:
     return _checked(Splits(train, stripped(splits.test), whole=stripped(whole), notes=notes), title)
 
 
-def _of_splits(opened: Opened, notes: Sequence[str], share: float) -> Splits:
+def _of_splits(opened: Opened, notes: Sequence[str], share: float, split_by: SplitBy) -> Splits:
     """Return the training split to learn from, and the first other one to measure the loss."""
     parts = {name: stripped(part) for name, part in opened.parts.items()}
     train = parts["train"]
@@ -106,7 +111,7 @@ def _of_splits(opened: Opened, notes: Sequence[str], share: float) -> Splits:
     if others:
         notes = [*notes, f"ignored what is not a split of {opened.title}: {', '.join(others)}"]
     if not rest:
-        return _tenth(train, notes, share)
+        return _tenth(train, notes, share, split_by)
     line = (
         f"learning from the {len(train):,} training images of {opened.title}; the {len(rest[0]):,} "
         "of its validation or test split only measure the loss"
@@ -115,12 +120,18 @@ def _of_splits(opened: Opened, notes: Sequence[str], share: float) -> Splits:
     return Splits(train, rest[-1], validation, notes=[*notes, line])
 
 
-def _tenth(whole: Source, notes: Sequence[str], share: float) -> Splits:
+def _tenth(whole: Source, notes: Sequence[str], share: float, split_by: SplitBy) -> Splits:
     """Hold images out whatever they show, always the same ones."""
     wanted = min(MOST, round(SHARE * len(whole))) if share == USUAL else round(share * len(whole))
     count = min(max(1, wanted), len(whole) - 1)
-    order = np.random.default_rng(SPLIT_SEED).permutation(len(whole))
-    test, train = np.sort(order[:count]), np.sort(order[count:])
+    if split_by == "position":
+        order = np.random.default_rng(SPLIT_SEED).permutation(len(whole))
+        test = np.sort(order[:count])
+    else:
+        whole = identified(whole)
+        test = chosen(whole, count / len(whole), "test")
+        count = len(test)
+    train = np.setdiff1d(np.arange(len(whole)), test)
     line = (
         f"{count:,} of {len(whole):,} images held out at random to measure the loss (always the "
         "same)"
@@ -197,6 +208,6 @@ def _origin(source: Source) -> tuple[Source, NDArray[np.int64]]:
         case Subset(whole, indices):
             origin, numbers = _origin(whole)
             return origin, numbers[indices]
-        case Relabeled(whole=whole):
+        case Relabeled(whole=whole) | Identified(whole=whole) | Grouped(whole=whole):
             return _origin(whole)
     return source, np.arange(len(source))

@@ -14,6 +14,7 @@ import numpy as np
 
 from vitlab.data.composed import Joined, Relabeled
 from vitlab.data.decode.formats import SUFFIXES
+from vitlab.data.holdout import SplitBy, groups_known, hold_out
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels, UnlabeledError, check_classes
 from vitlab.data.pictures.pictures import Picture
 from vitlab.data.presence import PATTERN, check_data
@@ -25,7 +26,7 @@ from vitlab.data.sources.memory import open_memory
 from vitlab.data.sources.protocol import Source, counts
 from vitlab.data.sources.remote import is_url
 from vitlab.data.sources.request import Found, Given, Part, Request, Wanted, blank, title_of
-from vitlab.data.sources.splits import NAMES, Splits, hold_out
+from vitlab.data.sources.splits import NAMES, Splits
 from vitlab.data.sources.tables import open_hub, open_tables
 from vitlab.data.sources.tar_shards import open_shards
 from vitlab.data.vtab.layouts import open_vtab
@@ -78,17 +79,18 @@ class Opened:
             sources = (*map(stripped, sources), self.loose)
         return sources[0] if len(sources) == 1 else Joined(sources)
 
-    def splits(self, fraction: float = 0.2) -> Splits:
+    def splits(self, fraction: float = 0.2, split_by: SplitBy = "content") -> Splits:
         """Return training and test images: those of the data, or a share that is held out.
 
         Args:
             fraction: of each class, held out for testing where the data comes unsplit
+            split_by: what decides which images those are
         """
         if (whole := self.unsplit) is not None:
-            return hold_out(whole, fraction, self.notes)
+            return hold_out(whole, fraction, self.notes, split_by=split_by)
         train, *rest = (self.parts[name] for name in NAMES if name in self.parts)
         if not rest:
-            return hold_out(train, fraction, self.notes)
+            return hold_out(train, fraction, self.notes, split_by=split_by)
         return Splits(train, rest[-1], rest[0] if len(rest) > 1 else None, notes=self.notes)
 
     def by_split(self) -> dict[str, Source]:
@@ -217,6 +219,11 @@ def _labeled(request: Request, found: Found) -> Opened:
             notes.append(f"left out {len(loose):,} images without a label: {bare[0].lacks}")
             loose = None
     parts = _by_split(labeled or bare, request, notes)
+    if request.columns.group_column and not any(map(groups_known, parts.values())):
+        raise DataError(
+            f"{request.data} has no columns, so that group_column means nothing: name a list or a "
+            "table of the images"
+        )
     if labeled:
         first = next(iter(parts.values()))
         order = request.classes or first.classes

@@ -33,6 +33,11 @@ class Columns(Options):
         "",
         "folder of the images that a list, or a Parquet file, names (default: that of the list)",
     )
+    group_column: str = option(
+        "",
+        "column of what belongs together (a patient, a scene, a day): its images are never on both "
+        "sides of a split",
+    )
     allow_outside: bool = option(
         False,
         "read images that a list or a Parquet file names outside of that folder: of data you trust",
@@ -56,6 +61,11 @@ class Data(Columns):
         "share of each class held out for testing if the data has no such split",
         above(0),
         below(1),
+    )
+    split_by: Literal["content", "position"] = option(
+        "content",
+        "what decides which images are held out: content, a hash of their bytes, which stays as it "
+        "is when images come and go; or, as in runs of before, their position",
     )
     dev_share: float = option(
         0.0,

@@ -13,11 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 from vitlab import device as devices
+from vitlab.data.holdout import fingerprint, with_validation
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
 from vitlab.data.settings import Columns
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.request import Given, title_of
-from vitlab.data.sources.splits import Splits, fingerprint, with_validation
+from vitlab.data.sources.splits import Splits
 from vitlab.errors import DataError
 from vitlab.evaluation.choosing import open_for
 from vitlab.evaluation.intervals import with_intervals
@@ -128,7 +129,7 @@ def _held_out(model: Model, splits: Splits) -> Source | None:
     """Return what the model's training held out of the training images, if this is its data."""
     if not model.provenance.get("validation"):
         return None
-    inner = with_validation(splits)
+    inner = with_validation(splits, model.provenance.get("split_by", "position"))
     same = fingerprint(inner.whole or inner.train) == model.provenance.get("fingerprint")
     return inner.validation if same else None
 

@@ -1,15 +1,16 @@
 """Which images a model is evaluated on."""
 
 import logging
+from dataclasses import dataclass
 from typing import Literal
 
+from vitlab.data.holdout import fingerprint, fold_of, hold_out, learned, without
 from vitlab.data.labels import UnknownClassError
 from vitlab.data.open import open_images
-from vitlab.data.partition import fold_of
 from vitlab.data.settings import Columns
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.request import Given, title_of
-from vitlab.data.sources.splits import Splits, fingerprint, hold_out
+from vitlab.data.sources.splits import Splits
 from vitlab.errors import DataError
 from vitlab.models.model import Model
 
@@ -17,26 +18,55 @@ SHOWN = 10  # classes that a message lists
 Split = Literal["auto", "train", "validation", "test", "all"]
 
 
-def choose(
-    model: Model, data: Given, split: Split, columns: Columns | None = None
-) -> tuple[str, Source]:
-    """Return the name of the split to evaluate on, and its images.
+@dataclass(frozen=True)
+class Chosen:
+    """Images to evaluate a model on.
+
+    Attributes:
+        split: their name: train, validation, test, or all of data that came unsplit
+        source: the images
+        learned_from: how many of them the model has learned from
+        notes: what was left out, and what the figures must be read with
+    """
+
+    split: str
+    source: Source
+    learned_from: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def choose(model: Model, data: Given, split: Split, columns: Columns | None = None) -> Chosen:
+    """Return the images to evaluate a model on.
+
+    By default, and of the test split, they are those that the model has not learned from; if it has
+    learned from every one, they are all evaluated, and that is said.
 
     Raises:
         DataError: no such data or split, or classes that the model does not have.
     """
     splits, title = open_for(model, data, columns), title_of(data)
     whole = splits.whole
-    if whole is not None and (
-        split == "all" or (split == "auto" and not was_trained_on(model, whole))
-    ):
-        return "all", whole
-    if split == "all":
+    if whole is not None and (split == "all" or (split == "auto" and not _held_out(model, whole))):
+        name, source = "all", whole
+    elif split == "all":
         raise DataError(f"{title} comes in splits: choose train, validation or test")
-    name = "test" if split == "auto" else split
-    if name not in splits.parts:
-        raise DataError(f"{title} has no {name} split; choose from {', '.join(splits.parts)}")
-    return name, splits.parts[name]
+    else:
+        name = "test" if split == "auto" else split
+        if name not in splits.parts:
+            raise DataError(f"{title} has no {name} split; choose from {', '.join(splits.parts)}")
+        source = splits.parts[name]
+    notes = [note for note in splits.notes if note.startswith("left out")]
+    seen, count = learned(source, model.seen), len(source)
+    if len(seen) and len(seen) < count and split in ("auto", "test"):
+        notes.append(
+            f"left out {len(seen):,} of {count:,} images, which the model has learned from"
+        )
+        name, source, seen = "test", without(source, seen), seen[:0]
+    if len(seen):
+        notes.append(f"{len(seen):,} of {count:,} images were learned from: figures are too good")
+    if before := len(learned(source, model.seen, labeled=False)):
+        notes.append(f"{before:,} of {len(source):,} images were in its training without labels")
+    return Chosen(name, source, len(seen), tuple(notes))
 
 
 def open_for(model: Model, data: Given, columns: Columns | None = None) -> Splits:
@@ -70,16 +100,17 @@ def open_for(model: Model, data: Given, columns: Columns | None = None) -> Split
             f"{model.source or model.config.name} does not name its classes, so those of {title} "
             f"are matched by position ({shown}, …); --labels (labels=…) gives their names"
         )
-    if splits.whole is not None and was_trained_on(model, splits.whole):
-        fold = model.provenance.get("fold", "")
-        if fold:
-            return fold_of(splits, fold)
-        return hold_out(splits.whole, model.provenance["held_out"])
+    if splits.whole is not None and _held_out(model, splits.whole):
+        about = model.provenance
+        split_by = about.get("split_by", "position")
+        if fold := about.get("fold", ""):
+            return fold_of(splits, fold, split_by)
+        return hold_out(splits.whole, about["held_out"], splits.notes, split_by=split_by)
     return splits
 
 
-def was_trained_on(model: Model, whole: Source) -> bool:
-    """Return whether a model's training held a part of exactly these images out."""
+def _held_out(model: Model, whole: Source) -> bool:
+    """Whether a model's training held a part of exactly these images out."""
     if not model.provenance.get("held_out", 0.0):
         return False
     return fingerprint(whole) == model.provenance.get("fingerprint")

@@ -175,7 +175,8 @@ def evaluation(
     """
     check_classifier(model)
     check_fitting(split, how, calibrate=calibrate, choosing=choosing is not None)
-    name, source = choose(model, data, split, how.columns)
+    asked = choose(model, data, split, how.columns)
+    source = asked.source
     where = devices.choose(how.device)
     devices.restart_peak(where)
     found = _fitted(model, data, how) if calibrate else None
@@ -196,12 +197,16 @@ def evaluation(
             progress=lambda images: progress(images, len(source)),
         )
     figures = _figures(model, source, done, above) | form.about
-    figures |= {"data": title_of(data), "split": name, "peak_memory": devices.peak_memory(where)}
+    figures |= {"data": title_of(data), "split": asked.split}
+    figures |= {"peak_memory": devices.peak_memory(where)}
+    figures["notes"] = [*asked.notes, *figures["notes"]]
+    if asked.learned_from:
+        figures["learned_from"] = asked.learned_from
     if found is not None:
         figures["calibration"] = calibration.before_and_after(model, found, done)
     if chosen is not None:
         figures["chosen_thresholds"] = thresholds.before_and_after(chosen, before, done)
-    return Evaluation(source, done, figures | _written(files, source, done, figures, name))
+    return Evaluation(source, done, figures | _written(files, source, done, figures, asked.split))
 
 
 def _written(

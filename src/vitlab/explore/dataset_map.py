@@ -227,7 +227,7 @@ def _looked_at(model: Model, data: Given, split: Split) -> _LookedAt:
     opened = open_images(data, "optional")
     if model.config.classes and not opened.lacks:
         try:
-            source = choose(model, data, split)[1]
+            source = choose(model, data, split).source
             if opened.loose is not None and isinstance(source.labels, SingleLabels):
                 unknown = SingleLabels(np.full(len(opened.loose), UNKNOWN))
                 source = Joined((source, Relabeled(opened.loose, unknown, source.classes)))

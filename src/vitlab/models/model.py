@@ -13,6 +13,7 @@ from vitlab.images import Size
 from vitlab.models.config import ModelConfig
 from vitlab.models.encoder.layout import DenseFeatures
 from vitlab.models.packed import Packed
+from vitlab.models.seen import NOTHING
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Model(nn.Module):
     Attributes:
         config: every choice of the architecture
         provenance: data, recipe, … of the weights, saved with them; source: their file
+        seen: the images that they were learned from (models/seen.py), saved with them
         computes: fp32; or bf16 in a form of `vitlab.accelerate` whose products are in it
         engine: plain; or what computes a form of `vitlab.accelerate`
         head_names: prefixes of the tensors of the classifier and of the layers before it alone
@@ -50,6 +52,7 @@ class Model(nn.Module):
         super().__init__()
         self.config, self.source = config, ""
         self.provenance: dict[str, Any] = {}
+        self.seen = NOTHING
         device = torch.get_default_device()
         with torch.device("meta"):  # shapes first: no tensor is filled twice
             self.build()
@@ -274,6 +277,7 @@ class Model(nn.Module):
         for name, weight in model.named_parameters():
             weight.requires_grad_(free[name])
         model.provenance, model.source = dict(self.provenance), self.source
+        model.seen = self.seen
         return model.train(self.training)
 
     def take(self, tensors: dict[str, Tensor]) -> None:

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.data.holdout import with_train_images
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.sources.protocol import Source, Subset
-from vitlab.data.sources.splits import Splits, with_train_images
+from vitlab.data.sources.splits import Splits
 from vitlab.errors import UserError
 from vitlab.evaluation.paired.reopening import reopened
 from vitlab.report.facts import Picture, Sizes, Survey

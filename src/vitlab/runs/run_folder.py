@@ -178,6 +178,8 @@ class RunFolder:
         try:
             if "fit" in (model := self.tables.get("model", {})):
                 model.setdefault("center", "exact")  # in runs of before there was this field
+            if data := self.tables.get("data", {}):
+                data.setdefault("split_by", "position")
             return Recipe.from_tables(self.tables)
         except (OptionError, TypeError) as error:
             raise self._damaged(error) from error

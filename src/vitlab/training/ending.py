@@ -131,6 +131,8 @@ def _check_converged(task: Task, predictions: Predictions) -> None:
 def _without_leaks(task: Task, predictions: Predictions) -> dict[str, Any]:
     """Return how many test images were learned from, and the accuracy on all others."""
     leaks = task.leaks or {}
+    if leaks.get("learned_from"):
+        return {"learned_from": leaks["learned_from"]}
     if not leaks.get("test") or leaks["dropped"]:
         return {}
     others = np.flatnonzero(~np.isin(predictions.indices, leaks["test"]))
@@ -178,6 +180,7 @@ def _conclude_pretext(task: Task, session: Session, world: World) -> tuple[dict[
         if world.first:
             task.folder.check()
             model.provenance = session.state.model.provenance
+            model.seen = session.state.model.seen
             save(model, task.folder.model)
     point = _last_point(task, session, world)
     if point is None:

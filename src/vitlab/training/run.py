@@ -180,7 +180,7 @@ def _leaks(task: Task) -> dict[str, Any] | None:
         return kept
     if task.recipe.pretext.unlabeled:  # nothing is tested
         return None
-    return find_leaks(task.recipe, task.host, task.splits)
+    return find_leaks(task.recipe, task.host, task.splits, task.seen)
 
 
 def _check_visible(folder: RunFolder, world: World) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from vitlab import device as devices
+from vitlab.data.holdout import partitioned
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.learning import splits_of
-from vitlab.data.partition import partitioned
 from vitlab.data.sources.protocol import Source
 from vitlab.errors import OptionError
 from vitlab.evaluation.intervals import with_intervals

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from torch import Tensor, nn
 
 from vitlab.data.learning import open_to_learn
@@ -18,6 +19,7 @@ from vitlab.errors import OptionError, WeightsError
 from vitlab.evaluation.evaluation import evaluate
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
+from vitlab.models.seen import Seen
 from vitlab.progress import say
 from vitlab.weights.assembly import whole_state
 from vitlab.weights.identity import fingerprint
@@ -111,6 +113,7 @@ def soup(
     pot = Pot.of(first)
     parts: list[dict[str, Any]] = []
     about: list[dict[str, Any]] = []
+    seen: list[Seen] = []
     for number, each in enumerate(models):
         model = _model(each) if number else first
         _check_alike(first, model, _name(models[0]), _name(each))
@@ -119,6 +122,7 @@ def soup(
             raise OptionError(f"{_name(each)} is the same model as {twin['source']}: name it once")
         parts.append({"source": _name(each), "fingerprint": mark})
         about.append(model.provenance)
+        seen.append(model.seen)
         if number and greedy is None:
             pot = pot.with_one_more(model)
     if greedy is None:
@@ -127,6 +131,7 @@ def soup(
         taste = _Taste(greedy, _split(greedy, split), device, workers)
         mixed, chosen = _greedy(models, parts, taste)
     mixed.provenance = _common(about) | {"soup": chosen}
+    mixed.seen = np.unique(np.concatenate(seen))
     _warn(mixed, about)
     return mixed
 

@@ -134,6 +134,7 @@ def merged(model: Model) -> Model:
             plain[f"{place}.{rest}" if rest else name] = tensor.clone()
     result = assemble(model.config, plain)
     result.provenance, result.source = dict(model.provenance), model.source
+    result.seen = model.seen
     return result.train(model.training)
 
 

@@ -12,10 +12,11 @@ the same bytes.)
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
@@ -25,6 +26,7 @@ from vitlab.files import staged_file
 from vitlab.models.config import ModelConfig
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
+from vitlab.models.seen import NOTHING, Seen
 from vitlab.values import conform
 from vitlab.weights.assembly import empty, fits, whole_state
 from vitlab.weights.formats.entries import same
@@ -43,6 +45,7 @@ from vitlab.weights.sharded import HEADER
 from vitlab.weights.source import Source
 
 VERSION = "vitlab-delta-1"
+SEEN = "seen"  # beside the tensors: Model.seen, as int64
 TYPES = get_type_hints(Base)
 
 
@@ -55,12 +58,14 @@ class Delta:
         tensors: on the CPU; one whose shape or type changed is stored whole
         base: the model that the other tensors come from
         provenance: of the model
+        seen: what the model has learned from
     """
 
     config: ModelConfig
     tensors: dict[str, Tensor]
     base: Base
     provenance: dict[str, Any]
+    seen: Seen = field(default_factory=lambda: NOTHING)
 
     @property
     def bytes(self) -> int:
@@ -78,17 +83,20 @@ class Delta:
         nearby = None
         if source is not None and Path(source).exists():
             nearby = os.path.relpath(Path(source).resolve(), file.parent.resolve())
+        tensors = self.tensors
+        if len(self.seen):
+            tensors = tensors | {SEEN: torch.from_numpy(self.seen.view(np.int64).copy())}
         content = description(self.config) | {
             "base": asdict(replace(self.base, nearby=nearby)),
             "provenance": self.provenance,
-            "tensors": checksums(self.tensors),
+            "tensors": checksums(tensors),
         }
         name = content.pop("name")
         text = json.dumps({"content": content, "sha256": checksum(content)}, ensure_ascii=False)
         if len(text.encode()) > HEADER // 2:
             raise WeightsError(f"the provenance of {name} is too long for a delta: shorten it")
         with staged_file(file) as draft:
-            save_file(self.tensors, draft, metadata={VERSION: text})
+            save_file(tensors, draft, metadata={VERSION: text})
         return file
 
     def apply(self, base: Model) -> Model:
@@ -103,7 +111,7 @@ class Delta:
         tensors = merged(self.config, self.tensors, whole)
         copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
         model = assemble(self.config, copies)
-        model.provenance = dict(self.provenance)
+        model.provenance, model.seen = dict(self.provenance), self.seen
         return model.to(device)
 
 
@@ -126,7 +134,7 @@ def delta(model: Model, base: Model) -> Delta:
         for name, tensor in whole_state(model).items()
         if name not in theirs or not _equal(tensor, theirs[name])
     }
-    return Delta(model.config, changed, Base.of(base), dict(model.provenance))
+    return Delta(model.config, changed, Base.of(base), dict(model.provenance), model.seen)
 
 
 def check_base(wanted: Base, base: Model) -> None:
@@ -186,14 +194,17 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     except Exception as error:  # somebody may have made it, whatever the checksum says
         reason = str(error) or type(error).__name__
         raise WeightsError(f"{source.path} is a damaged delta: {reason}") from error
+    damaged = f"{source.path} is a damaged delta"
     return Reading(
         f"delta from {base.name}",
         config,
-        [checked(same(name, name), sums, f"{source.path} is a damaged delta") for name in sums],
+        [checked(same(name, name), sums, damaged) for name in sums if name != SEEN],
+        {SEEN: "the images that it learned from"},
         origins=dict.fromkeys(config.as_dict(), Origin.FILE),
         exact=True,
         provenance=provenance,
         base=base,
+        seen=source.numbers(SEEN).numpy().view(np.uint64) if SEEN in sums else None,
     )
 
 

@@ -31,7 +31,7 @@ from vitlab.weights.sharded import (
 PREFIXES = ("hf-hub:", "hf://")
 OF_FILES = (*ENDINGS, ".tar", ".json", ".toml")  # ends of local paths, not of names on the Hub
 CARD = "README.md"
-EXPLAINING = (CONFIG, PREPROCESSOR, PROCESSOR, OPEN_CLIP, ADAPTER, CARD)
+EXPLAINING = (CONFIG, PREPROCESSOR, PROCESSOR, OPEN_CLIP, ADAPTER, CARD, "seen.npy")
 TIMEOUT = 10.0  # seconds until the Hub counts as unreachable
 UNREACHABLE = "the Hub cannot be reached"
 _NAME = re.compile(  # what the Hub allows

@@ -13,6 +13,7 @@ from vitlab.errors import HubError, UserError, WeightsError
 from vitlab.files import MODEL_FOLDER
 from vitlab.images import Size
 from vitlab.models.model import Model
+from vitlab.models.seen import NOTHING, read_seen
 from vitlab.weights.adapters import unaltered, with_adapter
 from vitlab.weights.assembly import fitted, whole_state
 from vitlab.weights.containers.open import dropped, open_source
@@ -82,6 +83,7 @@ def load(
     if classes is not None:  # the new classifier is not calibrated
         about = {key: value for key, value in about.items() if key not in OF_HEAD}
     model.provenance, model.source = about, str(source)
+    model.seen = reading.seen if reading.seen is not None else read_seen(path)
     return model
 
 
@@ -95,7 +97,8 @@ def load_delta(file: str | Path) -> Delta | None:
     if reading.base is None:
         return None
     tensors = collect(reading, source)
-    return Delta(reading.config, tensors, reading.base, dict(reading.provenance or {}))
+    about, seen = dict(reading.provenance or {}), reading.seen
+    return Delta(reading.config, tensors, reading.base, about, NOTHING if seen is None else seen)
 
 
 def load_base(of: Delta, file: str | Path) -> Model:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from vitlab.errors import DiskError, WeightsError
 from vitlab.files import is_empty, staged_folder, write_text
 from vitlab.models.model import Model
+from vitlab.models.seen import write_seen
 from vitlab.weights.adapters import adapter_of
 from vitlab.weights.assembly import unwrapped, whole_state
 from vitlab.weights.formats.catalog import PEFT, format_named
@@ -95,6 +96,7 @@ def save(
             _write(draft, writing, state, shard_bytes)
         if to == "vitlab":
             files |= {CONFIG: sealed(files[CONFIG], state)}
+        write_seen(model.seen, draft)
         for name, content in files.items():
             (draft / name).write_text(_as_text(content), encoding="utf-8")
         if to not in ("vitlab", PEFT):

@@ -19,7 +19,7 @@ from vitlab.models.config import ViTConfig
 
 @pytest.fixture
 def small(tmp_path: Path) -> Files:
-    source = open_to_learn(str(photo_folder(tmp_path / "p", {"a": 9, "b": 9}))).whole
+    source = open_to_learn(str(photo_folder(tmp_path / "p", {"a": 9, "b": 9}))).whole.whole
     assert isinstance(source, Files)
     return source
 

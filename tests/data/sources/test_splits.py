@@ -1,4 +1,4 @@
-"""Splits: held out, found, recognized."""
+"""Splits: held out by position as in runs of before, found, recognized."""
 
 import re
 import shutil
@@ -8,29 +8,24 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from vitlab.data.holdout import fingerprint, hold_out, with_train_images, with_validation
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.arrays import Arrays
 from vitlab.data.sources.protocol import Subset, counts
-from vitlab.data.sources.splits import (
-    Splits,
-    by_split,
-    fingerprint,
-    hold_out,
-    split_of,
-    with_train_images,
-    with_validation,
-)
+from vitlab.data.sources.splits import Splits, by_split, split_of
 from vitlab.errors import DataError, OptionError
 
 
 def test_held_out_is_stratified_fixed_and_apart() -> None:
     labels = SingleLabels(np.repeat([0, 1, 2], [100, 10, 1]))
     source = Arrays(np.zeros((111, 2, 2, 1), np.uint8), labels, ("a", "b", "c"))
-    splits = hold_out(source, 0.2)
+    splits = hold_out(source, 0.2, split_by="position")
     assert sorted([*splits.train.indices, *splits.test.indices]) == list(range(111))
     assert splits.test.labels.counts(3) == [20, 2, 0]
-    assert np.array_equal(splits.test.indices, hold_out(source, 0.2).test.indices)
+    assert np.array_equal(
+        splits.test.indices, hold_out(source, 0.2, split_by="position").test.indices
+    )
     assert any("'c' has only one image" in note for note in splits.notes)
 
 
@@ -56,8 +51,10 @@ def test_files_are_grouped_by_the_split_that_their_names_mention() -> None:
 
 def test_a_validation_split_is_taken_only_where_there_is_none() -> None:
     labels = SingleLabels(np.repeat([0, 1], [50, 30]))
-    splits = hold_out(Arrays(np.zeros((80, 2, 2, 1), np.uint8), labels, ("a", "b")), 0.2)
-    after = with_validation(splits)
+    splits = hold_out(
+        Arrays(np.zeros((80, 2, 2, 1), np.uint8), labels, ("a", "b")), 0.2, split_by="position"
+    )
+    after = with_validation(splits, "position")
     assert after.validation is not None
     assert after.validation.labels.counts(2) == [4, 2]
     assert after.train.labels.counts(2) == [36, 22]
@@ -110,7 +107,9 @@ def test_arrays_must_fit_together(
 def test_the_images_held_out_never_change() -> None:
     """A model saved years ago is evaluated on the images that it did not learn from."""
     labels = SingleLabels(np.arange(40) % 2)
-    splits = hold_out(Arrays(np.zeros((40, 1, 1, 1), np.uint8), labels, ("a", "b")), 0.2)
+    splits = hold_out(
+        Arrays(np.zeros((40, 1, 1, 1), np.uint8), labels, ("a", "b")), 0.2, split_by="position"
+    )
     assert splits.test.indices.tolist() == [4, 8, 9, 12, 15, 23, 33, 38]
 
 
@@ -119,7 +118,11 @@ UNEVEN = SingleLabels(np.random.default_rng(0).permutation(np.repeat([0, 1, 2], 
 
 def uneven() -> Splits:
     """250 images in three classes, a fifth of each held out: 200 to train on."""
-    return hold_out(Arrays(np.zeros((250, 2, 2, 1), np.uint8), UNEVEN, ("a", "b", "c")), 0.2)
+    return hold_out(
+        Arrays(np.zeros((250, 2, 2, 1), np.uint8), UNEVEN, ("a", "b", "c")),
+        0.2,
+        split_by="position",
+    )
 
 
 def test_smaller_amounts_of_training_images_are_within_larger_ones() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from conftest import photo
+from vitlab.data.holdout import fingerprint
 from vitlab.data.labels import UnlabeledError
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import TrainingBatches
@@ -20,7 +21,6 @@ from vitlab.data.open import open_images
 from vitlab.data.settings import Augment
 from vitlab.data.sources import remote
 from vitlab.data.sources import tar_index as shards
-from vitlab.data.sources.splits import fingerprint
 from vitlab.data.sources.tar_shards import unlabeled_shards
 from vitlab.errors import DataError
 from vitlab.models.config import ViTConfig

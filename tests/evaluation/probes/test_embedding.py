@@ -79,9 +79,8 @@ def test_each_row_has_its_path_label_split_and_features(
     np.testing.assert_allclose(np.array(table["features"]), expected, atol=1e-5)
     file = parquet.ParquetFile(tmp_path / "x.parquet")
     assert file.schema_arrow.field("features").type == pyarrow.list_(pyarrow.float32(), 16)
-    assert [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)] == [16] * 3 + [
-        12
-    ]
+    groups = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
+    assert (groups[:3], sum(groups), max(groups)) == ([16] * 3, 60, 16)
     assert found["images"] == 60
     assert found["shape"] == [16]
     assert [each.name for each in tmp_path.iterdir() if "x.parquet" in each.name] == ["x.parquet"]
@@ -294,7 +293,7 @@ def test_killed_it_goes_on(tmp_path: Path, model: vitlab.VisionTransformer, phot
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Extraction, "pieces", pieces)
         embedded(vitlab.load(tmp_path / "weights"), photos, out)
-    assert len(computed) == 4 - len(kept)
+    assert len(computed) == 5 - len(kept)
     embedded(model, photos, tmp_path / "whole.parquet")
     assert rows(out) == rows(tmp_path / "whole.parquet")
 

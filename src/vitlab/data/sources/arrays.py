@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.stored import PixelImage
+from vitlab.data.holdout import hold_out
 from vitlab.data.labels import Labels, SingleLabels
 from vitlab.data.sources.request import Found, Part, Request
-from vitlab.data.sources.splits import hold_out
 from vitlab.errors import DataError
 
 DIGITS = "digits"
@@ -69,5 +69,5 @@ def open_digits(request: Request) -> Found | None:
     own = digits()
     if request.labels == "ignored":
         return Found([Part(own)])
-    splits = hold_out(own, 0.2)
+    splits = hold_out(own, 0.2, split_by="position")
     return Found([Part(splits.train, "train"), Part(splits.test, "test")], splits.notes)

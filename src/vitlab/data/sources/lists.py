@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vitlab.data.holdout import grouped
 from vitlab.data.labels import Label, index_labels
 from vitlab.data.settings import Columns
 from vitlab.data.sources.columns import (
@@ -92,7 +93,8 @@ def labeled_rows(
     rows = [row for _, row in lines]
     if request.labels == "ignored":
         return Found([Part(bare)])
-    check_known_columns(names, file, request.columns.label_column)
+    known = request.columns
+    check_known_columns(names, file, (*known.label_column, known.group_column))
     splits, notes = _splits(lines, names, column, file)
     whole, lacks = bare, ""
     try:
@@ -109,6 +111,8 @@ def labeled_rows(
         if request.labels == "required":
             raise
         lacks = str(error)
+    if group := request.columns.group_column:
+        whole = grouped(whole, [row.get(group) for row in rows])
     order = [split for split in NAMES if split in splits] or [""]
     if "train" not in order:
         order, splits = [""], [""] * len(rows)

@@ -17,6 +17,7 @@ from torch.utils.data import IterableDataset
 from torch.utils.data import Subset as TorchSubset
 
 from vitlab.data.decode.stored import StoredImage
+from vitlab.data.holdout import Numbered
 from vitlab.data.labels import Label, Labels
 from vitlab.data.pictures.pictures import Picture, Pictures, stored
 from vitlab.data.sources.arrays import Arrays
@@ -40,7 +41,7 @@ WANTED = (
 
 
 @dataclass(frozen=True)
-class Items:
+class Items(Numbered):
     """The images of a data set of PyTorch, made anew each time that they are needed.
 
     Attributes:

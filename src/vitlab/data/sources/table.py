@@ -9,8 +9,10 @@ import numpy as np
 
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
+from vitlab.data.holdout import grouped
 from vitlab.data.labels import Labels, SingleLabels, UnlabeledError, check_length, index_labels
 from vitlab.data.sources.inside import Inside
+from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.remote import reason
 from vitlab.data.sources.request import Part, Request
 from vitlab.errors import DataError, ImageError
@@ -91,7 +93,7 @@ def table(rows: Any, title: str, inside: Inside, request: Request, split: str = 
         DataError: no image column, or labels that no class can have.
     """
     known = request.columns
-    for name in (known.path_column, *known.label_column):
+    for name in (known.path_column, *known.label_column, known.group_column):
         if name and name not in rows.features:
             raise DataError(f"{title} has no column {name!r}: {nearest(name, rows.features)}")
     if len(known.label_column) > 1:
@@ -105,7 +107,10 @@ def table(rows: Any, title: str, inside: Inside, request: Request, split: str = 
         if request.labels == "required":
             raise
         return Part(found, split, str(error))
-    return Part(replace(found, labels=labels, classes=classes), split)
+    source: Source = replace(found, labels=labels, classes=classes)
+    if known.group_column:
+        source = grouped(source, rows.select_columns([known.group_column])[:][known.group_column])
+    return Part(source, split)
 
 
 def unlabeled(

@@ -68,7 +68,7 @@ def inductive_bias(
             `vitlab.accelerate`, which gives no gradients.
     """
     check_classifier(model)
-    source = data if isinstance(data, Source) else choose(model, data, split, columns)[1]
+    source = data if isinstance(data, Source) else choose(model, data, split, columns).source
     where = devices.choose(device)
     sampling, shuffling, dropping, shifting, pairing = np.random.default_rng(seed).spawn(5)
     with borrowed(model, where):

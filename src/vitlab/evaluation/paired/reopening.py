@@ -1,8 +1,10 @@
 """The data of a run, opened again as the run used it."""
 
+from dataclasses import replace
+
+from vitlab.data.holdout import fingerprint, partitioned, with_validation, without
 from vitlab.data.learning import splits_of
-from vitlab.data.partition import partitioned
-from vitlab.data.sources.splits import Splits, fingerprint, with_validation
+from vitlab.data.sources.splits import Splits
 from vitlab.errors import DataError
 from vitlab.runs.run_folder import RunFolder
 
@@ -18,8 +20,10 @@ def reopened(folder: RunFolder) -> Splits:
     options = recipe.data
     splits = splits_of(options)
     splits = partitioned(splits, options)
+    left_out = (folder.duplicates or {}).get("seen_test", ())
+    splits = replace(splits, test=without(splits.test, left_out))
     if recipe.patience:
-        splits = with_validation(splits)
+        splits = with_validation(splits, options.split_by)
     if fingerprint(splits.whole or splits.train) != folder.fingerprint:
         raise DataError(f"{options.data} has changed since the run was trained")
     return splits

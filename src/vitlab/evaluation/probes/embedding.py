@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from vitlab.data.holdout import fingerprint as mark_of
 from vitlab.data.open import open_images
 from vitlab.data.pictures.pictures import Picture
 from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Given
-from vitlab.data.sources.splits import fingerprint as mark_of
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, DiskError
@@ -107,7 +107,9 @@ def embed(
                 name: Extraction(model, source, *how, engine=engine, measure=alone)
                 for name, source in opened.by_split().items()
             }
-        notes = [*opened.notes, *(f"no labels: {each}" for each in [opened.lacks] if each)]
+        notes = opened.notes
+        if "--label-column" in opened.lacks:
+            notes = [*notes, f"no labels: {opened.lacks}"]
         if parted:
             for note in notes if world.first else ():
                 say(note)

@@ -83,7 +83,8 @@ def narrowing_cost(
     check_classifier(model)
     if bare and model.config.fit == "native":
         raise OptionError("what bits cost cannot be measured with fit=native: leave --data out")
-    split, source = choose(model, sample.data, "auto")
+    asked = choose(model, sample.data, "auto")
+    source = asked.source
     count = min(sample.images, len(source))
     chosen = np.sort(np.random.default_rng(0).permutation(len(source))[:count]).tolist()
     old, new = Timed(_runs(before)), Timed(_runs(file))
@@ -102,7 +103,7 @@ def narrowing_cost(
         "images": len(seen),
         "damaged": count - len(seen),
         "data": title_of(sample.data),
-        "split": split,
+        "split": asked.split,
         "bytes_before": len(before),
         "images_per_second": len(seen) / new.seconds,
         "images_per_second_before": len(seen) / old.seconds,

@@ -233,6 +233,7 @@ class SelfDistillation(PretextTask):
     def kept(self, model: Model) -> Model:
         """Return the teacher, with the student's provenance."""
         self.teacher.provenance, self.teacher.source = model.provenance, model.source
+        self.teacher.seen = model.seen
         return self.teacher
 
     def warnings(self, means: dict[str, float]) -> list[str]:

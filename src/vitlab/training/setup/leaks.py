@@ -15,10 +15,12 @@ import numpy as np
 
 from vitlab.data.duplicates.finding import SMALL, find
 from vitlab.data.duplicates.signatures import digest, signatures
+from vitlab.data.holdout import learned, without
 from vitlab.data.sources.protocol import Source, Subset
 from vitlab.data.sources.splits import Splits
 from vitlab.errors import DataError, ImageError
 from vitlab.machine.cores import cores
+from vitlab.models.seen import Seen
 from vitlab.progress import Meter
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.units import duration, seconds
@@ -44,6 +46,9 @@ class Leaks:
         dropped: whether the training images are left out
         seconds: that the full check would have taken; 0 if it was not left out
         doubtful: training images whose bytes are there again under another class, in pairs
+        seen_test: test images left out, since the models that the run begins with learned from them
+        seen_validation: validation images likewise
+        learned_from: how many of the test images they learned from, where those are all there are
     """
 
     kind: str
@@ -54,23 +59,30 @@ class Leaks:
     dropped: bool = False
     seconds: float = 0.0
     doubtful: tuple[tuple[int, int], ...] = ()
+    seen_test: tuple[int, ...] = ()
+    seen_validation: tuple[int, ...] = ()
+    learned_from: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields, as JSON has them."""
         return asdict(self)
 
 
+SEEN = ("seen_test", "seen_validation", "learned_from")
 Pairs = tuple[list[int], list[int], int]
 """Training images, images of another split that they show, and how many of those are exact."""
 
 
-def find_leaks(recipe: Recipe, host: Host, splits: Splits) -> dict[str, Any] | None:
+def find_leaks(recipe: Recipe, host: Host, splits: Splits, seen: Seen) -> dict[str, Any] | None:
     """Compare test and validation images with the training images, as far as time allows.
+
+    Those that the models have learned from which the run begins with are found first.
 
     Args:
         recipe: with `drop_duplicates` all images are compared, however long it takes
         host: `check_duplicates`, and how many processes decode
         splits: as the run uses them
+        seen: by those models
 
     Returns:
         `Leaks` as a dictionary; None if the user wants no check.
@@ -79,9 +91,11 @@ def find_leaks(recipe: Recipe, host: Host, splits: Splits) -> dict[str, Any] | N
         DataError: test images are training files, or all are copies of training images, and are
             not to be left out; or nothing is left to learn from.
     """
+    learnt = _learned(splits, seen)
+    splits = _unseen(splits, learnt)
     drop = recipe.data.drop_duplicates
     if host.check_duplicates == "no" and not drop:
-        return None
+        return learnt.as_dict() if learnt != Leaks("files") else None
     train, rest = splits.train, [splits.test, splits.validation]
     found = _of("files", [_same(_files, train, each) for each in rest])
     _refuse(found, splits, drop)
@@ -97,7 +111,29 @@ def find_leaks(recipe: Recipe, host: Host, splits: Splits) -> dict[str, Any] | N
     _refuse(found, splits, drop)
     left_out = 0.0 if found.kind == "near" or tiny or recipe.data.dev_share else needed
     doubtful = _doubtful(train) if reading < min(_QUICK, limit) else ()
-    return replace(found, dropped=drop, seconds=left_out, doubtful=doubtful).as_dict()
+    dropped = drop or (bool(found.train) and splits.whole is not None)
+    about = {"dropped": dropped, "seconds": left_out, "doubtful": doubtful}
+    return (asdict(found) | about) | {key: getattr(learnt, key) for key in SEEN}
+
+
+def _learned(splits: Splits, seen: Seen) -> Leaks:
+    """Return which test and validation images were learned from by what the run begins with."""
+    test = tuple(learned(splits.test, seen).tolist())
+    validation: tuple[int, ...] = ()
+    if splits.validation is not None and not splits.own_validation:
+        found = learned(splits.validation, seen)
+        validation = tuple(found.tolist()) if len(found) < len(splits.validation) else ()
+    if len(test) == len(splits.test):
+        return Leaks("files", seen_validation=validation, learned_from=len(test))
+    return Leaks("files", seen_test=test, seen_validation=validation)
+
+
+def _unseen(splits: Splits, leaks: Leaks) -> Splits:
+    """Return splits without the test and validation images that were learned from."""
+    validation = splits.validation
+    if validation is not None:
+        validation = without(validation, leaks.seen_validation)
+    return replace(splits, test=without(splits.test, leaks.seen_test), validation=validation)
 
 
 def time_limit(recipe: Recipe) -> float:
@@ -114,11 +150,29 @@ def applied(splits: Splits, found: dict[str, Any] | None) -> Splits:
     """
     if found is None:
         return splits
-    leaks, train = Leaks(**found), splits.train
+    leaks, count = Leaks(**found), len(splits.test)
+    splits = _unseen(splits, leaks)
+    train = splits.train
     if leaks.dropped and leaks.train:
         kept = np.setdiff1d(np.arange(len(train)), np.array(leaks.train, np.int64))
         train = Subset(train, kept)
-    return replace(splits, train=train, notes=[*splits.notes, *_remarks(splits, leaks)])
+    notes = [*splits.notes, *_seen_remarks(leaks, count), *_remarks(splits, leaks)]
+    return replace(splits, train=train, notes=notes)
+
+
+def _seen_remarks(leaks: Leaks, count: int) -> list[str]:
+    """Return a line on test images that were learned from before the run."""
+    if leaks.learned_from:
+        return [
+            f"{leaks.learned_from:,} of {count:,} test images were learned from by the weights or "
+            "the teacher of this run, and no others are there: figures on them are too good"
+        ]
+    if not leaks.seen_test:
+        return []
+    return [
+        f"{len(leaks.seen_test):,} of {count:,} test images are left out: the weights or the "
+        "teacher of this run have learned from them"
+    ]
 
 
 def _remarks(splits: Splits, leaks: Leaks) -> list[str]:

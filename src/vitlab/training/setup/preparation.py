@@ -4,12 +4,19 @@ from collections.abc import Sized
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 
+from vitlab.data.holdout import (
+    VALIDATION_SHARE,
+    fingerprint,
+    partitioned,
+    seen_by,
+    with_validation,
+)
 from vitlab.data.learning import OpenedData, splits_of
 from vitlab.data.loading.shape import divided, input_shape
-from vitlab.data.partition import partitioned
-from vitlab.data.sources.splits import VALIDATION_SHARE, Splits, fingerprint, with_validation
+from vitlab.data.sources.splits import Splits
 from vitlab.distributed.parallel import shard
 from vitlab.distributed.sync_norm import synchronize
 from vitlab.distributed.world import World
@@ -19,6 +26,7 @@ from vitlab.models.config import ModelConfig
 from vitlab.models.create import build
 from vitlab.models.model import Model
 from vitlab.models.names import shape_of
+from vitlab.models.seen import NOTHING, Seen
 from vitlab.objectives.objective import Objective, objective_of
 from vitlab.optim import optimizers
 from vitlab.optim.averaging import WeightAverage
@@ -93,6 +101,12 @@ class Task:
     guide_fingerprint: str = ""
     opened: OpenedData = field(default_factory=OpenedData)
     told: list[str] = field(default_factory=list)
+
+    @property
+    def seen(self) -> Seen:
+        """What the models were trained on that the run starts from, or learns from."""
+        before = [each.seen for each in (self.base, self.guide) if each is not None]
+        return np.unique(np.concatenate([NOTHING, *before]))
 
     @property
     def objective(self) -> Objective:
@@ -187,7 +201,7 @@ def _splits(recipe: Recipe, data: Sized | None, opened: OpenedData) -> tuple[Spl
         splits = splits_of(options, unlabeled, data)
     if not unlabeled:
         splits = partitioned(splits, options)
-        splits = with_validation(splits) if recipe.patience else splits
+        splits = with_validation(splits, options.split_by) if recipe.patience else splits
     return splits, fingerprint(splits.whole or splits.train)
 
 
@@ -207,6 +221,8 @@ def first_state(task: Task, device: torch.device, world: World) -> State:
     begin_tuning(model, recipe.start, generator)
     model.to(device)
     model.provenance = provenance(task)
+    learned = seen_by(task.splits, labeled=not recipe.pretext.unlabeled)
+    model.seen = np.union1d(learned, task.seen)
     if world.size > 1:
         synchronize(model)
     average = None
@@ -318,6 +334,7 @@ def provenance(task: Task) -> dict[str, Any]:
             "data": recipe.data.data,
             "fingerprint": task.fingerprint,
             "held_out": recipe.data.test_fraction if splits.whole is not None else 0.0,
+            "split_by": recipe.data.split_by,
             "validation": VALIDATION_SHARE if recipe.patience else 0.0,
             "recipe": recipe.recipe,
             "seed": recipe.seed,

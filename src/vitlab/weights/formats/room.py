@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from vitlab.errors import WeightsError
 from vitlab.images import Size
 from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig
+from vitlab.models.seen import Seen
 from vitlab.options import check_known, options_of
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.origins import Origin
@@ -64,6 +65,7 @@ class Reading:
         base: the model that tensors without an entry come from; None if every one has an entry
         image_size: that the model is used at, where the user does not say; None for that of the
             configuration, which its positions have
+        seen: what the model has learned from, where the file itself says it
     """
 
     format: str
@@ -76,6 +78,7 @@ class Reading:
     provenance: dict[str, Any] | None = None
     base: Base | None = None
     image_size: Size | None = None
+    seen: Seen | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,365 @@
+"""Held-out images: chosen by a hash of each image's bytes, so that they stay the same ones.
+
+An image is in the test split, in a fold or among the validation images by a number between 0 and 1
+that its bytes and the split's seed give it: adding, removing, renaming or moving other images
+changes nothing. Copies are on one side. Images of one group (`--group-column`) share a number.
+
+Runs and models of before (`split_by="position"`) keep their split, a permutation of positions.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.data.composed import Joined, Relabeled
+from vitlab.data.decode.stored import StoredImage
+from vitlab.data.labels import SingleLabels
+from vitlab.data.settings import Data, part_of
+from vitlab.data.sources.folders import Files
+from vitlab.data.sources.protocol import Derived, Source, Subset, counts
+from vitlab.data.sources.splits import Splits
+from vitlab.errors import DataError, OptionError
+from vitlab.models.seen import Seen, known, marked
+
+SPLIT_SEED = 0  # the split belongs to the data: every run and every evaluation uses the same one
+VALIDATION_SHARE = 0.1  # of each class
+PIECE = 8192  # bytes of the beginning, the middle and the end of a file that identify it
+THREADS, FEW = 8, 64  # that read files, if there are more than a few
+
+SplitBy = Literal["content", "position"]
+Identities = NDArray[np.uint64]
+NUMBERS = 2**32  # identities below it are numbers of images that are not stored
+
+
+class Numbered:
+    """What a source inherits from whose images are not stored: their numbers identify them."""
+
+
+@dataclass(frozen=True)
+class Identified(Derived):
+    """A source whose images were identified."""
+
+    identities: Identities  # (n,)
+
+    def image(self, index: int) -> StoredImage:
+        """As the whole source."""
+        return self.whole.image(index)
+
+
+def identities(source: Source) -> Identities:
+    """Return 8 bytes for each image, uint64 (n,): the same for the same bytes, wherever they lie.
+
+    Of more than 24 KiB, the size, the beginning, the middle and the end are hashed. An image that
+    cannot be read is identified by its name. One that a program makes anew each time has no bytes:
+    it is identified by its number, and never known to another run.
+    """
+    match source:
+        case Identified(identities=found):
+            return found
+        case Subset(whole, indices) if isinstance(whole, Derived | Joined | Relabeled):
+            return identities(whole)[indices]
+        case Joined(parts):
+            return np.concatenate([identities(part) for part in parts])
+        case Relabeled(whole=whole):
+            return identities(whole)
+    one = partial(_identity, source)
+    if source.in_memory or len(source) < FEW:
+        return np.fromiter(map(one, range(len(source))), np.uint64, len(source))
+    with ThreadPoolExecutor(THREADS) as pool:
+        return np.fromiter(pool.map(one, range(len(source))), np.uint64, len(source))
+
+
+def _identity(source: Source, index: int) -> int:
+    """The identity of one image."""
+    if isinstance(source, Subset):
+        return _identity(source.whole, int(source.indices[index]))
+    if isinstance(source, Numbered):
+        return index
+    try:
+        if isinstance(source, Files):
+            content = _excerpt_of_file(source.root / source.paths[index])
+        else:
+            content = _excerpt(source.image(index).content())
+    except (DataError, OSError):
+        content = os.fsencode(source.name(index))
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest())
+
+
+def _excerpt(content: bytes) -> bytes:
+    """The size, and what identifies some bytes."""
+    return _pieces(len(content), lambda start, size: content[start : start + size])
+
+
+def _excerpt_of_file(path: Path) -> bytes:
+    """The same of a file, of which no more is read."""
+    with path.open("rb", buffering=0) as file:
+        handle = file.fileno()
+        return _pieces(os.fstat(handle).st_size, lambda start, size: os.pread(handle, size, start))
+
+
+def _pieces(size: int, read: Callable[[int, int], bytes]) -> bytes:
+    starts = [0, (size - PIECE) // 2, size - PIECE] if size > 3 * PIECE else range(0, size, PIECE)
+    return b"".join([size.to_bytes(8), *(read(start, PIECE) for start in starts)])
+
+
+def chances(source: Source, purpose: str) -> NDArray[np.float64]:
+    """Return the number between 0 and 1 that decides on each image for one purpose, (n,)."""
+    found = groups_of(source)
+    numbers = identities(source) if found is None else found
+    salt = hashlib.blake2b(f"{purpose} {SPLIT_SEED}".encode(), digest_size=8).digest()
+    mixed = numbers ^ np.uint64(int.from_bytes(salt))
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return (mixed ^ (mixed >> np.uint64(31))) / 2.0**64
+
+
+@dataclass(frozen=True)
+class Grouped(Derived):
+    """A source some of whose images belong together: a patient, a scene, a day."""
+
+    groups: Identities  # a hash of the name of each image's group, (n,)
+
+    def image(self, index: int) -> StoredImage:
+        """As the whole source."""
+        return self.whole.image(index)
+
+
+def grouped(source: Source, names: Sequence[object]) -> Source:
+    """Return a source whose images are in groups, named for each image."""
+    digests = (hashlib.blake2b(str(name).encode(), digest_size=8).digest() for name in names)
+    return Grouped(source, np.array([int.from_bytes(each) for each in digests], np.uint64))
+
+
+def groups_known(source: Source) -> bool:
+    """Return whether the data names groups."""
+    return groups_of(source) is not None
+
+
+def groups_of(source: Source) -> Identities | None:
+    """Return the group of each image; None where the data names none."""
+    match source:
+        case Grouped(groups=groups):
+            return groups
+        case Subset(whole, indices):
+            found = groups_of(whole)
+            return None if found is None else found[indices]
+        case Joined(parts):
+            every = [groups_of(part) for part in parts]
+            named = [each for each in every if each is not None]
+            return np.concatenate(named) if len(named) == len(every) else None
+        case Derived(whole=whole) | Relabeled(whole=whole):
+            return groups_of(whole)
+    return None
+
+
+def identified(source: Source) -> Source:
+    """Return a source that knows the identities of its images."""
+    return source if isinstance(source, Identified) else Identified(source, identities(source))
+
+
+def chosen(source: Source, fraction: float, purpose: str) -> NDArray[np.int64]:
+    """Return the images that are held out: about `fraction` of each class, sorted.
+
+    Where chance would take all images of a class, or none though `fraction` of them is at least
+    half an image, one is left, or taken: the one nearest to the threshold. Images with several
+    labels, and groups, are taken as chance has it; one image, or group, is left.
+    """
+    chance = chances(source, purpose)
+    taken = chance < fraction
+    alone = isinstance(source.labels, SingleLabels) and groups_of(source) is None
+    values = source.labels.values if alone else np.zeros(len(source), np.int64)
+    for label in np.unique(values):
+        own = np.flatnonzero(values == label)
+        if taken[own].all():
+            taken[chance == chance[own].max()] = False
+        elif not taken[own].any() and round(fraction * len(own)):
+            taken[own[chance[own].argmin()]] = True
+    return np.flatnonzero(taken)
+
+
+def hold_out(
+    source: Source,
+    fraction: float,
+    notes: Sequence[str] = (),
+    purpose: str = "test",
+    split_by: SplitBy = "content",
+) -> Splits:
+    """Hold out a share of every class for testing, always the same images.
+
+    At least one image of each class stays in the training split.
+    """
+    if split_by == "position":
+        test = source.labels.held_out(fraction, np.random.default_rng(SPLIT_SEED))
+    else:
+        source = identified(source)
+        test = chosen(source, fraction, purpose)
+    train = np.setdiff1d(np.arange(len(source)), test)
+    remarks = [
+        *notes,
+        f"{source.labels.share(fraction)} held out for testing (always the same): "
+        f"{len(test):,} of {len(source):,} images",
+        *(f"class {name!r} has only one image" for name, n in counts(source).items() if n == 1),
+    ]
+    return Splits(Subset(source, train), Subset(source, test), whole=source, notes=remarks)
+
+
+def with_validation(splits: Splits, split_by: SplitBy = "content") -> Splits:
+    """Return the same splits with a validation split, taken from the training images if needed.
+
+    Choosing the best weights by the test images would make their figures too good.
+    """
+    if splits.validation is not None:
+        return splits
+    inner = hold_out(splits.train, VALIDATION_SHARE, (), "validation", split_by)
+    note = (
+        f"{splits.train.labels.share(VALIDATION_SHARE)} held out of the training images to decide "
+        f"when to stop (always the same): {len(inner.test):,} images"
+    )
+    notes = [*splits.notes, note]
+    own = replace(splits, own_validation=True)
+    return replace(own, train=inner.train, validation=inner.test, notes=notes)
+
+
+def with_train_images(splits: Splits, amount: float) -> Splits:
+    """Return the same splits with fewer training images, the same share of each class.
+
+    The choice belongs to the data: it is the same in every run, and contains that of any smaller
+    amount. It contains an image of each class; of images with several labels, the rest are drawn
+    whatever their labels. Validation and test images stay as they are.
+
+    Args:
+        splits: all there is
+        amount: number of images, or a share below 1; 0 for all
+
+    Raises:
+        OptionError: more images than there are, or fewer than show every class.
+    """
+    if not amount:
+        return splits
+    source, whole = splits.train, len(splits.train)
+    count = round(amount * whole) if amount < 1 else int(amount)
+    if count > whole:
+        raise OptionError(
+            f"there are only {whole:,} training images: choose a --train-images of at most "
+            f"{whole}, not {count}"
+        )
+    order, least = source.labels.nested(np.random.default_rng(SPLIT_SEED))
+    if count < least:
+        raise OptionError(
+            f"train_images comes to {count:,}, too few to show every class: choose a "
+            f"--train-images of at least {least}"
+        )
+    note = f"trained on {count:,} of {whole:,} training images (always the same)"
+    train = Subset(source, np.sort(order[:count]))
+    return replace(splits, train=train, notes=[*splits.notes, note])
+
+
+def partitioned(splits: Splits, options: Data) -> Splits:
+    """Return splits whose test images are the part of the training images that the options name.
+
+    The part belongs to the data: it is the same for every recipe and seed. A validation split stays
+    as it is. The test images play no part, except that `fold` of unsplit data counts all images.
+
+    Raises:
+        DataError: too few images for that.
+        OptionError: more training images than there are, or too few.
+    """
+    if options.fold:
+        return fold_of(splits, options.fold, options.split_by)
+    if not options.dev_share:
+        return splits
+    splits = with_train_images(splits, options.train_images)  # what is held out is among them
+    inner = hold_out(splits.train, options.dev_share, (), "dev", options.split_by)
+    if not len(inner.test):
+        raise DataError(
+            f"{options.data}: {options.dev_share:.1%} of each class is less than one image: "
+            "choose a larger share"
+        )
+    kind = splits.train.labels.share(options.dev_share)
+    note = (
+        f"{kind} of the training images held out to test on (always the same): "
+        f"{len(inner.test):,} images; the test images play no part"
+    )
+    return replace(splits, train=inner.train, test=inner.test, notes=[*splits.notes, note])
+
+
+def fold_of(splits: Splits, fold: str, split_by: SplitBy = "content") -> Splits:
+    """Return one part of the images as the test split, and all others as the training split.
+
+    Raises:
+        DataError: fewer images than parts, or a fold without an image.
+    """
+    part, parts = part_of(fold)
+    source = splits.train if splits.whole is None else splits.whole
+    if len(source) < parts:
+        raise DataError(f"{len(source):,} images cannot be dealt out to {parts} folds")
+    if split_by == "position":
+        dealt = source.labels.parts(parts, np.random.default_rng(SPLIT_SEED))
+    else:
+        source = identified(source)
+        dealt = (chances(source, "folds") * parts).astype(np.int64)
+    test, train = np.flatnonzero(dealt == part - 1), np.flatnonzero(dealt != part - 1)
+    if not len(test) or not len(train):
+        raise DataError(f"fold {fold} has {len(test)} of {len(source)} images: use fewer folds")
+    kept = Subset(source, train)
+    note = (
+        f"fold {part} of {parts}: tested on {len(test):,} of {len(source):,} images, trained on "
+        "the others"
+    )
+    before, left = counts(source), counts(kept)
+    lost = [name for name, count in before.items() if count and not left[name]]
+    notes = [note, *(f"class {name!r}: its only images are in the test fold" for name in lost)]
+    if splits.whole is None:
+        notes = [*splits.notes, *notes]
+    return replace(splits, train=kept, test=Subset(source, test), notes=notes)
+
+
+def seen_by(splits: Splits, *, labeled: bool) -> Seen:
+    """Return the images that a run on these splits learns from, or decides by: `Model.seen`.
+
+    Validation images that were held out of the training images count.
+    """
+    used = [splits.train]
+    if splits.validation is not None and splits.own_validation:
+        used.append(splits.validation)
+    found = np.concatenate(list(map(identities, used)))
+    return marked(found[found >= NUMBERS], labeled=labeled)
+
+
+def learned(source: Source, seen: Seen, *, labeled: bool = True) -> NDArray[np.int64]:
+    """Return the images that a model has learned from, with labels or without, sorted."""
+    if not len(seen):
+        return np.empty(0, np.int64)
+    found = identities(source)
+    return np.flatnonzero(known(found, seen, labeled=labeled) & (found >= NUMBERS))
+
+
+def without(source: Source, images: Sequence[int] | NDArray[np.int64]) -> Source:
+    """Return a source without some of its images."""
+    if not len(images):
+        return source
+    return Subset(source, np.setdiff1d(np.arange(len(source)), images))
+
+
+def fingerprint(source: Source) -> str:
+    """Return a checksum of the labels, the classes and a few images, wherever the data lies.
+
+    It lets an evaluation recognize the data that a model was trained on, and use only the part
+    that was held out.
+    """
+    digest = hashlib.sha256(repr(source.classes).encode())
+    digest.update(source.labels.values.tobytes())
+    for index in np.linspace(0, len(source) - 1, num=8, dtype=int):
+        try:
+            digest.update(source.image(int(index)).content())
+        except DataError:  # an unreadable image is reported when it is decoded
+            continue
+    return digest.hexdigest()

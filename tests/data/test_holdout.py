@@ -1,0 +1,202 @@
+"""Held out by content: the same images whatever comes and goes; figures of unseen ones alone."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.stats import binom
+
+import vitlab
+from vitlab.data.holdout import chances, groups_of, hold_out, identities
+from vitlab.data.learning import open_to_learn
+from vitlab.data.open import open_images
+from vitlab.data.settings import Columns
+from vitlab.data.sources.protocol import Source
+from vitlab.errors import DataError
+from vitlab.models.seen import NOTHING
+from vitlab.recipes.recipe import Host
+
+TINY = {"model": "ViT(width=32,depth=2,heads=2,mlp=64)/4", "image_size": 12, "steps": 150,
+        "batch": 32, "lr": 2e-3, "area": 1.0, "flip": False, "ema": 0.0,
+        "label_smoothing": 0.0}  # fmt: skip
+HOST = Host(workers=0, report="no", device="cpu")
+
+
+def noise(folder: Path, count: int = 90, classes: str = "abc", seed: int = 0) -> Path:
+    """Noise under labels at random: nothing can be learned but the images themselves."""
+    generator = np.random.default_rng(seed)
+    for number in range(count):
+        place = folder / classes[generator.integers(len(classes))]
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = generator.integers(0, 256, (12, 12, 3), np.uint8)
+        Image.fromarray(pixels).save(place / f"{number:03d}.png")
+    return folder
+
+
+def names(source: Source) -> set[str]:
+    return {Path(source.name(number)).name for number in range(len(source))}
+
+
+def test_images_stay_on_their_side_when_others_come_and_go(tmp_path: Path) -> None:
+    folder = noise(tmp_path / "noise", 120)
+    before = open_to_learn(str(folder))
+    assert 12 <= len(before.test) <= 36  # a fifth of 120, or so
+    noise(folder, 30, seed=1)  # replaces the first 30 images, and may add them to other classes
+    shutil.move(next((folder / "a").glob("1*.png")), folder / "b" / "moved.png")
+    (folder / "c").rename(folder / "z")
+    after = open_to_learn(str(folder))
+    ids = [set(identities(part).tolist()) for part in (before.train, after.test)]
+    assert not ids[0] & ids[1]
+    ids = [set(identities(part).tolist()) for part in (before.test, after.train)]
+    assert not ids[0] & ids[1]
+
+
+def test_copies_are_on_one_side_and_a_file_is_known_in_any_container(tmp_path: Path) -> None:
+    folder = noise(tmp_path / "noise", 60)
+    for image in list(folder.rglob("*.png")):
+        shutil.copy(image, image.with_name(f"copy-{image.name}"))
+    splits = open_to_learn(str(folder))
+    test = names(splits.test)
+    assert {each.removeprefix("copy-") for each in test} == {x for x in test if "copy" not in x}
+    large = np.random.default_rng(0).integers(0, 256, (200, 200, 3), np.uint8)
+    Image.fromarray(large).save(tmp_path / "large.png")  # identified by parts of it
+    stored = (tmp_path / "large.png").read_bytes()
+    assert len(stored) > 3 * 8192
+    one = identities(open_images(str(tmp_path / "large.png"), "ignored").every())
+    other = identities(open_images([stored], "ignored").every())
+    assert one.tolist() == other.tolist()
+
+
+def test_shares_are_near_what_is_asked_for() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (4000, 4, 4, 1), np.uint8)
+    splits = open_to_learn((images, [n % 4 for n in range(4000)]), 0.2)
+    assert 720 < len(splits.test) < 880
+    taken = chances(splits.whole, "test")
+    assert abs(np.corrcoef(taken, chances(splits.whole, "folds"))[0, 1]) < 0.05
+
+
+def test_groups_are_never_on_both_sides(tmp_path: Path) -> None:
+    folder = noise(tmp_path / "noise", 80)
+    files = sorted(folder.rglob("*.png"))
+    rows = [f"{f.relative_to(tmp_path)},{f.parent.name},p{n % 16}" for n, f in enumerate(files)]
+    (tmp_path / "list.csv").write_text("path,label,patient\n" + "\n".join(rows))
+    columns = Columns(label_column="label", group_column="patient")
+    splits = open_to_learn(str(tmp_path / "list.csv"), columns=columns)
+    train, test = groups_of(splits.train), groups_of(splits.test)
+    assert train is not None
+    assert test is not None
+    assert not set(train.tolist()) & set(test.tolist())
+    assert len(splits.test) % 5 == 0
+    with pytest.raises(DataError, match="has no columns, so that group_column means nothing"):
+        open_to_learn(str(folder), columns=columns)
+
+
+def test_a_run_of_before_keeps_its_split(photos: Path, tmp_path: Path) -> None:
+    recipe = vitlab.recipe("small", str(photos), **TINY | {"steps": 2}, split_by="position")
+    run = vitlab.train(recipe, tmp_path / "run", host=HOST)
+    text = (tmp_path / "run" / "run.toml").read_text()
+    (tmp_path / "run" / "run.toml").write_text(text.replace('split_by = "position"\n', ""))
+    old = hold_out(open_images(str(photos)).every(), 0.2, split_by="position")
+    assert run.metrics["images"] == len(old.test) == 12
+    model = vitlab.load(tmp_path / "run")
+    del model.provenance["split_by"]
+    model.seen = NOTHING
+    assert vitlab.evaluate(model, str(photos))["images"] == 12
+    from vitlab.runs.run_folder import RunFolder
+
+    assert RunFolder(tmp_path / "run").recipe.data.split_by == "position"
+
+
+@pytest.fixture(scope="module")
+def memorized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """Noise, and a run that knows its training part by heart."""
+    root = tmp_path_factory.mktemp("memorized")
+    folder = noise(root / "noise")
+    run = vitlab.train(vitlab.recipe("small", str(folder), **TINY), root / "run", host=HOST)
+    whole = vitlab.evaluate(run.model, str(folder), split="train")
+    assert whole["accuracy"] > 0.9
+    assert whole["learned_from"] == whole["images"]
+    assert "were learned from" in whole["notes"][0]
+    return folder, run
+
+
+def by_chance(figures: dict[str, Any]) -> bool:
+    """Whether guessing among three classes is right as often once in a thousand times."""
+    count = figures["images"]
+    return bool(binom.sf(round(figures["accuracy"] * count) - 1, count, 1 / 3) > 1e-3)
+
+
+def test_no_figure_of_noise_is_above_chance(memorized: tuple[Path, Any], tmp_path: Path) -> None:
+    """Add an image; another fraction; from fold to fold; a teacher; a soup; a delta."""
+    folder, run = memorized
+    folder = Path(shutil.copytree(folder, tmp_path / "noise"))
+    Image.fromarray(np.full((12, 12, 3), 7, np.uint8)).save(folder / "a" / "aaa.png")
+    added = vitlab.evaluate(run.model, str(folder))
+    assert added["images"] == run.metrics["images"] + 1
+    assert by_chance(added)
+    assert "left out" in added["notes"][0]
+    short = TINY | {"steps": 2}
+    recipes = {
+        "again": vitlab.recipe("small", str(folder), **TINY | {"steps": 1}),
+        "fraction": vitlab.recipe("small", str(folder), **short, test_fraction=0.5),
+        "fold": vitlab.recipe("small", str(folder), **short, fold="1/2"),
+    }
+    for name, recipe in recipes.items():
+        found = (
+            vitlab.finetune(str(folder), run.folder, tmp_path / name, recipe=recipe, host=HOST)
+            if False
+            else vitlab.train(recipe, tmp_path / name, start=run.model, host=HOST)
+        )
+        assert by_chance(found.metrics), name
+        assert set(run.model.seen.tolist()) <= set(found.model.seen.tolist()), name
+        left_out = any("test images are left out" in note for note in found.metrics["notes"])
+        assert left_out == (name != "again"), name  # the same split has no test image of before
+
+
+def test_where_nothing_else_is_left_it_is_said(memorized: tuple[Path, Any], tmp_path: Path) -> None:
+    folder, run = memorized
+    learned = tmp_path / "learned"
+    splits = open_to_learn(str(folder))
+    for number in range(len(splits.train)):
+        place = Path(splits.train.name(number))
+        (learned / place.parent.name).mkdir(parents=True, exist_ok=True)
+        shutil.copy(place, learned / place.parent.name)
+    found = vitlab.evaluate(run.model, str(learned))
+    assert found["learned_from"] == found["images"] == len(splits.train)
+    assert any("were learned from: figures are too good" in note for note in found["notes"])
+
+
+def test_what_was_seen_travels_with_the_weights(
+    memorized: tuple[Path, Any], tmp_path: Path
+) -> None:
+    folder, run = memorized
+    seen = run.model.seen
+    assert len(seen) == 90 - run.metrics["images"]
+    assert (run.folder / "model" / "seen.npy").stat().st_size == 128 + 8 * len(seen)
+    vitlab.save(vitlab.load(run.folder), tmp_path / "saved")
+    base = vitlab.create(run.model.config.name, classes=3, image_size=12)
+    other = vitlab.load(run.folder)
+    vitlab.delta(other, base).save(tmp_path / "delta.safetensors")
+    folds = []
+    for number in (1, 2):
+        fold = vitlab.recipe("small", str(folder), **TINY | {"steps": 1}, fold=f"{number}/2")
+        folds.append(vitlab.train(fold, tmp_path / f"fold{number}", host=HOST).model)
+    union = np.union1d(folds[0].seen, folds[1].seen).tolist()
+    assert len(union) == 90
+    assert vitlab.soup(folds).seen.tolist() == union
+    taught = vitlab.recipe(
+        "small", str(folder), **TINY | {"steps": 1}, teacher=str(tmp_path / "saved")
+    )
+    assert set(vitlab.train(taught, tmp_path / "taught", host=HOST).model.seen.tolist()) >= set(
+        seen.tolist()
+    )
+    models = {
+        "saved": vitlab.load(tmp_path / "saved"),
+        "delta": vitlab.load(tmp_path / "delta.safetensors", base=base),
+        "resized": vitlab.load(run.folder, image_size=24),
+    }
+    for name, model in models.items():
+        assert model.seen.tolist() == seen.tolist(), name

@@ -38,12 +38,14 @@ def test_a_tenth_of_each_class_is_held_out_of_training_and_never_of_testing() ->
     before = open_to_learn("digits")
     after = with_validation(before)
     assert after.validation is not None
-    assert (len(after.train), len(after.validation)) == (1295, 143)
+    assert len(after.train) + len(after.validation) == len(before.train) == 1438
     assert after.test is before.test
-    share = np.bincount(after.validation.labels.values) / np.bincount(before.train.labels.values)
-    assert np.all(np.abs(share - 0.1) < 0.01)
+    counts = [np.bincount(each.labels.values) for each in (after.validation, before.train)]
+    assert 110 < counts[0].sum() < 178  # three deviations around a tenth
+    assert np.all(counts[0] > 0)
+    assert np.all(counts[0] < 0.25 * counts[1])
     pixels = {after.train.image(i).content() for i in range(len(after.train))}
-    others = [after.validation.image(i).content() for i in range(143)]
+    others = [after.validation.image(i).content() for i in range(len(after.validation))]
     assert sum(each in pixels for each in others) <= 1  # digits has a twin or two of its own
     assert with_validation(after) is after
 

@@ -222,14 +222,17 @@ def test_a_shard_is_indexed_by_its_headers(
     assert server.sent <= share * len(server.objects["b/y.tar"])
 
 
+@pytest.mark.parametrize("s3", [False, True])
 def test_batches_are_those_of_an_undisturbed_server(
-    server: Objects, shards: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    server: Objects, shards: str, s3: bool, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     def batches(workers: int) -> list:
         batches = TrainingBatches(source, SPEC, Augment(area=0.5), seed=1, batch=16)
         return list(training_loader(batches, 0, 8, workers))
 
-    source = open_to_learn(shards).train
+    place = shards.replace(f"{server.url}/", "s3://") if s3 else shards
+    source = open_to_learn(place).train
     server.forget()
     calm = batches(0)
     gets = len(server.requests)
@@ -242,6 +245,7 @@ def test_batches_are_those_of_an_undisturbed_server(
             assert torch.equal(a.labels, b.labels)
             assert not b.bad
     assert len(server.requests) > 3 * gets
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("workers", [0, 1])

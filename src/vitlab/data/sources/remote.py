@@ -35,6 +35,7 @@ MOST_NAMES = 100_000  # that one brace pattern may expand to
 PACKAGES = {"http": "aiohttp", "https": "aiohttp", "s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
 
 _ONCE = {"retries": {"total_max_attempts": 1}}  # what is tried again is decided here
+_ONCE_OF_AZURE = {"retry_total": 0}
 _OPTIONS: dict[str, dict[str, Any]] = {
     "s3": {"config_kwargs": _ONCE},
     "http": {"client_kwargs": {"trust_env": True}},  # proxies, and passwords in .netrc
@@ -165,7 +166,10 @@ def _client(root: str, process: int) -> Any:
     import fsspec
 
     options = _OPTIONS.get(root.split("://")[0], {})
-    return fsspec.core.url_to_fs(root, skip_instance_cache=True, **options)[0]
+    system = fsspec.core.url_to_fs(root, skip_instance_cache=True, **options)[0]
+    if root.startswith("az:"):  # no option says it: its own waits of 15 s would outlast a try
+        vars(system).get("_timeout_kwargs", {}).update(_ONCE_OF_AZURE)
+    return system
 
 
 def _system(url: str) -> tuple[Any, str]:

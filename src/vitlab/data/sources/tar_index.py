@@ -15,7 +15,7 @@ from typing import Any
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.labels import Label
 from vitlab.data.sources.lists import label_of
-from vitlab.data.sources.remote import NEAR, is_url, read_part, reason, stamp
+from vitlab.data.sources.remote import is_url, read_part, reason, stamp
 from vitlab.data.sources.tar import DamagedError, Read, members
 from vitlab.errors import DataError, UserError
 from vitlab.files import check_regular, write_text
@@ -25,6 +25,7 @@ LABELS = ("cls", "json", "txt")  # the first of these that exists has the label
 _MAX_LABEL = 2**20  # bytes
 _VERSION = 2
 _FEW, _MANY = 2**12, 2**20  # bytes of a request for headers: of large members, and of small ones
+_SMALL = 2**14  # bytes to the next header that are read rather than passed over
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ class _Headers:
         """Return some bytes, fewer at the end."""
         end, known = min(offset + count, self.total), self.start + len(self.data)
         if not self.start <= offset <= end <= known:
-            near = self.data and self.start <= offset < known + NEAR
+            near = self.data and self.start <= offset < known + _SMALL
             self.size = min(2 * self.size, _MANY) if near else _FEW
             size = min(max(count, self.size), self.total - offset)
             self.start, self.data = offset, read_part(self.place, offset, max(0, size))

@@ -238,13 +238,13 @@ def test_batches_are_those_of_an_undisturbed_server(
     gets = len(server.requests)
     assert gets <= 8 * 16
     monkeypatch.setattr(remote, "ANSWER", 0.5)
-    for workers in (0, 2):
+    for workers in (2,) if s3 else (0, 2):
         server.disturb = now_and_then(workers)
         for a, b in zip(calm, batches(workers), strict=True):
             assert torch.equal(a.images, b.images)
             assert torch.equal(a.labels, b.labels)
             assert not b.bad
-    assert len(server.requests) > 3 * gets
+    assert len(server.requests) > 2 * gets
     assert capfd.readouterr().err == ""
 
 
@@ -294,7 +294,8 @@ def test_rows_are_neither_lost_nor_left_out(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     more = ["--part-images", "32"] if out == "x" else []
-    words = [command, str(model), shards, *more, "--workers", "0", "--json", "--out"]
+    more += ["--workers", "0", "--engine", "plain"]
+    words = [command, str(model), shards, *more, "--json", "--out"]
     status, _, err = call(capsys, *words, str(tmp_path / "calm" / out))
     assert status == 0, err
     server.disturb = lambda method, path: Fault(503) if path == "b/s-13.tar" else None

@@ -313,8 +313,9 @@ def test_rows_are_neither_lost_nor_left_out(
 
 
 def test_a_run_is_saved_and_goes_on_to_the_same_bits(
-    server: Objects, shards: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    server: Objects, shards: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     words = ["train", shards, "--model", TINY["model"], "--batch", "16", "--epochs", "3"]
     words += ["--recipe", "small", "--workers", "0", "--check-duplicates", "no", "--image-size"]
     words += ["16", "--report", "no", "--out"]
@@ -333,8 +334,13 @@ def test_a_run_is_saved_and_goes_on_to_the_same_bits(
     again = [*words, str(tmp_path / "run"), "--resume", "--cache-data", str(tmp_path / "kept")]
     status, _, err = call(capsys, *again)
     assert status == 0, err
-    one, other = (tmp_path / name / "model" / "model.safetensors" for name in ("run", "calm"))
-    assert one.read_bytes() == other.read_bytes()
+    monkeypatch.setattr(remote, "ANSWER", 0.5)
+    server.disturb = now_and_then()
+    status, _, err = call(capsys, *words, str(tmp_path / "disturbed"))
+    assert status == 0, err
+    names = ("calm", "run", "disturbed")
+    files = [tmp_path / name / "model" / "model.safetensors" for name in names]
+    assert len({file.read_bytes() for file in files}) == 1
 
 
 # what is kept

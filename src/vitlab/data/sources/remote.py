@@ -35,7 +35,6 @@ MOST_NAMES = 100_000  # that one brace pattern may expand to
 PACKAGES = {"http": "aiohttp", "https": "aiohttp", "s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
 
 _ONCE = {"retries": {"total_max_attempts": 1}}  # what is tried again is decided here
-_ONCE_OF_AZURE = {"retry_total": 0}
 _OPTIONS: dict[str, dict[str, Any]] = {
     "s3": {"config_kwargs": _ONCE},
     "http": {"client_kwargs": {"trust_env": True}},  # proxies, and passwords in .netrc
@@ -168,7 +167,7 @@ def _client(root: str, process: int) -> Any:
     options = _OPTIONS.get(root.split("://")[0], {})
     system = fsspec.core.url_to_fs(root, skip_instance_cache=True, **options)[0]
     if root.startswith("az:"):  # no option says it: its own waits of 15 s would outlast a try
-        vars(system).get("_timeout_kwargs", {}).update(_ONCE_OF_AZURE)
+        vars(system).get("_timeout_kwargs", {}).update(retry_total=0)
     return system
 
 
@@ -203,7 +202,8 @@ def _asked(
         given: to the method
     """
     system, path = _system(url)
-    for left in reversed(range(TRIES)):
+    tries = 2 if url.startswith("hf:") else TRIES  # the Hub's own library asks six times in each
+    for left in reversed(range(tries)):
         try:
             answer = _answer(system, what, path, seconds, given)
             check(answer)
@@ -213,11 +213,11 @@ def _asked(
             if failure.final:
                 raise RefusedError(f"cannot read {url}: {failure.reason}") from None
             if not left or failure.hopeless:
-                tried = "" if failure.hopeless else f" ({TRIES} tries)"
+                tried = "" if failure.hopeless else f" ({tries} tries)"
                 raise SourceError(
                     f"cannot read {url}: {failure.reason}{tried}: try again later"
                 ) from None
-            time.sleep(failure.wait(TRIES - 1 - left))
+            time.sleep(failure.wait(tries - 1 - left))
     raise AssertionError
 
 

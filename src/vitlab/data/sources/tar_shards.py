@@ -59,7 +59,7 @@ class Shards:
     classes: tuple[str, ...]
     kept: KeptParts | None = None
     in_memory: ClassVar[bool] = False
-    _ahead: dict[int, bytes] = field(default_factory=dict)
+    _ahead: dict[int, bytes] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.shard)

@@ -4,6 +4,8 @@
     ├── OptionError             a name, field or value that cannot be
     ├── DataError               images, labels or a data set that cannot be used
     │   └── ImageError          one image that cannot be decoded
+    ├── SourceError             images on another machine that did not come
+    │   └── RefusedError        those that it refuses for good, or does not have
     ├── WeightsError            a file of weights that cannot be read, represented or matched
     │   └── HubError            what the Hugging Face Hub did not give or take
     ├── RunError                a run folder that cannot be used, or a run that cannot go on
@@ -61,6 +63,21 @@ class DataError(UserError):
 
 class ImageError(DataError):
     """One image that cannot be decoded."""
+
+
+class SourceError(UserError):
+    """Images on another machine that did not come, though it was asked again and again.
+
+    No `DataError`: nothing is known of the images, so that none of them is damaged or left out.
+    """
+
+    status = 75
+
+
+class RefusedError(SourceError):
+    """Images that another machine refuses for good, or does not have."""
+
+    status = 2
 
 
 class WeightsError(UserError):

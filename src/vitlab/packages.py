@@ -15,6 +15,10 @@ from vitlab.errors import PackageError
 EXTRAS = {
     "datasets": "datasets",
     "pyarrow": "datasets",
+    "aiohttp": "remote",
+    "s3fs": "remote",
+    "gcsfs": "remote",
+    "adlfs": "remote",
     "pytorch_optimizer": "optimizers",
     "tensorboard": "track",
     "pillow_heif": "heif",

@@ -48,6 +48,7 @@ class Predict(Options):
     path_column: str = option("", options_of(Columns)["path_column"].help)
     images: str = option("", options_of(Columns)["images"].help)
     allow_outside: bool = option(False, options_of(Columns)["allow_outside"].help)
+    cache_data: str = option("", options_of(Columns)["cache_data"].help)
     top: int = option(5, "number of classes to print", at_least(1))
     flips: bool = option(False, FLIPS, only=when("crops", 1, 5))
     crops: Literal[1, 5, 10] = option(1, CROPS)
@@ -127,6 +128,7 @@ def _known(options: Predict) -> Columns:
         path_column=options.path_column,
         images=options.images,
         allow_outside=options.allow_outside,
+        cache_data=options.cache_data,
     )
 
 

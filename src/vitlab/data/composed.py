@@ -1,6 +1,6 @@
 """Sources made of other sources: several in a row, one with other labels or changed pixels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.decode.stored import DecodedImage, PixelImage, StoredImage
 from vitlab.data.labels import Labels
-from vitlab.data.sources.protocol import Derived, Source
+from vitlab.data.sources.protocol import Derived, Source, Subset
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,30 @@ class Joined:
         """Return the name that its part has for it."""
         part, number = self._find(index)
         return part.name(number)
+
+
+def read_ahead(source: Source, indices: Sequence[int] | NDArray[np.int64]) -> None:
+    """Let a source whose images are on another machine read some of them together.
+
+    Raises:
+        SourceError: that machine did not give them.
+    """
+    own = np.asarray(indices, np.int64)
+    match source:
+        case Source(in_memory=True):
+            return
+        case Subset(whole, chosen):
+            read_ahead(whole, chosen[own])
+        case Joined(parts):
+            ends = np.cumsum([len(part) for part in parts])
+            for part, end in zip(parts, ends.tolist(), strict=True):
+                start = end - len(part)
+                if len(here := own[(start <= own) & (own < end)]):
+                    read_ahead(part, here - start)
+        case Derived(whole=whole) | Relabeled(whole=whole):
+            read_ahead(whole, own)
+        case _ if hasattr(source, "read_ahead"):
+            source.read_ahead(own)
 
 
 @dataclass(frozen=True)

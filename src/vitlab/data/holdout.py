@@ -11,6 +11,7 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,20 +20,24 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.composed import Joined, Relabeled
+from vitlab.data.composed import Joined, Relabeled, read_ahead
 from vitlab.data.decode.stored import StoredImage
 from vitlab.data.labels import SingleLabels
 from vitlab.data.settings import Data, part_of
 from vitlab.data.sources.folders import Files
 from vitlab.data.sources.protocol import Derived, Source, Subset, counts
 from vitlab.data.sources.splits import Splits
-from vitlab.errors import DataError, OptionError
+from vitlab.errors import DataError, DiskError, OptionError
+from vitlab.files import read_bytes, staged_file
 from vitlab.models.seen import Seen, known, marked
+from vitlab.places import cache_folder
 
 SPLIT_SEED = 0  # the split belongs to the data: every run and every evaluation uses the same one
 VALIDATION_SHARE = 0.1  # of each class
 PIECE = 8192  # bytes of the beginning, the middle and the end of a file that identify it
 THREADS, FEW = 8, 64  # that read files, if there are more than a few
+TOGETHER = 512  # images on another machine
+DIGEST = 16  # bytes
 
 SplitBy = Literal["content", "position"]
 Identities = NDArray[np.uint64]
@@ -70,11 +75,37 @@ def identities(source: Source) -> Identities:
             return np.concatenate([identities(part) for part in parts])
         case Relabeled(whole=whole):
             return identities(whole)
+    if state := getattr(source, "elsewhere", ""):
+        return _identities_elsewhere(source, state)
     one = partial(_identity, source)
     if source.in_memory or len(source) < FEW:
         return np.fromiter(map(one, range(len(source))), np.uint64, len(source))
     with ThreadPoolExecutor(THREADS) as pool:
         return np.fromiter(pool.map(one, range(len(source))), np.uint64, len(source))
+
+
+def _identities_elsewhere(source: Source, state: str) -> Identities:
+    """The identities of images on another machine: read once, together, and remembered."""
+    file = cache_folder("identities") / state
+    size = 8 * len(source)
+    with suppress(OSError):
+        content = read_bytes(file, size + DIGEST)
+        if _digest(content[:size]) == content[size:]:
+            return np.frombuffer(content[:size], np.uint64)
+    found = np.empty(len(source), np.uint64)
+    for first in range(0, len(source), TOGETHER):
+        own = range(first, min(first + TOGETHER, len(source)))
+        read_ahead(source, own)
+        found[first : own.stop] = [_identity(source, index) for index in own]
+    read_ahead(source, ())
+    content = found.tobytes()
+    with suppress(DiskError), staged_file(file) as draft:  # else they are read again
+        draft.write_bytes(content + _digest(content))
+    return found
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=DIGEST).digest()
 
 
 def _identity(source: Source, index: int) -> int:

@@ -159,6 +159,11 @@ def _found(request: Request) -> Found:
     found = next(filter(None, (opener(request) for opener in OPENERS)), None)
     if found is not None:
         return found
+    if is_url(request.data):
+        raise DataError(
+            f"{request.data}: over a network DATA is tar shards or Parquet files, whose names end "
+            "in .tar or .parquet"
+        )
     if request.path.exists():
         raise DataError(
             f"{request.data} is not a folder, a Parquet file, a .tar shard, or a .csv or .jsonl "

@@ -42,6 +42,15 @@ class Columns(Options):
         False,
         "read images that a list or a Parquet file names outside of that folder: of data you trust",
     )
+    cache_data: str = option(
+        "", "folder in which to keep what is read over a network, for the next epoch and start"
+    )
+    cache_gb: float = option(
+        20.0,
+        "gigabytes that it may hold: what was used longest ago is removed",
+        above(0),
+        only=when("cache_data"),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

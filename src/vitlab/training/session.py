@@ -11,7 +11,7 @@ from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.workers import WorkerDiedError, deaths_reported_late
 from vitlab.data.sources.protocol import Source
 from vitlab.distributed.world import World
-from vitlab.errors import RunError
+from vitlab.errors import RunError, SourceError, UserError
 from vitlab.progress import Meter, terminal_width
 from vitlab.recipes.decisions import Decisions
 from vitlab.recipes.recipe import Host, Recipe
@@ -97,6 +97,7 @@ class Session:
             DataError: too many images are damaged.
             DiskError: the disk refuses a checkpoint.
             RunError: a data-loading worker died, or the run folder was removed.
+            SourceError: images did not come from another machine; the state is saved.
             Interrupted: a stop was asked for, and the state is saved.
         """
         self.stop.message = "interrupted during training: pass --resume to continue"
@@ -104,8 +105,8 @@ class Session:
         with self.trainer.engine.no_more_compiling(), deaths_reported_late():
             try:
                 self.take_steps()
-            except WorkerDiedError as error:  # between two steps
-                raise self.worker_died(error) from error
+            except (WorkerDiedError, SourceError) as error:  # between two steps
+                raise self.without_images(error) from error
         self.rollback.check(self.decisions, self.plan)
         if self.recipe.patience:
             state = self.state
@@ -366,9 +367,10 @@ class Session:
             tally.journal = self.folder.journal.sync()
         self.saver.save(self.state, self.folder.journal.content)
 
-    def worker_died(self, error: WorkerDiedError) -> RunError:
+    def without_images(self, error: WorkerDiedError | SourceError) -> UserError:
         """Save what can be saved, and return the error to raise."""
+        kind = type(error) if isinstance(error, SourceError) else RunError
         if self.world.size > 1:  # the others wait within the step
-            return RunError(f"{error}; pass --resume to continue")
+            return kind(f"{error}; pass --resume to continue")
         self.save()
-        return RunError(f"{error}; saved after step {self.state.step:,}: pass --resume to continue")
+        return kind(f"{error}; saved after step {self.state.step:,}: pass --resume to continue")

@@ -1,5 +1,6 @@
 """WebDataset shards as a source."""
 
+import importlib.util
 import io
 import json
 import os
@@ -199,14 +200,12 @@ def test_a_shard_that_shrinks_later_gives_bad_images(three: Path) -> None:
 
 
 def test_protocols(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(url: str) -> None:
-        raise ImportError("no")
-
     assert "Protocol not known: nope" in message("nope://x/a.tar")
-    monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
-    assert message("s3://b/a.tar") == (
-        "s3://b/a.tar: s3:// needs another package: pip install s3fs"
-    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for protocol, package in remote.PACKAGES.items():
+        assert message(f"{protocol}://b/a.tar") == (
+            f'{protocol}:// needs the package {package}: pip install "vitlab[remote]"'
+        )
     assert not remote.is_url("pipe:cat a.tar")  # a file of that name, and no command
     assert "cannot read pipe:cat a.tar" in message("pipe:cat a.tar")
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.utils.data import Dataset
 
+from vitlab.data.composed import read_ahead
 from vitlab.data.decode.crop import crop_resize
 from vitlab.data.loading.loader import choose_workers, in_order
 from vitlab.data.sources.protocol import Source
@@ -129,6 +130,7 @@ class _Chunks(Dataset[Signatures]):
 
     def __getitem__(self, k: int) -> Signatures:
         indices = range(k * _CHUNK, min((k + 1) * _CHUNK, len(self.source)))
+        read_ahead(self.source, indices)
         part = Signatures.blank(len(indices))
         for row, index in enumerate(indices):
             try:

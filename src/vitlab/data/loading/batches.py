@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from vitlab.data.augment.policy import draws_needed
+from vitlab.data.composed import read_ahead
 from vitlab.data.decode import crop
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
 from vitlab.data.decode.stored import StoredImage
@@ -134,6 +135,7 @@ class TrainingBatches(Dataset[Batch]):
         randoms = np.stack([draws(self.seed, e, index, count, copy) for e, index, copy in samples])
         each = parted(randoms, self.views)
         indices = [index for _, index, _ in samples]
+        read_ahead(self.source, indices)
         found, places, bad = [], [], []
         for place, index in enumerate(indices):
             boxes = [
@@ -285,6 +287,7 @@ def _stack(
     crops: int = 1,
 ) -> Batch:
     """Return a batch of the images that can be decoded, and messages about the others."""
+    read_ahead(source, indices)
     images, places, bad = [], [], []
     copies = copies_of(source, indices, spec, boxes) if quick else {}
     for place, (index, box) in enumerate(zip(indices, boxes, strict=True)):

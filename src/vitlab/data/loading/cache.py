@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.data.composed import read_ahead
 from vitlab.data.decode.formats import format_of
 from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.data.decode.stored import EncodedImage, PixelImage
@@ -15,6 +16,7 @@ from vitlab.images import ImageSpec
 
 SIDE = 64  # pixels; larger images are few and are decoded every time
 MOST = 512 * 1024**2  # bytes of pixels
+TOGETHER = 512  # images that are read from another machine
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,10 @@ class Decoded:
             source: these images, which lends its names and labels
             numbers: theirs in the source that is decoded
         """
-        for number in numbers[~self._known[numbers]].tolist():
+        todo = numbers[~self._known[numbers]].tolist()
+        for place, number in enumerate(todo):
+            if place % TOGETHER == 1:  # the first one tells whether they are small
+                read_ahead(self.source, todo[place : place + TOGETHER])
             if not self._decode(number):
                 return None
         if self._images is None:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from torch.utils.data import Dataset
 
+from vitlab.data.composed import read_ahead
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.loader import choose_workers, in_order
 from vitlab.data.loading.writers import WRITERS
@@ -117,8 +118,9 @@ class _Chunks(Dataset[list[Converted]]):
         return -(-len(self.source) // _CHUNK)
 
     def __getitem__(self, k: int) -> list[Converted]:
-        last = min((k + 1) * _CHUNK, len(self.source))
-        return [self._convert(index) for index in range(k * _CHUNK, last)]
+        own = range(k * _CHUNK, min((k + 1) * _CHUNK, len(self.source)))
+        read_ahead(self.source, own)
+        return [self._convert(index) for index in own]
 
     def _convert(self, index: int) -> Converted:
         try:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from vitlab.errors import DataError, UserError
+from vitlab.errors import DataError, SourceError, UserError
 
 T = TypeVar("T")
 
@@ -54,13 +54,20 @@ class WorkerDiedError(DataError):
 
 @contextmanager
 def deaths_explained() -> Iterator[None]:
-    """Turn the loader's error about a dead worker into one line.
+    """Turn the loader's error about a dead worker, or from a living one, into one line.
 
     Raises:
         WorkerDiedError: a worker was killed, or ended by itself.
+        SourceError: images did not come from another machine.
     """
     try:
         yield
+    except SourceError as error:
+        kind = type(error)  # of a worker's, the loader keeps the type and the traceback
+        _, told, text = str(error).rpartition(f"{kind.__module__}.{kind.__name__}: ")
+        if not told:
+            raise
+        raise kind(text.removesuffix("\\n")) from None
     except (RuntimeError, OSError, EOFError) as error:
         if not _of_a_dead_worker(error):
             raise

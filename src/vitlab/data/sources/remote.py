@@ -1,22 +1,54 @@
-"""Local and remote files: a path, or a URL that fsspec supports (http, s3, hf, …)."""
+"""Reading over a network: s3://, gs://, az://, https://, hf:// and what else fsspec knows.
+
+Every request has a deadline and is tried five times, with waits that grow and are drawn at random,
+or as long as the server asks for (`Retry-After`). What fails nevertheless is a `SourceError`, never
+the damage of an image; what a server refuses for good, or does not have, is a `RefusedError`.
+
+A process has one client per protocol. Nothing is open that a forked process would share.
+"""
 
 import glob
 import itertools
 import os
+import random
 import re
+import ssl
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from vitlab.errors import DataError, PackageError
+from vitlab.errors import DataError, RefusedError, SourceError
+from vitlab.files import staged_file
+from vitlab.packages import check_installed
 
-_PACKAGES = {
-    "http": "aiohttp requests",
-    "https": "aiohttp requests",
-    "s3": "s3fs",
-    "gs": "gcsfs",
-    "az": "adlfs",
+TRIES = 5
+FIRST, LONGEST = 0.5, 30.0  # seconds before the second try, and before any, whatever a server asks
+ANSWER, RATE = 20.0, 2**18  # seconds for an answer, and one more for so many bytes
+THREADS = 16  # requests at a time
+NEAR, MOST = 2**16, 2**23  # bytes between two reads that become one, and of one request
+MOST_NAMES = 100_000  # that one brace pattern may expand to
+PACKAGES = {"http": "aiohttp", "https": "aiohttp", "s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
+
+_ONCE = {"retries": {"total_max_attempts": 1}}  # what is tried again is decided here
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "s3": {"config_kwargs": _ONCE},
+    "http": {"client_kwargs": {"trust_env": True}},  # proxies, and passwords in .netrc
+    "https": {"client_kwargs": {"trust_env": True}},
 }
-_MOST = 100_000  # names that one brace pattern may expand to
+_MARKS = ("ETag", "etag", "generation", "blob_id", "VersionId", "Last-Modified", "LastModified",
+          "last_modified", "updated", "mtime", "created")  # fmt: skip
+_AGAIN = (408, 429)  # and from 500 on
+_TRANSPORT = ("aiohttp", "httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")
+_NAMES = (  # of botocore, azure.core, google.auth and http.client
+    "ConnectTimeoutError", "ConnectionClosedError", "EndpointConnectionError", "HTTPClientError",
+    "IncompleteRead", "IncompleteReadError", "ReadTimeoutError", "ResponseStreamingError",
+    "ServiceRequestError", "ServiceResponseError", "TransportError",
+)  # fmt: skip
 
 
 def is_url(place: str) -> bool:
@@ -24,39 +56,268 @@ def is_url(place: str) -> bool:
     return re.match(r"[a-z][a-z0-9+.-]*://", place) is not None
 
 
-def filesystem(url: str) -> tuple[Any, str]:
-    """Return the file system of a URL and the path in it.
+@dataclass(frozen=True)
+class Stamp:
+    """The state of a remote file: its size, and what changes with its content."""
+
+    size: int
+    text: str
+
+
+def stamp(url: str) -> Stamp:
+    """Return the state of a remote file, in one request.
 
     Raises:
-        DataError: an unknown protocol.
-        PackageError: a package that the protocol needs is not installed.
+        SourceError: no answer.
+        RefusedError: there is no such file, or it may not be read.
     """
+    found = _asked(url, "info")
+    if not isinstance(found.get("size"), int):
+        raise RefusedError(f"cannot read {url}: the server does not say how large it is")
+    marks = " ".join(f"{key}={found[key]}" for key in _MARKS if found.get(key))
+    return Stamp(found["size"], f"{url} {found['size']} {marks}")
+
+
+def listed(pattern: str) -> list[str]:
+    """Return the remote files that a glob pattern finds, in order."""
+    system, _ = _system(pattern)
+    return [str(system.unstrip_protocol(name)) for name in sorted(_asked(pattern, "glob"))]
+
+
+def read_whole(url: str, limit: int) -> bytes:
+    """Read a small remote file.
+
+    Raises:
+        SourceError: it could not be read, or exceeds the limit.
+    """
+    size = stamp(url).size
+    if size > limit:
+        raise RefusedError(f"cannot read {url}: {size:,} bytes exceed the limit of {limit:,}")
+    return read_part(url, 0, size)
+
+
+def read_part(url: str, offset: int, size: int) -> bytes:
+    """Read some bytes of a remote file: all of them.
+
+    Raises:
+        SourceError: they did not come.
+        RefusedError: there is no such file, or it may not be read.
+    """
+    if not size:
+        return b""
+
+    def check(data: bytes) -> None:
+        if len(data) > size:
+            raise ValueError("the server gives no parts of files (Range)")
+        if len(data) < size:
+            raise EOFError(f"{len(data):,} of {size:,} bytes came")
+
+    seconds = ANSWER + size / RATE
+    return bytes(_asked(url, "cat_file", check, seconds, start=offset, end=offset + size))
+
+
+def read_parts(wanted: Sequence[tuple[str, int, int]]) -> list[bytes]:
+    """Read parts of remote files, (url, offset, size) each: neighbors together, many at a time."""
+    found: dict[int, bytes] = {}
+
+    def read(run: list[int]) -> None:
+        url, first, _ = wanted[run[0]]
+        data = read_part(url, first, max(sum(wanted[each][1:]) for each in run) - first)
+        for each in run:
+            start = wanted[each][1] - first
+            found[each] = data[start : start + wanted[each][2]]
+
+    runs = list(_runs(wanted))
+    with ThreadPoolExecutor(max(1, min(THREADS, len(runs)))) as pool:
+        list(pool.map(read, runs))
+    return [found[each] for each in range(len(wanted))]
+
+
+def _runs(wanted: Sequence[tuple[str, int, int]]) -> Iterator[list[int]]:
+    """Yield the numbers of parts that one request reads."""
+    run: list[int] = []
+    end = 0
+    for number in sorted(range(len(wanted)), key=wanted.__getitem__):
+        url, offset, size = wanted[number]
+        if run and (
+            url != wanted[run[0]][0]
+            or offset > end + NEAR
+            or offset + size - wanted[run[0]][1] > MOST
+        ):
+            yield run
+            run = []
+        end = max(end, offset + size) if run else offset + size
+        run.append(number)
+    if run:
+        yield run
+
+
+def download(url: str, file: Path, size: int) -> None:
+    """Copy a remote file, which appears when it is complete."""
+    with staged_file(file) as draft, draft.open("wb") as copy:
+        for offset in range(0, size, MOST):
+            copy.write(read_part(url, offset, min(MOST, size - offset)))
+
+
+@cache
+def _client(root: str, process: int) -> Any:
+    """The client of a process; that of its parent is kept, so that nothing in it is closed."""
     import fsspec
 
+    options = _OPTIONS.get(root.split("://")[0], {})
+    system = fsspec.core.url_to_fs(root, skip_instance_cache=True, **options)[0]
+    if root.startswith("az:"):  # no option says it: its own waits of 15 s would outlast a try
+        vars(system).get("_timeout_kwargs", {}).update(retry_total=0)
+    return system
+
+
+def _system(url: str) -> tuple[Any, str]:
+    """Return the file system of a URL, and the path in it."""
     protocol = url.split("://")[0]
+    if protocol in PACKAGES:
+        check_installed(PACKAGES[protocol], f"{protocol}://")
     try:
-        return fsspec.core.url_to_fs(url)
+        system = _client("/".join(url.split("/")[:3]), os.getpid())
     except ImportError as error:
-        package = _PACKAGES.get(protocol)
-        hint = f"pip install {package}" if package else str(error)
-        raise PackageError(f"{url}: {protocol}:// needs another package: {hint}") from None
+        raise RefusedError(f"{url}: {error}") from None
     except ValueError as error:
         raise DataError(f"{url}: {error}") from None
+    return system, str(system._strip_protocol(url))
 
 
-def read_part(place: str, offset: int, size: int) -> bytes:
-    """Read some bytes of a local or remote file; nothing stays open, so processes may be forked."""
-    if is_url(place):
-        system, path = filesystem(place)
-        return bytes(system.cat_file(path, start=offset, end=offset + size))
-    with Path(place).open("rb", buffering=0) as file:
-        return os.pread(file.fileno(), size, offset)
+def _asked(
+    url: str,
+    what: str,
+    check: Callable[[Any], None] = lambda answer: None,
+    seconds: float = ANSWER,
+    **given: Any,
+) -> Any:
+    """Ask a file system, again if need be.
+
+    Args:
+        url: of what
+        what: the name of a method that takes a path
+        check: raises what is wrong with an answer
+        seconds: for one try
+        given: to the method
+    """
+    system, path = _system(url)
+    tries = 2 if url.startswith("hf:") else TRIES  # the Hub's own library asks six times in each
+    for left in reversed(range(tries)):
+        try:
+            answer = _answer(system, what, path, seconds, given)
+            check(answer)
+            return answer
+        except Exception as error:  # each library has its own types
+            failure = _Failure.of(error, seconds)
+            if failure.final:
+                raise RefusedError(f"cannot read {url}: {failure.reason}") from None
+            if not left or failure.hopeless:
+                tried = "" if failure.hopeless else f" ({tries} tries)"
+                raise SourceError(
+                    f"cannot read {url}: {failure.reason}{tried}: try again later"
+                ) from None
+            time.sleep(failure.wait(tries - 1 - left))
+    raise AssertionError
 
 
-def reason(error: Exception) -> str:
+def _answer(system: Any, what: str, path: str, seconds: float, given: dict[str, Any]) -> Any:
+    """Ask once."""
+    if not system.async_impl:
+        if what == "cat_file" and "hf" in system.protocol:
+            given = given | {"cache_type": "none"}  # else megabytes are read ahead
+        return getattr(system, what)(path, **given)
+    from fsspec.asyn import sync
+
+    return sync(system.loop, getattr(system, f"_{what}"), path, timeout=seconds, **given)
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why a request failed.
+
+    Attributes:
+        reason: in a few words
+        final: the server has answered, and will answer the same again
+        hopeless: it was not reached, and will not be in the next seconds either
+        after: seconds after which the server wants to be asked again
+    """
+
+    reason: str
+    final: bool = False
+    hopeless: bool = False
+    after: float = 0.0
+
+    @classmethod
+    def of(cls, error: BaseException, seconds: float) -> "_Failure":
+        """Tell failures apart by their status, or else by their types and those behind them."""
+        chain = list(_chain(error))
+        status = next(filter(None, map(_status, chain)), 0)
+        if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
+            return cls("no such file", final=True)
+        if status >= 400:
+            phrase = next((each.phrase for each in HTTPStatus if each == status), "")
+            after = next(filter(None, map(_retry_after, chain)), 0.0)
+            again = status in _AGAIN or status >= 500
+            return cls(f"{status} {phrase}".strip(), final=not again, after=after)
+        if not (lost := [each for each in chain if _is_transport(each)]):
+            missing = isinstance(error, FileNotFoundError)
+            return cls("no such file" if missing else reason(error), final=True)
+        if any(isinstance(each, TimeoutError) for each in lost):
+            return cls(f"no answer within {seconds:.0f} s")
+        certificate = any(isinstance(each, ssl.SSLCertVerificationError) for each in chain)
+        return cls(reason(lost[0]), hopeless=certificate)
+
+    def wait(self, tries: int) -> float:
+        """Return how many seconds to wait after so many tries."""
+        own = FIRST * 2**tries * random.uniform(0.5, 1.5)
+        return min(LONGEST, max(own, self.after))
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that led to it."""
+    for _ in range(10):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _status(error: BaseException) -> int:
+    """The HTTP status in an error of one of the libraries; 0 if it has none."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):  # botocore
+        return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    names = ["status", "status_code"]
+    if type(error).__module__.split(".")[0] in ("gcsfs", "google"):  # others count otherwise
+        names.append("code")
+    found = [getattr(error, name, None) for name in names]
+    found.append(getattr(response, "status_code", None))
+    return next((each for each in found if isinstance(each, int) and 100 <= each < 600), 0)
+
+
+def _retry_after(error: BaseException) -> float:
+    """The seconds of the header `Retry-After`; 0 without it, or where it is a date."""
+    response = getattr(error, "response", None)
+    headers = getattr(error, "headers", None) or getattr(response, "headers", None) or {}
+    if isinstance(response, dict):
+        headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    value = str(headers.get("Retry-After") or headers.get("retry-after") or "")
+    return float(value) if re.fullmatch(r"\d{1,6}", value) else 0.0
+
+
+def _is_transport(error: BaseException) -> bool:
+    """Whether an error is of the way to a server, not of its answer."""
+    if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError | ValueError):
+        return False
+    own = type(error).__module__.split(".")[0] in _TRANSPORT or type(error).__name__ in _NAMES
+    return own or isinstance(error, OSError | EOFError)
+
+
+def reason(error: BaseException) -> str:
     """Return in a few words why a file could not be read."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    if isinstance(error, FileNotFoundError):  # remote file systems give only the name
+    if isinstance(error, FileNotFoundError):
         text = "no such file"
     return " ".join(str(text).split())[:200]
 
@@ -75,8 +336,7 @@ def expand(pattern: str) -> list[str]:
         if not any(sign in each for sign in "*?["):
             places.append(each)
         elif is_url(each):
-            system, path = filesystem(each)
-            places += [system.unstrip_protocol(found) for found in sorted(system.glob(path))]
+            places += listed(each)
         else:
             places += sorted(glob.glob(str(Path(each).expanduser()), recursive=True))  # noqa: PTH207
     if not places:
@@ -91,8 +351,8 @@ def braces(pattern: str) -> list[str]:
     count = 1
     for each in choices:
         count *= len(each)
-    if count > _MOST:
-        raise DataError(f"{pattern} expands to {count:,} files; at most {_MOST:,} are allowed")
+    if count > MOST_NAMES:
+        raise DataError(f"{pattern} expands to {count:,} files; at most {MOST_NAMES:,} are allowed")
     return ["".join(words) for words in itertools.product(*choices)]
 
 
@@ -101,8 +361,10 @@ def _choices(inside: str) -> list[str]:
     if ends is None:
         return inside.split(",") if "," in inside else ["{" + inside + "}"]
     first, last = int(ends[1]), int(ends[2])
-    if (count := abs(last - first) + 1) > _MOST:
-        raise DataError(f"{{{inside}}} expands to {count:,} files; at most {_MOST:,} are allowed")
+    if (count := abs(last - first) + 1) > MOST_NAMES:
+        raise DataError(
+            f"{{{inside}}} expands to {count:,} files; at most {MOST_NAMES:,} are allowed"
+        )
     wide = len(ends[1]) if ends[1].startswith("0") or len(ends[1]) == len(ends[2]) else 0
     step = 1 if last >= first else -1
     return [f"{number:0{wide}d}" for number in range(first, last + step, step)]

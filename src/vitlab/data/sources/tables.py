@@ -1,20 +1,24 @@
-"""Parquet files, folders that `datasets` saved, and data sets of the Hugging Face Hub."""
+"""Parquet files, local or remote, what `datasets` saved, and data sets of the Hugging Face Hub."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from vitlab.data.presence import is_hub_data
+from vitlab.data.settings import Columns
 from vitlab.data.sources.folders import holds_images
 from vitlab.data.sources.inside import Inside
-from vitlab.data.sources.remote import expand, is_url, reason
+from vitlab.data.sources.kept_parts import KeptParts
+from vitlab.data.sources.remote import expand, is_url, reason, stamp
 from vitlab.data.sources.request import Found, Request
 from vitlab.data.sources.splits import by_split
 from vitlab.data.sources.table import label_columns, quietly, table
 from vitlab.errors import DataError
 from vitlab.files import check_regular
-from vitlab.packages import needed
+from vitlab.packages import check_installed, needed
+from vitlab.places import cache_folder
 from vitlab.units import storage
 
 SAVED = "dataset_dict.json"  # in what `DatasetDict.save_to_disk` writes
@@ -25,10 +29,10 @@ def open_tables(request: Request) -> Found | None:
     """Open Parquet files (one, a folder, a glob) or what `datasets` saved; None for others."""
     path = request.path
     saved = _saved(path)
-    groups = {} if saved else _parquet_files(request.data)
+    groups = {} if saved else _parquet_files(request.data, request.columns)
     if not groups and not saved:
         return None
-    loaded = load_tables(request.data)
+    loaded = _load_parquet(groups, request.data) if groups else load_tables(request.data)
     first = next(iter(groups.values()), [""])[0]
     folder = path if path.is_dir() else Path(first).parent
     found = _parts(loaded, request, (folder,))
@@ -52,12 +56,17 @@ def _copied(loaded: Any, data: str) -> list[str]:
     return [f"{data} is read from a copy in {datasets.config.HF_DATASETS_CACHE} ({storage(size)})"]
 
 
-def _parquet_files(data: str) -> dict[str, list[str]]:
-    """Return the Parquet files that data names, by split."""
+def _parquet_files(data: str, columns: Columns) -> dict[str, list[str]]:
+    """Return the Parquet files that data names, by split; copies of those on other machines."""
     path = Path(data).expanduser()
-    if path.is_dir():  # beside photographs, a table is notes on them, or their features
+    if data.endswith(".parquet") and is_url(data):
+        check_installed("datasets", data)
+        own = KeptParts.of(columns.cache_data, columns.cache_gb)
+        kept = own or KeptParts(cache_folder("tables"), sys.maxsize)
+        files = [kept.file(url, stamp(url)) for url in expand(data)]
+    elif path.is_dir():  # beside photographs, a table is notes on them, or their features
         files = [] if holds_images(path) else sorted(path.glob("*.parquet"))
-    elif data.endswith(".parquet") and not is_url(data):
+    elif data.endswith(".parquet"):
         files = [path] if path.is_file() else [Path(each) for each in expand(str(path))]
     else:
         files = []
@@ -91,7 +100,7 @@ def load_tables(data: str) -> Any:
         datasets = needed("datasets", data)
         loaded = quietly(lambda: datasets.load_from_disk(path), f"cannot read {data}")
         return loaded if (path / SAVED).is_file() else {"train": loaded}
-    if groups := _parquet_files(data):
+    if groups := _parquet_files(data, Columns()):
         return _load_parquet(groups, data)
     if path.exists():
         raise DataError(f"{data} contains no tables: Parquet files, or what datasets saves to disk")

@@ -8,14 +8,14 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.labels import Label
 from vitlab.data.sources.lists import label_of
-from vitlab.data.sources.remote import filesystem, is_url, reason
+from vitlab.data.sources.remote import is_url, read_part, reason, stamp
 from vitlab.data.sources.tar import DamagedError, Read, members
 from vitlab.errors import DataError, UserError
 from vitlab.files import check_regular, write_text
@@ -23,7 +23,9 @@ from vitlab.places import cache_folder
 
 LABELS = ("cls", "json", "txt")  # the first of these that exists has the label
 _MAX_LABEL = 2**20  # bytes
-_VERSION = 1
+_VERSION = 2
+_FEW, _MANY = 2**12, 2**20  # bytes of a request for headers: of large members, and of small ones
+_SMALL = 2**14  # bytes to the next header that are read rather than passed over
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Index:
 
     Attributes:
         unlabeled: why the first image without a label has none; empty if all have one
+        stamp: the state of the shard
     """
 
     keys: list[str]
@@ -39,6 +42,7 @@ class Index:
     sizes: list[int]
     labels: list[Label | None]
     unlabeled: str = ""
+    stamp: str = ""
 
 
 def index_shard(place: str) -> Index:
@@ -46,18 +50,17 @@ def index_shard(place: str) -> Index:
 
     Raises:
         DataError: the shard is missing, damaged or empty.
+        SourceError: another machine, which has it, did not give it.
     """
     try:
-        with _opened(place) as (read, total, stamp):
-            file = cache_folder("shards") / f"{hashlib.sha256(stamp.encode()).hexdigest()}.json"
+        with _opened(place) as (read, total, state):
+            file = cache_folder("shards") / f"{hashlib.sha256(state.encode()).hexdigest()}.json"
             if (cached := _load(file)) is not None:
                 return cached
-            index = _scan(read, total, place)
-    except UserError:
-        raise
+            index = replace(_scan(read, total, place), stamp=state)
     except DamagedError as error:
         raise DataError(f"{place} is {error}") from None
-    except Exception as error:  # remote file systems raise exceptions of any type
+    except OSError as error:
         raise DataError(f"cannot read {place}: {reason(error)}") from None
     with suppress(UserError):  # without a cache it is read through again
         write_text(file, json.dumps({"version": _VERSION, **vars(index)}))
@@ -126,21 +129,41 @@ def _label(texts: dict[str, bytes], where: str) -> Label:
 def _opened(place: str) -> Iterator[tuple[Read, int, str]]:
     """Open a local or remote file: yields how to read it, its size, and a stamp of its state."""
     if is_url(place):
-        system, path = filesystem(place)
-        size = int(system.info(path)["size"])
-        with system.open(path, "rb") as stream:
-
-            def read(offset: int, count: int) -> bytes:
-                stream.seek(offset)
-                return bytes(stream.read(count))
-
-            yield read, size, f"{place} {size} {system.ukey(path)}"
+        state = stamp(place)
+        yield _Headers(place, state.size).read, state.size, state.text
         return
     check_regular(Path(place))
     with Path(place).open("rb", buffering=0) as file:
-        state = os.fstat(file.fileno())
-        stamp = f"{Path(place).resolve()} {state.st_size} {state.st_mtime_ns}"
-        yield lambda offset, count: os.pread(file.fileno(), count, offset), state.st_size, stamp
+        found = os.fstat(file.fileno())
+        own = f"{Path(place).resolve()} {found.st_size} {found.st_mtime_ns}"
+        yield lambda offset, count: os.pread(file.fileno(), count, offset), found.st_size, own
+
+
+@dataclass
+class _Headers:
+    """Reads the headers of a remote shard: a few kB at a time, or more where members are small.
+
+    Attributes:
+        place, total: the shard, and its size
+        start, data: what was read last
+        size: of a request
+    """
+
+    place: str
+    total: int
+    start: int = 0
+    data: bytes = b""
+    size: int = _FEW
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return some bytes, fewer at the end."""
+        end, known = min(offset + count, self.total), self.start + len(self.data)
+        if not self.start <= offset <= end <= known:
+            near = self.data and self.start <= offset < known + _SMALL
+            self.size = min(2 * self.size, _MANY) if near else _FEW
+            size = min(max(count, self.size), self.total - offset)
+            self.start, self.data = offset, read_part(self.place, offset, max(0, size))
+        return self.data[offset - self.start : end - self.start]
 
 
 def _load(file: Path) -> Index | None:

@@ -7,12 +7,14 @@ network: batch k stays a pure function of (seed, k), which no stream of shards t
 buffer can be. Nothing is unpacked, unpickled or run.
 """
 
+import hashlib
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,50 +24,104 @@ from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.labels import Label, Labels, SingleLabels, UnlabeledError, index_labels
 from vitlab.data.sources.filenames import Names
 from vitlab.data.sources.folders import holds_images
-from vitlab.data.sources.remote import expand, filesystem, is_url, read_part, reason
+from vitlab.data.sources.kept_parts import KeptParts
+from vitlab.data.sources.remote import THREADS, expand, is_url, read_parts, read_whole, reason
 from vitlab.data.sources.request import Found, Part, Request
 from vitlab.data.sources.splits import by_split
 from vitlab.data.sources.tar_index import index_shard
 from vitlab.data.turns import turned
-from vitlab.errors import DataError, ImageError
+from vitlab.errors import DataError, ImageError, RefusedError
 from vitlab.files import read_bytes
 
+AHEAD = 2**27  # bytes of images that are read before they are asked for
 CLASSES = "classes.txt"  # beside the shards: the classes by number, one name per line
 
 
 @dataclass(frozen=True, eq=False)
 class Shards:
-    """Images in tar files, read by place and size. Its arrays are shared with worker processes."""
+    """Images in tar files, read by place and size. Its arrays are shared with worker processes.
+
+    Attributes:
+        places: of the shards
+        states: of the shards, when they were indexed
+        shard: which of them each image is in, (n,)
+        offsets, sizes: of the images, (n,)
+        kept: where parts of remote shards are kept
+    """
 
     places: tuple[str, ...]
-    shard: NDArray[np.int32]  # the place of each image, (n,)
+    states: tuple[str, ...]
+    shard: NDArray[np.int32]
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
     keys: Names
     labels: Labels
     classes: tuple[str, ...]
+    kept: KeptParts | None = None
     in_memory: ClassVar[bool] = False
+    _ahead: dict[int, bytes] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.shard)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Send no images to worker processes."""
+        return vars(self) | {"_ahead": {}}
 
     def image(self, index: int) -> EncodedImage:
         """Read the bytes of one member.
 
         Raises:
             ImageError: it is too large, cannot be read, or has fewer bytes than when indexed.
+            SourceError: another machine, which has it, did not give it.
         """
         name = self.name(index)
         offset, size = int(self.offsets[index]), int(self.sizes[index])
         if size > MAX_BYTES:
             raise ImageError(f"{name}: {size:,} bytes exceed the limit of {MAX_BYTES:,}")
+        place = self.places[self.shard[index]]
+        if is_url(place):
+            data = self._ahead[index] if index in self._ahead else self._fetched([index])[0]
+            return EncodedImage(data, name)
         try:
-            data = read_part(self.places[self.shard[index]], offset, size)
-        except Exception as error:  # remote file systems raise exceptions of any type
+            with Path(place).open("rb", buffering=0) as file:
+                data = os.pread(file.fileno(), size, offset)
+        except OSError as error:
             raise ImageError(f"{name}: {reason(error)}") from None
         if len(data) != size:
             raise ImageError(f"{name}: the shard is shorter than when it was indexed")
         return EncodedImage(data, name)
+
+    @property
+    def elsewhere(self) -> str:
+        """What tells the images from others, if they are on another machine; else empty."""
+        states = "\n".join(self.states)
+        return hashlib.sha256(states.encode()).hexdigest() if is_url(self.places[0]) else ""
+
+    def read_ahead(self, indices: Sequence[int]) -> None:
+        """Read images of remote shards that are asked for next: neighbors together, many at a time.
+
+        Raises:
+            SourceError: another machine, which has them, did not give them.
+        """
+        if not is_url(self.places[0]):
+            return
+        self._ahead.clear()
+        own = np.unique(np.asarray(indices, np.int64))
+        own = own[self.sizes[own] <= MAX_BYTES]
+        own = own[np.cumsum(self.sizes[own]) <= AHEAD]
+        self._ahead.update(zip(own.tolist(), self._fetched(own.tolist()), strict=True))
+
+    def _fetched(self, indices: Sequence[int]) -> list[bytes]:
+        """The bytes of images of remote shards."""
+        shards = [int(self.shard[each]) for each in indices]
+        wanted = [
+            (self.places[shard], int(self.offsets[each]), int(self.sizes[each]))
+            for shard, each in zip(shards, indices, strict=True)
+        ]
+        if self.kept is None:
+            return read_parts(wanted)
+        return self.kept.read(wanted, [self.states[shard] for shard in shards])
 
     def name(self, index: int) -> str:
         """Return the shard and the key."""
@@ -79,17 +135,18 @@ def open_shards(request: Request) -> Found | None:
         return None
     if not (places := shard_places(data)):
         return None
+    kept = KeptParts.of(request.columns.cache_data, request.columns.cache_gb)
     parts = []
     for split, own in _by_split(places).items():
         if request.labels == "ignored":
-            parts.append(Part(unlabeled_shards(own), split))
+            parts.append(Part(replace(unlabeled_shards(own), kept=kept), split))
             continue
         try:
-            parts.append(Part(shards(own, f"{data} {split}"), split))
+            parts.append(Part(replace(shards(own, f"{data} {split}"), kept=kept), split))
         except UnlabeledError as error:
             if request.labels == "required":
                 raise
-            parts.append(Part(unlabeled_shards(own), split, str(error)))
+            parts.append(Part(replace(unlabeled_shards(own), kept=kept), split, str(error)))
     return Found(parts)
 
 
@@ -112,6 +169,7 @@ def shards(places: Sequence[str], title: str, classes: Sequence[str] | None = No
     Raises:
         DataError: a shard that cannot be read, is damaged or empty; images without a label, two
             images of one name, unknown labels.
+        SourceError: another machine, which has them, did not give them.
     """
     found, columns = _read_indices(places)
     raw = [label for labels, _ in columns for label in labels if label is not None]
@@ -142,7 +200,7 @@ def shard_places(data: str) -> list[str]:
     return expand(data if is_url(data) else str(path)) if data.endswith(".tar") else []
 
 
-_Packed = tuple[NDArray[np.int64], NDArray[np.int64], Names]
+_Packed = tuple[str, NDArray[np.int64], NDArray[np.int64], Names]
 
 
 def _read_indices(
@@ -152,16 +210,17 @@ def _read_indices(
 
     def packed(number: int) -> tuple[int, _Packed, tuple[list[Label | None], str]]:
         index = index_shard(places[number])
-        where = np.array(index.offsets, np.int64), np.array(index.sizes, np.int64)
+        where = index.stamp, np.array(index.offsets, np.int64), np.array(index.sizes, np.int64)
         labels = index.labels if labeled else []
         return number, (*where, Names.of(index.keys)), (labels, index.unlabeled)
 
-    with ThreadPoolExecutor(16 if is_url(places[0]) else 1) as pool:  # to hide network latency
+    with ThreadPoolExecutor(THREADS if is_url(places[0]) else 1) as pool:  # to hide network latency
         found = sorted(pool.map(packed, turned(range(len(places)))), key=itemgetter(0))
-    offsets, sizes, keys = zip(*(each for _, each, _ in found), strict=True)
+    states, offsets, sizes, keys = zip(*(each for _, each, _ in found), strict=True)
     count = [len(each) for each in keys]
     source = Shards(
         tuple(places),
+        tuple(states),
         np.repeat(np.arange(len(places), dtype=np.int32), count),
         np.concatenate(offsets),
         np.concatenate(sizes),
@@ -177,13 +236,12 @@ def _class_names(place: str) -> list[str] | None:
     beside = f"{place.rpartition('/')[0] or ('.' if not place.startswith('/') else '')}/{CLASSES}"
     try:
         if is_url(place):
-            system, path = filesystem(beside)
-            text = bytes(system.cat_file(path)).decode("utf-8")
+            text = read_whole(beside, MAX_BYTES).decode("utf-8")
         else:
             text = read_bytes(Path(beside), MAX_BYTES).decode("utf-8")
     except UnicodeDecodeError:
         raise DataError(f"{beside} is not UTF-8 text") from None
-    except Exception:  # it is optional
+    except (OSError, RefusedError):  # it is optional
         return None
     names = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
     if len(set(names)) != len(names) or not all(names):

@@ -30,7 +30,7 @@ def differences(folder: RunFolder, recipe: Recipe) -> list[tuple[str, str, Any, 
         for part in old
         for key in {**old[part], **new[part]}
         if old[part].get(key) != new[part].get(key)
-        and key != "allow_outside"  # a permission, not a choice
+        and key not in ("allow_outside", "cache_data", "cache_gb")  # they change nothing
     ]
 
 

@@ -49,6 +49,7 @@ class Leaks:
         seen_test: test images left out, since the models that the run begins with learned from them
         seen_validation: validation images likewise
         learned_from: how many of the test images they learned from, where those are all there are
+        seen_without_labels: how many test images they saw without labels
     """
 
     kind: str
@@ -62,13 +63,14 @@ class Leaks:
     seen_test: tuple[int, ...] = ()
     seen_validation: tuple[int, ...] = ()
     learned_from: int = 0
+    seen_without_labels: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields, as JSON has them."""
         return asdict(self)
 
 
-SEEN = ("seen_test", "seen_validation", "learned_from")
+SEEN = ("seen_test", "seen_validation", "learned_from", "seen_without_labels")
 Pairs = tuple[list[int], list[int], int]
 """Training images, images of another split that they show, and how many of those are exact."""
 
@@ -123,9 +125,16 @@ def _learned(splits: Splits, seen: Seen) -> Leaks:
     if splits.validation is not None and not splits.own_validation:
         found = learned(splits.validation, seen)
         validation = tuple(found.tolist()) if len(found) < len(splits.validation) else ()
-    if len(test) == len(splits.test):
-        return Leaks("files", seen_validation=validation, learned_from=len(test))
-    return Leaks("files", seen_test=test, seen_validation=validation)
+    every = len(test) * (len(test) == len(splits.test))
+    left_out = () if every else test
+    unlabeled = len(learned(without(splits.test, left_out), seen, labeled=False))
+    return Leaks(
+        "files",
+        seen_test=left_out,
+        seen_validation=validation,
+        learned_from=every,
+        seen_without_labels=unlabeled,
+    )
 
 
 def _unseen(splits: Splits, leaks: Leaks) -> Splits:
@@ -161,18 +170,24 @@ def applied(splits: Splits, found: dict[str, Any] | None) -> Splits:
 
 
 def _seen_remarks(leaks: Leaks, count: int) -> list[str]:
-    """Return a line on test images that were learned from before the run."""
+    """Return lines on test images that were learned from before the run."""
+    lines, left = [], count - len(leaks.seen_test)
     if leaks.learned_from:
-        return [
+        lines.append(
             f"{leaks.learned_from:,} of {count:,} test images were learned from by the weights or "
             "the teacher of this run, and no others are there: figures on them are too good"
-        ]
-    if not leaks.seen_test:
-        return []
-    return [
-        f"{len(leaks.seen_test):,} of {count:,} test images are left out: the weights or the "
-        "teacher of this run have learned from them"
-    ]
+        )
+    if leaks.seen_test:
+        lines.append(
+            f"{len(leaks.seen_test):,} of {count:,} test images are left out: the weights or the "
+            "teacher of this run have learned from them"
+        )
+    if leaks.seen_without_labels:
+        lines.append(
+            f"{leaks.seen_without_labels:,} of {left:,} test images were in the training without "
+            "labels of the weights or the teacher of this run"
+        )
+    return lines
 
 
 def _remarks(splits: Splits, leaks: Leaks) -> list[str]:

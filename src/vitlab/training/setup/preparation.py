@@ -105,8 +105,7 @@ class Task:
     @property
     def seen(self) -> Seen:
         """What the models were trained on that the run starts from, or learns from."""
-        before = [each.seen for each in (self.base, self.guide) if each is not None]
-        return np.unique(np.concatenate([NOTHING, *before]))
+        return _seen_before(self.base, self.guide)
 
     @property
     def objective(self) -> Objective:
@@ -181,10 +180,26 @@ def prepare(
         check_same(folder, recipe, mark, origin, change, guided_by)
     elif resume:
         world.say(f"no run in {folder.path} yet: starting it")
-    probe = Probe.of(host.probe, config.channels, host.probe_by) if host.probe else None
+    probe = _probe(recipe, host, config, splits, base, guide)
     told += elsewhere(folder) if started else []
     given = mark, started, base, origin, probe, None, hooks, change, guide, guided_by, opened
     return Task(recipe, host, folder, splits, config, *given, told)
+
+
+def _probe(
+    recipe: Recipe, host: Host, config: ModelConfig, splits: Splits, *before: Model | None
+) -> Probe | None:
+    """Return what else is measured, on images that neither the run nor its models learn from."""
+    if not host.probe:
+        return None
+    own = seen_by(splits, labeled=not recipe.pretext.unlabeled)
+    seen = np.union1d(own, _seen_before(*before))
+    return Probe.of(host.probe, config.channels, host.probe_by, seen)
+
+
+def _seen_before(*models: Model | None) -> Seen:
+    """Return what some models have seen, sorted."""
+    return np.unique(np.concatenate([NOTHING, *(each.seen for each in models if each is not None)]))
 
 
 def mark_of(model: Model | None) -> str:

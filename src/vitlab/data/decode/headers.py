@@ -23,6 +23,7 @@ from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
 from vitlab.data.decode import metadata
+from vitlab.data.decode.colors import note_samples
 from vitlab.data.decode.formats import FORMATS, format_of, reader_of
 from vitlab.data.decode.jpeg_frame import Frame
 from vitlab.errors import ImageError, UserError
@@ -110,15 +111,16 @@ def explained_image(name: str) -> Iterator[None]:
 
 def _read_header(data: bytes, kind: str, max_pixels: int) -> Header:
     """Read the header, check the size, find the orientation; decode nothing."""
-    exif = b""
+    exif, bits = b"", 0
     if kind == "JPEG":
         data, exif = metadata.jpeg_parts(data)
     elif kind == "PNG":
-        data, exif = metadata.png_parts(data)
+        data, exif, bits = metadata.png_parts(data)
     elif kind == "WEBP":
         _check_size(*webp_size(data), max_pixels)  # the reader allocates its canvas at once
     image = reader_of(kind)(BytesIO(data))
     _check_size(*image.size, max_pixels)
+    note_samples(image, image, bits)
     if kind == "PNG":
         _mend_png_key(image, data[24])
     if kind == "JPEG" and "progressive" in image.info:

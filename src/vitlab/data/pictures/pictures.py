@@ -11,10 +11,12 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from PIL.ImageFile import ImageFile
+from PIL.PngImagePlugin import PngImageFile
 from torch import Tensor
 
-from vitlab.data.decode.colors import recolored
+from vitlab.data.decode.colors import note_samples, recolored
 from vitlab.data.decode.headers import MAX_BYTES, MAX_PIXELS
+from vitlab.data.decode.metadata import png_parts
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.decode.stored import DecodedImage, EncodedImage, PixelImage, StoredImage
 from vitlab.data.labels import Labels
@@ -149,9 +151,18 @@ def _of_pillow(picture: Image.Image, name: str) -> StoredImage:
     if isinstance(picture, ImageFile) and picture.filename and _untouched(picture):
         return EncodedImage(_read(Path(str(picture.filename)), name), name)
     try:
-        return PillowImage(ImageOps.exif_transpose(picture), name)
+        upright = ImageOps.exif_transpose(picture)
+        note_samples(upright, picture, _png_bits(picture, name))
+        return PillowImage(upright, name)
     except Exception as error:  # Pillow decodes only now, and raises whatever its reader raises
         raise ImageError(f"{name}: {error}") from None
+
+
+def _png_bits(picture: Image.Image, name: str) -> int:
+    """The bits of the samples that the file of a decoded PNG says, if it is known and there."""
+    if isinstance(picture, PngImageFile) and picture.mode == "I;16" and picture.filename:
+        return png_parts(_read(Path(str(picture.filename)), name))[2]
+    return 0
 
 
 def _untouched(picture: ImageFile) -> bool:

@@ -13,12 +13,12 @@ from PIL import Image
 from scipy.stats import binom
 
 import vitlab
-from vitlab.data.holdout import chances, groups_of, hold_out, identities
+from vitlab.data.holdout import chances, fingerprint, groups_of, hold_out, identities
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.protocol import Source
-from vitlab.errors import DataError
+from vitlab.errors import DataError, RunError
 from vitlab.evaluation.probes.probing import Probing, probe
 from vitlab.models.model import Model
 from vitlab.models.seen import NOTHING, marked
@@ -109,6 +109,9 @@ def test_a_run_of_before_keeps_its_split(photos: Path, tmp_path: Path) -> None:
     assert run.metrics["images"] == len(old.test) == 12
     model = vitlab.load(tmp_path / "run")
     del model.provenance["split_by"]
+    assert model.provenance["fingerprint"].endswith("-contents")
+    whole = open_images(str(photos)).every()
+    model.provenance["fingerprint"] = fingerprint(whole, like="0a1b")  # of eight images
     model.seen = NOTHING
     assert vitlab.evaluate(model, str(photos))["images"] == 12
     from vitlab.runs.run_folder import RunFolder
@@ -304,3 +307,21 @@ def test_what_was_seen_without_labels_is_said_apart(
     assert vitlab.evaluate(found.model, str(folder))["notes"] == [
         f"{count} of {count} images were in its training without labels"
     ]
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_resume_notices_one_replaced_image(tmp_path: Path, split: bool) -> None:
+    data = tmp_path / "noise"
+    folder = noise(data / "train" if split else data)
+    if split:
+        noise(data / "test", 20, seed=3)
+    recipe = vitlab.recipe("small", str(data), **TINY | {"steps": 1})
+    vitlab.train(recipe, tmp_path / "run", host=HOST)
+    vitlab.train(recipe, tmp_path / "run", host=HOST, resume=True)
+    old = sorted(folder.rglob("*.png"))[5]  # not one of the eight that are read in any case
+    pixels = np.random.default_rng(9).integers(0, 256, (12, 12, 3), np.uint8)
+    Image.fromarray(pixels).save(old)
+    with pytest.raises(
+        RunError, match=r"noise has changed since .*run was started: choose another"
+    ):
+        vitlab.train(recipe, tmp_path / "run", host=HOST, resume=True)

@@ -133,4 +133,5 @@ def _held_out(model: Model, whole: Source) -> bool:
     """Whether a model's training held a part of exactly these images out."""
     if not model.provenance.get("held_out", 0.0):
         return False
-    return fingerprint(whole) == model.provenance.get("fingerprint")
+    known = model.provenance.get("fingerprint", "")
+    return fingerprint(whole, known) == known

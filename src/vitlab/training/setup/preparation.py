@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from vitlab.data.holdout import (
+    CONTENTS,
     VALIDATION_SHARE,
     fingerprint,
     partitioned,
@@ -158,7 +159,7 @@ def prepare(
     started = world.first and folder.may_be_used(resume)
     check_names(recipe, folder)
     with named_if_slow(f"reading {recipe.data.data}", world.first):
-        splits, mark = _splits(recipe, data, opened)
+        splits, mark = _splits(recipe, data, opened, folder.fingerprint if started else CONTENTS)
     before = folder.recipe if started else None
     recipe, splits = settled(recipe, splits, before, bool(hooks.loss))
     recipe, told = fitted(recipe, len(splits.train), before, host.device)
@@ -207,7 +208,9 @@ def mark_of(model: Model | None) -> str:
     return "" if model is None else fingerprint_of(model)
 
 
-def _splits(recipe: Recipe, data: Sized | None, opened: OpenedData) -> tuple[Splits, str]:
+def _splits(
+    recipe: Recipe, data: Sized | None, opened: OpenedData, like: str
+) -> tuple[Splits, str]:
     """Return the images of the recipe's data, or of what was given, and their fingerprint."""
     options, unlabeled = recipe.data, recipe.pretext.unlabeled
     if data is None:
@@ -217,7 +220,7 @@ def _splits(recipe: Recipe, data: Sized | None, opened: OpenedData) -> tuple[Spl
     if not unlabeled:
         splits = partitioned(splits, options)
         splits = with_validation(splits, options.split_by) if recipe.patience else splits
-    return splits, fingerprint(splits.whole or splits.train)
+    return splits, fingerprint(splits.whole or splits.train, like)
 
 
 def first_state(task: Task, device: torch.device, world: World) -> State:

@@ -50,6 +50,7 @@ class Leaks:
         seen_validation: validation images likewise
         learned_from: how many of the test images they learned from, where those are all there are
         seen_without_labels: how many test images they saw without labels
+        damaged: messages about images that could not be compared
     """
 
     kind: str
@@ -64,6 +65,7 @@ class Leaks:
     seen_validation: tuple[int, ...] = ()
     learned_from: int = 0
     seen_without_labels: int = 0
+    damaged: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields, as JSON has them."""
@@ -107,7 +109,8 @@ def find_leaks(recipe: Recipe, host: Host, splits: Splits, seen: Seen) -> dict[s
     needed = decoding / max(workers, 1) + _SEARCH * (len(train) + sum(map(len, filter(None, rest))))
     limit = time_limit(recipe)
     if not tiny and (always or (needed < limit and not recipe.data.dev_share)):
-        found = _of("near", _near(train, rest, workers))
+        pairs, damaged = _near(train, rest, workers)
+        found = replace(_of("near", pairs), damaged=damaged)
     elif always or reading < limit:
         found = _of("bytes", [_same(_bytes, train, each) for each in rest])
     _refuse(found, splits, drop)
@@ -218,7 +221,10 @@ def _remarks(splits: Splits, leaks: Leaks) -> list[str]:
             "leaves them out of training"
         )
     elif leaks.kind == "near":
-        lines.append("no test image is a near-duplicate of a training image")
+        compared = f", as far as {len(leaks.damaged):,} damaged images leave it open"
+        lines.append(
+            "no test image is a near-duplicate of a training image" + compared * bool(leaks.damaged)
+        )
     if leaks.seconds:
         lines.append(
             "not checked for near-duplicates of test images among the training images, which would "
@@ -291,20 +297,24 @@ def _doubtful(train: Source) -> tuple[tuple[int, int], ...]:
     return tuple(pairs)
 
 
-def _near(train: Source, rest: list[Source | None], workers: int) -> list[Pairs]:
-    """Return the near-duplicates in each of the other splits."""
+def _near(
+    train: Source, rest: list[Source | None], workers: int
+) -> tuple[list[Pairs], tuple[str, ...]]:
+    """Return the near-duplicates in each of the other splits, and messages on damaged images."""
     total = len(train) + sum(len(each) for each in rest if each is not None)
     with Meter(total, title="looking for near-duplicates") as meter:
         known = signatures(train, workers=workers, progress=lambda done: meter.show(done, "images"))
-        found: list[Pairs] = []
+        found, damaged = list[Pairs](), [*known.damaged.values()]
         for each in rest:
             if each is None:
                 found.append(([], [], 0))
                 continue
-            pairs = find(known, signatures(each, workers=workers))
+            own = signatures(each, workers=workers)
+            damaged += own.damaged.values()
+            pairs = find(known, own)
             exact = len({*pairs.test[pairs.exact].tolist()})
             found.append((pairs.train.tolist(), pairs.test.tolist(), exact))
-    return found
+    return found, tuple(damaged)
 
 
 def _estimated(sources: list[Source]) -> tuple[float, float, bool]:

@@ -11,6 +11,7 @@ process-wide filters for a moment and is not thread-safe in Python 3.11, so a lo
 them at a time. The formats a server should accept (JPEG, PNG, WebP) never take that lock.
 """
 
+import logging
 import struct
 import threading
 import warnings
@@ -39,6 +40,8 @@ MAX_BYTES = 256 * 2**20
 _MAX_SCANS = 50  # of a progressive JPEG with the most pixels allowed; ten are usual
 _SCAN = b"\xff\xda"  # a few bytes each, yet each is a pass over a progressive JPEG
 _LOCK = threading.Lock()
+# else its lines go to stderr, without the image's name, in programs that set up no logging
+logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 
 @dataclass(frozen=True)
@@ -91,9 +94,15 @@ def opened(
             raise ImageError(f"{len(data):,} bytes exceed the limit of {MAX_BYTES:,}")
         with ExitStack() as stack:
             if kind in ("GIF", "TIFF", "HEIF"):
-                stack.enter_context(_LOCK)
-                stack.enter_context(warnings.catch_warnings(action="ignore"))
+                stack.enter_context(unheard())
             yield _read_header(data, kind, min(max_pixels, MAX_PIXELS_OF.get(kind, max_pixels)))
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Keep Pillow's warnings from the user; one thread at a time."""
+    with _LOCK, warnings.catch_warnings(action="ignore"):
+        yield
 
 
 @contextmanager

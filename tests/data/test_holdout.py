@@ -325,3 +325,16 @@ def test_resume_notices_one_replaced_image(tmp_path: Path, split: bool) -> None:
         RunError, match=r"noise has changed since .*run was started: choose another"
     ):
         vitlab.train(recipe, tmp_path / "run", host=HOST, resume=True)
+
+
+@pytest.mark.parametrize("to", ["vitlab", "timm", "transformers", "google"])
+def test_every_format_that_is_saved_keeps_it_and_a_new_model_replaces_it(
+    to: str, tmp_path: Path
+) -> None:
+    model = vitlab.create("ViT-Ti/16", classes=3, image_size=32, gelu="tanh", fit="squash")
+    model.seen = marked(np.arange(2**33, 2**33 + 20, 2, dtype=np.uint64), labeled=True)
+    vitlab.save(model, tmp_path / "model", to=to)
+    assert vitlab.load(tmp_path / "model").seen.tolist() == model.seen.tolist()
+    model.seen = NOTHING
+    vitlab.save(model, tmp_path / "model", to=to)
+    assert not len(vitlab.load(tmp_path / "model").seen)

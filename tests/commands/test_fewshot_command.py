@@ -112,7 +112,7 @@ def test_one_line_for_what_cannot_be(
     assert (code, out, len(err.splitlines())) == (2, "", 1), err
     assert message in err
     if "17" in words:  # the advice works
-        assert call(capsys, *given, "--shots", "16")[0] == 0
+        assert call(capsys, *given, "--shots", "12")[0] == 0
 
 
 def test_several_labels_and_unknown_data_are_refused(

@@ -216,3 +216,48 @@ def test_several_names_in_one_call(
     assert code == 0, err
     assert json.loads(out)["images"] == 6 + 7 + 5 + 6 + 6
     assert len(open_images(names, "optional").every()) == 30
+
+
+@pytest.mark.parametrize("names", [("train", "test"), ("Train", "Val", "test"), ("val", "test")])
+def test_flat_splits_are_no_classes_at_any_door_and_the_advice_works(
+    names: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "kaggle"
+    for place, name in enumerate(names):
+        (root / name).mkdir(parents=True)
+        for number in range(8):
+            (root / name / f"{number}.png").write_bytes(png(8 * place + number))
+    model = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", classes=2, image_size=16)
+    weights = str(vitlab.save(model, tmp_path / "weights"))
+    small = ["--steps", "1", "--batch", "4", "--workers", "0", "--report", "no"]
+    learning = {
+        "train": ["--model", model.config.name, "--image-size", "16", *small],
+        "finetune": ["--from", weights, *small],
+        "sweep": ["--model", model.config.name, "--image-size", "16", *small, "--sweep", "1e-3"],
+    }
+
+    def every(data: Path, out: str) -> list[tuple[int, str]]:
+        lines = [
+            [name.replace("sweep", "train"), str(data), *more, "--out", str(tmp_path / out / name)]
+            for name, more in learning.items()
+        ]
+        lines += [["evaluate", weights, str(data), "--workers", "0"]]
+        lines += [["fewshot", weights, str(data), "--shots", "1", "--workers", "0"]]
+        found = [call(capsys, *line) for line in lines]
+        return [(code, err) for code, _, err in found]
+
+    for code, err in every(root, "flat"):
+        assert code == 2
+        said = err.splitlines()[-1]  # a run's title is before it
+        assert "which are names of splits, not of classes: put the images of each class" in said
+    if "test" not in names or names[0].lower() != "train":
+        return
+    rows = [f"{file},{'ab'[int(file.stem) % 2]},{file.parent.name.lower()}"
+            for file in sorted(root.rglob("*.png"))]  # fmt: skip
+    (root / "list.csv").write_text("path,label,split\n" + "\n".join(rows))
+    assert [code for code, _ in every(root / "list.csv", "listed")] == [0] * 5
+    for file in sorted(root.rglob("*.png")):
+        (folder := file.parent / "ab"[int(file.stem) % 2]).mkdir(exist_ok=True)
+        file.rename(folder / file.name)
+    (root / "list.csv").unlink()
+    assert [code for code, _ in every(root, "folders")] == [0] * 5

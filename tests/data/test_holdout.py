@@ -1,23 +1,29 @@
 """Held out by content: the same images whatever comes and goes; figures of unseen ones alone."""
 
+import copy
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from scipy.stats import binom
 
 import vitlab
-from vitlab.data.holdout import chances, groups_of, hold_out, identities
+from vitlab.data.holdout import chances, fingerprint, groups_of, hold_out, identities
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.protocol import Source
-from vitlab.errors import DataError
-from vitlab.models.seen import NOTHING
+from vitlab.errors import DataError, RunError
+from vitlab.evaluation.probes.probing import Probing, probe
+from vitlab.models.model import Model
+from vitlab.models.seen import NOTHING, marked
 from vitlab.recipes.recipe import Host
+from vitlab.transfer.multitask import MultiTask
 
 TINY = {"model": "ViT(width=32,depth=2,heads=2,mlp=64)/4", "image_size": 12, "steps": 150,
         "batch": 32, "lr": 2e-3, "area": 1.0, "flip": False, "ema": 0.0,
@@ -103,6 +109,9 @@ def test_a_run_of_before_keeps_its_split(photos: Path, tmp_path: Path) -> None:
     assert run.metrics["images"] == len(old.test) == 12
     model = vitlab.load(tmp_path / "run")
     del model.provenance["split_by"]
+    assert model.provenance["fingerprint"].endswith("-contents")
+    whole = open_images(str(photos)).every()
+    model.provenance["fingerprint"] = fingerprint(whole, like="0a1b")  # of eight images
     model.seen = NOTHING
     assert vitlab.evaluate(model, str(photos))["images"] == 12
     from vitlab.runs.run_folder import RunFolder
@@ -145,11 +154,7 @@ def test_no_figure_of_noise_is_above_chance(memorized: tuple[Path, Any], tmp_pat
         "fold": vitlab.recipe("small", str(folder), **short, fold="1/2"),
     }
     for name, recipe in recipes.items():
-        found = (
-            vitlab.finetune(str(folder), run.folder, tmp_path / name, recipe=recipe, host=HOST)
-            if False
-            else vitlab.train(recipe, tmp_path / name, start=run.model, host=HOST)
-        )
+        found = vitlab.train(recipe, tmp_path / name, start=run.model, host=HOST)
         assert by_chance(found.metrics), name
         assert set(run.model.seen.tolist()) <= set(found.model.seen.tolist()), name
         left_out = any("test images are left out" in note for note in found.metrics["notes"])
@@ -193,10 +198,143 @@ def test_what_was_seen_travels_with_the_weights(
     assert set(vitlab.train(taught, tmp_path / "taught", host=HOST).model.seen.tolist()) >= set(
         seen.tolist()
     )
+    for library in ("timm", "transformers"):
+        vitlab.save(other, tmp_path / library, to=library)
     models = {
+        "a file": vitlab.load(run.folder / "model" / "model.safetensors"),
+        "timm": vitlab.load(tmp_path / "timm"),
+        "transformers": vitlab.load(tmp_path / "transformers"),
+        "a task": MultiTask(base, {"noise": other}).body("noise"),
         "saved": vitlab.load(tmp_path / "saved"),
         "delta": vitlab.load(tmp_path / "delta.safetensors", base=base),
         "resized": vitlab.load(run.folder, image_size=24),
     }
     for name, model in models.items():
         assert model.seen.tolist() == seen.tolist(), name
+
+
+def test_an_adapter_has_what_its_base_has_seen(memorized: tuple[Path, Any], tmp_path: Path) -> None:
+    folder, run = memorized
+    short = {"steps": 1, "batch": 32, "fold": "1/2"}
+    tuned = vitlab.finetune(str(folder), run.folder, tmp_path / "run", "lora", host=HOST, **short)
+    assert len(tuned.model.seen) > len(run.model.seen)
+    vitlab.save(tuned.model, tmp_path / "adapter", to="peft", base=run.folder)
+    assert vitlab.load(tmp_path / "adapter").seen.tolist() == tuned.model.seen.tolist()
+    (tmp_path / "adapter" / "seen.npy").unlink()  # peft itself writes none
+    assert vitlab.load(tmp_path / "adapter").seen.tolist() == run.model.seen.tolist()
+
+
+def test_folds_from_weights_that_learned_from_the_data_say_so(
+    memorized: tuple[Path, Any], tmp_path: Path
+) -> None:
+    folder, run = memorized
+    recipe = vitlab.recipe("finetune", str(folder), weights=str(run.folder), steps=1, batch=32)
+    found = vitlab.cross_validate(recipe, tmp_path / "folds", 2, host=HOST)
+    assert found["images"] == run.metrics["images"], "images that no weights learned from"
+    assert "learned_from" not in found
+    assert by_chance(found)
+    vitlab.save(of_all(run.model, folder), tmp_path / "all")
+    recipe = recipe.changed(weights=str(tmp_path / "all"))
+    found = vitlab.cross_validate(recipe, tmp_path / "again", 2, host=HOST)
+    assert found["learned_from"] == found["images"] == 90
+    assert found["notes"][0].startswith("90 of 90 test images were learned from by the weights")
+    assert sum(each["learned_from"] for each in found["runs"]) == 90
+    seeds = vitlab.repeat(recipe, tmp_path / "seeds", 2, host=HOST)
+    assert seeds["learned_from"] == seeds["images"] == run.metrics["images"]
+
+
+def of_all(model: Model, folder: Path) -> Model:
+    """The same model as if it had learned from all images."""
+    result = copy.deepcopy(model)
+    result.seen = marked(identities(open_images(str(folder)).every()), labeled=True)
+    return result
+
+
+def test_probes_leave_out_what_was_learned_from(
+    memorized: tuple[Path, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, run = memorized
+    files = sorted(folder.rglob("*.png"), key=lambda file: file.name)
+    rows = [f"{f},{f.parent.name},{('train', 'test')[n % 2]}" for n, f in enumerate(files)]
+    (folder / "halves.csv").write_text("path,label,split\n" + "\n".join(rows))
+    held_out = names(open_to_learn(str(folder)).test) & {file.name for file in files[1::2]}
+    assert 0 < len(held_out) < 45
+    probing = Probing(shots=(2,), seeds=1, device="cpu", workers=0)
+    found = probe(run.model, str(folder / "halves.csv"), probing)
+    assert found["images"] == len(held_out)
+    assert any(note.startswith("left out") for note in found["notes"])
+    found = probe(of_all(run.model, folder), str(folder / "halves.csv"), probing)
+    assert found["learned_from"] == found["images"] == 45
+    assert any(
+        "45 of 45 images were learned from: figures are too good" in n for n in found["notes"]
+    )
+    recipe = vitlab.recipe("small", str(folder), **TINY | {"steps": 1})
+    host = replace(HOST, probe=str(folder / "halves.csv"), probe_by="knn")
+    vitlab.train(recipe, tmp_path / "run", host=host)
+    assert "halves.csv: left out" in capsys.readouterr().err
+
+
+def test_a_greedy_soup_is_chosen_by_images_that_nothing_in_it_learned_from(
+    memorized: tuple[Path, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, run = memorized
+    other = copy.deepcopy(run.model)
+    with torch.no_grad():
+        next(other.parameters()).mul_(1.01)
+    other.seen, other.provenance = NOTHING, {}
+    chosen = vitlab.soup([run.model, other], greedy=str(folder)).provenance["soup"]
+    assert by_chance({"accuracy": chosen["accuracy"], "images": run.metrics["images"]})
+    assert "learned_from" not in chosen
+    other.seen = of_all(run.model, folder).seen
+    chosen = vitlab.soup([run.model, other], greedy=str(folder)).provenance["soup"]
+    assert chosen["learned_from"] == 90
+    assert "90 images that the models learned from, since there are no" in capsys.readouterr().err
+
+
+def test_what_was_seen_without_labels_is_said_apart(
+    memorized: tuple[Path, Any], tmp_path: Path
+) -> None:
+    folder, run = memorized
+    model = vitlab.create(run.model.config.name, classes=3, image_size=12)
+    model.seen = marked(of_all(run.model, folder).seen, labeled=False)
+    recipe = vitlab.recipe("small", str(folder), **TINY | {"steps": 1})
+    found = vitlab.train(recipe, tmp_path / "run", start=model, host=HOST)
+    count = run.metrics["images"]
+    assert found.metrics["images"] == count
+    assert "learned_from" not in found.metrics
+    apart = f"{count} of {count} test images were in the training without labels of the weights"
+    assert any(note.startswith(apart) for note in found.metrics["notes"])
+    assert vitlab.evaluate(found.model, str(folder))["notes"] == [
+        f"{count} of {count} images were in its training without labels"
+    ]
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_resume_notices_one_replaced_image(tmp_path: Path, split: bool) -> None:
+    data = tmp_path / "noise"
+    folder = noise(data / "train" if split else data)
+    if split:
+        noise(data / "test", 20, seed=3)
+    recipe = vitlab.recipe("small", str(data), **TINY | {"steps": 1})
+    vitlab.train(recipe, tmp_path / "run", host=HOST)
+    vitlab.train(recipe, tmp_path / "run", host=HOST, resume=True)
+    old = sorted(folder.rglob("*.png"))[5]  # not one of the eight that are read in any case
+    pixels = np.random.default_rng(9).integers(0, 256, (12, 12, 3), np.uint8)
+    Image.fromarray(pixels).save(old)
+    with pytest.raises(
+        RunError, match=r"noise has changed since .*run was started: choose another"
+    ):
+        vitlab.train(recipe, tmp_path / "run", host=HOST, resume=True)
+
+
+@pytest.mark.parametrize("to", ["vitlab", "timm", "transformers", "google"])
+def test_every_format_that_is_saved_keeps_it_and_a_new_model_replaces_it(
+    to: str, tmp_path: Path
+) -> None:
+    model = vitlab.create("ViT-Ti/16", classes=3, image_size=32, gelu="tanh", fit="squash")
+    model.seen = marked(np.arange(2**33, 2**33 + 20, 2, dtype=np.uint64), labeled=True)
+    vitlab.save(model, tmp_path / "model", to=to)
+    assert vitlab.load(tmp_path / "model").seen.tolist() == model.seen.tolist()
+    model.seen = NOTHING
+    vitlab.save(model, tmp_path / "model", to=to)
+    assert not len(vitlab.load(tmp_path / "model").seen)

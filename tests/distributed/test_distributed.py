@@ -105,6 +105,7 @@ def test_the_curve_does_not_depend_on_the_number_of_processes(
     work = partial(run, tmp_path / "run", host=host, **PLAIN | {"micro_batch": micro})
     well(said := on_ranks(size, work, tmp_path))
     assert len({each["value"] for each in said}) == 1
+    assert vitlab.load(tmp_path / "run").seen.tolist() == vitlab.load(alone).seen.tolist() != []
     same_curves(tmp_path / "run", alone)
     same_norms(tmp_path / "run", alone, rel=1e-4)
     whole = vitlab.load(alone).state_dict()

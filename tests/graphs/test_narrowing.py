@@ -1,5 +1,6 @@
 """ONNX files in fewer bits: what is stored, what is computed, and what that is said to cost."""
 
+import copy
 import json
 import logging
 from pathlib import Path
@@ -14,11 +15,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 import vitlab
 from conftest import call
+from vitlab.data.holdout import identities
+from vitlab.data.open import open_images
 from vitlab.errors import OptionError
 from vitlab.evaluation.choosing import choose
 from vitlab.graphs.bits.narrowing import narrow
 from vitlab.graphs.bits.narrowing_cost import BATCH, Sample, narrowing_cost
 from vitlab.models.model import Model
+from vitlab.models.seen import marked
 
 PRODUCTS = 4  # of a block: queries with keys and values, projection, and two of the MLP
 
@@ -33,6 +37,12 @@ def whole(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("narrow") / "fp32.onnx"
     vitlab.export(model, file)
     return file
+
+
+def test_a_file_says_what_its_model_has_learned_from(model: Model, whole: Path) -> None:
+    about = json.loads({each.key: each.value for each in onnx.load(whole).metadata_props}["vitlab"])
+    assert about["learned_from"] == len(model.seen) > 1000
+    assert np.load(whole.with_name("fp32.seen.npy")).tolist() == model.seen.tolist()
 
 
 def probabilities(file: Path, images: Any) -> Any:
@@ -55,7 +65,7 @@ def test_int8_and_its_cost_by_the_command(
     assert code == 0
     assert "unmeasured" not in stderr
     told = json.loads(stdout)
-    _, source = choose(model, "digits", "auto")
+    source = choose(model, "digits", "auto").source
     images = np.stack([source.image(number).decode(1) for number in range(len(source))])
     truth = np.array([source.labels.classes_of(number)[0] for number in range(len(source))])
     before, after = (probabilities(file, images) for file in (whole, Path(out)))
@@ -147,11 +157,15 @@ def test_a_file_that_predicts_other_classes_is_pointed_out(
     for node in likeliest:
         node.input[0] = "turned"
     onnx.save(proto, tmp_path / "turned.onnx")
+    learned = copy.deepcopy(model)
+    learned.seen = marked(identities(open_images("digits").every()), labeled=True)
     with caplog.at_level(logging.WARNING, "vitlab"):
         found = narrowing_cost(
-            whole.read_bytes(), tmp_path / "turned.onnx", model, Sample("digits", 20), bare=False
+            whole.read_bytes(), tmp_path / "turned.onnx", learned, Sample("digits", 20), bare=False
         )
     assert (found["agreement"], found["images"]) == (0, 20)
+    assert found["learned_from"] > 20  # of all test images
+    assert "images were learned from: figures are too good" in caplog.text
     assert "predicts another class than the model for 100.0% of the images" in caplog.text
 
 

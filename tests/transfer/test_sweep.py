@@ -46,7 +46,7 @@ def test_the_best_rate_is_trained_on_all_images_and_the_table_is_kept(swept: vit
     trial = RunFolder(table["runs"][0]["run"])
     assert trial.path == swept.folder / "sweep" / "lr-0.003"
     assert trial.recipe.data.dev_share == 0.2
-    assert 240 < table["runs"][0]["images"] < 335  # three deviations around a fifth of 1,438
+    assert 240 < table["runs"][0]["images"] < 330  # about a fifth of 1,438, by their bytes
     assert table["runs"][0]["accuracy"] == trial.result()["accuracy"]
     assert swept.metrics["images"] == 359
     assert json.loads((swept.folder / "sweep" / "campaign.json").read_text())["result"]["best"] == 0

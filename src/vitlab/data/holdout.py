@@ -35,6 +35,7 @@ from vitlab.places import cache_folder
 SPLIT_SEED = 0  # the split belongs to the data: every run and every evaluation uses the same one
 VALIDATION_SHARE = 0.1  # of each class
 PIECE = 8192  # bytes of the beginning, the middle and the end of a file that identify it
+CONTENTS = "-contents"  # what a fingerprint ends with that knows those of all images
 THREADS, FEW = 8, 64  # that read files, if there are more than a few
 TOGETHER = 512  # images on another machine
 DIGEST = 16  # bytes
@@ -380,11 +381,15 @@ def without(source: Source, images: Sequence[int] | NDArray[np.int64]) -> Source
     return Subset(source, np.setdiff1d(np.arange(len(source)), images))
 
 
-def fingerprint(source: Source) -> str:
-    """Return a checksum of the labels, the classes and a few images, wherever the data lies.
+def fingerprint(source: Source, like: str = CONTENTS) -> str:
+    """Return a checksum of the labels, the classes and the images, wherever the data lies.
 
     It lets an evaluation recognize the data that a model was trained on, and use only the part
     that was held out.
+
+    Args:
+        source: the data
+        like: one to compare with; those of before know the contents of eight images
     """
     digest = hashlib.sha256(repr(source.classes).encode())
     digest.update(source.labels.values.tobytes())
@@ -393,4 +398,7 @@ def fingerprint(source: Source) -> str:
             digest.update(source.image(int(index)).content())
         except DataError:  # an unreadable image is reported when it is decoded
             continue
-    return digest.hexdigest()
+    if not like.endswith(CONTENTS):
+        return digest.hexdigest()
+    digest.update(identities(source).tobytes())
+    return digest.hexdigest() + CONTENTS

@@ -67,7 +67,8 @@ def splits_of(options: Data, unlabeled: bool = False, data: Given | None = None)
     """Open what the options of a recipe name, or images in memory in its place, to learn from."""
     given = options.data if data is None else data
     fraction, split_by = options.test_fraction, options.split_by
-    return open_to_learn(given, fraction, columns=options, unlabeled=unlabeled, split_by=split_by)
+    splits = open_to_learn(given, fraction, columns=options, unlabeled=unlabeled, split_by=split_by)
+    return replace(splits, train=identified(splits.train)) if splits.whole is None else splits
 
 
 def _without_labels(opened: Opened, share: float, split_by: SplitBy) -> Splits:

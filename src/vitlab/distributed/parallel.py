@@ -92,5 +92,5 @@ def plain(model: Model) -> Model:
         return model
     copy = assemble(model.config, {name: full(w) for name, w in model.state_dict().items()})
     copy.train(model.training)
-    copy.provenance = model.provenance
+    copy.provenance, copy.seen = model.provenance, model.seen
     return copy.requires_grad_(False)

@@ -130,8 +130,8 @@ def _held_out(model: Model, splits: Splits) -> Source | None:
     if not model.provenance.get("validation"):
         return None
     inner = with_validation(splits, model.provenance.get("split_by", "position"))
-    same = fingerprint(inner.whole or inner.train) == model.provenance.get("fingerprint")
-    return inner.validation if same else None
+    known = model.provenance.get("fingerprint", "")
+    return inner.validation if fingerprint(inner.whole or inner.train, known) == known else None
 
 
 def fitted_temperature(logits: Floats, labels: Labels) -> float:

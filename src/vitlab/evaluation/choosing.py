@@ -1,8 +1,8 @@
 """Which images a model is evaluated on."""
 
 import logging
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from vitlab.data.holdout import fingerprint, fold_of, hold_out, learned, without
 from vitlab.data.labels import UnknownClassError
@@ -13,6 +13,7 @@ from vitlab.data.sources.request import Given, title_of
 from vitlab.data.sources.splits import Splits
 from vitlab.errors import DataError
 from vitlab.models.model import Model
+from vitlab.models.seen import Seen
 
 SHOWN = 10  # classes that a message lists
 Split = Literal["auto", "train", "validation", "test", "all"]
@@ -33,6 +34,12 @@ class Chosen:
     source: Source
     learned_from: int = 0
     notes: tuple[str, ...] = ()
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What figures of these images say of them, by the keys of the command's JSON."""
+        learned_from = {"learned_from": self.learned_from} if self.learned_from else {}
+        return {"split": self.split, "notes": [*self.notes]} | learned_from
 
 
 def choose(model: Model, data: Given, split: Split, columns: Columns | None = None) -> Chosen:
@@ -55,18 +62,31 @@ def choose(model: Model, data: Given, split: Split, columns: Columns | None = No
         if name not in splits.parts:
             raise DataError(f"{title} has no {name} split; choose from {', '.join(splits.parts)}")
         source = splits.parts[name]
-    notes = [note for note in splits.notes if note.startswith("left out")]
-    seen, count = learned(source, model.seen), len(source)
-    if len(seen) and len(seen) < count and split in ("auto", "test"):
+    found = unlearned(source, model.seen, name, leave_out=split in ("auto", "test"))
+    notes = tuple(note for note in splits.notes if note.startswith("left out"))
+    return replace(found, notes=notes + found.notes)
+
+
+def unlearned(source: Source, seen: Seen, name: str = "test", *, leave_out: bool = True) -> Chosen:
+    """Return the images that a model has not learned from; all of them where there are no others.
+
+    Args:
+        source: the images
+        seen: what the model has seen
+        name: of the images, unless some are left out
+        leave_out: whether to; else it is only said
+    """
+    known, count, notes = learned(source, seen), len(source), list[str]()
+    if leave_out and 0 < len(known) < count:
         notes.append(
-            f"left out {len(seen):,} of {count:,} images, which the model has learned from"
+            f"left out {len(known):,} of {count:,} images, which the model has learned from"
         )
-        name, source, seen = "test", without(source, seen), seen[:0]
-    if len(seen):
-        notes.append(f"{len(seen):,} of {count:,} images were learned from: figures are too good")
-    if before := len(learned(source, model.seen, labeled=False)):
+        name, source, known = "test", without(source, known), known[:0]
+    if len(known):
+        notes.append(f"{len(known):,} of {count:,} images were learned from: figures are too good")
+    if before := len(learned(source, seen, labeled=False)):
         notes.append(f"{before:,} of {len(source):,} images were in its training without labels")
-    return Chosen(name, source, len(seen), tuple(notes))
+    return Chosen(name, source, len(known), tuple(notes))
 
 
 def open_for(model: Model, data: Given, columns: Columns | None = None) -> Splits:
@@ -113,4 +133,5 @@ def _held_out(model: Model, whole: Source) -> bool:
     """Whether a model's training held a part of exactly these images out."""
     if not model.provenance.get("held_out", 0.0):
         return False
-    return fingerprint(whole) == model.provenance.get("fingerprint")
+    known = model.provenance.get("fingerprint", "")
+    return fingerprint(whole, known) == known

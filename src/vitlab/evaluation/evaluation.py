@@ -197,11 +197,9 @@ def evaluation(
             progress=lambda images: progress(images, len(source)),
         )
     figures = _figures(model, source, done, above) | form.about
-    figures |= {"data": title_of(data), "split": asked.split}
+    notes = [*asked.notes, *figures["notes"]]
+    figures |= {"data": title_of(data), **asked.about, "notes": notes}
     figures |= {"peak_memory": devices.peak_memory(where)}
-    figures["notes"] = [*asked.notes, *figures["notes"]]
-    if asked.learned_from:
-        figures["learned_from"] = asked.learned_from
     if found is not None:
         figures["calibration"] = calibration.before_and_after(model, found, done)
     if chosen is not None:

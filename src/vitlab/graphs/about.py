@@ -28,6 +28,8 @@ def about(model: Model) -> dict[str, Any]:
         "multi_label": bool(origin.get("multi_label", False)),
         "version": version("vitlab"),
     }
+    if len(model.seen):
+        facts["learned_from"] = len(model.seen)
     if facts["multi_label"]:
         facts["thresholds"] = list(model.thresholds)
     kept = ("recipe", "license", "source_license", "commit", *ORIGINS)

@@ -12,6 +12,8 @@ from vitlab.data.sources.request import Given
 from vitlab.graphs.bits.narrowing_cost import Sample
 from vitlab.graphs.targets import IMAGES, TARGETS, Precision, check_precision, check_target
 from vitlab.models.model import Model
+from vitlab.models.seen import FILE as SEEN
+from vitlab.models.seen import write_seen
 from vitlab.weights.assembly import unwrapped, whole_state
 
 
@@ -31,6 +33,7 @@ def export(
     them and of any size, and gives `probabilities` (batch, classes), `labels` (classes) and `label`
     (batch), the name of the likeliest; or the `features` of a model without a classifier. Its
     metadata has the key `vitlab`: JSON with classes, normalization, recipe, license and source.
+    What the model has learned from lies beside a file, in `NAME.seen.npy`; a page has its number.
 
     Args:
         model: any that is not fused; also in a wrapper of `torch.compile` or
@@ -75,6 +78,7 @@ def export(
     written: dict[str, Any] = {"model": inner.config.name, "format": to}
     if path.is_dir():
         return written | {"folder": str(path)} | found
+    write_seen(inner.seen, path.parent, f"{path.stem}.{SEEN}")
     return written | {"file": str(path), "bytes": path.stat().st_size} | found
 
 

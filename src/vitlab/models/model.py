@@ -13,7 +13,7 @@ from vitlab.images import Size
 from vitlab.models.config import ModelConfig
 from vitlab.models.encoder.layout import DenseFeatures
 from vitlab.models.packed import Packed
-from vitlab.models.seen import NOTHING
+from vitlab.models.seen import NOTHING, Seen
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Model(nn.Module):
     config: ModelConfig
     computes: Literal["fp32", "bf16"] = "fp32"
     engine: str = "plain"
+    seen: Seen = NOTHING
     head_names: ClassVar[tuple[str, ...]] = ("classify.",)
     undecayed: ClassVar[tuple[str, ...]] = ()  # own parameters that weight decay leaves alone
 
@@ -52,7 +53,6 @@ class Model(nn.Module):
         super().__init__()
         self.config, self.source = config, ""
         self.provenance: dict[str, Any] = {}
-        self.seen = NOTHING
         device = torch.get_default_device()
         with torch.device("meta"):  # shapes first: no tensor is filled twice
             self.build()

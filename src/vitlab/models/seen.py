@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from vitlab.files import staged_file
+
 Seen = NDArray[np.uint64]
 FILE = "seen.npy"
 NOTHING: Seen = np.empty(0, np.uint64)
@@ -34,7 +36,8 @@ def read_seen(folder: Path) -> Seen:
     return found if found.dtype == np.uint64 and found.ndim == 1 else NOTHING
 
 
-def write_seen(seen: Seen, folder: Path) -> None:
-    """Write it into a folder of weights."""
+def write_seen(seen: Seen, folder: Path, name: str = FILE) -> None:
+    """Write it into a folder of weights, or beside a file of them."""
     if len(seen):
-        np.save(folder / FILE, seen)
+        with staged_file(folder / name) as draft, draft.open("wb") as file:
+            np.save(file, seen)

@@ -16,7 +16,6 @@ from vitlab.options import (
     Options,
     above,
     at_least,
-    at_most,
     check_known,
     hints,
     option,
@@ -228,9 +227,9 @@ class Host(Options):
     )
     max_bad: float = option(
         0.01,
-        "share of damaged images that are skipped before the run stops, as 1% or 0.01",
+        "damaged images that are skipped before the run stops: a share such as 1%, or a number "
+        "such as 20; up to 5 are in any case, but with 0 none",
         at_least(0),
-        at_most(1),
     )
     compile: Literal["auto", "yes", "no"] = option(
         "auto",

@@ -1,6 +1,5 @@
 """What is measured of a model while it is trained, and after it."""
 
-import math
 from dataclasses import dataclass, field
 
 import torch
@@ -20,6 +19,8 @@ from vitlab.models.model import Model
 from vitlab.recipes.recipe import Host
 from vitlab.training.held_out import HeldOut
 from vitlab.training.saving.state import State
+
+ALWAYS = 5  # damaged images that end no run, unless none may be
 
 
 @dataclass
@@ -110,15 +111,16 @@ class Observer:
             if message not in noted:
                 noted.append(message)
                 self.world.say(f"skipped: {message}")
-            if len(noted) > max(limit * self.images, limit > 0):  # one, however few there are
-                more = math.ceil(200 * len(noted) / self.images)
-                raise self.world.shared(
-                    DataError(
-                        f"{len(noted)} of {self.images:,} images are damaged, more than --max-bad "
-                        f"{100 * limit:g}% allows: repair them and start again with another --out, "
-                        f"or leave them out with --resume --max-bad {min(more, 100)}%"
-                    )
+        most = max(limit if limit >= 1 else limit * self.images, ALWAYS * (limit > 0))
+        if len(noted) > most:
+            given = f"{limit:.0f}" if limit >= 1 else f"{100 * limit:g}%"
+            raise self.world.shared(
+                DataError(
+                    f"{len(noted)} of {self.images:,} images are damaged, more than --max-bad "
+                    f"{given} allows: repair them and start again with another --out, or leave "
+                    f"them out with --resume --max-bad {2 * len(noted)}"
                 )
+            )
 
     def _probed(self) -> dict[str, float]:
         """Measure the probe, if there is one, and tell the user."""

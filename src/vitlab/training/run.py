@@ -15,7 +15,7 @@ from vitlab.data.sources.request import Given
 from vitlab.device import forked_random, restart_peak
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World
-from vitlab.errors import DeviceError, DiskError, OptionError, RunError
+from vitlab.errors import DataError, DeviceError, DiskError, OptionError, RunError
 from vitlab.models.encoder.recomputing import recomputed
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
@@ -225,7 +225,9 @@ def _train(
         )
         announce(task, session)
         stop.check()
+        damaged = (task.leaks or {}).get("damaged", ())
         with _withdrawn(task):
+            session.observer.note_damage([(0, message) for message in damaged])
             rehearsal.rehearse(session)
         with closing(_tracker(task, state, world, on_line)) as session.tracker:
             session.run()
@@ -245,7 +247,7 @@ def _withdrawn(task: Task) -> Iterator[None]:
     """Leave no folder of a new run that is refused in the block."""
     try:
         yield
-    except (OptionError, DeviceError, DiskError):
+    except (OptionError, DeviceError, DiskError, DataError):
         if not task.started:
             task.folder.withdraw()
         raise

@@ -6,12 +6,10 @@ from typing import Any
 import numpy as np
 
 from vitlab import device as devices
-from vitlab.data.holdout import partitioned
 from vitlab.data.labels import MultiLabels, SingleLabels
-from vitlab.data.learning import splits_of
-from vitlab.data.sources.protocol import Source
 from vitlab.errors import OptionError
 from vitlab.evaluation.intervals import with_intervals
+from vitlab.evaluation.paired.reopening import reopened
 from vitlab.evaluation.predictions import predict
 from vitlab.evaluation.review.label_error_rows import Suspects, write_suspects
 from vitlab.evaluation.review.label_errors import find_label_errors
@@ -23,7 +21,7 @@ from vitlab.report.table_page import Table, TablePage, write_tables
 from vitlab.runs.naming import run_name
 from vitlab.training.step.transform import Transform
 from vitlab.transfer.campaign_folder import MOST, CampaignFolder
-from vitlab.transfer.spread import lead_of, mean_and_std, row_of, table_of
+from vitlab.transfer.spread import lead_of, learned_before, mean_and_std, row_of, table_of
 from vitlab.transfer.trials import Campaign, Parts, Trial, begin, campaign_place
 from vitlab.units import percent
 from vitlab.weights.load import load
@@ -47,9 +45,10 @@ def cross_validate(
 ) -> dict[str, Any]:
     """Train once per fold, each time testing on the images of that fold.
 
-    The folds are parts of the training images, or of all images if the data comes unsplit: equal
-    in size and in classes (stratified) to within one image, and the same for every recipe and
-    seed. A test split that the data has is left alone, for the one model that is chosen in the end.
+    The folds are parts of the training images, or of all images if the data comes unsplit: about
+    equal in size, decided by a hash of each image (`data.holdout`), and the same for every recipe
+    and seed. A test split that the data has is left alone, for the one model that is chosen in the
+    end.
 
     Args:
         recipe: what to learn
@@ -63,11 +62,11 @@ def cross_validate(
         command: what the user typed, for the report
 
     Returns:
-        The figures of all out-of-fold predictions together (the keys of `vitlab.evaluate`),
-        `folds`, `mean` and `std` (the sample standard deviation) of each figure over the folds,
-        `runs`, `label_errors` (the images whose labels are likely wrong: `file`, `listed` and
-        `expected`), and the places of the predictions (CSV) and of the report; empty in every
-        process but the first of those that torchrun started.
+        The figures of all out-of-fold predictions together (the keys of `vitlab.evaluate`), perhaps
+        `learned_from` and `notes` as there, `folds`, `mean` and `std` (the sample standard
+        deviation) of each figure over the folds, `runs`, `label_errors` (the images whose labels
+        are likely wrong: `file`, `listed` and `expected`), and the places of the predictions (CSV)
+        and of the report; empty in every process but the first of those that torchrun started.
 
     Raises:
         OptionError: fewer than two folds, or a recipe with a fold of its own.
@@ -109,7 +108,11 @@ def _conclude(
     """Return the figures of all folds together, and write down predictions, result and page."""
     file = campaign.folder.path / PREDICTIONS
     figures, suspects = write_predictions(file, campaign, trials)
+    before = learned_before(rows)
+    for note in before.get("notes", ()):
+        campaign.say(note)
     result = figures | {
+        **before,
         "label_errors": write_suspects(file.with_name(LABEL_ERRORS), suspects),
         "folds": len(rows),
         **mean_and_std(rows),
@@ -137,7 +140,7 @@ def write_predictions(
     Raises:
         DiskError: the file cannot be written.
     """
-    sources = [_images(trial) for trial in trials]
+    sources = [reopened(campaign.folder.run(trial.name)).test for trial in trials]
     layouts = [
         Layout(source, truth=True, more={"fold": trial.recipe.data.fold})
         for source, trial in zip(sources, trials, strict=True)
@@ -167,12 +170,6 @@ def write_predictions(
     return with_intervals(rows, labels), suspects
 
 
-def _images(trial: Trial) -> Source:
-    """Return the images that a fold is tested on."""
-    options = trial.recipe.data
-    return partitioned(splits_of(options), options).test
-
-
 def _page(
     campaign: Campaign, recipe: Recipe, result: dict[str, Any], suspects: Suspects
 ) -> TablePage:
@@ -182,11 +179,14 @@ def _page(
         "fold",
         result,
         {"all predictions together": result},
-        "Each model was tested on images it did not learn from.",
+        "Each model was tested on images that its own run did not learn from.",
     )
     lead = lead_of(result, f"{result['folds']} folds")
     tables = [table, *_doubts(suspects)]
-    notes = [f"A row per image with its probabilities: {PREDICTIONS}, beside this page."]
+    notes = [
+        *result.get("notes", ()),
+        f"A row per image with its probabilities: {PREDICTIONS}, beside this page.",
+    ]
     title = f"Cross-validation on {recipe.data.data}"
     return TablePage(title, lead, tables, notes=notes, command=campaign.command)
 

@@ -6,6 +6,7 @@ Recipe 1. It works for models that were fine-tuned from the same weights; models
 different random starts do not average into anything.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -125,30 +126,41 @@ def soup(
         seen.append(model.seen)
         if number and greedy is None:
             pot = pot.with_one_more(model)
+    common, union = _common(about), np.unique(np.concatenate(seen))
     if greedy is None:
         mixed, chosen = pot.mean(), {"kind": "uniform", "ingredients": parts}
     else:
-        taste = _Taste(greedy, _split(greedy, split), device, workers)
-        mixed, chosen = _greedy(models, parts, taste)
-    mixed.provenance = _common(about) | {"soup": chosen}
-    mixed.seen = np.unique(np.concatenate(seen))
+        how = _split(greedy, split), device, workers
+        mixed, chosen = _greedy(models, parts, _Taste(greedy, *how, common, union))
+    mixed.provenance, mixed.seen = common | {"soup": chosen}, union
     _warn(mixed, about)
     return mixed
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Taste:
-    """How good a model is on the data that decides."""
+    """How good a model is on images that none of the ingredients learned from, if there are any.
+
+    Attributes:
+        provenance: what the ingredients have in common, as if it were the model's own
+        seen: by all of them
+        learned_from: images that decided and were learned from, since there were no others
+    """
 
     data: str
     split: Split
     device: str
     workers: int | None
+    provenance: dict[str, Any]
+    seen: Seen
+    learned_from: int = 0
 
     def __call__(self, model: Model) -> float:
-        found = evaluate(
-            model, self.data, split=self.split, device=self.device, workers=self.workers
-        )
+        asked = copy.copy(model)
+        asked.provenance, asked.seen = self.provenance, self.seen
+        how: dict[str, Any] = {"device": self.device, "workers": self.workers}
+        found = evaluate(asked, self.data, split=self.split, **how)
+        self.learned_from = found.get("learned_from", 0)
         return float(found.get("accuracy", found.get("map", 0.0)))
 
 
@@ -172,6 +184,12 @@ def _greedy(
         if kept:
             pot, best = fuller, score
     about = {"kind": "greedy", "data": taste.data, "split": taste.split, "accuracy": best}
+    if taste.learned_from:
+        about["learned_from"] = taste.learned_from
+        say(
+            f"chosen by {taste.learned_from:,} images that the models learned from, since there "
+            "are no others: these figures are too good"
+        )
     return pot.mean(), about | {"ingredients": [parts[number] for number in order]}
 
 

@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -219,6 +220,8 @@ class MultiTask:
         own = {name: tensor for name, tensor in changed.items() if not name.startswith(head)}
         last = {n.removeprefix(head): t for n, t in tensors.items() if n.startswith(head)}
         body, classify = variant(trunk, own), trunk.get_submodule(head[:-1])
+        if isinstance(body, Model) and body is not trunk:
+            body.seen = np.union1d(found.seen, self.base.seen)
         if config.classes != trunk.config.classes or own.keys() != changed.keys():
             with torch.device("meta"):
                 classify = classifier(config).eval()

@@ -11,7 +11,14 @@ from vitlab.report.table_page import TablePage, write_tables
 from vitlab.runs.naming import run_name
 from vitlab.training.step.transform import Transform
 from vitlab.transfer.campaign_folder import MOST, CampaignFolder
-from vitlab.transfer.spread import intervals_of_means, lead_of, mean_and_std, row_of, table_of
+from vitlab.transfer.spread import (
+    intervals_of_means,
+    lead_of,
+    learned_before,
+    mean_and_std,
+    row_of,
+    table_of,
+)
 from vitlab.transfer.trials import Campaign, Parts, Trial, begin, campaign_place
 
 OF_MODEL = ("model", "params", "macs")
@@ -49,8 +56,8 @@ def repeat(
         The mean of each figure over the seeds under the figure's own name, and again under `mean`;
         `std`, the sample standard deviations; `intervals`, the 95% confidence interval of each mean
         by Student's t (of other seeds, not of other test images); `seeds`, `images`, `model`,
-        `params`, `macs`, `runs`, and the places of the runs and of the report. Empty in every
-        process but the first of those that torchrun started.
+        `params`, `macs`, `runs`, perhaps `learned_from` and `notes`, and the places of the runs and
+        of the report. Empty in every process but the first of those that torchrun started.
 
     Raises:
         OptionError: fewer than two seeds.
@@ -89,12 +96,17 @@ def _conclude(
 ) -> dict[str, Any]:
     """Return the figures of all seeds, and write down result and page."""
     found, seeds = mean_and_std(rows), [row["seed"] for row in rows]
+    before = learned_before(rows[:1])
+    notes = before.get("notes", [])
+    for each in notes:
+        campaign.say(each)
     result = {
         **found["mean"],
         "intervals": intervals_of_means(found, len(rows)),
         "seeds": seeds,
         "images": rows[0]["images"],
         **about,
+        **before,
         **found,
         "runs": rows,
         "run": str(campaign.folder.path),
@@ -104,6 +116,7 @@ def _conclude(
     table = table_of("Seeds", "seed", result, {}, note)
     lead = lead_of(result, f"{len(rows)} seeds ({seeds[0]} to {seeds[-1]})")
     title = f"{about['model']} on {recipe.data.data}, {len(rows)} seeds"
-    write_tables(campaign.folder.report, TablePage(title, lead, [table], command=campaign.command))
+    page = TablePage(title, lead, [table], notes=notes, command=campaign.command)
+    write_tables(campaign.folder.report, page)
     campaign.folder.finish(result)
     return result

@@ -46,8 +46,20 @@ def row_of(what: str, value: str | int, outcome: Outcome) -> Row:
         cause = outcome.diverged.split(":")[0]
         raise DivergedError(f"{what} {value} diverged: {cause}: try a lower --lr and another --out")
     metrics = outcome.run.metrics
-    kept = [key for key in (*FIGURES, "images", "seconds") if key in metrics]
+    kept = [key for key in (*FIGURES, "images", "learned_from", "seconds") if key in metrics]
     return {what: value} | {key: metrics[key] for key in kept} | {"run": str(outcome.folder.path)}
+
+
+def learned_before(rows: Sequence[Row]) -> Row:
+    """Return how many test images of some runs were learned from before them, and a note on it."""
+    known = sum(row.get("learned_from", 0) for row in rows)
+    if not known:
+        return {}
+    note = (
+        f"{known:,} of {sum(row['images'] for row in rows):,} test images were learned from by the "
+        "weights or the teacher of these runs: figures are too good"
+    )
+    return {"learned_from": known, "notes": [note]}
 
 
 def mean_and_std(rows: Sequence[Row]) -> dict[str, dict[str, float]]:

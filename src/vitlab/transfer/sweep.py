@@ -133,7 +133,7 @@ def _title(point: Point) -> str:
 def _row(point: Point, outcome: Outcome) -> dict[str, Any]:
     """Return a row of the table in JSON."""
     row = {**point, "run": str(outcome.folder.path), "diverged": outcome.run is None}
-    kept = ("accuracy", "nll", "map", "bce", "images", "seconds")
+    kept = ("accuracy", "nll", "map", "bce", "images", "learned_from", "seconds")
     metrics = outcome.run.metrics if outcome.run else {}
     return row | {key: metrics[key] for key in kept if key in metrics}
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -107,6 +108,7 @@ def with_adapter(
     return replace(
         base,
         path=source.path,
+        seen=np.union1d(source.seen, base.seen),
         shapes=shapes,
         numbers=numbers,
         config=source.config or config,

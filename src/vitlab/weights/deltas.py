@@ -204,7 +204,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         exact=True,
         provenance=provenance,
         base=base,
-        seen=source.numbers(SEEN).numpy().view(np.uint64) if SEEN in sums else None,
+        seen=source.numbers(SEEN).numpy().view(np.uint64) if SEEN in sums else NOTHING,
     )
 
 

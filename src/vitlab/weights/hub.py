@@ -13,6 +13,7 @@ from typing import Any
 from vitlab.errors import DiskError, HubError, OptionError, WeightsError
 from vitlab.files import sha256
 from vitlab.models.names import shape_of
+from vitlab.models.seen import FILE as SEEN
 from vitlab.weights.sharded import (
     ADAPTER,
     CONFIG,
@@ -31,7 +32,7 @@ from vitlab.weights.sharded import (
 PREFIXES = ("hf-hub:", "hf://")
 OF_FILES = (*ENDINGS, ".tar", ".json", ".toml")  # ends of local paths, not of names on the Hub
 CARD = "README.md"
-EXPLAINING = (CONFIG, PREPROCESSOR, PROCESSOR, OPEN_CLIP, ADAPTER, CARD, "seen.npy")
+EXPLAINING = (CONFIG, PREPROCESSOR, PROCESSOR, OPEN_CLIP, ADAPTER, CARD, SEEN)
 TIMEOUT = 10.0  # seconds until the Hub counts as unreachable
 UNREACHABLE = "the Hub cannot be reached"
 _NAME = re.compile(  # what the Hub allows
@@ -126,7 +127,7 @@ def publish(
             repo_id=repo,
             folder_path=folder,
             commit_message=message,
-            delete_patterns=["model*.safetensors", INDEX],  # shards of an earlier model
+            delete_patterns=["model*.safetensors", INDEX, SEEN],  # of an earlier model
         )
     except Exception as error:  # whatever the libraries below the Hub's may raise
         raise _refused(error, f"push to {repo}") from error

@@ -7,13 +7,13 @@ from os.path import lexists
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from vitlab.errors import HubError, UserError, WeightsError
 from vitlab.files import MODEL_FOLDER
 from vitlab.images import Size
 from vitlab.models.model import Model
-from vitlab.models.seen import NOTHING, read_seen
 from vitlab.weights.adapters import unaltered, with_adapter
 from vitlab.weights.assembly import fitted, whole_state
 from vitlab.weights.containers.open import dropped, open_source
@@ -83,7 +83,7 @@ def load(
     if classes is not None:  # the new classifier is not calibrated
         about = {key: value for key, value in about.items() if key not in OF_HEAD}
     model.provenance, model.source = about, str(source)
-    model.seen = reading.seen if reading.seen is not None else read_seen(path)
+    model.seen = reading.seen
     return model
 
 
@@ -97,8 +97,8 @@ def load_delta(file: str | Path) -> Delta | None:
     if reading.base is None:
         return None
     tensors = collect(reading, source)
-    about, seen = dict(reading.provenance or {}), reading.seen
-    return Delta(reading.config, tensors, reading.base, about, NOTHING if seen is None else seen)
+    about = dict(reading.provenance or {})
+    return Delta(reading.config, tensors, reading.base, about, reading.seen)
 
 
 def load_base(of: Delta, file: str | Path) -> Model:
@@ -136,7 +136,8 @@ def recognize(
                 origins = {**reading.origins, **dict.fromkeys(hints.choices, Origin.OPTION)}
                 doubts = warning(path, reading.config, origins)
                 notes = filter(None, (doubts, *source.notes, *reading.notes))
-                return source, replace(reading, origins=origins, notes=tuple(notes))
+                seen = reading.seen if len(reading.seen) else source.seen
+                return source, replace(reading, origins=origins, notes=tuple(notes), seen=seen)
         names = ", ".join(sorted(source.shapes)[:3])
         raise WeightsError(
             f"{path}: unsupported weight format (tensors {names}, …): docs/weights.md lists what "
@@ -180,6 +181,7 @@ def _read(
             raise WeightsError(f"{path}: the chain of deltas is circular or longer than {DEEPEST}")
         model = _base_model(reading.base, path, base, (*above, here))
         tensors = merged(reading.config, tensors, whole_state(model))
+        reading = replace(reading, seen=np.union1d(reading.seen, model.seen))
     return reading, tensors
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vitlab.errors import UserError, WeightsError
+from vitlab.models.seen import NOTHING, Seen
 
 Shape = tuple[int, ...]
 Kind = Literal["npz", "safetensors", "pickle"]
@@ -39,6 +40,7 @@ class Source:
         stored: names as they are in the file, of those tensors whose names were shortened
         counters: names of scalars that are whole numbers, which no output depends on
         notes: what the user should know, a line each
+        seen: what the model has learned from, as the file beside the tensors says
     """
 
     path: Path
@@ -56,6 +58,7 @@ class Source:
     stored: dict[str, str] = field(default_factory=dict)
     counters: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    seen: Seen = field(default_factory=lambda: NOTHING)
 
     def shape(self, name: str) -> Shape:
         """Return the shape of a tensor, or with `name[3]` of a slice; (0,) if it is missing."""

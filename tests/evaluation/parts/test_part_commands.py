@@ -65,6 +65,25 @@ def test_predict_fills_a_folder_and_says_what_it_holds(
     assert (code, err) == (2, "vitlab predict: format=csv applies only with a folder as out\n")
 
 
+@pytest.mark.parametrize(("command", "names"), [("predict", 1), ("predict", 2), ("embed", 1)])
+def test_one_replaced_image_is_noticed(
+    weights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, names: int
+) -> None:
+    folders = [photo_folder(tmp_path / f"photos{n}", {"a": 12, "b": 12}) for n in range(names)]
+    base = [command, weights, *map(str, folders), "--part-images", "8", "--workers", "0"]
+    base += ["--out", str(tmp_path / "rows")]
+    assert call(capsys, *base)[0] == 0
+    assert call(capsys, *base)[0] == 0
+    for file in folders[0].rglob("*.png"):
+        file.touch()  # its bytes are what counts
+    assert call(capsys, *base)[0] == 0
+    old = sorted(folders[0].rglob("*.png"))[5]  # not one of the eight that are read in any case
+    photo(99, 12, 10).save(old)
+    code, _, err = call(capsys, *base)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "rows has the parts of another job (other data): choose another --out" in err
+
+
 def test_exit_statuses_for_schedulers(
     weights: str,
     tmp_path: Path,

@@ -11,6 +11,7 @@ process-wide filters for a moment and is not thread-safe in Python 3.11, so a lo
 them at a time. The formats a server should accept (JPEG, PNG, WebP) never take that lock.
 """
 
+import logging
 import struct
 import threading
 import warnings
@@ -23,6 +24,7 @@ from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
 from vitlab.data.decode import metadata
+from vitlab.data.decode.colors import note_samples
 from vitlab.data.decode.formats import FORMATS, format_of, reader_of
 from vitlab.data.decode.jpeg_frame import Frame
 from vitlab.errors import ImageError, UserError
@@ -38,6 +40,8 @@ MAX_BYTES = 256 * 2**20
 _MAX_SCANS = 50  # of a progressive JPEG with the most pixels allowed; ten are usual
 _SCAN = b"\xff\xda"  # a few bytes each, yet each is a pass over a progressive JPEG
 _LOCK = threading.Lock()
+# else its lines go to stderr, without the image's name, in programs that set up no logging
+logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 
 @dataclass(frozen=True)
@@ -90,9 +94,15 @@ def opened(
             raise ImageError(f"{len(data):,} bytes exceed the limit of {MAX_BYTES:,}")
         with ExitStack() as stack:
             if kind in ("GIF", "TIFF", "HEIF"):
-                stack.enter_context(_LOCK)
-                stack.enter_context(warnings.catch_warnings(action="ignore"))
+                stack.enter_context(unheard())
             yield _read_header(data, kind, min(max_pixels, MAX_PIXELS_OF.get(kind, max_pixels)))
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Keep Pillow's warnings from the user; one thread at a time."""
+    with _LOCK, warnings.catch_warnings(action="ignore"):
+        yield
 
 
 @contextmanager
@@ -110,15 +120,16 @@ def explained_image(name: str) -> Iterator[None]:
 
 def _read_header(data: bytes, kind: str, max_pixels: int) -> Header:
     """Read the header, check the size, find the orientation; decode nothing."""
-    exif = b""
+    exif, bits = b"", 0
     if kind == "JPEG":
         data, exif = metadata.jpeg_parts(data)
     elif kind == "PNG":
-        data, exif = metadata.png_parts(data)
+        data, exif, bits = metadata.png_parts(data)
     elif kind == "WEBP":
         _check_size(*webp_size(data), max_pixels)  # the reader allocates its canvas at once
     image = reader_of(kind)(BytesIO(data))
     _check_size(*image.size, max_pixels)
+    note_samples(image, image, bits)
     if kind == "PNG":
         _mend_png_key(image, data[24])
     if kind == "JPEG" and "progressive" in image.info:

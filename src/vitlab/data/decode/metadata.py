@@ -41,13 +41,13 @@ def jpeg_parts(data: bytes) -> tuple[bytes, bytes]:
     return b"".join(parts), exif
 
 
-def png_parts(data: bytes) -> tuple[bytes, bytes]:
-    """Return the file with only the chunks of its first frame, and the EXIF block.
+def png_parts(data: bytes) -> tuple[bytes, bytes, int]:
+    """Return the file with only the chunks of its first frame, the EXIF block, and sBIT (0: none).
 
     The IDAT chunks are an animation's first frame, or the still image before it. EXIF may follow
-    the pixels.
+    the pixels. sBIT says how many bits of each sample have a meaning; here the most of any color.
     """
-    view, exif, at = memoryview(data), b"", 8
+    view, exif, at, bits = memoryview(data), b"", 8, 0
     parts: list[bytes | memoryview] = [data[:8]]
     for _ in range(_MAX_PARTS):
         if at + 8 > len(data):
@@ -57,8 +57,10 @@ def png_parts(data: bytes) -> tuple[bytes, bytes]:
             parts.append(view[at : at + 12 + length])
         elif kind == b"eXIf":
             exif = data[at + 8 : at + 8 + length]
+        elif kind == b"sBIT":
+            bits = max(data[at + 8 : at + 8 + min(length, 3)], default=0)
         at += 12 + length
-    return b"".join(parts), exif
+    return b"".join(parts), exif, bits
 
 
 def orientation(exif: bytes) -> int:

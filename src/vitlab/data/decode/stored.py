@@ -2,13 +2,17 @@
 
 Files are decoded to upright uint8 pixels. Transparent pixels are composited over white unless four
 channels are asked for. Gray is the ITU-R 601 luma. Samples of 16 bits keep their high byte, which
-undoes both usual ways of widening 8 bits. 32-bit integers must lie in 0...65535 and are read as 16
-bits. Floats are read as 0 (black) to 1 (white) and clipped, but refused outside -1...2, where
-clipping would destroy the image unnoticed. JPEGs in CMYK are read as inverted, as Adobe writes them
-and browsers read them. Colors are those stored in the file: ICC profiles and gamma are ignored, as
-is EXIF in text form.
+undoes both usual ways of widening 8 bits; of gray whose file says that it fills fewer bits (TIFF:
+12-bit samples, SMaxSampleValue, MaxSampleValue; PNG: sBIT, unless they were widened) the highest 8
+of these. 32-bit integers are read as 16 bits, and must lie in 0...65535 where the file does not say
+more. What lies wholly below 256 and is not said to is refused, since it would be black. Floats are
+read as 0 (black) to 1 (white) and clipped, but refused outside -1...2, where clipping would destroy
+the image unnoticed. JPEGs in CMYK are read as inverted, as Adobe writes them and browsers read
+them. Colors are those stored in the file: ICC profiles and gamma are ignored, as is EXIF in text
+form.
 """
 
+import sys
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -18,10 +22,10 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from vitlab.data.decode.colors import GRAY, MODES, convert, recolored
+from vitlab.data.decode.colors import GRAY, MODES, SAMPLES, convert, recolored
 from vitlab.data.decode.complaints import complaints_are_errors
 from vitlab.data.decode.crop import crop_resize
-from vitlab.data.decode.formats import ENDINGS, FORMATS, format_of
+from vitlab.data.decode.formats import ENDINGS, FORMATS, format_of, reader_of
 from vitlab.data.decode.headers import MAX_PIXELS, Header, explained_image, opened
 from vitlab.data.decode.jpeg_boxes import jpeg_boxes
 from vitlab.data.decode.metadata import turn
@@ -225,9 +229,33 @@ def _encoded(pixels: Pixels, kind: str, **options: Any) -> tuple[bytes, str]:
     return stream.getvalue(), ENDINGS[kind][0]
 
 
+def _check_colors(header: Header) -> None:
+    """Refuse colors of 16 bits whose upper bytes, all that Pillow keeps, are empty or nearly so."""
+    image = header.image
+    bits, _, widened = image.info[SAMPLES]
+    most = max(each.getextrema()[1] for each in image.split()[:3])
+    if most >= 2 ** max(bits - 8, 0):
+        return
+    lower = reader_of(str(image.format))(BytesIO(header.data))
+    swap = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
+    for number, each in enumerate(lower.tile):  # their bytes in the other order
+        first, *rest = each.args if isinstance(each.args, tuple) else (each.args,)
+        other = f"{first[:-1]}{swap.get(first[-1], '')}"
+        lower.tile[number] = each._replace(args=(other, *rest) if rest else other)
+    used = int(np.bitwise_or.reduce(np.asarray(lower)[..., :3], axis=None))
+    if used & (2 ** max(16 - bits, 0) - 1 if widened else 255):
+        raise ImageError(
+            f"colors of 16 bits that are below {2 ** max(bits, 8):,}, so black: save it with 8 bits"
+        )
+
+
 def _whole(header: Header, channels: int) -> Pixels:
     """Decode by Pillow, and turn upright."""
-    with complaints_are_errors() if header.image.format == "TIFF" else nullcontext():
-        header.image.load()
+    image = header.image
+    wide = image.mode in ("RGB", "RGBA") and any(";16" in str(each.args) for each in image.tile)
+    with complaints_are_errors() if image.format == "TIFF" else nullcontext():
+        image.load()
+        if wide:
+            _check_colors(header)
     pixels = recolored(header.image, channels)
     return np.ascontiguousarray(turn(pixels, header.orientation))

@@ -1,6 +1,7 @@
 """Images from anywhere: paths, bytes, Pillow's images, arrays and tensors, as one source."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,10 +12,13 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from PIL.ImageFile import ImageFile
+from PIL.PngImagePlugin import PngImageFile
 from torch import Tensor
 
-from vitlab.data.decode.colors import recolored
-from vitlab.data.decode.headers import MAX_BYTES, MAX_PIXELS
+from vitlab.data.decode.colors import note_samples, recolored
+from vitlab.data.decode.complaints import complaints_are_errors
+from vitlab.data.decode.headers import MAX_BYTES, MAX_PIXELS, explained_image, unheard
+from vitlab.data.decode.metadata import png_parts
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.decode.stored import DecodedImage, EncodedImage, PixelImage, StoredImage
 from vitlab.data.labels import Labels
@@ -148,10 +152,18 @@ def _of_pillow(picture: Image.Image, name: str) -> StoredImage:
         )
     if isinstance(picture, ImageFile) and picture.filename and _untouched(picture):
         return EncodedImage(_read(Path(str(picture.filename)), name), name)
-    try:
-        return PillowImage(ImageOps.exif_transpose(picture), name)
-    except Exception as error:  # Pillow decodes only now, and raises whatever its reader raises
-        raise ImageError(f"{name}: {error}") from None
+    quiet = complaints_are_errors() if picture.format == "TIFF" else nullcontext()
+    with explained_image(name), unheard(), quiet:  # Pillow may decode only now
+        upright = ImageOps.exif_transpose(picture)
+        note_samples(upright, picture, _png_bits(picture, name))
+        return PillowImage(upright, name)
+
+
+def _png_bits(picture: Image.Image, name: str) -> int:
+    """The bits of the samples that the file of a decoded PNG says, if it is known and there."""
+    if isinstance(picture, PngImageFile) and picture.mode == "I;16" and picture.filename:
+        return png_parts(_read(Path(str(picture.filename)), name))[2]
+    return 0
 
 
 def _untouched(picture: ImageFile) -> bool:

@@ -107,7 +107,7 @@ def open_folder(request: Request) -> Found | None:
             raise DataError(
                 f"{root} has images in {' and '.join(each.name for each in flat.values())}, which "
                 "are names of splits, not of classes: put the images of each class into a folder "
-                "of its name there, or name a list of the images with their labels"
+                "of its name there, or name a CSV list of the images (path,label,split) as the data"
             )
         return _of_classes(root)
     except DataError:
@@ -224,8 +224,9 @@ def _splits_inside(root: Path) -> dict[str, Path]:
 def _flat_splits(root: Path) -> dict[str, Path]:
     """Return the folders of a root that has nothing but splits without class folders."""
     found = _splits_inside(root)
-    alone = len(found) > 1 and len(found) == len(visible(root)) and "train" in found
-    return found if alone and holds_images(found["train"]) else {}
+    alone = len(found) > 1 and len(found) == len(visible(root))
+    first = found.get("train")
+    return found if alone and all(map(holds_images, [first] if first else found.values())) else {}
 
 
 def split_folders(root: Path) -> tuple[dict[str, Path], list[Path]]:

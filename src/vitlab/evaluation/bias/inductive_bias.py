@@ -1,5 +1,6 @@
 """`vitlab.inductive_bias`: what a classifier relies on, in one dictionary of figures."""
 
+import logging
 from typing import Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from vitlab.evaluation.bias.probed_images import probed_images, share
 from vitlab.evaluation.bias.shuffled import shuffled_figures
 from vitlab.evaluation.bias.translation import shifted_figures
 from vitlab.evaluation.borrowing import borrowed
-from vitlab.evaluation.choosing import Split, choose
+from vitlab.evaluation.choosing import Split, choose, unlearned
 from vitlab.evaluation.predictions import check_classifier
 from vitlab.models.model import Model
 
@@ -59,7 +60,8 @@ def inductive_bias(
         75, and `high_pass_25`, 50 and 75. Other shares: `consistency_1` to `consistency_4` (classes
         that stay when the image is shifted); `cue_shape` and `cue_texture` (images with the phases
         of one class and the amplitudes of another that are taken for the one and the other) and
-        `shape_bias`, the first of both (NaN if there are none). `images` and `damaged` are counts.
+        `shape_bias`, the first of both (NaN if there are none). Counts: `images`, `damaged`, and
+        `learned_from` if these are images that the model has learned from, as there are no others.
 
     Raises:
         DataError: no such data or split, classes that the model does not have, several labels per
@@ -68,13 +70,18 @@ def inductive_bias(
             `vitlab.accelerate`, which gives no gradients.
     """
     check_classifier(model)
-    source = data if isinstance(data, Source) else choose(model, data, split, columns).source
+    if isinstance(data, Source):
+        asked = unlearned(data, model.seen, leave_out=False)
+    else:
+        asked = choose(model, data, split, columns)
+    for note in asked.notes:
+        logging.getLogger("vitlab").warning(note)
     where = devices.choose(device)
     sampling, shuffling, dropping, shifting, pairing = np.random.default_rng(seed).spawn(5)
     with borrowed(model, where):
         probed = probed_images(
             model,
-            source,
+            asked.source,
             images,
             batch=batch,
             generator=sampling,
@@ -92,4 +99,5 @@ def inductive_bias(
             **filtered_figures(probed),
             "images": float(len(probed)),
             "damaged": float(probed.damaged),
+            **({"learned_from": float(asked.learned_from)} if asked.learned_from else {}),
         }

@@ -24,6 +24,6 @@ def reopened(folder: RunFolder) -> Splits:
     splits = replace(splits, test=without(splits.test, left_out))
     if recipe.patience:
         splits = with_validation(splits, options.split_by)
-    if fingerprint(splits.whole or splits.train) != folder.fingerprint:
+    if fingerprint(splits.whole or splits.train, folder.fingerprint) != folder.fingerprint:
         raise DataError(f"{options.data} has changed since the run was trained")
     return splits

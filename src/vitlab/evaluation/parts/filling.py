@@ -12,7 +12,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from vitlab.data.sources.protocol import Source
+from vitlab.data.composed import Joined, Relabeled
+from vitlab.data.holdout import identities
+from vitlab.data.sources.folders import Files
+from vitlab.data.sources.protocol import Derived, Source
 from vitlab.data.turns import turned
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, DiskError, UnfinishedError
@@ -256,9 +259,25 @@ def _contents(folder: PartFolder) -> dict[str, Any]:
     }
 
 
+def _alone(source: Source) -> bool:
+    """Whether each image is a file of its own, or in memory, so that a part of it can be read."""
+    match source:
+        case Joined(parts):
+            return all(map(_alone, parts))
+        case Derived(whole=whole) | Relabeled(whole=whole):
+            return _alone(whole)
+    return source.in_memory or isinstance(source, Files)
+
+
 def identity(source: Source, *, labeled: bool) -> str:
-    """Return a checksum of a source: its length, many names, a few contents, and its labels."""
+    """Return a checksum of a source: its length, many names, its contents, and its labels.
+
+    Of image files, and images in memory, the contents are what `data.holdout.identities` finds; of
+    those inside other files, a few.
+    """
     digest = sha256(repr((len(source), source.classes if labeled else ())).encode())
+    if _alone(source):
+        digest.update(identities(source).data)
     last = max(0, len(source) - 1)
     for index in np.linspace(0, last, min(NAMES, len(source)), dtype=int):
         digest.update(fsencode(source.name(int(index))) + b"\n")

@@ -18,6 +18,7 @@ from vitlab.data.sources.request import Given, title_of
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World
 from vitlab.errors import DataError
+from vitlab.evaluation.choosing import unlearned
 from vitlab.evaluation.probes.extraction import Extraction
 from vitlab.evaluation.probes.feature_cache import described, features_of
 from vitlab.evaluation.probes.logistic import swept_logistic
@@ -69,8 +70,8 @@ def probe(model: Model, data: Given, probing: Probing) -> dict[str, Any]:
     Returns:
         In the first process: `fewshot` by number of shots (mean `accuracy`, `std` over the seeds
         and the value of each), `knn` by k and `logistic` (with the `l2` chosen), each with its
-        `accuracy`; model, data, features, train_images, images, damaged, seconds, notes. Nothing
-        in the others.
+        `accuracy`; model, data, features, train_images, images, split, damaged, seconds, notes, and
+        perhaps `learned_from`, as `vitlab.evaluate`. Nothing in the others.
 
     Raises:
         DataError: several labels per image, fewer images of a class than shots, no such data.
@@ -83,12 +84,13 @@ def probe(model: Model, data: Given, probing: Probing) -> dict[str, Any]:
             check_shots(
                 classes_of(splits.train, title_of(data)), splits.classes, max(probing.shots)
             )
+            asked = unlearned(splits.test, model.seen)
         learn, test = (
             _side(Extraction(
                 model, source, probing.taken, device, probing.precision, probing.workers,
                 world.local_size,
             ), name, world, probing.cache)
-            for name, source in (("training", splits.train), ("test", splits.test))
+            for name, source in (("training", splits.train), ("test", asked.source))
         )  # fmt: skip
         if not world.first:
             return {}
@@ -103,9 +105,10 @@ def probe(model: Model, data: Given, probing: Probing) -> dict[str, Any]:
         "train_images": len(learn.x),
         "images": len(test.x),
         **found,
+        **asked.about,
         "damaged": len(bad),
         "seconds": time.monotonic() - begin,
-        "notes": [*splits.notes, *(f"skipped: {message}" for message in bad)],
+        "notes": [*splits.notes, *asked.notes, *(f"skipped: {message}" for message in bad)],
     }
 
 

@@ -13,6 +13,7 @@ from vitlab.data.loading.order import slice_of
 from vitlab.data.sources.protocol import Source, Subset
 from vitlab.distributed.world import World
 from vitlab.errors import DataError
+from vitlab.evaluation.choosing import unlearned
 from vitlab.evaluation.probes.extraction import Extraction
 from vitlab.evaluation.probes.neighbors import nearest_neighbors
 from vitlab.evaluation.probes.probing import classes_of
@@ -20,6 +21,8 @@ from vitlab.evaluation.probes.ridge import SEEDS, check_shots, fewshot, sample_s
 from vitlab.evaluation.probes.wanted import Pooled
 from vitlab.evaluation.together import collected
 from vitlab.models.model import Model
+from vitlab.models.seen import NOTHING, Seen
+from vitlab.progress import say
 
 SHOTS = 10
 NEIGHBORS = 20
@@ -63,21 +66,24 @@ class Probe:
         return NAMES[self.by]
 
     @classmethod
-    def of(cls, data: str, channels: int, by: By = "fewshot") -> Self:
+    def of(cls, data: str, channels: int, by: By = "fewshot", seen: Seen = NOTHING) -> Self:
         """Open the data and draw the images.
 
         Args:
             data: any DATA of `vitlab train`
             channels: of the model's images
             by: what is measured
+            seen: images that the model learns from, which are not tested on if there are others
 
         Raises:
             DataError: no such data, several labels per image, or a class with too few images.
         """
         splits = open_to_learn(data)
-        labels = classes_of(splits.train, data)
+        labels, asked = classes_of(splits.train, data), unlearned(splits.test, seen)
+        for note in asked.notes:
+            say(f"probe on {data}: {note}")
         if by == "knn":
-            learn, test = (cached(_some(part), channels) for part in (splits.train, splits.test))
+            learn, test = (cached(_some(part), channels) for part in (splits.train, asked.source))
             return cls(data, learn, (), test, by)
         drawn = _shots(data, labels, splits.classes)
         every = np.unique(np.concatenate(drawn))
@@ -85,7 +91,7 @@ class Probe:
             data,
             cached(Subset(splits.train, every), channels),
             tuple(np.searchsorted(every, own) for own in drawn),
-            cached(splits.test, channels),
+            cached(asked.source, channels),
             by,
         )
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from vitlab import device as devices
 from vitlab.data.labels import SingleLabels
 from vitlab.errors import OptionError
+from vitlab.evaluation.choosing import unlearned
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.metrics import Probabilities
 from vitlab.evaluation.predictions import Predictions, Views, check_classifier, predict
@@ -118,7 +119,7 @@ def _figures(
 ) -> dict[str, Any]:
     """Return the figures of one set of images; those per class only where each has one class."""
     chosen, note = selected(model, classes)
-    total = len(exam.source)
+    total, asked = len(exam.source), unlearned(exam.source, model.seen, leave_out=False)
     done = run(chosen, exam.source, progress=lambda images: progress(images, total))
     found = with_intervals(done.probabilities, truth(done, exam, classes))
     if exam.accepted.sum(axis=1).max() > 1:
@@ -131,7 +132,7 @@ def _figures(
         "competing": len(classes),
         "seconds": done.seconds,
         "images_per_second": len(done.labels) / done.seconds,
-        "notes": [*([note] if note else []), *exam.notes, *done.bad.values()],
+        "notes": [*([note] if note else []), *asked.notes, *exam.notes, *done.bad.values()],
     }
 
 

@@ -93,6 +93,7 @@ class SelectedOutputs(Model):
         nn.Module.__init__(self)
         self.config = replace(model.config, classes=len(columns), labels=())
         self.provenance, self.source, self.model = model.provenance, model.source, model
+        self.seen = model.seen
         home = next(model.parameters()).device
         self.register_buffer("columns", torch.from_numpy(columns).to(home), persistent=False)
 

@@ -73,8 +73,9 @@ def narrowing_cost(
     Returns:
         `accuracy` (`map` where images have several labels) of the file, and `accuracy_before`;
         `agreement`, the share of images whose prediction is the same (of decisions, where they have
-        several labels); `largest_change` of a probability; `images`, `damaged`, `data`, `split`;
-        `bytes_before`; `images_per_second` and `images_per_second_before`, without decoding.
+        several labels); `largest_change` of a probability; `images`, `damaged`, `data`, `split`,
+        `notes` and perhaps `learned_from`, as `vitlab.evaluate` has them; `bytes_before`;
+        `images_per_second` and `images_per_second_before`, without decoding.
 
     Raises:
         DataError: no such data, or no image that can be decoded.
@@ -85,6 +86,8 @@ def narrowing_cost(
         raise OptionError("what bits cost cannot be measured with fit=native: leave --data out")
     asked = choose(model, sample.data, "auto")
     source = asked.source
+    for note in asked.notes:
+        logging.getLogger("vitlab").warning(note)
     count = min(sample.images, len(source))
     chosen = np.sort(np.random.default_rng(0).permutation(len(source))[:count]).tolist()
     old, new = Timed(_runs(before)), Timed(_runs(file))
@@ -103,7 +106,7 @@ def narrowing_cost(
         "images": len(seen),
         "damaged": count - len(seen),
         "data": title_of(sample.data),
-        "split": asked.split,
+        **asked.about,
         "bytes_before": len(before),
         "images_per_second": len(seen) / new.seconds,
         "images_per_second_before": len(seen) / old.seconds,

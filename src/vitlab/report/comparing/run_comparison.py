@@ -80,6 +80,12 @@ def _notes(entries: Sequence[Entry], same: SameImages | None) -> list[str]:
         for each in entries
         if each.unknown
     ]
+    notes += [
+        f"{each.name}: {each.result['learned_from']:,} of its test images were learned from before "
+        "the run: its figures are too good"
+        for each in entries
+        if each.result and each.result.get("learned_from")
+    ]
     notes += _without_labels(entries)
     known = [each for each in entries if each.examined is not None]
     if same is None:

@@ -49,6 +49,8 @@ class Leaks:
         seen_test: test images left out, since the models that the run begins with learned from them
         seen_validation: validation images likewise
         learned_from: how many of the test images they learned from, where those are all there are
+        seen_without_labels: how many test images they saw without labels
+        damaged: messages about images that could not be compared
     """
 
     kind: str
@@ -62,13 +64,15 @@ class Leaks:
     seen_test: tuple[int, ...] = ()
     seen_validation: tuple[int, ...] = ()
     learned_from: int = 0
+    seen_without_labels: int = 0
+    damaged: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields, as JSON has them."""
         return asdict(self)
 
 
-SEEN = ("seen_test", "seen_validation", "learned_from")
+SEEN = ("seen_test", "seen_validation", "learned_from", "seen_without_labels")
 Pairs = tuple[list[int], list[int], int]
 """Training images, images of another split that they show, and how many of those are exact."""
 
@@ -105,7 +109,8 @@ def find_leaks(recipe: Recipe, host: Host, splits: Splits, seen: Seen) -> dict[s
     needed = decoding / max(workers, 1) + _SEARCH * (len(train) + sum(map(len, filter(None, rest))))
     limit = time_limit(recipe)
     if not tiny and (always or (needed < limit and not recipe.data.dev_share)):
-        found = _of("near", _near(train, rest, workers))
+        pairs, damaged = _near(train, rest, workers)
+        found = replace(_of("near", pairs), damaged=damaged)
     elif always or reading < limit:
         found = _of("bytes", [_same(_bytes, train, each) for each in rest])
     _refuse(found, splits, drop)
@@ -123,9 +128,16 @@ def _learned(splits: Splits, seen: Seen) -> Leaks:
     if splits.validation is not None and not splits.own_validation:
         found = learned(splits.validation, seen)
         validation = tuple(found.tolist()) if len(found) < len(splits.validation) else ()
-    if len(test) == len(splits.test):
-        return Leaks("files", seen_validation=validation, learned_from=len(test))
-    return Leaks("files", seen_test=test, seen_validation=validation)
+    every = len(test) * (len(test) == len(splits.test))
+    left_out = () if every else test
+    unlabeled = len(learned(without(splits.test, left_out), seen, labeled=False))
+    return Leaks(
+        "files",
+        seen_test=left_out,
+        seen_validation=validation,
+        learned_from=every,
+        seen_without_labels=unlabeled,
+    )
 
 
 def _unseen(splits: Splits, leaks: Leaks) -> Splits:
@@ -161,18 +173,24 @@ def applied(splits: Splits, found: dict[str, Any] | None) -> Splits:
 
 
 def _seen_remarks(leaks: Leaks, count: int) -> list[str]:
-    """Return a line on test images that were learned from before the run."""
+    """Return lines on test images that were learned from before the run."""
+    lines, left = [], count - len(leaks.seen_test)
     if leaks.learned_from:
-        return [
+        lines.append(
             f"{leaks.learned_from:,} of {count:,} test images were learned from by the weights or "
             "the teacher of this run, and no others are there: figures on them are too good"
-        ]
-    if not leaks.seen_test:
-        return []
-    return [
-        f"{len(leaks.seen_test):,} of {count:,} test images are left out: the weights or the "
-        "teacher of this run have learned from them"
-    ]
+        )
+    if leaks.seen_test:
+        lines.append(
+            f"{len(leaks.seen_test):,} of {count:,} test images are left out: the weights or the "
+            "teacher of this run have learned from them"
+        )
+    if leaks.seen_without_labels:
+        lines.append(
+            f"{leaks.seen_without_labels:,} of {left:,} test images were in the training without "
+            "labels of the weights or the teacher of this run"
+        )
+    return lines
 
 
 def _remarks(splits: Splits, leaks: Leaks) -> list[str]:
@@ -203,7 +221,10 @@ def _remarks(splits: Splits, leaks: Leaks) -> list[str]:
             "leaves them out of training"
         )
     elif leaks.kind == "near":
-        lines.append("no test image is a near-duplicate of a training image")
+        compared = f", as far as {len(leaks.damaged):,} damaged images leave it open"
+        lines.append(
+            "no test image is a near-duplicate of a training image" + compared * bool(leaks.damaged)
+        )
     if leaks.seconds:
         lines.append(
             "not checked for near-duplicates of test images among the training images, which would "
@@ -276,20 +297,24 @@ def _doubtful(train: Source) -> tuple[tuple[int, int], ...]:
     return tuple(pairs)
 
 
-def _near(train: Source, rest: list[Source | None], workers: int) -> list[Pairs]:
-    """Return the near-duplicates in each of the other splits."""
+def _near(
+    train: Source, rest: list[Source | None], workers: int
+) -> tuple[list[Pairs], tuple[str, ...]]:
+    """Return the near-duplicates in each of the other splits, and messages on damaged images."""
     total = len(train) + sum(len(each) for each in rest if each is not None)
     with Meter(total, title="looking for near-duplicates") as meter:
         known = signatures(train, workers=workers, progress=lambda done: meter.show(done, "images"))
-        found: list[Pairs] = []
+        found, damaged = list[Pairs](), [*known.damaged.values()]
         for each in rest:
             if each is None:
                 found.append(([], [], 0))
                 continue
-            pairs = find(known, signatures(each, workers=workers))
+            own = signatures(each, workers=workers)
+            damaged += own.damaged.values()
+            pairs = find(known, own)
             exact = len({*pairs.test[pairs.exact].tolist()})
             found.append((pairs.train.tolist(), pairs.test.tolist(), exact))
-    return found
+    return found, tuple(damaged)
 
 
 def _estimated(sources: list[Source]) -> tuple[float, float, bool]:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from vitlab.data.holdout import (
+    CONTENTS,
     VALIDATION_SHARE,
     fingerprint,
     partitioned,
@@ -105,8 +106,7 @@ class Task:
     @property
     def seen(self) -> Seen:
         """What the models were trained on that the run starts from, or learns from."""
-        before = [each.seen for each in (self.base, self.guide) if each is not None]
-        return np.unique(np.concatenate([NOTHING, *before]))
+        return _seen_before(self.base, self.guide)
 
     @property
     def objective(self) -> Objective:
@@ -159,7 +159,7 @@ def prepare(
     started = world.first and folder.may_be_used(resume)
     check_names(recipe, folder)
     with named_if_slow(f"reading {recipe.data.data}", world.first):
-        splits, mark = _splits(recipe, data, opened)
+        splits, mark = _splits(recipe, data, opened, folder.fingerprint if started else CONTENTS)
     before = folder.recipe if started else None
     recipe, splits = settled(recipe, splits, before, bool(hooks.loss))
     recipe, told = fitted(recipe, len(splits.train), before, host.device)
@@ -181,10 +181,26 @@ def prepare(
         check_same(folder, recipe, mark, origin, change, guided_by)
     elif resume:
         world.say(f"no run in {folder.path} yet: starting it")
-    probe = Probe.of(host.probe, config.channels, host.probe_by) if host.probe else None
+    probe = _probe(recipe, host, config, splits, base, guide)
     told += elsewhere(folder) if started else []
     given = mark, started, base, origin, probe, None, hooks, change, guide, guided_by, opened
     return Task(recipe, host, folder, splits, config, *given, told)
+
+
+def _probe(
+    recipe: Recipe, host: Host, config: ModelConfig, splits: Splits, *before: Model | None
+) -> Probe | None:
+    """Return what else is measured, on images that neither the run nor its models learn from."""
+    if not host.probe:
+        return None
+    own = seen_by(splits, labeled=not recipe.pretext.unlabeled)
+    seen = np.union1d(own, _seen_before(*before))
+    return Probe.of(host.probe, config.channels, host.probe_by, seen)
+
+
+def _seen_before(*models: Model | None) -> Seen:
+    """Return what some models have seen, sorted."""
+    return np.unique(np.concatenate([NOTHING, *(each.seen for each in models if each is not None)]))
 
 
 def mark_of(model: Model | None) -> str:
@@ -192,7 +208,9 @@ def mark_of(model: Model | None) -> str:
     return "" if model is None else fingerprint_of(model)
 
 
-def _splits(recipe: Recipe, data: Sized | None, opened: OpenedData) -> tuple[Splits, str]:
+def _splits(
+    recipe: Recipe, data: Sized | None, opened: OpenedData, like: str
+) -> tuple[Splits, str]:
     """Return the images of the recipe's data, or of what was given, and their fingerprint."""
     options, unlabeled = recipe.data, recipe.pretext.unlabeled
     if data is None:
@@ -202,7 +220,7 @@ def _splits(recipe: Recipe, data: Sized | None, opened: OpenedData) -> tuple[Spl
     if not unlabeled:
         splits = partitioned(splits, options)
         splits = with_validation(splits, options.split_by) if recipe.patience else splits
-    return splits, fingerprint(splits.whole or splits.train)
+    return splits, fingerprint(splits.whole or splits.train, like)
 
 
 def first_state(task: Task, device: torch.device, world: World) -> State:

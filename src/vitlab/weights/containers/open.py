@@ -12,6 +12,7 @@ from typing import Any
 
 from vitlab.errors import WeightsError
 from vitlab.files import check_regular
+from vitlab.models.seen import read_seen
 from vitlab.options import nearest
 from vitlab.weights.containers.arrays import (
     Content,
@@ -65,6 +66,7 @@ def open_source(path: Path, part: str = "") -> Source:
             stored={name: old for name, old in stored.items() if name != old},
             counters=tuple(n for n, each in tensors.items() if each.whole and not each.shape),
             notes=(_others(path, names, found.outside),) if len(names) > 1 else (),
+            seen=read_seen(path if path.is_dir() else path.parent),
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from vitlab.errors import WeightsError
 from vitlab.images import Size
 from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig
-from vitlab.models.seen import Seen
+from vitlab.models.seen import NOTHING, Seen
 from vitlab.options import check_known, options_of
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.origins import Origin
@@ -78,7 +78,7 @@ class Reading:
     provenance: dict[str, Any] | None = None
     base: Base | None = None
     image_size: Size | None = None
-    seen: Seen | None = None
+    seen: Seen = field(default_factory=lambda: NOTHING)
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,12 @@ from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.protocol import Source
 from vitlab.errors import DataError, RunError
+from vitlab.evaluation.paired.reopening import reopened
 from vitlab.evaluation.probes.probing import Probing, probe
 from vitlab.models.model import Model
 from vitlab.models.seen import NOTHING, marked
 from vitlab.recipes.recipe import Host
+from vitlab.runs.run_folder import RunFolder
 from vitlab.transfer.multitask import MultiTask
 
 TINY = {"model": "ViT(width=32,depth=2,heads=2,mlp=64)/4", "image_size": 12, "steps": 150,
@@ -338,3 +340,41 @@ def test_every_format_that_is_saved_keeps_it_and_a_new_model_replaces_it(
     model.seen = NOTHING
     vitlab.save(model, tmp_path / "model", to=to)
     assert not len(vitlab.load(tmp_path / "model").seen)
+
+
+def bursts(folder: Path, scenes: int, shots: int) -> Path:
+    """Photographs of scenes, several of each that are almost the same, in different bytes."""
+    for scene in range(scenes):
+        place = folder / "ab"[scene % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        generator = np.random.default_rng(scene)
+        coarse = Image.fromarray(generator.integers(0, 256, (6, 6, 3), np.uint8))
+        picture = coarse.resize((48, 48), Image.Resampling.BICUBIC)
+        for shot in range(shots):
+            picture.save(place / f"{scene:02d}-{shot}.jpg", quality=95 - 3 * shot)
+    return folder
+
+
+def test_near_duplicates_are_on_one_side(tmp_path: Path) -> None:
+    folder = bursts(tmp_path / "photos", 24, 4)
+    recipe = vitlab.recipe("small", str(folder), **TINY | {"steps": 2, "image_size": 16})
+    run = vitlab.train(recipe, tmp_path / "run", host=HOST)
+    before = open_to_learn(str(folder))
+    assert {n[:2] for n in names(before.train)} & {n[:2] for n in names(before.test)}
+    found = reopened(RunFolder(run.folder))
+    sides = [{name[:2] for name in names(part)} for part in (found.train, found.test)]
+    assert not sides[0] & sides[1]
+    assert sides[0] | sides[1] == {f"{scene:02d}" for scene in range(24)}
+    assert len(found.train) + len(found.test) == 96
+    assert 1 <= len(sides[1]) <= 10  # a fifth of the scenes, or so
+    assert run.metrics["images"] == len(found.test)
+    assert any("put beside their near-duplicates" in note for note in run.metrics["notes"])
+    again = vitlab.evaluate(vitlab.load(run.folder), str(folder))
+    assert (again["images"], again["nll"]) == (len(found.test), pytest.approx(run.metrics["nll"]))
+    tested: list[set[str]] = []
+    for part in (1, 2, 3):
+        fold = vitlab.train(recipe.changed(fold=f"{part}/3"), tmp_path / f"fold-{part}", host=HOST)
+        tested.append(names(reopened(RunFolder(fold.folder)).test))
+    assert len(set[str]().union(*tested)) == sum(map(len, tested)) == 96
+    scenes = [{name[:2] for name in own} for own in tested]
+    assert sum(map(len, scenes)) == 24

@@ -2,14 +2,15 @@
 
 An image is in the test split, in a fold or among the validation images by a number between 0 and 1
 that its bytes and the split's seed give it: adding, removing, renaming or moving other images
-changes nothing. Copies are on one side. Images of one group (`--group-column`) share a number.
+changes nothing. Copies are on one side; so are near-duplicates, where a run has looked for them
+(`copies_together`). Images of one group (`--group-column`) share a number.
 
 Runs and models of before (`split_by="position"`) keep their split, a permutation of positions.
 """
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -352,6 +353,93 @@ def fold_of(splits: Splits, fold: str, split_by: SplitBy = "content") -> Splits:
     if splits.whole is None:
         notes = [*splits.notes, *notes]
     return replace(splits, train=kept, test=Subset(source, test), notes=notes)
+
+
+def copies_together(splits: Splits, copies: Sequence[tuple[int, int]]) -> dict[str, list[int]]:
+    """Return which images change sides so that near-duplicates of one another are on one side.
+
+    All copies of a picture go where the one with the smallest identity is, by its own hash: the
+    shares of the splits stay what they are, and a picture is tested in one fold alone.
+
+    Args:
+        splits: of data that comes unsplit
+        copies: near-duplicates, as numbers in `together(splits)`
+
+    Returns:
+        By split, the numbers of the images in the whole that it gets; empty where a class would
+        have no image left to learn from, or nothing would be left to test on.
+    """
+    source = together(splits)
+    sides = np.repeat(np.arange(len(source.parts)), [len(part) for part in source.parts])
+    picture = _joined_by(len(source), copies, groups_of(source))
+    order = np.lexsort((identities(source), picture))
+    first = order[np.unique(picture[order], return_index=True)[1]]  # of each picture
+    wanted = sides[first][picture]
+    train = source.labels.take(np.flatnonzero(wanted == 0)).counts(len(splits.classes))
+    before = splits.train.labels.counts(len(splits.classes))
+    if not (wanted == 1).any() or any(
+        had and not has for had, has in zip(before, train, strict=True)
+    ):
+        return {}
+    numbers = np.concatenate([_numbers(part, splits.whole) for part in source.parts])
+    names = ("train", "test", "validation")
+    changed = {
+        name: np.sort(numbers[(wanted == side) & (sides != side)]).tolist()
+        for side, name in enumerate(names)
+    }
+    return {name: own for name, own in changed.items() if own}
+
+
+def _joined_by(
+    count: int, copies: Sequence[tuple[int, int]], groups: Identities | None
+) -> NDArray[np.int64]:
+    """Number images so that near-duplicates, and images of one group, have one number, (count,)."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    pairs = np.array(copies, np.int64).reshape(-1, 2)
+    if groups is not None:
+        _, first, group = np.unique(groups, return_index=True, return_inverse=True)
+        pairs = np.concatenate([pairs, np.stack([np.arange(count), first[group]], 1)])
+    links = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(count, count))
+    return np.asarray(connected_components(links, directed=False)[1], np.int64)
+
+
+def together(splits: Splits) -> Joined:
+    """Return training, test and validation images in a row."""
+    parts = (splits.train, splits.test, splits.validation)
+    return Joined(tuple(part for part in parts if part is not None))
+
+
+def moved(splits: Splits, changed: Mapping[str, Sequence[int]]) -> Splits:
+    """Return splits after images have changed sides, as `copies_together` says."""
+    if not changed or splits.whole is None:
+        return splits
+    whole, every = splits.whole, [number for own in changed.values() for number in own]
+
+    def after(part: Source, name: str) -> Source:
+        own = np.setdiff1d(_numbers(part, whole), every)
+        return Subset(whole, np.union1d(own, np.array(changed.get(name, ()), np.int64)))
+
+    validation = splits.validation
+    return replace(
+        splits,
+        train=after(splits.train, "train"),
+        test=after(splits.test, "test"),
+        validation=None if validation is None else after(validation, "validation"),
+    )
+
+
+def _numbers(part: Source, whole: Source | None) -> NDArray[np.int64]:
+    """The numbers that the images of a part have in the whole."""
+    if part is whole:
+        return np.arange(len(part))
+    match part:
+        case Subset(inner, indices):
+            return _numbers(inner, whole)[indices]
+        case Derived(whole=inner):
+            return _numbers(inner, whole)
+    raise DataError("the images were not held out of the data")  # never: hold_out made them
 
 
 def seen_by(splits: Splits, *, labeled: bool) -> Seen:

@@ -20,7 +20,7 @@ from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.request import Given, title_of
 from vitlab.data.sources.splits import Splits
 from vitlab.errors import DataError
-from vitlab.evaluation.choosing import open_for
+from vitlab.evaluation.choosing import as_trained, open_for
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.predictions import Predictions, check_classifier, predict
 from vitlab.models.model import Model
@@ -130,6 +130,7 @@ def _held_out(model: Model, splits: Splits) -> Source | None:
     if not model.provenance.get("validation"):
         return None
     inner = with_validation(splits, model.provenance.get("split_by", "position"))
+    inner = as_trained(model, inner)
     known = model.provenance.get("fingerprint", "")
     return inner.validation if fingerprint(inner.whole or inner.train, known) == known else None
 

@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from vitlab.data.holdout import fingerprint, fold_of, hold_out, learned, without
+from vitlab.data.holdout import fingerprint, fold_of, hold_out, learned, moved, without
 from vitlab.data.labels import UnknownClassError
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
@@ -51,7 +51,7 @@ def choose(model: Model, data: Given, split: Split, columns: Columns | None = No
     Raises:
         DataError: no such data or split, or classes that the model does not have.
     """
-    splits, title = open_for(model, data, columns), title_of(data)
+    splits, title = as_trained(model, open_for(model, data, columns)), title_of(data)
     whole = splits.whole
     if whole is not None and (split == "all" or (split == "auto" and not _held_out(model, whole))):
         name, source = "all", whole
@@ -127,6 +127,14 @@ def open_for(model: Model, data: Given, columns: Columns | None = None) -> Split
             return fold_of(splits, fold, split_by)
         return hold_out(splits.whole, about["held_out"], splits.notes, split_by=split_by)
     return splits
+
+
+def as_trained(model: Model, splits: Splits) -> Splits:
+    """Return splits of `open_for` with near-duplicates on one side, as training put them."""
+    changed = model.provenance.get("moved")
+    if not changed or splits.whole is None or not _held_out(model, splits.whole):
+        return splits
+    return moved(splits, changed)
 
 
 def _held_out(model: Model, whole: Source) -> bool:

@@ -6,7 +6,7 @@ have the same one. A set that needs more than `IN_MEMORY` bytes lies in a tempor
 
 import hashlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -68,6 +68,21 @@ class Signatures:
 
         colors = (2, COLOR_SIDE, COLOR_SIDE)
         return Signatures(room((SIDE, SIDE)), room(colors), room(()), room((DIGEST,)))
+
+
+def joined_signatures(parts: Sequence[Signatures]) -> Signatures:
+    """Return the signatures of several sources, one after the other."""
+    starts = np.cumsum([0, *map(len, parts)]).tolist()
+    damaged = {
+        start + index: text
+        for start, part in zip(starts, parts, strict=False)
+        for index, text in part.damaged.items()
+    }
+    luma, chroma, sides, digests = (
+        np.concatenate([getattr(part, name) for part in parts])
+        for name in ("luma", "chroma", "sides", "digests")
+    )
+    return Signatures(luma, chroma, sides, digests, damaged)
 
 
 def signatures(

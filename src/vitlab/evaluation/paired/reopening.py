@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from vitlab.data.holdout import fingerprint, partitioned, with_validation, without
+from vitlab.data.holdout import fingerprint, moved, partitioned, with_validation, without
 from vitlab.data.learning import splits_of
 from vitlab.data.sources.splits import Splits
 from vitlab.errors import DataError
@@ -20,10 +20,11 @@ def reopened(folder: RunFolder) -> Splits:
     options = recipe.data
     splits = splits_of(options)
     splits = partitioned(splits, options)
-    left_out = (folder.duplicates or {}).get("seen_test", ())
-    splits = replace(splits, test=without(splits.test, left_out))
+    found = folder.duplicates or {}
+    splits = replace(splits, test=without(splits.test, found.get("seen_test", ())))
     if recipe.patience:
         splits = with_validation(splits, options.split_by)
+    splits = moved(splits, found.get("moved", {}))
     if fingerprint(splits.whole or splits.train, folder.fingerprint) != folder.fingerprint:
         raise DataError(f"{options.data} has changed since the run was trained")
     return splits

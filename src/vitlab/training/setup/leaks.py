@@ -8,14 +8,14 @@ near-duplicates if all can be decoded and compared within a minute, or if the us
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from vitlab.data.duplicates.finding import SMALL, find
-from vitlab.data.duplicates.signatures import digest, signatures
-from vitlab.data.holdout import learned, without
+from vitlab.data.duplicates.signatures import Signatures, digest, joined_signatures, signatures
+from vitlab.data.holdout import copies_together, learned, moved, without
 from vitlab.data.sources.protocol import Source, Subset
 from vitlab.data.sources.splits import Splits
 from vitlab.errors import DataError, ImageError
@@ -51,6 +51,7 @@ class Leaks:
         learned_from: how many of the test images they learned from, where those are all there are
         seen_without_labels: how many test images they saw without labels
         damaged: messages about images that could not be compared
+        moved: images that were put beside their near-duplicates: numbers in the whole, by split
     """
 
     kind: str
@@ -66,6 +67,7 @@ class Leaks:
     learned_from: int = 0
     seen_without_labels: int = 0
     damaged: tuple[str, ...] = ()
+    moved: dict[str, list[int]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields, as JSON has them."""
@@ -109,8 +111,7 @@ def find_leaks(recipe: Recipe, host: Host, splits: Splits, seen: Seen) -> dict[s
     needed = decoding / max(workers, 1) + _SEARCH * (len(train) + sum(map(len, filter(None, rest))))
     limit = time_limit(recipe)
     if not tiny and (always or (needed < limit and not recipe.data.dev_share)):
-        pairs, damaged = _near(train, rest, workers)
-        found = replace(_of("near", pairs), damaged=damaged)
+        found = _compared(splits, workers, move=not drop and not recipe.data.train_images)
     elif always or reading < limit:
         found = _of("bytes", [_same(_bytes, train, each) for each in rest])
     _refuse(found, splits, drop)
@@ -169,7 +170,7 @@ def applied(splits: Splits, found: dict[str, Any] | None) -> Splits:
         kept = np.setdiff1d(np.arange(len(train)), np.array(leaks.train, np.int64))
         train = Subset(train, kept)
     notes = [*splits.notes, *_seen_remarks(leaks, count), *_remarks(splits, leaks)]
-    return replace(splits, train=train, notes=notes)
+    return moved(replace(splits, train=train, notes=notes), leaks.moved)
 
 
 def _seen_remarks(leaks: Leaks, count: int) -> list[str]:
@@ -210,6 +211,12 @@ def _remarks(splits: Splits, leaks: Leaks) -> list[str]:
                 f"{len(indices):,} of the {len(source):,} {name} images are among the training "
                 f"images, as {kind[leaks.kind]}"
             )
+    if leaks.moved:
+        count = sum(map(len, leaks.moved.values()))
+        lines.append(
+            f"{count:,} images were put beside their near-duplicates: all copies of a picture "
+            "are trained on, or all are tested on"
+        )
     if leaks.dropped:
         lines.append(
             f"left out of training: {len(leaks.train):,} of {len(splits.train):,} training images, "
@@ -297,24 +304,40 @@ def _doubtful(train: Source) -> tuple[tuple[int, int], ...]:
     return tuple(pairs)
 
 
-def _near(
-    train: Source, rest: list[Source | None], workers: int
-) -> tuple[list[Pairs], tuple[str, ...]]:
-    """Return the near-duplicates in each of the other splits, and messages on damaged images."""
-    total = len(train) + sum(len(each) for each in rest if each is not None)
+def _compared(splits: Splits, workers: int, *, move: bool) -> Leaks:
+    """Return the near-duplicates of test and validation images, or what `move` leaves of them.
+
+    Of data that comes unsplit, copies of a picture can be put on one side instead.
+    """
+    parts = [splits.train, splits.test, splits.validation]
+    total = sum(len(each) for each in parts if each is not None)
     with Meter(total, title="looking for near-duplicates") as meter:
-        known = signatures(train, workers=workers, progress=lambda done: meter.show(done, "images"))
-        found, damaged = list[Pairs](), [*known.damaged.values()]
-        for each in rest:
-            if each is None:
-                found.append(([], [], 0))
-                continue
-            own = signatures(each, workers=workers)
-            damaged += own.damaged.values()
-            pairs = find(known, own)
-            exact = len({*pairs.test[pairs.exact].tolist()})
-            found.append((pairs.train.tolist(), pairs.test.tolist(), exact))
-    return found, tuple(damaged)
+
+        def show(done: int) -> None:
+            meter.show(done, "images")
+
+        known = [
+            None if p is None else signatures(p, workers=workers, progress=show) for p in parts
+        ]
+    there = [each for each in known if each is not None]
+    pairs = [_pairs(there[0], each) for each in known[1:]]
+    damaged = tuple(message for each in there for message in each.damaged.values())
+    found = replace(_of("near", pairs), damaged=damaged)
+    if not found.train or not move or splits.whole is None:
+        return found
+    copies = find(joined_signatures(there))
+    numbers = list(zip(copies.train.tolist(), copies.test.tolist(), strict=True))
+    changed = copies_together(splits, numbers)
+    return Leaks("near", damaged=damaged, moved=changed) if changed else found
+
+
+def _pairs(train: Signatures, other: Signatures | None) -> Pairs:
+    """Return the near-duplicates in another split."""
+    if other is None:
+        return [], [], 0
+    pairs = find(train, other)
+    exact = len({*pairs.test[pairs.exact].tolist()})
+    return pairs.train.tolist(), pairs.test.tolist(), exact
 
 
 def _estimated(sources: list[Source]) -> tuple[float, float, bool]:

@@ -346,6 +346,8 @@ def provenance(task: Task) -> dict[str, Any]:
     chosen: dict[str, Any] = {"fold": options.fold} if options.fold else {}
     if options.train_images:
         chosen["train_images"] = len(splits.train)
+    if changed := (task.leaks or {}).get("moved"):
+        chosen["moved"] = changed
     return (
         chosen
         | {

@@ -68,6 +68,17 @@ def test_a_model_without_a_pool(place: str, tmp_path: Path) -> None:
         vitlab.load(folder)
 
 
+def test_all_tokens_classified_needs_a_pool(tmp_path: Path) -> None:
+    other = timms(global_pool="")
+    config = {"architecture": "vit_tiny_patch16_224", "num_classes": 3, "model_args":
+              {"global_pool": "", "depth": 2, "img_size": 32}, "pretrained_cfg": {}}  # fmt: skip
+    folder = folder_of(other, tmp_path / "pooled", **config)
+    with pytest.raises(WeightsError, match="pool='token', if given, reads it so"):
+        vitlab.load(folder)
+    with torch.inference_mode():
+        close(vitlab.load(folder, pool="token")(some_images()), other(some_images())[:, 0])
+
+
 class Clipa(ClipTower):
     """open_clip's tower without a norm before the blocks, and with the last one after the pool."""
 
@@ -244,7 +255,7 @@ def test_other_channels_than_the_files_as_timm_has_them(
     with torch.inference_mode():
         close(model(images), theirs.eval()(images))
     notes = load_check(tmp_path / "timm", channels=channels, mean=0.5, std=0.5).notes
-    assert any(f"the kernel for 3 channels is repeated for {channels}" in note for note in notes)
+    assert any(f" for {channels}, as by timm" in note for note in notes)
 
 
 def _stored(model: nn.Module, folder: Path) -> Path:

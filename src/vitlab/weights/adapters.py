@@ -20,6 +20,7 @@ from torch.nn.functional import pad
 
 from vitlab.errors import UserError, WeightsError
 from vitlab.weights.formats.entries import Entry
+from vitlab.weights.formats.own import NAMED, in_own_names
 from vitlab.weights.formats.room import cannot
 from vitlab.weights.formats.transformers.families import NEWER
 from vitlab.weights.source import Source
@@ -39,6 +40,7 @@ ALTERED = {
     r"weight_scale|(^|\.|_)SCB$|\.(absmax|quant_state.*|qweight)$": "quantized weights: give "
     "those that they were made from, or save the model after model.dequantize()",
 }
+OURS = re.compile(r"blocks\.\d+\.attention\.\d+\.body\.")  # in the names of our own models
 LABELS = ("id2label", "label_names")  # of the base's classifier
 SUMS = ("tensors", "sha256")  # of a folder of ours
 
@@ -74,6 +76,8 @@ def with_adapter(
     pairs, beside = _parts(source)
     whole = any(f"{layer}.weight" in beside for layer in pairs)
     base = replace(source, shapes={}, stored={}) if whole else _base(source, given, locate)
+    if base.config.get("format") == NAMED and any(map(OURS.search, pairs)):
+        base = in_own_names(base)
     names = {_usual(name): name for name in base.shapes}
     own = {_place(name, names): stored for name, stored in beside.items()}
     shapes = base.shapes | {place: source.shapes[stored] for place, stored in own.items()}
@@ -255,7 +259,7 @@ def _scale(source: Source, layer: str, rank: int) -> float:
             break
     if not isinstance(alpha, int | float):
         raise WeightsError(
-            f"{source.path} does not state lora_alpha of {layer}: give a folder with the tensors "
-            f"and their adapter_config.json, or {MERGE}"
+            f"{source.path} does not state lora_alpha of {layer}: give a folder with it and its "
+            "adapter_config.json, or save what model.merge_and_unload() returns"
         )
     return alpha / (math.sqrt(rank) if about.get("use_rslora") else rank)

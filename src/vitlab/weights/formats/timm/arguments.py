@@ -176,7 +176,7 @@ def check_arguments(
         if field not in chosen and value != own and not (also and also(config, value)):
             raise WeightsError(
                 f"{path}: unsupported model_args {name}={value!r} of {NAME} for this model, "
-                f"{config.name} with {field}={getattr(config, field)!r}"
+                f"{config.name}: {field}={getattr(config, field)!r}, if given, reads it so"
             )
 
 

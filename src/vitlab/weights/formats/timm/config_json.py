@@ -48,6 +48,8 @@ IRRELEVANT = {
     "notes", "num_features", "custom_load",
 }  # fmt: skip
 KEYS = {*LIMITED, *PREPROCESSING, *IRRELEVANT}
+# What timm does in its own way, whatever the model's family does: kept under a key of ours.
+OWN, KEPT = "vitlab", {"resampling": "antialiased", "center": "round"}
 
 
 def architecture_in(config: Mapping[str, Any]) -> str:
@@ -99,6 +101,7 @@ def recorded(path: object, config: Mapping[str, Any], chosen: Collection[str]) -
         **prepared(pretrained),
         "fit": "squash" if pretrained.get("crop_mode") == "squash" else "crop",
         **stated(pool | table_in(config, "model_args")),
+        **{name: value for name, value in table_in(config, OWN).items() if name in KEPT},
         **({"labels": labels} if named else {}),
     }
 
@@ -330,4 +333,6 @@ def written(config: ViTConfig, stored: ViTConfig) -> dict[str, Any]:
             "classifier": "head",
         },
     }
+    own = {name: getattr(config, name) for name in KEPT if getattr(config, name) != KEPT[name]}
+    content |= {OWN: own} if own else {}
     return content | ({"label_names": config.labels} if config.labels else {})

@@ -147,6 +147,25 @@ VITPOSE = read_only(
     "vitpose_backbone", "VitPoseBackbone", classified=False, prefix="",
     reads=config_json.read_vitpose, prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
 )  # fmt: skip
+DPT = read_only(
+    VIT, {}, "dpt", "DPTModel", classified=False, prefix="dpt.", spellings={},
+    resampling="bilinear-unaligned", prepared=prepared(INCEPTION, "bicubic", 1.0, "squash"),
+)  # fmt: skip
+BLIP, BLIP2, INSTRUCT = (  # whose text models see all tokens after the last norm
+    read_only(
+        VIT,
+        {
+            "block": "encoder.layers.{n}.", "patch": "embeddings.patch_embedding",
+            "token": "embeddings.class_embedding", "positions": "embeddings.position_embedding",
+            "norm1": ".layer_norm1", "norm2": ".layer_norm2", "qkv": ".self_attn.qkv",
+            "project": ".self_attn.projection", "expand": ".mlp.fc1", "contract": ".mlp.fc2",
+            "norm": "post_layernorm",
+        },
+        f"{name}_vision_model", f"{kind}VisionModel", classified=False, prefix="vision_model.",
+        spellings={}, reads=lambda stated: {}, prepared=prepared(OPENAI, "bicubic", 1.0, "squash"),
+    )
+    for name, kind in (("blip", "Blip"), ("blip_2", "Blip2"), ("instructblip", "InstructBlip"))
+)  # fmt: skip
 # The families of DINO: DINOv2, with registers, DINOv3, and TIPS v2.
 DINOV2 = derived(
     VIT,
@@ -283,7 +302,10 @@ AIMV2_OWN = read_only(  # of its authors' own code (apple/ml-aim), which the Hub
 
 # Models are written as the first of these that fits them.
 WRITTEN = (BEIT, DINOV3, CLIP, SIGLIP, DEIT, VIT, MSN, IJEPA, DINOV2, REGISTERS)
-READ_ONLY = (MAE, DATA2VEC, TIPS, NAFLEX, AIMV2, *OF_CLIP, *IDEFICS, INTERN, VITPOSE)
+READ_ONLY = (
+    MAE, DATA2VEC, TIPS, NAFLEX, AIMV2, *OF_CLIP, *IDEFICS, INTERN, VITPOSE, DPT, BLIP,
+    BLIP2, INSTRUCT,
+)  # fmt: skip
 FAMILIES: dict[str, Family] = {family.model_type: family for family in (*WRITTEN, *READ_ONLY)}
 # By a model_type that only their authors' own code has, not transformers.
 OF_AUTHORS: dict[str, Family] = {"aimv2": AIMV2_OWN, "intern_vit_6b": INTERN_OWN}

@@ -29,7 +29,7 @@ KINDS = {
     r"pixtral|qwen.*|glm.*": "a ViT with RMS norms or rotary positions of its own",
     r"pixio": "a ViT with several class tokens",
     r"timm_backbone": "a model of timm without a configuration of its own",
-    r"dpt|depth_anything|vision-encoder-decoder|detr|yolos|blip.*": "more than an image encoder",
+    r"vision-encoder-decoder|detr|yolos|blip.*": "more than an image encoder",
 }  # fmt: skip
 
 # Where config.json has that of the image model, if there are several or more than that.

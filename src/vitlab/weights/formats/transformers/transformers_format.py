@@ -37,7 +37,7 @@ from vitlab.weights.source import Source
 LEFT_OUT = {
     r".*(mask_token|position_ids|relative_position_index)|(.*\.)?rope_embeddings\..*": "not needed",
     r"decoder\..*|lm_head\..*": "for pre-training alone",
-    r"(decode_head|auxiliary_head|fpn\d)\..*": "of semantic segmentation",
+    r"(decode_head|auxiliary_head|fpn\d|neck|head\.(head|projection))\..*": "of dense prediction",
 }
 # Suffixes of classes whose outputs our model has; of others only the backbone is read.
 CLASSIFIERS = ("ForImageClassification", "ForImageClassificationWithTeacher")

@@ -18,7 +18,7 @@ from oracles.hub import running_hub
 from vitlab.errors import UserError, WeightsError
 from vitlab.recipes.recipe import Host
 from vitlab.tuning.lora import inject, merged
-from vitlab.weights.check import load_check
+from vitlab.weights.load import load_check
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers, which peft asks in an old way
 SMALL = {

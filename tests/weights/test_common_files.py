@@ -14,7 +14,7 @@ import vitlab
 from oracles import peers
 from oracles.towers import ClipTower
 from vitlab.errors import WeightsError
-from vitlab.weights.check import load_check
+from vitlab.weights.load import load_check
 from weights.test_timm_files import close, randomized
 
 TINY: dict[str, Any] = {"img_size": 32, "depth": 2, "num_classes": 3}

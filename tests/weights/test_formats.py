@@ -21,12 +21,12 @@ from vitlab.errors import DiskError, HubError, OptionError, UserError, WeightsEr
 from vitlab.models.config import ModelConfig
 from vitlab.weights import load as load_module
 from vitlab.weights.assembly import empty
-from vitlab.weights.check import load_check
 from vitlab.weights.formats import catalog
 from vitlab.weights.formats.catalog import FORMATS, Format, export_help, export_names
 from vitlab.weights.formats.entries import same
 from vitlab.weights.formats.room import Hints, Reading, Reads, Writes, Writing
 from vitlab.weights.identity import fingerprint
+from vitlab.weights.load import load_check
 from vitlab.weights.source import Source
 
 NAME = "ViT(width=16,depth=1,heads=2,mlp=32)/8"

@@ -15,7 +15,7 @@ import vitlab
 from oracles import peers
 from oracles.towers import ClipTower, VitPytorch
 from vitlab.errors import WeightsError
-from vitlab.weights.check import load_check
+from vitlab.weights.load import load_check
 from weights.test_timm_files import close, randomized
 
 IMAGENET = (0.485, 0.456, 0.406)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 import vitlab
 from oracles import peers
 from vitlab.errors import UserError, WeightsError
-from vitlab.weights.check import load_check
 from vitlab.weights.formats.transformers.config_json import DEFAULTS, IDLE, NEUTRAL
 from vitlab.weights.formats.transformers.families import FAMILIES
+from vitlab.weights.load import load_check
 
 SMALL: dict[str, Any] = {
     "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48,
@@ -423,7 +423,7 @@ def test_image_models_inside_of_larger_ones(tmp_path: Path) -> None:
         num_attention_heads=2, vocab_size=9,
     )  # fmt: skip
     plain = transformers.DPTConfig(**SMALL, neck_hidden_sizes=[8] * 4, fusion_hidden_size=8,
-                                   backbone_out_indices=[0, 1, 1, 1], layer_norm_eps=1e-5)  # fmt: skip
+                                   backbone_out_indices=[0, 1, 1, 1])  # fmt: skip
     blip = transformers.BlipConfig(vision_config=SMALL, text_config=TEXT)
     models |= {
         "dpt": (transformers.DPTForDepthEstimation(dpt), "backbone"),

@@ -107,7 +107,9 @@ def in_own_names(source: Source) -> Source:
         made = entry.read([source.numbers(each) for each in entry.theirs])
         return made[entry.ours.index(name)]
 
-    shapes = {name: tuple(tensor.shape) for name, tensor in empty(described(source.config, {})).items()}
+    shapes = {
+        name: tuple(tensor.shape) for name, tensor in empty(described(source.config, {})).items()
+    }
     return replace(source, shapes=shapes, stored={}, numbers=numbers)
 
 

@@ -15,12 +15,26 @@ from vitlab.images import IMAGENET, OPENAI, Size
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.dialects import Layout, layout_of, names_for, notes_beside, pairs_for
 from vitlab.weights.formats.entries import Pairs, frequencies
-from vitlab.weights.formats.names import FoundParts, entries, first_name, located, placed
+from vitlab.weights.formats.names import (
+    FoundParts,
+    entries,
+    fields_shown,
+    first_name,
+    fitting,
+    located,
+    overlap,
+    patches_of,
+    placed,
+)
 from vitlab.weights.formats.origins import Facts, Origin, with_means
 from vitlab.weights.formats.room import Hints, Reading, Writing
-from vitlab.weights.formats.shapes import fields_shown, fitting, overlap, patches_of
-from vitlab.weights.formats.timm import architectures, config_json, open_clip
-from vitlab.weights.formats.timm.architectures import registers_in
+from vitlab.weights.formats.timm import architectures, config_json
+from vitlab.weights.formats.timm.architectures import (
+    check_content,
+    facts_by_content,
+    registers_in,
+    rotary_by_content,
+)
 from vitlab.weights.formats.timm.arguments import (
     DEFAULTS,
     NAME,
@@ -31,11 +45,6 @@ from vitlab.weights.formats.timm.arguments import (
     rotary_fields,
 )
 from vitlab.weights.formats.timm.config_json import check_written, record_of, stored_as, written
-from vitlab.weights.formats.timm.timm_content import (
-    check_content,
-    facts_by_content,
-    rotary_by_content,
-)
 from vitlab.weights.sharded import CONFIG
 from vitlab.weights.source import Source
 
@@ -162,7 +171,7 @@ def known_of(source: Source, hints: Hints, file: Layout) -> Known:
     """
     name, given = hints.name, architectures.stem_of(hints.name)
     stored, record = config_json.architecture_in(source.config), record_of(source)
-    stored = stored or open_clip.architecture_in(source.open_clip)
+    stored = stored or config_json.open_clip_architecture(source.open_clip)
     architecture = given or stored or record.architecture
     certain = bool(architecture)
     if certain:
@@ -192,7 +201,7 @@ def known_of(source: Source, hints: Hints, file: Layout) -> Known:
     pairs = _rotary(facts, source, architecture, file, arguments)
     sizes: tuple[Size | None, ...] = (
         config_json.recorded_size(source.config),
-        open_clip.open_clip_size(source.open_clip),
+        config_json.open_clip_size(source.open_clip),
         record.image_size,
         size,
     )
@@ -204,7 +213,7 @@ def known_of(source: Source, hints: Hints, file: Layout) -> Known:
 def _stated(source: Source, hints: Hints, file: Layout) -> dict[str, Any]:
     """What the configuration beside the tensors says, open_clip's or timm's."""
     path, chosen = source.path, hints.choices
-    fields = open_clip.stated_by_open_clip(path, source.open_clip, file.parts.width, chosen)
+    fields = config_json.stated_by_open_clip(path, source.open_clip, file.parts.width, chosen)
     return fields | config_json.recorded(path, source.config, chosen)
 
 

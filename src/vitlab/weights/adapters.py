@@ -176,11 +176,7 @@ def _factors(layer: str, after: Tensor, before: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _parts(source: Source) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """The matrices of each layer, and all other tensors, by the layers' names without peft's.
-
-    Raises:
-        WeightsError: it is another adapter than LoRA.
-    """
+    """The matrices of each layer, and all other tensors, by the layers' names without peft's."""
     about, pairs, own = source.adapter, dict[str, dict[str, str]](), dict[str, str]()
     kind = str(about.get("peft_type", "LORA"))
     for name in sorted(source.shapes):  # `modules_to_save` behind what it stands for
@@ -201,11 +197,7 @@ def _parts(source: Source) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
 
 
 def _base(source: Source, given: object, locate: Callable[[str | Path, Any], Source]) -> Source:
-    """Open the base: where the user says, or where the adapter does.
-
-    Raises:
-        WeightsError: it is not there, or the adapter does not say.
-    """
+    """Open the base: where the user says, or where the adapter does."""
     named = str(source.adapter.get("base_model_name_or_path") or "?")
     place = given if isinstance(given, str | Path) else named
     try:
@@ -225,15 +217,7 @@ def _usual(name: str) -> str:
 
 
 def _place(name: str, names: dict[str, str]) -> str:
-    """The base's tensor of a name; either may have a prefix that the other lacks.
-
-    Args:
-        name: in the adapter
-        names: of the base, by what `_usual` makes of them
-
-    Returns:
-        The adapter's own name if the base has no such tensor, or several.
-    """
+    """The base's tensor of a name, either with a prefix of its own; the name if there is none."""
     words = _usual(name).split(".", 30)
     for start in range(len(words)):
         if found := names.get(".".join(words[start:])):
@@ -244,11 +228,7 @@ def _place(name: str, names: dict[str, str]) -> str:
 
 
 def _scale(source: Source, layer: str, rank: int) -> float:
-    """By what a layer's product is multiplied.
-
-    Raises:
-        WeightsError: no file says it.
-    """
+    """By what a layer's product is multiplied."""
     about = source.adapter
     alpha = about.get("lora_alpha")
     for pattern, other in (about.get("alpha_pattern") or {}).items():

@@ -295,10 +295,7 @@ def _places(base: Base, file: Path) -> list[str | Path]:
 
 
 def _variants(source: str | Path, base: Base, above: tuple[Path, ...]) -> Iterator[Model]:
-    """The model there; then with the input size, and the zero head, that the base had.
-
-    Each also with positions of its own size, as loading gave them before.
-    """
+    """The model there, then with the base's size and zero head; each also with its own grid."""
     path, _ = place_of(source, base.commit if str(source) == base.source else None)
     size = base.image_size
     for image_size, classes in ((None, None), (size, None), (size, base.classes)):

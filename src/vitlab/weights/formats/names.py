@@ -410,13 +410,7 @@ def _patterns(names: Names) -> list[_Pattern]:
 
 
 def _rows(names: Names, key: str, part: str = "") -> list[StoredAs]:
-    """The ways in which a table stores a part, with whole templates.
-
-    Args:
-        names: the table
-        key: `qkv.bias`, or a word, `qkv`
-        part: for a word of a layer: what stands in place of `.weight` or `.bias`
-    """
+    """The ways in which a table stores a part, or a word with `part` as ending: whole templates."""
     word, _, ending = key.partition(".")
     base = names.get("class_block" if word.startswith("class_") else "block", "")
     given = names.get(key)

@@ -80,11 +80,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
 
 
 def _checked(entries: Sequence[Entry], content: dict[str, Any], source: Source) -> Sequence[Entry]:
-    """The tensors of a folder, each compared with its checksum if there are any.
-
-    Those of `NAMED` have the names that the library's writer gives them, as ever: what is written
-    is pinned in `test_opened_elsewhere.py`.
-    """
+    """The tensors of a folder by its writer's names, each compared with its checksum."""
     ours = {name for entry in entries for name in entry.theirs}
     if content["format"] == NAMED and not ours <= source.shapes.keys():
         entries = _named(content)

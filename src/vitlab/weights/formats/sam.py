@@ -216,11 +216,7 @@ def _windows(
 
 
 def _of_transformers(source: Source) -> Said | None:
-    """Read config.json of transformers; None for a model of another type.
-
-    Raises:
-        WeightsError: it asks for something that our model cannot represent.
-    """
+    """Read config.json of transformers; None for a model of another type."""
     content, model_type = source.config, source.config["model_type"]
     if model_type not in MODEL_TYPES:
         return None
@@ -236,11 +232,7 @@ def _of_transformers(source: Source) -> Said | None:
 
 
 def _of_timm(source: Source, hints: Hints, stored: dict[str, str]) -> Said:
-    """Read config.json of timm, or the name that the user gives; else what timm's words imply.
-
-    Raises:
-        WeightsError: an argument that our model cannot represent.
-    """
+    """Read config.json of timm, or the name that the user gives; else what timm's words imply."""
     architecture = str(source.config.get("architecture", "")).partition(".")[0]
     name = hints.name.partition(".")[0] or architecture
     words = stored.get("blocks.0.mlp.fc1.weight", "").endswith(".fc1.weight")

@@ -346,10 +346,7 @@ def rotary_by_content(file: Layout) -> Arguments:
 
 
 def _put_dino2(facts: Facts, file: Layout, tips: bool) -> None:
-    """Heads are 64 wide; TIPS publishes arrays, for images from 0 to 1.
-
-    Others train with this code, so that only the released sizes are certain.
-    """
+    """Others train with this code, so only released sizes are certain; TIPS publishes arrays."""
     width, depth = file.parts.width, len(file.parts.counted("n", ("scale1",)))
     released = file.parts.shape("patch.weight")[2:3] == (14,) and DINO2_DEPTHS.get(width) == depth
     origin = Origin.FAMILY if released else Origin.ASSUMED

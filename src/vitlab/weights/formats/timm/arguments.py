@@ -211,10 +211,7 @@ def _ratio(config: ViTConfig, units: int) -> float:
 
 
 def _fits(config: ViTConfig, units: int) -> bool:
-    """Whether timm makes an MLP of so many hidden units: as they are, or aligned.
-
-    The layer that is gate and value in vision_transformer.py counts both.
-    """
+    """Whether timm makes an MLP of so many units, aligned or not; gate and value both count."""
     packed = config.mlp * (2 if config.ffn == "swiglu" else 1)
     return any(-(-units // to) * to in (config.mlp, packed) for to in (1, 8, 64))
 

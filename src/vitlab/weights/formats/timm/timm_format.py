@@ -126,11 +126,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
 def _without_class_layers(
     path: object, arguments: Mapping[str, Any], config: ViTConfig
 ) -> Mapping[str, Any]:
-    """Check CaiT's arguments of its class-attention layers, and return the others.
-
-    Raises:
-        WeightsError: those layers have other MLPs than the blocks, or another number.
-    """
+    """Check CaiT's arguments of its class-attention layers, and return the others."""
     if not config.class_blocks:
         return arguments
     layers = arguments.get("depth_token_only", config.class_blocks)
@@ -259,10 +255,7 @@ def _put_dialect(facts: Facts, file: Layout) -> None:
 
 
 def _put_padding(facts: Facts, file: Layout) -> None:
-    """Put the padding of Sapiens' stem, which is known by positions for 1024 pixels.
-
-    Where they are for another size, a width that Sapiens has leaves it open.
-    """
+    """Put the padding of Sapiens' stem: certain with positions for 1024 pixels, else by width."""
     side, places = file.parts.shape("patch.weight")[-1], (*file.parts.shape("positions"), 0)[1]
     if places and math.isqrt(places) * side == 1024:
         facts.put(Origin.FAMILY, {"stem_padding": 2, **IMAGENET})
@@ -340,18 +333,7 @@ def _pool(facts: Facts, parts: FoundParts, known: Known) -> None:
 def _positions(
     source: Source, file: Layout, facts: Facts, known: Known, hints: Hints
 ) -> tuple[bool, bool]:
-    """Put kind of positions and image size into the fields.
-
-    Args:
-        source: for messages
-        file: its tensors
-        facts: patch and registers, and the positions of a file that stores none
-        known: the size that the file had
-        hints: that, or the size that the model will have
-
-    Returns:
-        Whether the class token and the registers have positions.
-    """
+    """Put positions and image size; return whether class token and registers have positions."""
     parts = file.parts
     patch, registers = int(facts.values["patch"]), int(facts.values["registers"])
     stated = [s for s in (hints.choices.get("image_size"), known.image_size) if s]

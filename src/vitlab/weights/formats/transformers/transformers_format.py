@@ -209,10 +209,7 @@ def _labels(content: Content, classes: int) -> dict[str, Any]:
 
 
 def _whole_patches(facts: Facts, notes: list[str]) -> tuple[int, ...]:
-    """Cut the image size to whole patches, and the crop with it; return the size as stated.
-
-    A convolution leaves out the last rows and columns if the patch does not divide the size.
-    """
+    """Cut image size and crop to whole patches, as a convolution does; return it as stated."""
     size, patch = facts.values["image_size"], facts.values["patch"]
     stated = (size, size) if isinstance(size, int) else size
     cut = tuple(side // patch * patch for side in stated)
@@ -407,13 +404,7 @@ def _in_full(config: ViTConfig, family: Family) -> ViTConfig:
 
 
 def _of_part(entry: Entry, own: ViTConfig, full: ViTConfig) -> Entry:
-    """An entry of the model in full as one of the model itself: it adds scales of one, and zeros.
-
-    Args:
-        entry: that maps tensors of `full`
-        own: the model's configuration
-        full: the same with LayerScale or both pools
-    """
+    """An entry of the model in full as one of its own: scales of one, and zeros, are added."""
     if entry.ours[0].endswith(".scale") and not own.layer_scale:
         ones = torch.ones(own.width)
         return entry._replace(ours=(), read=lambda tensors: [], write=lambda tensors: [ones])

@@ -40,7 +40,6 @@ ALTERED = {
     r"weight_scale|(^|\.|_)SCB$|\.(absmax|quant_state.*|qweight)$": "quantized weights: give "
     "those that they were made from, or save the model after model.dequantize()",
 }
-OURS = re.compile(r"blocks\.\d+\.attention\.\d+\.body\.")  # in the names of our own models
 LABELS = ("id2label", "label_names")  # of the base's classifier
 SUMS = ("tensors", "sha256")  # of a folder of ours
 
@@ -76,7 +75,7 @@ def with_adapter(
     pairs, beside = _parts(source)
     whole = any(f"{layer}.weight" in beside for layer in pairs)
     base = replace(source, shapes={}, stored={}) if whole else _base(source, given, locate)
-    if base.config.get("format") == NAMED and any(map(OURS.search, pairs)):
+    if base.config.get("format") == NAMED and any(".body." in layer for layer in pairs):
         base = in_own_names(base)
     names = {_usual(name): name for name in base.shapes}
     own = {_place(name, names): stored for name, stored in beside.items()}

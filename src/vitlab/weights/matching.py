@@ -81,8 +81,7 @@ def with_channels(reading: Reading, source: Source) -> Reading:
 
     new = old._replace(read=read, write=write)
     entries = [new if each is old else each for each in reading.entries]
-    how = "summed" if count == 1 else "repeated and scaled"
-    note = f"{source.path}: the kernel for {there} channels is {how} for {count}, as by timm"
+    note = f"{source.path}: the kernel for {there} channels is made one for {count}, as by timm"
     return replace(reading, entries=entries, notes=(*reading.notes, note))
 
 

@@ -23,7 +23,6 @@ from vitlab.weights.formats.catalog import PEFT, format_named
 from vitlab.weights.formats.entries import Entry
 from vitlab.weights.formats.own import sealed
 from vitlab.weights.formats.room import Hints, Writing, cannot
-from vitlab.weights.formats.timm.config_json import OWN
 from vitlab.weights.formats.transformers.families import FAMILIES
 from vitlab.weights.hub import is_hub_name
 from vitlab.weights.load import load, place_of, recognize
@@ -131,11 +130,11 @@ def _compare(model: Model, entries: Sequence[Entry], draft: Path, to: str) -> No
     """Read a folder back: what the format could not represent is an error or a warning."""
     config = model.config
     source, reading = recognize(draft, Hints(image_size=config.image_size))
-    lost, kept = [], source.config.get(OWN, {})
+    lost = []
     for name in (field.name for field in fields(config)):
         mine, theirs = getattr(config, name), getattr(reading.config, name)
         without = name == "layer_scale" and not theirs  # else it is where training starts
-        if (mine == theirs and name not in kept) or (name in WITHOUT_LOSS and not without):
+        if mine == theirs or (name in WITHOUT_LOSS and not without):
             continue
         if name == "pool" and theirs == "both":  # half of which is zero
             continue

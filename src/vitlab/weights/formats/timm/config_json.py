@@ -48,8 +48,7 @@ IRRELEVANT = {
     "notes", "num_features", "custom_load",
 }  # fmt: skip
 KEYS = {*LIMITED, *PREPROCESSING, *IRRELEVANT}
-# What timm does in its own way, whatever the model's family does: kept under a key of ours.
-OWN, KEPT = "vitlab", {"resampling": "antialiased", "center": "round"}
+RESAMPLING = "vitlab_resampling"  # a key of ours: timm resizes positions in its own way
 
 
 def architecture_in(config: Mapping[str, Any]) -> str:
@@ -101,7 +100,7 @@ def recorded(path: object, config: Mapping[str, Any], chosen: Collection[str]) -
         **prepared(pretrained),
         "fit": "squash" if pretrained.get("crop_mode") == "squash" else "crop",
         **stated(pool | table_in(config, "model_args")),
-        **{name: value for name, value in table_in(config, OWN).items() if name in KEPT},
+        **({"resampling": config[RESAMPLING]} if RESAMPLING in config else {}),
         **({"labels": labels} if named else {}),
     }
 
@@ -393,6 +392,7 @@ def written(config: ViTConfig, stored: ViTConfig) -> dict[str, Any]:
         "num_features": config.width,
         "global_pool": arguments["global_pool"],
         "model_args": arguments,
+        RESAMPLING: config.resampling,
         "pretrained_cfg": {
             "architecture": architecture,
             "input_size": [config.channels, *used.size],
@@ -406,6 +406,4 @@ def written(config: ViTConfig, stored: ViTConfig) -> dict[str, Any]:
             "classifier": "head",
         },
     }
-    own = {name: getattr(config, name) for name in KEPT if getattr(config, name) != KEPT[name]}
-    content |= {OWN: own} if own else {}
     return content | ({"label_names": config.labels} if config.labels else {})

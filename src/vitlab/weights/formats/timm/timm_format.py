@@ -94,8 +94,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     facts, own_row, register_rows = fields_of(source, file, known, hints)
     config = ViTConfig(**with_means(facts).values)
     rows = register_rows or (own_row and config.has_token)
-    arguments = _without_class_layers(source.path, known.arguments, config)
-    check_arguments(source.path, arguments, config, rows, {*hints.choices})
+    check_arguments(source.path, known.arguments, config, rows, {*hints.choices})
     if "head_dist.weight" in file.shapes and "heads.weight" not in parts:
         raise WeightsError(f"{source.path}: a distilled model without its first classifier")
     names = parts.names
@@ -121,24 +120,6 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         wide = "x".join(map(str, config.size))
         beside += (f"{source.path}: if its patches overlap, it is not this model of {wide} pixels",)
     return Reading(label, config, table, left_out, facts.origins, beside)
-
-
-def _without_class_layers(
-    path: object, arguments: Mapping[str, Any], config: ViTConfig
-) -> Mapping[str, Any]:
-    """Check CaiT's arguments of its class-attention layers, and return the others."""
-    if not config.class_blocks:
-        return arguments
-    layers = arguments.get("depth_token_only", config.class_blocks)
-    ratio = arguments.get("mlp_ratio_token_only", config.mlp / config.width)
-    if layers != config.class_blocks or int(config.width * ratio) != config.mlp:
-        raise WeightsError(
-            f"{path}: unsupported model_args depth_token_only={layers!r} with "
-            f"mlp_ratio_token_only={ratio!r} of timm for this model: class-attention layers have "
-            f"the MLPs of the other blocks, {config.mlp} units wide"
-        )
-    own = ("depth_token_only", "mlp_ratio_token_only")
-    return {name: value for name, value in arguments.items() if name not in own}
 
 
 def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
@@ -189,7 +170,10 @@ def known_of(source: Source, hints: Hints, file: Layout) -> Known:
     if given and given != stored:  # the user knows better than the file
         return Known(facts, architecture, size, pairs=_rotary(facts, source, architecture, file))
     arguments = record.arguments | config_json.arguments_in(source.config)
-    facts.put(Origin.FILE, record.fields).put(Origin.FILE, _stated(source, hints, file))
+    path, chosen = source.path, hints.choices
+    told = config_json.stated_by_open_clip(path, source.open_clip, file.parts.width, chosen)
+    facts.put(Origin.FILE, {**record.fields, **told})
+    facts.put(Origin.FILE, config_json.recorded(path, source.config, chosen))
     if file.dialect.facts.get("fit") == "native":  # which no config.json of timm can say
         facts.put(Origin.FAMILY, {"fit": "native"})
     if arguments.get("global_pool") == "":
@@ -204,13 +188,6 @@ def known_of(source: Source, hints: Hints, file: Layout) -> Known:
     return Known(
         facts, architecture, next((each for each in sizes if each), None), arguments, pairs
     )
-
-
-def _stated(source: Source, hints: Hints, file: Layout) -> dict[str, Any]:
-    """What the configuration beside the tensors says, open_clip's or timm's."""
-    path, chosen = source.path, hints.choices
-    fields = config_json.stated_by_open_clip(path, source.open_clip, file.parts.width, chosen)
-    return fields | config_json.recorded(path, source.config, chosen)
 
 
 def _rotary(
@@ -350,11 +327,13 @@ def _positions(
         _unplaced(source, facts, known, hints, [*stated, *wanted])
         return True, False
     certain = bool(known.architecture) or "class_q.weight" in parts
-    doubtful = not certain and _like_rope_vit(file)
+    # DeiT-III's own names, which RoPE-ViT's files with positions have too
+    own = any(name.endswith("blocks.0.gamma_1") for name in file.stored.values())
+    alike = own and "blocks.0.attn.qkv.bias" in file.shapes and not parts.counted("b")
     if facts.values.get("positions") == "rope":
         facts.put(facts.origins["positions"], {"positions": "1d+rope"})
     else:
-        facts.put(Origin.ASSUMED if doubtful else Origin.TENSORS, {"positions": "1d"})
+        facts.put(Origin.ASSUMED if alike and not certain else Origin.TENSORS, {"positions": "1d"})
     length = (*parts.shape("positions"), 0)[1]
     for candidates in (stated, None, wanted):
         for own_row, register_rows in _layouts(file, registers):
@@ -392,12 +371,6 @@ def _unplaced(source: Source, facts: Facts, known: Known, hints: Hints, sizes: l
         facts.put(origin, {"image_size": floored(sizes[0], patch)})
     else:
         facts.put(Origin.ASSUMED, {"image_size": floored(224, patch)})
-
-
-def _like_rope_vit(file: Layout) -> bool:
-    """Whether a file is named like DeiT-III's own, which RoPE-ViT's with positions are too."""
-    own = any(name.endswith("blocks.0.gamma_1") for name in file.stored.values())
-    return own and "blocks.0.attn.qkv.bias" in file.shapes and not file.parts.counted("b")
 
 
 def _layouts(file: Layout, registers: int) -> list[tuple[bool, bool]]:

@@ -323,16 +323,6 @@ def read_deit(stated: Stated) -> dict[str, Any]:
     return {"registers": 1, **read_pooler(stated)}
 
 
-def read_mean(stated: Stated) -> dict[str, Any]:
-    """No class token, so the mean of the patches."""
-    return {"pool": "mean"}
-
-
-def read_vitpose(stated: Stated) -> dict[str, Any]:
-    """No class token, padded images."""
-    return {"pool": "mean", "stem_padding": 2}
-
-
 def read_beit(stated: Stated) -> dict[str, Any]:
     """Positions and pooling, which config.json chooses."""
     content, shapes = stated.content, stated.shapes
@@ -365,11 +355,6 @@ def write_beit(config: ViTConfig) -> Content:
     }
 
 
-def read_dinov2(stated: Stated) -> dict[str, Any]:
-    """The classifier sees class token and mean of the patches."""
-    return {"pool": "both"} if stated.classifies else {}
-
-
 def write_dinov2(config: ViTConfig) -> Content:
     """The MLP by its ratio."""
     gated = config.ffn == "swiglu"
@@ -396,11 +381,6 @@ def read_dinov3(stated: Stated) -> dict[str, Any]:
     return {"positions": "rope", "rope_base": base, "pool": "both" if wide else "token"}
 
 
-def write_dinov3(config: ViTConfig) -> Content:
-    """The activation of gated MLPs."""
-    return {"hidden_act": "silu"} if config.ffn == "swiglu" else {}
-
-
 def read_clip(stated: Stated) -> dict[str, Any]:
     """A norm before the blocks; the classifier averages patches that the last norm did not see."""
     fields: dict[str, Any] = {"pre_norm": True, "stem_bias": False}
@@ -408,11 +388,6 @@ def read_clip(stated: Stated) -> dict[str, Any]:
         return fields | {"pool": "mean", "class_token": True, "norm_at": "none"}
     projected = "/visual_projection.weight" in stated.shapes
     return fields | {"classes": stated.projection if projected else 0}
-
-
-def write_clip(config: ViTConfig) -> Content:
-    """Width of the projection."""
-    return {"projection_dim": config.classes or config.width}
 
 
 def read_siglip(stated: Stated) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class Family:
     @property
     def has_projection(self) -> bool:
         """Whether its classes without a classifier have a projection into a space of texts."""
-        return "pre_norm" in self.names
+        return self.classes[-1].endswith("WithProjection")
 
 
 def names_of(

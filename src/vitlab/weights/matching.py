@@ -123,7 +123,7 @@ def check(reading: Reading, source: Source, expected: dict[str, Tensor]) -> None
         if not why:
             raise WeightsError(
                 f"{path}: unexpected tensor {name} ({format}, {config.name}): if the model does "
-                f"not need it, leave it out with --drop (in Python drop=[{name!r}])"
+                f"not need it, leave it out with --drop {name} (in Python drop=…)"
             )
 
 

@@ -28,9 +28,8 @@ from torch import Tensor
 from vitlab.errors import HubError, OptionError, PackageError, UserError, WeightsError
 from vitlab.models.model import Model
 from vitlab.options import nearest
-from vitlab.weights.check import load_check
 from vitlab.weights.hub import UNREACHABLE, fetch
-from vitlab.weights.load import load
+from vitlab.weights.load import load, load_check
 
 ALL = "all"
 SIDE = 256  # of the part of the picture whose checksum is known

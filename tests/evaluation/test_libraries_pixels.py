@@ -20,7 +20,7 @@ from PIL import Image
 import vitlab
 from oracles import peers
 from vitlab.data.decode.crop import resized_box
-from vitlab.data.decode.stored import PixelImage
+from vitlab.data.decode.stored import EncodedImage, PixelImage
 from vitlab.data.loading.batches import center, fitted_image
 from vitlab.images import ImageSpec
 from vitlab.weights.formats.transformers.families import VIT
@@ -168,3 +168,20 @@ def test_deltas_of_before_find_their_base() -> None:
     other = model.remade(replace(model.config, center="exact"), model.state_dict())
     assert fingerprint(model) == fingerprint(other)
     assert feature_fingerprint(model) != feature_fingerprint(other)
+
+
+def test_large_jpegs_are_decoded_whole_as_by_others(tmp_path: Path) -> None:
+    """A photograph four times as large as the input, which training decodes at half its size."""
+    draw = np.random.default_rng(0)
+    small = Image.fromarray(draw.integers(0, 256, (60, 80, 3), np.uint8))
+    file = tmp_path / "large.jpg"
+    small.resize((320, 240), Image.Resampling.BICUBIC).save(file, quality=90)
+    spec = ImageSpec(image_size=48, crop=0.875, interpolation="bicubic")
+    image = EncodedImage(file.read_bytes())
+    theirs = np.asarray(by_timm(spec)(Image.open(file))).astype(int)
+    apart = abs(fitted_image(image, spec, center(spec)).astype(int) - theirs)
+    assert apart.max() <= 1
+    assert (apart == 0).mean() > 0.97
+    before = replace(spec, center="exact")  # as models of before were evaluated
+    pixels, _ = image.decode_box(3, center(before), (96, 96))
+    assert pixels.shape[:2] == (120, 160)

@@ -18,7 +18,7 @@ from oracles.hub import running_hub
 from vitlab.errors import UserError, WeightsError
 from vitlab.recipes.recipe import Host
 from vitlab.tuning.lora import inject, merged
-from vitlab.weights.check import load_check
+from vitlab.weights.load import load_check
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers, which peft asks in an old way
 SMALL = {
@@ -236,19 +236,30 @@ def test_a_state_dict_with_its_base(peft: Any, tmp_path: Path) -> None:
     known: dict[str, Any] = {"name": "vit_tiny_patch16_224", "heads": 3}
     with pytest.raises(WeightsError) as caught:
         vitlab.load(file, **known)
-    assert "give a folder with the tensors and their adapter_config.json, or merge" in str(
-        caught.value
-    )
+    assert "give a folder with it and its adapter_config.json, or save what" in str(caught.value)
+    assert len(str(caught.value).replace(str(tmp_path), "")) < 200
     (tmp_path / "a" / "adapter_config.json").rename(tmp_path / "b" / "adapter_config.json")
     near(vitlab.load(tmp_path / "b", **known), peer)
     torch.save(peer.merge_and_unload().state_dict(), file)  # the other advice
     near(vitlab.load(file, **known), peer)
 
 
-def test_peft_around_our_own_model(peft: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ({"positions": "2d"}, None),
+        ({"resampling": "antialiased"}, "timm"),
+        ({"resampling": "bicubic", "layer_scale": 0.1, "pool": "both"}, "transformers"),
+    ],
+)
+def test_peft_around_our_own_model(
+    values: dict[str, Any], names: str | None, peft: Any, tmp_path: Path
+) -> None:
+    """Its names are ours, whatever those of the base's folder are."""
     name = "ViT(width=32,depth=2,heads=2,mlp=64)/16"
-    base = drawn(vitlab.create(name, 3, 32, positions="2d"))  # saved by our own names
+    base = drawn(vitlab.create(name, 3, 32, **values))
     vitlab.save(base, tmp_path / "base")
+    assert json.loads((tmp_path / "base" / "config.json").read_text()).get("names") == names
     peer = adapted(peft, copy.deepcopy(base), tmp_path / "a", target_modules=["qkv"],
                    modules_to_save=None)  # fmt: skip
     near(vitlab.load(tmp_path / "a", base=tmp_path / "base"), peer)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import vitlab
 from vitlab.errors import WeightsError
-from vitlab.weights.check import load_check
+from vitlab.weights.load import load_check
 
 CLOSE = {"rtol": 0, "atol": 1e-5}
 SMALL: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2,

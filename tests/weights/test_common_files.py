@@ -14,7 +14,7 @@ import vitlab
 from oracles import peers
 from oracles.towers import ClipTower
 from vitlab.errors import WeightsError
-from vitlab.weights.check import load_check
+from vitlab.weights.load import load_check
 from weights.test_timm_files import close, randomized
 
 TINY: dict[str, Any] = {"img_size": 32, "depth": 2, "num_classes": 3}
@@ -66,6 +66,17 @@ def test_a_model_without_a_pool(place: str, tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config | {"num_classes": 3}))
     with pytest.raises(WeightsError, match=r"global_pool=''|num_classes=3"):
         vitlab.load(folder)
+
+
+def test_all_tokens_classified_needs_a_pool(tmp_path: Path) -> None:
+    other = timms(global_pool="")
+    config = {"architecture": "vit_tiny_patch16_224", "num_classes": 3, "model_args":
+              {"global_pool": "", "depth": 2, "img_size": 32}, "pretrained_cfg": {}}  # fmt: skip
+    folder = folder_of(other, tmp_path / "pooled", **config)
+    with pytest.raises(WeightsError, match="which --pool token settles"):
+        vitlab.load(folder)
+    with torch.inference_mode():
+        close(vitlab.load(folder, pool="token")(some_images()), other(some_images())[:, 0])
 
 
 class Clipa(ClipTower):
@@ -244,7 +255,7 @@ def test_other_channels_than_the_files_as_timm_has_them(
     with torch.inference_mode():
         close(model(images), theirs.eval()(images))
     notes = load_check(tmp_path / "timm", channels=channels, mean=0.5, std=0.5).notes
-    assert any(f"the kernel for 3 channels is repeated for {channels}" in note for note in notes)
+    assert any(f" for {channels}, as by timm" in note for note in notes)
 
 
 def _stored(model: nn.Module, folder: Path) -> Path:

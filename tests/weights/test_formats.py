@@ -9,7 +9,7 @@ import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -21,12 +21,12 @@ from vitlab.errors import DiskError, HubError, OptionError, UserError, WeightsEr
 from vitlab.models.config import ModelConfig
 from vitlab.weights import load as load_module
 from vitlab.weights.assembly import empty
-from vitlab.weights.check import load_check
 from vitlab.weights.formats import catalog
 from vitlab.weights.formats.catalog import FORMATS, Format, export_help, export_names
 from vitlab.weights.formats.entries import same
 from vitlab.weights.formats.room import Hints, Reading, Reads, Writes, Writing
 from vitlab.weights.identity import fingerprint
+from vitlab.weights.load import load_check
 from vitlab.weights.source import Source
 
 NAME = "ViT(width=16,depth=1,heads=2,mlp=32)/8"
@@ -39,13 +39,15 @@ def tiny(**choices: Any) -> Any:
 
 @pytest.mark.parametrize("format", FORMATS, ids=lambda each: each.name)
 def test_every_format_has_its_doors(format: Format) -> None:
-    """A room is imported by its name, so no type checker has compared it with the protocol."""
+    """A room is imported by its name, so no type checker has compared it with the type."""
     doors: list[tuple[Any, Any]] = [(format.reads, Reads)]
     if format.help:
         doors.append((format.writes, Writes))
-    for door, protocol in doors:
-        wanted = list(inspect.signature(protocol.__call__).parameters.values())[1:]
-        assert list(inspect.signature(door).parameters.values()) == wanted
+    for door, kind in doors:
+        wanted, made = get_args(kind)
+        found = inspect.signature(door)
+        assert [each.annotation for each in found.parameters.values()] == wanted
+        assert found.return_annotation == made
     assert format.help in export_help()
 
 

@@ -10,8 +10,8 @@ import vitlab
 from vitlab.errors import OptionError
 from vitlab.models.config import ModelConfig, ResNetConfig, ViTConfig, config_of
 from vitlab.weights.assembly import empty
-from vitlab.weights.check import load_check
 from vitlab.weights.formats.origins import SILENT, WITHOUT_EFFECT, Facts, Origin, warning, whole
+from vitlab.weights.load import load_check
 
 OTHER: dict[str, Any] = {
     "stem": "hmlp", "stem_norm": "batch", "stem_act": "gelu", "stages": (1, 1), "resnet": "timm",

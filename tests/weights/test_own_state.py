@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import vitlab
 from vitlab.errors import WeightsError
-from vitlab.weights.check import load_check
+from vitlab.weights.load import load_check
 
 SMALL = "ViT(width=192,depth=2,heads=3,mlp=96)/8"
 CHOICES: dict[str, dict[str, Any]] = {

@@ -17,8 +17,8 @@ from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.sources.folders import Files
 from vitlab.models.config import ModelConfig
-from vitlab.weights.check import load_check
 from vitlab.weights.formats.transformers.processor import CLASSES
+from vitlab.weights.load import load_check
 
 MODULES = {"Bit": "bit", "Beit": "beit", "CLIP": "clip", "ChineseCLIP": "chinese_clip",
            "ConvNext": "convnext", "DeiT": "deit", "Siglip": "siglip", "Siglip2": "siglip2",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import vitlab
 from vitlab.errors import WeightsError
-from vitlab.weights.check import load_check
+from vitlab.weights.load import load_check
 
 CLOSE = {"rtol": 0, "atol": 1e-5}
 SMALL: dict[str, Any] = {

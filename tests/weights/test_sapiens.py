@@ -10,7 +10,7 @@ from tests.oracles import peers
 from torch import Tensor
 
 import vitlab
-from vitlab.weights.check import load_check
+from vitlab.weights.load import load_check
 
 WORDS = {
     r"^blocks\.": "layers.", r"\.norm([12])\.": r".ln\1.", r"^norm\.": "ln1.",

@@ -15,7 +15,7 @@ import vitlab
 from oracles import peers
 from oracles.towers import ClipTower, VitPytorch
 from vitlab.errors import WeightsError
-from vitlab.weights.check import load_check
+from vitlab.weights.load import load_check
 from weights.test_timm_files import close, randomized
 
 IMAGENET = (0.485, 0.456, 0.406)
@@ -86,7 +86,7 @@ def test_vit_pytorch(tmp_path: Path) -> None:
     config = compared(saved(other.state_dict(), tmp_path / "vit.safetensors"), other, 32)
     assert (config.heads, config.norm_at, config.norm_eps) == (2, "pooled", 1e-5)
     state = dict(other.state_dict()) | {"to_patch_embedding.2.weight": torch.ones(128)}
-    with pytest.raises(WeightsError, match="norms of the pixels of each patch"):
+    with pytest.raises(WeightsError, match="norms of each patch's pixels"):
         vitlab.load(saved(state, tmp_path / "newer.safetensors"))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import vitlab
 from oracles import peers
 from vitlab.errors import WeightsError
-from vitlab.weights.check import load_check
+from vitlab.weights.load import load_check
 from weights.test_timm_files import close, randomized, written
 
 CASES: dict[str, dict[str, Any]] = {

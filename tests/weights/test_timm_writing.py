@@ -213,3 +213,19 @@ def test_a_hybrids_patches_may_be_larger_than_a_place_of_its_map(tmp_path: Path)
     vitlab.save(model, tmp_path / "m", to="timm")
     in_timm(model, tmp_path / "m")
     assert vitlab.load(tmp_path / "m").config.patch == 64
+
+
+def test_what_timm_resamples_otherwise_is_kept_for_us(tmp_path: Path) -> None:
+    """Positions at other sizes, read back here as they were."""
+    model = vitlab.create("ViT-Ti2/16", classes=None, image_size=64, resampling="bicubic").eval()
+    with torch.no_grad():
+        for tensor in model.parameters():
+            tensor.add_(torch.randn_like(tensor))
+    vitlab.save(model, tmp_path / "timm", to="timm")
+    again = vitlab.load(tmp_path / "timm")
+    assert again.config.resampling == "bicubic"
+    images = torch.randn(1, 3, 96, 48)
+    assert torch.equal(again.encode(images), model.encode(images))
+    theirs = peers.timm().create_model(f"local-dir:{tmp_path}/timm", pretrained=True).eval()
+    same = torch.ones(1, 3, 64, 64)
+    close(theirs(same), model(same))

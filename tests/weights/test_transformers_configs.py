@@ -12,9 +12,9 @@ from torch import Tensor, nn
 import vitlab
 from oracles import peers
 from vitlab.errors import UserError, WeightsError
-from vitlab.weights.check import load_check
 from vitlab.weights.formats.transformers.config_json import DEFAULTS, IDLE, NEUTRAL
 from vitlab.weights.formats.transformers.families import FAMILIES
+from vitlab.weights.load import load_check
 
 SMALL: dict[str, Any] = {
     "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48,
@@ -90,7 +90,7 @@ def test_defaults_are_those_of_the_class(model_type: str) -> None:
         assert content[key] in (*NEUTRAL[key], None), key
     for key in table.keys() & content.keys() - {"pooler_output_size"}:
         assert table[key] == content[key], key
-    assert table.keys() - content.keys() <= {"rope_parameters"}
+    assert table.keys() - content.keys() <= {"rope_parameters", "num_channels"}  # BLIP has 3
 
 
 FULL = {
@@ -422,8 +422,14 @@ def test_image_models_inside_of_larger_ones(tmp_path: Path) -> None:
         vision_config=SMALL, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
         num_attention_heads=2, vocab_size=9,
     )  # fmt: skip
+    plain = transformers.DPTConfig(**SMALL, neck_hidden_sizes=[8] * 4, fusion_hidden_size=8,
+                                   backbone_out_indices=[0, 1, 1, 1])  # fmt: skip
+    blip = transformers.BlipConfig(vision_config=SMALL, text_config=TEXT)
     models |= {
         "dpt": (transformers.DPTForDepthEstimation(dpt), "backbone"),
+        "plain": (transformers.DPTForDepthEstimation(plain), "dpt"),
+        "blip": (transformers.BlipModel(blip), "vision_model"),
+        "blip2": (transformers.Blip2VisionModel(transformers.Blip2VisionConfig(**SMALL)), ""),
         "git": (transformers.GitForCausalLM(git), "git.image_encoder"),
     }
     for name, (whole, place) in models.items():
@@ -642,7 +648,7 @@ def test_a_segmentation_head_is_left_out(tmp_path: Path) -> None:
     other.save_pretrained(tmp_path)
     found = load_check(tmp_path)
     assert any("segmentation head is left out" in note for note in found.notes)
-    assert "of semantic segmentation" in found.left_out.values()
+    assert "of dense prediction" in found.left_out.values()
     assert found.config["classes"] == 0
 
 

@@ -28,7 +28,7 @@ class LoadCheck(Options):
 def run(options: LoadCheck) -> dict[str, Any]:
     """Check the file; what had to be assumed is reported on stderr."""
     from vitlab.progress import say
-    from vitlab.weights.check import load_check
+    from vitlab.weights.load import load_check
 
     found = load_check(options.source, **options.file.arguments())
     for note in found.notes:

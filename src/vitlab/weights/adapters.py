@@ -21,6 +21,7 @@ from torch.nn.functional import pad
 
 from vitlab.errors import UserError, WeightsError
 from vitlab.weights.formats.entries import Entry
+from vitlab.weights.formats.own import NAMED, in_own_names
 from vitlab.weights.formats.room import cannot
 from vitlab.weights.formats.transformers.families import NEWER
 from vitlab.weights.source import Source
@@ -75,6 +76,8 @@ def with_adapter(
     pairs, beside = _parts(source)
     whole = any(f"{layer}.weight" in beside for layer in pairs)
     base = replace(source, shapes={}, stored={}) if whole else _base(source, given, locate)
+    if base.config.get("format") == NAMED and any(".body." in layer for layer in pairs):
+        base = in_own_names(base)
     names = {_usual(name): name for name in base.shapes}
     own = {_place(name, names): stored for name, stored in beside.items()}
     shapes = base.shapes | {place: source.shapes[stored] for place, stored in own.items()}
@@ -174,11 +177,7 @@ def _factors(layer: str, after: Tensor, before: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _parts(source: Source) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """The matrices of each layer, and all other tensors, by the layers' names without peft's.
-
-    Raises:
-        WeightsError: it is another adapter than LoRA.
-    """
+    """The matrices of each layer, and all other tensors, by the layers' names without peft's."""
     about, pairs, own = source.adapter, dict[str, dict[str, str]](), dict[str, str]()
     kind = str(about.get("peft_type", "LORA"))
     for name in sorted(source.shapes):  # `modules_to_save` behind what it stands for
@@ -199,11 +198,7 @@ def _parts(source: Source) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
 
 
 def _base(source: Source, given: object, locate: Callable[[str | Path, Any], Source]) -> Source:
-    """Open the base: where the user says, or where the adapter does.
-
-    Raises:
-        WeightsError: it is not there, or the adapter does not say.
-    """
+    """Open the base: where the user says, or where the adapter does."""
     named = str(source.adapter.get("base_model_name_or_path") or "?")
     place = given if isinstance(given, str | Path) else named
     try:
@@ -223,15 +218,7 @@ def _usual(name: str) -> str:
 
 
 def _place(name: str, names: dict[str, str]) -> str:
-    """The base's tensor of a name; either may have a prefix that the other lacks.
-
-    Args:
-        name: in the adapter
-        names: of the base, by what `_usual` makes of them
-
-    Returns:
-        The adapter's own name if the base has no such tensor, or several.
-    """
+    """The base's tensor of a name, either with a prefix of its own; the name if there is none."""
     words = _usual(name).split(".", 30)
     for start in range(len(words)):
         if found := names.get(".".join(words[start:])):
@@ -242,11 +229,7 @@ def _place(name: str, names: dict[str, str]) -> str:
 
 
 def _scale(source: Source, layer: str, rank: int) -> float:
-    """By what a layer's product is multiplied.
-
-    Raises:
-        WeightsError: no file says it.
-    """
+    """By what a layer's product is multiplied."""
     about = source.adapter
     alpha = about.get("lora_alpha")
     for pattern, other in (about.get("alpha_pattern") or {}).items():
@@ -257,7 +240,7 @@ def _scale(source: Source, layer: str, rank: int) -> float:
             break
     if not isinstance(alpha, int | float):
         raise WeightsError(
-            f"{source.path} does not state lora_alpha of {layer}: give a folder with the tensors "
-            f"and their adapter_config.json, or {MERGE}"
+            f"{source.path} does not state lora_alpha of {layer}: give a folder with it and its "
+            "adapter_config.json, or save what model.merge_and_unload() returns"
         )
     return alpha / (math.sqrt(rank) if about.get("use_rslora") else rank)

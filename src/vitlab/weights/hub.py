@@ -200,11 +200,7 @@ def describe(folder: Path) -> dict[str, Any]:
 
 
 def _wanted(repo: str, names: Iterable[str]) -> list[str]:
-    """The files of a repository to download: one model, and what explains it.
-
-    Raises:
-        HubError: it has several files of weights under names of its own.
-    """
+    """The files of a repository to download: one model, and what explains it."""
     top = {name for name in names if "/" not in name}
     weights = model_files(top)
     if len(weights) > 1 and weights[0] not in NAMED:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from os.path import lexists
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,11 @@ from vitlab.weights.assembly import fitted, whole_state
 from vitlab.weights.containers.open import dropped, open_source
 from vitlab.weights.deltas import Delta, check_base, merged
 from vitlab.weights.formats.catalog import FORMATS
-from vitlab.weights.formats.origins import Origin, warning
+from vitlab.weights.formats.origins import Origin, warning, whole
 from vitlab.weights.formats.room import Hints, Reading, names_of
 from vitlab.weights.hub import PREFIXES, describe, fetch, is_hub_name, missing
 from vitlab.weights.identity import Base, fingerprint
-from vitlab.weights.matching import collect, with_channels
+from vitlab.weights.matching import collect, unused, with_channels
 from vitlab.weights.sharded import CONFIG
 from vitlab.weights.source import Source, readable
 
@@ -145,6 +145,86 @@ def recognize(
         )
 
 
+@dataclass(frozen=True)
+class TensorSource:
+    """Where tensors of a model come from.
+
+    Attributes:
+        ours: names in the model's state dict
+        theirs: names in the file; empty if the value follows from the configuration
+        shapes: of theirs
+    """
+
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class LoadCheck:
+    """A source that was recognized, and whose tensors were all read and checked.
+
+    Attributes:
+        source: the argument
+        format: the format that was recognized
+        model: the papers' notation
+        config: every field of the resulting model
+        origins: where each field comes from: option, file, tensors, name, family or assumed
+        tensors: where each tensor comes from, in the model's order
+        left_out: names in the file that the model does not need, and why
+        notes: what was assumed, and how to settle it
+    """
+
+    source: str
+    format: str
+    model: str
+    config: dict[str, Any]
+    origins: dict[str, str]
+    tensors: tuple[TensorSource, ...]
+    left_out: dict[str, str]
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON can hold them."""
+        return asdict(self)
+
+
+def load_check(
+    source: str | Path,
+    *,
+    name: str = "",
+    image_size: Size | None = None,
+    part: str = "",
+    drop: str | Sequence[str] = (),
+    base: str | Path | None = None,
+    **choices: Any,
+) -> LoadCheck:
+    """Recognize a source and check it as `vitlab.load` does, with the same arguments.
+
+    Raises:
+        WeightsError: as `vitlab.load`.
+    """
+    hints = Hints(name, choices, image_size, part, names_of(drop))
+    found, reading = recognize(place_of(source)[0], hints, base)
+    collect(reading, found)
+    config, origins = reading.config, whole(reading.config, reading.origins)
+    if image_size is None and reading.image_size is not None:
+        config = config.sized(reading.image_size)
+    return LoadCheck(
+        source=str(source),
+        format=reading.format,
+        model=config.name,
+        config=config.as_dict(),
+        origins={name: str(origin) for name, origin in origins.items()},
+        tensors=tuple(
+            TensorSource(ours, tuple(map(found.in_file, theirs)), tuple(map(found.shape, theirs)))
+            for ours, theirs, *_ in reading.entries
+        ),
+        left_out={found.in_file(name): why for name, why in unused(reading, found).items()},
+        notes=reading.notes,
+    )
+
+
 def place_of(source: str | Path, revision: str | None = None) -> tuple[Path, bool]:
     """Return where a source is on this machine (a run's model is in it), and if it is of the Hub.
 
@@ -217,10 +297,7 @@ def _places(base: Base, file: Path) -> list[str | Path]:
 
 
 def _variants(source: str | Path, base: Base, above: tuple[Path, ...]) -> Iterator[Model]:
-    """The model there; then with the input size, and the zero head, that the base had.
-
-    Each also with positions of its own size, as loading gave them before.
-    """
+    """The model there, then with the base's size and zero head; each also with its own grid."""
     path, _ = place_of(source, base.commit if str(source) == base.source else None)
     size = base.image_size
     for image_size, classes in ((None, None), (size, None), (size, base.classes)):

@@ -81,7 +81,7 @@ def with_channels(reading: Reading, source: Source) -> Reading:
 
     new = old._replace(read=read, write=write)
     entries = [new if each is old else each for each in reading.entries]
-    note = f"{source.path}: the kernel for {there} channels is repeated for {count}"
+    note = f"{source.path}: the kernel for {there} channels is made one for {count}, as by timm"
     return replace(reading, entries=entries, notes=(*reading.notes, note))
 
 
@@ -123,7 +123,7 @@ def check(reading: Reading, source: Source, expected: dict[str, Tensor]) -> None
         if not why:
             raise WeightsError(
                 f"{path}: unexpected tensor {name} ({format}, {config.name}): if the model does "
-                f"not need it, leave it out with --drop {name} (in Python drop=[{name!r}])"
+                f"not need it, leave it out with --drop {name} (in Python drop=…)"
             )
 
 

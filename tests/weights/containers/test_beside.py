@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import vitlab
-from vitlab.weights.check import load_check
+from vitlab.weights.load import load_check
 
 Tensors = dict[str, Tensor]
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import vitlab
 from oracles import peers
 from vitlab.errors import WeightsError
-from vitlab.weights.check import load_check
 from vitlab.weights.containers.open import open_source
+from vitlab.weights.load import load_check
 from vitlab.weights.source import Source
 
 Tensors = dict[str, Tensor]

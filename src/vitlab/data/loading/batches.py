@@ -1,5 +1,6 @@
 """Batch k: which images it has, decoded and cropped to one size, with their labels."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -222,7 +223,7 @@ def load_image(
         spec: size, channels and interpolation
         choose: where to crop it, given its rows and columns
         quick: for random boxes: crop at whole pixels, from a JPEG decoded at as little as the size
-            of the result (else at least twice that) and no further down than the box
+            of the result (else whole, as other libraries do) and no further down than the box
 
     Raises:
         ImageError: it cannot be decoded.
@@ -242,8 +243,7 @@ def fitted_image(
     if spec.fit == "native":
         left, top, right, bottom = choose(*image.shape()[:2])
         rows, columns = spec.size_for(bottom - top, right - left)
-    margin = 1 if quick else 2
-    least = (margin * rows, margin * columns)
+    least = (rows, columns) if quick else _least(rows, columns, spec)
     pixels, box = image.decode_box(spec.channels, choose, least, cut=quick)
     if quick:
         return crop.cut_resize(pixels, box, rows, columns, spec.interpolation)
@@ -264,10 +264,15 @@ def load_crops(source: Source, index: int, spec: ImageSpec) -> Pixels:
     shape = image.shape()[:2]
     middle = center(replace(spec.images, crop=min(spec.crop, CORNERS)))
     boxes = crop.five_boxes(*shape, middle(*shape))
-    least = (2 * rows, 2 * columns)
+    least = _least(rows, columns, spec)
     pixels, first = image.decode_box(spec.channels, lambda high, wide: boxes[0], least)
     places = [moved(box, boxes[0], first, pixels) for box in boxes]
     return np.stack([_resized(pixels, box, rows, columns, spec) for box in places])
+
+
+def _least(rows: int, columns: int, spec: ImageSpec) -> tuple[float, float]:
+    """The rows and columns to decode for evaluation: all, but for models of before `center`."""
+    return (2.0 * rows, 2.0 * columns) if spec.center == "exact" else (math.inf, math.inf)
 
 
 def _resized(pixels: Pixels, box: Box, rows: int, columns: int, spec: ImageSpec) -> Pixels:

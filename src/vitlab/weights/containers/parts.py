@@ -129,10 +129,7 @@ def without_holders(stored: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _without_engines(names: Mapping[str, object]) -> dict[str, str]:
-    """The names in a file by the same names without the modules of engines.
-
-    Data parallelism's `module` is one at the front, and at any place where all names stay apart.
-    """
+    """Names without the modules of engines; `module` of data parallelism where all stay apart."""
     for modules in (f"{ENGINES}|module", ENGINES):
         short = {re.sub(rf"(?<![^.])({modules})\.", "", name): name for name in names}
         if len(short) == len(names):
@@ -184,11 +181,7 @@ def _split(wrapper: tuple[str, ...], tensors: Tensors, together: bool) -> list[P
 
 
 def _twins(stored: Mapping[str, str], tensors: Tensors) -> tuple[str, ...]:
-    """The prefixes under which several models have the same layers: `student.`, `teacher.`.
-
-    Two kernels whose names end alike give the prefixes, and a numbered layer under each, with the
-    same name, confirms them.
-    """
+    """The prefixes (`student.`) under which several models have layers of the same names."""
     prefixes: dict[str, set[str]] = defaultdict(set)  # by the ends of names
     for name, old in stored.items():
         words = name.split(".", WORDS)

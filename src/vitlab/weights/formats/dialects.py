@@ -291,7 +291,6 @@ DIALECTS = (
         name="vit-pytorch's names", roots=("to_patch_embedding.1.weight",), names=LUCIDRAINS,
         marks=("pos_embedding", "cls_token"), facts={"norm_eps": 1e-5, "gelu": "exact"},
         usual={"pool": "token"},
-        beyond={r"to_patch_embedding\.[23]\..*": "norms of the pixels of each patch"},
     ),
     Dialect(
         name="NaFlexVit's names, SigLIP 2's", roots=("embeds.proj.weight",), names=NAFLEX,

@@ -28,10 +28,18 @@ from vitlab.weights.formats.entries import (
     transposed,
     without_first_row,
 )
-from vitlab.weights.formats.names import FoundParts, entries, first_name, found, located
+from vitlab.weights.formats.names import (
+    FoundParts,
+    entries,
+    fields_shown,
+    first_name,
+    fitting,
+    found,
+    located,
+    patches_of,
+)
 from vitlab.weights.formats.origins import Origin
 from vitlab.weights.formats.room import Hints, Reading, Writing, cannot, check_fields
-from vitlab.weights.formats.shapes import fields_shown, fitting, patches_of
 from vitlab.weights.source import Shape, Source
 
 VIT, BIT = "Google's ViT (.npz)", "Google's BiT (.npz)"

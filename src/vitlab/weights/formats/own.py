@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -79,14 +80,10 @@ def reads(source: Source, hints: Hints) -> Reading | None:
 
 
 def _checked(entries: Sequence[Entry], content: dict[str, Any], source: Source) -> Sequence[Entry]:
-    """The tensors of a folder, each compared with its checksum if there are any.
-
-    Those of `NAMED` have the names that the library's writer gives them, as ever: what is written
-    is pinned in `test_opened_elsewhere.py`.
-    """
+    """The tensors of a folder by its writer's names, each compared with its checksum."""
     ours = {name for entry in entries for name in entry.theirs}
     if content["format"] == NAMED and not ours <= source.shapes.keys():
-        entries = format_named(content["names"]).writes(described(content, {}), {}).entries
+        entries = _named(content)
     sums = content.get("tensors")
     if not isinstance(sums, dict):
         return entries
@@ -95,6 +92,26 @@ def _checked(entries: Sequence[Entry], content: dict[str, Any], source: Source) 
         "changed on purpose"
     )
     return [checked(entry, sums, str(source.path), advice) for entry in entries]
+
+
+def in_own_names(source: Source) -> Source:
+    """Return a folder of `NAMED` by our names, which an adapter around our own model has."""
+    entries = {name: entry for entry in _named(source.config) for name in entry.ours}
+
+    def numbers(name: str) -> Tensor:
+        entry = entries[name]
+        made = entry.read([source.numbers(each) for each in entry.theirs])
+        return made[entry.ours.index(name)]
+
+    shapes = {
+        name: tuple(tensor.shape) for name, tensor in empty(described(source.config, {})).items()
+    }
+    return replace(source, shapes=shapes, stored={}, numbers=numbers)
+
+
+def _named(content: dict[str, Any]) -> Sequence[Entry]:
+    """Our tensors by the names that another library's writer gives them."""
+    return format_named(content["names"]).writes(described(content, {}), {}).entries
 
 
 def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:

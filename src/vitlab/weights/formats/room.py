@@ -1,8 +1,8 @@
 """What the rooms of all formats have in common: a door in, and a door out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from vitlab.errors import WeightsError
 from vitlab.images import Size
@@ -101,22 +101,10 @@ class Writing:
     resampling: str = ""
 
 
-class Reads(Protocol):
-    """Recognize a source.
-
-    None for another format; `WeightsError` if it is damaged or unsupported.
-    """
-
-    def __call__(self, source: Source, hints: Hints) -> Reading | None: ...
-
-
-class Writes(Protocol):
-    """Represent a configuration, and a provenance if the format stores one.
-
-    `WeightsError` if the format cannot.
-    """
-
-    def __call__(self, config: ModelConfig, provenance: Mapping[str, Any]) -> Writing: ...
+# A format's door in, which gives None for another format, and its door out, which is also given the
+# provenance; `WeightsError` if what it recognizes is damaged or unsupported, or cannot be written.
+Reads = Callable[[Source, Hints], Reading | None]
+Writes = Callable[[ModelConfig, Mapping[str, Any]], Writing]
 
 
 def cannot(format: str, *what: object) -> WeightsError:

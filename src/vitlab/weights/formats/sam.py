@@ -6,8 +6,8 @@ Source: facebookresearch/segment-anything (image_encoder.py), yformer/EfficientS
 
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from vitlab.errors import WeightsError
@@ -15,11 +15,10 @@ from vitlab.images import IMAGENET
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.dialects import TIMM, respelled
 from vitlab.weights.formats.entries import Names, each, gridded, with_unused_row
-from vitlab.weights.formats.names import FoundParts, entries, found, located
+from vitlab.weights.formats.names import FoundParts, entries, fields_shown, found, located
 from vitlab.weights.formats.origins import Facts, Origin
 from vitlab.weights.formats.room import Hints, Reading
-from vitlab.weights.formats.shapes import fields_shown
-from vitlab.weights.formats.timm.arguments import check_arguments, stated
+from vitlab.weights.formats.timm.arguments import Arguments, check_arguments, stated
 from vitlab.weights.formats.timm.config_json import arguments_in, recorded
 from vitlab.weights.formats.transformers.config_json import check_keys, our_value
 from vitlab.weights.source import Source
@@ -75,13 +74,13 @@ class Said:
         label: the format, in words
         fields: of the configuration, with their origin, the most certain last
         fitted: whether it says how images are prepared
-        check: compares the configuration with the rest of what is stated
+        arguments: of timm's constructor, to be compared with the model
     """
 
     label: str
     fields: Sequence[tuple[Origin, dict[str, Any]]] = ()
     fitted: bool = False
-    check: Callable[[ViTConfig, set[str]], None] = lambda config, chosen: None
+    arguments: Arguments = field(default_factory=dict)
 
 
 def reads(source: Source, hints: Hints) -> Reading | None:
@@ -108,7 +107,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     parts = found(shapes, names)
     facts = _facts(source, parts, efficient, said, hints)
     config = ViTConfig(**facts.values)
-    said.check(config, {*hints.choices})
+    check_arguments(source.path, said.arguments, config, True, {*hints.choices})
     table = located(entries(config, parts.names, NAME), stored, root)
     left_out = {"(prompt_encoder|mask_decoder|shared_image_embedding)\\..*": "of the mask decoder"}
     left_out |= {"pixel_(mean|std)": "stated in the configuration"}
@@ -217,11 +216,7 @@ def _windows(
 
 
 def _of_transformers(source: Source) -> Said | None:
-    """Read config.json of transformers; None for a model of another type.
-
-    Raises:
-        WeightsError: it asks for something that our model cannot represent.
-    """
+    """Read config.json of transformers; None for a model of another type."""
     content, model_type = source.config, source.config["model_type"]
     if model_type not in MODEL_TYPES:
         return None
@@ -237,11 +232,7 @@ def _of_transformers(source: Source) -> Said | None:
 
 
 def _of_timm(source: Source, hints: Hints, stored: dict[str, str]) -> Said:
-    """Read config.json of timm, or the name that the user gives; else what timm's words imply.
-
-    Raises:
-        WeightsError: an argument that our model cannot represent.
-    """
+    """Read config.json of timm, or the name that the user gives; else what timm's words imply."""
     architecture = str(source.config.get("architecture", "")).partition(".")[0]
     name = hints.name.partition(".")[0] or architecture
     words = stored.get("blocks.0.mlp.fc1.weight", "").endswith(".fc1.weight")
@@ -261,35 +252,10 @@ def _of_timm(source: Source, hints: Hints, stored: dict[str, str]) -> Said:
         return Said(f"timm, {name}", fields, True)
     arguments = arguments_in(source.config)
     changed = {"window": "window_size", "global_blocks": "global_attn_indexes"}
-    given = {field: _plain(arguments[a]) for field, a in changed.items() if a in arguments}
+    given = {own: _plain(arguments[a]) for own, a in changed.items() if a in arguments}
     fields.append((Origin.FILE, recorded(source.path, source.config, hints.choices)))
     fields.append((Origin.FILE, stated(arguments) | given))
-
-    def check(config: ViTConfig, chosen: set[str]) -> None:
-        _check(source, arguments, config, chosen)
-
-    return Said(f"timm, {name}", fields, True, check)
-
-
-def _check(source: Source, arguments: dict[str, Any], config: ViTConfig, chosen: set[str]) -> None:
-    """Compare the arguments of timm's constructor with a configuration."""
-    wanted = {
-        "use_abs_pos": "1d" in config.positions,
-        "use_rel_pos": "decomposed" in config.positions,
-        "use_rope": False,
-        "neck_chans": config.neck or None,
-        "head_hidden_size": None,
-        "ref_feat_shape": None,
-    }
-    for name, value in wanted.items():
-        if arguments.get(name, value) != value:
-            raise WeightsError(
-                f"{source.path}: unsupported model_args {name}={arguments[name]!r} of timm for "
-                f"this model: its tensors are those of {name}={value!r}"
-            )
-    own = {*wanted, "window_size", "global_attn_indexes"}
-    rest = {name: value for name, value in arguments.items() if name not in own}
-    check_arguments(source.path, rest, config, True, chosen)
+    return Said(f"timm, {name}", fields, True, arguments)
 
 
 def _plain(value: Any) -> Any:

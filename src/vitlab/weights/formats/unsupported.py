@@ -54,6 +54,10 @@ FAMILIES: tuple[tuple[str, str, str], ...] = (
     (r"(^|\.)layer1\.0\.(conv1|bn1)\.", "a ResNet of torchvision or timm", "batch norm"),
     (r"(^|\.)(conv_stem|s1\.b1\.conv1\.conv)\.weight$", "a convolutional network", "no attention"),
     (rf"(^|\.)stages\.\d+\.({BLOCK}|\d+\.)", "a network in stages", STAGES),
+    (r"\.(experts|moe)\.", "a mixture of experts", "several MLPs in a block"),
+    (r"(^|\.)to_patch_embedding\.[23]\.", "a ViT of vit-pytorch", "norms of each patch's pixels"),
+    (r"(^|\.)patch_embed\.\d+\.proj\.weight$", "SatMAE or its like", "groups of channels"),
+    (r"patch_embedding\.weight_generator\.", "Clay", "a kernel made from wavelengths"),
 )
 INSIDE = ("patch_embed.backbone.",)  # a hybrid's ResNet, which our model has
 VIDEO = re.compile(r"(.*\.)?patch_embed(dings)?\.(proj|projection)\.weight")

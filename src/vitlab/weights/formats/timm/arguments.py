@@ -45,7 +45,7 @@ WITHOUT_EFFECT = {
     "strict_img_size", "qkv_fused", "attn_type", "pretrained_strict", "out_indices",
     "ref_feat_shape", "swiglu_align_to", "attn_pool_mlp_ratio", "num_kv_heads", "embed_norm_layer",
     "rope_shift_coords", "rope_jitter_coords", "rope_rescale_coords", "rope_rotate_half",
-    "rope_grid_indexing", "rope_mrope_section",
+    "rope_grid_indexing", "rope_mrope_section", "window_size", "global_attn_indexes",
 }  # fmt: skip
 # What these add is not represented; and None leaves those to timm, and the tensors show the choice.
 OFF = {"mlp_layer", "dynamic_img_pad", "attn_only_layer_scale", "use_naflex", "features_only"}
@@ -64,6 +64,7 @@ ALSO: dict[str, Callable[[ViTConfig, Any], bool]] = {
     "img_size": lambda c, v: floored(v, c.patch) == c.size,
     "patch_size": lambda c, v: v == [patch_size(c)] * 2,
     "mlp_ratio": lambda c, v: _fits(c, int(c.width * v)),
+    "mlp_ratio_token_only": lambda c, v: int(c.width * v) == c.mlp,
     "init_values": lambda c, v: v is not None and c.layer_scale > 0,
     "global_pool": lambda c, v: not (v or c.classes),  # without a classifier, no pool is any
     "act_layer": lambda c, v: v == "swish" and c.ffn == "swiglu",
@@ -145,7 +146,11 @@ def stated(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_arguments(
-    path: object, arguments: Mapping[str, Any], config: ViTConfig, own_row: bool, chosen: set[str]
+    path: object,
+    arguments: Mapping[str, Any],
+    config: ViTConfig,
+    own_row: bool,
+    chosen: set[str],
 ) -> None:
     """Compare the arguments of timm's constructor with the model that a file was read as.
 
@@ -163,6 +168,13 @@ def check_arguments(
         "num_classes": ("classes", config.classes),
         "norm_layer": ("norm", _word(NORMS, config.norm)),
         "no_embed_class": ("positions", not own_row),
+        "depth_token_only": ("class_blocks", config.class_blocks),  # of CaiT
+        "mlp_ratio_token_only": ("mlp", None),
+        "use_abs_pos": ("positions", "1d" in config.positions),  # of Segment Anything
+        "use_rel_pos": ("positions", "decomposed" in config.positions),
+        "use_rope": ("positions", False),
+        "neck_chans": ("neck", config.neck or None),
+        "head_hidden_size": ("pre_logits", None),
     }
     for name, value in arguments.items():
         idle = name.startswith("rope_") and "rope" not in config.positions
@@ -174,9 +186,10 @@ def check_arguments(
         field, own = rows[name]
         also = ALSO.get(name)
         if field not in chosen and value != own and not (also and also(config, value)):
+            advice = ", which --pool token settles" if name == "global_pool" else ""
             raise WeightsError(
                 f"{path}: unsupported model_args {name}={value!r} of {NAME} for this model, "
-                f"{config.name} with {field}={getattr(config, field)!r}"
+                f"{config.name} with {field}={getattr(config, field)!r}{advice}"
             )
 
 
@@ -211,10 +224,7 @@ def _ratio(config: ViTConfig, units: int) -> float:
 
 
 def _fits(config: ViTConfig, units: int) -> bool:
-    """Whether timm makes an MLP of so many hidden units: as they are, or aligned.
-
-    The layer that is gate and value in vision_transformer.py counts both.
-    """
+    """Whether timm makes an MLP of so many units, aligned or not; gate and value both count."""
     packed = config.mlp * (2 if config.ffn == "swiglu" else 1)
     return any(-(-units // to) * to in (config.mlp, packed) for to in (1, 8, 64))
 

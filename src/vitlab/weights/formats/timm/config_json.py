@@ -1,4 +1,4 @@
-"""timm's config.json, read and written: architecture, arguments, preprocessing, classes.
+"""timm's config.json, read and written, and open_clip_config.json: model, preprocessing, classes.
 
 A training checkpoint may record the same of its model. What timm cannot represent is refused by the
 name of the field, whatever our own reader could read.
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from vitlab.errors import WeightsError
-from vitlab.images import IMAGENET, ImageSpec, Size
+from vitlab.images import IMAGENET, OPENAI, ImageSpec, Size
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.dialects import names_for
 from vitlab.weights.formats.names import first_name
@@ -48,6 +48,7 @@ IRRELEVANT = {
     "notes", "num_features", "custom_load",
 }  # fmt: skip
 KEYS = {*LIMITED, *PREPROCESSING, *IRRELEVANT}
+RESAMPLING = "vitlab_resampling"  # a key of ours: timm resizes positions in its own way
 
 
 def architecture_in(config: Mapping[str, Any]) -> str:
@@ -99,6 +100,7 @@ def recorded(path: object, config: Mapping[str, Any], chosen: Collection[str]) -
         **prepared(pretrained),
         "fit": "squash" if pretrained.get("crop_mode") == "squash" else "crop",
         **stated(pool | table_in(config, "model_args")),
+        **({"resampling": config[RESAMPLING]} if RESAMPLING in config else {}),
         **({"labels": labels} if named else {}),
     }
 
@@ -201,6 +203,79 @@ def record_of(source: Source) -> Record:
     found = prepared(args) | stated({"global_pool": args.get("gp")} | arguments)
     size = args.get("img_size") or (args.get("input_size") or (None,))[-1]
     return Record(own, found, {}, size if isinstance(size, int) else None, arguments)
+
+
+# open_clip_config.json: what open_clip says of an image encoder, its own or one of timm's.
+OPEN_CLIP = "open_clip"
+OPEN_CLIP_POOLS = {"": "", "tok": "token", "avg": "mean", "map": "attention", "token": "token"}
+# Keys of vision_cfg that are read, that the tensors show, or that matter in training alone.
+OPEN_CLIP_KNOWN = {
+    "image_size", "head_width", "timm_model_name", "timm_pool", "norm_kwargs", "pool_type",
+    "final_ln_after_pool",
+    "layers", "width", "mlp_ratio", "patch_size", "ls_init_value", "timm_model_pretrained",
+    "timm_drop", "timm_drop_path", "timm_proj", "timm_proj_bias", "patch_dropout", "output_tokens",
+    "no_ln_pre", "attn_pooler_heads", "attn_pooler_queries", "pos_embed_type",
+}  # fmt: skip
+OPEN_CLIP_ABSENT = {"attentional_pool", "input_patchnorm", "global_average_pool", "act_kwargs"}
+OPEN_CLIP_IMAGES = {
+    "resize_mode": ("fit", ("", "shortest", "squash")),
+    "interpolation": ("interpolation", ("", "bicubic", "bilinear")),
+}
+
+
+def open_clip_architecture(content: Mapping[str, Any]) -> str:
+    """Return timm's name of the image encoder, if it is one of timm's that is known."""
+    return stem_of(_vision(content).get("timm_model_name"))
+
+
+def open_clip_size(content: Mapping[str, Any]) -> Size | None:
+    """Return the image size in pixels."""
+    return size_of(_vision(content).get("image_size"))
+
+
+def stated_by_open_clip(
+    path: object, content: Mapping[str, Any], width: int, chosen: Collection[str]
+) -> dict[str, Any]:
+    """Return the fields that the file states, or that open_clip's defaults for it give.
+
+    Args:
+        path: for messages
+        content: of open_clip_config.json
+        width: of a token, which the heads are counted by
+        chosen: fields that the user gave, so that they need not be represented here
+
+    Raises:
+        WeightsError: it asks for something that our model cannot represent.
+    """
+    vision, images = _vision(content), table_in(content, "preprocess_cfg")
+    if not vision:
+        return {}
+    for key, value in vision.items():
+        if key not in OPEN_CLIP_KNOWN and (value or key not in OPEN_CLIP_ABSENT):
+            raise WeightsError(f"{path}: unsupported vision_cfg {key}={value!r} of {OPEN_CLIP}")
+    of_timm = "timm_model_name" in vision
+    key = "timm_pool" if of_timm else "pool_type"
+    check_limited(path, OPEN_CLIP, "preprocess_cfg", images, OPEN_CLIP_IMAGES, chosen)
+    check_limited(
+        path, OPEN_CLIP, "vision_cfg", vision, {key: ("pool", tuple(OPEN_CLIP_POOLS))}, chosen
+    )
+    fields = {"crop": 1.0, "interpolation": "bicubic", **OPENAI, **prepared(images)}
+    # the shorter side becomes the image size unless they are squashed
+    fields["fit"] = "squash" if images.get("resize_mode") == "squash" else "crop"
+    if pool := OPEN_CLIP_POOLS.get(vision.get(key) or ""):
+        fields["pool"] = pool
+    if of_timm:
+        return fields
+    return fields | {
+        "norm_at": "pooled" if vision.get("final_ln_after_pool") else "tokens",
+        "heads": width // int(vision.get("head_width", 64)),
+        "gelu": "quick" if content["model_cfg"].get("quick_gelu") else "exact",
+        "norm_eps": float((vision.get("norm_kwargs") or {}).get("eps", 1e-5)),
+    }
+
+
+def _vision(content: Mapping[str, Any]) -> dict[str, Any]:
+    return table_in(table_in(content, "model_cfg"), "vision_cfg")
 
 
 # Fields that an architecture stands for, or that change no output of timm's.
@@ -317,6 +392,7 @@ def written(config: ViTConfig, stored: ViTConfig) -> dict[str, Any]:
         "num_features": config.width,
         "global_pool": arguments["global_pool"],
         "model_args": arguments,
+        RESAMPLING: config.resampling,
         "pretrained_cfg": {
             "architecture": architecture,
             "input_size": [config.channels, *used.size],

@@ -15,12 +15,26 @@ from vitlab.images import IMAGENET, OPENAI, Size
 from vitlab.models.config import ModelConfig, ViTConfig
 from vitlab.weights.formats.dialects import Layout, layout_of, names_for, notes_beside, pairs_for
 from vitlab.weights.formats.entries import Pairs, frequencies
-from vitlab.weights.formats.names import FoundParts, entries, first_name, located, placed
+from vitlab.weights.formats.names import (
+    FoundParts,
+    entries,
+    fields_shown,
+    first_name,
+    fitting,
+    located,
+    overlap,
+    patches_of,
+    placed,
+)
 from vitlab.weights.formats.origins import Facts, Origin, with_means
 from vitlab.weights.formats.room import Hints, Reading, Writing
-from vitlab.weights.formats.shapes import fields_shown, fitting, overlap, patches_of
-from vitlab.weights.formats.timm import architectures, config_json, open_clip
-from vitlab.weights.formats.timm.architectures import registers_in
+from vitlab.weights.formats.timm import architectures, config_json
+from vitlab.weights.formats.timm.architectures import (
+    check_content,
+    facts_by_content,
+    registers_in,
+    rotary_by_content,
+)
 from vitlab.weights.formats.timm.arguments import (
     DEFAULTS,
     NAME,
@@ -31,11 +45,6 @@ from vitlab.weights.formats.timm.arguments import (
     rotary_fields,
 )
 from vitlab.weights.formats.timm.config_json import check_written, record_of, stored_as, written
-from vitlab.weights.formats.timm.timm_content import (
-    check_content,
-    facts_by_content,
-    rotary_by_content,
-)
 from vitlab.weights.sharded import CONFIG
 from vitlab.weights.source import Source
 
@@ -85,8 +94,7 @@ def reads(source: Source, hints: Hints) -> Reading | None:
     facts, own_row, register_rows = fields_of(source, file, known, hints)
     config = ViTConfig(**with_means(facts).values)
     rows = register_rows or (own_row and config.has_token)
-    arguments = _without_class_layers(source.path, known.arguments, config)
-    check_arguments(source.path, arguments, config, rows, {*hints.choices})
+    check_arguments(source.path, known.arguments, config, rows, {*hints.choices})
     if "head_dist.weight" in file.shapes and "heads.weight" not in parts:
         raise WeightsError(f"{source.path}: a distilled model without its first classifier")
     names = parts.names
@@ -112,28 +120,6 @@ def reads(source: Source, hints: Hints) -> Reading | None:
         wide = "x".join(map(str, config.size))
         beside += (f"{source.path}: if its patches overlap, it is not this model of {wide} pixels",)
     return Reading(label, config, table, left_out, facts.origins, beside)
-
-
-def _without_class_layers(
-    path: object, arguments: Mapping[str, Any], config: ViTConfig
-) -> Mapping[str, Any]:
-    """Check CaiT's arguments of its class-attention layers, and return the others.
-
-    Raises:
-        WeightsError: those layers have other MLPs than the blocks, or another number.
-    """
-    if not config.class_blocks:
-        return arguments
-    layers = arguments.get("depth_token_only", config.class_blocks)
-    ratio = arguments.get("mlp_ratio_token_only", config.mlp / config.width)
-    if layers != config.class_blocks or int(config.width * ratio) != config.mlp:
-        raise WeightsError(
-            f"{path}: unsupported model_args depth_token_only={layers!r} with "
-            f"mlp_ratio_token_only={ratio!r} of timm for this model: class-attention layers have "
-            f"the MLPs of the other blocks, {config.mlp} units wide"
-        )
-    own = ("depth_token_only", "mlp_ratio_token_only")
-    return {name: value for name, value in arguments.items() if name not in own}
 
 
 def writes(config: ModelConfig, provenance: Mapping[str, Any]) -> Writing:
@@ -162,7 +148,7 @@ def known_of(source: Source, hints: Hints, file: Layout) -> Known:
     """
     name, given = hints.name, architectures.stem_of(hints.name)
     stored, record = config_json.architecture_in(source.config), record_of(source)
-    stored = stored or open_clip.architecture_in(source.open_clip)
+    stored = stored or config_json.open_clip_architecture(source.open_clip)
     architecture = given or stored or record.architecture
     certain = bool(architecture)
     if certain:
@@ -184,7 +170,10 @@ def known_of(source: Source, hints: Hints, file: Layout) -> Known:
     if given and given != stored:  # the user knows better than the file
         return Known(facts, architecture, size, pairs=_rotary(facts, source, architecture, file))
     arguments = record.arguments | config_json.arguments_in(source.config)
-    facts.put(Origin.FILE, record.fields).put(Origin.FILE, _stated(source, hints, file))
+    path, chosen = source.path, hints.choices
+    told = config_json.stated_by_open_clip(path, source.open_clip, file.parts.width, chosen)
+    facts.put(Origin.FILE, {**record.fields, **told})
+    facts.put(Origin.FILE, config_json.recorded(path, source.config, chosen))
     if file.dialect.facts.get("fit") == "native":  # which no config.json of timm can say
         facts.put(Origin.FAMILY, {"fit": "native"})
     if arguments.get("global_pool") == "":
@@ -192,20 +181,13 @@ def known_of(source: Source, hints: Hints, file: Layout) -> Known:
     pairs = _rotary(facts, source, architecture, file, arguments)
     sizes: tuple[Size | None, ...] = (
         config_json.recorded_size(source.config),
-        open_clip.open_clip_size(source.open_clip),
+        config_json.open_clip_size(source.open_clip),
         record.image_size,
         size,
     )
     return Known(
         facts, architecture, next((each for each in sizes if each), None), arguments, pairs
     )
-
-
-def _stated(source: Source, hints: Hints, file: Layout) -> dict[str, Any]:
-    """What the configuration beside the tensors says, open_clip's or timm's."""
-    path, chosen = source.path, hints.choices
-    fields = open_clip.stated_by_open_clip(path, source.open_clip, file.parts.width, chosen)
-    return fields | config_json.recorded(path, source.config, chosen)
 
 
 def _rotary(
@@ -250,10 +232,7 @@ def _put_dialect(facts: Facts, file: Layout) -> None:
 
 
 def _put_padding(facts: Facts, file: Layout) -> None:
-    """Put the padding of Sapiens' stem, which is known by positions for 1024 pixels.
-
-    Where they are for another size, a width that Sapiens has leaves it open.
-    """
+    """Put the padding of Sapiens' stem: certain with positions for 1024 pixels, else by width."""
     side, places = file.parts.shape("patch.weight")[-1], (*file.parts.shape("positions"), 0)[1]
     if places and math.isqrt(places) * side == 1024:
         facts.put(Origin.FAMILY, {"stem_padding": 2, **IMAGENET})
@@ -331,18 +310,7 @@ def _pool(facts: Facts, parts: FoundParts, known: Known) -> None:
 def _positions(
     source: Source, file: Layout, facts: Facts, known: Known, hints: Hints
 ) -> tuple[bool, bool]:
-    """Put kind of positions and image size into the fields.
-
-    Args:
-        source: for messages
-        file: its tensors
-        facts: patch and registers, and the positions of a file that stores none
-        known: the size that the file had
-        hints: that, or the size that the model will have
-
-    Returns:
-        Whether the class token and the registers have positions.
-    """
+    """Put positions and image size; return whether class token and registers have positions."""
     parts = file.parts
     patch, registers = int(facts.values["patch"]), int(facts.values["registers"])
     stated = [s for s in (hints.choices.get("image_size"), known.image_size) if s]
@@ -359,11 +327,13 @@ def _positions(
         _unplaced(source, facts, known, hints, [*stated, *wanted])
         return True, False
     certain = bool(known.architecture) or "class_q.weight" in parts
-    doubtful = not certain and _like_rope_vit(file)
+    # DeiT-III's own names, which RoPE-ViT's files with positions have too
+    own = any(name.endswith("blocks.0.gamma_1") for name in file.stored.values())
+    alike = own and "blocks.0.attn.qkv.bias" in file.shapes and not parts.counted("b")
     if facts.values.get("positions") == "rope":
         facts.put(facts.origins["positions"], {"positions": "1d+rope"})
     else:
-        facts.put(Origin.ASSUMED if doubtful else Origin.TENSORS, {"positions": "1d"})
+        facts.put(Origin.ASSUMED if alike and not certain else Origin.TENSORS, {"positions": "1d"})
     length = (*parts.shape("positions"), 0)[1]
     for candidates in (stated, None, wanted):
         for own_row, register_rows in _layouts(file, registers):
@@ -401,12 +371,6 @@ def _unplaced(source: Source, facts: Facts, known: Known, hints: Hints, sizes: l
         facts.put(origin, {"image_size": floored(sizes[0], patch)})
     else:
         facts.put(Origin.ASSUMED, {"image_size": floored(224, patch)})
-
-
-def _like_rope_vit(file: Layout) -> bool:
-    """Whether a file is named like DeiT-III's own, which RoPE-ViT's with positions are too."""
-    own = any(name.endswith("blocks.0.gamma_1") for name in file.stored.values())
-    return own and "blocks.0.attn.qkv.bias" in file.shapes and not file.parts.counted("b")
 
 
 def _layouts(file: Layout, registers: int) -> list[tuple[bool, bool]]:

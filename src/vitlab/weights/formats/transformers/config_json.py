@@ -43,6 +43,11 @@ _OF_CLASSES: dict[str, Content] = {
         "rms_norm_eps": 1e-5, "qkv_bias": False, "mlp_bias": False, "use_head": True,
     },
     **dict.fromkeys(("beit", "data2vec-vision"), _BASE | _BIASED | _MEAN),
+    "blip_vision_model": _BASE | {"image_size": 384, "layer_norm_eps": 1e-5},
+    **dict.fromkeys(("blip_2_vision_model", "instructblip_vision_model"), _VIT | {
+        "hidden_size": 1408, "num_hidden_layers": 39, "num_attention_heads": 16,
+        "intermediate_size": 6144, "patch_size": 14, "layer_norm_eps": 1e-6,
+    }),
     "clipseg_vision_model": _TOWER | {"patch_size": 32},
     "deit": _POOLED,
     "dinov2": _DINOV2,
@@ -54,6 +59,7 @@ _OF_CLASSES: dict[str, Content] = {
         "query_bias": True, "key_bias": False, "value_bias": True, "proj_bias": True,
         "mlp_bias": True,
     },
+    "dpt": _POOLED | {"image_size": 384},
     "git_vision_model": _TOWER,
     "idefics2_vision": _TANH | {"patch_size": 32},
     "idefics3_vision": _WIDE,
@@ -89,6 +95,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "pruned_heads": ({},), "quantization_config": (), "use_bias": (False,),
     "use_qk_norm": (False,), "qk_normalization": (False,), "num_experts": (1,),
     "is_native": (False,),  # else positions are computed for each image
+    "is_hybrid": (False,),  # of DPT: on a BiT ResNet
 }  # fmt: skip
 # Keys that no output of a class depends on, where `DEFAULTS` of the class does not have them.
 IDLE = re.compile(
@@ -107,6 +114,8 @@ IDLE = re.compile(
             r"stage_names|out_(features|indices)|reshape_hidden_states|apply_layernorm",
             r"pool_scales|add_fpn|segmentation_indices|semantic_loss_ignore_index|part_features",
             r"use_auxiliary_head|auxiliary_(loss_weight|channels|num_convs|concat_input)",
+            r"readout_type|reassemble_factors|neck_.*|fusion_hidden_size|head_in_index|backbone.*",
+            r"use_(batch_norm|bias)_in_fusion_residual|add_projection|semantic_classifier_dropout",
             r"encoder_stride|interpolate_(antialias|offset)|pooler_(output_size|act)",
             r"intermediate_size|mlp_ratio|projection_dim|projector_hidden_act|num_image_tokens",
             # text and its generation
@@ -314,16 +323,6 @@ def read_deit(stated: Stated) -> dict[str, Any]:
     return {"registers": 1, **read_pooler(stated)}
 
 
-def read_mean(stated: Stated) -> dict[str, Any]:
-    """No class token, so the mean of the patches."""
-    return {"pool": "mean"}
-
-
-def read_vitpose(stated: Stated) -> dict[str, Any]:
-    """No class token, padded images."""
-    return {"pool": "mean", "stem_padding": 2}
-
-
 def read_beit(stated: Stated) -> dict[str, Any]:
     """Positions and pooling, which config.json chooses."""
     content, shapes = stated.content, stated.shapes
@@ -356,11 +355,6 @@ def write_beit(config: ViTConfig) -> Content:
     }
 
 
-def read_dinov2(stated: Stated) -> dict[str, Any]:
-    """The classifier sees class token and mean of the patches."""
-    return {"pool": "both"} if stated.classifies else {}
-
-
 def write_dinov2(config: ViTConfig) -> Content:
     """The MLP by its ratio."""
     gated = config.ffn == "swiglu"
@@ -387,11 +381,6 @@ def read_dinov3(stated: Stated) -> dict[str, Any]:
     return {"positions": "rope", "rope_base": base, "pool": "both" if wide else "token"}
 
 
-def write_dinov3(config: ViTConfig) -> Content:
-    """The activation of gated MLPs."""
-    return {"hidden_act": "silu"} if config.ffn == "swiglu" else {}
-
-
 def read_clip(stated: Stated) -> dict[str, Any]:
     """A norm before the blocks; the classifier averages patches that the last norm did not see."""
     fields: dict[str, Any] = {"pre_norm": True, "stem_bias": False}
@@ -399,11 +388,6 @@ def read_clip(stated: Stated) -> dict[str, Any]:
         return fields | {"pool": "mean", "class_token": True, "norm_at": "none"}
     projected = "/visual_projection.weight" in stated.shapes
     return fields | {"classes": stated.projection if projected else 0}
-
-
-def write_clip(config: ViTConfig) -> Content:
-    """Width of the projection."""
-    return {"projection_dim": config.classes or config.width}
 
 
 def read_siglip(stated: Stated) -> dict[str, Any]:

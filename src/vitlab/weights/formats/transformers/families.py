@@ -112,7 +112,8 @@ BEIT = derived(
 IJEPA = derived(
     VIT, {}, "ijepa", "IJepaModel", "IJepaForImageClassification", prefix="ijepa.",
     fits=lambda config: _plain(config, "mean") and not config.has_token,
-    reads=config_json.read_mean, prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
+    reads=lambda stated: {"pool": "mean"},
+    prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
 )  # fmt: skip
 MAE = read_only(
     VIT, {}, "vit_mae", "ViTMAEModel", classified=False, reads=lambda stated: {},
@@ -145,7 +146,12 @@ INTERN_OWN = read_only(  # of its authors' own code (OpenGVLab/InternVL)
 VITPOSE = read_only(
     VIT, {"positions": with_added_row("embeddings.position_embeddings")},
     "vitpose_backbone", "VitPoseBackbone", classified=False, prefix="",
-    reads=config_json.read_vitpose, prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
+    reads=lambda stated: {"pool": "mean", "stem_padding": 2},
+    prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
+)  # fmt: skip
+DPT = read_only(
+    VIT, {}, "dpt", "DPTModel", classified=False, prefix="dpt.", spellings={},
+    resampling="bilinear-unaligned", prepared=prepared(INCEPTION, "bicubic", 1.0, "squash"),
 )  # fmt: skip
 # The families of DINO: DINOv2, with registers, DINOv3, and TIPS v2.
 DINOV2 = derived(
@@ -158,7 +164,9 @@ DINOV2 = derived(
     gated={"expand": ".mlp.weights_in", "contract": ".mlp.weights_out"},
     fits=lambda config: not config.registers and _pooled(config), prefix="dinov2.",
     any_size=True, square=True, spellings=ATTENTION,
-    reads=config_json.read_dinov2, writes=config_json.write_dinov2,
+    # its classifier sees class token and mean of the patches
+    reads=lambda stated: {"pool": "both"} if stated.classifies else {},
+    writes=config_json.write_dinov2,
     processor="Bit", prepared=prepared(IMAGENET, "bicubic", 224 / 256, "crop"),
 )  # fmt: skip
 REGISTERS = derived(
@@ -177,7 +185,9 @@ DINOV3 = derived(
     gated={"expand": (".mlp.gate_proj", ".mlp.up_proj"), "contract": ".mlp.down_proj"},
     classified=False, fits=lambda config: config.positions == "rope", prefix="", square=False,
     spellings={r"^model\.layer\.": "layer."}, key_bias="key_bias",
-    reads=config_json.read_dinov3, writes=config_json.write_dinov3, processor="DINOv3ViT",
+    reads=config_json.read_dinov3,
+    writes=lambda config: {"hidden_act": "silu"} if config.ffn == "swiglu" else {},
+    processor="DINOv3ViT",
     prepared=prepared(IMAGENET, "bilinear", 1.0, "squash"),
 )  # fmt: skip
 TIPS = read_only(
@@ -212,7 +222,8 @@ CLIP = derived(
         r"^encoder\.layer\.": "encoder.layers.",
         r"^pre_layernorm\.": "pre_layrnorm.",
     },
-    reads=config_json.read_clip, writes=config_json.write_clip, processor="CLIP",
+    reads=config_json.read_clip,
+    writes=lambda config: {"projection_dim": config.classes or config.width}, processor="CLIP",
     prepared=prepared(OPENAI, "bicubic", 1.0, "crop"),
 )  # fmt: skip
 _POOL: Names = {
@@ -251,10 +262,22 @@ OF_CLIP = tuple(
         ("owlvit", "OwlViT"),
     )
 )
+BLIP = tuple(  # whose text models see all tokens after the last norm
+    read_only(
+        CLIP,
+        {
+            "token": "embeddings.class_embedding", "positions": "embeddings.position_embedding",
+            "qkv": ".self_attn.qkv", "project": ".self_attn.projection",
+        },
+        f"{name}_vision_model", f"{kind}VisionModel", classified=False, reads=lambda stated: {},
+        prepared=prepared(OPENAI, "bicubic", 1.0, "squash"),
+    )
+    for name, kind in (("blip", "Blip"), ("blip_2", "Blip2"), ("instructblip", "InstructBlip"))
+)  # fmt: skip
 IDEFICS = tuple(
     read_only(
         SIGLIP, {}, f"{name}_vision", f"{kind}VisionTransformer",
-        reads=config_json.read_mean, resampling="nearest",
+        reads=lambda stated: {"pool": "mean"}, resampling="nearest",
     )
     for name, kind in (("idefics2", "Idefics2"), ("idefics3", "Idefics3"), ("smolvlm", "SmolVLM"))
 )  # fmt: skip
@@ -283,7 +306,9 @@ AIMV2_OWN = read_only(  # of its authors' own code (apple/ml-aim), which the Hub
 
 # Models are written as the first of these that fits them.
 WRITTEN = (BEIT, DINOV3, CLIP, SIGLIP, DEIT, VIT, MSN, IJEPA, DINOV2, REGISTERS)
-READ_ONLY = (MAE, DATA2VEC, TIPS, NAFLEX, AIMV2, *OF_CLIP, *IDEFICS, INTERN, VITPOSE)
+READ_ONLY = (
+    MAE, DATA2VEC, TIPS, NAFLEX, AIMV2, *OF_CLIP, *BLIP, *IDEFICS, INTERN, VITPOSE, DPT,
+)  # fmt: skip
 FAMILIES: dict[str, Family] = {family.model_type: family for family in (*WRITTEN, *READ_ONLY)}
 # By a model_type that only their authors' own code has, not transformers.
 OF_AUTHORS: dict[str, Family] = {"aimv2": AIMV2_OWN, "intern_vit_6b": INTERN_OWN}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from vitlab.models.config import ViTConfig
 from vitlab.weights.formats.entries import Names, keyless
@@ -69,7 +69,7 @@ class Family:
     register_rows: bool = False
     any_size: bool = False
     square: bool = False
-    resampling: Literal["bicubic", "antialiased", "bilinear-antialiased", "nearest"] = "bicubic"
+    resampling: str = "bicubic"
     reads: Callable[[Stated], dict[str, Any]] = lambda stated: {}
     writes: Callable[[ViTConfig], Content] = lambda config: {}
     processor: str = "ViT"
@@ -83,7 +83,7 @@ class Family:
     @property
     def has_projection(self) -> bool:
         """Whether its classes without a classifier have a projection into a space of texts."""
-        return "pre_norm" in self.names
+        return self.classes[-1].endswith("WithProjection")
 
 
 def names_of(

@@ -1,6 +1,7 @@
 """`vitlab evaluate`."""
 
 from dataclasses import MISSING, dataclass
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
 
 from vitlab.commands import CROPS, DEVICE, ENGINE, FLIPS, OUT, PRECISION_AUTO, WEIGHTS, WORKERS
@@ -11,7 +12,7 @@ from vitlab.places import check_files
 from vitlab.precision import Engine, Precision
 from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import print_figures, print_rows, print_table
-from vitlab.units import percent, readable
+from vitlab.units import percent
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Stated
 
@@ -108,6 +109,24 @@ class Evaluate(Options):
     def fits(self) -> bool:
         """Whether something is fitted, which is kept with the weights."""
         return self.calibrate or self.choose_thresholds is not None
+
+
+def about() -> str:
+    """Return what `--help` says of the figures, below the options."""
+    from vitlab.evaluation.metrics import METRICS
+
+    rows = [each for each in METRICS.values() if each.fn]
+    wide = max(len(each.name) for each in rows)
+    lines = (
+        fill(
+            each.note,
+            96,
+            initial_indent=f"  {each.name:{wide}}  ",
+            subsequent_indent=" " * (wide + 4),
+        )
+        for each in rows
+    )
+    return "\n\n".join(["", "figures, by their names in --json:", "\n".join(lines)])
 
 
 def begin(options: Evaluate) -> None:
@@ -237,22 +256,13 @@ def show(result: dict[str, Any]) -> None:
 
 def _show_calibration(found: dict[str, Any]) -> None:
     """Print what calibrating changed, and where the temperature is."""
-    names = [name for name in found["before"] if name != "intervals"]
     print(f"temperature {found['temperature']:.4g}, fitted to {found['images']:,} images")
-    rows = []
-    for when_ in ("before", "after"):
-        shown = dict(readable(found[when_]))
-        rows.append((when_, *(shown[name] for name in names)))
-    print_table(("", *names), rows)
+    print_rows([{"": when_} | found[when_] for when_ in ("before", "after")])
     print(f"kept in {found['saved']}")
 
 
 def _show_thresholds(found: dict[str, Any]) -> None:
     """Print what choosing thresholds changed, and where they are."""
     print(f"thresholds chosen on {found['images']:,} validation images")
-    rows = [
-        (each, *(percent(found[each][key]) for key in ("micro_f1", "macro_f1")))
-        for each in ("before", "after")
-    ]
-    print_table(("", "micro F1", "macro F1"), rows)
+    print_rows([{"": when_} | found[when_] for when_ in ("before", "after")])
     print(f"kept in {found['saved']}")

@@ -22,12 +22,12 @@ from vitlab.data.sources.splits import Splits
 from vitlab.errors import DataError
 from vitlab.evaluation.choosing import open_for
 from vitlab.evaluation.intervals import with_intervals
+from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.predictions import Predictions, check_classifier, predict
 from vitlab.models.model import Model
 
 Floats = NDArray[np.float64]
 BLOCK = 2_000_000  # logits whose softmax is in memory at once
-SHOWN = ("nll", "ece", "bce")  # the figures that a temperature changes
 
 
 @dataclass(frozen=True)
@@ -209,12 +209,9 @@ def before_and_after(model: Model, found: Calibration, done: Predictions) -> dic
     """
     assert done.logits is not None
     raw = done.labels.probabilities(torch.from_numpy(done.logits)).numpy()
-    points = {}
+    points, moved = {}, [each.name for each in METRICS.values() if each.moved_by == "temperature"]
     for key, probabilities in (("before", raw), ("after", done.probabilities)):
         each = with_intervals(probabilities, done.labels)
-        ranges = each["intervals"]
-        shown = [name for name in SHOWN if name in each]
-        points[key] = {name: each[name] for name in shown} | {
-            "intervals": {name: ranges[name] for name in shown}
-        }
+        ranges = {name: own for name, own in each["intervals"].items() if name in moved}
+        points[key] = {name: each[name] for name in moved if name in each} | {"intervals": ranges}
     return {"temperature": model.temperature, "images": found.images} | points

@@ -15,8 +15,9 @@ from vitlab.data.labels import MultiLabels
 from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Given, title_of
 from vitlab.errors import OptionError
+from vitlab.evaluation.answers import Weighted, answers_of
 from vitlab.evaluation.calibration import validation_of
-from vitlab.evaluation.metrics import f1
+from vitlab.evaluation.metrics import METRICS, values_of
 from vitlab.evaluation.predictions import Predictions, check_classifier, predict
 from vitlab.models.model import Model
 
@@ -166,8 +167,9 @@ def before_and_after(found: Thresholds, before: Floats, done: Predictions) -> di
         before: the thresholds until then
         done: predictions for other images
     """
-    points = {}
-    for when, values in (("before", before), ("after", np.array(found.values))):
-        micro, macro = f1(done.probabilities, done.labels.values, values)
-        points[when] = {"micro_f1": micro, "macro_f1": macro}
+    points, moved = {}, [each for each in METRICS.values() if each.moved_by == "thresholds"]
+    for when, above in (("before", before), ("after", np.array(found.values))):
+        answers = answers_of(done.probabilities, done.labels, above)
+        values = values_of(Weighted(answers, np.ones((1, len(answers)))), moved)
+        points[when] = {name: float(value[0]) for name, value in values.items()}
     return {"per": found.per, "images": found.images} | points

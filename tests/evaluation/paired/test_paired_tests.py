@@ -12,8 +12,15 @@ from scipy import stats
 from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score, log_loss
 
 from vitlab.data.labels import MultiLabels
-from vitlab.evaluation.paired.answered import MultiAnswers, SingleAnswers, answers_of
+from vitlab.evaluation.answers import MultiAnswers, SingleAnswers, answers_of
 from vitlab.evaluation.paired.paired_tests import figures_of, holm, mcnemar, pairs_of
+
+
+@pytest.fixture(autouse=True)
+def _all_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as users get, which the other tests do not."""
+    for bound, count in (("RESAMPLES", 1000), ("FEWEST", 200)):
+        monkeypatch.setattr(f"vitlab.evaluation.intervals.{bound}", count)
 
 
 def answers(seed: int, skill: float, images: int = 300, classes: int = 4) -> SingleAnswers:
@@ -102,7 +109,7 @@ def test_a_model_and_itself() -> None:
     (pair,) = pairs_of([one, one])
     assert (pair.p, pair.agreement, pair.overlap, pair.consistency) == (1, 1, 1, 1)
     assert pair.differences["accuracy"].interval == (0, 0)
-    sure = SingleAnswers(one.truth, one.truth, one.confidence, one.confidence, one.rank * 0)
+    sure = SingleAnswers(one.truth, one.truth, one.own, one.own, one.rank * 0, one.square)
     (pair,) = pairs_of([sure, sure])
     assert (pair.overlap, pair.consistency) == (1, 1)  # neither ever wrong
 

@@ -16,7 +16,7 @@ from made_facts import NASTY
 from vitlab.commands.pretrain import Pretrain
 from vitlab.commands.train import Train
 from vitlab.console.leaves import all_leaves
-from vitlab.evaluation.paired.answered import SingleAnswers
+from vitlab.evaluation.answers import SingleAnswers
 from vitlab.evaluation.paired.examined import kept
 from vitlab.evaluation.paired.paired_tests import mcnemar
 from vitlab.evaluation.paired.reopening import reopened

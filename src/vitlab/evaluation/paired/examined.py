@@ -13,7 +13,7 @@ from vitlab import device as devices
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.remote import is_url
 from vitlab.errors import DataError, DiskError
-from vitlab.evaluation.paired.answered import (
+from vitlab.evaluation.answers import (
     Answers,
     Integers,
     MultiAnswers,
@@ -75,7 +75,7 @@ class Examined:
         Raises:
             KeyError: arrays are missing.
         """
-        kind = SingleAnswers if "guess" in arrays else MultiAnswers
+        kind = SingleAnswers if "guess" in arrays else MultiAnswers  # older ones have no squares
         answers = kind(**{name: arrays[name] for name in kind.__annotations__})
         return cls(classes, answers, arrays["indices"], arrays["keys"])
 

@@ -62,7 +62,7 @@ def test_a_new_metric_is_found_wherever_figures_are(
     model = vitlab.load(runs[0])
     model.provenance["metrics"] = figures | {"data": "user/photos"}
     shown = card(model, "user/model")
-    assert f"| Share of sure answers | {figures['sure']:.4f} |" in shown
+    assert f"| share of sure answers | {figures['sure']:.4f} |" in shown
     assert "type: own_metric" in shown
 
 

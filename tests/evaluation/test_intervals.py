@@ -91,8 +91,21 @@ def test_the_interval_by_hand() -> None:
     for alike in (np.array([0.8, 0.8]), np.array([np.nan]), np.array([])):
         assert np.isnan(transformed("logit", 0.8, alike)).all()
     assert np.isnan(transformed("logit", 1.0, samples)).all()
-    assert difference(0.0, np.arange(-40, 61) / 100) == pytest.approx((-0.375, 0.575))
-    assert difference(0.3, np.array([np.nan])) == (0.3, 0.3)
+
+
+def test_the_interval_of_a_difference_by_hand() -> None:
+    samples = np.arange(-40, 61) / 100
+    assert difference(METRICS["mcc"], 0.0, samples, 100) == pytest.approx((-0.375, 0.575))
+    for name, images in (("mcc", 99), ("ece", 100), ("calibration_error", 100), ("accuracy", 4)):
+        assert difference(METRICS[name], 0.0, samples, images) is None
+    assert difference(METRICS["mcc"], 0.3, np.array([np.nan]), 100) is None
+    only_first, only_second, images = 3, 10, 100  # Bonett & Price, equation 3
+    gap = (only_second - only_first) / images
+    wide = np.sqrt((only_first + only_second) / images**2 - gap**2 / images)
+    one, other = (only_second + 1) / (images + 2), (only_first + 1) / (images + 2)
+    reach = 1.959964 * np.sqrt((one + other - (one - other) ** 2) / (images + 2))
+    ours = difference(METRICS["accuracy"], gap, np.array([-wide, wide]), images)
+    assert ours == pytest.approx((one - other - reach, one - other + reach))
 
 
 def test_a_flawless_model_is_not_known_to_be_perfect() -> None:

@@ -115,18 +115,11 @@ def about() -> str:
     """Return what `--help` says of the figures, below the options."""
     from vitlab.evaluation.metrics import METRICS
 
-    rows = [each for each in METRICS.values() if each.fn]
-    wide = max(len(each.name) for each in rows)
-    lines = (
-        fill(
-            each.note,
-            96,
-            initial_indent=f"  {each.name:{wide}}  ",
-            subsequent_indent=" " * (wide + 4),
-        )
-        for each in rows
+    lines = [f"{each.name}: {each.note}" for each in METRICS.values() if each.fn]
+    text = "\n".join(
+        fill(each, 96, initial_indent="  ", subsequent_indent="    ") for each in lines
     )
-    return "\n\n".join(["", "figures, by their names in --json:", "\n".join(lines)])
+    return f"\n\nfigures, by their names in --json:\n\n{text}"
 
 
 def begin(options: Evaluate) -> None:
@@ -231,12 +224,13 @@ def show(result: dict[str, Any]) -> None:
             ]
         )
         return
-    if "calibration" in result:
-        _show_calibration(result["calibration"])
-    if "chosen_thresholds" in result:
-        _show_thresholds(result["chosen_thresholds"])
-    if "label_errors" in result:
-        found = result["label_errors"]
+    if found := result.get("calibration"):
+        print(f"temperature {found['temperature']:.4g}, fitted to {found['images']:,} images")
+        _show_change(found)
+    if found := result.get("chosen_thresholds"):
+        print(f"thresholds chosen on {found['images']:,} validation images")
+        _show_change(found)
+    if found := result.get("label_errors"):
         print(f"{found['listed']:,} labels are likely wrong: {found['file']}")
     seen = [each for each in result["classes"] if each["images"]]
     worst = sorted(seen, key=lambda each: each["f1"])[:ROWS]
@@ -254,15 +248,7 @@ def show(result: dict[str, Any]) -> None:
         print_table(("true class", "predicted as", "images"), pairs[:PAIRS])
 
 
-def _show_calibration(found: dict[str, Any]) -> None:
-    """Print what calibrating changed, and where the temperature is."""
-    print(f"temperature {found['temperature']:.4g}, fitted to {found['images']:,} images")
-    print_rows([{"": when_} | found[when_] for when_ in ("before", "after")])
-    print(f"kept in {found['saved']}")
-
-
-def _show_thresholds(found: dict[str, Any]) -> None:
-    """Print what choosing thresholds changed, and where they are."""
-    print(f"thresholds chosen on {found['images']:,} validation images")
+def _show_change(found: dict[str, Any]) -> None:
+    """Print what fitting changed, and where the fit is kept."""
     print_rows([{"": when_} | found[when_] for when_ in ("before", "after")])
     print(f"kept in {found['saved']}")

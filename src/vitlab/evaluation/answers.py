@@ -44,14 +44,11 @@ class SingleAnswers:
     def of(cls, probabilities: Floats, truth: Truth) -> Self:
         """Return the answers in probabilities (n, classes) to images of these classes (n,)."""
         own = np.take_along_axis(probabilities, truth[:, None], axis=1)[:, 0]
-        rank, square = np.empty(len(truth), np.int64), np.empty(len(truth))
-        rows = max(1, BLOCK // max(1, probabilities.shape[1]))
-        for first in range(0, len(truth), rows):
-            part = slice(first, first + rows)
-            rank[part] = ranks(probabilities[part], truth[part])
-            square[part] = np.einsum("ij,ij->i", probabilities[part], probabilities[part])
-        guess = probabilities.argmax(1)
-        return cls(truth.astype(np.int64), guess, probabilities.max(1), own, rank, square)
+        square = np.einsum("ij,ij->i", probabilities, probabilities)
+        parts = range(0, len(truth), rows := max(1, BLOCK // probabilities.shape[1]))
+        each = [ranks(probabilities[k : k + rows], truth[k : k + rows]) for k in parts]
+        best = probabilities.argmax(1), probabilities.max(1)
+        return cls(truth.astype(np.int64), *best, own, np.concatenate(each), square)
 
     def __len__(self) -> int:
         return len(self.truth)
@@ -244,12 +241,6 @@ class Weighted:
     def single(self) -> SingleAnswers:
         """The answers, of one label an image."""
         assert isinstance(self.answers, SingleAnswers)
-        return self.answers
-
-    @property
-    def several(self) -> MultiAnswers:
-        """The answers, of several labels an image."""
-        assert isinstance(self.answers, MultiAnswers)
         return self.answers
 
     @cached_property

@@ -11,7 +11,7 @@ A resample is a row of weights: how often it has each image.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,16 @@ RESAMPLES = 1000  # fewer, but never under FEWEST, where they would cost more th
 FEWEST = 200
 WORK = 2e8  # resamples x images, x classes where images have several labels
 MOST = 2e8  # resamples x images x classes of a metric that goes through the classes one by one
+FAR = 500.0  # on a scale, where all of it ends
+SCALES: dict[str, tuple[Callable[[float], float], ...]] = {  # to it, back, the inverse slope
+    "logit": (
+        lambda p: math.log(p / (1 - p)),
+        lambda x: 1 / (1 + math.exp(-x)),
+        lambda p: p * (1 - p),
+    ),
+    "log": (math.log, math.exp, lambda p: p),
+    "fisher": (math.atanh, math.tanh, lambda p: 1 - p * p),
+}
 _BLOCK = 4_000_000  # weights in memory at once
 _SEED = 0  # the same predictions give the same intervals
 
@@ -81,7 +91,7 @@ def intervals(
         and metric.tells(classes)
         and not (metric.columns and count * images * classes > MOST)
     ]
-    drawn = [each for each in having if each.interval in ("logit", "log", "fisher")]
+    drawn = [each for each in having if each.interval in SCALES]
     samples = resampled(answers, count, probabilities, drawn)
     found = {}
     for metric in having:
@@ -152,29 +162,34 @@ def transformed(scale: str, point: float, samples: Floats) -> Interval:
         point: the figure of all images
         samples: its values in resamples; those that are NaN do not count
     """
-    samples = samples[np.isfinite(samples)]
-    low, high = {"logit": (0.0, 1.0), "log": (0.0, math.inf), "fisher": (-1.0, 1.0)}[scale]
+    samples, (to, back, slope) = samples[np.isfinite(samples)], SCALES[scale]
     wide = float(samples.std()) if len(samples) > 1 else 0.0
-    if not wide or not low < point < high:
+    if not wide or slope(point) <= 0:
         return math.nan, math.nan
-    above = 1.0 if scale == "log" else high - point  # odds (point - low) / above
-    reach = REACH * wide * (1 / (point - low) + (0 if scale == "log" else 1 / above))
-    odds = [(point - low) / above * math.exp(side) for side in (-reach, reach)]
-    if scale == "log":
-        return odds[0], odds[1]
-    ends = [(low + high * each) / (1 + each) for each in odds]
-    return ends[0], ends[1]
+    middle, reach = to(point), min(REACH * wide / slope(point), FAR)
+    return back(middle - reach), back(middle + reach)
 
 
-def difference(gap: float, samples: Floats) -> Interval:
+def difference(metric: Metric, gap: float, samples: Floats, images: int) -> Interval | None:
     """Return the interval of a difference of two models by resamples that are the same for both.
 
+    That of a share of the images is as if there were two more, one that only either model gets
+    right (Bonett & Price, 2012). None of too few images, and of figures whose differences the
+    resamples do not cover (docs/evaluation.md).
+
     Args:
+        metric: the figure
         gap: of all images
         samples: the differences in resamples; those that are NaN do not count
+        images: their number
     """
     samples = samples[np.isfinite(samples)]
-    if not len(samples):
-        return gap, gap
+    if metric.interval not in ("wilson", *SCALES) or images < metric.least or len(samples) < 2:
+        return None
+    if metric.interval == "wilson":
+        apart = images * (images * float(samples.var()) + gap**2) + 2  # images that one has right
+        middle = gap * images / (images + 2)
+        reach = REACH * math.sqrt(apart / (images + 2) - middle**2) / math.sqrt(images + 2)
+        return min(middle - reach, gap), max(middle + reach, gap)
     low, high = np.quantile(samples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
     return min(low, gap), max(high, gap)

@@ -5,7 +5,7 @@ Whatever prints, draws, compares or publishes figures reads `METRICS`. A metric'
 with how often each image is drawn in b resamples the values that an interval is made of.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -106,9 +106,10 @@ class Metric:
         """Format a standard deviation in its unit, or percentage points."""
         return f"{self._factor * value:.{self._decimals}f}"
 
-    def gap(self, value: float, interval: Iterable[float]) -> str:
-        """Format a difference and its interval: `+1.7 (0.3 to 3.1) points`."""
-        text = f"{self._factor * value:+.{self._decimals}f} ({self.range(interval)})"
+    def gap(self, value: float, interval: Iterable[float] | None) -> str:
+        """Format a difference and its interval, if it has one: `+1.7 (0.3 to 3.1) points`."""
+        ends = f" ({self.range(interval)})" * (interval is not None)
+        text = f"{self._factor * value:+.{self._decimals}f}{ends}"
         return (text + " points" * (self.unit == "percent")).replace("-", "−")
 
     @property
@@ -277,8 +278,10 @@ METRICS = {metric.name: metric for metric in (
            interval="log", least=200, moved_by="temperature"),
     Metric("micro_f1", "Micro F1", "F1 of all decisions together", micro_f1, "several", hub="f1",
            moved_by="thresholds", key=True),
-    Metric("macro_precision", "Macro precision", "mean precision of the classes", precision),
-    Metric("macro_recall", "Macro recall", "mean recall of the classes", recall, "several"),
+    Metric("macro_precision", "Macro precision", "mean precision of the classes", precision,
+           moved_by="thresholds"),
+    Metric("macro_recall", "Macro recall", "mean recall of the classes", recall, "several",
+           moved_by="thresholds"),
     Metric("macro_f1", "Macro F1", "mean F1 of the classes", f1, hub="f1", moved_by="thresholds",
            key=True),
     Metric("exact_match", "Exact match", "share of images of which the very labels are predicted",
@@ -339,6 +342,12 @@ def figures(
     values = {name: float(value[0]) for name, value in found.items()}
     finite = {name: value if np.isfinite(value) else None for name, value in values.items()}
     return finite | {"images": len(answers)}
+
+
+def moved_by(cause: str, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures that a temperature, or thresholds, change; or their intervals."""
+    known = ((name, METRICS.get(name)) for name in figures)
+    return {name: figures[name] for name, each in known if each and each.moved_by == cause}
 
 
 def curve_point(probabilities: Floats, labels: "Labels") -> dict[str, float]:

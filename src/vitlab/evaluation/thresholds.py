@@ -15,9 +15,8 @@ from vitlab.data.labels import MultiLabels
 from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Given, title_of
 from vitlab.errors import OptionError
-from vitlab.evaluation.answers import Weighted, answers_of
 from vitlab.evaluation.calibration import validation_of
-from vitlab.evaluation.metrics import METRICS, values_of
+from vitlab.evaluation.metrics import figures, moved_by
 from vitlab.evaluation.predictions import Predictions, check_classifier, predict
 from vitlab.models.model import Model
 
@@ -129,10 +128,10 @@ def best_threshold(scores: Floats, truth: NDArray[np.integer[Any]]) -> float:
     ends = np.append(np.flatnonzero(np.diff(ranked)), len(ranked) - 1)  # of equal scores
     cuts = (ranked[ends] + np.append(ranked[ends[1:]], 0.0)) / 2
     hits = np.cumsum(truth[order], dtype=np.int64)[ends]
-    figures = np.where(cuts < ranked[ends], 2 * hits / (ends + 1 + truth.sum()), 0.0)
-    if not figures.max() > 0:
+    f1 = np.where(cuts < ranked[ends], 2 * hits / (ends + 1 + truth.sum()), 0.0)
+    if not f1.max() > 0:
         return 0.5
-    best = cuts[figures == figures.max()]
+    best = cuts[f1 == f1.max()]
     return float(best[np.abs(best - 0.5).argmin()])
 
 
@@ -167,9 +166,8 @@ def before_and_after(found: Thresholds, before: Floats, done: Predictions) -> di
         before: the thresholds until then
         done: predictions for other images
     """
-    points, moved = {}, [each for each in METRICS.values() if each.moved_by == "thresholds"]
-    for when, above in (("before", before), ("after", np.array(found.values))):
-        answers = answers_of(done.probabilities, done.labels, above)
-        values = values_of(Weighted(answers, np.ones((1, len(answers)))), moved)
-        points[when] = {name: float(value[0]) for name, value in values.items()}
+    points = {
+        when: moved_by("thresholds", figures(done.probabilities, done.labels, above))
+        for when, above in (("before", before), ("after", np.array(found.values)))
+    }
     return {"per": found.per, "images": found.images} | points

@@ -95,10 +95,10 @@ def card(model: Model, name: str) -> str:
     about, classifies = model.provenance, _classifies(model)
     found = _measured(about)
     results = [
-        (each.title, f"{found[each.name]:.4f}") for each in METRICS.values() if each.name in found
+        (each.word, f"{found[each.name]:.4f}") for each in METRICS.values() if each.name in found
     ]
     if isinstance(images := (about.get("metrics") or {}).get("images"), int):
-        results.append(("Images", f"{images:,}"))
+        results.append(("images", f"{images:,}"))
     training = [
         (label, _text(_short(about[key])))
         for key, label in TRAINING.items()
@@ -191,7 +191,7 @@ def _eval_results(about: dict[str, Any]) -> "list[EvalResult]":
             dataset_name=short,
             dataset_split=str(about["metrics"].get("split", "test")),
             metric_type=each.hub,
-            metric_name=each.title,
+            metric_name=each.word,
             metric_value=found[each.name],
         )
         for each in METRICS.values()

@@ -3,15 +3,18 @@
 import hashlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitlab import device as devices
+from vitlab.data.holdout import fingerprint, partitioned, with_validation, without
+from vitlab.data.learning import splits_of
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.remote import is_url
+from vitlab.data.sources.splits import Splits
 from vitlab.errors import DataError, DiskError
 from vitlab.evaluation.answers import (
     Answers,
@@ -20,7 +23,6 @@ from vitlab.evaluation.answers import (
     SingleAnswers,
     answers_of,
 )
-from vitlab.evaluation.paired.reopening import reopened
 from vitlab.evaluation.predictions import Predictions, predict
 from vitlab.models.model import Model
 from vitlab.progress import say
@@ -178,6 +180,26 @@ def examine(
         say(f"{error}; its predictions will be computed again next time")
         by_name = is_url(folder.recipe.data.data)
         return Examined.of(model, source, done, by_name)
+
+
+def reopened(folder: RunFolder) -> Splits:
+    """Return the splits of a run's data: its test images, and all it could have learned from.
+
+    Raises:
+        DataError: the data is no longer there, or has changed since.
+        RunError: `run.toml` is damaged.
+    """
+    recipe = folder.recipe
+    options = recipe.data
+    splits = splits_of(options)
+    splits = partitioned(splits, options)
+    left_out = (folder.duplicates or {}).get("seen_test", ())
+    splits = replace(splits, test=without(splits.test, left_out))
+    if recipe.patience:
+        splits = with_validation(splits, options.split_by)
+    if fingerprint(splits.whole or splits.train) != folder.fingerprint:
+        raise DataError(f"{options.data} has changed since the run was trained")
+    return splits
 
 
 def _marks(folder: RunFolder) -> dict[str, str]:

@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 
 from vitlab.evaluation.answers import Answers, SingleAnswers, Weighted
 from vitlab.evaluation.intervals import difference, resampled, resamples_for
-from vitlab.evaluation.metrics import Interval, values_of
+from vitlab.evaluation.metrics import METRICS, Interval, values_of
 
 Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How much higher a figure of the second model is, and the 95% interval of that."""
+    """How much higher a figure of the second model is, and its 95% interval where that holds."""
 
     value: float
-    interval: Interval
+    interval: Interval | None
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def pairs_of(answers: Sequence[Answers], resamples: int | None = None) -> list[P
         for name in [each for each in points[first] if each in points[second]]:
             gap = points[second][name] - points[first][name]
             drawn = samples[second][name] - samples[first][name]
-            gaps[name] = Difference(gap, difference(gap, drawn))
+            gaps[name] = Difference(gap, difference(METRICS[name], gap, drawn, len(answers[0])))
             if name == "map":
                 p = _p_of(drawn)
         found.append(replace(pair, first=first, second=second, p=p, differences=gaps))

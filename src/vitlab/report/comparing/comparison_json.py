@@ -65,7 +65,7 @@ def _pair(compared: Compared, pair: Pair) -> dict[str, Any]:
         if key not in ("first", "second", "differences")
     }
     differences = {
-        name: {"value": _finite(each.value), "interval": [_finite(end) for end in each.interval]}
+        name: {"value": _finite(each.value), "interval": each.interval and list(each.interval)}
         for name, each in pair.differences.items()
     }
     return {"first": first, "second": second} | rest | {"differences": differences}

@@ -159,14 +159,15 @@ def difference_table(compared: Compared) -> Table | None:
     for metric in METRICS.values():
         gap = pair.differences.get(metric.name)
         if gap is not None and metric.tells(len(compared.same.classes)):
-            beyond = gap.interval[0] > 0 or gap.interval[1] < 0
+            low, high = gap.interval or (0.0, 0.0)
+            beyond = "does not contain 0" if low > 0 or high < 0 else "contains 0"
             rows.append(
                 (
                     metric.title,
                     metric.text(one[metric.name]),
                     metric.text(other[metric.name]),
                     metric.gap(gap.value, gap.interval),
-                    "does not contain 0" if beyond else "contains 0",
+                    beyond if gap.interval else "–",
                 )
             )
     names = [compared.entries[number].name for number in compared.same.runs]

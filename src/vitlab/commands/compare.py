@@ -62,7 +62,7 @@ def show(result: dict[str, Any]) -> None:
     from vitlab.evaluation.metrics import METRICS
 
     names, rows = {each["run"]: each["name"] for each in result["runs"]}, []
-    shown = [each.name for each in METRICS.values() if each.key or each.of == "training"]
+    shown = [each.name for each in METRICS.values() if each.key or not each.fn]
     for each in result["runs"]:
         ranges = {key: each["intervals"][key] for key in FIRST if key in each.get("intervals", {})}
         kept = {key: each[key] for key in ("model", "task", *shown, *COSTS) if key in each}

@@ -19,9 +19,6 @@ from vitlab.weights.stated import Stated
 if TYPE_CHECKING:
     from vitlab.evaluation.evaluation import How
 
-ROWS = 10  # classes in the table
-PAIRS = 5  # most confused pairs below it
-FIGURES = ("precision", "recall", "f1")
 OF_VARIANT = ("accuracy", "top5", "nll", "images")
 SUMMARY = "Measure accuracy and calibration on labeled images."
 
@@ -116,9 +113,7 @@ def about() -> str:
     from vitlab.evaluation.metrics import METRICS
 
     lines = [f"{each.name}: {each.note}" for each in METRICS.values() if each.fn]
-    text = "\n".join(
-        fill(each, 96, initial_indent="  ", subsequent_indent="    ") for each in lines
-    )
+    text = "\n".join(fill(each, 96, subsequent_indent="  ") for each in lines)
     return f"\n\nfigures, by their names in --json:\n\n{text}"
 
 
@@ -233,19 +228,23 @@ def show(result: dict[str, Any]) -> None:
     if found := result.get("label_errors"):
         print(f"{found['listed']:,} labels are likely wrong: {found['file']}")
     seen = [each for each in result["classes"] if each["images"]]
-    worst = sorted(seen, key=lambda each: each["f1"])[:ROWS]
+    worst = sorted(seen, key=lambda each: each["f1"])[:10]
     rows = [
-        (each["class"], *(percent(each[key]) for key in FIGURES), f"{each['images']:,}")
+        (
+            each["class"],
+            *(percent(each[key]) for key in ("precision", "recall", "f1")),
+            f"{each['images']:,}",
+        )
         for each in worst
     ]
     if len(worst) < len(result["classes"]):
         print(f"the {len(worst)} classes with the lowest F1, of {len(result['classes']):,}")
     print_table(("class", "precision", "recall", "F1", "images"), rows)
     pairs = [
-        (each["true"], each["predicted"], f"{each['images']:,}") for each in result["confused"]
+        (each["true"], each["predicted"], f"{each['images']:,}") for each in result["confused"][:5]
     ]
     if pairs:
-        print_table(("true class", "predicted as", "images"), pairs[:PAIRS])
+        print_table(("true class", "predicted as", "images"), pairs)
 
 
 def _show_change(found: dict[str, Any]) -> None:

@@ -137,10 +137,7 @@ def show(result: dict[str, Any]) -> None:
     """Print the test figures; of several runs their table, too."""
     from vitlab.evaluation.metrics import METRICS
 
-    left_out = {
-        "images",
-        *(each.name for each in METRICS.values() if not each.key),
-    }  # in the report
+    left_out = {"images", *(name for name, each in METRICS.items() if not each.key)}
     campaign = result.get("sweep", result)
     rows = list(campaign.get("runs", []))
     what = next(iter(rows[0])) if rows else ""  # such as seed

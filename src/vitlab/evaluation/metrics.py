@@ -250,7 +250,7 @@ METRICS = {metric.name: metric for metric in (
     Metric("map", "mAP", "mean average precision over the classes", mean_average_precision,
            "several", hub="mean_average_precision", key=True),
     Metric("top5", "Top-5 accuracy", "share of images whose class is among the five likeliest",
-           top(5), "single", interval="wilson", least=5, above=5),
+           top(5), "single", interval="wilson", above=5),
     Metric("nll", "NLL", "mean negative log-likelihood of the true class, in nats",
            lambda given: given.mean(given.answers.loss), "single", "nats", "low", interval="log",
            least=200, moved_by="temperature", key=True),

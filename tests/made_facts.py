@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from vitlab.data.labels import SingleLabels
-from vitlab.evaluation.metrics import bins, confusion
-from vitlab.evaluation.per_class import class_figures, confused_pairs
+from vitlab.evaluation.per_class import class_figures, confused_pairs, confusion
+from vitlab.evaluation.reliability import bins
 from vitlab.models.model import Part
 from vitlab.report.facts import Facts, Judged, Picture, Point, Sizes, Survey
 
@@ -22,7 +22,7 @@ def some(classes: int = 10, images: int = 300, channels: int = 3) -> Facts:
     shape = (32, 48, 3) if channels == 3 else (8, 8)
     picture = Picture(generator.integers(0, 256, shape, np.uint8), "some folder/é a.png")
     names = tuple(f"class {i}" for i in range(classes))
-    table = confusion(probabilities, labels)
+    table = confusion(probabilities, SingleLabels(labels))
     judged = Judged(picture, picture.name, "class 1", "class 0", 0.93, 0.0123, (1, 0))
     spread = np.linspace(10, 30, classes).astype(int).tolist()
     accuracy = float((probabilities.argmax(1) == labels).mean())
@@ -53,7 +53,7 @@ def some(classes: int = 10, images: int = 300, channels: int = 3) -> Facts:
         notes=["skipped: a.png is damaged"],
         per_class=class_figures(probabilities, SingleLabels(labels), names),
         confused=confused_pairs(probabilities, SingleLabels(labels), names),
-        predicted=table.sum(0).tolist(),
+        predicted=table.dense().sum(0).tolist(),
         listed=[judged] * 5,
         survey=Survey(
             {"train": spread, "test": [2] * classes}, {"train": sum(spread), "test": 2 * classes},

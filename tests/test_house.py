@@ -40,6 +40,14 @@ LAYERS = (
     ("cli", "__main__"),
 )
 FLOOR = {room: number for number, layer in enumerate(LAYERS) for room in layer}
+# The table of metrics needs NumPy and labels alone; the model card, below its room, reads it.
+FLOOR |= dict.fromkeys((f"evaluation.{each}" for each in ("answers", "metrics", "reliability")),
+                       FLOOR["data"])  # fmt: skip
+
+
+def floor(module: str) -> int:
+    """The layer of a module: its own, or its room's."""
+    return FLOOR.get(module, FLOOR[module.split(".")[0]])
 
 
 def module_of(file: Path, root: Path) -> str:
@@ -99,7 +107,7 @@ def upward(graph: dict[str, set[str]]) -> list[str]:
         f"{name} -> {other}"
         for name, others in sorted(graph.items())
         for other in sorted(others)
-        if FLOOR[other.split(".")[0]] > FLOOR[name.split(".")[0]]
+        if floor(other) > floor(name)
     ]
 
 
@@ -107,7 +115,8 @@ GRAPH = imports(SOURCE)
 
 
 def test_every_room_has_its_layer() -> None:
-    assert {name.split(".")[0] for name in GRAPH} == set(FLOOR)
+    assert {name.split(".")[0] for name in GRAPH} == {room for room in FLOOR if "." not in room}
+    assert set(FLOOR) - set(GRAPH) <= {name.split(".")[0] for name in GRAPH}
 
 
 def test_no_import_points_upward() -> None:

@@ -5,7 +5,8 @@ import math
 import pytest
 
 from vitlab.errors import OptionError
-from vitlab.units import duration, epochs, percent, readable, seconds, si, storage
+from vitlab.terminal import readable
+from vitlab.units import duration, epochs, percent, seconds, si, storage
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_the_rows_of_a_table() -> None:
         ("peak memory", "3.0 GB"),
         ("latency", "12.30 ms"),
         ("time", "1 min 1 s"),
-        ("nll", "0.1235"),
+        ("NLL", "0.1235"),
         ("images/s", "1,234"),
         ("images", "1,438"),
         ("model", "ViT-B/16"),
@@ -121,7 +122,7 @@ def test_intervals_stand_behind_their_figures() -> None:
     assert rows == [
         ("accuracy", "98.9% (98.1 to 100.0)"),
         ("macro F1", "50.0%"),
-        ("nll", "0.1235 (0.1000 to 0.2000)"),
+        ("NLL", "0.1235 (0.1000 to 0.2000)"),
         ("images", "300"),
     ]
 
@@ -129,8 +130,11 @@ def test_intervals_stand_behind_their_figures() -> None:
 def test_top5_of_at_most_five_classes_is_not_printed() -> None:
     for count in (0, 5, 6):
         figures = {"top5": 1.0, "nll": 0.5, "classes": [{"class": str(n)} for n in range(count)]}
-        assert [name for name, _ in readable(figures)] == ["top5", "nll"][count <= 5 :]
-    assert [name for name, _ in readable({"top5": 1.0, "classes": 3})] == ["top5", "classes"]
+        assert [name for name, _ in readable(figures)] == ["top-5 accuracy", "NLL"][count <= 5 :]
+    assert [name for name, _ in readable({"top5": 1.0, "classes": 3})] == [
+        "top-5 accuracy",
+        "classes",
+    ]
 
 
 def test_epochs() -> None:

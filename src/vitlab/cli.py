@@ -144,7 +144,8 @@ def _run(command: ModuleType, words: list[str], interrupts: Interrupts) -> None:
         start = kind if missing else build(given)
         from vitlab.console.help_page import help_text
 
-        print(help_text(start, prog, command.SUMMARY))
+        about = getattr(command, "about", lambda: "")()
+        print(help_text(start, prog, command.SUMMARY) + about)
         return
     if missing:
         raise OptionError(f"missing {missing[0]}; usage: {prog} {' '.join(leaves.required(kind))}")

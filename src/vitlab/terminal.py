@@ -1,10 +1,69 @@
 """Tables on stdout."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from textwrap import wrap
 from typing import Any
 
-from vitlab.units import readable
+from vitlab.units import duration, percent, si, storage
+
+NAMES = {  # of what is no metric
+    "accuracy_without": "accuracy without these",
+    "majority": "largest class alone",
+    "trained_on": "test images trained on",
+    "held_out": "held-out images",
+    "images_per_second": "images/s",
+    "peak_memory": "peak memory",
+    "skipped_steps": "skipped steps",
+    "bytes": "size",
+    "seconds": "time",
+}
+FORMS: dict[str, Callable[[float], str]] = {
+    "accuracy_without": percent,
+    "majority": percent,
+    "params": lambda value: si(value, 2),
+    "macs": lambda value: si(value, 2),
+    "bytes": storage,
+    "peak_memory": storage,
+    "latency": lambda value: f"{1000 * value:.2f} ms",
+    "seconds": duration,
+    "temperature": lambda value: f"{value:.4g}",
+    "images_per_second": lambda value: f"{value:,.0f}",
+}
+UNTOLD = {"skipped_steps": 0, "rollbacks": 0, "temperature": 1}  # values that say nothing
+
+
+def readable(figures: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the figures of a run or an evaluation as rows of a table: name and value.
+
+    A figure with an interval is followed by it: `98.9% (98.1 to 99.4)`. Lists and tables are left
+    out, and metrics that say nothing of so few classes.
+    """
+    from vitlab.evaluation.metrics import METRICS
+
+    rows: list[tuple[str, str]] = []
+    ranges, classes = figures.get("intervals", {}), figures.get("classes")
+    for key, value in figures.items():
+        metric = METRICS.get(key)
+        if value is None or isinstance(value, dict | list) or value == UNTOLD.get(key):
+            continue
+        if metric is not None:
+            if not isinstance(classes, list) or metric.tells(len(classes)):
+                ends = metric.range(ranges.get(key))
+                rows.append((metric.word, metric.text(value) + f" ({ends})" * bool(ends)))
+        else:
+            rows.append((NAMES.get(key, key.replace("_", " ")), _value(key, value)))
+    return rows
+
+
+def _value(key: str, value: Any) -> str:
+    """Format what is no metric."""
+    if key in FORMS:
+        return FORMS[key](value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def print_figures(figures: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ def test_evaluate(capsys: pytest.CaptureFixture[str], digits_run: Path) -> None:
         assert figures[key] == last[key]
     code, out, _ = call(capsys, "evaluate", str(digits_run), "digits", "--split", "train")
     assert code == 0
-    assert "top5" in out
+    assert "top-5 accuracy" in out
     assert "1,438" in out
 
 

@@ -19,7 +19,7 @@ from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.protocol import Source
 from vitlab.errors import DataError, RunError
-from vitlab.evaluation.paired.reopening import reopened
+from vitlab.evaluation.paired.examined import reopened
 from vitlab.evaluation.probes.probing import Probing, probe
 from vitlab.models.model import Model
 from vitlab.models.seen import NOTHING, marked

@@ -15,8 +15,9 @@ from conftest import call, photo, photo_folder
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.errors import DataError, DiskError, OptionError, WeightsError
+from vitlab.evaluation.answers import SingleAnswers
 from vitlab.evaluation.calibration import fitted_temperature, validation_of
-from vitlab.evaluation.metrics import nll
+from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.predictions import predict
 from vitlab.weights.save import own_folder
 
@@ -35,18 +36,22 @@ def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     return chances / chances.sum(1, keepdims=True)
 
 
+def loss(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
+    return float(SingleAnswers.of(softmax(logits), labels).loss.mean())
+
+
 @pytest.mark.parametrize("scale", [0.01, 1, 50])
 @pytest.mark.parametrize("classes", [2, 10])
 def test_the_temperature_of_the_least_loss_by_scipy(classes: int, scale: float) -> None:
     logits, labels = some(classes)
     logits = scale * logits
     want = minimize_scalar(
-        lambda log: nll(softmax(logits / np.exp(log)), labels), bounds=(-8, 8), method="bounded",
+        lambda log: loss(logits / np.exp(log), labels), bounds=(-8, 8), method="bounded",
         options={"xatol": 1e-10},
     )  # fmt: skip
     ours = fitted_temperature(logits, SingleLabels(labels))
     assert ours == pytest.approx(np.exp(want.x), rel=1e-5)
-    assert nll(softmax(logits / ours), labels) <= want.fun + 1e-12
+    assert loss(logits / ours, labels) <= want.fun + 1e-12
 
 
 def test_two_classes_as_scikit_learn() -> None:
@@ -144,17 +149,24 @@ def test_calibrated_probabilities_are_used_everywhere(
         assert chance == pytest.approx(want[CLASSES.index(name)])
 
 
+def own(intervals: dict[str, list[float]]) -> dict[str, list[float]]:
+    """Those of figures that a temperature changes."""
+    moved = {name for name, each in METRICS.items() if each.moved_by == "temperature"}
+    return {name: ends for name, ends in intervals.items() if name in moved}
+
+
 def test_evaluate_calibrates_first(model: vitlab.VisionTransformer, data: str) -> None:
     plain = vitlab.evaluate(model, data, workers=0)
     result = vitlab.evaluate(model, data, workers=0, calibrate=True)
     about = result["calibration"]
     assert about["temperature"] == result["temperature"] == model.temperature != 1
     assert about["images"] == 60
-    for name in ("nll", "ece"):
+    for name in ("nll", "ece", "brier", "calibration_error"):
         assert about["before"][name] == pytest.approx(plain[name])
-        assert about["before"]["intervals"][name] == pytest.approx(plain["intervals"][name])
         assert about["after"][name] == result[name] < plain[name]
-        assert about["after"]["intervals"][name] == result["intervals"][name]
+    assert {"nll", "accuracy"} & about["after"].keys() == {"nll"}
+    assert about["before"]["intervals"].keys() == own(plain["intervals"]).keys()
+    assert about["after"]["intervals"] == own(result["intervals"]) != {}
     again = vitlab.evaluate(model, data, workers=0, calibrate=True)
     assert again["calibration"] == about  # it starts from the logits, whatever was kept
 

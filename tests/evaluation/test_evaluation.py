@@ -83,7 +83,8 @@ def test_figures_of_an_evaluation(model: vitlab.VisionTransformer, photos: Path)
     assert set(result) == {
         "accuracy", "top5", "nll", "ece", "images", "damaged", "split", "model", "params", "macs",
         "images_per_second", "peak_memory", "seconds", "notes", "balanced_accuracy", "macro_f1",
-        "mcc", "auroc", "macro_precision", "data",
+        "mcc", "auroc", "macro_precision", "data", "kappa", "brier", "balanced_top5",
+        "balanced_nll", "calibration_error", "aurc", "coverage_at_5",
         "intervals", "classes", "confused", "temperature", "precision", "engine",
     }  # fmt: skip
     assert (result["images"], result["damaged"]) == (59, 1)

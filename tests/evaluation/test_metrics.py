@@ -1,31 +1,29 @@
-"""Figures against scikit-learn and torchmetrics."""
+"""Figures against scikit-learn and torchmetrics, over ties, absent classes and single images."""
 
+import time
+import tracemalloc
 import warnings
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn import metrics as sk
 
-from vitlab.data.labels import MultiLabels, SingleLabels
-from vitlab.errors import DataError
-from vitlab.evaluation.metrics import (
-    auroc,
-    bins,
-    confusion,
-    curve_point,
-    ece,
-    figures,
-    mcc,
-    nll,
-    one_hot,
-    top,
-)
+from oracles import peers
+from vitlab.data.labels import Labels, MultiLabels, SingleLabels
+from vitlab.errors import DataError, OptionError
+from vitlab.evaluation.answers import Floats, SingleAnswers, Weighted, answers_of
+from vitlab.evaluation.metrics import curve_point, figures, top
+from vitlab.evaluation.per_class import class_figures, confused_pairs, confusion
+from vitlab.evaluation.reliability import bins, calibration_error
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own imports warn
-    from torchmetrics.functional.classification import multiclass_calibration_error
+    peers.prepare_torchvision()
+    from torchmetrics.functional import classification as tm
 
 
 def some(classes: int, images: int = 500) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -36,26 +34,75 @@ def some(classes: int, images: int = 500) -> tuple[NDArray[np.float64], NDArray[
     return probabilities, labels
 
 
+def one_hot(labels: NDArray[np.int64], classes: int) -> NDArray[np.uint8]:
+    return np.eye(classes, dtype=np.uint8)[labels]
+
+
 @pytest.mark.parametrize("classes", [2, 3, 10, 37])
-def test_against_scikit_learn(classes: int) -> None:
+@pytest.mark.parametrize("rounded", [False, True])
+def test_against_scikit_learn(classes: int, rounded: bool) -> None:
     probabilities, labels = some(classes)
+    probabilities = probabilities.round(2) + 1e-3 if rounded else probabilities  # many equal ones
+    ours, guess = figures(probabilities, SingleLabels(labels)), probabilities.argmax(1)
     every = list(range(classes))
-    accuracy = sk.accuracy_score(labels, probabilities.argmax(1))
-    assert top(probabilities, labels, 1) == pytest.approx(accuracy)
-    if classes > 5:
+    assert ours["accuracy"] == pytest.approx(sk.accuracy_score(labels, guess))
+    if classes > 5 and not rounded:
         five = sk.top_k_accuracy_score(labels, probabilities, k=5, labels=every)
-        assert top(probabilities, labels, 5) == pytest.approx(five)
-    assert nll(probabilities, labels) == pytest.approx(
-        sk.log_loss(labels, probabilities, labels=every)
-    )
-    want = sk.confusion_matrix(labels, probabilities.argmax(1), labels=every)
-    assert np.array_equal(confusion(probabilities, labels), want)
-    assert mcc(want) == pytest.approx(sk.matthews_corrcoef(labels, probabilities.argmax(1)))
-    coarse = probabilities.round(2)  # many equal scores
-    table = one_hot(labels, classes)
-    for scores in (probabilities, coarse):
-        area = sk.roc_auc_score(table, scores, average="macro")
-        assert auroc(scores, table) == pytest.approx(area)
+        assert ours["top5"] == pytest.approx(five)
+        per_class = [ours5 for k in every if (ours5 := hit5(probabilities, labels, k)) is not None]
+        assert ours["balanced_top5"] == pytest.approx(np.mean(per_class))
+    if not rounded:
+        assert ours["nll"] == pytest.approx(sk.log_loss(labels, probabilities, labels=every))
+        weights = 1 / np.bincount(labels, minlength=classes)[labels]
+        balanced = sk.log_loss(labels, probabilities, labels=every, sample_weight=weights)
+        assert ours["balanced_nll"] == pytest.approx(balanced)
+    brier = ((probabilities - one_hot(labels, classes)) ** 2).sum(1).mean()
+    assert ours["brier"] == pytest.approx(brier)
+    cells = confusion(probabilities, SingleLabels(labels))
+    want = sk.confusion_matrix(labels, guess, labels=every)
+    assert np.array_equal(cells.dense(), want)
+    assert (cells.images, cells.wrong) == (500, (labels != guess).sum())
+    assert ours["mcc"] == pytest.approx(sk.matthews_corrcoef(labels, guess))
+    assert ours["kappa"] == pytest.approx(sk.cohen_kappa_score(labels, guess))
+    area = sk.roc_auc_score(one_hot(labels, classes), probabilities, average="macro")
+    assert ours["auroc"] == pytest.approx(area)
+
+
+def hit5(probabilities: Floats, labels: NDArray[np.int64], label: int) -> float | None:
+    """The top-5 accuracy of the images of one class."""
+    own = labels == label
+    places = np.argsort(-probabilities[own], axis=1)[:, :5]
+    return float((places == label).any(1).mean()) if own.any() else None
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 6), st.integers(2, 5), st.integers(0, 10**6), st.booleans())
+def test_few_images_against_scikit_learn(images: int, classes: int, seed: int, tied: bool) -> None:
+    """From one image on: classes absent from the labels, from the predictions, from both; ties."""
+    generator = np.random.default_rng(seed)
+    probabilities = generator.dirichlet(np.ones(classes), images)
+    probabilities = probabilities.round(1) if tied else probabilities
+    labels = generator.integers(0, classes, images)
+    ours, guess = figures(probabilities, SingleLabels(labels)), probabilities.argmax(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        how = {"labels": np.unique(labels), "average": "macro", "zero_division": 0}
+        assert ours["balanced_accuracy"] == pytest.approx(sk.recall_score(labels, guess, **how))
+        assert ours["macro_precision"] == pytest.approx(sk.precision_score(labels, guess, **how))
+        assert ours["macro_f1"] == pytest.approx(sk.f1_score(labels, guess, **how))
+        assert ours["mcc"] == pytest.approx(sk.matthews_corrcoef(labels, guess), abs=1e-12)
+        kappa = sk.cohen_kappa_score(labels, guess)
+        assert ours["kappa"] == pytest.approx(np.nan_to_num(kappa), abs=1e-12)
+        columns = [k for k in range(classes) if 0 < (labels == k).sum() < images]
+        areas = [sk.roc_auc_score(labels == k, probabilities[:, k]) for k in columns]
+    assert ours["auroc"] == (pytest.approx(np.mean(areas)) if areas else None)
+    order = np.argsort(-probabilities.max(1), kind="stable")
+    if len(np.unique(probabilities.max(1))) == images:
+        wrong = np.cumsum((guess != labels)[order]) / np.arange(1, images + 1)
+        assert ours["aurc"] == pytest.approx(wrong.mean())
+        answered = np.flatnonzero(wrong <= 0.05)
+        assert ours["coverage_at_5"] == pytest.approx((answered.max() + 1) / images
+                                                      if len(answered) else 0)  # fmt: skip
 
 
 @pytest.mark.parametrize("missing", [(), (1,), (1, 3)])
@@ -77,6 +124,7 @@ def test_degenerate_predictions_against_scikit_learn(
     assert ours["macro_f1"] == pytest.approx(sk.f1_score(labels, guess, **how))
     assert ours["mcc"] == pytest.approx(sk.matthews_corrcoef(labels, guess))
     table = one_hot(labels, 5)[:, there]
+    assert ours["kappa"] == pytest.approx(sk.cohen_kappa_score(labels, guess))
     assert ours["auroc"] == pytest.approx(sk.roc_auc_score(table, probabilities[:, there]))
 
 
@@ -103,10 +151,52 @@ def test_figures_of_a_single_class() -> None:
 @pytest.mark.parametrize("classes", [2, 10])
 def test_calibration_against_torchmetrics(classes: int) -> None:
     probabilities, labels = some(classes)
-    theirs = multiclass_calibration_error(
-        torch.from_numpy(probabilities), torch.from_numpy(labels), num_classes=classes, n_bins=15
-    )
-    assert ece(probabilities, labels) == pytest.approx(float(theirs), abs=1e-6)
+    given = torch.from_numpy(probabilities), torch.from_numpy(labels)
+    ours = figures(probabilities, SingleLabels(labels))
+    theirs = tm.multiclass_calibration_error(*given, num_classes=classes, n_bins=15)
+    assert ours["ece"] == pytest.approx(float(theirs), abs=1e-6)
+    kappa = tm.multiclass_cohen_kappa(*given, num_classes=classes)
+    assert ours["kappa"] == pytest.approx(float(kappa), abs=1e-6)
+    area = tm.multiclass_auroc(*given, num_classes=classes)
+    assert ours["auroc"] == pytest.approx(float(area), abs=1e-6)
+
+
+def test_the_calibration_error_has_no_bias() -> None:
+    """Its square, before it is cut at 0, is right on average; the plain ECE is too large."""
+    generator = np.random.default_rng(0)
+    plain, found = [], []
+    for _ in range(300):
+        sure = generator.uniform(0.5, 1, 100)
+        right = generator.random(100) < sure - 0.2  # overconfident by 20 points
+        rows = np.stack([sure, 1 - sure], 1)
+        answers = SingleAnswers.of(rows, np.where(right, 0, 1))
+        found.append(calibration_error(Weighted(answers, np.ones((1, 100))))[0] ** 2)
+        calm = np.where(generator.random(100) < sure, 0, 1)
+        plain.append(figures(rows, SingleLabels(calm))["ece"])
+    assert np.mean(found) == pytest.approx(0.2**2, abs=3 * np.std(found) / np.sqrt(300))
+    assert np.mean(plain) > 0.05  # of a calibrated model
+
+
+@pytest.mark.parametrize("kind", ["single", "several"])
+def test_weights_count_as_repeated_images(kind: str) -> None:
+    """Each metric of a weighted set is that of the images that the weights repeat."""
+    probabilities, labels = some(6, 80)
+    probabilities = probabilities.round(2) + 1e-3
+    labels[labels == 4] = 3  # a class without images
+    made: Labels = SingleLabels(labels)
+    if kind == "several":
+        made = MultiLabels(one_hot(labels, 6) | one_hot((labels + 2) % 5, 6))
+    generator = np.random.default_rng(0)
+    rows = [np.arange(80), *generator.integers(0, 80, (4, 80))]
+    weights = np.stack([np.bincount(row, minlength=80) for row in rows]).astype(float)
+    from vitlab.evaluation.metrics import values_of
+
+    ours = values_of(Weighted(answers_of(probabilities, made), weights, probabilities))
+    for place, row in enumerate(rows):
+        want = figures(probabilities[row], made.take(row))
+        assert set(ours) == set(want) - {"images"}
+        for name in set(ours) - {"calibration_error"}:  # whose bins are those of all images
+            assert ours[name][place] == pytest.approx(want[name]), (name, place)
 
 
 def test_bins_hold_every_image_once() -> None:
@@ -116,7 +206,7 @@ def test_bins_hold_every_image_once() -> None:
     for part in parts:
         assert part.count == 0 or part.low < part.confidence <= part.high
     hits = sum(part.count * part.accuracy for part in parts)
-    assert hits == pytest.approx(500 * top(probabilities, labels, 1))
+    assert hits == pytest.approx((probabilities.argmax(1) == labels).sum())
 
 
 def test_bins_are_open_below_and_closed_above() -> None:
@@ -134,14 +224,17 @@ def test_bins_are_open_below_and_closed_above() -> None:
 
 def test_certainty_and_ties() -> None:
     sure = np.eye(3)[[0, 1, 2]]
-    assert figures(sure, SingleLabels(np.array([0, 1, 2]))) == {
-        "accuracy": 1.0, "top5": 1.0, "nll": 0.0, "ece": 0.0, "balanced_accuracy": 1.0,
-        "macro_precision": 1.0, "macro_f1": 1.0, "mcc": 1.0, "auroc": 1.0, "images": 3,
+    ours = figures(sure, SingleLabels(np.array([0, 1, 2])))
+    assert {name for name, value in ours.items() if value == 0} == {
+        "nll", "balanced_nll", "brier", "ece", "calibration_error", "aurc",
     }  # fmt: skip
-    assert np.isfinite(nll(sure, np.array([1, 1, 2])))
-    level = np.full((4, 4), 0.25)  # a tie goes to the lower class, as argmax has it
-    assert top(level, np.arange(4), 1) == 0.25
-    assert top(level, np.arange(4), 2) == 0.5
+    assert ours.pop("images") == 3
+    assert set(ours.values()) == {0, 1}
+    wrong = figures(sure, SingleLabels(np.array([1, 1, 2])))
+    assert np.isfinite(wrong["nll"])
+    level = SingleAnswers.of(np.full((4, 4), 0.25), np.arange(4))
+    ones = Weighted(level, np.ones((1, 4)))  # a tie goes to the lower class, as argmax has it
+    assert [float(top(count)(ones)[0]) for count in (1, 2)] == [0.25, 0.5]
 
 
 @pytest.mark.parametrize("classes", [2, 7])
@@ -163,6 +256,12 @@ def test_several_labels_against_scikit_learn(classes: int, rounded: bool) -> Non
         assert ours[f"macro_{name}"] == pytest.approx(known)
     each = [sk.log_loss(labels[:, k], probabilities[:, k], labels=[0, 1]) for k in range(classes)]
     assert ours["bce"] == pytest.approx(np.mean(each))
+    each = [sk.brier_score_loss(labels[:, k], probabilities[:, k]) for k in range(classes)]
+    assert ours["brier"] == pytest.approx(np.mean(each))
+    assert ours["exact_match"] == pytest.approx(sk.accuracy_score(labels, chosen))
+    given = torch.from_numpy(probabilities), torch.from_numpy(labels.astype(np.int64))
+    area = tm.multilabel_average_precision(*given, num_labels=classes)
+    assert ours["map"] == pytest.approx(float(area), abs=1e-6)
     assert ours["images"] == 200
     point = curve_point(probabilities, MultiLabels(labels))
     assert point["accuracy"] == pytest.approx((chosen == labels).mean())
@@ -179,8 +278,8 @@ def test_classes_without_images_do_not_count_for_map() -> None:
 def test_one_label_an_image_has_the_usual_curve() -> None:
     probabilities, labels = some(5)
     assert curve_point(probabilities, SingleLabels(labels)) == {
-        "loss": nll(probabilities, labels),
-        "accuracy": top(probabilities, labels, 1),
+        "loss": pytest.approx(sk.log_loss(labels, probabilities)),
+        "accuracy": pytest.approx(sk.accuracy_score(labels, probabilities.argmax(1))),
     }
 
 
@@ -190,3 +289,59 @@ def test_a_probability_that_is_not_a_number_is_never_right() -> None:
     assert curve_point(probabilities, labels)["accuracy"] == 0
     probabilities[1:] = [0.2, 0.5, 0.3]
     assert curve_point(probabilities, labels)["accuracy"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (SingleLabels(np.array([0, 3, 1])), r"label 3 is out of range: the model has 3 classes"),
+        (SingleLabels(np.array([0, -1, 5])), r"label -1 is out of range: .* \(2 of 3 labels are\)"),
+        (SingleLabels(np.array([0, 1])), r"2 labels for predictions of 3 images"),
+        (MultiLabels(np.ones((3, 4), np.uint8)), r"a table of 4 classes for a model of 3"),
+        (MultiLabels(np.full((3, 3), 2, np.uint8)), r"a table of labels holds 0 and 1"),
+    ],
+)
+def test_labels_that_do_not_belong_are_refused_in_a_line(labels: Labels, message: str) -> None:
+    probabilities = np.full((3, 3), 1 / 3)
+    with pytest.raises(DataError, match=message) as found:
+        figures(probabilities, labels)
+    assert "\n" not in str(found.value)
+    for refuse in (
+        lambda: confusion(probabilities, labels),
+        lambda: class_figures(probabilities, labels, "abc"),
+        lambda: confused_pairs(probabilities, labels, "abc"),
+        lambda: curve_point(probabilities, labels),
+    ):
+        with pytest.raises(DataError, match=message):
+            refuse()
+
+
+def test_no_images_are_refused() -> None:
+    with pytest.raises(DataError, match="there are no images to measure"):
+        figures(np.empty((0, 3)), SingleLabels(np.empty(0, np.int64)))
+
+
+@pytest.mark.parametrize("classes", [21_841, 100_000])
+def test_very_many_classes(classes: int) -> None:
+    """All figures, the confusions and those of each class: no table of classes by classes."""
+    generator = np.random.default_rng(0)
+    probabilities = generator.random((200, classes))
+    labels = SingleLabels(generator.integers(0, classes, 200))
+    probabilities[np.arange(100), labels.values[:100]] = 2
+    names = [str(number) for number in range(classes)]
+    tracemalloc.start()
+    began = time.process_time()
+    ours = figures(probabilities, labels)
+    cells = confusion(probabilities, labels)
+    class_figures(probabilities, labels, names)
+    pairs = confused_pairs(probabilities, labels, names)
+    seconds, peak = time.process_time() - began, tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    guess = probabilities.argmax(1)
+    assert ours["mcc"] == pytest.approx(sk.matthews_corrcoef(labels.values, guess))
+    assert ours["kappa"] == pytest.approx(sk.cohen_kappa_score(labels.values, guess))
+    assert (cells.images, cells.wrong, len(pairs)) == (200, 100, 20)
+    assert peak < 100e6
+    assert seconds < 4  # 1 s here with the memory watched, which is slow
+    with pytest.raises(OptionError, match="is too large to be made: use its cells, or at most"):
+        cells.dense()

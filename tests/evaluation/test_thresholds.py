@@ -16,7 +16,7 @@ from vitlab.data.labels import MultiLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.errors import DataError, OptionError, WeightsError
 from vitlab.evaluation import calibration
-from vitlab.evaluation.metrics import f1
+from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.per_class import class_figures
 from vitlab.evaluation.predictions import predict
 from vitlab.evaluation.thresholds import as_json, best_threshold, best_thresholds
@@ -47,7 +47,8 @@ def test_no_threshold_of_a_grid_is_better_by_scikit_learn(seed: int) -> None:
     assert f1_score(table, scores > one, average="micro") == pytest.approx(known, abs=1e-12)
     assert len(set(one.tolist())) == 1
     for values in (each, one, 0.3):
-        micro, macro = f1(scores, table, values)
+        found = figures(scores, MultiLabels(table), values)
+        micro, macro = found["micro_f1"], found["macro_f1"]
         assert micro == pytest.approx(f1_score(table, scores > values, average="micro"))
         wanted = f1_score(table, scores > values, average="macro", zero_division=0)
         assert macro == pytest.approx(wanted)
@@ -122,8 +123,8 @@ def test_they_are_chosen_on_validation_images_kept_and_used(tmp_path: Path) -> N
     chosen = tested.probabilities > wanted
     truth = tested.labels.values
     assert result["micro_f1"] == pytest.approx(f1_score(truth, chosen, average="micro"))
-    low, high = result["intervals"]["micro_f1"]
-    assert low <= result["micro_f1"] <= high
+    low, high = result["intervals"]["exact_match"]
+    assert low <= result["exact_match"] <= high
     with rows.open(newline="") as stream:
         written = [row["predicted"] for row in csv.DictReader(stream)]
     assert written == ["|".join(np.array(CLASSES)[row]) for row in chosen]

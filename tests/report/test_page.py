@@ -9,8 +9,8 @@ import pytest
 
 from made_facts import NASTY, calibrated, nasty, some
 from report.reading import alone, fits, needs_chromium, read, shown
-from vitlab.evaluation.metrics import Bin
 from vitlab.evaluation.per_class import ClassFigures
+from vitlab.evaluation.reliability import Bin
 from vitlab.report.facts import Point
 from vitlab.report.page import write
 

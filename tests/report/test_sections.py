@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from made_facts import some
-from vitlab.evaluation.metrics import Bin
-from vitlab.evaluation.per_class import ClassFigures
+from vitlab.evaluation.per_class import ClassFigures, ConfusionMatrix
+from vitlab.evaluation.reliability import Bin
 from vitlab.report import headline, matrix
 from vitlab.report.drawings.charts import reliability, spread
 from vitlab.report.drawings.curves import curves
@@ -83,7 +83,9 @@ def test_a_cell_leads_to_the_pictures_of_its_confusion(tmp_path: Path) -> None:
         for n, (t, g) in enumerate(pairs)
     ]
     table = np.array([[5, 0, 1], [2, 5, 0], [0, 1, 5]])
-    text = page(tmp_path, replace(facts, mistakes=mistakes, confusion=table))
+    rows, columns = np.nonzero(table)
+    cells = ConfusionMatrix(3, rows, columns, table[rows, columns])
+    text = page(tmp_path, replace(facts, mistakes=mistakes, confusion=cells))
     links = re.findall(r'<td class="w\d+"[^>]*><a href="#([^"]+)"[^>]*>(\d+)</a>', text)
     assert links == [("m-1-0", "2"), ("m-2-1", "1")]  # of 0 for 2 there is no picture
     groups = section(text, "mistakes").split('<li class="group')[1:]
@@ -124,10 +126,11 @@ def test_above_all_stand_the_figures_and_how_they_were_made(tmp_path: Path) -> N
 def test_intervals_are_in_the_unit_of_their_figure() -> None:
     ranges = {"mcc": [0.6461, 0.7], "nll": [1.5, 1.75], "auroc": [0.9, 0.95]}
     figures = {"mcc": 0.6789, "nll": 1.6, "auroc": 0.93, "intervals": ranges}
-    found = {
-        each.label: each.range for each in headline.more_cards(replace(some(), figures=figures))
-    }
-    assert found == {"MCC": "0.646 to 0.700", "NLL": "1.500 to 1.750", "AUROC": "90.0 to 95.0"}
+    facts = replace(some(), figures=figures)
+    found = [*headline.key_cards(facts), *headline.more_cards(facts)]
+    assert {each.label: each.range for each in found} == {
+        "MCC": "0.646 to 0.700", "NLL": "1.5000 to 1.7500", "AUROC": "90.0 to 95.0",
+    }  # fmt: skip
 
 
 def test_a_model_at_chance_is_called_so(tmp_path: Path) -> None:
@@ -328,5 +331,5 @@ def test_the_matrix_of_many_classes_is_one_small_picture(tmp_path: Path) -> None
         assert len(data) < 60_000
         levels = np.asarray(image)
         step = count // side
-        blocks = facts.confusion.reshape(side, step, side, step).sum((1, 3))
+        blocks = facts.confusion.dense().reshape(side, step, side, step).sum((1, 3))
         assert ((levels > 0) == (blocks > 0)).all()

@@ -413,7 +413,7 @@ def test_a_card_says_what_it_is() -> None:
             "metrics": [
                 {"type": "accuracy", "value": 0.9123, "name": "accuracy"},
                 {"type": "matthews_correlation", "value": 0.5,
-                 "name": "Matthews correlation coefficient"},
+                 "name": "MCC"},
             ],
         }]}],
     }  # fmt: skip

@@ -8,23 +8,10 @@ from vitlab.options import Options, at_least, option, when
 from vitlab.places import check_page
 from vitlab.runs.several_runs import check_runs
 from vitlab.terminal import print_rows, print_table
-from vitlab.units import between
 
 SUMMARY = "Compare runs: figures, paired tests, recipes, mistakes."
 FIRST = ("accuracy", "map")  # the figure that has its interval in the table
-OF_RUN = (
-    "model",
-    "task",
-    *FIRST,
-    "nll",
-    "ece",
-    "loss",
-    "probe",
-    "knn",
-    "params",
-    "macs",
-    "seconds",
-)
+COSTS = ("params", "macs", "seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +59,13 @@ def run(options: Compare) -> dict[str, Any]:
 
 def show(result: dict[str, Any]) -> None:
     """Print the runs, what differs in their recipes, the tests, and where the page is."""
-    names = {each["run"]: each["name"] for each in result["runs"]}
-    rows = []
+    from vitlab.evaluation.metrics import METRICS
+
+    names, rows = {each["run"]: each["name"] for each in result["runs"]}, []
+    shown = [each.name for each in METRICS.values() if each.key or not each.fn]
     for each in result["runs"]:
         ranges = {key: each["intervals"][key] for key in FIRST if key in each.get("intervals", {})}
-        kept = {key: each[key] for key in OF_RUN if key in each}
+        kept = {key: each[key] for key in ("model", "task", *shown, *COSTS) if key in each}
         rows.append({"run": each["name"]} | kept | {"intervals": ranges})
     print_rows(rows)
     if options := result["recipe"]:
@@ -90,8 +79,10 @@ def show(result: dict[str, Any]) -> None:
 
 
 def _row(pair: dict[str, Any], names: dict[str, str]) -> tuple[str, ...]:
-    gap = next(pair["differences"][key] for key in FIRST if key in pair["differences"])
-    value = f"{100 * gap['value']:+.1f}{between(gap['interval'])}"
+    from vitlab.evaluation.metrics import METRICS
+
+    key = next(key for key in FIRST if key in pair["differences"])
+    value = METRICS[key].gap(**pair["differences"][key])
     counts = (f"{pair[key]:,}" for key in ("only_first", "only_second"))
     tests = (f"{pair[key]:.3g}" for key in ("p", "adjusted"))
     return (names[pair["first"]], names[pair["second"]], value, *counts, *tests)

@@ -1,6 +1,7 @@
 """`vitlab evaluate`."""
 
 from dataclasses import MISSING, dataclass
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
 
 from vitlab.commands import CROPS, DEVICE, ENGINE, FLIPS, OUT, PRECISION_AUTO, WEIGHTS, WORKERS
@@ -11,16 +12,13 @@ from vitlab.places import check_files
 from vitlab.precision import Engine, Precision
 from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import print_figures, print_rows, print_table
-from vitlab.units import percent, readable
+from vitlab.units import percent
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Stated
 
 if TYPE_CHECKING:
     from vitlab.evaluation.evaluation import How
 
-ROWS = 10  # classes in the table
-PAIRS = 5  # most confused pairs below it
-FIGURES = ("precision", "recall", "f1")
 OF_VARIANT = ("accuracy", "top5", "nll", "images")
 SUMMARY = "Measure accuracy and calibration on labeled images."
 
@@ -108,6 +106,15 @@ class Evaluate(Options):
     def fits(self) -> bool:
         """Whether something is fitted, which is kept with the weights."""
         return self.calibrate or self.choose_thresholds is not None
+
+
+def about() -> str:
+    """Return what `--help` says of the figures, below the options."""
+    from vitlab.evaluation.metrics import METRICS
+
+    lines = [f"{each.name}: {each.note}" for each in METRICS.values() if each.fn]
+    text = "\n".join(fill(each, 96, subsequent_indent="  ") for each in lines)
+    return f"\n\nfigures, by their names in --json:\n\n{text}"
 
 
 def begin(options: Evaluate) -> None:
@@ -212,47 +219,35 @@ def show(result: dict[str, Any]) -> None:
             ]
         )
         return
-    if "calibration" in result:
-        _show_calibration(result["calibration"])
-    if "chosen_thresholds" in result:
-        _show_thresholds(result["chosen_thresholds"])
-    if "label_errors" in result:
-        found = result["label_errors"]
+    if found := result.get("calibration"):
+        print(f"temperature {found['temperature']:.4g}, fitted to {found['images']:,} images")
+        _show_change(found)
+    if found := result.get("chosen_thresholds"):
+        print(f"thresholds chosen on {found['images']:,} validation images")
+        _show_change(found)
+    if found := result.get("label_errors"):
         print(f"{found['listed']:,} labels are likely wrong: {found['file']}")
     seen = [each for each in result["classes"] if each["images"]]
-    worst = sorted(seen, key=lambda each: each["f1"])[:ROWS]
+    worst = sorted(seen, key=lambda each: each["f1"])[:10]
     rows = [
-        (each["class"], *(percent(each[key]) for key in FIGURES), f"{each['images']:,}")
+        (
+            each["class"],
+            *(percent(each[key]) for key in ("precision", "recall", "f1")),
+            f"{each['images']:,}",
+        )
         for each in worst
     ]
     if len(worst) < len(result["classes"]):
         print(f"the {len(worst)} classes with the lowest F1, of {len(result['classes']):,}")
     print_table(("class", "precision", "recall", "F1", "images"), rows)
     pairs = [
-        (each["true"], each["predicted"], f"{each['images']:,}") for each in result["confused"]
+        (each["true"], each["predicted"], f"{each['images']:,}") for each in result["confused"][:5]
     ]
     if pairs:
-        print_table(("true class", "predicted as", "images"), pairs[:PAIRS])
+        print_table(("true class", "predicted as", "images"), pairs)
 
 
-def _show_calibration(found: dict[str, Any]) -> None:
-    """Print what calibrating changed, and where the temperature is."""
-    names = [name for name in found["before"] if name != "intervals"]
-    print(f"temperature {found['temperature']:.4g}, fitted to {found['images']:,} images")
-    rows = []
-    for when_ in ("before", "after"):
-        shown = dict(readable(found[when_]))
-        rows.append((when_, *(shown[name] for name in names)))
-    print_table(("", *names), rows)
-    print(f"kept in {found['saved']}")
-
-
-def _show_thresholds(found: dict[str, Any]) -> None:
-    """Print what choosing thresholds changed, and where they are."""
-    print(f"thresholds chosen on {found['images']:,} validation images")
-    rows = [
-        (each, *(percent(found[each][key]) for key in ("micro_f1", "macro_f1")))
-        for each in ("before", "after")
-    ]
-    print_table(("", "micro F1", "macro F1"), rows)
+def _show_change(found: dict[str, Any]) -> None:
+    """Print what fitting changed, and where the fit is kept."""
+    print_rows([{"": when_} | found[when_] for when_ in ("before", "after")])
     print(f"kept in {found['saved']}")

@@ -148,7 +148,7 @@ def _whole(options: Measure) -> list[dict[str, Any]]:
 
 def show(result: dict[str, Any]) -> None:
     """Print a table per model, its parts below, and what was measured of it whole."""
-    from vitlab.units import readable
+    from vitlab.terminal import readable
 
     for row in result.get("models", [result]):
         parts = [(f"  {p['part']}", f"{p['params']:,} / {p['macs']:,}") for p in row["parts"]]

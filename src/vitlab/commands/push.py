@@ -42,12 +42,14 @@ def run(options: Push) -> dict[str, Any]:
 
 def _figures(weights: str, model: Any) -> dict[str, Any] | None:
     """Return the test figures of a run, without what has changed since; None if there are none."""
+    from vitlab.evaluation.metrics import METRICS
+
     folder = RunFolder(weights)
     result = folder.result() if folder.started else None
     if result is None or "task" in result:  # what learns without labels is not tested
         return None
-    changed = {"nll", "bce", "ece"} if model.temperature != 1 else set()
-    changed |= {"micro_f1", "macro_f1"} if "thresholds" in model.provenance else set()
+    now = {"temperature": model.temperature != 1, "thresholds": "thresholds" in model.provenance}
+    changed = {each.name for each in METRICS.values() if now.get(each.moved_by)}
     kept = {key: value for key, value in result.items() if key not in changed}
     return kept | {"data": folder.recipe.data.data, "split": "test"}
 

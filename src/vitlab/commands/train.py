@@ -18,11 +18,6 @@ from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import print_figures, print_rows
 from vitlab.transfer.series import Series, recorded, run_series
 
-# figures of several runs that only their report has room for
-OF_REPORT = (
-    "top5", "ece", "balanced_accuracy", "micro_f1", "macro_precision", "macro_recall", "mcc",
-    "auroc", "images",
-)  # fmt: skip
 SUMMARY = "Train a model, test it and write a report."
 
 
@@ -140,9 +135,12 @@ def run(options: Train) -> dict[str, Any]:
 
 def show(result: dict[str, Any]) -> None:
     """Print the test figures; of several runs their table, too."""
+    from vitlab.evaluation.metrics import METRICS
+
+    left_out = {"images", *(name for name, each in METRICS.items() if not each.key)}
     campaign = result.get("sweep", result)
     rows = list(campaign.get("runs", []))
     what = next(iter(rows[0])) if rows else ""  # such as seed
     rows += [{what: name} | campaign[name] for name in ("mean", "std") if name in campaign]
-    print_rows([{key: row[key] for key in row if key not in OF_REPORT} for row in rows])
+    print_rows([{key: row[key] for key in row if key not in left_out} for row in rows])
     print_figures(result)

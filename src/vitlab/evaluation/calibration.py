@@ -22,12 +22,12 @@ from vitlab.data.sources.splits import Splits
 from vitlab.errors import DataError
 from vitlab.evaluation.choosing import as_trained, open_for
 from vitlab.evaluation.intervals import with_intervals
+from vitlab.evaluation.metrics import moved_by
 from vitlab.evaluation.predictions import Predictions, check_classifier, predict
 from vitlab.models.model import Model
 
 Floats = NDArray[np.float64]
 BLOCK = 2_000_000  # logits whose softmax is in memory at once
-SHOWN = ("nll", "ece", "bce")  # the figures that a temperature changes
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def fitted_temperature(logits: Floats, labels: Labels) -> float:
     """Return the temperature of the least negative log-likelihood.
 
     Where images have several labels, that is the mean binary cross-entropy. It is convex in
-    1 / temperature; Newton's method finds the minimum, within a bracket that every step narrows.
+    1 / temperature, so that its slope has one root.
 
     Args:
         logits: (n, classes)
@@ -149,6 +149,8 @@ def fitted_temperature(logits: Floats, labels: Labels) -> float:
         DataError: there is no minimum, because the model makes no mistake on these images, or is no
             better than guessing.
     """
+    from scipy import optimize  # slow to import
+
     match labels:
         case SingleLabels(truth):
             scores, own = logits, truth
@@ -162,42 +164,26 @@ def fitted_temperature(logits: Floats, labels: Labels) -> float:
             f"the model makes no mistake on the {len(logits):,} validation images, so that no "
             "temperature fits best: use more of them, or leave it uncalibrated"
         )
-    if _slope(scores, mine, 0.0)[0] >= 0:
+    if _slope(0.0, scores, mine) >= 0:
         raise DataError(
             f"on the {len(logits):,} validation images the model is no better than guessing, so "
             "that no temperature fits: check that their labels are those of the model"
         )
-    return 1 / _root(scores, mine)
+    high = 1.0
+    while _slope(high, scores, mine) < 0:
+        high *= 2
+    return 1 / float(optimize.brentq(_slope, 0.0, high, (scores, mine), xtol=1e-14, rtol=1e-13))
 
 
-def _root(scores: Floats, mine: Floats) -> float:
-    """Return the factor on the logits at which the slope of the loss is zero."""
-    low, high = 0.0, 1.0
-    while _slope(scores, mine, high)[0] < 0:
-        low, high = high, 2 * high
-    factor = high
-    for _ in range(100):
-        slope, curvature = _slope(scores, mine, factor)
-        low, high = (factor, high) if slope < 0 else (low, factor)
-        step = factor - slope / curvature if curvature > 0 else low
-        new = step if low < step < high else (low + high) / 2
-        if abs(new - factor) <= 1e-12 * factor:
-            break
-        factor = new
-    return factor
-
-
-def _slope(scores: Floats, mine: Floats, factor: float) -> tuple[float, float]:
-    """Return the first and second derivative of the summed loss with respect to the factor."""
-    slope = curvature = 0.0
+def _slope(factor: float, scores: Floats, mine: Floats) -> float:
+    """Return the derivative of the summed loss with respect to the factor on the logits."""
+    slope = 0.0
     for rows in np.array_split(np.arange(len(scores)), -(-scores.size // BLOCK)):
         part = scores[rows[0] : rows[-1] + 1]
         chances = np.exp(factor * part)
-        chances /= chances.sum(1, keepdims=True)
-        mean = (chances * part).sum(1)
+        mean = (chances * part).sum(1) / chances.sum(1)
         slope += float((mean - mine[rows[0] : rows[-1] + 1]).sum())
-        curvature += float(((chances * part**2).sum(1) - mean**2).sum())
-    return slope, curvature
+    return slope
 
 
 def before_and_after(model: Model, found: Calibration, done: Predictions) -> dict[str, Any]:
@@ -213,9 +199,6 @@ def before_and_after(model: Model, found: Calibration, done: Predictions) -> dic
     points = {}
     for key, probabilities in (("before", raw), ("after", done.probabilities)):
         each = with_intervals(probabilities, done.labels)
-        ranges = each["intervals"]
-        shown = [name for name in SHOWN if name in each]
-        points[key] = {name: each[name] for name in shown} | {
-            "intervals": {name: ranges[name] for name in shown}
-        }
+        ranges = moved_by("temperature", each["intervals"])
+        points[key] = moved_by("temperature", each) | {"intervals": ranges}
     return {"temperature": model.temperature, "images": found.images} | points

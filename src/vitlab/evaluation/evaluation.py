@@ -116,14 +116,13 @@ def evaluate(
         outputs: which outputs compete under a protocol: all, shared, or as its authors have it
 
     Returns:
-        accuracy and top5 (fractions), nll (nats), ece, balanced_accuracy, macro_precision,
-        macro_f1, mcc and auroc, or for several labels per image map, micro_f1, macro_precision,
-        macro_recall, macro_f1, auroc and bce; intervals, their 95% confidence intervals; images,
-        damaged, split, model, params, macs, precision, engine, images_per_second, peak_memory
-        (bytes), seconds, temperature, classes (precision, recall, F1, images), confused (the most
-        confused pairs), notes; thresholds, where images have several labels; calibration (NLL and
-        ECE before and after), chosen_thresholds (F1 before and after) and label_errors (`file`,
-        `listed`, `expected`), if asked for, and file.
+        The figures of `vitlab.evaluation.metrics.METRICS` that such images have, by their names;
+        intervals, the 95% confidence intervals of those that have one; images, damaged, split,
+        model, params, macs, precision, engine, images_per_second, peak_memory (bytes), seconds,
+        temperature, classes (precision, recall, F1, images), confused (the most confused pairs),
+        notes; thresholds, where images have several labels; calibration (NLL and ECE before and
+        after), chosen_thresholds (F1 before and after) and label_errors (`file`, `listed`,
+        `expected`), if asked for, and file.
 
     Raises:
         DataError: no such data or split, classes that the model does not have, or no validation

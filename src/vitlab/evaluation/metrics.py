@@ -1,297 +1,379 @@
-"""Metrics of a classifier from its probabilities: NumPy arrays in, numbers out.
+"""The table of metrics: each with its name, unit, direction and one function of weighted images.
 
-`figures` and `curve_point` take `Labels` and give the metrics of their kind; the metrics themselves
-take arrays: of single labels the indices of the true classes, integers (n,); of several labels per
-image a table (n, classes) of zeros and ones.
+Whatever prints, draws, compares or publishes figures reads `METRICS`. A metric's function takes
+`Weighted` answers, weights (b, n) of n images, and gives b values: with weights of one the figure,
+with how often each image is drawn in b resamples the values that an interval is made of.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.labels import Labels, MultiLabels, SingleLabels
-from vitlab.evaluation.predictions import check_numbers
+from vitlab.evaluation.answers import (
+    Answers,
+    Floats,
+    MultiAnswers,
+    SingleAnswers,
+    Weighted,
+    answers_of,
+    check_numbers,
+    descending,
+    over_classes,
+    ratio,
+)
+from vitlab.evaluation.reliability import calibration_error, calibration_interval, ece
+from vitlab.units import percent
 
-BINS = 15  # equal-width, as in Guo et al., On Calibration of Modern Neural Networks, 2017
+if TYPE_CHECKING:
+    from vitlab.data.labels import Labels
 
-Probabilities = NDArray[np.float64]
-"""(n, classes)."""
+Interval = tuple[float, float]
+Scale = Literal["wilson", "logit", "log", "fisher", ""]
+PERSONS = ("Brier", "Cohen's")
+RISK = 0.05  # the share of wrong answers that `coverage_at_5` allows
 
-Threshold = float | NDArray[np.float64]
-"""Above which a class is predicted where images have several: one number, or (classes,)."""
 
-Truth = NDArray[np.integer[Any]]
-"""True classes (n,), or a table (n, classes) of zeros and ones."""
+Function = Callable[[Weighted], Floats]
 
 
 @dataclass(frozen=True)
-class Bin:
-    """The images whose confidence is in (low, high]: their mean confidence and accuracy."""
+class Metric:
+    """A figure of a classifier's answers.
 
-    low: float
-    high: float
-    count: int
-    confidence: float
-    accuracy: float
+    Attributes:
+        name: its key in JSON
+        title: what tables and pages call it
+        note: what it is, in a clause
+        fn: its values under b rows of weights, (b,), NaN where there is none; None of a figure
+            that is measured in training
+        of: images with one label each, with several, or both; training: no figure of answers
+        unit: how it is written; percent is a share
+        better: which end is better
+        hub: its id on https://huggingface.co/metrics, if it has one
+        interval: how it is made (evaluation/intervals), or a function of its own; empty for none
+        least: images from which the interval covers as often as it says (docs/evaluation.md)
+        moved_by: what changes it although the model is the same: its temperature, its thresholds
+        above: it says something only of more classes than these
+        columns: whether it takes the probabilities of all classes
+        key: whether it stands among the first figures of a page, and in tables of several runs
+    """
+
+    name: str
+    title: str
+    note: str
+    fn: Function | None
+    of: Literal["single", "several", "both", "training"] = "both"
+    unit: Literal["percent", "decimal", "nats"] = "percent"
+    better: Literal["high", "low"] = "high"
+    hub: str = ""
+    interval: Scale | Callable[[Answers], Interval] = "logit"
+    least: int = 100
+    moved_by: Literal["", "temperature", "thresholds"] = ""
+    above: int = 0
+    columns: bool = False
+    key: bool = field(default=False, kw_only=True)
+
+    def fits(self, answers: Answers) -> bool:
+        """Return whether it is a figure of such answers."""
+        kind = "single" if isinstance(answers, SingleAnswers) else "several"
+        return self.fn is not None and self.of in (kind, "both")
+
+    def tells(self, classes: int) -> bool:
+        """Return whether it says something of so many classes."""
+        return not self.above or classes > self.above
+
+    @property
+    def word(self) -> str:
+        """Its title within a sentence: a first word that is no abbreviation in small letters."""
+        first = self.title.split()[0]
+        kept = first in PERSONS or first[1:] != first[1:].lower()
+        return self.title if kept else first.lower() + self.title[len(first) :]
+
+    def text(self, value: float) -> str:
+        """Format a value: `98.1%`, `0.1235`."""
+        return percent(value) if self.unit == "percent" else f"{value:.{self._decimals}f}"
+
+    def range(self, interval: Iterable[float] | None) -> str:
+        """Format an interval, `98.1 to 99.4`; nothing without one."""
+        if interval is None:
+            return ""
+        return " to ".join(f"{self._factor * end:.{self._decimals}f}" for end in interval)
+
+    def deviation(self, value: float) -> str:
+        """Format a standard deviation in its unit, or percentage points."""
+        return f"{self._factor * value:.{self._decimals}f}"
+
+    def gap(self, value: float, interval: Iterable[float] | None) -> str:
+        """Format a difference and its interval, if it has one: `+1.7 (0.3 to 3.1) points`."""
+        ends = f" ({self.range(interval)})" * (interval is not None)
+        text = f"{self._factor * value:+.{self._decimals}f}{ends}"
+        return (text + " points" * (self.unit == "percent")).replace("-", "−")
+
+    @property
+    def _factor(self) -> float:
+        return 100.0 if self.unit == "percent" else 1.0
+
+    @property
+    def _decimals(self) -> int:
+        return {"percent": 1, "decimal": 3, "nats": 4}[self.unit]
+
+
+# Functions of weighted answers
+
+
+def top(count: int) -> Function:
+    """Return the share of images whose class is among the `count` likeliest."""
+    return lambda given: given.mean(given.single.rank < count)
+
+
+def precision(given: Weighted) -> Floats:
+    """Return the mean precision of the classes, of one label an image those that images have.
+
+    A class that is never predicted has precision 0.
+    """
+    hits, guessed, there, _ = given.counts
+    return over_classes(hits, guessed, _present(given, there))
+
+
+def recall(given: Weighted) -> Floats:
+    """Return the mean recall of the classes; of several labels, 0 of one that no image has."""
+    hits, _, there, _ = given.counts
+    return over_classes(hits, there, _present(given, there))
+
+
+def f1(given: Weighted) -> Floats:
+    """Return the mean F1 of the classes; of several labels, 0 of one never there nor predicted."""
+    hits, guessed, there, _ = given.counts
+    return over_classes(2 * hits, guessed + there, _present(given, there))
+
+
+def micro_f1(given: Weighted) -> Floats:
+    """Return the F1 of all decisions together."""
+    hits, guessed, there, _ = given.counts
+    return ratio(2 * hits.sum(1), guessed.sum(1) + there.sum(1))
+
+
+def mcc(given: Weighted) -> Floats:
+    """Return the Matthews correlation of true and predicted classes, 0 where it has none.
+
+    Source: Gorodkin, Comparing two K-category assignments by a K-category correlation
+    coefficient, 2004.
+    """
+    hits, guessed, there, squares = given.counts
+    total = given.total
+    spread = (total**2 - (there**2).sum(1)) * (total**2 - squares)
+    return ratio(total * hits.sum(1) - (there * guessed).sum(1), np.sqrt(np.maximum(spread, 0)))
+
+
+def kappa(given: Weighted) -> Floats:
+    """Return Cohen's kappa of true and predicted classes, 0 where chance explains everything.
+
+    Source: Cohen, A coefficient of agreement for nominal scales, 1960.
+    """
+    hits, guessed, there, _ = given.counts
+    by_chance = (there * guessed).sum(1)
+    return ratio(given.total * hits.sum(1) - by_chance, given.total**2 - by_chance)
+
+
+def auroc(given: Weighted) -> Floats:
+    """Return the area under the ROC curve, one class against the rest, averaged over classes.
+
+    It is the chance that an image of a class has a higher probability of it than an image that is
+    not of it; equal probabilities count half. Classes that all images have, or none, are left out.
+    """
+    found = []
+    for scores, own in given.columns():
+        mine, upto, before, whole, rest = _ranked(given, scores, own)
+        others = rest - (whole[0] - upto + whole[1] - before) / 2  # ties count half
+        found.append(ratio((mine * others).sum(1), mine.sum(1) * rest[:, 0], np.nan))
+    return _nanmean(found, given)
+
+
+def mean_average_precision(given: Weighted) -> Floats:
+    """Return the mean over classes of the area under precision and recall, not interpolated.
+
+    Images of equal probability count together, so their order does not matter. Classes that no
+    image has are left out.
+    """
+    found = []
+    for scores, own in given.columns():
+        mine, upto, _, whole, _ = _ranked(given, scores, own)
+        found.append(ratio((mine * ratio(upto, whole[0])).sum(1), mine.sum(1), np.nan))
+    return _nanmean(found, given)
+
+
+def _ranked(
+    given: Weighted, scores: Floats, own: NDArray[np.bool_]
+) -> tuple[Floats, Floats, Floats, tuple[Floats, Floats], Floats]:
+    """Return for the images of a class, highest score first, their weights and sums so far.
+
+    These are the weight of the class with at least this score, and with a higher one; the same of
+    all images; and of all images that are not of the class, (b, 1).
+    """
+    order, ends = descending(scores)
+    places = np.flatnonzero(own[order])
+    group = np.searchsorted(ends, places)  # of equal scores
+    seen = np.cumsum(np.take(given.weights, order, axis=1), axis=1)
+    mine = np.take(given.weights, order[places], axis=1)
+    right = np.pad(np.cumsum(mine, 1), ((0, 0), (1, 0)))
+    first, last = (np.searchsorted(group, group, side) for side in ("left", "right"))
+    starts = np.append(-1, ends)[group]
+    before = np.where(starts < 0, 0.0, seen[:, starts])
+    rest = seen[:, -1:] - right[:, -1:]
+    return mine, right[:, last], right[:, first], (seen[:, ends[group]], before), rest
+
+
+def aurc(given: Weighted) -> Floats:
+    """Return the area under the risk-coverage curve.
+
+    It is the share of wrong answers among the most confident images, averaged over how many these
+    are.
+
+    Source: Geifman & El-Yaniv, Selective Classification for Deep Neural Networks, 2017.
+    """
+    group, seen, wrong = given.ranked
+    return (group * ratio(wrong, seen)).sum(1) / given.total
+
+
+def coverage(given: Weighted) -> Floats:
+    """Return the largest share of images, most confident first, of which at most 5% are wrong."""
+    _, seen, wrong = given.ranked
+    return np.where(wrong <= RISK * seen, seen, 0).max(1) / given.total
+
+
+METRICS = {metric.name: metric for metric in (
+    Metric("accuracy", "Accuracy", "share of images whose class is the likeliest", top(1), "single",
+           hub="accuracy", interval="wilson", least=5, key=True),
+    Metric("map", "mAP", "mean average precision over the classes", mean_average_precision,
+           "several", hub="mean_average_precision", key=True),
+    Metric("top5", "Top-5 accuracy", "share of images whose class is among the five likeliest",
+           top(5), "single", interval="wilson", above=5),
+    Metric("nll", "NLL", "mean negative log-likelihood of the true class, in nats",
+           lambda given: given.mean(given.answers.loss), "single", "nats", "low", interval="log",
+           least=200, moved_by="temperature", key=True),
+    Metric("bce", "Cross-entropy", "mean binary cross-entropy over images and classes, in nats",
+           lambda given: given.mean(given.answers.loss), "several", "nats", "low", interval="log",
+           least=200, moved_by="temperature", key=True),
+    Metric("brier", "Brier score", "mean squared distance of the probabilities from the truth, "
+           "summed over the classes (mean over them, if images have several labels)",
+           lambda given: given.mean(given.answers.squares), unit="decimal", better="low",
+           hub="brier_score", interval="log", moved_by="temperature"),
+    Metric("ece", "ECE", "expected calibration error: mean gap between confidence and accuracy in "
+           "15 bins (Guo et al., 2017); chance makes it larger, and the more so the fewer images",
+           ece, "single", better="low", interval="", moved_by="temperature"),
+    Metric("calibration_error", "Calibration error",
+           "root mean square gap between confidence and accuracy without the part that chance "
+           "explains (Kumar et al., 2019); 0 if chance explains all of it",
+           calibration_error, "single", better="low", interval=calibration_interval,
+           least=20, moved_by="temperature"),
+    Metric("balanced_accuracy", "Balanced accuracy", "mean recall of the classes, so that large "
+           "classes count no more than small ones", recall, "single", key=True),
+    Metric("balanced_top5", "Balanced top-5 accuracy", "mean top-5 accuracy of the classes",
+           lambda given: given.balanced(given.single.rank < 5), "single", above=5),
+    Metric("balanced_nll", "Balanced NLL", "mean NLL of the classes, in nats",
+           lambda given: given.balanced(given.answers.loss), "single", "nats", "low",
+           interval="log", least=200, moved_by="temperature"),
+    Metric("micro_f1", "Micro F1", "F1 of all decisions together", micro_f1, "several", hub="f1",
+           moved_by="thresholds", key=True),
+    Metric("macro_precision", "Macro precision", "mean precision of the classes", precision,
+           moved_by="thresholds"),
+    Metric("macro_recall", "Macro recall", "mean recall of the classes", recall, "several",
+           moved_by="thresholds"),
+    Metric("macro_f1", "Macro F1", "mean F1 of the classes", f1, hub="f1", moved_by="thresholds",
+           key=True),
+    Metric("exact_match", "Exact match", "share of images of which the very labels are predicted",
+           lambda given: given.mean(given.answers.right), "several", hub="exact_match",
+           interval="wilson", least=5, moved_by="thresholds"),
+    Metric("mcc", "MCC", "Matthews correlation coefficient of true and predicted classes: 0 for "
+           "guessing, 1 if all are right (Gorodkin, 2004)", mcc, "single", "decimal",
+           hub="matthews_correlation", interval="fisher"),
+    Metric("kappa", "Cohen's kappa", "agreement of true and predicted classes beyond chance: 0 "
+           "for guessing, 1 if all are right (Cohen, 1960)", kappa, "single", "decimal",
+           interval="fisher"),
+    Metric("auroc", "AUROC", "area under the ROC curve, each class against the rest, averaged over "
+           "the classes; 50% is chance", auroc, hub="roc_auc", columns=True),
+    Metric("aurc", "AURC", "area under the risk-coverage curve: mean share of wrong answers if "
+           "only the most confident images are answered (Geifman & El-Yaniv, 2017)", aurc, "single",
+           better="low", moved_by="temperature"),
+    Metric("coverage_at_5", "Coverage at 5% error", "largest share of images, most confident "
+           "first, of which at most 5% are wrong", coverage, "single", interval="",
+           moved_by="temperature"),
+    Metric("loss", "Held-out loss", "loss on held-out images", None, "training", "nats", "low"),
+    Metric("probe", "10-shot accuracy", "of a classifier fitted to ten images a class", None,
+           "training"),
+    Metric("knn", "20-NN accuracy", "of the vote of the 20 nearest neighbors", None, "training"),
+)}  # fmt: skip
+"""By name, in the order of JSON, tables and pages; an entry may be added."""
+
+
+def values_of(given: Weighted, metrics: Iterable[Metric] | None = None) -> dict[str, Floats]:
+    """Return each metric that fits the answers, and can be computed of what is kept: (b,)."""
+    whole = given.probabilities is not None or isinstance(given.answers, MultiAnswers)
+    return {
+        metric.name: metric.fn(given)
+        for metric in (METRICS.values() if metrics is None else metrics)
+        if metric.fits(given.answers) and metric.fn and (whole or not metric.columns)
+    }
 
 
 def figures(
-    probabilities: Probabilities, labels: Labels, threshold: Threshold = 0.5
+    probabilities: Floats, labels: "Labels", threshold: Floats | float = 0.5
 ) -> dict[str, Any]:
-    """Return the metrics of predictions, and `images`, their number.
+    """Return the metrics of predictions by their names, and `images`, their number.
 
-    Single labels: `accuracy`, `top5`, `nll`, `ece`, `balanced_accuracy` (the macro recall),
-    `macro_precision`, `macro_f1`, `mcc` and `auroc`. Several labels per image: `map` (None where no
-    image has a label), `micro_f1`, `macro_precision`, `macro_recall`, `macro_f1`, `auroc` and
-    `bce`. `auroc` is None where no class has images both of it and not.
+    A metric that these images have no value of is None: `map` where no image has a label, `auroc`
+    where no class has images both of it and not.
 
     Args:
         probabilities: (n, classes)
         labels: of the same n images
-        threshold: above which a class is predicted where images have several
+        threshold: above which a class is predicted where images have several: one number, or
+            (classes,)
 
     Raises:
-        DataError: a probability is NaN.
+        DataError: a probability is NaN, or a label no class of the model.
     """
+    answers = answers_of(probabilities, labels, threshold)
     check_numbers(probabilities)
-    match labels:
-        case SingleLabels(truth):
-            precision, recall, macro = balanced(probabilities, truth)
-            return {
-                "accuracy": top(probabilities, truth, 1),
-                "top5": top(probabilities, truth, 5),
-                "nll": nll(probabilities, truth),
-                "ece": ece(probabilities, truth),
-                "balanced_accuracy": recall,
-                "macro_precision": precision,
-                "macro_f1": macro,
-                "mcc": mcc(confusion(probabilities, truth)),
-                "auroc": auroc(probabilities, one_hot(truth, probabilities.shape[1])),
-                "images": len(truth),
-            }
-        case MultiLabels(table):
-            micro, macro = f1(probabilities, table, threshold)
-            precision, recall = precision_recall(probabilities, table, threshold)
-            return {
-                "map": mean_average_precision(probabilities, table) if table.any() else None,
-                "micro_f1": micro,
-                "macro_precision": precision,
-                "macro_recall": recall,
-                "macro_f1": macro,
-                "auroc": auroc(probabilities, table),
-                "bce": bce(probabilities, table),
-                "images": len(table),
-            }
+    found = values_of(Weighted(answers, np.ones((1, len(answers))), probabilities))
+    values = {name: float(value[0]) for name, value in found.items()}
+    finite = {name: value if np.isfinite(value) else None for name, value in values.items()}
+    return finite | {"images": len(answers)}
 
 
-def curve_point(probabilities: Probabilities, labels: Labels) -> dict[str, float]:
+def moved_by(cause: str, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures that a temperature, or thresholds, change; or their intervals."""
+    known = ((name, METRICS.get(name)) for name in figures)
+    return {name: figures[name] for name, each in known if each and each.moved_by == cause}
+
+
+def curve_point(probabilities: Floats, labels: "Labels") -> dict[str, float]:
     """Return `loss` and `accuracy` for a learning curve.
 
     With several labels per image: binary cross-entropy, the share of all decisions at 0.5 that are
     right, and `map`.
     """
-    match labels:
-        case SingleLabels(truth):
-            return {"loss": nll(probabilities, truth), "accuracy": top(probabilities, truth, 1)}
-        case MultiLabels(table):
-            right = (probabilities > 0.5) == table.astype(bool)
-            return {
-                "loss": bce(probabilities, table),
-                "accuracy": float(right.mean()),
-                "map": mean_average_precision(probabilities, table),
-            }
+    answers = answers_of(probabilities, labels)
+    given = Weighted(answers, np.ones((1, len(answers))))
+    loss = float(given.mean(answers.loss)[0])
+    if isinstance(answers, SingleAnswers):
+        return {"loss": loss, "accuracy": float((answers.rank < 1).mean())}
+    right = answers.chosen == answers.table.astype(bool)
+    area = float(mean_average_precision(given)[0])
+    return {"loss": loss, "accuracy": float(right.mean()), "map": area}
 
 
-def mean_average_precision(probabilities: Probabilities, labels: Truth) -> float:
-    """Return the mean over classes of the area under precision and recall, not interpolated.
-
-    Images of equal probability count together, so their order does not matter. Classes that no
-    image has are left out; NaN if that leaves none.
-
-    Args:
-        probabilities: (n, classes), independent per class
-        labels: (n, classes), 1 where an image has a class
-    """
-    pairs = zip(probabilities.T, labels.T, strict=True)
-    each = [_average_precision(scores, truth) for scores, truth in pairs if truth.any()]
-    return float(np.mean(each)) if each else float("nan")
+def _present(given: Weighted, there: Floats) -> NDArray[np.bool_]:
+    """Return which classes have a part in a mean: of one label an image, those that images have."""
+    return there > 0 if isinstance(given.answers, SingleAnswers) else np.ones_like(there, bool)
 
 
-def _average_precision(scores: NDArray[np.float64], truth: Truth) -> float:
-    order = np.argsort(-scores, kind="stable")
-    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # of equal scores
-    right = np.cumsum(truth[order], dtype=np.int64)[ends]
-    return float((np.diff(right, prepend=0) * right / (ends + 1)).sum() / right[-1])
-
-
-def auroc(probabilities: Probabilities, labels: Truth) -> float | None:
-    """Return the area under the ROC curve, one class against the rest, averaged over classes.
-
-    It is the chance that an image of a class has a higher probability of it than an image that is
-    not of it; equal probabilities count half. Classes that all images have, or none, are left out.
-
-    Args:
-        probabilities: (n, classes)
-        labels: (n, classes), 1 where an image has a class
-
-    Returns:
-        None if that leaves no class.
-    """
-    each = []
-    for scores, truth in zip(probabilities.T, labels.T, strict=True):
-        positives = int(truth.sum())
-        if 0 < positives < len(truth):
-            _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
-            rank = (count.cumsum() - (count - 1) / 2)[place]  # the mean rank of equal scores
-            above = rank[truth.astype(bool)].sum() - positives * (positives + 1) / 2
-            each.append(above / (positives * (len(truth) - positives)))
-    return float(np.mean(each)) if each else None
-
-
-def one_hot(labels: Truth, classes: int) -> NDArray[np.uint8]:
-    """Return a table (n, classes) with a one in the column of each image's class."""
-    table = np.zeros((len(labels), classes), np.uint8)
-    table[np.arange(len(labels)), labels] = 1
-    return table
-
-
-def mcc(table: NDArray[np.int64]) -> float:
-    """Return the Matthews correlation coefficient of a confusion matrix, 0 where it has none.
-
-    Source: Gorodkin, Comparing two K-category assignments by a K-category correlation
-    coefficient, 2004.
-    """
-    counts = table.astype(np.float64)
-    true, guessed, images = counts.sum(1), counts.sum(0), counts.sum()
-    covariance = np.trace(counts) * images - true @ guessed
-    spread = (images**2 - true @ true) * (images**2 - guessed @ guessed)
-    return float(covariance / np.sqrt(spread)) if spread > 0 else 0.0
-
-
-def f1(
-    probabilities: Probabilities, labels: Truth, threshold: Threshold = 0.5
-) -> tuple[float, float]:
-    """Return F1: of all decisions together (micro), and the mean over classes (macro).
-
-    A class that no image has, and none is predicted to have, counts as 0.
-    """
-    chosen, truth = probabilities > threshold, labels.astype(bool)
-    both, sizes = (chosen & truth).sum(0), chosen.sum(0) + truth.sum(0)
-    macro = 2 * both / np.maximum(sizes, 1)
-    return float(2 * both.sum() / max(sizes.sum(), 1)), float(macro.mean())
-
-
-def precision_recall(
-    probabilities: Probabilities, labels: Truth, threshold: Threshold = 0.5
-) -> tuple[float, float]:
-    """Return the means of precision and recall over classes, where images have several labels.
-
-    A class that is never predicted has precision 0, and one that no image has recall 0.
-    """
-    chosen, truth = probabilities > threshold, labels.astype(bool)
-    both = (chosen & truth).sum(0)
-    each = both / np.maximum(chosen.sum(0), 1), both / np.maximum(truth.sum(0), 1)
-    return float(each[0].mean()), float(each[1].mean())
-
-
-def balanced(probabilities: Probabilities, labels: Truth) -> tuple[float, float, float]:
-    """Return the means of precision, recall (balanced accuracy) and F1 over the classes there are.
-
-    A class counts if images have it; its precision is 0 if it is never predicted.
-    """
-    guess, classes = probabilities.argmax(1), probabilities.shape[1]
-    columns = (labels[guess == labels], guess, labels)
-    right, guessed, images = (np.bincount(each, minlength=classes) for each in columns)
-    there = images > 0
-    f1_each = 2 * right[there] / (guessed + images)[there]
-    precision = right[there] / np.maximum(guessed[there], 1)
-    recall = right[there] / images[there]
-    return float(precision.mean()), float(recall.mean()), float(f1_each.mean())
-
-
-def bce(probabilities: Probabilities, labels: Truth) -> float:
-    """Return the mean binary cross-entropy over images and classes, in nats."""
-    return float(losses(probabilities, labels).mean())
-
-
-def top(probabilities: Probabilities, labels: Truth, k: int) -> float:
-    """Return the share of images whose class is among the k likeliest (ties: the lower first)."""
-    return float((ranks(probabilities, labels) < k).mean())
-
-
-def ranks(probabilities: Probabilities, labels: Truth) -> NDArray[np.int64]:
-    """Count, for each image, the classes that come before the true one: int64 (n,).
-
-    A probability that is not a number comes before all others, so that it is never right.
-    """
-    own = np.take_along_axis(probabilities, labels[:, None], axis=1)
-    before = np.arange(probabilities.shape[1])[None] < labels[:, None]
-    ahead = (probabilities > own) | ((probabilities == own) & before)
-    ahead |= np.isnan(probabilities) | np.isnan(own)
-    return ahead.sum(axis=1)
-
-
-def nll(probabilities: Probabilities, labels: Truth) -> float:
-    """Return the mean negative log-likelihood of the true classes, in nats."""
-    return float(losses(probabilities, labels).mean())
-
-
-def losses(probabilities: Probabilities, labels: Truth) -> NDArray[np.float64]:
-    """Return the loss of each image in nats, (n,).
-
-    It is the negative log-likelihood of the true class; where images have several labels, the mean
-    binary cross-entropy over the classes.
-    """
-    if labels.ndim == 1:
-        own = np.take_along_axis(probabilities, labels[:, None], axis=1)
-    else:
-        own = np.where(labels.astype(bool), probabilities, 1 - probabilities)
-    each: NDArray[np.float64] = -np.log(np.maximum(own, np.finfo(np.float64).tiny)).mean(1)
-    return each
-
-
-def ece(probabilities: Probabilities, labels: Truth) -> float:
-    """Return the expected calibration error: the mean gap of confidence and accuracy per bin.
-
-    Source: Guo et al., On Calibration of Modern Neural Networks, 2017, equation 3.
-    """
-    gaps = [
-        each.count * abs(each.confidence - each.accuracy) for each in bins(probabilities, labels)
-    ]
-    return float(sum(gaps) / len(labels))
-
-
-def bins(probabilities: Probabilities, labels: Truth, count: int = BINS) -> list[Bin]:
-    """Return the reliability diagram: images by their confidence, in bins of equal width."""
-    confidence = probabilities.max(axis=1)
-    right = probabilities.argmax(axis=1) == labels
-    edges, place = np.linspace(0, 1, count + 1), bin_of(confidence, count)
-    result = []
-    for number in range(count):
-        inside = place == number
-        some = inside.any()
-        result.append(
-            Bin(
-                float(edges[number]),
-                float(edges[number + 1]),
-                int(inside.sum()),
-                float(confidence[inside].mean()) if some else 0.0,
-                float(right[inside].mean()) if some else 0.0,
-            )
-        )
-    return result
-
-
-def bin_of(confidence: NDArray[np.float64], count: int = BINS) -> NDArray[np.int64]:
-    """Return the number of the bin that each confidence is in; a bin has its upper edge."""
-    edges = np.linspace(0, 1, count + 1)
-    return np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, count - 1)
-
-
-def confusion(probabilities: Probabilities, labels: Truth) -> NDArray[np.int64]:
-    """Count (classes, classes): rows are the true class, columns the likeliest."""
-    classes = probabilities.shape[1]
-    pairs = labels * classes + probabilities.argmax(axis=1)
-    return np.bincount(pairs, minlength=classes**2).reshape(classes, classes).astype(np.int64)
+def _nanmean(found: list[Floats], given: Weighted) -> Floats:
+    """Return the mean over classes of those that have a value: (b,)."""
+    table = np.stack([np.full(len(given.weights), np.nan), *found])
+    there = np.isfinite(table)
+    total = np.where(there, table, 0).sum(0)
+    return ratio(total, there.sum(0).astype(np.float64), np.nan)

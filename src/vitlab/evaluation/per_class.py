@@ -1,16 +1,21 @@
-"""Figures of each class, and which classes are mistaken for which."""
+"""Figures of each class, and the confusion matrix as pairs: which classes are mistaken for which.
+
+The matrix is never stored: of 100,000 classes it would have ten billion cells, and no more of them
+are occupied than there are images.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vitlab.data.labels import Labels, MultiLabels, SingleLabels
-from vitlab.evaluation.metrics import Probabilities, Threshold
+from vitlab.data.labels import Labels, SingleLabels
+from vitlab.errors import OptionError
+from vitlab.evaluation.answers import Floats, Integers, check_labels
 
 PAIRS = 20  # most confused pairs that are listed
+DENSE = 4000  # most classes of a matrix of all cells
 
 
 @dataclass(frozen=True)
@@ -51,11 +56,71 @@ class Confusion:
         return {"true": self.true, "predicted": self.predicted, "images": self.images}
 
 
+@dataclass(frozen=True, eq=False)
+class ConfusionMatrix:
+    """The occupied cells of a confusion matrix, row by row.
+
+    Attributes:
+        classes: their number
+        true: the true class of each cell, int64 (cells,)
+        predicted: the predicted one
+        counts: images in it, at least 1
+    """
+
+    classes: int
+    true: Integers
+    predicted: Integers
+    counts: Integers
+
+    @property
+    def images(self) -> int:
+        """The number of images in all cells."""
+        return int(self.counts.sum())
+
+    @property
+    def wrong(self) -> int:
+        """The number of images off the diagonal."""
+        return int(self.counts[self.true != self.predicted].sum())
+
+    def dense(self) -> Integers:
+        """Return all cells, int64 (classes, classes): rows are true classes, columns predicted.
+
+        Raises:
+            OptionError: more than 4,000 classes.
+        """
+        if self.classes > DENSE:
+            raise OptionError(
+                f"a confusion matrix of {self.classes:,} classes is too large to be made: use its "
+                f"cells, or at most {DENSE:,} classes"
+            )
+        table = np.zeros((self.classes, self.classes), np.int64)
+        table[self.true, self.predicted] = self.counts
+        return table
+
+
+def confusion(probabilities: Floats, labels: Labels) -> ConfusionMatrix:
+    """Count the images of each true class and likeliest class; none where they have several labels.
+
+    Args:
+        probabilities: (n, classes)
+        labels: of the same n images
+
+    Raises:
+        DataError: a label is no class of the model.
+    """
+    classes = probabilities.shape[1]
+    check_labels(probabilities, labels)
+    truth = labels.values if isinstance(labels, SingleLabels) else np.empty(0, np.int64)
+    guess = probabilities[: len(truth)].argmax(1) if len(truth) else truth
+    cells, counts = np.unique(truth * classes + guess, return_counts=True)
+    return ConfusionMatrix(classes, cells // classes, cells % classes, counts)
+
+
 def class_figures(
-    probabilities: Probabilities,
+    probabilities: Floats,
     labels: Labels,
     classes: Sequence[str],
-    threshold: Threshold = 0.5,
+    threshold: Floats | float = 0.5,
 ) -> list[ClassFigures]:
     """Return the figures of each class, in the order of the classes.
 
@@ -81,27 +146,24 @@ def class_figures(
 
 
 def decisions(
-    probabilities: Probabilities, labels: Labels, threshold: Threshold = 0.5
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    probabilities: Floats, labels: Labels, threshold: Floats | float = 0.5
+) -> tuple[Integers, Integers, Integers]:
     """Count for each class the images recognized, predicted, and there: three times (classes,)."""
+    check_labels(probabilities, labels)
     count = probabilities.shape[1]
-    match labels:
-        case SingleLabels(truth):
-            guess = probabilities.argmax(1)
-            columns = (truth[guess == truth], guess, truth)
-            right, predicted, images = (np.bincount(each, minlength=count) for each in columns)
-            return right, predicted, images
-        case MultiLabels(table):
-            chosen, own = probabilities > threshold, table.astype(bool)
-            return (chosen & own).sum(0), chosen.sum(0), own.sum(0)
+    if isinstance(labels, SingleLabels):
+        truth, guess = labels.values, probabilities.argmax(1)
+        columns = (truth[guess == truth], guess, truth)
+        right, predicted, images = (np.bincount(each, minlength=count) for each in columns)
+        return right, predicted, images
+    chosen, own = probabilities > threshold, labels.values.astype(bool)
+    return (chosen & own).sum(0), chosen.sum(0), own.sum(0)
 
 
 def confused_pairs(
-    probabilities: Probabilities, labels: Labels, classes: Sequence[str], most: int = PAIRS
+    probabilities: Floats, labels: Labels, classes: Sequence[str], most: int = PAIRS
 ) -> list[Confusion]:
-    """Return the most frequent mistakes, most frequent first.
-
-    There are none where images have several labels.
+    """Return the most frequent mistakes first; none where images have several labels.
 
     Args:
         probabilities: (n, classes)
@@ -109,20 +171,14 @@ def confused_pairs(
         classes: their names
         most: how many pairs to return
     """
-    if not isinstance(labels, SingleLabels):
-        return []  # no class stands in the place of another
-    truth, guess = labels.values, probabilities.argmax(1)
-    wrong = truth != guess
-    pairs, counts = np.unique(truth[wrong] * len(classes) + guess[wrong], return_counts=True)
-    totals = np.bincount(truth, minlength=len(classes))
+    cells = confusion(probabilities, labels)
+    totals = np.bincount(cells.true, cells.counts, minlength=cells.classes)
+    wrong = np.flatnonzero(cells.true != cells.predicted)
+    first = wrong[np.argsort(-cells.counts[wrong], kind="stable")[:most]]
+    rows = zip(cells.true[first], cells.predicted[first], cells.counts[first], strict=True)
     return [
-        Confusion(
-            classes[int(pairs[place]) // len(classes)],
-            classes[int(pairs[place]) % len(classes)],
-            int(counts[place]),
-            float(counts[place] / totals[int(pairs[place]) // len(classes)]),
-        )
-        for place in np.argsort(-counts, kind="stable")[:most]
+        Confusion(classes[true], classes[guess], int(count), float(count / totals[true]))
+        for true, guess, count in rows
     ]
 
 

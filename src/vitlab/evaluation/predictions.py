@@ -18,6 +18,7 @@ from vitlab.data.loading.workers import deaths_explained
 from vitlab.data.sources.protocol import Source
 from vitlab.device import autocast, behind, exact, fetched
 from vitlab.errors import DataError, OptionError
+from vitlab.evaluation.answers import check_numbers as check_numbers
 from vitlab.evaluation.borrowing import borrowed
 from vitlab.models.config import TokenizerConfig
 from vitlab.models.model import Model
@@ -282,16 +283,3 @@ def _predicted(
         return Part(batch.indices.numpy(), logits, probabilities, batch.bad)
 
     return part
-
-
-def check_numbers(probabilities: NDArray[np.float64]) -> None:
-    """Refuse probabilities (n, classes) that are not numbers.
-
-    Raises:
-        DataError: one is NaN.
-    """
-    if np.isnan(probabilities).any():
-        raise DataError(
-            f"the model gives {np.isnan(probabilities).any(1).sum():,} of {len(probabilities):,} "
-            "images a probability that is not a number: its weights are damaged, or it diverged"
-        )

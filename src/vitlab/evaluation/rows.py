@@ -26,7 +26,7 @@ import numpy as np
 
 from vitlab.data.sources.lists import SEPARATOR
 from vitlab.data.sources.protocol import Source
-from vitlab.evaluation.metrics import Threshold
+from vitlab.evaluation.answers import Floats
 from vitlab.evaluation.predictions import Part
 from vitlab.files import staged_file
 
@@ -44,7 +44,7 @@ def rows_to(
     *,
     truth: bool,
     top: int = 5,
-    threshold: Threshold = 0.5,
+    threshold: Floats | float = 0.5,
 ) -> Iterator[Use]:
     """Yield what writes the rows of each batch; the file appears when the block succeeds.
 
@@ -104,7 +104,7 @@ class Layout:
         truth: bool,
         top: int = 5,
         more: dict[str, str] | None = None,
-        threshold: Threshold = 0.5,
+        threshold: Floats | float = 0.5,
     ) -> None:
         self.threshold = threshold
         self.source, self.truth, self.more = source, truth, more or {}

@@ -16,7 +16,7 @@ from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Given, title_of
 from vitlab.errors import OptionError
 from vitlab.evaluation.calibration import validation_of
-from vitlab.evaluation.metrics import f1
+from vitlab.evaluation.metrics import figures, moved_by
 from vitlab.evaluation.predictions import Predictions, check_classifier, predict
 from vitlab.models.model import Model
 
@@ -128,10 +128,10 @@ def best_threshold(scores: Floats, truth: NDArray[np.integer[Any]]) -> float:
     ends = np.append(np.flatnonzero(np.diff(ranked)), len(ranked) - 1)  # of equal scores
     cuts = (ranked[ends] + np.append(ranked[ends[1:]], 0.0)) / 2
     hits = np.cumsum(truth[order], dtype=np.int64)[ends]
-    figures = np.where(cuts < ranked[ends], 2 * hits / (ends + 1 + truth.sum()), 0.0)
-    if not figures.max() > 0:
+    f1 = np.where(cuts < ranked[ends], 2 * hits / (ends + 1 + truth.sum()), 0.0)
+    if not f1.max() > 0:
         return 0.5
-    best = cuts[figures == figures.max()]
+    best = cuts[f1 == f1.max()]
     return float(best[np.abs(best - 0.5).argmin()])
 
 
@@ -166,8 +166,8 @@ def before_and_after(found: Thresholds, before: Floats, done: Predictions) -> di
         before: the thresholds until then
         done: predictions for other images
     """
-    points = {}
-    for when, values in (("before", before), ("after", np.array(found.values))):
-        micro, macro = f1(done.probabilities, done.labels.values, values)
-        points[when] = {"micro_f1": micro, "macro_f1": macro}
+    points = {
+        when: moved_by("thresholds", figures(done.probabilities, done.labels, above))
+        for when, above in (("before", before), ("after", np.array(found.values)))
+    }
     return {"per": found.per, "images": found.images} | points

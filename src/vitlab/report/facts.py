@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.evaluation.metrics import Bin
-from vitlab.evaluation.per_class import ClassFigures, Confusion
+from vitlab.evaluation.per_class import ClassFigures, Confusion, ConfusionMatrix
+from vitlab.evaluation.reliability import Bin
 from vitlab.models.model import Part
 from vitlab.report.atlas.plotted import Atlas
 from vitlab.report.inside.looked import Looked
@@ -134,7 +134,7 @@ class Facts:
     classes: tuple[str, ...]
     training: list[Point]
     testing: list[Point]
-    confusion: NDArray[np.int64]  # (K, K) counts; rows are true classes, columns predicted ones
+    confusion: ConfusionMatrix  # empty where images have several labels
     reliability: list[Bin]
     mistakes: list[Judged]  # grouped by confusion, the most frequent one first
     examples: list[Judged]  # with attention maps

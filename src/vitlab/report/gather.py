@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from vitlab.data.sources.protocol import Source
-from vitlab.evaluation.calibration import SHOWN
 from vitlab.evaluation.evaluation import Evaluation
-from vitlab.evaluation.metrics import Bin, bins, confusion
-from vitlab.evaluation.per_class import class_figures, confused_pairs, decisions
+from vitlab.evaluation.metrics import METRICS
+from vitlab.evaluation.per_class import class_figures, confused_pairs, confusion, decisions
 from vitlab.evaluation.predictions import Predictions
+from vitlab.evaluation.reliability import Bin, bins
 from vitlab.models.config import ViTConfig
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
@@ -27,7 +27,7 @@ from vitlab.report.table_page import Table
 from vitlab.runs.run_folder import RunFolder
 
 EVALUATED = ("test", "validation", "held-out")  # kinds of lines in the journal
-CHANGED = (*SHOWN, "intervals", "calibration", "micro_f1", "macro_f1", "thresholds", "classes")
+CHANGED = ("intervals", "calibration", "thresholds", "classes")
 OF_ANY_RUN = (
     "kind",
     "step",
@@ -69,9 +69,7 @@ def write_report(
     """
     tables, journal = folder.tables, folder.journal.read()
     several = predictions.labels.several  # then no class is mistaken for another
-    count, results = len(source.classes), (predictions.probabilities, predictions.labels)
-    truth, above = predictions.labels.values, np.array(model.thresholds)
-    none = np.zeros((count, count), np.int64)
+    results, above = (predictions.probabilities, predictions.labels), np.array(model.thresholds)
     facts = Facts(
         model=model.config.name,
         run=tables["run"],
@@ -79,8 +77,8 @@ def write_report(
         classes=source.classes,
         training=points(journal, ("train",)),
         testing=points(journal, EVALUATED),
-        confusion=none if several else confusion(predictions.probabilities, truth),
-        reliability=[] if several else bins(predictions.probabilities, truth),
+        confusion=confusion(*results),
+        reliability=[] if several else bins(results[0], results[1].values),
         mistakes=[] if several else album.mistakes(model, source, predictions),
         examples=album.examples(model, source, predictions),
         cost=list(cost(model).parts),
@@ -115,7 +113,8 @@ def write_calibrated(folder: RunFolder, model: Model, evaluation: Evaluation) ->
     same = ("accuracy", "map", "images")
     if old is None or "report" not in old or any(old.get(key) != new.get(key) for key in same):
         return None
-    figures = old | {key: new[key] for key in CHANGED if key in new}
+    moved = [each.name for each in METRICS.values() if each.moved_by]
+    figures = old | {key: new[key] for key in (*moved, *CHANGED) if key in new}
     results, notes = evaluation.predictions, [*old.get("notes", []), *_thresholds(model)]
     seen = surveyed(folder, model.config.channels)
     return write_report(folder, model, evaluation.source, results, figures, notes, seen)

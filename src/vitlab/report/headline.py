@@ -1,14 +1,15 @@
 """What stands above a report: the figures that matter, how they were made, and how to read them."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from vitlab.evaluation.metrics import METRICS, Metric
 from vitlab.report.facts import Facts, Ran
-from vitlab.units import between, duration, percent, si, storage
+from vitlab.units import duration, percent, si, storage
 
 
 @dataclass(frozen=True)
@@ -103,31 +104,16 @@ def key_cards(facts: Facts) -> list[Card]:
     right = ""
     if own is not None and images is not None and math.isfinite(own):
         right = f"{own * images:,.0f} of {images:,.0f} test images correct"
-    return cards(
-        facts,
-        ("accuracy", "Accuracy", percent, right),
-        ("majority", "Majority rate", percent, _usual(facts)),
-        ("map", "mAP", percent, "mean average precision over the classes"),
-        ("macro_f1", "Macro F1", percent, "mean F1 of the classes"),
-        ("micro_f1", "Micro F1", percent, "of all decisions together"),
-        ("balanced_accuracy", "Balanced accuracy", percent, "mean recall of the classes"),
-    )
+    usual = cards(facts, ("majority", "Majority rate", percent, _usual(facts)))
+    found = [_card(facts, each) for each in METRICS.values() if each.key and _known(facts, each)]
+    if found and right:
+        found[0] = replace(found[0], note=right)
+    return found[:1] + usual + found[1:]
 
 
 def more_cards(facts: Facts) -> list[Card]:
     """Return the other figures of the test images."""
-    count = len(facts.classes)
-    uniform = f"nats; uniform guessing gives {math.log(count):.2f}" if count > 1 else "nats"
-    top5 = "true class among the five most likely"
-    return cards(
-        facts,
-        *([("top5", "Top-5 accuracy", percent, top5)] if count > 5 else []),
-        ("auroc", "AUROC", percent, "each class against the rest, mean; 50% is chance"),
-        ("mcc", "MCC", _decimals, "correlation of truth and prediction; 0 is chance"),
-        ("nll", "NLL", _decimals, uniform),
-        ("bce", "Cross-entropy", _decimals, "nats; mean over images and classes"),
-        ("ece", "ECE", percent, "mean gap between confidence and accuracy"),
-    )
+    return [_card(facts, each) for each in METRICS.values() if not each.key and _known(facts, each)]
 
 
 def cost_cards(facts: Ran) -> list[Card]:
@@ -206,8 +192,8 @@ def cards(facts: Ran, *rows: tuple[str, str, Any, str]) -> list[Card]:
     """Return the figures that there are; a row is a key, a label, a format and a note."""
     found = ((row, number(facts, row[0])) for row in rows)
     return [
-        Card(label, form(value), note, _range(facts, key))
-        for (key, label, form, note), value in found
+        Card(label, form(value), note)
+        for (_, label, form, note), value in found
         if value is not None
     ]
 
@@ -251,10 +237,19 @@ def _interval(facts: Facts) -> tuple[float, float] | None:
     return None if own is None else (float(ends[0]), float(ends[1]))
 
 
-def _range(facts: Ran, key: str) -> str:
-    """Return the interval of a figure, `98.1 to 99.4`; nothing if it has none."""
-    scale = (1, 3) if key in ("nll", "bce", "mcc") else (100, 1)
-    return between(facts.figures.get("intervals", {}).get(key), *scale).strip(" ()")
+def _known(facts: Facts, metric: Metric) -> bool:
+    """Return whether the run has a figure, and it says something of so many classes."""
+    known = metric.of != "training" and number(facts, metric.name) is not None
+    return known and metric.tells(len(facts.classes))
+
+
+def _card(facts: Facts, metric: Metric) -> Card:
+    value = number(facts, metric.name) or 0.0
+    ends = facts.figures.get("intervals", {}).get(metric.name)
+    note, count = metric.note, len(facts.classes)
+    if metric.name == "nll" and count > 1:
+        note += f"; uniform guessing gives {math.log(count):.2f}"
+    return Card(metric.title, metric.text(value), note, metric.range(ends))
 
 
 def _usual(facts: Facts) -> str:
@@ -270,10 +265,6 @@ def _images(facts: Facts) -> str:
         return "" if images is None else f"{images:,.0f} test"
     words = {"train": "training"}
     return ", ".join(f"{n:,} {words.get(name, name)}" for name, n in facts.survey.images.items())
-
-
-def _decimals(value: float) -> str:
-    return f"{value:.3f}"
 
 
 def _rate(value: float) -> str:

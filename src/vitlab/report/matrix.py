@@ -11,7 +11,6 @@ from vitlab.report.facts import Facts
 
 MATRIX = 40  # most classes whose matrix is a table; of more, it is a picture
 NUMBERS = 20  # most classes whose matrix shows numbers
-PICTURED = 4000  # most classes whose matrix is drawn at all
 LISTED = 120  # most classes that are all listed; else the worst
 WORST = 40
 
@@ -50,10 +49,12 @@ def anchors(facts: Facts) -> set[str]:
 
 def matrix(facts: Facts) -> list[tuple[str, int, list[Cell]]]:
     """Return a row per true class: its name, its number of images, its cells; none if too large."""
-    if len(facts.classes) > MATRIX or not facts.confusion.any():
+    if len(facts.classes) > MATRIX or not facts.confusion.images:
         return []
     there, levels, rows = anchors(facts), shades(facts), []
-    for truth, (name, counts) in enumerate(zip(facts.classes, facts.confusion, strict=True)):
+    for truth, (name, counts) in enumerate(
+        zip(facts.classes, facts.confusion.dense(), strict=True)
+    ):
         total = int(counts.sum())
         cells = [
             Cell(
@@ -73,7 +74,8 @@ def shades(facts: Facts) -> NDArray[np.int64]:
 
     A few mistakes in a hundred matter most: the root makes them visible.
     """
-    shares = facts.confusion / np.maximum(facts.confusion.sum(1, keepdims=True), 1)
+    counts = facts.confusion.dense()
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     strength = np.where(np.eye(len(shares), dtype=bool), shares, np.sqrt(shares))
     levels: NDArray[np.int64] = np.ceil(strength * LEVELS - 1e-9).astype(np.int64)
     return levels

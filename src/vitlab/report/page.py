@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from markupsafe import Markup, escape
 
+from vitlab.evaluation.per_class import DENSE
 from vitlab.models.model import Part
 from vitlab.report import headline, matrix
 from vitlab.report.facts import Facts, Judged, Picture, Ran, Survey
@@ -60,8 +61,8 @@ def _render(facts: Facts) -> str:
         never=matrix.never_predicted(facts),
         trained=any(row.training is not None for row in rows),
         groups=_groups(facts.mistakes),
-        flawless=bool(facts.confusion.any()) and not _wrong(facts),
-        wrong=_wrong(facts),
+        flawless=bool(facts.confusion.images) and not facts.confusion.wrong,
+        wrong=facts.confusion.wrong,
         cost=cost_rows(facts.cost),
         sections={k: v for k, v in facts.recipe.items() if isinstance(v, dict)},
         notes=[*facts.notes, *changes(facts)],
@@ -163,7 +164,7 @@ def _drawn(facts: Facts) -> dict[str, Any]:
     apart, many = headline.apart(facts), len(facts.classes) > matrix.MATRIX
     recalls = [each.recall or 0.0 for each in facts.per_class if each.images]
     held_out = "validation" if _validated(facts) else "test"
-    shades = many and len(facts.classes) <= matrix.PICTURED and facts.confusion.any()
+    shades = many and len(facts.classes) <= DENSE and facts.confusion.images
     return {
         "apart": apart,
         "held_out": held_out,
@@ -239,11 +240,6 @@ def _groups(mistakes: Sequence[Judged]) -> list[Group]:
         rows.append(Group(anchor, found, late))
         before += len(found)
     return rows
-
-
-def _wrong(facts: Facts) -> int:
-    """Count the mistakes; none where images have several labels."""
-    return int(facts.confusion.sum() - np.trace(facts.confusion))
 
 
 def cost_rows(parts: Sequence[Part]) -> list[Cost]:

@@ -10,7 +10,7 @@ from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.sources.protocol import Source, Subset
 from vitlab.data.sources.splits import Splits
 from vitlab.errors import UserError
-from vitlab.evaluation.paired.reopening import reopened
+from vitlab.evaluation.paired.examined import reopened
 from vitlab.report.facts import Picture, Sizes, Survey
 from vitlab.runs.run_folder import RunFolder
 

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vitlab.evaluation.metrics import Bin
+from vitlab.evaluation.metrics import METRICS
+from vitlab.evaluation.reliability import Bin
 from vitlab.report.facts import Facts
 from vitlab.report.headline import number
-from vitlab.units import percent, readable
+from vitlab.units import percent
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -56,11 +57,15 @@ def _diagrams(facts: Facts) -> list[tuple[Sequence[Bin], float, str]]:
 
 
 def _table(facts: Facts) -> list[tuple[str, list[str], list[str]]]:
-    found = facts.figures.get("calibration", {})
-    rows = []
+    found, rows = facts.figures.get("calibration", {}), []
     for when in ("before", "after"):
-        if each := dict(readable(found.get(when, {}))):
-            rows.append((when, list(each.values()), list(each)))
+        each, known = found.get(when, {}), [key for key in found.get(when, {}) if key in METRICS]
+        ends = {key: METRICS[key].range(each.get("intervals", {}).get(key)) for key in known}
+        texts = [
+            METRICS[key].text(each[key]) + f" ({ends[key]})" * bool(ends[key]) for key in known
+        ]
+        if known:
+            rows.append((when, texts, [METRICS[key].title for key in known]))
     return rows
 
 

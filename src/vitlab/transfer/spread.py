@@ -7,29 +7,10 @@ from typing import Any
 import numpy as np
 
 from vitlab.errors import DivergedError
+from vitlab.evaluation.metrics import METRICS
 from vitlab.report.table_page import Table
 from vitlab.transfer.trials import Outcome
-from vitlab.units import percent
 
-FIGURES = {  # of single labels and of several, as tables call them
-    "accuracy": "accuracy",
-    "top5": "top-5",
-    "nll": "NLL",
-    "ece": "ECE",
-    "balanced_accuracy": "balanced accuracy",
-    "map": "mAP",
-    "micro_f1": "F1",
-    "macro_precision": "precision per class",
-    "macro_recall": "recall per class",
-    "macro_f1": "F1 per class",
-    "mcc": "MCC",
-    "auroc": "AUROC",
-    "bce": "cross-entropy",
-}
-SHARES = (
-    "accuracy", "top5", "ece", "balanced_accuracy", "map", "micro_f1", "macro_precision",
-    "macro_recall", "macro_f1",
-)  # fmt: skip
 LEVEL = 0.95
 
 Row = dict[str, Any]
@@ -46,7 +27,7 @@ def row_of(what: str, value: str | int, outcome: Outcome) -> Row:
         cause = outcome.diverged.split(":")[0]
         raise DivergedError(f"{what} {value} diverged: {cause}: try a lower --lr and another --out")
     metrics = outcome.run.metrics
-    kept = [key for key in (*FIGURES, "images", "learned_from", "seconds") if key in metrics]
+    kept = [key for key in (*METRICS, "images", "learned_from", "seconds") if key in metrics]
     return {what: value} | {key: metrics[key] for key in kept} | {"run": str(outcome.folder.path)}
 
 
@@ -64,7 +45,7 @@ def learned_before(rows: Sequence[Row]) -> Row:
 
 def mean_and_std(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
     """Return `mean` and `std`, the sample standard deviation, of each figure that all rows have."""
-    names = [key for key in FIGURES if all(row.get(key) is not None for row in rows)]
+    names = [key for key in METRICS if all(row.get(key) is not None for row in rows)]
     values = {name: [row[name] for row in rows] for name in names}
     return {
         "mean": {name: float(np.mean(values[name])) for name in names},
@@ -83,22 +64,16 @@ def intervals_of_means(found: dict[str, dict[str, float]], runs: int) -> dict[st
     result = {}
     for name, mean in found["mean"].items():
         ends = [mean - reach * found["std"][name], mean + reach * found["std"][name]]
-        result[name] = (
-            [min(max(end, 0.0), 1.0) for end in ends] if name in (*SHARES, "auroc") else ends
-        )
+        share = METRICS[name].unit == "percent"
+        result[name] = [min(max(end, 0.0), 1.0) for end in ends] if share else ends
     return result
 
 
 def t_quantile(freedom: int, level: float) -> float:
-    """Return how far from 0 the middle share `level` of Student's t distribution reaches.
+    """Return how far from 0 the middle share `level` of Student's t distribution reaches."""
+    from scipy import special  # slow to import
 
-    With t = sqrt(freedom) tan(angle), the density of the angle is cos(angle)^(freedom - 1), up to
-    a factor; its integral is taken by the trapezoidal rule.
-    """
-    angles = np.linspace(0, np.pi / 2, 100_001)
-    density = np.cos(angles) ** (freedom - 1)
-    share = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
-    return float(math.sqrt(freedom) * np.tan(np.interp(level, share / share[-1], angles)))
+    return float(special.stdtrit(freedom, (1 + level) / 2))
 
 
 def table_of(title: str, what: str, result: Row, more: dict[str, Row], note: str) -> Table:
@@ -115,23 +90,18 @@ def table_of(title: str, what: str, result: Row, more: dict[str, Row], note: str
     rows = [_cells(str(row[what]), row, names) for row in result["runs"]]
     last = {"mean": result["mean"], "standard deviation": result["std"]} | more
     rows += [_cells(name, values, names) for name, values in last.items()]
-    return Table(title, (what, *(FIGURES[name] for name in names)), rows, note=note)
+    return Table(title, (what, *(METRICS[name].word for name in names)), rows, note=note)
 
 
 def lead_of(result: Row, runs: str) -> str:
     """Return the sentence that a page begins with: the first figure of all `runs`."""
-    first = next(iter(result["mean"]))
-    mean, std = (_text(first, result[key][first]) for key in ("mean", "std"))
-    title = FIGURES[first]
+    first = METRICS[next(iter(result["mean"]))]
+    mean, std = (first.text(result[key][first.name]) for key in ("mean", "std"))
     return (
-        f"{title[:1].upper()}{title[1:]} {mean} ± {std}: mean and standard deviation of {runs}, "
+        f"{first.title} {mean} ± {std}: mean and standard deviation of {runs}, "
         f"{result['images']:,} images."
     )
 
 
 def _cells(title: str, values: Row, names: Sequence[str]) -> tuple[str, ...]:
-    return (title, *(_text(name, values[name]) for name in names))
-
-
-def _text(name: str, value: float) -> str:
-    return percent(value) if name in SHARES else f"{value:.3f}"
+    return (title, *(METRICS[name].text(values[name]) for name in names))

@@ -7,6 +7,7 @@ from typing import Any
 
 from vitlab.data.learning import splits_of
 from vitlab.errors import DivergedError, OptionError, RunError
+from vitlab.evaluation.metrics import METRICS
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.recipes.recipe import Host, Recipe
@@ -133,7 +134,8 @@ def _title(point: Point) -> str:
 def _row(point: Point, outcome: Outcome) -> dict[str, Any]:
     """Return a row of the table in JSON."""
     row = {**point, "run": str(outcome.folder.path), "diverged": outcome.run is None}
-    kept = ("accuracy", "nll", "map", "bce", "images", "learned_from", "seconds")
+    figures = (each.name for each in METRICS.values() if each.key)
+    kept = (*figures, "images", "learned_from", "seconds")
     metrics = outcome.run.metrics if outcome.run else {}
     return row | {key: metrics[key] for key in kept if key in metrics}
 
@@ -177,7 +179,6 @@ def _table(rows: list[dict[str, Any]], best: int, share: float) -> Table:
     figure = "accuracy" if "accuracy" in rows[best] else "map"
     loss = "nll" if figure == "accuracy" else "bce"
     keys = [key for key in ("lr", "layer_decay") if key in rows[0]]
-    names = {"accuracy": "accuracy", "map": "mAP", "nll": "NLL", "bce": "cross-entropy"}
     head = tuple(key.replace("lr", "learning rate").replace("_", " ") for key in keys)
     lines = [
         (*(f"{row[key]:g}" for key in keys), "diverged", "")
@@ -189,4 +190,4 @@ def _table(rows: list[dict[str, Any]], best: int, share: float) -> Table:
         f"Each run held out {share:.3g} of each class of the training images "
         f"({rows[best]['images']:,} images) and was measured on them; the marked one was best."
     )
-    return Table("Sweep", (*head, names[figure], names[loss]), lines, best, note)
+    return Table("Sweep", (*head, METRICS[figure].word, METRICS[loss].word), lines, best, note)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from vitlab.evaluation.metrics import METRICS
 from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
@@ -27,29 +28,6 @@ LICENSES = """apache-2.0 mit bsd-2-clause bsd-3-clause bsd gpl-3.0 agpl-3.0 lgpl
 cc0-1.0 cc-by-3.0 cc-by-4.0 cc-by-sa-4.0 cc-by-nc-4.0 cc-by-nc-sa-4.0 cc-by-nc-nd-4.0 cc-by-nd-4.0
 openrail creativeml-openrail-m unlicense wtfpl isc ms-pl artistic-2.0 other unknown"""
 TAGS = {"vit": "vision-transformer"}  # of others, the kind itself
-FIGURES = {
-    "accuracy": "accuracy",
-    "top5": "top-5 accuracy",
-    "map": "mean average precision",
-    "balanced_accuracy": "balanced accuracy",
-    "micro_f1": "micro F1",
-    "macro_f1": "macro F1",
-    "mcc": "Matthews correlation coefficient",
-    "auroc": "area under the ROC curve",
-    "nll": "negative log-likelihood, nats",
-    "bce": "binary cross-entropy, nats",
-    "ece": "expected calibration error",
-    "images": "images",
-}
-KEPT = (*FIGURES, "split", "data")  # of the result of an evaluation, in a saved model
-HUB_METRICS = {  # ids of https://huggingface.co/metrics
-    "accuracy": "accuracy",
-    "map": "mean_average_precision",
-    "micro_f1": "f1",
-    "macro_f1": "f1",
-    "mcc": "matthews_correlation",
-    "auroc": "roc_auc",
-}
 TRAINING = {  # keys of a provenance
     "source": "started from",
     "commit": "commit",
@@ -97,7 +75,8 @@ def push(
         about["source_license"] = about["license"]
     about |= {} if license is None else {"license": license}
     if metrics is not None:
-        about["metrics"] = {key: metrics[key] for key in KEPT if metrics.get(key) is not None}
+        kept = (*METRICS, "images", "split", "data")
+        about["metrics"] = {key: metrics[key] for key in kept if metrics.get(key) is not None}
     with tempfile.TemporaryDirectory(prefix="vitlab-") as scratch:
         folder = save(published, Path(scratch) / "model")
         (folder / CARD).write_text(card(published, repo), encoding="utf-8")
@@ -114,8 +93,12 @@ def card(model: Model, name: str) -> str:
         name: `user/name`, for the usage snippet
     """
     about, classifies = model.provenance, _classifies(model)
-    found = _measured(about, FIGURES).items()
-    results = {FIGURES[k]: f"{v:,}" if isinstance(v, int) else f"{v:.4f}" for k, v in found}
+    found = _measured(about)
+    results = [
+        (each.word, f"{found[each.name]:.4f}") for each in METRICS.values() if each.name in found
+    ]
+    if isinstance(images := (about.get("metrics") or {}).get("images"), int):
+        results.append(("images", f"{images:,}"))
     training = [
         (label, _text(_short(about[key])))
         for key, label in TRAINING.items()
@@ -134,7 +117,7 @@ def card(model: Model, name: str) -> str:
         _introduction(model.config),
         _table("", _facts(model, classifies).items()),
         "\n".join(["## Use\n\n```python", *use, "```"]),
-        _table("## Results\n\n", results.items()),
+        _table("## Results\n\n", results),
         _table("## Training\n\n", training),
         f"## License\n\n{stated}{initial}",
     ]
@@ -159,7 +142,7 @@ def _front(model: Model, name: str, classifies: bool) -> str:
     source = str(about.get("source")) if about.get("commit") else ""
     if about.get("base_commit"):  # else it may be a folder that only looks like a name on the Hub
         source = str(about.get("base"))
-    results = _eval_results(about)
+    results, found = _eval_results(about), _measured(about)
     return ModelCardData(
         library_name="vitlab",
         pipeline_tag="image-classification" if classifies else "image-feature-extraction",
@@ -173,17 +156,24 @@ def _front(model: Model, name: str, classifies: bool) -> str:
         ],
         datasets=[data] if is_hub_name(data) else None,
         base_model=repository(source) if is_hub_name(source) else None,
-        metrics=list(dict.fromkeys(HUB_METRICS[key] for key in _measured(about))) or None,
+        metrics=list(
+            dict.fromkeys(each.hub for each in METRICS.values() if each.hub and each.name in found)
+        )
+        or None,
         model_name=name.split("/")[-1] if results else None,
         eval_results=results or None,
     ).to_yaml()
 
 
-def _measured(about: dict[str, Any], names: Iterable[str] = HUB_METRICS) -> dict[str, Any]:
-    """The figures of these names, if they are finite numbers."""
+def _measured(about: dict[str, Any]) -> dict[str, float]:
+    """The figures of the table of metrics, if they are finite numbers."""
     given = about["metrics"] if isinstance(about.get("metrics"), dict) else {}
-    known = {key: given[key] for key in names if isinstance(given.get(key), int | float)}
-    return {key: value for key, value in known.items() if math.isfinite(value)}
+    known = {key: given.get(key) for key in METRICS}
+    return {
+        key: float(value)
+        for key, value in known.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
 
 
 def _eval_results(about: dict[str, Any]) -> "list[EvalResult]":
@@ -200,12 +190,12 @@ def _eval_results(about: dict[str, Any]) -> "list[EvalResult]":
             dataset_type=str(data) if is_hub_name(data) else _slug(short),
             dataset_name=short,
             dataset_split=str(about["metrics"].get("split", "test")),
-            metric_type=HUB_METRICS[key],
-            metric_name=FIGURES[key],
-            metric_value=value,
+            metric_type=each.hub,
+            metric_name=each.word,
+            metric_value=found[each.name],
         )
-        for key, value in found.items()
-        if data
+        for each in METRICS.values()
+        if data and each.hub and each.name in found
     ]
 
 

@@ -11,7 +11,7 @@ from conftest import photo_folder
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.folders import Files
-from vitlab.evaluation.paired.answered import SingleAnswers, answers_of
+from vitlab.evaluation.answers import SingleAnswers, answers_of
 from vitlab.evaluation.paired.examined import Examined, image_keys
 from vitlab.evaluation.paired.same_images import same_images
 

@@ -263,7 +263,7 @@ def test_evaluate_takes_a_protocol_and_nothing_that_contradicts_it(tmp_path: Pat
     gray(tmp_path / WNIDS[8] / "b.png", 10)
     result = vitlab.evaluate(model, str(tmp_path), protocol="imagenet", workers=0)
     assert (result["accuracy"], result["balanced_accuracy"]) == (0.5, 0.5)
-    assert result["intervals"]["accuracy"][0] < 0.5 < result["intervals"]["accuracy"][1]
+    assert result["intervals"] == {}  # of two images
     flipped = vitlab.evaluate(model, str(tmp_path), protocol="imagenet", flips=True, workers=0)
     assert flipped["accuracy"] == 0.5
     for given in ({"split": "test"}, {"calibrate": True}, {"out": "rows.csv"}):
@@ -278,8 +278,8 @@ def test_figures_per_class_are_left_out_where_an_image_has_several(tmp_path: Pat
     model = Rigged(1000)
     gray(tmp_path / "alarm_clock" / "a.png", 10, side=8)
     result = examine(model, str(tmp_path), "objectnet", workers=0)
-    assert not {"balanced_accuracy", "macro_f1"} & {*result, *result["intervals"]}
-    assert {"accuracy", "top5", "nll", "ece"} <= {*result["intervals"]}
+    assert not [key for key in result if key.startswith(("balanced_", "macro_"))]
+    assert {"accuracy", "top5", "nll", "ece", "intervals"} <= {*result}
 
 
 def test_the_command_prints_the_figures_and_each_variant(

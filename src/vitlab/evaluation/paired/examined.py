@@ -3,24 +3,26 @@
 import hashlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitlab import device as devices
+from vitlab.data.holdout import fingerprint, moved, partitioned, with_validation, without
+from vitlab.data.learning import splits_of
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.remote import is_url
+from vitlab.data.sources.splits import Splits
 from vitlab.errors import DataError, DiskError
-from vitlab.evaluation.paired.answered import (
+from vitlab.evaluation.answers import (
     Answers,
     Integers,
     MultiAnswers,
     SingleAnswers,
     answers_of,
 )
-from vitlab.evaluation.paired.reopening import reopened
 from vitlab.evaluation.predictions import Predictions, predict
 from vitlab.models.model import Model
 from vitlab.progress import say
@@ -75,7 +77,7 @@ class Examined:
         Raises:
             KeyError: arrays are missing.
         """
-        kind = SingleAnswers if "guess" in arrays else MultiAnswers
+        kind = SingleAnswers if "guess" in arrays else MultiAnswers  # older ones have no squares
         answers = kind(**{name: arrays[name] for name in kind.__annotations__})
         return cls(classes, answers, arrays["indices"], arrays["keys"])
 
@@ -178,6 +180,27 @@ def examine(
         say(f"{error}; its predictions will be computed again next time")
         by_name = is_url(folder.recipe.data.data)
         return Examined.of(model, source, done, by_name)
+
+
+def reopened(folder: RunFolder) -> Splits:
+    """Return the splits of a run's data: its test images, and all it could have learned from.
+
+    Raises:
+        DataError: the data is no longer there, or has changed since.
+        RunError: `run.toml` is damaged.
+    """
+    recipe = folder.recipe
+    options = recipe.data
+    splits = splits_of(options)
+    splits = partitioned(splits, options)
+    found = folder.duplicates or {}
+    splits = replace(splits, test=without(splits.test, found.get("seen_test", ())))
+    if recipe.patience:
+        splits = with_validation(splits, options.split_by)
+    splits = moved(splits, found.get("moved", {}))
+    if fingerprint(splits.whole or splits.train, folder.fingerprint) != folder.fingerprint:
+        raise DataError(f"{options.data} has changed since the run was trained")
+    return splits
 
 
 def _marks(folder: RunFolder) -> dict[str, str]:

@@ -16,28 +16,19 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.evaluation.intervals import (
-    FEWEST,
-    RESAMPLES,
-    WORK,
-    Interval,
-    Statistics,
-    interval,
-    of_answers,
-    of_several,
-    resampled,
-)
-from vitlab.evaluation.paired.answered import Answers, SingleAnswers
+from vitlab.evaluation.answers import Answers, SingleAnswers, Weighted
+from vitlab.evaluation.intervals import difference, resampled, resamples_for
+from vitlab.evaluation.metrics import METRICS, Interval, values_of
 
 Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How much higher a figure of the second model is, and the 95% interval of that."""
+    """How much higher a figure of the second model is, and its 95% interval where that holds."""
 
     value: float
-    interval: Interval
+    interval: Interval | None
 
 
 @dataclass(frozen=True)
@@ -99,16 +90,9 @@ def holm(values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def statistics_of(answers: Answers) -> Statistics:
-    """Return the figures of a model as functions of how often each image counts."""
-    if isinstance(answers, SingleAnswers):
-        return of_answers(answers)
-    return of_several(answers.probabilities, answers.table, answers.thresholds)
-
-
 def figures_of(answers: Answers) -> Figures:
     """Return the figures of a model on all its images; those that are not defined are left out."""
-    found = statistics_of(answers)(np.ones((1, len(answers))))
+    found = values_of(Weighted(answers, np.ones((1, len(answers)))))
     return {name: float(value[0]) for name, value in found.items() if np.isfinite(value[0])}
 
 
@@ -120,8 +104,8 @@ def pairs_of(answers: Sequence[Answers], resamples: int | None = None) -> list[P
         resamples: of the images; None for as many as the intervals of one model have
     """
     points = [figures_of(each) for each in answers]
-    count = resamples or round(min(max(WORK / _size(answers[0]), FEWEST), RESAMPLES))
-    samples = [resampled(statistics_of(each), len(each), count) for each in answers]
+    count = resamples or resamples_for(answers[0])
+    samples = [resampled(each, count) for each in answers]
     found = []
     for first, second in combinations(range(len(answers)), 2):
         pair = _counted(answers[first], answers[second])
@@ -129,7 +113,7 @@ def pairs_of(answers: Sequence[Answers], resamples: int | None = None) -> list[P
         for name in [each for each in points[first] if each in points[second]]:
             gap = points[second][name] - points[first][name]
             drawn = samples[second][name] - samples[first][name]
-            gaps[name] = Difference(gap, interval(gap, drawn))
+            gaps[name] = Difference(gap, difference(METRICS[name], gap, drawn, len(answers[0])))
             if name == "map":
                 p = _p_of(drawn)
         found.append(replace(pair, first=first, second=second, p=p, differences=gaps))
@@ -166,7 +150,3 @@ def _p_of(samples: NDArray[np.float64]) -> float:
     samples = samples[np.isfinite(samples)]
     beyond = min(int((samples <= 0).sum()), int((samples >= 0).sum()))
     return min(1.0, 2 * (beyond + 1) / (len(samples) + 1))
-
-
-def _size(answers: Answers) -> int:
-    return len(answers) if isinstance(answers, SingleAnswers) else answers.table.size

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.evaluation.paired.answered import Answers, Integers, SingleAnswers
+from vitlab.evaluation.answers import Answers, Integers, SingleAnswers
 from vitlab.evaluation.paired.examined import Examined
 
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from vitlab import device as devices
 from vitlab.data.labels import SingleLabels
 from vitlab.errors import OptionError
+from vitlab.evaluation.answers import Floats
 from vitlab.evaluation.choosing import unlearned
 from vitlab.evaluation.intervals import with_intervals
-from vitlab.evaluation.metrics import Probabilities
 from vitlab.evaluation.predictions import Predictions, Views, check_classifier, predict
 from vitlab.evaluation.protocols.exams import EXAMS, Exam, reassessed
 from vitlab.evaluation.protocols.wordnet import SelectedOutputs, imagenet, outputs_of
@@ -22,7 +22,7 @@ from vitlab.models.model import Model
 Protocol = Literal["imagenet", "real", "v2", "objectnet", "a", "r", "sketch"]
 Outputs = Literal["auto", "all", "shared"]
 ROWS = 4096  # images graded at once
-PER_CLASS = ("balanced_accuracy", "macro_f1")
+PER_CLASS = ("balanced_", "macro_")  # what such figures begin with
 
 
 def examine(
@@ -123,8 +123,8 @@ def _figures(
     done = run(chosen, exam.source, progress=lambda images: progress(images, total))
     found = with_intervals(done.probabilities, truth(done, exam, classes))
     if exam.accepted.sum(axis=1).max() > 1:
-        for name in PER_CLASS:
-            found.pop(name, None)
+        for name in [each for each in found if each.startswith(PER_CLASS)]:
+            del found[name]
             found["intervals"].pop(name, None)
     return found | {
         "left_out": exam.left_out,
@@ -155,6 +155,6 @@ def truth(done: Predictions, exam: Exam, classes: NDArray[np.int64]) -> SingleLa
     return SingleLabels(np.concatenate(parts))
 
 
-def best(probabilities: Probabilities, accepted: NDArray[np.bool_]) -> NDArray[np.int64]:
+def best(probabilities: Floats, accepted: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the likeliest accepted class of each row (ties: the lower number)."""
     return np.where(accepted, probabilities, -1.0).argmax(axis=1)

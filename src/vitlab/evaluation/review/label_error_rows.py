@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.data.sources.protocol import Source
-from vitlab.evaluation.metrics import Probabilities
+from vitlab.evaluation.answers import Floats
 from vitlab.evaluation.predictions import Predictions
 from vitlab.evaluation.review.label_errors import LabelErrors, Suspect, find_label_errors
 from vitlab.evaluation.rows import table_to
@@ -43,7 +43,7 @@ class Suspects:
     """
 
     found: LabelErrors
-    probabilities: Probabilities
+    probabilities: Floats
     classes: Sequence[str]
     name: Callable[[int], str]
     several: bool

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
 from vitlab.errors import DataError
-from vitlab.evaluation.metrics import Probabilities
-from vitlab.evaluation.predictions import check_numbers
+from vitlab.evaluation.answers import Floats, check_numbers
 
 ROUNDING = 1e-6  # a mean of equal probabilities may come out a little above each of them
 ROWS = 65_536  # images at once, so that a copy of all probabilities is never needed
@@ -57,7 +56,7 @@ class LabelErrors:
     images: int
 
 
-def find_label_errors(probabilities: Probabilities, labels: Labels) -> LabelErrors:
+def find_label_errors(probabilities: Floats, labels: Labels) -> LabelErrors:
     """Find the images whose labels are likely wrong, from a model that has not learned from them.
 
     The threshold of a class is the mean probability that its images have for it. An image counts
@@ -92,7 +91,7 @@ def find_label_errors(probabilities: Probabilities, labels: Labels) -> LabelErro
 
 
 def confident_joint(
-    probabilities: Probabilities, truth: NDArray[np.int64]
+    probabilities: Floats, truth: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Count the images of each given class that are confidently of each class (equation 1).
 
@@ -136,7 +135,7 @@ def expected_errors(joint: NDArray[np.int64], counts: NDArray[np.int64]) -> floa
     return float((counts * np.where(sums > 0, share, 0.0)).sum())
 
 
-def _of_one(probabilities: Probabilities, truth: NDArray[np.int64]) -> LabelErrors:
+def _of_one(probabilities: Floats, truth: NDArray[np.int64]) -> LabelErrors:
     joint, likely = confident_joint(probabilities, truth)
     doubtful = np.flatnonzero((likely >= 0) & (likely != truth))
     rows = probabilities[doubtful]
@@ -160,7 +159,7 @@ def _of_one(probabilities: Probabilities, truth: NDArray[np.int64]) -> LabelErro
     return LabelErrors(_ranked(suspects), expected_errors(joint, counts), len(truth))
 
 
-def _of_several(probabilities: Probabilities, table: NDArray[np.uint8]) -> LabelErrors:
+def _of_several(probabilities: Floats, table: NDArray[np.uint8]) -> LabelErrors:
     """Ask about each class alone, and put together what is doubtful about an image."""
     found: dict[int, dict[int, Suspect]] = {}
     wrong = 0.0

@@ -7,15 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.paired.paired_tests import Pair
 from vitlab.report.comparing.entry import Entry
 from vitlab.report.comparing.recipes_apart import differing, seed_groups
 from vitlab.report.comparing.run_comparison import Compared
 
-FIGURES = (
-    "accuracy", "top5", "nll", "ece", "balanced_accuracy", "macro_f1", "map", "micro_f1", "bce",
-    "auroc", "mcc", "loss", "probe", "knn",
-)  # fmt: skip
 COSTS = ("images", "params", "macs", "images_per_second", "peak_memory", "seconds", "device")
 
 
@@ -35,7 +32,7 @@ def as_json(compared: Compared) -> dict[str, Any]:
 def seeds_of(entries: Sequence[Entry], group: Sequence[int]) -> dict[str, Any]:
     """Return mean and sample standard deviation of each figure that all runs of a group have."""
     runs = [entries[number] for number in group]
-    values = {key: [each.number(key) for each in runs] for key in FIGURES}
+    values = {key: [each.number(key) for each in runs] for key in METRICS}
     known = {key: np.array(own, np.float64) for key, own in values.items() if None not in own}
     return {
         "runs": [str(each.folder.path) for each in runs],
@@ -46,7 +43,8 @@ def seeds_of(entries: Sequence[Entry], group: Sequence[int]) -> dict[str, Any]:
 
 
 def _run(entry: Entry) -> dict[str, Any]:
-    kept = {key: entry.result[key] for key in (*FIGURES, *COSTS) if key in entry.result}
+    names = (*METRICS, *COSTS)
+    kept = {key: entry.result[key] for key in names if key in entry.result}
     about: dict[str, Any] = {"run": str(entry.folder.path), "name": entry.name}
     about |= {"model": entry.model, "seed": entry.seed}
     about |= {"task": entry.task} if entry.task else {}
@@ -67,7 +65,7 @@ def _pair(compared: Compared, pair: Pair) -> dict[str, Any]:
         if key not in ("first", "second", "differences")
     }
     differences = {
-        name: {"value": _finite(each.value), "interval": [_finite(end) for end in each.interval]}
+        name: {"value": _finite(each.value), "interval": each.interval and list(each.interval)}
         for name, each in pair.differences.items()
     }
     return {"first": first, "second": second} | rest | {"differences": differences}

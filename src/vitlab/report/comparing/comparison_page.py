@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 from vitlab.data.sources.protocol import Source
 from vitlab.errors import UserError
-from vitlab.evaluation.paired.reopening import reopened
+from vitlab.evaluation.metrics import METRICS
+from vitlab.evaluation.paired.examined import reopened
 from vitlab.report.comparing import comparison_tables as tables
 from vitlab.report.comparing import verdicts
 from vitlab.report.comparing.disagreements import Gallery, galleries
@@ -142,7 +143,7 @@ def _costs(compared: Compared) -> "list[Markup]":
             if (cost := each.number(key)) is not None and (value := each.number(first)) is not None
         ]
         if len({spot.cost for spot in spots}) > 1:
-            drawings.append(cost_against(key, spots, title, tables.FIGURES[first].title.lower()))
+            drawings.append(cost_against(key, spots, title, METRICS[first].word))
     return drawings
 
 

@@ -5,51 +5,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vitlab.evaluation.paired.paired_tests import Difference
+from vitlab.evaluation.metrics import METRICS, Metric
 from vitlab.report.comparing.comparison_json import seeds_of
 from vitlab.report.comparing.entry import Entry
 from vitlab.report.comparing.recipes_apart import seed_groups
 from vitlab.report.comparing.run_comparison import Compared
 from vitlab.report.comparing.verdicts import first_figure, p_cell
 from vitlab.report.table_page import Table
-from vitlab.units import between, duration, percent, si, storage
+from vitlab.units import duration, percent, si, storage
 
 CLASSES = 40  # rows of the table of classes, at most
 NAMED = 4  # runs whose pairs are called by their names; of more, by their numbers
-
-
-def _decimals(value: float) -> str:
-    return f"{value:.3f}"
 
 
 def _rate(value: float) -> str:
     return f"{value:,.{int(value < 10)}f}"
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A column: its title, how it is written, and whether more is better."""
-
-    title: str
-    form: Callable[[float], str]
-    more: bool = False
-
-
-FIGURES = {
-    "accuracy": Figure("Accuracy", percent, True),
-    "map": Figure("mAP", percent, True),
-    "top5": Figure("Top-5", percent, True),
-    "balanced_accuracy": Figure("Balanced accuracy", percent, True),
-    "micro_f1": Figure("Micro F1", percent, True),
-    "macro_f1": Figure("Macro F1", percent, True),
-    "nll": Figure("NLL", _decimals),
-    "bce": Figure("Cross-entropy", _decimals),
-    "ece": Figure("ECE", percent),
-    "loss": Figure("Held-out loss", _decimals),
-    "probe": Figure("10-shot accuracy", percent, True),
-    "knn": Figure("20-NN accuracy", percent, True),
-}
-"""In the order of the table."""
 COSTS: dict[str, tuple[str, Callable[[float], str]]] = {
     "images": ("Test images", lambda value: f"{value:,.0f}"),
     "params": ("Parameters", si),
@@ -91,22 +63,25 @@ class RunRow:
 def run_table(compared: Compared) -> tuple[list[str], list[RunRow], tuple[str, str] | None]:
     """Return the titles, a row for each run, and the ends of the scale of the first figure."""
     entries, first = compared.entries, first_figure(compared)
-    keys = [key for key in FIGURES if any(each.number(key) is not None for each in entries)]
-    if not any(len(each.result.get("classes", ())) > 5 for each in entries):
-        keys = [key for key in keys if key != "top5"]  # of five classes it says nothing
-    best = {key: _best(entries, key) for key in keys}
+    most = max((len(each.result.get("classes", ())) for each in entries), default=0)
+    shown = [
+        metric
+        for metric in METRICS.values()
+        if metric.tells(most) and any(each.number(metric.name) is not None for each in entries)
+    ]
+    best = {metric.name: _best(entries, metric) for metric in shown}
     scale = _scale(entries, first)
     rows = [
         RunRow(
             number,
             each,
             _bar(each, first, scale),
-            [_cell(each, key, best[key]) for key in keys],
+            [_cell(each, metric, best[metric.name]) for metric in shown],
         )
         for number, each in enumerate(entries)
     ]
     ends = None if scale is None else (percent(scale[0]), percent(scale[1]))
-    return [FIGURES[key].title for key in keys], rows, ends
+    return [metric.title for metric in shown], rows, ends
 
 
 def cost_table(entries: Sequence[Entry]) -> Table:
@@ -126,19 +101,21 @@ def cost_table(entries: Sequence[Entry]) -> Table:
 def pair_table(compared: Compared) -> Table:
     """Return the tests, a row for each two runs."""
     assert compared.same is not None
-    first, runs = first_figure(compared), compared.same.runs
-    named = len(runs) <= NAMED
-    names = [compared.entries[n].name if named else f"{n + 1}" for n in runs]
+    first, runs = METRICS[first_figure(compared)], compared.same.runs
+    few = len(runs) <= NAMED
+    names = [compared.entries[n].name if few else f"{n + 1}" for n in runs]
     many = len(compared.pairs) > 1
     head = (
-        "Runs", f"Difference in {FIGURES[first].title.replace('Acc', 'acc')}",
+        "Runs", f"Difference in {first.word}",
         "Only first right", "Only second right", "p", *(("p (Holm)",) if many else ()),
         "Same answer", "Mistakes in common", "Kappa",
     )  # fmt: skip
     rows = [
         (
             f"{names[pair.first]} → {names[pair.second]}",
-            gap_text(first, pair.differences[first]) if first in pair.differences else "–",
+            first.gap(gap.value, gap.interval)
+            if (gap := pair.differences.get(first.name))
+            else "–",
             f"{pair.only_first:,}",
             f"{pair.only_second:,}",
             p_cell(pair.p),
@@ -149,15 +126,15 @@ def pair_table(compared: Compared) -> Table:
         )
         for pair in compared.pairs
     ]
-    return Table("Paired tests", head, rows, note=_of_tests(compared, named=named))
+    return Table("Paired tests", head, rows, note=_of_tests(compared, few=few))
 
 
-def _of_tests(compared: Compared, *, named: bool) -> str:
+def _of_tests(compared: Compared, *, few: bool) -> str:
     """Return how the table of tests is read."""
     assert compared.same is not None
     many, several = len(compared.pairs) > 1, compared.same.several
     return (
-        ("" if named else "Runs by their numbers in the table above. ")
+        ("" if few else "Runs by their numbers in the table above. ")
         + f"On the same {len(compared.same):,} test images; the difference is second minus first, "
         "with its 95% interval (paired bootstrap). "
         + (
@@ -179,17 +156,18 @@ def difference_table(compared: Compared) -> Table | None:
     pair = compared.pairs[0]
     one, other = compared.figures
     rows = []
-    for key, figure in FIGURES.items():
-        if key in pair.differences and not (key == "top5" and len(compared.same.classes) <= 5):
-            gap = pair.differences[key]
-            beyond = gap.interval[0] > 0 or gap.interval[1] < 0
+    for metric in METRICS.values():
+        gap = pair.differences.get(metric.name)
+        if gap is not None and metric.tells(len(compared.same.classes)):
+            low, high = gap.interval or (0.0, 0.0)
+            beyond = "does not contain 0" if low > 0 or high < 0 else "contains 0"
             rows.append(
                 (
-                    figure.title,
-                    figure.form(one[key]),
-                    figure.form(other[key]),
-                    gap_text(key, gap),
-                    "does not contain 0" if beyond else "contains 0",
+                    metric.title,
+                    metric.text(one[metric.name]),
+                    metric.text(other[metric.name]),
+                    metric.gap(gap.value, gap.interval),
+                    beyond if gap.interval else "–",
                 )
             )
     names = [compared.entries[number].name for number in compared.same.runs]
@@ -197,28 +175,20 @@ def difference_table(compared: Compared) -> Table | None:
     return Table("All figures", head, rows, note="")
 
 
-def gap_text(key: str, gap: Difference) -> str:
-    """Format a difference and its interval: `+1.7 (0.3 to 3.1) points`."""
-    if FIGURES[key].form is percent:
-        text = f"{100 * gap.value:+.1f}{between(gap.interval)} points"
-    else:
-        text = f"{gap.value:+.3f}{between(gap.interval, 1, 3)}"
-    return text.replace("-", "−")
-
-
 def seed_tables(compared: Compared) -> list[Table]:
     """Return mean and deviation of runs that differ in their seed alone."""
     entries, found = compared.entries, []
     for group in seed_groups(entries):
         figures = seeds_of(entries, group)
-        keys = [key for key in FIGURES if key in figures["mean"]]
-        head = ("Runs", *(FIGURES[key].title for key in keys))
-        text = {
-            key: f"{FIGURES[key].form(figures['mean'][key])} ± {_spread(key, figures['std'][key])}"
-            for key in keys
-        }
+        mean, std = figures["mean"], figures["std"]
+        shown = [metric for metric in METRICS.values() if metric.name in mean]
+        head = ("Runs", *(metric.title for metric in shown))
+        texts = (
+            f"{metric.text(mean[metric.name])} ± {metric.deviation(std[metric.name])}"
+            for metric in shown
+        )
         names = ", ".join(entries[number].name for number in group)
-        found.append(Table(names, head, [(names, *text.values())]))
+        found.append(Table(names, head, [(names, *texts)]))
     return found
 
 
@@ -257,21 +227,21 @@ def _by_class(entry: Entry) -> dict[tuple[str, int], dict[str, Any]]:
     return found
 
 
-def _best(entries: Sequence[Entry], key: str) -> float | None:
+def _best(entries: Sequence[Entry], metric: Metric) -> float | None:
     """Return the best value of a figure, if one can be better than another."""
-    known = [value for each in entries if (value := each.number(key)) is not None]
-    if len(set(known)) < 2 or (key == "loss" and len({each.task for each in entries}) > 1):
+    known = [value for each in entries if (value := each.number(metric.name)) is not None]
+    several = len({each.task for each in entries}) > 1
+    if len(set(known)) < 2 or (metric.name == "loss" and several):
         return None
-    return max(known) if FIGURES[key].more else min(known)
+    return max(known) if metric.better == "high" else min(known)
 
 
-def _cell(entry: Entry, key: str, best: float | None) -> Cell:
-    value, figure = entry.number(key), FIGURES[key]
+def _cell(entry: Entry, metric: Metric, best: float | None) -> Cell:
+    value = entry.number(metric.name)
     if value is None:
         return Cell("–")
-    factor, decimals = (100.0, 1) if figure.form is percent else (1.0, 3)
-    ends = between(entry.interval(key), factor, decimals).strip(" ()")
-    return Cell(figure.form(value), ends, best is not None and value == best)
+    ends = metric.range(entry.interval(metric.name))
+    return Cell(metric.text(value), ends, best is not None and value == best)
 
 
 def _scale(entries: Sequence[Entry], key: str) -> tuple[float, float] | None:
@@ -291,7 +261,3 @@ def _bar(entry: Entry, key: str, scale: tuple[float, float] | None) -> Bar | Non
     low, high = entry.interval(key) or (value, value)
     wide = (scale[1] - scale[0]) / 100
     return Bar(*((each - scale[0]) / wide for each in (value, low, high)))
-
-
-def _spread(key: str, value: float) -> str:
-    return f"{100 * value:.1f}" if FIGURES[key].form is percent else f"{value:.3f}"

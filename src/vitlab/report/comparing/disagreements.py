@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.sources.protocol import Source
-from vitlab.evaluation.paired.answered import Answers, SingleAnswers
+from vitlab.evaluation.answers import Answers, SingleAnswers
 from vitlab.evaluation.paired.same_images import SameImages
 from vitlab.report.drawings.thumbnails import of_source
 

@@ -48,17 +48,17 @@ def _of_two(compared: Compared, pair: Pair) -> str:
     count = f"on {len(compared.same):,} test images"
     if shares[0] == shares[1]:
         return f"{one} and {other} have the same {what} {count}: {percent(shares[0])}."
-    low, high = pair.differences[key].interval
-    if shares[1] > shares[0]:
-        better, worse = other, one
-    else:
-        better, worse, low, high = one, other, -high, -low
+    ends = pair.differences[key].interval
+    better, worse = (other, one) if shares[1] > shares[0] else (one, other)
+    low, high = ends or (0.0, 0.0)
+    low, high = (low, high) if shares[1] > shares[0] else (-high, -low)
+    within = f" ({100 * low:.1f} to {100 * high:.1f})" * (ends is not None)
     chance = "more than chance explains" if pair.p < LEVEL else "which chance may explain"
     test = "" if key == "map" else "McNemar's test, "
     return (
         f"{better} has the higher {what} {count}: {percent(max(shares))} against "
         f"{percent(min(shares))} of {worse}. The difference is "
-        f"{100 * abs(shares[0] - shares[1]):.1f} points ({100 * low:.1f} to {100 * high:.1f}), "
+        f"{100 * abs(shares[0] - shares[1]):.1f} points{within}, "
         f"{chance} ({test}{p_text(pair.p)})."
     )
 

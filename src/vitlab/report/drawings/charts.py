@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from vitlab.evaluation.metrics import Bin
+from vitlab.evaluation.reliability import Bin
 from vitlab.report.drawings.curves import PERCENT
 from vitlab.report.drawings.drawing import (
     BLUE,
@@ -31,7 +31,7 @@ def reliability(bins: Sequence[Bin], ece: str, when: str = "") -> Markup:
     """Draw accuracy and confidence of each bin, and below them its number of images.
 
     Args:
-        bins: from `vitlab.evaluation.metrics.bins`
+        bins: from `vitlab.evaluation.reliability.bins`
         ece: expected calibration error, as text
         when: "before" or "after" calibrating; empty where nothing was calibrated
     """

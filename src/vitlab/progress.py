@@ -100,6 +100,10 @@ class Meter:
         if self.shown and not self.live and now - self.last >= PAUSE and done > self.first:
             self.say(GAP.join([self.head, *note.split(GAP), self.left]))
 
+    def images(self, done: int, total: int) -> None:
+        """Show the number of images done, as a pass over them tells it."""
+        self.show(done, "images", total)
+
     def say(self, text: str) -> None:
         """Print a line of text, above the bar where there is one."""
         if self.shown:

@@ -1,7 +1,6 @@
 """Metrics of a model on a data set."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,10 +14,11 @@ from vitlab.data.sources.request import Given, title_of
 from vitlab.errors import OptionError
 from vitlab.evaluation import calibration, thresholds
 from vitlab.evaluation.choosing import Split, choose
-from vitlab.evaluation.fast_form import fast_form
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.infer import ONE_VIEW, Progress, Views, silent
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.per_class import class_figures, confused_pairs
-from vitlab.evaluation.predictions import Predictions, Views, check_classifier, predict
+from vitlab.evaluation.predictions import Predictions, check_classifier, predict
 from vitlab.evaluation.protocols.grading import Outputs, Protocol, check_alone, examine
 from vitlab.evaluation.review.label_error_rows import LEARNED, suspects_in, write_suspects
 from vitlab.evaluation.rows import rows_to
@@ -33,20 +33,14 @@ class How:
     """How predictions are computed.
 
     Attributes:
-        device: auto, cpu, cuda, cuda:N or mps
-        precision: fp32; bf16; or auto, as `fast_form` chooses
-        engine: what computes, as `fast_form` chooses
-        workers: processes that decode; None to choose
+        compute: where and how
         views: of each image
         threshold: above which a class is predicted where images have several; None for the model's
         columns: which columns of a list or a table hold what; None to find them
     """
 
-    device: str = "auto"
-    precision: Precision = "auto"
-    engine: Engine = "auto"
-    workers: int | None = None
-    views: Views = Views()
+    compute: Compute = Compute(precision="auto")
+    views: Views = ONE_VIEW
     threshold: float | None = None
     columns: Columns | None = None
 
@@ -131,7 +125,8 @@ def evaluate(
         OptionError: the model has no classifier; options that do not go together.
         DiskError: the file cannot be written.
     """
-    how = How(device, precision, engine, workers, Views(flips, crops), threshold, columns)
+    compute = Compute(device, precision, engine, workers)
+    how = How(compute, Views(flips, crops), threshold, columns)
     if protocol is not None:
         check_alone(
             split=split,
@@ -159,7 +154,7 @@ def evaluation(
     calibrate: bool = False,
     choosing: thresholds.Per | None = None,
     files: Files = NO_FILES,
-    progress: Callable[[int, int], None] = lambda images, total: None,
+    progress: Progress = silent,
 ) -> Evaluation:
     """Evaluate as `evaluate` does, and return the predictions too.
 
@@ -177,28 +172,25 @@ def evaluation(
     check_fitting(split, how, calibrate=calibrate, choosing=choosing is not None)
     asked = choose(model, data, split, how.columns)
     source = asked.source
-    where = devices.choose(how.device)
-    devices.restart_peak(where)
+    devices.restart_peak(how.compute.where)
     found = _fitted(model, data, how) if calibrate else None
     before = thresholds.given_or_kept(model, how.threshold, several=source.labels.several)
     chosen = _chosen(model, data, choosing, how) if choosing else None
     above = np.array(chosen.values) if chosen else before
-    form = fast_form(model, source, where, how.precision, how.views.count, how.engine)
+    form = how.compute.fast(model, source, how.views.count)
     with rows_to(files.rows, source, truth=True, threshold=above) as use:
         done = predict(
             form.model,
             source,
-            device=where,
-            precision=form.autocast,
-            workers=how.workers,
+            how.compute.of(form),
             views=how.views,
             logits=calibrate,
             use=use,
-            progress=lambda images: progress(images, len(source)),
+            progress=progress,
         )
     figures = _figures(model, source, done, above) | form.about
     figures |= {"data": title_of(data), "split": asked.split}
-    figures |= {"peak_memory": devices.peak_memory(where)}
+    figures |= {"peak_memory": devices.peak_memory(how.compute.where)}
     figures["notes"] = [*asked.notes, *figures["notes"]]
     if asked.learned_from:
         figures["learned_from"] = asked.learned_from
@@ -233,9 +225,7 @@ def _examined(
         protocol,
         real_labels=real_labels,
         outputs=outputs,
-        device=how.device,
-        precision=fixed(how.precision),
-        workers=how.workers,
+        compute=replace(how.compute, precision=fixed(how.compute.precision)),
         views=how.views,
     )
 
@@ -245,9 +235,9 @@ def _fitted(model: Model, data: Given, how: How) -> calibration.Calibration:
         model,
         data,
         columns=how.columns,
-        device=how.device,
-        precision=fixed(how.precision),
-        workers=how.workers,
+        device=str(how.compute.device),
+        precision=fixed(how.compute.precision),
+        workers=how.compute.workers,
     )
 
 
@@ -257,9 +247,9 @@ def _chosen(model: Model, data: Given, per: thresholds.Per, how: How) -> thresho
         data,
         per,
         columns=how.columns,
-        device=how.device,
-        precision=fixed(how.precision),
-        workers=how.workers,
+        device=str(how.compute.device),
+        precision=fixed(how.compute.precision),
+        workers=how.compute.workers,
     )
 
 

@@ -10,12 +10,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab import device as devices
 from vitlab.data.labels import MultiLabels
 from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Given, title_of
 from vitlab.errors import OptionError
 from vitlab.evaluation.calibration import validation_of
+from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.metrics import f1
 from vitlab.evaluation.predictions import Predictions, check_classifier, predict
 from vitlab.models.model import Model
@@ -89,8 +89,7 @@ def choose_thresholds(
         raise OptionError(
             "thresholds are for several labels per image: of one label, the likeliest class counts"
         )
-    where = devices.choose(device)
-    done = predict(model, source, device=where, precision=precision, workers=workers)
+    done = predict(model, source, Compute(device, precision, workers=workers))
     assert isinstance(done.labels, MultiLabels)
     values = best_thresholds(done.probabilities, done.labels.values, per)
     found = Thresholds(tuple(values.tolist()), per, title_of(data), len(done.labels))

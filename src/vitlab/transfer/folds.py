@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from vitlab import device as devices
 from vitlab.data.holdout import partitioned
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.learning import splits_of
 from vitlab.data.sources.protocol import Source
 from vitlab.errors import OptionError
+from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.predictions import predict
 from vitlab.evaluation.review.label_error_rows import Suspects, write_suspects
@@ -148,8 +148,7 @@ def write_predictions(
             done = predict(
                 load(campaign.folder.run(trial.name).path),
                 layout.source,
-                device=devices.choose(host.device),
-                workers=host.workers,
+                Compute(host.device, engine="plain", workers=host.workers),
                 use=lambda part, layout=layout: write(layout.columns(part)),  # type: ignore[misc]
             )
             found.append(done)

@@ -4,7 +4,6 @@ from typing import Literal
 
 import numpy as np
 
-from vitlab import device as devices
 from vitlab.data.settings import Columns
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.request import Given
@@ -13,8 +12,8 @@ from vitlab.evaluation.bias.patch_drop import occluded_figures
 from vitlab.evaluation.bias.probed_images import probed_images, share
 from vitlab.evaluation.bias.shuffled import shuffled_figures
 from vitlab.evaluation.bias.translation import shifted_figures
-from vitlab.evaluation.borrowing import borrowed
 from vitlab.evaluation.choosing import Split, choose
+from vitlab.evaluation.compute import Compute, borrowed
 from vitlab.evaluation.predictions import check_classifier
 from vitlab.models.model import Model
 
@@ -69,18 +68,16 @@ def inductive_bias(
     """
     check_classifier(model)
     source = data if isinstance(data, Source) else choose(model, data, split, columns).source
-    where = devices.choose(device)
+    compute = Compute(device, precision, workers=workers)
     sampling, shuffling, dropping, shifting, pairing = np.random.default_rng(seed).spawn(5)
-    with borrowed(model, where):
+    with borrowed(model, compute.where):
         probed = probed_images(
             model,
             source,
             images,
             batch=batch,
             generator=sampling,
-            device=where,
-            precision=precision,
-            workers=workers,
+            compute=compute,
         )
         clean = probed.predicted()
         return {

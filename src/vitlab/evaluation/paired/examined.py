@@ -2,17 +2,17 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab import device as devices
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.remote import is_url
 from vitlab.errors import DataError, DiskError
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.infer import Progress, silent
 from vitlab.evaluation.paired.answered import (
     Answers,
     Integers,
@@ -146,7 +146,7 @@ def examine(
     *,
     device: str = "auto",
     workers: int | None = None,
-    progress: Callable[[int, int], None] = lambda images, total: None,
+    progress: Progress = silent,
 ) -> Examined:
     """Return the answers of a run's model to its test images: those that are kept, or new ones.
 
@@ -168,9 +168,8 @@ def examine(
     done = predict(
         model,
         source,
-        device=devices.choose(device),
-        workers=workers,
-        progress=lambda images: progress(images, len(source)),
+        Compute(device, engine="plain", workers=workers),
+        progress=progress,
     )
     try:
         return keep(folder, model, source, done)

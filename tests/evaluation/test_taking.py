@@ -6,7 +6,7 @@ import torch
 
 import vitlab
 from vitlab.errors import OptionError
-from vitlab.evaluation.probes.taking import shape_taken, take
+from vitlab.evaluation.infer import shape_taken, take
 from vitlab.evaluation.probes.wanted import Pooled, Taken
 
 SHAPES = [

@@ -24,6 +24,7 @@ from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.predictions import Predictions, check_classifier, predict
 from vitlab.models.model import Model
+from vitlab.progress import public
 
 Floats = NDArray[np.float64]
 BLOCK = 2_000_000  # logits whose softmax is in memory at once
@@ -51,6 +52,7 @@ class Calibration:
         return {"temperature": self.temperature, "calibration": about}
 
 
+@public(model=Model)
 def calibrate(
     model: Model,
     data: Given,

@@ -36,6 +36,7 @@ from vitlab.models.model import Model
 from vitlab.packages import check_installed
 from vitlab.places import PART
 from vitlab.precision import Engine, Precision
+from vitlab.progress import public
 from vitlab.weights.identity import feature_fingerprint
 
 
@@ -65,6 +66,7 @@ class Answer:
         return {"image": self.image, "top": top} | several
 
 
+@public(model=Model)
 def classify(
     model: Model,
     images: Given | Picture | Iterable[Picture],

@@ -22,6 +22,7 @@ from vitlab.errors import OptionError
 from vitlab.evaluation.compute import Compute, FastForm
 from vitlab.evaluation.infer import Inferred, Progress, batch_of, infer, shape_taken
 from vitlab.evaluation.probes.wanted import Taken
+from vitlab.evaluation.records import EmbeddingRecord
 from vitlab.evaluation.shards import (
     ShardFolder,
     ShardJob,
@@ -35,7 +36,7 @@ from vitlab.models.model import Model
 from vitlab.packages import check_installed
 from vitlab.places import PART, check_new_file, check_parts, is_folder
 from vitlab.precision import Engine
-from vitlab.progress import say
+from vitlab.progress import public, say
 from vitlab.weights.identity import feature_fingerprint
 
 DAMAGED = "vitlab.damaged"  # key of the file's metadata: a JSON list of messages
@@ -46,6 +47,7 @@ PART_BYTES = 2**30  # of a part's features, unless one row group has more
 OF_A_FILE = ("out", "images", "damaged", "bytes", "notes", "seconds", "images_per_second")
 
 
+@public(model=Model, out=(str, Path))
 def embed(
     model: Model,
     data: Given | Sequence[Picture],
@@ -61,7 +63,8 @@ def embed(
     timeout: float = 600.0,
     part_images: int = PART,
     shard: str = "",
-) -> dict[str, Any]:
+    quiet: bool = False,
+) -> EmbeddingRecord:
     """Write the features of all images of DATA into a Parquet file, or into a folder of them.
 
     Its columns are `path` (what the data calls the image), `label` (the name of its class, a list
@@ -97,6 +100,7 @@ def embed(
         part_images: images of a part, of a folder; rounded up to whole row groups, of at most 1 GiB
         shard: of a folder, `0/8` for the first of eight processes, each of which writes every
             eighth part
+        quiet: print nothing but warnings
 
     Returns:
         In the first process: out, images, damaged, shape (of one image's features), model, bytes,
@@ -134,9 +138,9 @@ def embed(
             found = fill_file(out, job, world, table.merge)
             figures = {key: found[key] for key in OF_A_FILE if found}
     if not figures:
-        return {}
+        return EmbeddingRecord()
     about = {"shape": list(table.shape), "model": model.config.name, **table.form.about}
-    return figures | about | {"notes": [*notes, *figures["notes"]]}
+    return EmbeddingRecord(figures | about | {"notes": [*notes, *figures["notes"]]})
 
 
 def check_alone(share: ShardNumber, parted: bool) -> None:

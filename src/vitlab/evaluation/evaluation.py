@@ -20,12 +20,14 @@ from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import Predictions, check_classifier, predict
 from vitlab.evaluation.protocols.grading import Outputs, Protocol, check_alone, examine
+from vitlab.evaluation.records import EvaluationRecord
 from vitlab.evaluation.review.label_error_rows import LEARNED, suspects_in, write_suspects
 from vitlab.evaluation.rows import rows_to
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.places import NO_FILES, Files, check_files
 from vitlab.precision import Engine, Precision, fixed
+from vitlab.progress import public
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Evaluation:
     figures: dict[str, Any]
 
 
+@public(model=Model)
 def evaluate(
     model: Model,
     data: Given,
@@ -75,7 +78,7 @@ def evaluate(
     protocol: Protocol | None = None,
     real_labels: str = "",
     outputs: Outputs = "auto",
-) -> dict[str, Any]:
+) -> EvaluationRecord:
     """Measure a model on labeled images: the same figures as `vitlab evaluate --json`.
 
     Labels map to the model's classes by name.
@@ -136,13 +139,15 @@ def evaluate(
             out=out,
             label_errors=label_errors,
         )
-        return _examined(model, data, protocol, how, real_labels, outputs)
+        found = _examined(model, data, protocol, how, real_labels, outputs)
+        return EvaluationRecord(found)
     if real_labels or outputs != "auto":
         raise OptionError("real_labels and outputs apply only with a protocol: leave them out")
     files = check_files(out, label_errors, replace=replace)
-    return evaluation(
+    done = evaluation(
         model, data, how, split=split, calibrate=calibrate, choosing=choose_thresholds, files=files
-    ).figures
+    )
+    return EvaluationRecord(done.figures)
 
 
 def evaluation(

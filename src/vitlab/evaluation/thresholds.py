@@ -19,6 +19,7 @@ from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.metrics import f1
 from vitlab.evaluation.predictions import Predictions, check_classifier, predict
 from vitlab.models.model import Model
+from vitlab.progress import public
 
 Floats = NDArray[np.float64]
 Per = Literal["class", "all"]
@@ -47,6 +48,7 @@ class Thresholds:
         return {"thresholds": list(self.values), "thresholds_chosen": about}
 
 
+@public(model=Model)
 def choose_thresholds(
     model: Model,
     data: Given,

@@ -12,9 +12,11 @@ from vitlab.data.sources.request import Given
 from vitlab.graphs.bits.narrowing_cost import Sample
 from vitlab.graphs.targets import IMAGES, TARGETS, Precision, check_precision, check_target
 from vitlab.models.model import Model
+from vitlab.progress import public
 from vitlab.weights.assembly import unwrapped, whole_state
 
 
+@public(model=nn.Module, file=(str, Path))
 def export(
     model: nn.Module,
     file: str | Path,

@@ -18,6 +18,7 @@ from vitlab.evaluation.review.label_errors import find_label_errors
 from vitlab.evaluation.rows import Layout, table_to
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
+from vitlab.progress import public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage, write_tables
 from vitlab.runs.naming import run_name
@@ -33,6 +34,7 @@ LABEL_ERRORS = "label-errors.csv"
 LISTED = 50  # likely label errors on the page
 
 
+@public(recipe=Recipe)
 def cross_validate(
     recipe: Recipe,
     out: str | Path | None = None,
@@ -44,6 +46,7 @@ def cross_validate(
     transform: Transform | None = None,
     loss: Loss | None = None,
     command: str = "",
+    quiet: bool = False,
 ) -> dict[str, Any]:
     """Train once per fold, each time testing on the images of that fold.
 
@@ -61,6 +64,7 @@ def cross_validate(
         transform: a function of your own on the training images, as in `vitlab.train`
         loss: a function of your own in place of the recipe's loss, as in `vitlab.train`
         command: what the user typed, for the report
+        quiet: print nothing but warnings
 
     Returns:
         The figures of all out-of-fold predictions together (the keys of `vitlab.evaluate`),

@@ -16,8 +16,10 @@ from vitlab.evaluation.choosing import Split, choose
 from vitlab.evaluation.compute import Compute, borrowed
 from vitlab.evaluation.predictions import check_classifier
 from vitlab.models.model import Model
+from vitlab.progress import public
 
 
+@public(model=Model)
 def inductive_bias(
     model: Model,
     data: Given | Source,

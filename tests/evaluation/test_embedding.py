@@ -100,6 +100,45 @@ def test_tokens_and_layers(
     assert found["shape"] == list(expected.shape[1:])
 
 
+def test_class_token_mean_and_several_layers_side_by_side(
+    model: vitlab.VisionTransformer, photos: Path, tmp_path: Path
+) -> None:
+    def taken(name: str, **how: object) -> np.ndarray:
+        embedded(model, photos, tmp_path / f"{name}.parquet", **how)
+        return np.array(rows(tmp_path / f"{name}.parquet")["features"])
+
+    token, mean, both = (taken(what, what=what, layer=1) for what in ("token", "mean", "both"))
+    np.testing.assert_array_equal(both, np.concatenate([token, mean], 1))
+    last = taken("last", what="both", layer=2)
+    several = taken("several", what="both", layer=(1, 2))
+    np.testing.assert_array_equal(several, np.concatenate([both, last], 1))
+    tokens = taken("tokens", what="patches", layer=[0, 1])
+    assert tokens.shape == (60, 4, 32)
+    without = vitlab.create("ViT(width=16,depth=2,heads=2,mlp=32)/4", 0, 8, pool="mean")
+    with pytest.raises(OptionError, match="has no class token: take mean or features"):
+        embedded(without, photos, tmp_path / "no.parquet", what="both")
+
+
+def test_half_the_bytes_and_what_the_file_says_of_itself(
+    model: vitlab.VisionTransformer, photos: Path, tmp_path: Path
+) -> None:
+    for dtype in ("fp32", "fp16"):
+        embedded(model, photos, tmp_path / f"{dtype}.parquet", what="patches", dtype=dtype)
+    half, full = (parquet.read_table(tmp_path / f"{d}.parquet") for d in ("fp16", "fp32"))
+    kind = pyarrow.list_(pyarrow.list_(pyarrow.float16(), 16), 4)
+    assert half.schema.field("features").type == kind
+    values = [np.array(each["features"].to_pylist(), np.float32) for each in (half, full)]
+    np.testing.assert_allclose(values[0], values[1], rtol=1e-3, atol=1e-4)
+    about = json.loads(half.schema.metadata[b"vitlab.embedding"])
+    expected = {"what": "patches", "layer": [], "dtype": "fp16", "dimension": 16, "norm": "final",
+                "image_size": [8, 8], "precision": "fp32"}  # fmt: skip
+    assert {key: about[key] for key in expected} == expected
+    with torch.no_grad():
+        model.norm.weight.mul_(1e6)
+    with pytest.raises(DataError, match="is beyond fp16, which ends at 65,504: choose dtype=fp32"):
+        embedded(model, photos, tmp_path / "large.parquet", dtype="fp16")
+
+
 def test_damaged_images_are_listed_and_the_rest_is_there(
     model: vitlab.VisionTransformer, photos: Path, tmp_path: Path
 ) -> None:
@@ -239,7 +278,10 @@ def test_other_weights_data_or_options_do_not_continue(
     embedded(model, photos, out)
     with pytest.raises(DiskError, match="already exists: choose another --out"):
         embedded(model, photos, out)
-    with pytest.raises(OptionError, match="layer=1 applies only with what=mean, patches or tokens"):
+    with pytest.raises(
+        OptionError,
+        match=r"layer=\(1,\) applies only with what=token, mean, both, patches or tokens",
+    ):
         embedded(model, photos, tmp_path / "y.parquet", layer=1)
 
 

@@ -73,6 +73,7 @@ def run(options: Embed) -> dict[str, Any]:
         options.out,
         what=options.features.what,
         layer=options.features.layer,
+        dtype=options.features.dtype,
         columns=options.columns,
         device=options.device,
         precision=options.precision,

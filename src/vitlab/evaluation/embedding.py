@@ -18,7 +18,7 @@ from vitlab.data.settings import Columns
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.request import Given
 from vitlab.distributed.launch import joined
-from vitlab.errors import OptionError
+from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.compute import Compute, FastForm
 from vitlab.evaluation.infer import Inferred, Progress, batch_of, infer, shape_taken
 from vitlab.evaluation.probes.wanted import Taken
@@ -53,8 +53,9 @@ def embed(
     data: Given | Sequence[Picture],
     out: str | Path,
     *,
-    what: Literal["features", "mean", "patches", "tokens"] = "features",
-    layer: int | None = None,
+    what: Literal["features", "token", "mean", "both", "patches", "tokens"] = "features",
+    layer: int | Sequence[int] | None = None,
+    dtype: Literal["fp32", "fp16"] = "fp32",
     columns: Columns | None = None,
     device: str = "auto",
     precision: Literal["fp32", "bf16"] = "fp32",
@@ -68,11 +69,12 @@ def embed(
     """Write the features of all images of DATA into a Parquet file, or into a folder of them.
 
     Its columns are `path` (what the data calls the image), `label` (the name of its class, a list
-    of names if images have several, null without labels), `split` and `features` (float32, lists
-    of fixed length: of `width` numbers, or of `tokens` lists of them). A row group holds at most
-    2,048 images and is all that is in memory; each is written into a hidden folder beside the
-    file, so that the same command goes on where a killed one stopped. Under torchrun, the
-    processes share the row groups, whose order in the file is that of the data.
+    of names if images have several, null without labels), `split` and `features` (float32 or
+    float16, lists of fixed length: of `width` numbers, or of `tokens` lists of them). Its metadata
+    (`vitlab.embedding`, JSON) says what they are: model, weights, data, layer, dimension, norm. A
+    row group holds at most 2,048 images and is all that is in memory; each is written into a hidden
+    folder beside the file, so that the same command goes on where a killed one stopped. Under
+    torchrun, the processes share the row groups, whose order in the file is that of the data.
 
     A folder, which is for any number of images and of processes, has a file for each 10,000 images
     or so (`part_images`), with the same columns. Processes of torchrun share the parts that are
@@ -86,10 +88,13 @@ def embed(
             `vitlab.evaluate` or not
         out: the file, which must not exist yet; a name without an ending, or that of a folder, is
             that of a folder of parts, new or unfinished
-        what: features: what the classifier sees; mean: the mean of the patch tokens; patches: each
-            patch token, row by row; tokens: class token and registers too
+        what: features: what the classifier sees; token: the class token; mean: the mean of the
+            patch tokens; both: class token and mean, one after the other; patches: each patch
+            token, row by row; tokens: class token and registers too
         layer: the block (of a ResNet: stage) whose output is taken, 0 for the input of the first
-            one; None for the last one, after the final norm
+            one; several are put one after the other in each vector; None for the last one, after
+            the final norm
+        dtype: of the numbers in the file: fp32; or fp16, half the bytes and 3 digits
         columns: which columns of a list or a table hold what; None to find them
         device: auto, cpu, cuda, cuda:N or mps
         precision: fp32; or bf16, whose features are less exact, so that nothing chooses it
@@ -117,7 +122,8 @@ def embed(
     """
     check_installed("pyarrow", "vitlab embed")
     parted, out = is_folder(out), Path(out).expanduser()
-    taken, mine = Taken(what=what, layer=layer), ShardNumber.of(shard)
+    layers = (layer,) if isinstance(layer, int) else tuple(layer or ())
+    taken, mine = Taken(what=what, layer=layers, dtype=dtype), ShardNumber.of(shard)
     check_alone(mine, parted)
     with joined(device, timeout) as (world, place):
         with world.agreed():
@@ -187,6 +193,11 @@ class EmbeddingTable:
         """What computes: for all splits, so that every process computes the same."""
         return self.compute.fast(self.model, max(self.splits.values(), key=len))
 
+    @property
+    def bytes(self) -> int:
+        """Of a number in the file."""
+        return 2 if self.taken.dtype == "fp16" else 4
+
     @cached_property
     def about(self) -> dict[str, Any]:
         """What decides the numbers, which files say of themselves."""
@@ -197,6 +208,9 @@ class EmbeddingTable:
             "data": {name: identity(each, labeled=True) for name, each in self.splits.items()},
             "images": sum(map(len, self.splits.values())),
             **self.taken.as_dict(),
+            "dimension": self.shape[-1],
+            "norm": "none" if self.taken.layers else "final",
+            "image_size": list(self.model.config.size),
             "precision": self.compute.precision,
         }
 
@@ -207,7 +221,7 @@ class EmbeddingTable:
             images: of a part, rounded up to whole row groups; None for one row group a part
         """
         rows = self.rows(images)
-        fit = max(1, PART_BYTES // (4 * rows * math.prod(self.shape)))
+        fit = max(1, PART_BYTES // (self.bytes * rows * math.prod(self.shape)))
         groups = 1 if images is None else min(-(-images // rows), fit)
         counts = {name: len(source) for name, source in self.splits.items()}
         about = self.about | {"part_images": rows * groups}
@@ -229,7 +243,7 @@ class EmbeddingTable:
     def rows(self, most: int | None) -> int:
         """Return the images of a row group: whole batches."""
         batch = batch_of(self.model)
-        fit = min(ROWS, most or ROWS, BYTES // (4 * math.prod(self.shape)))
+        fit = min(ROWS, most or ROWS, BYTES // (self.bytes * math.prod(self.shape)))
         return batch * max(1, fit // batch)
 
     @property
@@ -237,7 +251,7 @@ class EmbeddingTable:
         """The `pyarrow.Schema`: features are lists of fixed length."""
         import pyarrow
 
-        kind = pyarrow.float32()
+        kind = pyarrow.float16() if self.taken.dtype == "fp16" else pyarrow.float32()
         for length in reversed(self.shape):
             kind = pyarrow.list_(kind, length)
         text, several = pyarrow.string(), next(iter(self.splits.values())).labels.several
@@ -292,12 +306,31 @@ class EmbeddingTable:
             use_dictionary=["label", "split"],
         )  # fmt: skip
 
+    def _stored(self, values: NDArray[np.float32]) -> NDArray[np.floating]:
+        """Return features as the file has them.
+
+        Raises:
+            DataError: they are too large for fp16.
+        """
+        if self.taken.dtype == "fp32":
+            return values
+        with np.errstate(over="ignore"):
+            found = values.astype(np.float16)
+        if np.isinf(found).sum() > np.isinf(values).sum():
+            raise DataError(
+                f"a feature of {np.abs(values).max():.3g} is beyond fp16, which ends at 65,504: "
+                "choose dtype=fp32"
+            )
+        return found
+
     def _rows(self, batches: Sequence[Inferred], split: str) -> Any:
         """Return the rows of batches as a `pyarrow.Table`; labels are null where there are none."""
         import pyarrow
 
         source = self.splits[split]
-        values = np.concatenate([each.features for each in batches if len(each.indices)])
+        values = self._stored(
+            np.concatenate([each.features for each in batches if len(each.indices)])
+        )
         indices = [number for each in batches for number in each.indices.tolist()]
         names, several = [_unicode(source.name(index)) for index in indices], source.labels.several
         labels: list[Any] = [None] * len(names)

@@ -290,17 +290,34 @@ def take(model: Model, images: Tensor | Packed, taken: Pooled | Taken) -> Tensor
         raise OptionError(
             "tokens and layers are taken of images of one size, not with fit=native: take features"
         )
-    if taken.layer is None:
-        tokens = model.encode(images)
+    if not taken.layers:
+        layers = [model.encode(images)]
     else:
-        (tokens,) = model.intermediates(images, [taken.layer])
-        if tokens.ndim == 4:  # the map of a ResNet
-            tokens = tokens.flatten(2).transpose(1, 2)
-    if taken.what == "tokens":
-        return tokens
-    prefix = model.config.prefix if isinstance(model.config, ViTConfig) else 0
-    patches = tokens[:, prefix:]
-    return patches.mean(1) if taken.what == "mean" else patches
+        layers = [
+            each.flatten(2).transpose(1, 2) if each.ndim == 4 else each  # the map of a ResNet
+            for each in model.intermediates(images, list(taken.layers))
+        ]
+    return torch.cat([_pooled(model, tokens, taken.what) for tokens in layers], -1)
+
+
+def _pooled(model: Model, tokens: Tensor, what: str) -> Tensor:
+    """Return what is taken of the tokens of a layer."""
+    config = model.config
+    prefix, has_token = (
+        (config.prefix, config.has_token) if isinstance(config, ViTConfig) else (0, False)
+    )
+    if what in ("token", "both") and not has_token:
+        raise OptionError(f"{config.name} has no class token: take mean or features")
+    match what:
+        case "tokens":
+            return tokens
+        case "token":
+            return tokens[:, 0]
+        case "mean":
+            return tokens[:, prefix:].mean(1)
+        case "both":
+            return torch.cat([tokens[:, 0], tokens[:, prefix:].mean(1)], -1)
+    return tokens[:, prefix:]
 
 
 def shape_taken(model: Model, taken: Pooled | Taken) -> tuple[int, ...]:

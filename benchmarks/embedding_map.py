@@ -12,7 +12,6 @@ import sys
 import time
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.manifold import trustworthiness
 from sklearn.model_selection import cross_val_score
@@ -20,6 +19,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 import vitlab
 from vitlab.data.open import open_images
+from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.review.embedding_map import embedding_map
 from vitlab.evaluation.review.sampled_images import look_at, sample
 
@@ -37,7 +37,7 @@ def main(run: str, data: str) -> None:
     """Place the test images, and print the figures."""
     model = vitlab.load(run)
     source = open_images(data, classes=model.config.labels).splits().test
-    seen = look_at(model, source, sample(len(source), MOST, 0), 8, device=torch.device("cpu"))
+    seen = look_at(model, source, sample(len(source), MOST, 0), 8, Compute("cpu"))
     start = time.perf_counter()
     points = embedding_map(seen.features)
     seconds = time.perf_counter() - start

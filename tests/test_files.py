@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from evaluation.parts.shards import started
+from evaluation.shard_jobs import started
 from vitlab import files
 from vitlab.errors import DiskError
 

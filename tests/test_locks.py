@@ -12,16 +12,15 @@ from typing import Any
 
 import pytest
 
-from evaluation.parts.shards import started
+from evaluation.shard_jobs import started
 from vitlab.errors import DiskError, RunError
 from vitlab.files import Lock
 from vitlab.runs.run_folder import RunFolder
 
 
-def holding(file: Path, ready: Path, *parts: int) -> None:
-    lock = Lock(file, "")
-    with lock.opened():
-        ready.write_text(str([lock.take(part) for part in parts]))
+def holding(file: Path, ready: Path, shared: bool) -> None:
+    with Lock(file, "").held(shared=shared) as mine:
+        ready.write_text(str(mine))
         time.sleep(60)
 
 
@@ -49,26 +48,29 @@ def elsewhere(file: Path, place: Path) -> str:
     return said(place)
 
 
-def test_parts_that_another_process_holds_are_free_when_it_dies(tmp_path: Path) -> None:
-    file, ready = tmp_path / "new" / "_lock", tmp_path / "ready"
+def test_a_lock_is_shared_or_held_alone_and_free_when_its_holders_die(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "_lock"
+    first = started(lambda: holding(file, tmp_path / "first", True))
+    second = started(lambda: holding(file, tmp_path / "second", True))
+    assert [said(tmp_path / name) for name in ("first", "second")] == ["True", "True"]
+    with Lock(file, "").held() as mine:
+        assert not mine
     lock = Lock(file, "")
-    other = started(lambda: holding(file, ready, 0, 2))
-    assert said(ready) == "[True, True]"
-    with lock.opened():
-        assert [lock.take(part) for part in range(4)] == [False, True, False, True]
-        ended(other)
-        assert lock.take(0)
-        third = started(lambda: holding(file, tmp_path / "third", 0, 2, 3))
-        assert said(tmp_path / "third") == "[False, True, False]"
-        lock.release(0)
+    with lock.held(shared=True) as mine:
+        assert mine
+        assert not lock.take()
+        ended(first)
+        ended(second)
+        assert lock.take()  # nobody else shares it
+        third = started(lambda: holding(file, tmp_path / "third", True))
+        assert said(tmp_path / "third") == "False"
         ended(third)
         child = os.fork()  # as a worker that decodes, which ends before its parent
         if not child:
             os._exit(0)
         os.waitpid(child, 0)
-        fourth = started(lambda: holding(file, tmp_path / "fourth", 0, 3))
-        assert said(tmp_path / "fourth") == "[True, False]"
-        ended(fourth)
+        assert elsewhere(file, tmp_path / "elsewhere") == "False"
+    assert elsewhere(file, tmp_path / "elsewhere") == "True"
 
 
 def test_a_copy_of_the_folder_leaves_a_run_locked(tmp_path: Path) -> None:
@@ -129,11 +131,11 @@ def test_without_locks_everything_may_be_taken_and_that_is_said_once(
     def refuse(*given: object) -> None:
         raise OSError(number, "no locks")
 
-    monkeypatch.setattr(fcntl, "lockf", refuse)
     monkeypatch.setattr(fcntl, "flock", refuse)
     lock = Lock(tmp_path / "_lock", "some parts may be made twice")
-    with lock.opened():
-        assert [lock.take(0), lock.take(0), lock.take(1)] == [True] * 3
+    with lock.held() as mine:
+        assert mine
+        assert lock.take()
     reason = os.strerror(number).lower()
     line = f"{tmp_path} has no file locks ({reason}): some parts may be made twice\n"
     assert capsys.readouterr().err == line
@@ -144,7 +146,7 @@ def test_without_locks_everything_may_be_taken_and_that_is_said_once(
         "some parts may be made twice", "let no other process train in it meanwhile"
     )
     assert capsys.readouterr().err == line
-    with pytest.raises(DiskError, match="cannot write"), Lock(Path("/proc/no/_lock"), "").opened():
+    with pytest.raises(DiskError, match="cannot write"), Lock(Path("/proc/no/_lock"), "").held():
         pass
 
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from vitlab.evaluation.bias.inductive_bias import inductive_bias as inductive_bias
     from vitlab.evaluation.calibration import calibrate as calibrate
     from vitlab.evaluation.classification import classify as classify
+    from vitlab.evaluation.embedding import embed as embed
     from vitlab.evaluation.evaluation import evaluate as evaluate
-    from vitlab.evaluation.probes.embedding import embed as embed
     from vitlab.evaluation.probes.ridge import fewshot as fewshot
     from vitlab.evaluation.thresholds import choose_thresholds as choose_thresholds
     from vitlab.graphs.exporting import export as export
@@ -81,7 +81,7 @@ _HOMES = {
     "ResNetConfig": "vitlab.models.config",
     "cross_validate": "vitlab.transfer.folds",
     "delta": "vitlab.weights.deltas",
-    "embed": "vitlab.evaluation.probes.embedding",
+    "embed": "vitlab.evaluation.embedding",
     "duplicates": "vitlab.data.duplicates.comparing",
     "errors": "",
     "evaluate": "vitlab.evaluation.evaluation",

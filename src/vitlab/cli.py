@@ -32,7 +32,7 @@ FIRST = (  # in the overview
 
 
 def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None) -> NoReturn:
-    """Run a command and exit: 0 done, 2 the user can fix it, 75 try again, 130 interrupted, 1 bug.
+    """Run a command and exit: 0 done, 2 the user can fix it, 130 interrupted, 1 bug.
 
     Args:
         argv: the words after `vitlab`; None for those of this process
@@ -90,8 +90,8 @@ def overview() -> str:
             "",
             "vitlab COMMAND --help lists the options of a command, vitlab --version prints",
             "the version. Results go to stdout (one JSON object with --json), messages to",
-            "stderr. Exit status: 0 done, 2 an error you can fix, 75 not all done: try again",
-            "later, 1 a bug, 130 interrupted.",
+            "stderr. Exit status: 0 done, 2 an error you can fix, 1 a bug, 130",
+            "interrupted.",
         ]
     )
 

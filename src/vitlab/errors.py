@@ -9,8 +9,7 @@
     ├── WeightsError            a file of weights that cannot be read, represented or matched
     │   └── HubError            what the Hugging Face Hub did not give or take
     ├── RunError                a run folder that cannot be used, or a run that cannot go on
-    │   ├── DivergedError       a loss or gradient that is not finite
-    │   └── UnfinishedError     parts of a job that other processes have not finished
+    │   └── DivergedError       a loss or gradient that is not finite
     ├── DiskError               a file that cannot be written
     ├── DeviceError             a device that is missing or out of memory
     ├── ServiceError            what a service did not answer
@@ -94,12 +93,6 @@ class RunError(UserError):
 
 class DivergedError(RunError):
     """Training diverged: a loss or gradient is not finite."""
-
-
-class UnfinishedError(RunError):
-    """Parts of a job that other processes hold and have not finished; the same command goes on."""
-
-    status = 75  # EX_TEMPFAIL of sysexits.h: schedulers may try again
 
 
 class DiskError(UserError):

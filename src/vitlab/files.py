@@ -137,12 +137,12 @@ def sync(path: Path) -> None:
 
 
 class Lock:
-    """A lock file: held as a whole, or by numbered parts, until it is closed or its process ends.
+    """A lock file: held by one process, or shared by several, until it is closed or they end.
 
-    The whole is locked by flock: a record lock would end as soon as anything in the process, such
-    as a copy of the folder, had opened and closed the file. Forked workers would share it, and keep
-    it when the run is killed: they close it as they start. Parts are record locks of single bytes.
-    On a file system without locks, everything is granted, and one line says so.
+    It is locked by flock: a record lock would end as soon as anything in the process, such as a
+    copy of the folder, had opened and closed the file. Forked workers would share it, and keep it
+    when the run is killed: they close it as they start. On a file system without locks, everything
+    is granted, and one line says so.
 
     Args:
         file: whose folder need not exist yet; of all objects in a process, only one may open it
@@ -157,42 +157,43 @@ class Lock:
         self._handle: int | None = None
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
-        """Create the file if there is none; all locks end with the block.
+    def held(self, wait: bool = False, shared: bool = False) -> Iterator[bool]:
+        """Lock the file until the block ends; yield whether nobody else has it.
+
+        Args:
+            wait: until nobody else has it
+            shared: let others share it
 
         Raises:
             DiskError: the file cannot be created.
         """
         self._open()
         try:
-            yield
-        finally:
-            self._close()
-
-    @contextmanager
-    def held(self, wait: bool = False) -> Iterator[bool]:
-        """Lock the whole file until the block ends; yield whether nobody else has it.
-
-        Raises:
-            DiskError: the file cannot be created.
-        """
-        with self.opened():
-            mine = self.take(wait=wait)
-            if self.lost:  # whoever had it has removed it
+            mine = self.take(wait, shared)
+            while self.lost:  # whoever had it has removed it
                 self._close()
                 self._open()
-                mine = self.take(wait=wait)
+                mine = self.take(wait, shared)
             if not mine:
                 self._close()
             yield mine
+        finally:
+            self._close()
 
-    def take(self, part: int | None = None, wait: bool = False) -> bool:
-        """Lock a part, or the whole file; return whether nobody else has it."""
-        return self._lock(fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), part)
-
-    def release(self, part: int) -> None:
-        """Give a part back."""
-        self._lock(fcntl.LOCK_UN, part)
+    def take(self, wait: bool = False, shared: bool = False) -> bool:
+        """Lock the file; return whether nobody else has it."""
+        if self._handle is None or not self.supported:
+            return True
+        try:
+            how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+            fcntl.flock(self._handle, how | (0 if wait else fcntl.LOCK_NB))
+        except OSError as error:
+            if error.errno in BUSY:
+                return False
+            self.supported = False  # of the file system: as NFS or Lustre without locks
+            reason = os.strerror(error.errno or 0).lower()
+            say(f"{self.file.parent} has no file locks ({reason}): {self.danger}")
+        return True
 
     @property
     def held_here(self) -> bool:
@@ -208,22 +209,6 @@ class Lock:
             return not os.path.samestat(os.fstat(self._handle), self.file.stat())
         except OSError:
             return True
-
-    def _lock(self, how: int, part: int | None) -> bool:
-        if self._handle is None or not self.supported:
-            return True
-        try:
-            if part is None:
-                fcntl.flock(self._handle, how)
-            else:
-                fcntl.lockf(self._handle, how, 1, part)
-        except OSError as error:
-            if error.errno in BUSY:
-                return False
-            self.supported = False  # of the file system: as NFS or Lustre without locks
-            reason = os.strerror(error.errno or 0).lower()
-            say(f"{self.file.parent} has no file locks ({reason}): {self.danger}")
-        return True
 
     def _open(self) -> None:
         with explained(self.file):

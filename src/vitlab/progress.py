@@ -1,13 +1,22 @@
-"""Progress on stderr: a live bar on a terminal, a line now and then elsewhere."""
+"""Progress and messages: a live bar on a terminal, lines on stderr elsewhere, all by `logging`.
 
+Messages go to the logger `vitlab`, which prints them on stderr as they are unless the program's own
+logging does. `public` gives functions `quiet=True`, and a line for an argument of a wrong type.
+"""
+
+import inspect
+import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
+from vitlab.errors import OptionError
 from vitlab.units import clock
 
 if TYPE_CHECKING:
@@ -19,11 +28,66 @@ PAUSE = 10.0  # seconds between two lines
 SILENCE = 2.0  # seconds before something that takes long is named
 LEAST, MOST = 6, 40  # columns of the bar
 GAP = "  "
+LOG = logging.getLogger("vitlab")
+QUIET = ContextVar("quiet", default=False)
+F = TypeVar("F", bound=Callable[..., Any])
+MODEL = "a model is needed: vitlab.load(...), vitlab.create(...) or a run's .model"
+NEEDED = {  # by the type of an argument
+    "Recipe": "a Recipe is needed: vitlab.recipe(...)",
+    "Model": MODEL,
+    "Module": MODEL,
+    "Sequence": "a list is needed",
+    "str": "a name is needed",
+}
+
+
+class ToStderr(logging.Handler):
+    """Prints messages as they are, unless the program's own logging prints them."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one, but of a quiet call only warnings."""
+        own = [getattr(each, "stream", None) for each in logging.getLogger().handlers]
+        muted = QUIET.get() and record.levelno < logging.WARNING
+        if not muted and sys.stderr not in own and sys.stdout not in own:
+            print(self.format(record), file=sys.stderr, flush=True)
+
+
+LOG.addHandler(ToStderr())
+LOG.setLevel(logging.INFO)
 
 
 def say(text: str) -> None:
-    """Print a message for the user on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """Tell the user: on stderr, unless `logging` is set up otherwise."""
+    LOG.info("%s", text)
+
+
+def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
+    """Check the types of some arguments of a function, and obey its `quiet=True`.
+
+    Calling it raises OptionError in one line that says what is needed.
+    """
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+
+        @wraps(function)
+        def call(*given: Any, **named: Any) -> Any:
+            found = signature.bind_partial(*given, **named).arguments
+            for name, kinds in needed.items():
+                if name in found and not isinstance(found[name], kinds):
+                    kind = (kinds if isinstance(kinds, tuple) else (kinds,))[0].__name__
+                    raise OptionError(
+                        f"{name} is of type {type(found[name]).__name__}, but {NEEDED[kind]}"
+                    )
+            before = QUIET.set(QUIET.get() or bool(named.get("quiet")))
+            try:
+                return function(*given, **named)
+            finally:
+                QUIET.reset(before)
+
+        return cast(F, call)
+
+    return decorate
 
 
 @contextmanager
@@ -36,7 +100,7 @@ def named_if_slow(what: str, shown: bool = True) -> Iterator[None]:
     """
     timer = threading.Timer(SILENCE, say, [f"{what} …"])
     timer.daemon = True
-    if shown:
+    if shown and not QUIET.get():
         timer.start()
     try:
         yield
@@ -65,7 +129,8 @@ class Meter:
     def __init__(
         self, total: int, done: int = 0, title: str = "training", shown: bool = True
     ) -> None:
-        self.total, self.done, self.title, self.shown = total, done, title, shown
+        self.total, self.done, self.title = total, done, title
+        self.shown = shown = shown and not QUIET.get()
         self.first, self.start, self.note = done, time.monotonic(), ""
         self.last = self.start
         self.live = self._live() if shown and terminal_width() is not None else None
@@ -99,6 +164,10 @@ class Meter:
         now = time.monotonic()
         if self.shown and not self.live and now - self.last >= PAUSE and done > self.first:
             self.say(GAP.join([self.head, *note.split(GAP), self.left]))
+
+    def images(self, done: int, total: int) -> None:
+        """Show the number of images done, as a pass over them tells it."""
+        self.show(done, "images", total)
 
     def say(self, text: str) -> None:
         """Print a line of text, above the bar where there is one."""

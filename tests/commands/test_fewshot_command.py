@@ -9,7 +9,7 @@ import pytest
 import vitlab
 from conftest import call, photo_folder
 from vitlab.data.learning import open_to_learn
-from vitlab.evaluation.probes.feature_cache import default_cache
+from vitlab.evaluation.features import default_cache
 
 QUIET = ("--workers", "0", "--json")
 
@@ -83,7 +83,7 @@ def test_images_can_be_prepared_as_big_vision_does(
     seen = []
     for words in (base, (*base, *more), (*base, "--what", "mean", "--layer", "0")):
         assert call(capsys, *words)[0] == 0
-        seen.append(len([each for each in default_cache().iterdir() if each.is_dir()]))
+        seen.append(len(list(default_cache().glob("*.safetensors"))))
     assert seen == [2, 4, 6], "other features each time"
 
 

@@ -60,13 +60,14 @@ def test_predictions_are_those_of_evaluation(digits_run: Path, tmp_path: Path) -
 
     from vitlab.data.learning import open_to_learn
     from vitlab.device import choose
+    from vitlab.evaluation.compute import Compute
     from vitlab.evaluation.predictions import predict
 
     model, test = vitlab.load(digits_run), open_to_learn("digits").test
     pixels = test.image(5).decode(1)
     Image.fromarray(pixels[..., 0]).save(tmp_path / "x.png")
     answer = vitlab.classify(model, [str(tmp_path / "x.png")], top=10)[0]
-    row = predict(model, test, device=choose("cpu")).probabilities[5]
+    row = predict(model, test, Compute(choose("cpu"))).probabilities[5]
     for name, probability in answer.classes:
         assert probability == pytest.approx(row[int(name)], abs=1e-6)
 

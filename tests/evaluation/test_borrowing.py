@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitlab.evaluation.borrowing import borrowed
+from vitlab.evaluation.compute import borrowed
 from vitlab.measure.speed import speed
 from vitlab.models.create import create
 

@@ -17,6 +17,7 @@ from vitlab.data.learning import open_to_learn
 from vitlab.errors import DataError, DiskError, OptionError, WeightsError
 from vitlab.evaluation.answers import SingleAnswers
 from vitlab.evaluation.calibration import fitted_temperature, validation_of
+from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.predictions import predict
 from vitlab.weights.save import own_folder
@@ -129,7 +130,7 @@ def test_calibrated_probabilities_are_used_everywhere(
     images = torch.rand(2, 3, 16, 16)
     before, logits = vitlab.evaluate(model, data, workers=0), model(images)
     found = vitlab.calibrate(model, data, workers=0)
-    raw = predict(model, splits.validation, device=torch.device("cpu"), workers=0, logits=True)
+    raw = predict(model, splits.validation, Compute(torch.device("cpu"), workers=0), logits=True)
     assert raw.logits is not None
     assert found.temperature == fitted_temperature(raw.logits, raw.labels) == model.temperature > 1
     assert (found.data, found.images) == (data, 60)
@@ -142,7 +143,7 @@ def test_calibrated_probabilities_are_used_everywhere(
     file = str(next(Path(data).rglob("test/*/000.png")))
     answer = vitlab.classify(model, [file])[0].classes
     row = next(i for i in range(60) if splits.test.name(i) == file)
-    tested = predict(model, splits.test, device=torch.device("cpu"), workers=0, logits=True)
+    tested = predict(model, splits.test, Compute(torch.device("cpu"), workers=0), logits=True)
     assert tested.logits is not None
     want = softmax(tested.logits[row : row + 1] / found.temperature)[0]
     for name, chance in answer:

@@ -1,6 +1,8 @@
 """Predictions: a model is used, and left as it was found."""
 
+import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +11,18 @@ import torch
 from torch import nn
 
 import vitlab
+from distributed.ranks import on_ranks
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.arrays import Arrays
 from vitlab.data.sources.folders import Files
+from vitlab.distributed.launch import joined
 from vitlab.errors import DataError, OptionError
-from vitlab.evaluation import predictions
-from vitlab.evaluation.predictions import predict, predict_any
+from vitlab.evaluation import infer as room
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.infer import Want, infer
+from vitlab.evaluation.predictions import predict
+from vitlab.evaluation.probes.wanted import Pooled
 
 CPU = torch.device("cpu")
 
@@ -40,10 +47,10 @@ def test_a_training_model_predicts_as_in_evaluation_and_goes_on_training() -> No
     made.blocks[0].eval()  # frozen, for instance
     before = modes(made)
     test = open_to_learn("digits").test
-    first = predict(made, test, device=CPU).probabilities
+    first = predict(made, test, Compute(CPU)).probabilities
     assert modes(made) == before
     assert len(set(before)) == 2
-    assert np.array_equal(first, predict(made.eval(), test, device=CPU).probabilities)
+    assert np.array_equal(first, predict(made.eval(), test, Compute(CPU)).probabilities)
     assert modes(made) == [False] * len(before)
 
 
@@ -51,8 +58,8 @@ def test_a_training_model_predicts_as_in_evaluation_and_goes_on_training() -> No
     "use",
     [
         lambda made: vitlab.evaluate(made, "digits", workers=0),
-        lambda made: predict(made, open_to_learn("digits").test, device=CPU),
-        lambda made: predict_any(made, open_to_learn("digits").test, device=CPU),
+        lambda made: predict(made, open_to_learn("digits").test, Compute(CPU)),
+        lambda made: list(infer(made, open_to_learn("digits").test, Compute(CPU))),
     ],
 )
 def test_an_error_leaves_the_model_as_it_was(use: Callable[[nn.Module], object]) -> None:
@@ -66,9 +73,75 @@ def test_an_error_leaves_the_model_as_it_was(use: Callable[[nn.Module], object])
     assert all(weight.device == CPU and not weight.is_inference() for weight in made.parameters())
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_callers_random_state_is_untouched(
+    workers: int, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where an engine is made, images are decoded by processes, or a page of code draws."""
+    monkeypatch.setattr("vitlab.evaluation.compute.PACKING", 0)
+    monkeypatch.setattr("vitlab.evaluation.compute.FEW", 0)
+    made, how = model(classes=3, channels=3, dropout=0.5), {"workers": workers, "device": "cpu"}
+    states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
+    vitlab.evaluate(made, str(photos), **how)
+    vitlab.classify(made, str(photos), **how)
+    vitlab.embed(made, str(photos), tmp_path / "x.parquet", **how)
+    vitlab.inductive_bias(made, str(photos), images=20, **how)
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert np.array_equal(np.random.get_state()[1], states[1])  # noqa: NPY002
+    assert random.getstate() == states[2]
+
+
+def test_only_damaged_images_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else goes wrong with an image ends the pass."""
+    made, test = model(), open_to_learn("digits").test
+
+    def fails(self: object, index: int) -> None:
+        raise DataError("the store does not answer")
+
+    monkeypatch.setattr(type(test), "image", fails)
+    with pytest.raises(DataError, match="the store does not answer"):
+        predict(made, test, Compute(CPU, workers=0))
+
+
+def test_features_and_logits_of_one_pass() -> None:
+    made, test = model(), open_to_learn("digits").test
+    want: list[Want] = ["logits", "probabilities", "pixels", Pooled()]
+    whole = predict(made, test, Compute(CPU), logits=True)
+    parts = list(infer(made, test, Compute(CPU), want))
+    assert [each.number for each in parts] == [0, 1]
+    for name, own in (("logits", whole.logits), ("probabilities", whole.probabilities)):
+        np.testing.assert_allclose(
+            np.concatenate([getattr(e, name) for e in parts]), own, atol=1e-5
+        )
+    assert [each.pixels.shape for each in parts] == [(256, 8, 8, 1), (103, 8, 8, 1)]
+    (last,) = infer(made, test, Compute(CPU), [Pooled()], only=[1])
+    assert np.array_equal(last.features, parts[1].features)
+    assert last.logits.size == 0
+
+
+def together(model: vitlab.VisionTransformer) -> list[object]:
+    """One process of several."""
+    with joined("cpu", 60) as (world, device):
+        compute = Compute(device, engine="plain", workers=0, sharing=world.local_size)
+        done = predict(model, open_to_learn("digits").test, compute, world=world)
+    return [done.probabilities.tobytes().hex(), done.indices.tolist(), len(done.labels)]
+
+
+def test_processes_predict_the_same_bytes_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "BATCH", 64)
+    made = model()
+    alone = predict(made, open_to_learn("digits").test, Compute(CPU, engine="plain"))
+    said = on_ranks(3, partial(together, made), tmp_path / "ranks")
+    found = [each["value"] for each in said]
+    assert found[0] == [alone.probabilities.tobytes().hex(), list(range(359)), 359]
+    assert found[1:] == [["", [], 0]] * 2
+
+
 def test_weights_can_be_trained_after_a_prediction() -> None:
     made = model()
-    predict(made, open_to_learn("digits").test, device=CPU)
+    predict(made, open_to_learn("digits").test, Compute(CPU))
     made(torch.zeros(1, 1, 8, 8)).sum().backward()
     with torch.no_grad():
         for weight in made.parameters():
@@ -77,14 +150,14 @@ def test_weights_can_be_trained_after_a_prediction() -> None:
 
 def test_every_image_is_predicted_once_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     made, test = model(), open_to_learn("digits").test
-    whole = predict(made, test, device=CPU)
-    monkeypatch.setattr(predictions, "BATCH", 50)
-    steps: list[int] = []
-    again = predict(made, test, device=CPU, progress=steps.append)
+    whole = predict(made, test, Compute(CPU))
+    monkeypatch.setattr(room, "BATCH", 50)
+    steps: list[tuple[int, int]] = []
+    again = predict(made, test, Compute(CPU), progress=lambda *given: steps.append(given))
     np.testing.assert_allclose(again.probabilities, whole.probabilities, atol=1e-6)
     assert whole.indices.tolist() == list(range(359))
     assert whole.labels.values.tolist() == test.labels.values.tolist()
-    assert steps == [50, 100, 150, 200, 250, 300, 350, 359]
+    assert steps == [(done, 359) for done in (50, 100, 150, 200, 250, 300, 350, 359)]
     np.testing.assert_allclose(whole.probabilities.sum(1), 1)
     assert whole.seconds > 0
 
@@ -94,18 +167,28 @@ def test_pixels_are_normalized_as_the_model_asks() -> None:
     pixels = torch.from_numpy(np.stack([test.image(index).decode(1) for index in range(359)]))
     with torch.inference_mode():
         logits = made.eval()((pixels.permute(0, 3, 1, 2) / 255 - 0.2) / 0.7)
-    done = predict(made, test, device=CPU)
+    done = predict(made, test, Compute(CPU))
     np.testing.assert_allclose(done.probabilities, logits.softmax(-1), atol=1e-5)
 
 
 def test_large_images_come_in_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predictions, "PIXELS", 3 * 8 * 8 + 63)
+    monkeypatch.setattr(room, "PIXELS", 3 * 8 * 8 + 63)
     steps: list[int] = []
-    predict(model(), open_to_learn("digits").test, device=CPU, progress=steps.append)
+    predict(
+        model(),
+        open_to_learn("digits").test,
+        Compute(CPU),
+        progress=lambda done, _: steps.append(done),
+    )
     assert steps[:3] == [3, 6, 9]
-    monkeypatch.setattr(predictions, "PIXELS", 1)
+    monkeypatch.setattr(room, "PIXELS", 1)
     steps.clear()
-    predict(model(), open_to_learn("digits").test, device=CPU, progress=steps.append)
+    predict(
+        model(),
+        open_to_learn("digits").test,
+        Compute(CPU),
+        progress=lambda done, _: steps.append(done),
+    )
     assert steps[:2] == [1, 2]
 
 
@@ -115,7 +198,7 @@ def test_damaged_images_are_left_out_and_listed(photos: Path) -> None:
     for name in ("blue/001", "red/019"):
         (photos / f"{name}.png").write_bytes(b"no image")
     made = model(classes=3, channels=3)
-    done = predict(made, whole, device=CPU, workers=0)
+    done = predict(made, whole, Compute(CPU, workers=0))
     assert sorted(done.bad) == [1, 59]
     assert (
         done.bad[59] == f"{photos}/red/019.png: not a JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF image"
@@ -131,20 +214,20 @@ def test_without_a_single_usable_image(photos: Path) -> None:
     whole = open_to_learn(str(photos)).whole
     assert whole is not None
     made = model(classes=3, channels=3)
-    none = predict_any(made, whole, device=CPU, workers=0)
-    assert none.probabilities.shape == (0, 3)
-    assert (len(none.labels), none.indices.tolist(), len(none.bad)) == (0, [], 60)
+    (none,) = infer(made, whole, Compute(CPU, workers=0))
+    assert none.probabilities.shape == none.logits.shape == (0, 3)
+    assert (none.indices.tolist(), len(none.bad), none.images) == ([], 60, 60)
     with pytest.raises(DataError, match=r"blue/000\.png: the file is empty"):
-        predict(made, whole, device=CPU, workers=0)
+        predict(made, whole, Compute(CPU, workers=0))
     empty = Arrays(np.empty((0, 8, 8, 1), np.uint8), SingleLabels.blank(0, 3), ("a", "b", "c"))
     with pytest.raises(DataError, match="there are no images"):
-        predict(made, empty, device=CPU)
+        predict(made, empty, Compute(CPU))
 
 
 def test_features_alone_are_no_classifier() -> None:
     with pytest.raises(
         OptionError, match=r"features: it has no classifier; train one first with vitlab finetune"
     ):
-        predict(model(classes=0), open_to_learn("digits").test, device=CPU)
+        predict(model(classes=0), open_to_learn("digits").test, Compute(CPU))
     with pytest.raises(OptionError, match="outputs features"):
         vitlab.evaluate(model(classes=0), "digits")

@@ -14,7 +14,8 @@ import vitlab
 from conftest import call, photo, photo_folder
 from vitlab.data.learning import open_to_learn
 from vitlab.errors import DiskError, OptionError
-from vitlab.evaluation import predictions
+from vitlab.evaluation import infer
+from vitlab.evaluation.compute import Compute
 from vitlab.places import check_file
 
 CLASSES = ("blue", 'gr"een', "red, or so")
@@ -53,7 +54,7 @@ def test_an_evaluation_image_by_image(
     model: vitlab.VisionTransformer, folder: Path, tmp_path: Path, ending: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(predictions, "BATCH", 7)
+    monkeypatch.setattr(infer, "BATCH", 7)
     monkeypatch.setattr("vitlab.evaluation.rows.GROUP", 10)
     file = tmp_path / f"rows.{ending}"
     result = vitlab.evaluate(model, str(folder), split="all", workers=0, out=file)
@@ -204,6 +205,6 @@ def test_classes_of_the_same_name_keep_their_columns(tmp_path: Path) -> None:
     from vitlab.evaluation.classification import classify_into, unlabeled
 
     images = unlabeled(made, [str(tmp_path / "x.png")])
-    classify_into(tmp_path / "rows.parquet", made.eval(), images)
+    classify_into(tmp_path / "rows.parquet", made.eval(), images, Compute("cpu"))
     names = parquet.read_schema(tmp_path / "rows.parquet").names
     assert names[-3:] == ["p(0: crane)", "p(1: heron)", "p(2: crane)"]

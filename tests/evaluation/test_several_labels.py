@@ -10,6 +10,7 @@ import torch
 import vitlab
 from conftest import photo_folder
 from vitlab.data.learning import open_to_learn
+from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.predictions import predict
 from vitlab.report.gather import write_report
@@ -46,7 +47,7 @@ def test_evaluation_gives_each_class_a_probability_of_its_own(tmp_path: Path) ->
     assert not {"accuracy", "top5", "nll", "ece"} & set(result)
     source = open_to_learn(data).whole
     assert source is not None
-    own = predict(model(), source, device=torch.device("cpu"), workers=0)
+    own = predict(model(), source, Compute(torch.device("cpu"), workers=0))
     assert own.labels.values.dtype == np.uint8
     assert own.labels.values.tolist() == source.labels.values.tolist()
     assert not np.allclose(own.probabilities.sum(1), 1)
@@ -69,7 +70,7 @@ def test_the_report_shows_what_there_is(tmp_path: Path) -> None:
     source = open_to_learn(listed(tmp_path)).whole
     assert source is not None
     made = model()
-    result = predict(made, source, device=torch.device("cpu"), workers=0)
+    result = predict(made, source, Compute(torch.device("cpu"), workers=0))
     (tmp_path / "run.toml").write_text('[run]\ncommand = "x"\n[versions]\n[data]\ndata = "y"\n')
     line = {"kind": "test", "step": 1, "epoch": 1.0, "loss": 0.5, "accuracy": 0.5, "map": 0.4}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")

@@ -16,6 +16,7 @@ from vitlab.data.labels import MultiLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.errors import DataError, OptionError, WeightsError
 from vitlab.evaluation import calibration
+from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.per_class import class_figures
 from vitlab.evaluation.predictions import predict
@@ -108,7 +109,7 @@ def test_they_are_chosen_on_validation_images_kept_and_used(tmp_path: Path) -> N
     found = vitlab.choose_thresholds(made, data, workers=0)
     held = open_to_learn(data).validation
     assert held is not None
-    seen = predict(made, held, device=torch.device("cpu"), workers=0)
+    seen = predict(made, held, Compute(torch.device("cpu"), workers=0))
     assert found.images == len(held)
     wanted = best_thresholds(seen.probabilities, seen.labels.values, "class")
     assert found.values == made.thresholds == tuple(wanted.tolist())
@@ -119,7 +120,7 @@ def test_they_are_chosen_on_validation_images_kept_and_used(tmp_path: Path) -> N
     rows = tmp_path / "rows.csv"
     result = vitlab.evaluate(again, data, out=rows, workers=0)
     assert result["thresholds"] == dict(zip(CLASSES, found.values, strict=True))
-    tested = predict(made, open_to_learn(data).test, device=torch.device("cpu"), workers=0)
+    tested = predict(made, open_to_learn(data).test, Compute(torch.device("cpu"), workers=0))
     chosen = tested.probabilities > wanted
     truth = tested.labels.values
     assert result["micro_f1"] == pytest.approx(f1_score(truth, chosen, average="micro"))

@@ -15,7 +15,9 @@ from vitlab.data.loading.batches import center, load_crops, load_image
 from vitlab.data.sources.arrays import Arrays
 from vitlab.data.sources.folders import Files
 from vitlab.errors import OptionError
-from vitlab.evaluation.predictions import Views, predict
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.infer import Views
+from vitlab.evaluation.predictions import predict
 from vitlab.images import ImageSpec
 
 CPU = torch.device("cpu")
@@ -99,7 +101,7 @@ def test_a_jpeg_is_decoded_once_at_a_reduced_scale(tmp_path: Path, orientation: 
 def test_probabilities_are_averaged(views: Views, count: int) -> None:
     made, source = model(mean=0.2, std=0.7), arrays(32, 40)
     made.provenance["temperature"] = 2.0
-    done = predict(made, source, device=CPU, views=views)
+    done = predict(made, source, Compute(CPU), views=views)
     assert views.count == count
     for index in range(3):
         if views.boxes == 5:
@@ -116,10 +118,10 @@ def test_probabilities_are_averaged(views: Views, count: int) -> None:
 
 def test_without_views_nothing_changes() -> None:
     made, source = model(), arrays(32, 40)
-    plain = predict(made, source, device=CPU).probabilities
-    assert np.array_equal(predict(made, source, device=CPU, views=Views()).probabilities, plain)
+    plain = predict(made, source, Compute(CPU)).probabilities
+    assert np.array_equal(predict(made, source, Compute(CPU), views=Views()).probabilities, plain)
     assert not np.allclose(
-        predict(made, source, device=CPU, views=Views(True)).probabilities, plain
+        predict(made, source, Compute(CPU), views=Views(True)).probabilities, plain
     )
 
 
@@ -128,7 +130,7 @@ def test_a_damaged_image_is_damaged_once(tmp_path: Path) -> None:
     (root / "a" / "001.png").write_bytes(b"no image")
     paths = sorted(str(each.relative_to(root)) for each in root.rglob("*.png"))
     source = Files(root, paths, SingleLabels(np.array([0, 0, 0, 1, 1, 1])), ("a", "b"))
-    done = predict(model(), source, device=CPU, views=Views(False, 5), workers=0)
+    done = predict(model(), source, Compute(CPU, workers=0), views=Views(False, 5))
     assert (list(done.bad), done.probabilities.shape) == ([1], (5, 2))
     assert done.labels.values.tolist() == [0, 0, 1, 1, 1]
 

@@ -13,7 +13,8 @@ from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import Batch
 from vitlab.data.loading.upload import Upload
 from vitlab.device import STAGED, fetched, sent
-from vitlab.evaluation import predictions as room
+from vitlab.evaluation import infer as room
+from vitlab.evaluation.compute import Compute
 
 
 def test_a_batch_is_on_its_way_without_a_wait() -> None:
@@ -50,23 +51,24 @@ def test_predictions_are_read_one_batch_late(monkeypatch: pytest.MonkeyPatch, fl
     monkeypatch.setattr(room, "BATCH", 100)
     views = room.Views(flips=flips)
     events: list[str] = []
-    predicted = room._predicted
+    begun = room._Pass.begun
 
     def noted(*args: object) -> object:
         events.append("begun")
-        ready = predicted(*args)  # type: ignore[arg-type]
+        ready = begun(*args)  # type: ignore[arg-type]
 
-        def read() -> room.Part:
+        def read() -> room.Inferred:
             events.append("read")
             return ready()
 
         return read
 
-    def parts(device: str) -> Iterator[room.Part]:
-        return room.predict_each(model, source, device=torch.device(device), workers=0, views=views)
+    def parts(device: str) -> Iterator[room.Inferred]:
+        compute = Compute(torch.device(device), engine="plain", workers=0)
+        return room.infer(model, source, compute, views=views)
 
     want = list(parts("cpu"))
-    monkeypatch.setattr(room, "_predicted", noted)
+    monkeypatch.setattr(room._Pass, "begun", noted)
     with a_gpu():
         got = list(parts("cuda"))
     assert events == ["begun", "begun", "read", "begun", "read", "begun", "read", "read"]

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from vitlab.data.learning import open_to_learn
+from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.probes.probing import Probing, probe
 from vitlab.models.create import create
 from vitlab.studies.grid.design import Trained
@@ -26,7 +27,7 @@ def test_is_the_mean_of_the_probes_draws(tmp_path: Path) -> None:
     trained = Trained(model, small("digits", TINY), splits, tmp_path, torch.device("cpu"))
     found = few_shot(trained)["few_shot"]
     probing = Probing(
-        shots=(SHOTS,), seeds=DRAWS, neighbors=(), logistic=False, device="cpu", workers=0
+        shots=(SHOTS,), seeds=DRAWS, neighbors=(), logistic=False, compute=Compute("cpu", workers=0)
     )
     expected = probe(model, "digits", probing)["fewshot"][str(SHOTS)]
     assert found == pytest.approx(expected["accuracy"], abs=1e-9)

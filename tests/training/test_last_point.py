@@ -25,13 +25,13 @@ Counted = Callable[..., tuple[vitlab.Run, int]]
 @pytest.fixture
 def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
     """Train, and count how often a whole source is predicted."""
-    real, calls = observer.predict_together, list[int]()
+    real, calls = observer.predict, list[int]()
 
-    def count(world: Any, model: Any, source: Any, **options: Any) -> Any:
+    def count(model: Any, source: Any, compute: Any, **options: Any) -> Any:
         calls.append(len(source))
-        return real(world, model, source, **options)
+        return real(model, source, compute, **options)
 
-    monkeypatch.setattr(observer, "predict_together", count)
+    monkeypatch.setattr(observer, "predict", count)
 
     def train(name: str, data: str, **fields: Any) -> tuple[vitlab.Run, int]:
         calls.clear()

@@ -101,6 +101,7 @@ def seen(model: Model, source: Source) -> NDArray[np.float64]:
 def test_nearest_neighbors_vote_as_in_scikit_learn_with_a_model_without_classes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    torch.manual_seed(0)
     model = vitlab.create(
         "ViT(width=16,depth=1,heads=2,mlp=32)/4", image_size=8, channels=1, classes=0
     )

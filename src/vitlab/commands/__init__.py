@@ -32,8 +32,9 @@ OUT = "a new .csv, .jsonl or .parquet file for a row per image"
 PARTED = Only("with a folder as out", lambda options: bool(options.out and is_folder(options.out)))
 FILED = Only("with a file as out", lambda options: bool(options.out and not is_folder(options.out)))
 PART_HELP = "images of each file in the folder, rounded up to whole batches"
-TIMEOUT = (
-    "seconds to wait for what other processes have not finished, before giving up (a folder: with "
-    "exit status 75)"
+SHARD = (
+    "every n-th file of the folder, for one of n processes that know nothing of each other: 0/8, "
+    "1/8, … 7/8 (empty: all files)"
 )
+TIMEOUT = "seconds that a process of torchrun waits for the slowest, before giving up"
 REPLACE = "replace the file that --out names"

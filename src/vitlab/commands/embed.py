@@ -3,7 +3,17 @@
 from dataclasses import MISSING, dataclass
 from typing import Any, Literal
 
-from vitlab.commands import DEVICE, ENGINE, PART_HELP, PARTED, PRECISION, TIMEOUT, WEIGHTS, WORKERS
+from vitlab.commands import (
+    DEVICE,
+    ENGINE,
+    PART_HELP,
+    PARTED,
+    PRECISION,
+    SHARD,
+    TIMEOUT,
+    WEIGHTS,
+    WORKERS,
+)
 from vitlab.data.presence import check_data
 from vitlab.data.settings import Columns
 from vitlab.evaluation.probes.wanted import Taken
@@ -33,10 +43,11 @@ class Embed(Options):
     out: str = option(
         MISSING,
         "a new Parquet file with the columns path, label, split and features; or (a name without "
-        "an ending) a folder of such files, which any number of processes fill together",
+        "an ending) a folder of such files, which several processes can share",
         check=check_new,
     )
     part_images: int = option(PART, PART_HELP, at_least(1), only=PARTED)
+    shard: str = option("", SHARD, only=PARTED)
     timeout: float = option(600.0, TIMEOUT, at_least(0))
     features: Taken = Taken()
     columns: Columns = Columns()
@@ -55,14 +66,14 @@ def begin(options: Embed) -> None:
 def run(options: Embed) -> dict[str, Any]:
     """Embed; of several processes only the first one has a result to print."""
     import vitlab
-    from vitlab.progress import say
 
-    figures = vitlab.embed(
+    return vitlab.embed(
         vitlab.load(options.weights, **options.file.arguments()),
         options.data,
         options.out,
         what=options.features.what,
         layer=options.features.layer,
+        dtype=options.features.dtype,
         columns=options.columns,
         device=options.device,
         precision=options.precision,
@@ -70,12 +81,8 @@ def run(options: Embed) -> dict[str, Any]:
         workers=options.workers,
         timeout=options.timeout,
         part_images=options.part_images,
+        shard=options.shard,
     )
-    if "parts" in figures:  # what is damaged was named when it was found
-        return figures
-    for note in figures.get("notes", ()):
-        say(note)
-    return figures
 
 
 def show(result: dict[str, Any]) -> None:

@@ -130,7 +130,8 @@ def run(options: Evaluate) -> dict[str, Any]:
 def _examined(options: Evaluate) -> dict[str, Any]:
     """Evaluate by a protocol; its remarks go to stderr."""
     import vitlab
-    from vitlab.evaluation.predictions import Views
+    from vitlab.evaluation.compute import Compute
+    from vitlab.evaluation.infer import Views
     from vitlab.evaluation.protocols.grading import examine
     from vitlab.precision import fixed
     from vitlab.progress import Meter, say
@@ -143,11 +144,11 @@ def _examined(options: Evaluate) -> dict[str, Any]:
             options.protocol,
             real_labels=options.real_labels,
             outputs=options.outputs,
-            device=options.device,
-            precision=fixed(options.precision),
-            workers=options.workers,
+            compute=Compute(
+                options.device, fixed(options.precision), options.engine, options.workers
+            ),
             views=Views(options.flips, options.crops),
-            progress=lambda images, total: meter.show(images, "images", total),
+            progress=meter.images,
         )
     for note in result["notes"]:
         say(note)
@@ -155,14 +156,12 @@ def _examined(options: Evaluate) -> dict[str, Any]:
 
 
 def _how(options: Evaluate) -> "How":
+    from vitlab.evaluation.compute import Compute
     from vitlab.evaluation.evaluation import How
-    from vitlab.evaluation.predictions import Views
+    from vitlab.evaluation.infer import Views
 
     return How(
-        options.device,
-        options.precision,
-        options.engine,
-        options.workers,
+        Compute(options.device, options.precision, options.engine, options.workers),
         Views(options.flips, options.crops),
         options.threshold,
         options.columns,
@@ -188,7 +187,7 @@ def _evaluated(options: Evaluate) -> dict[str, Any]:
             calibrate=options.calibrate,
             choosing=options.choose_thresholds,
             files=files,
-            progress=lambda images, total: meter.show(images, "images", total),
+            progress=meter.images,
         )
     for note in done.predictions.bad.values():
         say(f"skipped: {note}")

@@ -58,7 +58,8 @@ def run(options: Fewshot) -> dict[str, Any]:
     from pathlib import Path
 
     import vitlab
-    from vitlab.evaluation.probes.feature_cache import default_cache
+    from vitlab.evaluation.compute import Compute
+    from vitlab.evaluation.features import default_cache
     from vitlab.evaluation.probes.probing import Probing, probe
     from vitlab.progress import say
 
@@ -73,9 +74,7 @@ def run(options: Fewshot) -> dict[str, Any]:
         taken=options.features,
         columns=options.columns,
         cache=None if options.cache == "no" else cache,
-        device=options.device,
-        precision=options.precision,
-        workers=options.workers,
+        compute=Compute(options.device, options.precision, workers=options.workers),
     )
     result = probe(model, options.data, probing)
     for note in result.get("notes", ()):

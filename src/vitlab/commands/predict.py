@@ -3,7 +3,7 @@
 import os
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from vitlab.commands import (
     CROPS,
@@ -16,6 +16,7 @@ from vitlab.commands import (
     PARTED,
     PRECISION_AUTO,
     REPLACE,
+    SHARD,
     TIMEOUT,
     WEIGHTS,
 )
@@ -29,6 +30,9 @@ from vitlab.precision import Engine, Precision
 from vitlab.terminal import print_figures
 from vitlab.weights.hub import check_weights
 from vitlab.weights.stated import Stated
+
+if TYPE_CHECKING:
+    from vitlab.evaluation.compute import Compute
 
 SUMMARY = "Print the most likely classes of images."
 
@@ -54,14 +58,15 @@ class Predict(Options):
     crops: Literal[1, 5, 10] = option(1, CROPS)
     out: str | None = option(
         None,
-        f"{OUT}; or (a name without an ending) a folder of such files, which any number of "
-        "processes fill together",
+        f"{OUT}; or (a name without an ending) a folder of such files, which several processes can "
+        "share",
     )
     replace: bool = option(False, REPLACE, only=FILED)
     format: Literal["parquet", "csv", "jsonl"] = option(
         "parquet", "of the files in the folder", only=PARTED
     )
     part_images: int = option(PART, PART_HELP, at_least(1), only=PARTED)
+    shard: str = option("", SHARD, only=PARTED)
     timeout: float = option(600.0, TIMEOUT, at_least(0), only=PARTED)
     file: Stated = Stated()
     device: str = option("auto", DEVICE)
@@ -87,10 +92,8 @@ def begin(options: Predict) -> None:
 def run(options: Predict) -> dict[str, Any]:
     """Classify; images that cannot be decoded are reported on stderr."""
     import vitlab
-    from vitlab.device import choose
     from vitlab.evaluation.classification import answers_of, unlabeled
-    from vitlab.evaluation.fast_form import fast_form
-    from vitlab.evaluation.predictions import Views
+    from vitlab.evaluation.infer import Views
     from vitlab.progress import say
 
     parted = bool(options.out and is_folder(options.out))
@@ -107,12 +110,9 @@ def run(options: Predict) -> dict[str, Any]:
     source = unlabeled(model, options.paths, known)
     if file is not None:
         return result | _into(file, model, source, options)
-    views = Views(options.flips, options.crops)
-    place = choose(options.device)
-    form = fast_form(model, source, place, options.precision, views.count, options.engine)
-    answers = answers_of(
-        form, source, top=options.top, device=place, workers=options.workers or 0, views=views
-    )
+    views, compute = Views(options.flips, options.crops), _compute(options, options.workers or 0)
+    form = compute.fast(model, source, views.count)
+    answers = answers_of(form, source, compute, options.top, views)
     damaged = [each.error for each in answers if each.error]
     for error in damaged:
         say(f"skipped: {error}")
@@ -120,6 +120,12 @@ def run(options: Predict) -> dict[str, Any]:
         say(f"{len(damaged):,} of {len(answers):,} images cannot be read")
     result |= {"images": len(answers) - len(damaged), "damaged": len(damaged), **form.about}
     return result | {"predictions": [each.as_dict() for each in answers]}
+
+
+def _compute(options: Predict, workers: int | None) -> "Compute":
+    from vitlab.evaluation.compute import Compute
+
+    return Compute(options.device, options.precision, options.engine, workers)
 
 
 def _known(options: Predict) -> Columns:
@@ -146,7 +152,7 @@ def _check_alone() -> None:
 def _into(file: Path, model: Any, images: Any, options: Predict) -> dict[str, Any]:
     """Write the rows."""
     from vitlab.evaluation.classification import classify_into
-    from vitlab.evaluation.predictions import Views
+    from vitlab.evaluation.infer import Views
     from vitlab.progress import Meter, say
 
     with Meter(0, title="predicting") as meter:
@@ -154,14 +160,11 @@ def _into(file: Path, model: Any, images: Any, options: Predict) -> dict[str, An
             file,
             model,
             images,
+            _compute(options, options.workers or 0),
             top=options.top,
-            device=options.device,
-            workers=options.workers or 0,
             views=Views(options.flips, options.crops),
-            precision=options.precision,
-            engine=options.engine,
             warn=lambda message: say(f"skipped: {message}"),
-            progress=lambda done, total: meter.show(done, "images", total),
+            progress=meter.images,
         )
     return {**counts, "file": str(file)}
 
@@ -169,24 +172,21 @@ def _into(file: Path, model: Any, images: Any, options: Predict) -> dict[str, An
 def _into_folder(
     model: Any, known: Columns, options: Predict, result: dict[str, Any]
 ) -> dict[str, Any]:
-    """Write the rows of the parts that nobody else works on."""
-    from vitlab.evaluation.classification import unlabeled
-    from vitlab.evaluation.parts.predicted_parts import predict_parts
-    from vitlab.evaluation.predictions import Views
+    """Write the rows into a folder of shards."""
+    from vitlab.evaluation.classification import classify_shards, unlabeled
+    from vitlab.evaluation.infer import Views
 
-    found = predict_parts(
+    found = classify_shards(
         Path(options.out or "").expanduser(),
         model,
         lambda: unlabeled(model, options.paths, known),
+        _compute(options, options.workers),
         ending=options.format,
         top=options.top,
         views=Views(options.flips, options.crops),
-        device=options.device,
-        precision=options.precision,
-        engine=options.engine,
-        workers=options.workers,
         timeout=options.timeout,
         part_images=options.part_images,
+        shard=options.shard,
     )
     return found and result | found
 

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitlab import device as devices
 from vitlab.data.holdout import fingerprint, with_validation
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
 from vitlab.data.settings import Columns
@@ -21,10 +20,12 @@ from vitlab.data.sources.request import Given, title_of
 from vitlab.data.sources.splits import Splits
 from vitlab.errors import DataError
 from vitlab.evaluation.choosing import as_trained, open_for
+from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.metrics import moved_by
 from vitlab.evaluation.predictions import Predictions, check_classifier, predict
 from vitlab.models.model import Model
+from vitlab.progress import public
 
 Floats = NDArray[np.float64]
 BLOCK = 2_000_000  # logits whose softmax is in memory at once
@@ -51,6 +52,7 @@ class Calibration:
         return {"temperature": self.temperature, "calibration": about}
 
 
+@public(model=Model)
 def calibrate(
     model: Model,
     data: Given,
@@ -82,8 +84,7 @@ def calibrate(
     """
     check_classifier(model)
     source = validation_of(model, data, columns)
-    where = devices.choose(device)
-    done = predict(model, source, device=where, precision=precision, workers=workers, logits=True)
+    done = predict(model, source, Compute(device, precision, workers=workers), logits=True)
     assert done.logits is not None
     found = Calibration(
         fitted_temperature(done.logits, done.labels), title_of(data), len(done.labels)

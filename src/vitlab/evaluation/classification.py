@@ -1,13 +1,14 @@
-"""The likeliest classes of single images."""
+"""The likeliest classes of images: `classify`, and `vitlab predict` into files and shards."""
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from vitlab.data.composed import Relabeled
 from vitlab.data.labels import kind_of
@@ -16,19 +17,27 @@ from vitlab.data.pictures.pictures import Picture
 from vitlab.data.settings import Columns
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.request import Given
-from vitlab.device import choose
+from vitlab.distributed.launch import joined
 from vitlab.errors import DataError
-from vitlab.evaluation.fast_form import Form, fast_form
-from vitlab.evaluation.predictions import (
+from vitlab.evaluation.compute import Compute, FastForm
+from vitlab.evaluation.infer import (
+    ONE_VIEW,
+    Inferred,
+    Progress,
     Views,
-    check_classifier,
-    check_numbers,
-    predict,
-    predict_each,
+    batch_of,
+    infer,
+    silent,
 )
-from vitlab.evaluation.rows import rows_to
+from vitlab.evaluation.predictions import check_classifier, check_numbers, predict
+from vitlab.evaluation.rows import WRITERS, Layout, rows_to
+from vitlab.evaluation.shards import ShardFolder, ShardJob, ShardNumber, Use, fill, identity
 from vitlab.models.model import Model
+from vitlab.packages import check_installed
+from vitlab.places import PART
 from vitlab.precision import Engine, Precision
+from vitlab.progress import public
+from vitlab.weights.identity import feature_fingerprint
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,7 @@ class Answer:
         return {"image": self.image, "top": top} | several
 
 
+@public(model=Model)
 def classify(
     model: Model,
     images: Given | Picture | Iterable[Picture],
@@ -91,32 +101,19 @@ def classify(
         DataError: no such image, or a model whose probabilities are not numbers.
         OptionError: the model has no classifier.
     """
-    source, views, place = unlabeled(model, images, columns), Views(flips, crops), choose(device)
-    form = fast_form(model, source, place, precision, views.count, engine)
-    return answers_of(form, source, top=top, device=place, workers=workers, views=views)
+    source, views = unlabeled(model, images, columns), Views(flips, crops)
+    compute = Compute(device, precision, engine, workers)
+    return answers_of(compute.fast(model, source, views.count), source, compute, top, views)
 
 
 def answers_of(
-    form: Form,
-    source: Source,
-    *,
-    top: int,
-    device: torch.device,
-    workers: int | None,
-    views: Views,
+    form: FastForm, source: Source, compute: Compute, top: int, views: Views
 ) -> list[Answer]:
     """Return the likeliest classes of a source's images, as `classify` does."""
     model = form.model
     thresholds, many = model.thresholds, source.labels.several
     names, classes = [source.name(index) for index in range(len(source))], source.classes
-    predictions = predict(
-        model,
-        source,
-        device=device,
-        precision=form.autocast,
-        workers=workers,
-        views=views,
-    )
+    predictions = predict(model, source, compute.of(form), views=views)
     check_numbers(predictions.probabilities)
     answers = {index: Answer(names[index], error=text) for index, text in predictions.bad.items()}
     for index, row in zip(predictions.indices.tolist(), predictions.probabilities, strict=True):
@@ -131,15 +128,12 @@ def classify_into(
     file: Path,
     model: Model,
     images: Source,
+    compute: Compute,
     *,
     top: int = 5,
-    device: str = "auto",
-    workers: int | None = 0,
-    views: Views | None = None,
+    views: Views = ONE_VIEW,
     warn: Callable[[str], None] = lambda message: None,
-    progress: Callable[[int, int], None] = lambda images, total: None,
-    precision: Precision = "auto",
-    engine: Engine = "auto",
+    progress: Progress = silent,
 ) -> dict[str, Any]:
     """Write a row per image into a CSV or Parquet file; a batch at a time is in memory.
 
@@ -147,14 +141,11 @@ def classify_into(
         file: that `check_file` accepted
         model: from `vitlab.load` or a run
         images: of `unlabeled`
+        compute: where and how
         top: classes per row, of a model with many
-        device: auto, cpu, cuda, cuda:N or mps
-        workers: processes that decode; None to choose
         views: of each image
         warn: called with a message about each image that cannot be decoded
-        progress: called after every batch with the number of images processed, and of all
-        precision: as `classify`
-        engine: as `classify`
+        progress: called after every batch
 
     Returns:
         `images` and `damaged`, how many have a prediction and how many an error, and the
@@ -164,28 +155,118 @@ def classify_into(
         DataError: no image can be read.
         DiskError: the file cannot be written.
     """
-    counts = {"images": 0, "damaged": 0}
+    counts, want = {"images": 0, "damaged": 0}, ["probabilities"]
     with rows_to(file, images, truth=False, top=top, threshold=np.array(model.thresholds)) as use:
-        where, views = choose(device), views or Views()
-        form = fast_form(model, images, where, precision, views.count, engine)
-        for part in predict_each(
-            form.model,
-            images,
-            device=where,
-            precision=form.autocast,
-            workers=workers,
-            views=views,
-        ):
-            check_numbers(part.probabilities)
-            use(part)
-            for _, message in part.bad:
+        form = compute.fast(model, images, views.count)
+        how = {"views": views, "progress": progress}
+        for batch in infer(form.model, images, compute.of(form), want, **how):  # type: ignore[arg-type]
+            check_numbers(batch.probabilities)
+            use(batch)
+            for _, message in batch.bad:
                 warn(message)
-            counts["images"] += len(part.indices)
-            counts["damaged"] += len(part.bad)
-            progress(sum(counts.values()), len(images))
-    if not counts["images"]:
-        raise DataError(f"none of the {len(images):,} images can be read; {file} says why")
+            counts["images"] += len(batch.indices)
+            counts["damaged"] += len(batch.bad)
+        if not counts["images"]:
+            raise DataError(f"none of the {len(images):,} images can be read; {file} says why")
     return counts | form.about
+
+
+def classify_shards(
+    out: Path,
+    model: Model,
+    source: Callable[[], Source],
+    compute: Compute,
+    *,
+    ending: Literal["parquet", "csv", "jsonl"] = "parquet",
+    top: int = 5,
+    views: Views = ONE_VIEW,
+    timeout: float = 600.0,
+    part_images: int = PART,
+    shard: str = "",
+) -> dict[str, Any]:
+    """Write a row per image into a folder of shards.
+
+    Args:
+        out: the folder: new, or with shards of the same job
+        model: from `vitlab.load` or a run
+        source: opens the images, with labels of the model's kind
+        compute: where and how; engines are not measured, so that all processes use the same
+        ending: of the files
+        top: classes per row, of a model with many
+        views: of each image
+        timeout: seconds that a process of torchrun waits for the others
+        part_images: images of a shard, rounded up to whole batches
+        shard: `0/8` for the first of eight processes that know nothing of each other
+
+    Returns:
+        In the first process of torchrun: out, images, damaged, parts, left, bytes, notes,
+        own_parts, own_images, seconds and images_per_second; nothing in the others.
+
+    Raises:
+        DataError: no such images, not one can be read, or the folder has the shards of another job.
+        OptionError: the model has no classifier.
+        DiskError: the folder cannot be written.
+        PackageError: pyarrow is not installed.
+    """
+    if ending == "parquet":
+        check_installed("pyarrow", "a folder of Parquet files", "pass --format csv")
+    share = ShardNumber.of(shard)
+    with joined(str(compute.device), timeout) as (world, place):
+        with world.agreed():
+            check_classifier(model)
+            images = source()
+            compute = replace(compute, device=place, sharing=world.local_size, measure=False)
+            form = compute.fast(model, images, views.count)
+            job = _job(model, form, images, compute.of(form), top, views, ending, part_images)
+        found = fill(ShardFolder(out, job), world, share)
+    return found and found | form.about
+
+
+def _job(
+    model: Model,
+    form: FastForm,
+    source: Source,
+    compute: Compute,
+    top: int,
+    views: Views,
+    ending: str,
+    part_images: int,
+) -> ShardJob:
+    """Return the job of rows of predictions."""
+    batch = batch_of(model, views)
+    images = -(-part_images // batch) * batch
+    decided = (model.thresholds, source.classes, source.labels.several)
+    about = {
+        "job": "predict",
+        "model": model.config.name,
+        "weights": feature_fingerprint(model),
+        "classes": sha256(repr(decided).encode()).hexdigest(),
+        "temperature": model.temperature,
+        "data": identity(source, labeled=False),
+        "images": len(source),
+        "top": top,
+        "flips": views.flips,
+        "crops": views.crops,
+        "part_images": images,
+        "format": ending,
+        **({} if form.precision == "fp32" else {"precision": form.precision}),
+    }
+    layout = Layout(source, False, top, threshold=np.array(model.thresholds))
+
+    def computed(split: str, numbers: Sequence[int], progress: Progress) -> Iterator[Inferred]:
+        want = ["probabilities"]
+        how = {"views": views, "only": numbers, "progress": progress}
+        for each in infer(form.model, source, compute, want, **how):  # type: ignore[arg-type]
+            check_numbers(each.probabilities)
+            yield each
+
+    @contextmanager
+    def table(file: Path, split: str) -> Iterator[Use]:
+        with WRITERS[f".{ending}"](file, layout) as use:
+            yield lambda each: use(layout.columns(each))
+
+    splits = {"part": len(source)}
+    return ShardJob("predicting", about, splits, batch, images, f".{ending}", computed, table)
 
 
 def unlabeled(

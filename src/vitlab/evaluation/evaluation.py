@@ -1,7 +1,6 @@
 """Metrics of a model on a data set."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,17 +14,20 @@ from vitlab.data.sources.request import Given, title_of
 from vitlab.errors import OptionError
 from vitlab.evaluation import calibration, thresholds
 from vitlab.evaluation.choosing import Split, choose
-from vitlab.evaluation.fast_form import fast_form
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.infer import ONE_VIEW, Progress, Views, silent
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.per_class import class_figures, confused_pairs
-from vitlab.evaluation.predictions import Predictions, Views, check_classifier, predict
+from vitlab.evaluation.predictions import Predictions, check_classifier, predict
 from vitlab.evaluation.protocols.grading import Outputs, Protocol, check_alone, examine
+from vitlab.evaluation.records import EvaluationRecord
 from vitlab.evaluation.review.label_error_rows import LEARNED, suspects_in, write_suspects
 from vitlab.evaluation.rows import rows_to
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 from vitlab.places import NO_FILES, Files, check_files
 from vitlab.precision import Engine, Precision, fixed
+from vitlab.progress import public
 
 
 @dataclass(frozen=True)
@@ -33,20 +35,14 @@ class How:
     """How predictions are computed.
 
     Attributes:
-        device: auto, cpu, cuda, cuda:N or mps
-        precision: fp32; bf16; or auto, as `fast_form` chooses
-        engine: what computes, as `fast_form` chooses
-        workers: processes that decode; None to choose
+        compute: where and how
         views: of each image
         threshold: above which a class is predicted where images have several; None for the model's
         columns: which columns of a list or a table hold what; None to find them
     """
 
-    device: str = "auto"
-    precision: Precision = "auto"
-    engine: Engine = "auto"
-    workers: int | None = None
-    views: Views = Views()
+    compute: Compute = Compute(precision="auto")
+    views: Views = ONE_VIEW
     threshold: float | None = None
     columns: Columns | None = None
 
@@ -60,6 +56,7 @@ class Evaluation:
     figures: dict[str, Any]
 
 
+@public(model=Model)
 def evaluate(
     model: Model,
     data: Given,
@@ -81,7 +78,7 @@ def evaluate(
     protocol: Protocol | None = None,
     real_labels: str = "",
     outputs: Outputs = "auto",
-) -> dict[str, Any]:
+) -> EvaluationRecord:
     """Measure a model on labeled images: the same figures as `vitlab evaluate --json`.
 
     Labels map to the model's classes by name.
@@ -130,7 +127,8 @@ def evaluate(
         OptionError: the model has no classifier; options that do not go together.
         DiskError: the file cannot be written.
     """
-    how = How(device, precision, engine, workers, Views(flips, crops), threshold, columns)
+    compute = Compute(device, precision, engine, workers)
+    how = How(compute, Views(flips, crops), threshold, columns)
     if protocol is not None:
         check_alone(
             split=split,
@@ -140,13 +138,15 @@ def evaluate(
             out=out,
             label_errors=label_errors,
         )
-        return _examined(model, data, protocol, how, real_labels, outputs)
+        found = _examined(model, data, protocol, how, real_labels, outputs)
+        return EvaluationRecord(found)
     if real_labels or outputs != "auto":
         raise OptionError("real_labels and outputs apply only with a protocol: leave them out")
     files = check_files(out, label_errors, replace=replace)
-    return evaluation(
+    done = evaluation(
         model, data, how, split=split, calibrate=calibrate, choosing=choose_thresholds, files=files
-    ).figures
+    )
+    return EvaluationRecord(done.figures)
 
 
 def evaluation(
@@ -158,7 +158,7 @@ def evaluation(
     calibrate: bool = False,
     choosing: thresholds.Per | None = None,
     files: Files = NO_FILES,
-    progress: Callable[[int, int], None] = lambda images, total: None,
+    progress: Progress = silent,
 ) -> Evaluation:
     """Evaluate as `evaluate` does, and return the predictions too.
 
@@ -176,29 +176,26 @@ def evaluation(
     check_fitting(split, how, calibrate=calibrate, choosing=choosing is not None)
     asked = choose(model, data, split, how.columns)
     source = asked.source
-    where = devices.choose(how.device)
-    devices.restart_peak(where)
+    devices.restart_peak(how.compute.where)
     found = _fitted(model, data, how) if calibrate else None
     before = thresholds.given_or_kept(model, how.threshold, several=source.labels.several)
     chosen = _chosen(model, data, choosing, how) if choosing else None
     above = np.array(chosen.values) if chosen else before
-    form = fast_form(model, source, where, how.precision, how.views.count, how.engine)
+    form = how.compute.fast(model, source, how.views.count)
     with rows_to(files.rows, source, truth=True, threshold=above) as use:
         done = predict(
             form.model,
             source,
-            device=where,
-            precision=form.autocast,
-            workers=how.workers,
+            how.compute.of(form),
             views=how.views,
             logits=calibrate,
             use=use,
-            progress=lambda images: progress(images, len(source)),
+            progress=progress,
         )
     figures = _figures(model, source, done, above) | form.about
     notes = [*asked.notes, *figures["notes"]]
     figures |= {"data": title_of(data), **asked.about, "notes": notes}
-    figures |= {"peak_memory": devices.peak_memory(where)}
+    figures |= {"peak_memory": devices.peak_memory(how.compute.where)}
     if found is not None:
         figures["calibration"] = calibration.before_and_after(model, found, done)
     if chosen is not None:
@@ -230,9 +227,7 @@ def _examined(
         protocol,
         real_labels=real_labels,
         outputs=outputs,
-        device=how.device,
-        precision=fixed(how.precision),
-        workers=how.workers,
+        compute=replace(how.compute, precision=fixed(how.compute.precision)),
         views=how.views,
     )
 
@@ -242,9 +237,9 @@ def _fitted(model: Model, data: Given, how: How) -> calibration.Calibration:
         model,
         data,
         columns=how.columns,
-        device=how.device,
-        precision=fixed(how.precision),
-        workers=how.workers,
+        device=str(how.compute.device),
+        precision=fixed(how.compute.precision),
+        workers=how.compute.workers,
     )
 
 
@@ -254,9 +249,9 @@ def _chosen(model: Model, data: Given, per: thresholds.Per, how: How) -> thresho
         data,
         per,
         columns=how.columns,
-        device=how.device,
-        precision=fixed(how.precision),
-        workers=how.workers,
+        device=str(how.compute.device),
+        precision=fixed(how.compute.precision),
+        workers=how.compute.workers,
     )
 
 

@@ -27,14 +27,14 @@ import numpy as np
 from vitlab.data.sources.lists import SEPARATOR
 from vitlab.data.sources.protocol import Source
 from vitlab.evaluation.answers import Floats
-from vitlab.evaluation.predictions import Part
+from vitlab.evaluation.infer import Inferred
 from vitlab.files import staged_file
 
 WIDE = 100  # most classes that get a column each
 GROUP = 10_000  # rows of a Parquet row group
 
 Columns = dict[str, list[Any]]
-Use = Callable[[Part], None]
+Use = Callable[[Inferred], None]
 
 
 @contextmanager
@@ -143,7 +143,7 @@ class Layout:
         """The columns of lists."""
         return {self.column, "predicted"} if self.several else set()
 
-    def columns(self, part: Part) -> Columns:
+    def columns(self, part: Inferred) -> Columns:
         """Return the rows of a batch, column by column, in the source's order."""
         indices = [*part.indices.tolist(), *(index for index, _ in part.bad)]
         order = np.argsort(indices, kind="stable").tolist()

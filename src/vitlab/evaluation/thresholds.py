@@ -10,15 +10,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab import device as devices
 from vitlab.data.labels import MultiLabels
 from vitlab.data.settings import Columns
 from vitlab.data.sources.request import Given, title_of
 from vitlab.errors import OptionError
 from vitlab.evaluation.calibration import validation_of
+from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.metrics import figures, moved_by
 from vitlab.evaluation.predictions import Predictions, check_classifier, predict
 from vitlab.models.model import Model
+from vitlab.progress import public
 
 Floats = NDArray[np.float64]
 Per = Literal["class", "all"]
@@ -47,6 +48,7 @@ class Thresholds:
         return {"thresholds": list(self.values), "thresholds_chosen": about}
 
 
+@public(model=Model)
 def choose_thresholds(
     model: Model,
     data: Given,
@@ -89,8 +91,7 @@ def choose_thresholds(
         raise OptionError(
             "thresholds are for several labels per image: of one label, the likeliest class counts"
         )
-    where = devices.choose(device)
-    done = predict(model, source, device=where, precision=precision, workers=workers)
+    done = predict(model, source, Compute(device, precision, workers=workers))
     assert isinstance(done.labels, MultiLabels)
     values = best_thresholds(done.probabilities, done.labels.values, per)
     found = Thresholds(tuple(values.tolist()), per, title_of(data), len(done.labels))

@@ -18,6 +18,7 @@ from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.request import Given
 from vitlab.errors import DataError, ImageError
 from vitlab.evaluation.choosing import Split, choose
+from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.review.embedding_map import embedding_map
 from vitlab.evaluation.review.label_errors import Suspect, find_label_errors
 from vitlab.evaluation.review.sampled_images import Sampled, look_at, sample
@@ -163,9 +164,8 @@ def dataset_map(
         source,
         chosen,
         side,
-        device=device or next(model.parameters()).device,
-        workers=workers,
-        progress=lambda done: progress(PASS * done / max(len(chosen), 1), what),
+        Compute(device or next(model.parameters()).device, workers=workers),
+        lambda done, total: progress(PASS * done / max(total, 1), what),
     )
     if not len(seen.indices):
         raise DataError(next(iter(seen.bad.values()), "there are no images"))

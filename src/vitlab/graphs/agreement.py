@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitlab.data.labels import kind_of
 from vitlab.data.pictures.preprocess import preprocess
 from vitlab.errors import WeightsError
+from vitlab.evaluation.infer import probabilities
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
 
@@ -89,5 +89,5 @@ def wanted(model: Model, images: Tensor, bare: bool) -> NDArray[np.float64]:
             return model.features(ready).double().cpu().numpy()
         found = model(ready).double()
         if not bare:
-            found = kind_of(model).probabilities(found / model.temperature)
+            found = probabilities(found, model)
         return found.cpu().numpy()

@@ -14,9 +14,11 @@ from vitlab.graphs.targets import IMAGES, TARGETS, Precision, check_precision, c
 from vitlab.models.model import Model
 from vitlab.models.seen import FILE as SEEN
 from vitlab.models.seen import write_seen
+from vitlab.progress import public
 from vitlab.weights.assembly import unwrapped, whole_state
 
 
+@public(model=nn.Module, file=(str, Path))
 def export(
     model: nn.Module,
     file: str | Path,

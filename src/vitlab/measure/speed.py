@@ -9,7 +9,7 @@ import torch
 
 from vitlab import device as devices
 from vitlab.errors import OptionError
-from vitlab.evaluation.borrowing import borrowed
+from vitlab.evaluation.compute import borrowed
 from vitlab.measure.allocated import forward_bytes
 from vitlab.models.model import Model
 

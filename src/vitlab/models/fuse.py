@@ -17,12 +17,14 @@ from vitlab.models.encoder.attention import Attention, HeadNorms
 from vitlab.models.encoder.block import MLP, Block, Branch
 from vitlab.models.encoder.layout import Layout
 from vitlab.models.layers import NORMS
+from vitlab.progress import public
 
 Module = TypeVar("Module", bound=nn.Module)
 Norm = nn.LayerNorm | nn.RMSNorm
 
 
 @torch.no_grad()
+@public(model=nn.Module)
 def fuse(model: Module) -> Module:
     """Return a copy of a model for inference: same methods and, to rounding, same outputs.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from vitlab.data.settings import Augment, Data
 from vitlab.options import check_known
+from vitlab.progress import public
 from vitlab.recipes.choices import Average, Objective, Optimization, Schedule, Start
 from vitlab.recipes.model_part import OF_TRAINING, model_part
 from vitlab.recipes.papers import PAPERS
@@ -182,6 +183,7 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
 }
 
 
+@public(name=str)
 def recipe(name: str, data: str = "", **choices: Any) -> Recipe:
     """Return a recipe by name, with any of its options or its model's fields chosen.
 

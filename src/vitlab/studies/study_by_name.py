@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.errors import OptionError
+from vitlab.progress import public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import folder_name
 from vitlab.studies.grid.base import Base
@@ -17,6 +18,7 @@ from vitlab.studies.study_names import GRIDS, PAPER_BUDGET, STUDIES, budget_seco
 from vitlab.transfer.campaign_folder import CampaignFolder
 
 
+@public(what=(str, Study))
 def study(
     what: str | Study,
     data: str = "digits",
@@ -33,6 +35,7 @@ def study(
     recipe: Recipe | None = None,
     host: Host | None = None,
     command: str = "",
+    quiet: bool = False,
 ) -> dict[str, Any]:
     """Run a study, or go on with it; finished runs are not repeated.
 
@@ -55,6 +58,7 @@ def study(
         recipe: what the arms start from, in place of the small recipe for the data
         host: where to train
         command: what the user typed
+        quiet: print nothing but warnings
 
     Returns:
         The JSON of `vitlab study NAME`: `rows` with `values`, `mean` and `std` of each arm,

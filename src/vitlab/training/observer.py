@@ -5,16 +5,14 @@ from dataclasses import dataclass, field
 import torch
 
 from vitlab.data.loading.cache import shows
-from vitlab.data.loading.loader import choose_workers
-from vitlab.data.loading.workers import deaths_explained
 from vitlab.data.sources.protocol import Source
 from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import World
 from vitlab.errors import DataError
+from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.metrics import curve_point
-from vitlab.evaluation.predictions import Predictions
+from vitlab.evaluation.predictions import Predictions, predict
 from vitlab.evaluation.probes.watching import Probe
-from vitlab.evaluation.together import predict_together
 from vitlab.models.model import Model
 from vitlab.recipes.recipe import Host
 from vitlab.training.held_out import HeldOut
@@ -89,14 +87,12 @@ class Observer:
             WorkerDiedError: a data-loading worker died.
             DataError: too many images are damaged.
         """
-        with deaths_explained():
-            predictions = predict_together(
-                self.world,
-                model or plain(self.state.evaluated),
-                source,
-                device=self.device,
-                workers=choose_workers(source, self.host.workers, self.world.local_size),
-            )
+        predictions = predict(
+            model or plain(self.state.evaluated),
+            source,
+            Compute(self.device, "fp32", "plain", self.host.workers, self.world.local_size),
+            world=self.world,
+        )
         self.note_damage(list(predictions.bad.items()))
         return predictions
 

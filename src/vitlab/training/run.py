@@ -20,6 +20,7 @@ from vitlab.models.encoder.recomputing import recomputed
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
 from vitlab.optim.sliced import full
+from vitlab.progress import public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
@@ -47,6 +48,7 @@ from vitlab.weights.load import load
 from vitlab.weights.save import save
 
 
+@public(recipe=Recipe)
 def train(
     recipe: Recipe,
     out: str | Path | None = None,
@@ -61,6 +63,7 @@ def train(
     loss: Loss | None = None,
     opened: OpenedData | None = None,
     command: str = "",
+    quiet: bool = False,
     began: float | None = None,
 ) -> Run:
     """Train a model by a recipe, test it, and leave a run folder with a report.
@@ -92,6 +95,7 @@ def train(
             and targets, float32 (B, classes), as label smoothing and mixing leave them, to the
             loss of each image, (B,), or to their mean
         opened: data that earlier runs have opened and decoded, and later ones find; the same bits
+        quiet: print nothing but warnings
         command: what the user typed, for the report
         began: when the clock of `recipe.budget` was started, by `time.monotonic()`; None for now
 

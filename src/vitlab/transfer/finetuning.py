@@ -6,6 +6,7 @@ from typing import Any
 from vitlab.data.sources.request import Given
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
+from vitlab.progress import public
 from vitlab.recipes.named import recipe as named
 from vitlab.recipes.recipe import Host
 from vitlab.training.ending import Run
@@ -15,6 +16,7 @@ from vitlab.training.step.transform import Transform
 from vitlab.tuning.free import Tune
 
 
+@public(recipe=str)
 def finetune(
     data: Given,
     weights: str | Path | Model | None = None,
@@ -28,6 +30,7 @@ def finetune(
     on_line: OnLine | None = None,
     transform: Transform | None = None,
     loss: Loss | str | None = None,
+    quiet: bool = False,
     **fields: Any,
 ) -> Run:
     """Fine-tune trained weights on some data, test the model and write a report.
@@ -48,6 +51,7 @@ def finetune(
         transform: a function of your own on the training images, as in `vitlab.train`
         loss: a function of your own in place of the recipe's loss, as in `vitlab.train`, or
             the name of one of the recipe's losses
+        quiet: print nothing but warnings
         fields: any option of the recipe or its model: `lr=1e-3`, `image_size=384`
 
     Raises:

@@ -5,17 +5,18 @@ from typing import Any
 
 import numpy as np
 
-from vitlab import device as devices
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.errors import OptionError
+from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.intervals import with_intervals
-from vitlab.evaluation.paired.reopening import reopened
+from vitlab.evaluation.paired.examined import reopened
 from vitlab.evaluation.predictions import predict
 from vitlab.evaluation.review.label_error_rows import Suspects, write_suspects
 from vitlab.evaluation.review.label_errors import find_label_errors
 from vitlab.evaluation.rows import Layout, table_to
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
+from vitlab.progress import public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage, write_tables
 from vitlab.runs.naming import run_name
@@ -31,6 +32,7 @@ LABEL_ERRORS = "label-errors.csv"
 LISTED = 50  # likely label errors on the page
 
 
+@public(recipe=Recipe)
 def cross_validate(
     recipe: Recipe,
     out: str | Path | None = None,
@@ -42,6 +44,7 @@ def cross_validate(
     transform: Transform | None = None,
     loss: Loss | None = None,
     command: str = "",
+    quiet: bool = False,
 ) -> dict[str, Any]:
     """Train once per fold, each time testing on the images of that fold.
 
@@ -60,6 +63,7 @@ def cross_validate(
         transform: a function of your own on the training images, as in `vitlab.train`
         loss: a function of your own in place of the recipe's loss, as in `vitlab.train`
         command: what the user typed, for the report
+        quiet: print nothing but warnings
 
     Returns:
         The figures of all out-of-fold predictions together (the keys of `vitlab.evaluate`), perhaps
@@ -151,8 +155,7 @@ def write_predictions(
             done = predict(
                 load(campaign.folder.run(trial.name).path),
                 layout.source,
-                device=devices.choose(host.device),
-                workers=host.workers,
+                Compute(host.device, engine="plain", workers=host.workers),
                 use=lambda part, layout=layout: write(layout.columns(part)),  # type: ignore[misc]
             )
             found.append(done)

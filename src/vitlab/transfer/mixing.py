@@ -21,7 +21,7 @@ from vitlab.evaluation.evaluation import evaluate
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
 from vitlab.models.seen import Seen
-from vitlab.progress import say
+from vitlab.progress import public, say
 from vitlab.weights.assembly import whole_state
 from vitlab.weights.identity import fingerprint
 from vitlab.weights.load import load
@@ -76,6 +76,7 @@ class Pot:
         return assemble(self.like.config, tensors)
 
 
+@public(models=Sequence)
 def soup(
     models: Sequence[str | Path | Model],
     greedy: str | None = None,

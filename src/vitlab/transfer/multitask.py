@@ -22,6 +22,7 @@ from vitlab.models.create import MODEL_OF, build
 from vitlab.models.layers import classifier
 from vitlab.models.model import Model
 from vitlab.options import check_known
+from vitlab.progress import public
 from vitlab.transfer.lockstep import together, variant
 from vitlab.weights.assembly import whole_state
 from vitlab.weights.deltas import Delta, delta, merged
@@ -82,6 +83,7 @@ class MultiTask:
         OptionError: the name of a task is empty.
     """
 
+    @public(base=(Model, str, Path))
     def __init__(
         self, base: Model | str | Path, deltas: Mapping[str, Change] | None = None
     ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from vitlab.errors import OptionError
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
+from vitlab.progress import public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import TablePage, write_tables
 from vitlab.runs.naming import run_name
@@ -24,6 +25,7 @@ from vitlab.transfer.trials import Campaign, Parts, Trial, begin, campaign_place
 OF_MODEL = ("model", "params", "macs")
 
 
+@public(recipe=Recipe)
 def repeat(
     recipe: Recipe,
     out: str | Path | None = None,
@@ -35,6 +37,7 @@ def repeat(
     transform: Transform | None = None,
     loss: Loss | None = None,
     command: str = "",
+    quiet: bool = False,
 ) -> dict[str, Any]:
     """Train several times, each time with another seed, and report mean and deviation.
 
@@ -51,6 +54,7 @@ def repeat(
         transform: a function of your own on the training images, as in `vitlab.train`
         loss: a function of your own in place of the recipe's loss, as in `vitlab.train`
         command: what the user typed, for the report
+        quiet: print nothing but warnings
 
     Returns:
         The mean of each figure over the seeds under the figure's own name, and again under `mean`;

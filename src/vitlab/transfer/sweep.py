@@ -10,6 +10,7 @@ from vitlab.errors import DivergedError, OptionError, RunError
 from vitlab.evaluation.metrics import METRICS
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss
+from vitlab.progress import public
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.report.table_page import Table, TablePage, write_tables
 from vitlab.runs.naming import run_name
@@ -25,6 +26,7 @@ Point = dict[str, float]
 """A point of the grid: a learning rate, perhaps a layer decay."""
 
 
+@public(recipe=Recipe)
 def sweep(
     recipe: Recipe,
     out: str | Path | None = None,
@@ -38,6 +40,7 @@ def sweep(
     transform: Transform | None = None,
     loss: Loss | None = None,
     command: str = "",
+    quiet: bool = False,
 ) -> Run:
     """Train with each learning rate of a grid, then with the best one on all training images.
 
@@ -62,6 +65,7 @@ def sweep(
         transform: a function of your own on the training images, as in `vitlab.train`
         loss: a function of your own in place of the recipe's loss, as in `vitlab.train`
         command: what the user typed, for the report
+        quiet: print nothing but warnings
 
     Returns:
         The last run; its metrics have the sweep under `sweep`.

@@ -27,6 +27,7 @@ from vitlab.models.config import ModelConfig
 from vitlab.models.create import assemble
 from vitlab.models.model import Model
 from vitlab.models.seen import NOTHING, Seen
+from vitlab.progress import public
 from vitlab.values import conform
 from vitlab.weights.assembly import empty, fits, whole_state
 from vitlab.weights.formats.entries import same
@@ -115,6 +116,7 @@ class Delta:
         return model.to(device)
 
 
+@public(model=Model, base=Model)
 def delta(model: Model, base: Model) -> Delta:
     """Return what a model has that its base does not have.
 

@@ -5,7 +5,6 @@ Nothing here imports PyTorch, so that the command line answers a mistyped path a
 
 import os
 import re
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from vitlab.errors import DiskError, HubError, OptionError, WeightsError
 from vitlab.files import sha256
 from vitlab.models.names import shape_of
 from vitlab.models.seen import FILE as SEEN
+from vitlab.progress import say
 from vitlab.weights.sharded import (
     ADAPTER,
     CONFIG,
@@ -175,7 +175,7 @@ def fetch(name: str, revision: str | None = None) -> Path:
         if cached is None or _status(error) in (401, 403) or _is_disk(error):
             missing = "" if cached else ", which is not in the local cache"
             raise _refused(error, f"load {label}{missing}") from error
-        print(f"the Hub does not answer: using {label} from {cached}", file=sys.stderr, flush=True)
+        say(f"the Hub does not answer: using {label} from {cached}")
         return cached
 
 

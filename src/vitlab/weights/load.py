@@ -14,6 +14,7 @@ from vitlab.errors import HubError, UserError, WeightsError
 from vitlab.files import MODEL_FOLDER
 from vitlab.images import Size
 from vitlab.models.model import Model
+from vitlab.progress import public
 from vitlab.weights.adapters import unaltered, with_adapter
 from vitlab.weights.assembly import fitted, whole_state
 from vitlab.weights.containers.open import dropped, open_source
@@ -31,6 +32,7 @@ OF_HEAD = ("temperature", "calibration", "thresholds", "thresholds_chosen")  # i
 DEEPEST = 8  # a delta's base may be a delta
 
 
+@public(source=(str, Path))
 def load(
     source: str | Path,
     classes: int | None = None,

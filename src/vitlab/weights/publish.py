@@ -14,6 +14,7 @@ from vitlab.evaluation.metrics import METRICS
 from vitlab.models.config import ModelConfig, ResNetConfig, TokenizerConfig, ViTConfig
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
+from vitlab.progress import public
 from vitlab.weights.assembly import unwrapped
 from vitlab.weights.hub import CARD, is_hub_name, publish, repository
 from vitlab.weights.save import save
@@ -40,6 +41,7 @@ TRAINING = {  # keys of a provenance
 }
 
 
+@public(model=nn.Module, name=str)
 def push(
     model: nn.Module,
     name: str,

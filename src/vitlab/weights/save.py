@@ -17,6 +17,7 @@ from vitlab.errors import DiskError, WeightsError
 from vitlab.files import is_empty, staged_folder, write_text
 from vitlab.models.model import Model
 from vitlab.models.seen import write_seen
+from vitlab.progress import public
 from vitlab.weights.adapters import adapter_of
 from vitlab.weights.assembly import unwrapped, whole_state
 from vitlab.weights.formats.catalog import PEFT, format_named
@@ -40,6 +41,7 @@ WITHOUT_LOSS = (*OF_TRAINING, "resampling")
 OF_IMAGES = ("mean", "std", "interpolation", "crop", "fit", "center", "tokens", "labels")
 
 
+@public(model=nn.Module, folder=(str, Path))
 def save(
     model: nn.Module,
     folder: str | Path,

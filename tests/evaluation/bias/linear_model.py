@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitlab.evaluation.bias.probed_images import Probed
-from vitlab.evaluation.fast_form import Form
+from vitlab.evaluation.compute import FastForm
 from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed
@@ -39,7 +39,7 @@ def probed(model: Model, pixels: NDArray[np.uint8], labels: list[int], batch: in
     """The images (n, H, W, channels), as `probed_images` would return them."""
     return Probed(
         model.eval(),
-        Form(model, "fp32"),
+        FastForm(model, "fp32"),
         torch.from_numpy(pixels),
         torch.tensor(labels),
         0,

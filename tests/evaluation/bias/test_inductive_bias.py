@@ -13,8 +13,9 @@ from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.arrays import Arrays
 from vitlab.data.sources.protocol import Derived, Source
 from vitlab.errors import DataError, ImageError, OptionError
-from vitlab.evaluation import fast_form
+from vitlab.evaluation import compute
 from vitlab.evaluation.bias.probed_images import balanced, probed_images
+from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.predictions import predict
 from vitlab.models.model import Model
 
@@ -101,7 +102,7 @@ def test_batches_change_nothing_and_the_seed_everything_random() -> None:
 
 def test_clean_is_the_accuracy_of_evaluation() -> None:
     model, source = model_of(4), random_images(50)
-    done = predict(model, source, device=CPU, workers=0)
+    done = predict(model, source, Compute(CPU, workers=0))
     accuracy = (done.probabilities.argmax(1) == done.labels.targets()).mean()
     seen = vitlab.inductive_bias(model, source, device="cpu")
     assert seen["clean"] == pytest.approx(accuracy)
@@ -125,10 +126,15 @@ def test_damaged_images_are_left_out_and_counted() -> None:
 def test_the_fast_form_gives_the_same_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     model, source = model_of(4), random_images(40)
     seen = vitlab.inductive_bias(model, source, device="cpu")
-    monkeypatch.setattr(fast_form, "PACKING", 0)
+    monkeypatch.setattr(compute, "PACKING", 0)
     with torch.no_grad():
         fast = probed_images(
-            model.eval(), source, 40, batch=16, generator=np.random.default_rng(0), device=CPU
+            model.eval(),
+            source,
+            40,
+            batch=16,
+            generator=np.random.default_rng(0),
+            compute=Compute(CPU),
         )
     assert fast.form.model is not model
     assert vitlab.inductive_bias(model, source, device="cpu") == pytest.approx(seen)

@@ -14,6 +14,7 @@ import vitlab
 from conftest import call
 from evaluation.protocols.rigged import Rigged, gray
 from vitlab.errors import DataError, ImageError, OptionError
+from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.protocols.exams import EXAMS, trimmed
 from vitlab.evaluation.protocols.grading import examine
 from vitlab.evaluation.protocols.wordnet import imagenet, objectnet, outputs_of
@@ -52,7 +53,7 @@ def test_imagenet_counts_the_class_of_the_folder(tmp_path: Path) -> None:
     for level in (10, 20, 30):
         gray(tmp_path / "val" / WNIDS[7] / f"{level}.png", level)
     gray(tmp_path / "val" / WNIDS[8] / "other.png", 10)
-    result = examine(model, str(tmp_path), "imagenet", workers=0)
+    result = examine(model, str(tmp_path), "imagenet", compute=Compute(workers=0))
     assert (result["accuracy"], result["top5"], result["images"]) == (0.25, 0.5, 4)
     assert (result["left_out"], result["competing"]) == (0, 1000)
     assert result["notes"] == [
@@ -69,7 +70,7 @@ def test_outputs_follow_the_names_of_a_model_wherever_they_are(tmp_path: Path) -
     model.answer(20, 0, names.index(WNIDS[8]))  # "cat" does not compete
     gray(tmp_path / WNIDS[7] / "a.png", 10)
     gray(tmp_path / WNIDS[8] / "b.png", 20)
-    result = examine(model, str(tmp_path), "imagenet", workers=0)
+    result = examine(model, str(tmp_path), "imagenet", compute=Compute(workers=0))
     assert result["accuracy"] == 1.0
     assert result["nll"] == pytest.approx(np.log(1 + 999 * np.exp(-20)) / 2 + np.log(
         1 + 999 * np.exp(-19)) / 2)  # fmt: skip
@@ -111,7 +112,9 @@ def test_real_counts_any_of_the_labels_as_timm_does(tmp_path: Path) -> None:
         gray(tmp_path / "images" / WNIDS[-number] / name, number)
     oracle = RealLabelsImagenet(names, str(file))
     oracle.add_result(model.table[:20].detach())
-    result = examine(model, str(tmp_path / "images"), "real", real_labels=str(file), workers=0)
+    result = examine(
+        model, str(tmp_path / "images"), "real", real_labels=str(file), compute=Compute(workers=0)
+    )
     assert result["accuracy"] == pytest.approx(oracle.get_accuracy(1) / 100)
     assert result["top5"] == pytest.approx(oracle.get_accuracy(5) / 100)
     assert 0 < result["accuracy"] < result["top5"] < 1
@@ -125,7 +128,7 @@ def test_real_refuses_what_is_not_its_own(tmp_path: Path) -> None:
 
     def message(labels: str = str(file)) -> str:
         with pytest.raises(DataError) as error:
-            examine(model, str(images), "real", real_labels=labels, workers=0)
+            examine(model, str(images), "real", real_labels=labels, compute=Compute(workers=0))
         return str(error.value)
 
     assert message("") == (
@@ -156,12 +159,12 @@ def test_v2_folders_are_numbers_and_not_in_their_order_as_words(tmp_path: Path) 
     for number in (0, 2, 10, 100):
         model.answer(number, number)
     root = v2(tmp_path / "imagenetv2", {0: 0, 2: 2, 10: 10, 100: 100, 999: 2})
-    result = examine(model, str(root), "v2", workers=0)
+    result = examine(model, str(root), "v2", compute=Compute(workers=0))
     assert (result["accuracy"], result["images"]) == (0.8, 5)  # class 999 is taken for a 2
     (root / "1000").mkdir()
     gray(root / "1000" / "x.png", 1)
     with pytest.raises(DataError) as error:
-        examine(model, str(root), "v2", workers=0)
+        examine(model, str(root), "v2", compute=Compute(workers=0))
     assert str(error.value) == f"{root / '1000'} is not named by a class number from 0 to 999"
 
 
@@ -171,7 +174,7 @@ def test_v2_variants_are_evaluated_one_by_one(tmp_path: Path) -> None:
     v2(tmp_path / "imagenetv2-top-images-format-val", {5: 5})
     v2(tmp_path / "imagenetv2-threshold0.7-format-val", {5: 5, 6: 5, 7: 5})
     v2(tmp_path / "imagenetv2-matched-frequency-format-val", {5: 5, 6: 5})
-    result = examine(model, str(tmp_path), "v2", workers=0)
+    result = examine(model, str(tmp_path), "v2", compute=Compute(workers=0))
     found = {name: each["accuracy"] for name, each in result["variants"].items()}
     assert found == {"matched-frequency": 0.5, "threshold-0.7": 1 / 3, "top-images": 1.0}
     assert (result["accuracy"], result["images"]) == (0.5, 2)
@@ -189,11 +192,11 @@ def test_objectnet_counts_any_class_of_the_folder_and_leaves_out_the_rest(tmp_pa
     for folder, level in (("alarm_clock", 10), ("banana", 20), ("banana", 30), ("air_freshener", 1),
                           ("zipper", 2)):  # fmt: skip
         gray(images / folder / f"{level}.png", level, side=8)
-    result = examine(model, str(tmp_path), "objectnet", workers=0)
+    result = examine(model, str(tmp_path), "objectnet", compute=Compute(workers=0))
     assert (result["accuracy"], result["top5"]) == (1 / 3, 2 / 3)
     assert (result["images"], result["left_out"], result["competing"]) == (3, 2, 1000)
     assert result["notes"][-1] == "3 images; ObjectNet has 18,574"
-    shared = examine(model, str(images), "objectnet", outputs="shared", workers=0)
+    shared = examine(model, str(images), "objectnet", outputs="shared", compute=Compute(workers=0))
     assert (shared["accuracy"], shared["top5"], shared["competing"]) == (2 / 3, 2 / 3, 125)
     with pytest.raises(DataError, match="has no folder of ObjectNet's, such as alarm_clock"):
         EXAMS["objectnet"](str(gray(tmp_path / "else" / "cat" / "x.png", 1).parent.parent))
@@ -229,13 +232,13 @@ def test_in_a_and_r_only_their_classes_compete(tmp_path: Path, protocol: str, ma
     gray(tmp_path / own[3] / "a.png", 10)
     gray(tmp_path / own[3] / "b.png", 20)
     (tmp_path / "README.txt").write_text("as in the archive")
-    result = examine(model, str(tmp_path), protocol, workers=0)
+    result = examine(model, str(tmp_path), protocol, compute=Compute(workers=0))
     assert (result["accuracy"], result["top5"], result["competing"]) == (0.5, 1.0, 200)
-    every = examine(model, str(tmp_path), protocol, outputs="all", workers=0)
+    every = examine(model, str(tmp_path), protocol, outputs="all", compute=Compute(workers=0))
     assert (every["accuracy"], every["top5"], every["competing"]) == (0.0, 1.0, 1000)
     gray(tmp_path / WNIDS[outside] / "c.png", 1)
     with pytest.raises(DataError, match=f"'{WNIDS[outside]}', which is not one of the 200 of"):
-        examine(model, str(tmp_path), protocol, workers=0)
+        examine(model, str(tmp_path), protocol, compute=Compute(workers=0))
 
 
 def test_sketch_and_data_in_tables(tmp_path: Path) -> None:
@@ -250,7 +253,7 @@ def test_sketch_and_data_in_tables(tmp_path: Path) -> None:
         features=datasets.Features({"image": datasets.Image(), "label": names}),
     )
     table.to_parquet(str(tmp_path / "test.parquet"))
-    result = examine(model, str(tmp_path / "test.parquet"), "sketch", workers=0)
+    result = examine(model, str(tmp_path / "test.parquet"), "sketch", compute=Compute(workers=0))
     assert (result["accuracy"], result["images"]) == (0.5, 4)
     assert any("taken in ImageNet's order" in note for note in result["notes"])
     assert os.environ["HF_DATASETS_OFFLINE"] == "1"
@@ -277,7 +280,7 @@ def test_evaluate_takes_a_protocol_and_nothing_that_contradicts_it(tmp_path: Pat
 def test_figures_per_class_are_left_out_where_an_image_has_several(tmp_path: Path) -> None:
     model = Rigged(1000)
     gray(tmp_path / "alarm_clock" / "a.png", 10, side=8)
-    result = examine(model, str(tmp_path), "objectnet", workers=0)
+    result = examine(model, str(tmp_path), "objectnet", compute=Compute(workers=0))
     assert not [key for key in result if key.startswith(("balanced_", "macro_"))]
     assert {"accuracy", "top5", "nll", "ece", "intervals"} <= {*result}
 

@@ -11,6 +11,7 @@ from conftest import photo
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
 from vitlab.data.sources.protocol import Subset
+from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.predictions import predict
 from vitlab.evaluation.review.sampled_images import look_at, sample, thumbnail
 
@@ -36,8 +37,8 @@ def test_features_and_probabilities_are_the_models(name: str) -> None:
     source = Subset(open_to_learn("digits").test, np.arange(100, 108))
     chosen = np.array([1, 3, 4, 7])
     steps: list[int] = []
-    seen = look_at(model, source, chosen, 16, device=CPU, progress=steps.append)
-    done = predict(model, source, device=CPU, workers=0)
+    seen = look_at(model, source, chosen, 16, Compute(CPU), lambda done, _: steps.append(done))
+    done = predict(model, source, Compute(CPU, workers=0))
     assert seen.indices.tolist() == chosen.tolist()
     assert seen.probabilities == pytest.approx(done.probabilities[chosen], abs=1e-5)
     images = vitlab.preprocess(model)([source.image(index).decode(1) for index in chosen.tolist()])
@@ -59,13 +60,13 @@ def test_without_a_classifier_or_of_many_sizes(tmp_path: Path) -> None:
     splits = open_images(str(tmp_path)).splits()
     source = splits.whole
     assert source is not None
-    seen = look_at(model, source, np.arange(len(source)), 12, device=CPU)
+    seen = look_at(model, source, np.arange(len(source)), 12, Compute(CPU))
     assert seen.features.shape == (2, 16)
     assert seen.probabilities.shape == (2, 0)
     assert len(seen.bad) == 2
     assert (seen.thumbnails[:, 0] == 128).all()  # wide: nothing above and below
     assert (seen.thumbnails[:, 6] != 128).any()
-    nothing = look_at(model, source, np.array(list(seen.bad)), 12, device=CPU)
+    nothing = look_at(model, source, np.array(list(seen.bad)), 12, Compute(CPU))
     assert (len(nothing.features), len(nothing.thumbnails)) == (0, 0)
 
 

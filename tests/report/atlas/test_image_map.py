@@ -10,6 +10,7 @@ import vitlab
 from vitlab.data.labels import MultiLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.sources.protocol import Source, Subset
+from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.predictions import Predictions, predict
 from vitlab.models.model import Model
 from vitlab.report.atlas import gathered, image_map
@@ -35,7 +36,7 @@ def source() -> Source:
 @pytest.fixture(scope="module")
 def predictions(model: Model, source: Source) -> Predictions:
     """Of a model that is right but for twelve images, and sure of three of them."""
-    done = predict(model, source, device=torch.device("cpu"), workers=0)
+    done = predict(model, source, Compute(torch.device("cpu"), workers=0))
     truth = done.labels.values
     table = np.full((IMAGES, 10), 0.02)
     table[np.arange(IMAGES), truth] = 0.82

@@ -5,7 +5,6 @@ from typing import Literal
 
 import numpy as np
 
-from vitlab import device as devices
 from vitlab.data.settings import Columns
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.request import Given
@@ -14,12 +13,14 @@ from vitlab.evaluation.bias.patch_drop import occluded_figures
 from vitlab.evaluation.bias.probed_images import probed_images, share
 from vitlab.evaluation.bias.shuffled import shuffled_figures
 from vitlab.evaluation.bias.translation import shifted_figures
-from vitlab.evaluation.borrowing import borrowed
 from vitlab.evaluation.choosing import Split, choose, unlearned
+from vitlab.evaluation.compute import Compute, borrowed
 from vitlab.evaluation.predictions import check_classifier
 from vitlab.models.model import Model
+from vitlab.progress import public
 
 
+@public(model=Model)
 def inductive_bias(
     model: Model,
     data: Given | Source,
@@ -76,18 +77,16 @@ def inductive_bias(
         asked = choose(model, data, split, columns)
     for note in asked.notes:
         logging.getLogger("vitlab").warning(note)
-    where = devices.choose(device)
+    compute = Compute(device, precision, workers=workers)
     sampling, shuffling, dropping, shifting, pairing = np.random.default_rng(seed).spawn(5)
-    with borrowed(model, where):
+    with borrowed(model, compute.where):
         probed = probed_images(
             model,
             asked.source,
             images,
             batch=batch,
             generator=sampling,
-            device=where,
-            precision=precision,
-            workers=workers,
+            compute=compute,
         )
         clean = probed.predicted()
         return {

@@ -11,14 +11,13 @@ from torch import Tensor
 
 from vitlab.data.augment.augment import normalize
 from vitlab.data.labels import SingleLabels
-from vitlab.data.loading.batches import EvaluationBatches
-from vitlab.data.loading.loader import choose_workers, evaluation_loader
-from vitlab.data.loading.workers import deaths_explained
 from vitlab.data.sources.protocol import Source, Subset
 from vitlab.device import autocast, exact
 from vitlab.errors import DataError, OptionError
-from vitlab.evaluation.fast_form import Form, fast_form
+from vitlab.evaluation.compute import Compute, FastForm
+from vitlab.evaluation.infer import infer
 from vitlab.models.model import Model
+from vitlab.precision import fixed
 
 PASSES = 24  # over the images without gradients, for all figures
 
@@ -42,7 +41,7 @@ class Probed:
     """
 
     model: Model
-    form: Form
+    form: FastForm
     pixels: Tensor
     labels: Tensor
     damaged: int
@@ -133,9 +132,7 @@ def probed_images(
     *,
     batch: int,
     generator: np.random.Generator,
-    device: torch.device,
-    precision: Literal["fp32", "bf16"] = "fp32",
-    workers: int | None = None,
+    compute: Compute,
 ) -> Probed:
     """Decode a balanced sample of a source's images, as evaluation does, and keep it in memory.
 
@@ -145,28 +142,22 @@ def probed_images(
         images: how many
         batch: images at once
         generator: of the sample
-        device: where the model is
-        precision: fp32 or bf16
-        workers: processes that decode; None to choose
+        compute: where the model is, and how
 
     Raises:
         OptionError: as `labels_of`.
         DataError: as `labels_of`, or no usable image.
     """
     part = Subset(source, balanced(labels_of(model, source, images, batch), images, generator))
-    pixels, labels, bad = [], [], dict[int, str]()
-    batches = EvaluationBatches(part, model.config, batch)
-    with deaths_explained():
-        for each in evaluation_loader(batches, choose_workers(part, workers)):
-            pixels.append(each.images)
-            labels.append(each.labels)
-            bad.update(each.bad)
-    if not sum(map(len, labels)):
-        raise DataError(next(iter(bad.values()), "there are no images"))
-    form = fast_form(model, part, device, precision, PASSES)
-    return Probed(
-        model, form, torch.cat(pixels), torch.cat(labels), len(bad), batch, device, precision
-    )
+    found = list(infer(model, part, compute, ["pixels"]))
+    numbers = np.concatenate([np.empty(0, np.int64), *(each.indices for each in found)])
+    bad = [text for each in found for _, text in each.bad]
+    if not len(numbers):
+        raise DataError(next(iter(bad), "there are no images"))
+    labels, form = part.labels.take(numbers), compute.fast(model, part, PASSES)
+    pixels = torch.cat([each.pixels for each in found if isinstance(each.pixels, Tensor)])
+    truth, precision = torch.from_numpy(labels.targets()), fixed(compute.precision)
+    return Probed(model, form, pixels, truth, len(bad), batch, compute.where, precision)
 
 
 def labels_of(model: Model, source: Source, images: int, batch: int) -> NDArray[np.int64]:

@@ -2,14 +2,12 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab import device as devices
 from vitlab.data.holdout import fingerprint, moved, partitioned, with_validation, without
 from vitlab.data.learning import splits_of
 from vitlab.data.sources.protocol import Source
@@ -23,6 +21,8 @@ from vitlab.evaluation.answers import (
     SingleAnswers,
     answers_of,
 )
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.infer import Progress, silent
 from vitlab.evaluation.predictions import Predictions, predict
 from vitlab.models.model import Model
 from vitlab.progress import say
@@ -148,7 +148,7 @@ def examine(
     *,
     device: str = "auto",
     workers: int | None = None,
-    progress: Callable[[int, int], None] = lambda images, total: None,
+    progress: Progress = silent,
 ) -> Examined:
     """Return the answers of a run's model to its test images: those that are kept, or new ones.
 
@@ -170,9 +170,8 @@ def examine(
     done = predict(
         model,
         source,
-        device=devices.choose(device),
-        workers=workers,
-        progress=lambda images: progress(images, len(source)),
+        Compute(device, engine="plain", workers=workers),
+        progress=progress,
     )
     try:
         return keep(folder, model, source, done)

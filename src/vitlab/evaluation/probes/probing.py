@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,14 @@ from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World
 from vitlab.errors import DataError
 from vitlab.evaluation.choosing import unlearned
-from vitlab.evaluation.probes.extraction import Extraction
-from vitlab.evaluation.probes.feature_cache import described, features_of
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.features import described, features_of
 from vitlab.evaluation.probes.logistic import swept_logistic
 from vitlab.evaluation.probes.neighbors import NEIGHBORS, nearest_neighbors
 from vitlab.evaluation.probes.ridge import SEEDS, SHOTS, check_shots, fewshot, sample_shots
-from vitlab.evaluation.probes.wanted import Pooled, Taken
+from vitlab.evaluation.probes.wanted import Pooled
 from vitlab.models.model import Model
-from vitlab.progress import Meter, say
+from vitlab.progress import say
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,7 @@ class Probing:
         taken: what of the model
         columns: which columns of a list or a table hold what
         cache: where features are kept; None for nowhere
-        device: auto, cpu, cuda, cuda:N or mps
-        precision: fp32, or bf16 autocast
-        workers: processes that decode; None to choose
+        compute: where and how
         timeout: seconds that a process of torchrun waits for the others
     """
 
@@ -53,12 +51,10 @@ class Probing:
     l2: float = 1024.0
     neighbors: tuple[int, ...] = NEIGHBORS
     logistic: bool = True
-    taken: Pooled | Taken = Pooled()
+    taken: Pooled = Pooled()
     columns: Columns = Columns()
     cache: Path | None = None
-    device: str = "auto"
-    precision: str = "fp32"
-    workers: int | None = None
+    compute: Compute = Compute()
     timeout: float = 600.0
 
 
@@ -78,20 +74,20 @@ def probe(model: Model, data: Given, probing: Probing) -> dict[str, Any]:
         OptionError: a layer that the model does not have.
     """
     begin = time.monotonic()
-    with joined(probing.device, probing.timeout) as (world, device):
+    with joined(str(probing.compute.device), probing.timeout) as (world, device):
         with world.agreed():
             splits = open_to_learn(data, columns=probing.columns)
             check_shots(
                 classes_of(splits.train, title_of(data)), splits.classes, max(probing.shots)
             )
             asked = unlearned(splits.test, model.seen)
+        compute = replace(
+            probing.compute, device=device, sharing=world.local_size, measure=world.size == 1
+        )
         learn, test = (
-            _side(Extraction(
-                model, source, probing.taken, device, probing.precision, probing.workers,
-                world.local_size,
-            ), name, world, probing.cache)
+            _side(model, source, probing, name, compute, world)
             for name, source in (("training", splits.train), ("test", asked.source))
-        )  # fmt: skip
+        )
         if not world.first:
             return {}
         if probing.cache is not None:
@@ -132,13 +128,13 @@ class Side:
     bad: list[str]
 
 
-def _side(extraction: Extraction, name: str, world: World, cache: Path | None) -> Side:
+def _side(
+    model: Model, source: Source, probing: Probing, name: str, compute: Compute, world: World
+) -> Side:
     """Return the features of a split, with their classes."""
-    images = len(extraction.source) // world.size
-    with Meter(images, title=f"{name} features", shown=world.first) as meter:
-        found = features_of(extraction, world, cache, lambda done: meter.show(done, "images"))
-    labels = classes_of(extraction.source, name)[found.indices]
-    return Side(found.values, labels, [*found.bad.values()])
+    how = {"world": world, "cache": probing.cache, "title": f"{name} features"}
+    found = features_of(model, source, compute, probing.taken, **how)  # type: ignore[arg-type]
+    return Side(found.values, classes_of(source, name)[found.indices], found.bad)
 
 
 def _measured(

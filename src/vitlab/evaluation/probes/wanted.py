@@ -1,4 +1,4 @@
-"""What can be taken of a model as an image's features."""
+"""Features: what can be taken of a model, as options of commands and arguments of functions."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -25,6 +25,11 @@ class Pooled(Options):
         only=when("what", "mean"),
     )
 
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The blocks; none for the last one, after the final norm."""
+        return () if self.layer is None else (self.layer,)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Taken(Options):
@@ -34,15 +39,24 @@ class Taken(Options):
         OptionError: a layer of what the classifier sees, which has none.
     """
 
-    what: Literal["features", "mean", "patches", "tokens"] = option(
+    what: Literal["features", "token", "mean", "both", "patches", "tokens"] = option(
         "features",
-        "features: what the classifier sees; mean: the mean of the patch tokens; patches: each "
-        "patch token, row by row; tokens: class token and registers too",
+        "features: what the classifier sees; token: the class token; mean: the mean of the patch "
+        "tokens; both: class token and mean, one after the other; patches: each patch token, row "
+        "by row; tokens: class token and registers too",
     )
-    layer: int | None = option(
-        None,
-        "the block (of a ResNet: stage) whose output is taken, 0 for the input of the first one "
-        "(None: the last one, after the final norm)",
+    layer: tuple[int, ...] = option(
+        (),
+        "the blocks (of a ResNet: stages) whose outputs are taken, one after the other in each "
+        "vector; 0 for the input of the first one (empty: the last one, after the final norm)",
         at_least(0),
-        only=when("what", "mean", "patches", "tokens"),
+        only=when("what", "token", "mean", "both", "patches", "tokens"),
     )
+    dtype: Literal["fp32", "fp16"] = option(
+        "fp32", "numbers in the file: fp16 has half the bytes, and 3 digits"
+    )
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The blocks; none for the last one, after the final norm."""
+        return self.layer

@@ -9,17 +9,15 @@ from numpy.typing import NDArray
 
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.cache import cached
-from vitlab.data.loading.order import slice_of
 from vitlab.data.sources.protocol import Source, Subset
 from vitlab.distributed.world import World
 from vitlab.errors import DataError
 from vitlab.evaluation.choosing import unlearned
-from vitlab.evaluation.probes.extraction import Extraction
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.probes.neighbors import nearest_neighbors
 from vitlab.evaluation.probes.probing import classes_of
 from vitlab.evaluation.probes.ridge import SEEDS, check_shots, fewshot, sample_shots
-from vitlab.evaluation.probes.wanted import Pooled
-from vitlab.evaluation.together import collected
 from vitlab.models.model import Model
 from vitlab.models.seen import NOTHING, Seen
 from vitlab.progress import say
@@ -114,23 +112,29 @@ class Probe:
             device: where to compute
             workers: processes that decode; None to choose
         """
-        how = (Pooled(), device, "fp32", workers, world.local_size)
-        learn, place, bad = _features(world, model, self.learn, how)
-        test, truth, also_bad = _features(world, model, self.test, how)
-        labels, answers = (
-            classes_of(source, self.title)[rows]
-            for source, rows in ((self.learn, place), (self.test, truth))
+        compute = Compute(device, engine="plain", workers=workers, sharing=world.local_size)
+        learn, test = (
+            features_in_memory(model, source, compute, world=world)
+            for source in (self.learn, self.test)
         )
-        if not world.first or not len(test) or not len(learn):
-            return float("nan"), [*bad, *also_bad]
+        bad = [*learn.bad, *test.bad]
+        if not world.first or not len(test.values) or not len(learn.values):
+            return float("nan"), bad
+        labels, answers = (
+            classes_of(source, self.title)[own.indices]
+            for source, own in ((self.learn, learn), (self.test, test))
+        )
         if self.by == "knn":
-            voted = nearest_neighbors(learn, labels, test, (NEIGHBORS,), device=device)[NEIGHBORS]
-            return float((voted == answers).mean()), [*bad, *also_bad]
+            voted = nearest_neighbors(
+                learn.values, labels, test.values, (NEIGHBORS,), device=device
+            )
+            return float((voted[NEIGHBORS] == answers).mean()), bad
         each = []
         for draw in self.draws:
-            rows = np.flatnonzero(np.isin(place, draw))
-            each.append((fewshot(learn[rows], labels[rows], test) == answers).mean())
-        return float(np.mean(each)), [*bad, *also_bad]
+            rows = np.flatnonzero(np.isin(learn.indices, draw))
+            guess = fewshot(learn.values[rows], labels[rows], test.values)
+            each.append((guess == answers).mean())
+        return float(np.mean(each)), bad
 
 
 def _some(source: Source) -> Source:
@@ -159,26 +163,3 @@ def _shots(
             f"class {classes[few]!r}: add images, use --probe-by knn, or other data for --probe"
         ) from None
     return [sample_shots(labels, classes, [SHOTS], seed)[SHOTS] for seed in range(SEEDS)]
-
-
-def _features(
-    world: World,
-    model: Model,
-    source: Source,
-    how: tuple[Pooled, torch.device, str, int | None, int],
-) -> tuple[NDArray[np.float32], NDArray[np.int64], list[str]]:
-    """Return the features, and the images they are of, in the first process; and the damage."""
-    own = np.array(slice_of(len(source), world.rank, world.size), np.int64)
-    extraction = Extraction(model, Subset(source, own), *how)
-    pieces = list(extraction.pieces(range(extraction.parts)))
-    empty = np.empty((0, *extraction.shape), np.float32)
-    values = np.concatenate([empty, *(piece.values for piece in pieces)])
-    rows = own[np.concatenate([np.empty(0, np.int64), *(piece.indices for piece in pieces)])]
-    bad = [text for piece in pieces for text in piece.bad.values()]
-    gathered = world.gather([len(rows), bad])
-    if world.size > 1:
-        lengths = [int(length) for length, _ in gathered]
-        values, rows = (
-            collected(world, torch.from_numpy(each), lengths).numpy() for each in (values, rows)
-        )
-    return values, rows, [str(text) for _, each in gathered for text in each]

@@ -12,8 +12,10 @@ from vitlab.data.labels import SingleLabels
 from vitlab.errors import OptionError
 from vitlab.evaluation.answers import Floats
 from vitlab.evaluation.choosing import unlearned
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.infer import ONE_VIEW, Progress, Views, silent
 from vitlab.evaluation.intervals import with_intervals
-from vitlab.evaluation.predictions import Predictions, Views, check_classifier, predict
+from vitlab.evaluation.predictions import Predictions, check_classifier, predict
 from vitlab.evaluation.protocols.exams import EXAMS, Exam, reassessed
 from vitlab.evaluation.protocols.wordnet import SelectedOutputs, imagenet, outputs_of
 from vitlab.models.cost import cost
@@ -22,6 +24,7 @@ from vitlab.models.model import Model
 Protocol = Literal["imagenet", "real", "v2", "objectnet", "a", "r", "sketch"]
 Outputs = Literal["auto", "all", "shared"]
 ROWS = 4096  # images graded at once
+PLAIN = Compute()
 PER_CLASS = ("balanced_", "macro_")  # what such figures begin with
 
 
@@ -32,11 +35,9 @@ def examine(
     *,
     real_labels: str = "",
     outputs: Outputs = "auto",
-    device: str = "auto",
-    precision: Literal["fp32", "bf16"] = "fp32",
-    workers: int | None = None,
-    views: Views | None = None,
-    progress: Callable[[int, int], None] = lambda images, total: None,
+    compute: Compute = PLAIN,
+    views: Views = ONE_VIEW,
+    progress: Progress = silent,
 ) -> dict[str, Any]:
     """Measure a model of ImageNet's classes by a protocol: the JSON of `vitlab evaluate`.
 
@@ -51,9 +52,7 @@ def examine(
         real_labels: the file `real.json` of ReaL
         outputs: which outputs compete: `all` 1,000; `shared`, those of classes that occur in the
             data set; `auto`, as the data set's authors have it: `shared` for A and R, else `all`
-        device: auto, cpu, cuda, cuda:N or mps
-        precision: fp32, or bf16 autocast
-        workers: processes that decode; None to choose
+        compute: where and how
         views: of each image, to average over
         progress: called after every batch with the number of images processed, and of all
 
@@ -66,16 +65,14 @@ def examine(
         DataError: the data set is not as its authors publish it.
         OptionError: the model's outputs are not ImageNet's.
     """
-    where = devices.choose(device)
-    devices.restart_peak(where)
+    devices.restart_peak(compute.where)
     check_classifier(model)
     if real_labels and protocol != "real":
         raise OptionError(f"real_labels applies only with protocol=real, not {protocol}")
     exams = reassessed(data, real_labels) if protocol == "real" else EXAMS[protocol](data)
-    run = partial(predict, device=where, precision=precision, workers=workers, views=views)
+    run = partial(predict, compute=compute, views=views, progress=progress)
     every = {
-        name: _figures(model, exam, competing(exam, outputs), run, progress)
-        for name, exam in exams.items()
+        name: _figures(model, exam, competing(exam, outputs), run) for name, exam in exams.items()
     }
     price, first = cost(model), next(iter(every.values()))
     about = {
@@ -83,7 +80,7 @@ def examine(
         "model": model.config.name,
         "params": price.params,
         "macs": price.macs,
-        "peak_memory": devices.peak_memory(where),
+        "peak_memory": devices.peak_memory(compute.where),
         "temperature": model.temperature,
     }
     return first | about | ({"variants": every} if len(every) > 1 else {})
@@ -115,12 +112,11 @@ def _figures(
     exam: Exam,
     classes: NDArray[np.int64],
     run: Callable[..., Predictions],
-    progress: Callable[[int, int], None],
 ) -> dict[str, Any]:
     """Return the figures of one set of images; those per class only where each has one class."""
     chosen, note = selected(model, classes)
-    total, asked = len(exam.source), unlearned(exam.source, model.seen, leave_out=False)
-    done = run(chosen, exam.source, progress=lambda images: progress(images, total))
+    asked = unlearned(exam.source, model.seen, leave_out=False)
+    done = run(chosen, exam.source)
     found = with_intervals(done.probabilities, truth(done, exam, classes))
     if exam.accepted.sum(axis=1).max() > 1:
         for name in [each for each in found if each.startswith(PER_CLASS)]:

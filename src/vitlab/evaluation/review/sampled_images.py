@@ -1,24 +1,21 @@
 """A sample of a source's images: what a model makes of each, and a thumbnail of what it sees."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import nn
 
-from vitlab.data.augment.augment import normalize
-from vitlab.data.loading.batches import Batch, EvaluationBatches, center, load_image
-from vitlab.data.loading.loader import choose_workers, evaluation_loader
-from vitlab.data.loading.workers import deaths_explained
+from vitlab.data.loading.batches import center, load_image
 from vitlab.data.sources.protocol import Source, Subset
-from vitlab.evaluation.borrowing import borrowed
-from vitlab.evaluation.predictions import batch_of
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.infer import Inferred, Progress, Want, infer, silent
+from vitlab.evaluation.probes.wanted import Pooled
 from vitlab.models.model import Model
-from vitlab.models.vit import VisionTransformer
 
+WANT: tuple[Want, ...] = ("probabilities", "pixels", Pooled())
 GROUND = 128  # of what a thumbnail does not fill
 
 
@@ -59,16 +56,13 @@ def sample(count: int, most: int, seed: int, always: Iterable[int] = ()) -> NDAr
     return np.union1d(chosen, np.fromiter(always, np.int64))
 
 
-@torch.inference_mode()
 def look_at(
     model: Model,
     source: Source,
     chosen: NDArray[np.int64],
     side: int,
-    *,
-    device: torch.device,
-    workers: int | None = 0,
-    progress: Callable[[int], None] = lambda images: None,
+    compute: Compute,
+    progress: Progress = silent,
 ) -> Sampled:
     """Run a model once over some images of a source.
 
@@ -77,27 +71,21 @@ def look_at(
         source: images; of their labels the kind matters alone
         chosen: numbers of the images, ascending
         side: pixels of a thumbnail
-        device: where to compute
-        workers: processes that decode; None to choose
-        progress: called after every batch with the number of images processed
+        compute: where and how
+        progress: called after every batch
 
     Raises:
         DataError: a worker process died.
     """
     part = Subset(source, chosen)
-    features, chances, small, indices, bad, done = [], [], [], [], dict[int, str](), 0
-    batches = EvaluationBatches(part, model.config, batch_of(model))
-    with borrowed(model, device), deaths_explained():
-        for batch in evaluation_loader(batches, choose_workers(part, workers)):
-            if len(batch):
-                seen, scores = _seen(model, batch, device)
-                features.append(seen)
-                chances.append(part.labels.probabilities(scores / model.temperature).numpy())
-                small.append(_thumbnails(model, part, batch, side))
-                indices.append(chosen[batch.indices.numpy()])
-            bad |= {int(chosen[index]): message for index, message in batch.bad}
-            done += len(batch) + len(batch.bad)
-            progress(done)
+    features, chances, small, indices, bad = [], [], [], [], dict[int, str]()
+    for batch in infer(model, part, compute, WANT, progress=progress):
+        if len(batch.indices):
+            features.append(batch.features)
+            chances.append(batch.probabilities)
+            small.append(_thumbnails(model, part, batch, side))
+            indices.append(chosen[batch.indices])
+        bad |= {int(chosen[index]): message for index, message in batch.bad}
     return Sampled(
         np.concatenate([np.empty(0, np.int64), *indices]),
         np.concatenate(features) if features else np.empty((0, 0), np.float32),
@@ -107,23 +95,10 @@ def look_at(
     )
 
 
-def _seen(
-    model: Model, batch: Batch, device: torch.device
-) -> tuple[NDArray[np.float32], torch.Tensor]:
-    """Return features (b, width) and logits (b, classes), float64, of one pass."""
-    spec = model.config
-    found = model.features(normalize(batch.to(device).images, spec.mean, spec.std))
-    classify: nn.Module = model.get_submodule(
-        "head" if isinstance(model, VisionTransformer) else "classify"
-    )
-    scores = classify(found) if spec.classes else found.new_empty(len(found), 0)
-    return found.flatten(1).float().cpu().numpy(), scores.cpu().double()
-
-
-def _thumbnails(model: Model, source: Source, batch: Batch, side: int) -> NDArray[np.uint8]:
+def _thumbnails(model: Model, source: Source, batch: Inferred, side: int) -> NDArray[np.uint8]:
     """Return small pictures of a batch: uint8 (b, side, side, 3)."""
-    if isinstance(batch.images, torch.Tensor):
-        return np.stack([thumbnail(pixels, side) for pixels in batch.images.numpy()])
+    if isinstance(batch.pixels, torch.Tensor):
+        return np.stack([thumbnail(pixels, side) for pixels in batch.pixels.numpy()])
     spec = model.config  # packed: each has its own size
     return np.stack(
         [

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitlab.data.labels import kind_of
 from vitlab.device import exact
+from vitlab.evaluation.infer import probabilities
 from vitlab.explore.seeing.attended import Attended
 from vitlab.inspect.explaining.class_scores import Seen, watched
 from vitlab.inspect.rollout import carried_on
@@ -92,9 +92,7 @@ def has_classes(model: Model) -> bool:
 
 def chances(model: Model, logits: Tensor) -> NDArray[np.float64]:
     """Return the probabilities that `vitlab.predict` gives: (B, classes) -> float64."""
-    scores = exact(logits) / model.temperature
-    found: NDArray[np.float64] = kind_of(model).probabilities(scores).cpu().numpy()
-    return found
+    return probabilities(exact(logits), model).cpu().numpy()
 
 
 def _of_transformer(model: VisionTransformer, image: Tensor, attention: bool) -> FirstPass:

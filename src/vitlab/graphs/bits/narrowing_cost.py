@@ -19,6 +19,7 @@ from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.request import Given, title_of
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation.choosing import choose
+from vitlab.evaluation.infer import probabilities
 from vitlab.evaluation.metrics import figures
 from vitlab.evaluation.predictions import check_classifier
 from vitlab.graphs.onnx_check import opened
@@ -139,7 +140,7 @@ def _chances(
 ) -> NDArray[np.float64]:
     """Return probabilities, (n, classes), of what a file gave."""
     table = torch.from_numpy(np.concatenate(rows)).double()
-    return (labels.probabilities(table / model.temperature) if bare else table).numpy()
+    return (probabilities(table, model, labels) if bare else table).numpy()
 
 
 def _runs(file: Path | bytes) -> Callable[[NDArray[Any]], NDArray[Any]]:

@@ -31,7 +31,7 @@ from vitlab.models.model import Model
 from vitlab.packages import check_installed
 from vitlab.places import cache_folder
 from vitlab.precision import Engine, Precision, check_precision, multiplies_bf16
-from vitlab.progress import named_if_slow
+from vitlab.progress import named_if_slow, public
 
 CHANCES = 0.02  # how far bf16 may move a probability
 PROBES = 4  # images that are compared
@@ -69,6 +69,7 @@ class Timed:
         return image if images is None else self.ready + images * image
 
 
+@public(model=Model)
 def accelerate(
     model: Model,
     *,
@@ -188,7 +189,7 @@ def measured(model: Model, where: torch.device, precision: Precision, batch: int
                 form = made(name, model, where, dtype)
                 _seconds(form, patterns(model, 1).to(where))
             except Exception as error:  # whatever an engine may raise
-                logging.getLogger("vitlab").info("%s cannot be used: %s", name, error)
+                logging.getLogger("vitlab").debug("%s cannot be used: %s", name, error)
                 continue
             made_of[name, form.computes] = form  # a ResNet stays in fp32
             ready[name, form.computes] = time.perf_counter() - start

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.protocol import Source
 from vitlab.errors import DataError
+from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.predictions import Predictions
 from vitlab.evaluation.review.embedding_map import embedding_map
 from vitlab.evaluation.review.sampled_images import look_at, sample
@@ -36,9 +37,9 @@ def image_map(
     count, doubts = len(predictions.indices), set(doubted)
     chosen = sample(count, MOST, SEED, doubts)
     side = next((side for limit, side in SIDES if len(chosen) <= limit), SIDES[-1][1])
-    where = next(model.parameters()).device
+    compute = Compute(next(model.parameters()).device, engine="plain", workers=0)
     try:
-        seen = look_at(model, source, predictions.indices[chosen], side, device=where)
+        seen = look_at(model, source, predictions.indices[chosen], side, compute)
         points = embedding_map(seen.features, SEED)
     except DataError:  # of a diverged model, the report still has all the rest
         return None

@@ -16,7 +16,7 @@ from vitlab.data.open import open_images
 from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.request import Given
 from vitlab.errors import DataError, ImageError, OptionError
-from vitlab.evaluation.borrowing import borrowed
+from vitlab.evaluation.compute import borrowed
 from vitlab.inspect.cka import FEWEST
 from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model

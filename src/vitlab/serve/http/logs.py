@@ -10,6 +10,7 @@ from typing import TextIO
 
 LOGGERS = ("vitlab", "uvicorn.error", "asyncio")
 LOG = logging.getLogger("vitlab.serve")
+LOG.setLevel(logging.WARNING)  # a line for each request is the service's, not the explorer's
 
 
 class Lines(logging.Formatter):
@@ -45,7 +46,7 @@ def log_to(stream: TextIO | None = None) -> None:
     for name in LOGGERS:
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
-    logging.getLogger("vitlab").setLevel(logging.INFO)
+    LOG.setLevel(logging.INFO)
     for name in ("uvicorn.error", "python_multipart"):  # they warn of every bad request
         logging.getLogger(name).setLevel(logging.ERROR)
 

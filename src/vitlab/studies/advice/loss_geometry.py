@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vitlab.evaluation.bias.probed_images import probed_images
-from vitlab.evaluation.borrowing import borrowed
+from vitlab.evaluation.compute import Compute, borrowed
 from vitlab.files import staged_file
 from vitlab.inspect.curvature.curvature import curvature
 from vitlab.inspect.curvature.landscape import LossSurface, loss_surface
@@ -42,7 +42,7 @@ def loss_geometry(trained: Trained) -> dict[str, float]:
     with borrowed(trained.model, device):
         probed = probed_images(
             trained.model, trained.splits.train, IMAGES, batch=IMAGES,
-            generator=np.random.default_rng(0), device=device,
+            generator=np.random.default_rng(0), compute=Compute(device, engine="plain"),
         )  # fmt: skip
         images, labels = probed.normalized(probed.pixels), probed.labels.to(device)
         found = curvature(

@@ -5,9 +5,9 @@ from numpy.typing import NDArray
 
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.protocol import Source, Subset
-from vitlab.evaluation.probes.extraction import Extraction
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.probes.ridge import fewshot, sample_shots
-from vitlab.evaluation.probes.wanted import Pooled
 from vitlab.studies.grid.design import Trained, share_column
 
 SHOTS, DRAWS = 5, 10  # the paper's Figures 4, 8, 9, 13 and Table 8: 5 per class; draws: our choice
@@ -50,7 +50,6 @@ def few_shot(trained: Trained) -> dict[str, float]:
 
 def _features(trained: Trained, source: Source) -> Features:
     """Return what the classifier sees of each image that can be decoded, in their order."""
-    extraction = Extraction(trained.model, source, Pooled(), trained.device, workers=0)
-    pieces = list(extraction.pieces(range(extraction.parts)))
-    values = np.concatenate([piece.values for piece in pieces])
-    return values, np.concatenate([piece.indices for piece in pieces])
+    compute = Compute(trained.device, engine="plain", workers=0)
+    found = features_in_memory(trained.model, source, compute)
+    return found.values, found.indices

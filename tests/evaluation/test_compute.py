@@ -17,10 +17,9 @@ from models.test_architectures import CASES, a_model
 from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.arrays import Arrays
 from vitlab.errors import DataError, OptionError
-from vitlab.evaluation import fast_form as room
-from vitlab.evaluation.fast_form import Form, fast_form
+from vitlab.evaluation import compute as room
+from vitlab.evaluation.compute import Compute, FastForm, fast_form
 from vitlab.evaluation.predictions import predict
-from vitlab.evaluation.probes import extraction
 from vitlab.models.fast import accelerate as engines
 from vitlab.models.fast.accelerate import CHANCES
 from vitlab.models.model import Model
@@ -48,8 +47,8 @@ def source_for(model: Model, count: int = 12) -> Arrays:
     return Arrays(pixels, labels, model.config.class_names)
 
 
-def chances(form: Form, source: Arrays) -> Any:
-    found = predict(form.model, source, device=CPU, precision=form.autocast, workers=0)
+def chances(form: FastForm, source: Arrays) -> Any:
+    found = predict(form.model, source, Compute(CPU, workers=0).of(form))
     return found.probabilities
 
 
@@ -67,7 +66,7 @@ def a_digits_model() -> Model:
 def test_every_architecture_has_the_same_probabilities(case: str, eager: None) -> None:
     model = a_model(case)
     source = source_for(model, 2)
-    wanted = chances(Form(model, "fp32"), source)
+    wanted = chances(FastForm(model, "fp32"), source)
     fast = fast_form(model, source, CPU, "fp32")
     assert fast.precision == "fp32"
     assert fast.model is not model
@@ -247,15 +246,16 @@ def test_embedded_features_agree(
         return np.array(column.to_pylist(), np.float32)
 
     plain = rows("plain", "fp32")
-    used: list[Form] = []
+    used: list[FastForm] = []
 
-    def form(*given: Any) -> Form:
-        used.append(fast_form(*given))
-        return used[-1]
+    def form(*given: Any) -> FastForm:
+        made = fast_form(*given)
+        used.extend([made] if given[5] == "auto" else [])  # not of what is a form already
+        return made
 
     for name in ("PACKING", "FEW"):
         monkeypatch.setattr(room, name, 0)
-    monkeypatch.setattr(extraction, "fast_form", form)
+    monkeypatch.setattr(room, "fast_form", form)
     fast = rows("fast", precision)
     assert used
     assert all(each.model is not model and each.precision == precision for each in used)

@@ -1,18 +1,27 @@
-"""The form of a model that computes many images: the fastest engine, where that pays."""
+"""Compute: the device, precision, engine and workers of a pass over images, in one value.
+
+`Compute.fast` chooses the form of a model that computes many images: the fastest engine, found by
+measuring, where that pays.
+"""
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from vitlab import device as devices
 from vitlab.data.augment.augment import normalize
 from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.sources.protocol import Source, Subset
 from vitlab.models.cost import cost
 from vitlab.models.fast.accelerate import accelerate, can_accelerate, check_engine, remembered
+from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
 from vitlab.precision import Engine, Precision, check_precision, fixed
 
@@ -25,7 +34,63 @@ PROBES = 8  # images to compare on
 
 
 @dataclass(frozen=True)
-class Form:
+class Compute:
+    """Where and how images are computed.
+
+    Attributes:
+        device: auto, cpu, cuda, cuda:N or mps; or a device that was chosen
+        precision: fp32, bf16; or auto: bf16 for many images, where the device multiplies it faster
+            and probabilities agree with those in fp32
+        engine: what computes: auto for the fastest of many images, or one by its name
+        workers: processes that decode; None to choose
+        sharing: processes of the same job on this machine, which share its cores
+        measure: whether `auto` may measure engines; processes that share a job must all choose the
+            same, so that they do not
+    """
+
+    device: str | torch.device = "auto"
+    precision: Precision = "fp32"
+    engine: Engine = "auto"
+    workers: int | None = None
+    sharing: int = 1
+    measure: bool = True
+
+    @cached_property
+    def where(self) -> torch.device:
+        """The device.
+
+        Raises:
+            DeviceError: this machine does not have it.
+        """
+        return devices.choose(self.device) if isinstance(self.device, str) else self.device
+
+    def fast(self, model: Model, source: Source, views: int = 1) -> "FastForm":
+        """Return what computes a source's images best; see `fast_form`."""
+        how = self.where, self.precision, views, self.engine, self.measure
+        return fast_form(model, source, *how)
+
+    def of(self, form: "FastForm") -> "Compute":
+        """Return the same with the precision and engine that a form has."""
+        return replace(self, device=self.where, precision=form.autocast, engine="plain")
+
+
+@contextmanager
+def borrowed(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """In the block the model is on `device`, in evaluation mode; afterwards it is as before.
+
+    That holds for each sub-module's own mode, and if the block fails.
+    """
+    home = next(model.parameters()).device
+    with evaluating(model):
+        try:
+            model.to(device)
+            yield
+        finally:
+            model.to(home)
+
+
+@dataclass(frozen=True)
+class FastForm:
     """What computes.
 
     Attributes:
@@ -55,7 +120,7 @@ def fast_form(
     views: int = 1,
     engine: Engine = "auto",
     measure: bool = True,
-) -> Form:
+) -> FastForm:
     """Return what computes a source's images best.
 
     The model itself computes little work, and whatever `can_accelerate` refuses. From 4e11
@@ -84,31 +149,32 @@ def fast_form(
     work = cost(model).macs * count
     little = len(source) < FEW or work < PACKING
     if engine == "plain" or (engine == "auto" and little) or not can_accelerate(model):
-        return Form(model, asked)
+        return FastForm(model, asked)
     if engine == "auto":
         known = measure and (work >= MEASURING or remembered(model, device, precision, BATCH))
         engine = "auto" if known else "packed"
     if precision == "auto" and (work < HALVING or len(source) < SOME) and given == "auto":
         precision = "fp32"
     probe = spread(model, source)
-    fast = accelerate(
-        model,
-        device=str(device),
-        precision=precision,
-        engine=engine,
-        batch=BATCH,
-        images=count,
-        probe=probe if len(probe) else None,
-    )
+    with devices.forked_random(device):  # what compiles and tunes engines may draw
+        fast = accelerate(
+            model,
+            device=str(device),
+            precision=precision,
+            engine=engine,
+            batch=BATCH,
+            images=count,
+            probe=probe if len(probe) else None,
+        )
     if fast.engine == "plain":
-        return Form(model, "fp32")
+        return FastForm(model, "fp32")
     if fast.computes == "bf16" and precision == "auto":
         logging.getLogger("vitlab").warning(
             f"computing in bf16: {len(probe)} of the images have the features and probabilities of "
             "fp32 within 5% and 0.02; --precision fp32 (in Python precision='fp32') computes in "
             "fp32"
         )
-    return Form(fast, "fp32")
+    return FastForm(fast, "fp32")
 
 
 def spread(model: Model, source: Source) -> Tensor:

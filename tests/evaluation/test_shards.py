@@ -13,7 +13,7 @@ from pyarrow import dataset, parquet
 
 import vitlab
 from distributed.ranks import on_ranks
-from evaluation.parts.shards import (
+from evaluation.shard_jobs import (
     all_of,
     content,
     embed,
@@ -25,9 +25,11 @@ from evaluation.parts.shards import (
     started,
     tiny,
 )
-from vitlab.errors import DataError, DiskError, OptionError, UnfinishedError
-from vitlab.evaluation.parts.filling import Parts
-from vitlab.evaluation.predictions import Views
+from vitlab.errors import DataError, DiskError, OptionError
+from vitlab.evaluation import infer
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.infer import Views
+from vitlab.evaluation.shards import Shard, ShardJob
 from vitlab.files import Lock
 
 few_at_a_time = pytest.fixture(scope="module", autouse=True)(small_batches)
@@ -35,7 +37,7 @@ few_at_a_time = pytest.fixture(scope="module", autouse=True)(small_batches)
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Shards of sixty images without labels; number five is damaged."""
+    """ShardFolder of sixty images without labels; number five is damaged."""
     return shards(tmp_path_factory.mktemp("data") / "tars", 3, 20)
 
 
@@ -76,15 +78,39 @@ def test_three_processes_that_know_nothing_of_each_other(
     data: str, alone: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "x"
-    work = partial(embed, data, out, pause=0.01)
-    said = all_of([work, work, work], tmp_path / "said")
-    results = [each["value"] for each in said]
+    works = [partial(embed, data, out, pause=0.01, shard=f"{n}/3") for n in (2, 0, 1)]
+    results = [each["value"] for each in all_of(works, tmp_path / "said")]
     assert content(out) == content(alone)
-    assert sum(each["own_parts"] for each in results) == 8
+    assert sorted(each["own_parts"] for each in results) == [2, 3, 3]
     assert sum(each["own_images"] for each in results) == 60
-    assert {(each["images"], each["damaged"], each["parts"]) for each in results} == {(59, 1, 8)}
-    assert results[0]["bytes"] == sum(each.stat().st_size for each in out.glob("*.parquet"))
-    assert len(results[0]["notes"]) == 1
+    last = embed(data, out, shard="1/3")
+    assert [last[key] for key in ("images", "damaged", "parts", "left", "own_parts")] == [
+        59, 1, 8, 0, 0,
+    ]  # fmt: skip
+    assert last["bytes"] == sum(each.stat().st_size for each in out.glob("*.parquet"))
+    assert len(last["notes"]) == 1
+
+
+def test_a_shard_has_its_own_parts_and_another_number_of_shards_goes_on(
+    data: str, alone: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "x"
+    found = embed(data, out, shard="1/4")
+    assert sorted(each.name for each in out.glob("*.parquet")) == [
+        "all-00001.parquet",
+        "all-00005.parquet",
+    ]
+    assert [found[key] for key in ("images", "damaged", "parts", "left")] == [16, 0, 8, 6]
+    assert embed(data, out, shard="0/3")["left"] == 3
+    assert embed(data, out)["own_parts"] == 3
+    assert content(out) == content(alone)
+    for text in ("4/4", "5/4", "4", "a/b", "-1/4", "0/0"):
+        with pytest.raises(
+            OptionError, match="shard must be a number from 0 and how many there are"
+        ):
+            embed(data, out, shard=text)
+    with pytest.raises(OptionError, match="shard applies only with a folder as out"):
+        embed(data, tmp_path / "x.parquet", shard="0/2")
 
 
 def test_processes_of_torchrun(data: str, alone: Path, tmp_path: Path) -> None:
@@ -122,9 +148,7 @@ def parts_before(there: dict[Path, int], out: Path) -> int:
 def test_a_stop_says_how_to_go_on(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vitlab.evaluation.probes import extraction
-
-    take, count = extraction.take, 0
+    take, count = infer.take, 0
 
     def interrupted(*given: object) -> torch.Tensor:
         nonlocal count
@@ -133,7 +157,7 @@ def test_a_stop_says_how_to_go_on(
             raise KeyboardInterrupt
         return take(*given)
 
-    monkeypatch.setattr(extraction, "take", interrupted)
+    monkeypatch.setattr(infer, "take", interrupted)
     with pytest.raises(KeyboardInterrupt, match="stopped with 2 of 8 parts: run the same command"):
         embed(data, tmp_path / "x")
     assert sorted(content(tmp_path / "x")) == [
@@ -210,34 +234,25 @@ def test_another_job_is_refused_and_changes_nothing(data: str, tmp_path: Path) -
         embed(data, f"{tmp_path / 'file'}/")
 
 
-def test_what_others_hold_is_waited_for_and_taken_over(
+def test_a_folder_that_is_being_filled_is_refused_but_to_shards(
     data: str, alone: Path, tmp_path: Path
 ) -> None:
-    out, ready = tmp_path / "x", tmp_path / "ready"
-
-    def hold() -> None:
-        lock = Lock(out / "_lock", "")
-        with lock.opened():
-            lock.take(7)
-            ready.write_text("x")
-            time.sleep(60)
-
-    holder = started(hold)
-    while not ready.exists():
-        pass
-    with pytest.raises(
-        UnfinishedError, match=r"1 of 8 parts of .* finished none for 0 s"
-    ) as caught:
-        embed(data, out, timeout=0)
-    assert caught.value.status == 75
-    assert parts_in(out) == 7
-    waiting = started(partial(embed, data, out), tmp_path / "said.json")
-    waiting.join(0.3)
-    holder.kill()
-    holder.join()
-    waiting.join(30)
-    assert json.loads((tmp_path / "said.json").read_text())["value"]["own_parts"] == 1
+    out = tmp_path / "x"
+    words = "another process is writing .*x: wait for it, choose another --out, or give each"
+    with Lock(out / "_lock", "").held():
+        for shard in ("", "0/2"):
+            with pytest.raises(DiskError, match=words):
+                embed(data, out, shard=shard)
+    with Lock(out / "_lock", "").held(shared=True):
+        with pytest.raises(DiskError, match=words):
+            embed(data, out)
+        embed(data, out, shard="0/2")
+        (out / ".all-00003.parquet.draft-abcd1234").mkdir()
+        embed(data, out, shard="1/2")
+        assert (out / ".all-00003.parquet.draft-abcd1234").exists()  # of whom else is here
+    embed(data, out, shard="1/2")
     assert content(out) == content(alone)
+    assert not (out / ".all-00003.parquet.draft-abcd1234").exists()
 
 
 def test_without_locks_the_result_is_the_same(
@@ -246,7 +261,7 @@ def test_without_locks_the_result_is_the_same(
     def refuse(*given: object) -> None:
         raise OSError(38, "not implemented")
 
-    monkeypatch.setattr("fcntl.lockf", refuse)
+    monkeypatch.setattr("fcntl.flock", refuse)
     work = partial(embed, data, tmp_path / "x", pause=0.005)
     said = all_of([work, work], tmp_path / "said")
     assert [each["value"]["images"] for each in said] == [59, 59]
@@ -279,17 +294,18 @@ def test_splits_and_labels(tmp_path: Path) -> None:
 
 
 def test_predictions_in_each_format(data: str, tmp_path: Path) -> None:
-    from vitlab.evaluation.classification import classify_into, unlabeled
+    from vitlab.evaluation.classification import classify_into, classify_shards, unlabeled
 
-    classify_into(tmp_path / "one.csv", tiny(), unlabeled(tiny(), data), workers=0)
+    cpu = Compute("cpu", workers=0)
+    classify_into(tmp_path / "one.csv", tiny(), unlabeled(tiny(), data), cpu)
     one = pd.read_csv(tmp_path / "one.csv")
     read = {"csv": pd.read_csv, "parquet": pd.read_parquet}
     read["jsonl"] = partial(pd.read_json, lines=True)
     for ending, reader in read.items():
         out = tmp_path / ending
-        work = partial(predict, data, out, ending=ending)
-        counts = [each["value"]["images"] for each in all_of([work] * 2, tmp_path / f"a{ending}")]
-        assert counts == [59, 59]
+        works = [partial(predict, data, out, ending=ending, shard=f"{n}/2") for n in (0, 1)]
+        counts = [each["value"]["own_images"] for each in all_of(works, tmp_path / f"a{ending}")]
+        assert counts == [32, 28]
         found = pd.concat([reader(file) for file in sorted(out.glob(f"*.{ending}"))])
         assert list(found["image"]) == list(one["image"])
         assert list(found["predicted"].fillna("")) == list(one["predicted"].fillna(""))
@@ -299,17 +315,19 @@ def test_predictions_in_each_format(data: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="flips=False there, True here"):
         predict(data, tmp_path / "csv", ending="csv", views=Views(flips=True))
     features = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", classes=0, image_size=8)
-    from vitlab.evaluation.parts.predicted_parts import predict_parts
-
     with pytest.raises(OptionError, match="no classifier"):
-        predict_parts(tmp_path / "y", features, lambda: unlabeled(features, data))
+        classify_shards(tmp_path / "y", features, lambda: unlabeled(features, data), cpu)
 
 
 def test_the_parts_of_unequal_splits() -> None:
-    parts = Parts({"train": 21, "validation": 0, "test": 10}, 10)
-    assert parts.names == ["train-00000", "train-00001", "train-00002", "test-00000"]
-    assert parts.stretches == [range(3), range(3, 3), range(3, 4)]
-    assert parts.sizes == [10, 10, 1, 10]
+    counts = {"train": 21, "validation": 0, "test": 10}
+    job = ShardJob("", {}, counts, 5, 10, ".x", None, None)  # type: ignore[arg-type]
+    assert job.shards == [
+        Shard("train-00000", "train", range(2), 10),
+        Shard("train-00001", "train", range(2, 4), 10),
+        Shard("train-00002", "train", range(4, 5), 1),
+        Shard("test-00000", "test", range(2), 10),
+    ]
 
 
 @pytest.mark.campaign
@@ -321,8 +339,8 @@ def test_fifty_kills(tmp_path: Path) -> None:
     kills = rounds = 0
     while kills < 50:
         out = tmp_path / f"x{rounds}"
-        work = partial(embed, data, out, pause=0.01)
-        running = [started(work) for _ in range(3)]
+        works = [partial(embed, data, out, pause=0.01, shard=f"{n}/3") for n in range(3)]
+        running = [started(work) for work in works]
         while parts_in(out) < 75:
             time.sleep(float(generator.uniform(0, 0.3)))
             victim = int(generator.integers(3))
@@ -330,7 +348,7 @@ def test_fifty_kills(tmp_path: Path) -> None:
                 running[victim].kill()
                 kills += 1
             running[victim].join()
-            running[victim] = started(work)
+            running[victim] = started(works[victim])
         for process in running:
             process.join(60)
         embed(data, out)

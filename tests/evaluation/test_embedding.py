@@ -21,16 +21,16 @@ from vitlab.data.augment.augment import normalize
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import center, load_image
 from vitlab.errors import DataError, DiskError, OptionError
-from vitlab.evaluation.probes import extraction
-from vitlab.evaluation.probes.extraction import Extraction
+from vitlab.evaluation import embedding, infer
+from vitlab.evaluation.shards import ShardFolder
 from vitlab.files import Lock
 
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of 16 images."""
-    monkeypatch.setattr(extraction, "BATCH", 8)
-    monkeypatch.setattr(extraction, "ROWS", 16)
+    monkeypatch.setattr(infer, "BATCH", 8)
+    monkeypatch.setattr(embedding, "ROWS", 16)
 
 
 @pytest.fixture
@@ -100,6 +100,45 @@ def test_tokens_and_layers(
     assert found["shape"] == list(expected.shape[1:])
 
 
+def test_class_token_mean_and_several_layers_side_by_side(
+    model: vitlab.VisionTransformer, photos: Path, tmp_path: Path
+) -> None:
+    def taken(name: str, **how: object) -> np.ndarray:
+        embedded(model, photos, tmp_path / f"{name}.parquet", **how)
+        return np.array(rows(tmp_path / f"{name}.parquet")["features"])
+
+    token, mean, both = (taken(what, what=what, layer=1) for what in ("token", "mean", "both"))
+    np.testing.assert_array_equal(both, np.concatenate([token, mean], 1))
+    last = taken("last", what="both", layer=2)
+    several = taken("several", what="both", layer=(1, 2))
+    np.testing.assert_array_equal(several, np.concatenate([both, last], 1))
+    tokens = taken("tokens", what="patches", layer=[0, 1])
+    assert tokens.shape == (60, 4, 32)
+    without = vitlab.create("ViT(width=16,depth=2,heads=2,mlp=32)/4", 0, 8, pool="mean")
+    with pytest.raises(OptionError, match="has no class token: take mean or features"):
+        embedded(without, photos, tmp_path / "no.parquet", what="both")
+
+
+def test_half_the_bytes_and_what_the_file_says_of_itself(
+    model: vitlab.VisionTransformer, photos: Path, tmp_path: Path
+) -> None:
+    for dtype in ("fp32", "fp16"):
+        embedded(model, photos, tmp_path / f"{dtype}.parquet", what="patches", dtype=dtype)
+    half, full = (parquet.read_table(tmp_path / f"{d}.parquet") for d in ("fp16", "fp32"))
+    kind = pyarrow.list_(pyarrow.list_(pyarrow.float16(), 16), 4)
+    assert half.schema.field("features").type == kind
+    values = [np.array(each["features"].to_pylist(), np.float32) for each in (half, full)]
+    np.testing.assert_allclose(values[0], values[1], rtol=1e-3, atol=1e-4)
+    about = json.loads(half.schema.metadata[b"vitlab.embedding"])
+    expected = {"what": "patches", "layer": [], "dtype": "fp16", "dimension": 16, "norm": "final",
+                "image_size": [8, 8], "precision": "fp32"}  # fmt: skip
+    assert {key: about[key] for key in expected} == expected
+    with torch.no_grad():
+        model.norm.weight.mul_(1e6)
+    with pytest.raises(DataError, match="is beyond fp16, which ends at 65,504: choose dtype=fp32"):
+        embedded(model, photos, tmp_path / "large.parquet", dtype="fp16")
+
+
 def test_damaged_images_are_listed_and_the_rest_is_there(
     model: vitlab.VisionTransformer, photos: Path, tmp_path: Path
 ) -> None:
@@ -159,18 +198,17 @@ def test_several_labels_per_image(model: vitlab.VisionTransformer, tmp_path: Pat
 def stopped(model: vitlab.VisionTransformer, photos: Path, out: Path, after: int) -> None:
     """Embed until some parts are written."""
     written = 0
-    real = Extraction.pieces
+    real = ShardFolder._write
 
-    def pieces(self, numbers, progress=lambda images: None):
+    def write(self: ShardFolder, shard: object, batches: object) -> None:
         nonlocal written
-        for piece in real(self, numbers, progress):
-            if written == after:
-                raise KeyboardInterrupt
-            written += 1
-            yield piece
+        if written == after:
+            raise KeyboardInterrupt
+        written += 1
+        real(self, shard, batches)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Extraction, "pieces", pieces)
+        patch.setattr(ShardFolder, "_write", write)
         with pytest.raises(KeyboardInterrupt, match="run the same command again to continue"):
             embedded(model, photos, out)
 
@@ -200,7 +238,9 @@ def test_of_two_processes_that_write_one_file_the_later_one_is_refused(
     half.mkdir()
     (half / "x.parquet").write_text("half")
     with Lock(tmp_path / ".x.parquet.parts" / "_lock", "").held():
-        with pytest.raises(DiskError, match=r"another process is writing x\.parquet: choose"):
+        with pytest.raises(
+            DiskError, match=r"another process is writing .*x\.parquet\.parts: wait"
+        ):
             embedded(model, photos, out)
         assert half.exists()
     embedded(model, photos, out)
@@ -227,18 +267,21 @@ def test_other_weights_data_or_options_do_not_continue(
 ) -> None:
     out = tmp_path / "x.parquet"
     stopped(model, photos, out, 1)
-    words = r"\.x\.parquet\.parts holds the parts of an unfinished file of other weights, data or"
-    with pytest.raises(DataError, match=words):
+    words = r"\.x\.parquet\.parts has the parts of another job \({}\): delete that folder"
+    with pytest.raises(DataError, match=words.format("what=features there, mean here")):
         embedded(model, photos, out, what="mean")
     with torch.no_grad():
         model.token.add_(1)
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=words.format("other weights")):
         embedded(model, photos, out)
     shutil.rmtree(tmp_path / ".x.parquet.parts")  # as the message says
     embedded(model, photos, out)
     with pytest.raises(DiskError, match="already exists: choose another --out"):
         embedded(model, photos, out)
-    with pytest.raises(OptionError, match="layer=1 applies only with what=mean, patches or tokens"):
+    with pytest.raises(
+        OptionError,
+        match=r"layer=\(1,\) applies only with what=token, mean, both, patches or tokens",
+    ):
         embedded(model, photos, tmp_path / "y.parquet", layer=1)
 
 
@@ -256,7 +299,7 @@ def test_several_processes_write_the_same_file(
     work = partial(together, model, photos, tmp_path / "x.parquet")
     said = on_ranks(3, work, tmp_path / "ranks")
     assert [each.get("value", each) for each in said] == [{"images": 59, "damaged": 1}, {}, {}]
-    assert rows(tmp_path / "x.parquet") == rows(tmp_path / "alone.parquet")
+    assert (tmp_path / "x.parquet").read_bytes() == (tmp_path / "alone.parquet").read_bytes()
     said = on_ranks(2, work, tmp_path / "again")
     assert [(each["kind"], each["quiet"]) for each in said] == [
         ("DiskError", False),
@@ -268,10 +311,10 @@ def test_killed_it_goes_on(tmp_path: Path, model: vitlab.VisionTransformer, phot
     """A process of its own, killed as soon as it has written some parts."""
     vitlab.save(model, tmp_path / "weights")
     out, parts = tmp_path / "x.parquet", tmp_path / ".x.parquet.parts"
-    take = extraction.take
+    take = infer.take
 
     def work() -> None:
-        extraction.take = lambda *given: time.sleep(0.05) or take(*given)
+        infer.take = lambda *given: time.sleep(0.05) or take(*given)
         vitlab.embed(model, str(photos), out, workers=1)
 
     process = multiprocessing.get_context("fork").Process(target=work)
@@ -283,19 +326,19 @@ def test_killed_it_goes_on(tmp_path: Path, model: vitlab.VisionTransformer, phot
     kept = {each: each.stat().st_mtime_ns for each in parts.glob("train-*.parquet")}
     assert 2 <= len(kept) < 4
     assert not out.exists()
-    computed: list[int] = []
-    real = Extraction.pieces
+    computed: list[object] = []
+    real = ShardFolder._write
 
-    def pieces(self, numbers, progress=lambda images: None):
-        computed.extend(numbers)
-        return real(self, numbers, progress)
+    def write(self: ShardFolder, shard: object, batches: object) -> None:
+        computed.append(shard)
+        real(self, shard, batches)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Extraction, "pieces", pieces)
+        patch.setattr(ShardFolder, "_write", write)
         embedded(vitlab.load(tmp_path / "weights"), photos, out)
     assert len(computed) == 5 - len(kept)
     embedded(model, photos, tmp_path / "whole.parquet")
-    assert rows(out) == rows(tmp_path / "whole.parquet")
+    assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
 
 
 def test_the_command(

@@ -12,8 +12,8 @@ from pyarrow import parquet
 import vitlab
 from conftest import call, photo, photo_folder
 from distributed.ranks import on_ranks
-from evaluation.parts.shards import shards, small_batches, tiny
-from vitlab.files import Lock
+from evaluation.shard_jobs import shards, small_batches, tiny
+from vitlab.evaluation import infer
 
 few_at_a_time = pytest.fixture(scope="module", autouse=True)(small_batches)
 
@@ -84,36 +84,34 @@ def test_one_replaced_image_is_noticed(
     assert "rows has the parts of another job (other data): choose another --out" in err
 
 
-def test_exit_statuses_for_schedulers(
+def test_shards_of_a_folder(
     weights: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data = shards(tmp_path / "tars", 1, 16)
-    base = ["embed", weights, data, "--part-images", "8", "--workers", "0", "--timeout", "0"]
+    base = ["embed", weights, data, "--part-images", "8", "--workers", "0"]
     base += ["--out", str(tmp_path / "x")]
     with monkeypatch.context() as patch:
-        patch.setattr(Lock, "take", lambda self, part, wait=False: part < 2)
-        code, out, err = call(capsys, *base)
-        assert (code, out) == (75, "")
-        assert "1 of 2 parts of" in err
-        patch.setattr(Lock, "take", lambda self, part, wait=False: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            call(capsys, *base)
-    with monkeypatch.context() as patch:
 
-        def stop(self: Lock, part: int, wait: bool = False) -> bool:
-            if not wait:
-                raise KeyboardInterrupt
-            return True
+        def stop(*given: object) -> None:
+            raise KeyboardInterrupt
 
-        patch.setattr(Lock, "take", stop)
+        patch.setattr(infer, "take", stop)
         code, _, err = call(capsys, *base)
         assert code == 130
-        assert err.endswith("stopped with 1 of 2 parts: run the same command again to continue\n")
-    code, out, _ = call(capsys, *base, "--json")
-    assert (code, json.loads(out)["own_parts"]) == (0, 1)
+    code, out, _ = call(capsys, *base, "--shard", "1/2", "--json")
+    found = json.loads(out)
+    assert (code, found["own_parts"], found["left"]) == (0, 1, 1)
+    code, out, err = call(capsys, *base, "--shard", "2/2")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    code, out, _ = call(capsys, *base, "--shard", "0/2", "--json")
+    assert (code, json.loads(out)["left"]) == (0, 0)
+    file = ["--out", str(tmp_path / "x.parquet"), "--shard", "1/2"]
+    code, _, err = call(capsys, "embed", weights, data, *file)
+    assert code == 2
+    assert "shard='1/2' applies only with a folder as out" in err
 
 
 def test_predict_takes_any_data(

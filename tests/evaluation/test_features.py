@@ -2,7 +2,7 @@
 
 import errno
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,14 +16,23 @@ from distributed.ranks import on_ranks
 from vitlab.data.augment.augment import normalize
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import center, load_image
+from vitlab.data.sources.protocol import Source
 from vitlab.distributed.launch import joined
-from vitlab.distributed.world import ALONE
+from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DataError
-from vitlab.evaluation.probes import extraction as parts
-from vitlab.evaluation.probes.content import key_of
-from vitlab.evaluation.probes.extraction import Extraction
-from vitlab.evaluation.probes.feature_cache import default_cache, features_of, prune
+from vitlab.evaluation import features as room
+from vitlab.evaluation import infer
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.features import (
+    ImageFeatures,
+    default_cache,
+    features_in_memory,
+    features_of,
+    key_of,
+    prune,
+)
 from vitlab.evaluation.probes.wanted import Pooled
+from vitlab.evaluation.shards import Shard, ShardFolder
 
 CPU = torch.device("cpu")
 
@@ -31,8 +40,8 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of 8 and parts of 16, so that 60 pictures make four."""
-    monkeypatch.setattr(parts, "BATCH", 8)
-    monkeypatch.setattr(parts, "ROWS", 16)
+    monkeypatch.setattr(infer, "BATCH", 8)
+    monkeypatch.setattr(room, "ROWS", 16)
 
 
 def model(**choices: object) -> vitlab.VisionTransformer:
@@ -45,28 +54,44 @@ def model(**choices: object) -> vitlab.VisionTransformer:
     return made
 
 
-def extraction(photos: Path, **how: object) -> Extraction:
-    whole = open_to_learn(str(photos)).whole
-    return Extraction(how.pop("model", model()), whole, Pooled(), CPU, workers=0, **how)
+@dataclass(frozen=True)
+class Asked:
+    """The features of all images of a folder."""
+
+    photos: Path
+    model: vitlab.VisionTransformer = field(default_factory=model)
+    taken: Pooled = Pooled()
+    compute: Compute = Compute(CPU, workers=0)
+
+    @property
+    def source(self) -> Source:
+        return open_to_learn(str(self.photos)).whole
+
+    def features(self, cache: Path | None = None, world: World = ALONE) -> ImageFeatures:
+        how = self.model, self.source, self.compute, self.taken
+        return features_of(*how, world=world, cache=cache)
+
+    @property
+    def key(self) -> str:
+        return key_of(self.model, self.source, self.compute, self.taken, ALONE)
 
 
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The parts that are computed from now on."""
+    """The shards that are computed from now on."""
     found: list[int] = []
-    real = Extraction.pieces
+    real = ShardFolder._write
 
-    def pieces(self, numbers, progress=lambda images: None):
-        found.extend(numbers)
-        return real(self, numbers, progress)
+    def write(self: ShardFolder, shard: Shard, batches: object) -> None:
+        found.append(int(shard.name[-5:]))
+        real(self, shard, batches)
 
-    monkeypatch.setattr(Extraction, "pieces", pieces)
+    monkeypatch.setattr(ShardFolder, "_write", write)
     return found
 
 
 def test_features_are_what_the_model_computes_of_each_image(photos: Path) -> None:
-    own = extraction(photos)
-    steps: list[int] = []
-    found = features_of(own, ALONE, None, steps.append)
+    own = Asked(photos)
+    found = own.features()
     pixels = [
         load_image(own.source, n, own.model.config, center(own.model.config)) for n in range(60)
     ]
@@ -76,30 +101,31 @@ def test_features_are_what_the_model_computes_of_each_image(photos: Path) -> Non
     with torch.inference_mode():
         np.testing.assert_allclose(found.values, own.model.eval().features(images), atol=1e-5)
     assert found.indices.tolist() == list(range(60))
-    assert steps == [8, 16, 24, 32, 40, 48, 56, 60]
-    assert own.parts == 4
+    quick = features_in_memory(own.model, own.source, own.compute)
+    assert np.array_equal(quick.values, found.values)
+    assert quick.indices.tolist() == found.indices.tolist()
 
 
 def test_they_are_computed_once(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = computed(monkeypatch)
-    first = features_of(extraction(photos), ALONE, default_cache())
+    first = Asked(photos).features(default_cache())
     assert seen == [0, 1, 2, 3]
     moved = shutil.copytree(photos, photos.with_name("moved"))
-    again = features_of(extraction(moved), ALONE, default_cache())
+    again = Asked(moved).features(default_cache())
     assert seen == [0, 1, 2, 3], "content decides, not the place"
     assert np.array_equal(first.values, again.values)
-    features_of(extraction(photos), ALONE, None)
+    Asked(photos).features()
     assert len(seen) == 8
 
 
 @pytest.mark.workers
 def test_whatever_decides_the_numbers_changes_the_key(photos: Path) -> None:
-    base = extraction(photos)
+    base = Asked(photos)
     other = model()
     with torch.no_grad():
         other.token[0, 0, 0] += 1e-6
     keys = [
-        key_of(each, ALONE)
+        each.key
         for each in (
             base,
             replace(base, model=other),
@@ -107,13 +133,13 @@ def test_whatever_decides_the_numbers_changes_the_key(photos: Path) -> None:
             replace(base, model=model(mean=0.4)),
             replace(base, taken=Pooled(what="mean")),
             replace(base, taken=Pooled(what="mean", layer=1)),
-            replace(base, precision="bf16"),
+            replace(base, compute=replace(base.compute, precision="bf16")),
         )
     ]
     assert len(set(keys)) == len(keys)
-    assert key_of(replace(base, workers=2), ALONE) == keys[0]
+    assert replace(base, compute=replace(base.compute, workers=2)).key == keys[0]
     photo(99).save(photos / "red" / "007.png")
-    assert key_of(extraction(photos), ALONE) not in keys
+    assert Asked(photos).key not in keys
 
 
 def damage(file: Path, place: int) -> None:
@@ -123,41 +149,46 @@ def damage(file: Path, place: int) -> None:
 
 
 def test_damage_is_noticed_and_repaired(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = np.array(features_of(extraction(photos), ALONE, default_cache()).values)
-    (place,) = [each for each in default_cache().iterdir() if each.is_dir()]
+    first = np.array(Asked(photos).features(default_cache()).values)
+    (file,) = default_cache().glob("*.safetensors")
     seen = computed(monkeypatch)
-    for number, name in enumerate(
-        ("features.npy", "features.npy", "manifest.json", "manifest.json")
-    ):
-        size = (place / name).stat().st_size
-        damage(place / name, [0, size - 3, 5, size // 2][number])
-        found = features_of(extraction(photos), ALONE, default_cache())
+    size = file.stat().st_size
+    for number, place in enumerate((30, size - 3, size // 2, 3)):
+        damage(file, place)
+        found = Asked(photos).features(default_cache())
         assert len(seen) == 4 * (number + 1)
         assert np.array_equal(found.values, first)
-    (place / "features.npy").unlink()
-    features_of(extraction(photos), ALONE, default_cache())
-    assert len(seen) == 20
+    file.write_bytes(file.read_bytes()[:-9])
+    Asked(photos).features(default_cache())
+    file.unlink()
+    Asked(photos).features(default_cache())
+    assert len(seen) == 24
+    assert [each.name for each in default_cache().iterdir()] == [file.name]
 
 
 def test_after_a_kill_only_what_is_missing_or_damaged_is_computed(
     photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = np.array(features_of(extraction(photos), ALONE, None).values)
+    whole = np.array(Asked(photos).features().values)
 
-    def stop(images: int) -> None:
-        if images > 40:
+    take, count = infer.take, 0
+
+    def stop(*given: object) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        if count > 6:  # one to find the shape, five of two and a half shards
             raise KeyboardInterrupt
+        return take(*given)
 
-    with pytest.raises(KeyboardInterrupt):
-        features_of(extraction(photos), ALONE, default_cache(), stop)
-    (drafts,) = default_cache().glob("*.parts")
-    assert sorted(each.name for each in drafts.iterdir()) == [
-        "000000.safetensors",
-        "000001.safetensors",
-    ]
-    damage(drafts / "000001.safetensors", 300)
+    with monkeypatch.context() as patch:
+        patch.setattr(infer, "take", stop)
+        with pytest.raises(KeyboardInterrupt, match="stopped with 2 of 4 parts"):
+            Asked(photos).features(default_cache())
+    (drafts,) = default_cache().glob(".*.parts")
+    _, second = sorted(drafts.glob("*.safetensors"))
+    damage(second, 300)
     seen = computed(monkeypatch)
-    found = features_of(extraction(photos), ALONE, default_cache())
+    found = Asked(photos).features(default_cache())
     assert seen == [1, 2, 3]
     assert np.array_equal(found.values, whole)
     assert not drafts.exists()
@@ -169,19 +200,20 @@ def test_what_a_killed_process_left_is_removed_and_no_locks_are_needed(
     def refuse(*given: object) -> None:
         raise OSError(errno.ENOLCK, "no locks")
 
-    own = extraction(photos)
-    draft = default_cache() / f".{key_of(own, ALONE)}.draft-abcdefgh"
+    own = Asked(photos)
+    draft = default_cache() / f".{own.key}.safetensors.draft-abcdefgh"
     draft.mkdir(parents=True)
     (draft / ".tmpRYaTvc").write_text("half")
     with monkeypatch.context() as patch:
         patch.setattr("fcntl.flock", refuse)
-        features_of(own, ALONE, default_cache())
+        own.features(default_cache())
     assert draft.exists()  # another process may be at work on it
+    (default_cache() / f"{own.key}.safetensors").unlink()
     assert capsys.readouterr().err == (
-        f"{default_cache()} has no file locks (no locks available): some features may be computed "
-        "twice\n"
+        f"{default_cache() / f'.{own.key}.safetensors.parts'} has no file locks (no locks "
+        "available): some parts may be made twice\n"
     )
-    features_of(own, ALONE, default_cache())
+    own.features(default_cache())
     assert not draft.exists()
 
 
@@ -189,53 +221,48 @@ def test_damaged_images_are_left_out_and_remembered(photos: Path) -> None:
     for name in ("blue/003", "red/019"):
         (photos / f"{name}.png").write_bytes(b"no image")
     for _ in range(2):  # computed, then read
-        found = features_of(extraction(photos), ALONE, default_cache())
-        assert sorted(found.bad) == [3, 59]
-        assert found.bad[59].startswith(f"{photos}/red/019.png: not a JPEG")
+        found = Asked(photos).features(default_cache())
+        assert len(found.bad) == 2
+        assert found.bad[1].startswith(f"{photos}/red/019.png: not a JPEG")
         assert len(found.values) == len(found.indices) == 58
         assert not {3, 59} & set(found.indices.tolist())
     for file in photos.rglob("*.png"):
         file.write_bytes(b"")
     with pytest.raises(DataError, match=r"blue/000\.png: the file is empty"):
-        features_of(extraction(photos), ALONE, default_cache())
+        Asked(photos).features(default_cache())
 
 
 def test_the_features_not_used_for_longest_go_first(photos: Path) -> None:
     cache = default_cache()
     for what in ("features", "mean"):
-        features_of(replace(extraction(photos), taken=Pooled(what=what)), ALONE, cache)
-    features_of(extraction(photos), ALONE, cache)  # used again
-    old = [each for each in cache.iterdir() if each.is_dir()]
-    key = key_of(extraction(photos), ALONE)
+        replace(Asked(photos), taken=Pooled(what=what)).features(cache)
+    Asked(photos).features(cache)  # used again
+    old, key = list(cache.iterdir()), f"{Asked(photos).key}.safetensors"
     prune(cache, 10**9)
     assert len(old) == 2
     prune(cache, 5000)
-    assert [each.name for each in cache.iterdir() if each.is_dir()] == [key]
+    assert [each.name for each in cache.iterdir()] == [key]
     prune(cache, 10)
-    assert (cache / key).is_dir(), "the newest is in use"
+    assert (cache / key).is_file(), "the newest is in use"
 
 
 def together(photos: Path, cache: Path | None) -> list[object]:
     """One process of several."""
     with joined("cpu", 60) as (world, _):
-        own = extraction(photos)
-        numbers: list[int] = []
-        real = Extraction.pieces
-
-        def pieces(self, todo, progress=lambda images: None):
-            numbers.extend(todo)
-            return real(self, todo, progress)
-
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Extraction, "pieces", pieces)
-            found = features_of(own, world, cache)
+            numbers = computed(patch)
+            found = Asked(photos).features(cache, world)
+        quick = features_in_memory(
+            model(), Asked(photos).source, Compute(CPU, workers=0), world=world
+        )
+        assert np.array_equal(found.values, quick.values) or not world.first
         return [numbers, found.values.tolist(), found.indices.tolist(), len(found.bad)]
 
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_several_processes_share_the_parts(photos: Path, tmp_path: Path, kept: bool) -> None:
     (photos / "green" / "004.png").write_bytes(b"x")
-    alone = features_of(extraction(photos), ALONE, None)
+    alone = Asked(photos).features()
     cache = default_cache() if kept else None
     said = on_ranks(3, partial(together, photos, cache), tmp_path / "ranks")
     shares = [each["value"][0] for each in said]

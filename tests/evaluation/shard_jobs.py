@@ -16,10 +16,9 @@ import torch
 
 import vitlab
 from conftest import photo
-from vitlab.evaluation import predictions
-from vitlab.evaluation.classification import unlabeled
-from vitlab.evaluation.parts.predicted_parts import predict_parts
-from vitlab.evaluation.probes import extraction
+from vitlab.evaluation import infer
+from vitlab.evaluation.classification import classify_shards, unlabeled
+from vitlab.evaluation.compute import Compute
 
 BATCH = 4
 CLASSES = ("blue", "green", "red")
@@ -57,16 +56,15 @@ def shards(folder: Path, count: int, images: int, label: Callable[[int], str] | 
 def small_batches() -> Iterator[None]:
     """A fixture: as few images at a time as eight per part allow."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(predictions, "BATCH", BATCH)
-        patch.setattr(extraction, "BATCH", BATCH)
+        patch.setattr(infer, "BATCH", BATCH)
         yield
 
 
 def embed(data: str, out: Path, *, pause: float = 0.0, **how: Any) -> dict[str, Any]:
     """Embed with parts of eight images."""
     if pause:  # in a process of its own
-        take = extraction.take
-        extraction.take = lambda *given: time.sleep(pause) or take(*given)
+        take = infer.take
+        infer.take = lambda *given: time.sleep(pause) or take(*given)
     how = {"workers": 0, "device": "cpu", "part_images": 8} | how
     return vitlab.embed(tiny(), data, out, **how)
 
@@ -74,8 +72,9 @@ def embed(data: str, out: Path, *, pause: float = 0.0, **how: Any) -> dict[str, 
 def predict(data: str, out: Path, **how: Any) -> dict[str, Any]:
     """Predict with parts of eight images."""
     model = tiny()
-    how = {"workers": 0, "device": "cpu", "part_images": 8} | how
-    return predict_parts(out, model, lambda: unlabeled(model, data), **how)
+    compute = Compute("cpu", "auto", workers=0)
+    how = {"part_images": 8} | how
+    return classify_shards(out, model, lambda: unlabeled(model, data), compute, **how)
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -6,7 +6,7 @@ import torch
 
 import vitlab
 from vitlab.errors import OptionError
-from vitlab.evaluation.probes.taking import shape_taken, take
+from vitlab.evaluation.infer import shape_taken, take
 from vitlab.evaluation.probes.wanted import Pooled, Taken
 
 SHAPES = [
@@ -82,12 +82,12 @@ def test_layers_lead_from_the_input_of_the_blocks_to_their_output(
         shape = shape_taken(made, Pooled(what="mean", layer=0))
         assert take(made, images, Pooled(what="mean", layer=0)).shape == (5, *shape)
     with pytest.raises(OptionError, match=rf"layer {last + 1} of .*: choose from 0 to {last}"):
-        take(made, images, Taken(what="tokens", layer=last + 1))
+        take(made, images, Taken(what="tokens", layer=(last + 1,)))
 
 
 def test_blocks_above_the_layer_are_not_computed(images: torch.Tensor) -> None:
     made = model(SHAPES[0][0])
     made.blocks[2].register_forward_hook(lambda *_: 1 / 0)
-    take(made, images, Taken(what="tokens", layer=2))
+    take(made, images, Taken(what="tokens", layer=(2,)))
     with pytest.raises(ZeroDivisionError):
-        take(made, images, Taken(what="tokens", layer=3))
+        take(made, images, Taken(what="tokens", layer=(3,)))

@@ -1,0 +1,359 @@
+"""`vitlab.embed`: the features of any number of images as Parquet, in a file or a folder."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitlab.data.open import open_images
+from vitlab.data.pictures.pictures import Picture
+from vitlab.data.settings import Columns
+from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.request import Given
+from vitlab.distributed.launch import joined
+from vitlab.errors import DataError, OptionError
+from vitlab.evaluation.compute import Compute, FastForm
+from vitlab.evaluation.infer import Inferred, Progress, batch_of, infer, shape_taken
+from vitlab.evaluation.probes.wanted import Taken
+from vitlab.evaluation.records import EmbeddingRecord
+from vitlab.evaluation.shards import (
+    ShardFolder,
+    ShardJob,
+    ShardNumber,
+    Use,
+    fill,
+    fill_file,
+    identity,
+)
+from vitlab.models.model import Model
+from vitlab.packages import check_installed
+from vitlab.places import PART, check_new_file, check_parts, is_folder
+from vitlab.precision import Engine
+from vitlab.progress import public, say
+from vitlab.weights.identity import feature_fingerprint
+
+DAMAGED = "vitlab.damaged"  # key of the file's metadata: a JSON list of messages
+ABOUT = "vitlab.embedding"
+ROWS = 2048  # most images of a row group
+BYTES = 2**25  # of a row group's features, unless one batch has more
+PART_BYTES = 2**30  # of a part's features, unless one row group has more
+OF_A_FILE = ("out", "images", "damaged", "bytes", "notes", "seconds", "images_per_second")
+
+
+@public(model=Model, out=(str, Path))
+def embed(
+    model: Model,
+    data: Given | Sequence[Picture],
+    out: str | Path,
+    *,
+    what: Literal["features", "token", "mean", "both", "patches", "tokens"] = "features",
+    layer: int | Sequence[int] | None = None,
+    dtype: Literal["fp32", "fp16"] = "fp32",
+    columns: Columns | None = None,
+    device: str = "auto",
+    precision: Literal["fp32", "bf16"] = "fp32",
+    engine: Engine = "auto",
+    workers: int | None = None,
+    timeout: float = 600.0,
+    part_images: int = PART,
+    shard: str = "",
+    quiet: bool = False,
+) -> EmbeddingRecord:
+    """Write the features of all images of DATA into a Parquet file, or into a folder of them.
+
+    Its columns are `path` (what the data calls the image), `label` (the name of its class, a list
+    of names if images have several, null without labels), `split` and `features` (float32 or
+    float16, lists of fixed length: of `width` numbers, or of `tokens` lists of them). Its metadata
+    (`vitlab.embedding`, JSON) says what they are: model, weights, data, layer, dimension, norm. A
+    row group holds at most 2,048 images and is all that is in memory; each is written into a hidden
+    folder beside the file, so that the same command goes on where a killed one stopped. Under
+    torchrun, the processes share the row groups, whose order in the file is that of the data.
+
+    A folder, which is for any number of images and of processes, has a file for each 10,000 images
+    or so (`part_images`), with the same columns. Processes of torchrun share the parts that are
+    missing. Processes that know nothing of each other, on any machines that see the folder, are
+    given a `shard` each, and may end, be killed or come again in any order.
+
+    Args:
+        model: from `vitlab.load` or a run; its device and mode are the same afterwards
+        data: as for training, all splits; or images without labels: a folder that holds nothing
+            else, an image file, or a glob pattern of them; or images in memory, labeled as for
+            `vitlab.evaluate` or not
+        out: the file, which must not exist yet; a name without an ending, or that of a folder, is
+            that of a folder of parts, new or unfinished
+        what: features: what the classifier sees; token: the class token; mean: the mean of the
+            patch tokens; both: class token and mean, one after the other; patches: each patch
+            token, row by row; tokens: class token and registers too
+        layer: the block (of a ResNet: stage) whose output is taken, 0 for the input of the first
+            one; several are put one after the other in each vector; None for the last one, after
+            the final norm
+        dtype: of the numbers in the file: fp32; or fp16, half the bytes and 3 digits
+        columns: which columns of a list or a table hold what; None to find them
+        device: auto, cpu, cuda, cuda:N or mps
+        precision: fp32; or bf16, whose features are less exact, so that nothing chooses it
+        engine: auto: the fastest for many images, or where processes share them the packed form;
+            or one by its name, as `vitlab.accelerate`
+        workers: processes that decode; None to choose
+        timeout: seconds that a process waits for the others
+        part_images: images of a part, of a folder; rounded up to whole row groups, of at most 1 GiB
+        shard: of a folder, `0/8` for the first of eight processes, each of which writes every
+            eighth part
+        quiet: print nothing but warnings
+
+    Returns:
+        In the first process: out, images, damaged, shape (of one image's features), model, bytes,
+        seconds, images_per_second and notes; nothing in the others. Damaged images are left out;
+        `notes` and the file's metadata (`vitlab.damaged`) name them. Of a folder, also `parts`,
+        `left` (those that other shards have not written yet), and `own_parts` and `own_images`,
+        which this process has computed.
+
+    Raises:
+        OptionError: a layer of what the classifier sees, or one that the model does not have.
+        DataError: no such data, no usable image, or an unfinished file of something else.
+        DiskError: the file exists, cannot be written, or is being written by another process.
+        PackageError: pyarrow is not installed.
+    """
+    check_installed("pyarrow", "vitlab embed")
+    parted, out = is_folder(out), Path(out).expanduser()
+    layers = (layer,) if isinstance(layer, int) else tuple(layer or ())
+    taken, mine = Taken(what=what, layer=layers, dtype=dtype), ShardNumber.of(shard)
+    check_alone(mine, parted)
+    with joined(device, timeout) as (world, place):
+        with world.agreed():
+            check_parts(out) if parted else check_new_file(out)
+            alone = world.size == 1 and not parted
+            compute = Compute(place, precision, engine, workers, world.local_size, measure=alone)
+            opened = open_images(data, "optional", columns=columns)
+            table = EmbeddingTable.of(model, opened.by_split(), taken, compute)
+            job = table.job(part_images if parted else None)
+        notes = opened.notes
+        if "--label-column" in opened.lacks:
+            notes = [*notes, f"no labels: {opened.lacks}"]
+        for note in notes if world.first else ():
+            say(note)
+        if parted:
+            figures = fill(ShardFolder(out, job), world, mine)
+        else:
+            found = fill_file(out, job, world, table.merge)
+            figures = {key: found[key] for key in OF_A_FILE if found}
+    if not figures:
+        return EmbeddingRecord()
+    about = {"shape": list(table.shape), "model": model.config.name, **table.form.about}
+    return EmbeddingRecord(figures | about | {"notes": [*notes, *figures["notes"]]})
+
+
+def check_alone(share: ShardNumber, parted: bool) -> None:
+    """Refuse a share of a single file.
+
+    Raises:
+        OptionError: a file cannot be written by several processes.
+    """
+    if share.count > 1 and not parted:
+        raise OptionError("shard applies only with a folder as out: give a name without an ending")
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddingTable:
+    """The columns path, label, split and features of some splits, and how they are computed.
+
+    Attributes:
+        model: that computes
+        splits: the images
+        taken: what of the model
+        compute: where and how
+        shape: of one image's features: (width,) or (tokens, width)
+    """
+
+    model: Model
+    splits: dict[str, Source]
+    taken: Taken
+    compute: Compute
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, model: Model, splits: dict[str, Source], taken: Taken, compute: Compute
+    ) -> "EmbeddingTable":
+        """Find out what the table will look like.
+
+        Raises:
+            OptionError: a layer that the model does not have.
+        """
+        return cls(model, splits, taken, compute, shape_taken(model, taken))
+
+    @cached_property
+    def form(self) -> FastForm:
+        """What computes: for all splits, so that every process computes the same."""
+        return self.compute.fast(self.model, max(self.splits.values(), key=len))
+
+    @property
+    def bytes(self) -> int:
+        """Of a number in the file."""
+        return 2 if self.taken.dtype == "fp16" else 4
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """What decides the numbers, which files say of themselves."""
+        return {
+            "job": "embed",
+            "model": self.model.config.name,
+            "weights": feature_fingerprint(self.model),
+            "data": {name: identity(each, labeled=True) for name, each in self.splits.items()},
+            "images": sum(map(len, self.splits.values())),
+            **self.taken.as_dict(),
+            "dimension": self.shape[-1],
+            "norm": "none" if self.taken.layers else "final",
+            "image_size": list(self.model.config.size),
+            "precision": self.compute.precision,
+        }
+
+    def job(self, images: int | None) -> ShardJob:
+        """Return what fills a folder.
+
+        Args:
+            images: of a part, rounded up to whole row groups; None for one row group a part
+        """
+        rows = self.rows(images)
+        fit = max(1, PART_BYTES // (self.bytes * rows * math.prod(self.shape)))
+        groups = 1 if images is None else min(-(-images // rows), fit)
+        counts = {name: len(source) for name, source in self.splits.items()}
+        about = self.about | {"part_images": rows * groups}
+        return ShardJob(
+            "embedding", about, counts, batch_of(self.model), rows * groups, ".parquet",
+            self.inferred, partial(self.written, rows // batch_of(self.model)),
+        )  # fmt: skip
+
+    def inferred(
+        self, split: str, numbers: Sequence[int], progress: Progress
+    ) -> Iterator[Inferred]:
+        """Compute batches of a split."""
+        compute = self.compute.of(self.form)
+        return infer(
+            self.form.model, self.splits[split], compute, [self.taken],
+            only=numbers, progress=progress,
+        )  # fmt: skip
+
+    def rows(self, most: int | None) -> int:
+        """Return the images of a row group: whole batches."""
+        batch = batch_of(self.model)
+        fit = min(ROWS, most or ROWS, BYTES // (self.bytes * math.prod(self.shape)))
+        return batch * max(1, fit // batch)
+
+    @property
+    def schema(self) -> Any:
+        """The `pyarrow.Schema`: features are lists of fixed length."""
+        import pyarrow
+
+        kind = pyarrow.float16() if self.taken.dtype == "fp16" else pyarrow.float32()
+        for length in reversed(self.shape):
+            kind = pyarrow.list_(kind, length)
+        text, several = pyarrow.string(), next(iter(self.splits.values())).labels.several
+        label = pyarrow.list_(text) if several else text
+        columns = {"path": text, "label": label, "split": text, "features": kind}
+        return pyarrow.schema(columns.items(), metadata={ABOUT: json.dumps(self.about)})
+
+    @contextmanager
+    def written(self, batches: int, file: Path, split: str) -> Iterator[Use]:
+        """Yield what writes batches of a split into a file, so many as a row group.
+
+        The file's metadata gets the messages about damaged images.
+        """
+        waiting: list[Inferred] = []
+        bad: list[str] = []
+        with self._writer(file) as writer:
+
+            def flush() -> None:
+                if any(len(each.indices) for each in waiting):
+                    writer.write_table(self._rows(waiting, split))
+                waiting.clear()
+
+            def use(batch: Inferred) -> None:
+                waiting.append(batch)
+                bad.extend(_unicode(message) for _, message in batch.bad)
+                if len(waiting) == batches:
+                    flush()
+
+            yield use
+            flush()
+            writer.add_key_value_metadata({DAMAGED: json.dumps(bad)})
+
+    def merge(self, files: Sequence[Path], out: Path) -> None:
+        """Write parts, one after the other, as row groups of one file."""
+        from pyarrow import parquet
+
+        bad: list[str] = []
+        with self._writer(out) as writer:
+            for file in files:
+                with parquet.ParquetFile(file, page_checksum_verification=True) as part:
+                    bad += json.loads(part.metadata.metadata[DAMAGED.encode()])
+                    if part.metadata.num_rows:
+                        table = part.read()
+                        writer.write_table(table, row_group_size=len(table))
+            writer.add_key_value_metadata({DAMAGED: json.dumps(bad)})
+
+    def _writer(self, file: Path) -> Any:
+        from pyarrow import parquet
+
+        return parquet.ParquetWriter(
+            file, self.schema, write_page_checksum=True, compression="zstd",
+            use_dictionary=["label", "split"],
+        )  # fmt: skip
+
+    def _stored(self, values: NDArray[np.float32]) -> NDArray[np.floating]:
+        """Return features as the file has them.
+
+        Raises:
+            DataError: they are too large for fp16.
+        """
+        if self.taken.dtype == "fp32":
+            return values
+        with np.errstate(over="ignore"):
+            found = values.astype(np.float16)
+        if np.isinf(found).sum() > np.isinf(values).sum():
+            raise DataError(
+                f"a feature of {np.abs(values).max():.3g} is beyond fp16, which ends at 65,504: "
+                "choose dtype=fp32"
+            )
+        return found
+
+    def _rows(self, batches: Sequence[Inferred], split: str) -> Any:
+        """Return the rows of batches as a `pyarrow.Table`; labels are null where there are none."""
+        import pyarrow
+
+        source = self.splits[split]
+        values = self._stored(
+            np.concatenate([each.features for each in batches if len(each.indices)])
+        )
+        indices = [number for each in batches for number in each.indices.tolist()]
+        names, several = [_unicode(source.name(index)) for index in indices], source.labels.several
+        labels: list[Any] = [None] * len(names)
+        if source.classes:
+            each = [[source.classes[c] for c in source.labels.classes_of(n)] for n in indices]
+            labels = [*each] if several else [one[0] for one in each]
+        rows = [names, labels, [split] * len(names)]
+        arrays = [
+            pyarrow.array(own, self.schema.field(place).type) for place, own in enumerate(rows)
+        ]
+        return pyarrow.Table.from_arrays([*arrays, _nested(values)], schema=self.schema)
+
+
+def _nested(values: NDArray[np.floating]) -> Any:
+    """Return an array as lists of fixed length: (n, width) or (n, tokens, width)."""
+    import pyarrow
+
+    array = pyarrow.array(np.ascontiguousarray(values).reshape(-1))
+    for length in reversed(values.shape[1:]):
+        array = pyarrow.FixedSizeListArray.from_arrays(array, length)
+    return array
+
+
+def _unicode(name: str) -> str:
+    """Return a file name as text: bytes that are not Unicode are spelled out."""
+    return name.encode("utf-8", "backslashreplace").decode()

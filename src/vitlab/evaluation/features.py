@@ -1,0 +1,309 @@
+"""Features of images in memory, or memory-mapped from a cache in which they are computed once.
+
+    FOLDER/KEY.safetensors     `features` (n, width), `indices` (n,), and a checksum of both
+    FOLDER/.KEY.safetensors.parts/   the shards that an interrupted command had computed
+
+KEY is a checksum of everything that decides the numbers. What is damaged is computed again. The
+folder is VITLAB_CACHE/features, else XDG_CACHE_HOME/vitlab/features, else ~/.cache/vitlab/features.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from torch.utils.data import Dataset
+
+from vitlab.data.loading.loader import choose_workers, in_order
+from vitlab.data.loading.order import slice_of
+from vitlab.data.sources.protocol import Source
+from vitlab.distributed.world import ALONE, World
+from vitlab.errors import DiskError, ImageError
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.infer import (
+    Inferred,
+    batch_of,
+    batches_of,
+    gathered,
+    infer,
+    shape_taken,
+)
+from vitlab.evaluation.probes.wanted import Pooled
+from vitlab.evaluation.shards import ShardJob, Use, fill_file
+from vitlab.models.model import Model
+from vitlab.places import cache_folder
+from vitlab.units import storage
+from vitlab.weights.identity import feature_fingerprint
+
+LIMIT = 20 * 10**9  # bytes; the features that were not used for longest go first
+ROWS = 2048  # most images of a shard
+BYTES = 2**25  # of a shard's features, unless one batch has more
+FEATURES = Pooled()
+CHUNK = 256  # images whose checksum is one number
+PACKAGES = ("vitlab", "torch", "numpy", "pillow", "simplejpeg")  # they decide the numbers too
+
+
+@dataclass(frozen=True)
+class ImageFeatures:
+    """The features of a source's images that could be decoded.
+
+    Attributes:
+        values: float32 (n, width), memory-mapped where they are cached
+        indices: int64 (n,), numbers of the images in the source
+        bad: messages about damaged images
+    """
+
+    values: NDArray[np.float32]
+    indices: NDArray[np.int64]
+    bad: list[str]
+
+
+def default_cache() -> Path:
+    """Return the folder of the user's cache in which features are kept."""
+    return cache_folder("features")
+
+
+def features_in_memory(
+    model: Model, source: Source, compute: Compute, taken: Pooled = FEATURES, world: World = ALONE
+) -> ImageFeatures:
+    """Return the features of a source; of several processes, the first one has them.
+
+    Args:
+        model: any
+        source: the images, which the processes share
+        compute: where and how
+        taken: what of the model, one vector per image
+        world: the processes
+    """
+    own = slice_of(batches_of(model, source), world.rank, world.size)
+    found = list(infer(model, source, compute, [taken], only=own))
+    none = np.empty((0, *shape_taken(model, taken)), np.float32)
+    values = np.concatenate([none, *(each.features for each in found if len(each.indices))])
+    indices = np.concatenate([np.empty(0, np.int64), *(each.indices for each in found)])
+    bad = {number: text for each in found for number, text in each.bad}
+    (values, indices), bad = gathered(world, (values, indices), bad)
+    return ImageFeatures(values, indices, [*bad.values()])
+
+
+def features_of(
+    model: Model,
+    source: Source,
+    compute: Compute,
+    taken: Pooled = FEATURES,
+    *,
+    world: World = ALONE,
+    cache: Path | None = None,
+    title: str = "computing features",
+) -> ImageFeatures:
+    """Return the features of a source: from the cache, or computed by all processes together.
+
+    Args:
+        model: any
+        source: the images
+        compute: where and how
+        taken: what of the model, one vector per image
+        world: the processes, which must see the same folder; the first one has the features
+        cache: where features are kept; None for a temporary folder
+        title: of the progress
+
+    Raises:
+        DataError: not one image could be decoded, or a worker process died.
+        DiskError: the folder cannot be written, or another process does not see it.
+    """
+    with ExitStack() as stack:
+        if cache is None:
+            own = stack.enter_context(tempfile.TemporaryDirectory()) if world.first else ""
+            file = Path(world.broadcast(own)) / "features.safetensors"
+        else:
+            key = key_of(model, source, compute, taken, world)
+            file = cache / f"{key}.safetensors"
+        found = read_features(file) if world.first else None
+        if not world.broadcast(found is not None):
+            job = _job(model, source, compute, taken, title, file.stem)
+            fill_file(file, job, world, _merge, ready=lambda: read_features(file) is not None)
+            found = read_features(file) if world.first else None
+        if not world.first:
+            return ImageFeatures(np.empty((0, 0), np.float32), np.empty(0, np.int64), [])
+        if found is None:
+            raise DiskError(f"what was written into {file} cannot be read back: check the disk")
+        if cache is not None:
+            os.utime(file)
+            prune(cache, LIMIT)
+        return found
+
+
+def prune(cache: Path, limit: float) -> None:
+    """Remove the features that were not used for longest until `limit` bytes are left."""
+    with suppress(OSError):  # others may be removing too
+        places = sorted(cache.iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
+        total = 0
+        for number, place in enumerate(places):
+            total += _size(place)
+            if total > limit and number:  # the newest are in use
+                shutil.rmtree(place, ignore_errors=True) if place.is_dir() else place.unlink()
+
+
+def described(cache: Path) -> str:
+    """Return one line about the features that a folder keeps."""
+    return f"features are kept in {cache} ({storage(_size(cache))}); --cache no turns that off"
+
+
+def _size(place: Path) -> int:
+    files = place.rglob("*") if place.is_dir() else [place]
+    return sum(each.stat().st_size for each in files if each.is_file())
+
+
+def key_of(model: Model, source: Source, compute: Compute, taken: Pooled, world: World) -> str:
+    """Return a checksum of everything that decides the features, in hexadecimal.
+
+    That is the bytes of every image, the weights and the configuration of the model, which says how
+    images are prepared; what is taken, the precision, the engine, the kind of device, how many
+    images go through the model at once, and the versions of the packages that compute.
+
+    Raises:
+        WeightsError: the model is fused.
+    """
+    parts = {
+        "images": _content(source, compute, world),
+        "count": len(source),
+        "weights": feature_fingerprint(model),
+        "taken": taken.as_dict(),
+        "precision": compute.precision,
+        "engine": compute.engine,
+        "device": compute.where.type,
+        "batch": batch_of(model),
+        "versions": {name: version(name) for name in PACKAGES},
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _content(source: Source, compute: Compute, world: World) -> str:
+    """Return a checksum of all images as they are stored; each process reads its share."""
+    chunks = _Chunks(source)
+    own = slice_of(len(chunks), world.rank, world.size)
+    sums = list(in_order(chunks, own, choose_workers(source, compute.workers, compute.sharing)))
+    everything = [each for share in world.gather(sums) for each in share]
+    return hashlib.sha256("".join(everything).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class _Chunks(Dataset[str]):
+    source: Source
+
+    def __len__(self) -> int:
+        return -(-len(self.source) // CHUNK)
+
+    def __getitem__(self, k: int) -> str:
+        digest = hashlib.sha256()
+        for index in range(k * CHUNK, min((k + 1) * CHUNK, len(self.source))):
+            try:
+                image = self.source.image(index)
+                content = image.content()
+                shape = json.dumps(image.shape()) if self.source.in_memory else ""
+            except ImageError:  # reported when it is decoded
+                content, shape = b"", "unreadable"
+            digest.update(f"{len(content)} {shape}\n".encode())
+            digest.update(content)
+        return digest.hexdigest()
+
+
+def _job(
+    model: Model, source: Source, compute: Compute, taken: Pooled, title: str, key: str
+) -> ShardJob:
+    """Return the job whose shards are put together into a file of the cache."""
+    batch, width = batch_of(model), int(np.prod(shape_taken(model, taken)))
+    form, images = (
+        compute.fast(model, source),
+        batch * max(1, min(ROWS, BYTES // (4 * width)) // batch),
+    )
+    return ShardJob(
+        title,
+        {"job": "features", "key": key, "images": len(source)},
+        {"all": len(source)},
+        batch,
+        images,
+        ".safetensors",
+        lambda split, numbers, progress: infer(
+            form.model, source, compute.of(form), [taken], only=numbers, progress=progress
+        ),
+        partial(_shard, width),
+        warn=lambda message: None,
+    )
+
+
+@contextmanager
+def _shard(width: int, file: Path, split: str) -> Iterator[Use]:
+    """Yield what keeps batches, and write them as one shard."""
+    kept: list[Inferred] = []
+    yield kept.append
+    none = np.empty((0, width), np.float32)
+    values = np.concatenate([none, *(each.features for each in kept if len(each.indices))])
+    indices = np.concatenate([each.indices for each in kept])
+    bad = [text for each in kept for _, text in each.bad]
+    save_file({"features": values, "indices": indices}, file, {"damaged": json.dumps(bad)})
+
+
+def _merge(files: Sequence[Path], out: Path) -> None:
+    """Write shards, one after the other, as one file that can be memory-mapped."""
+    with ExitStack() as stack:
+        parts = [stack.enter_context(safe_open(each, framework="numpy")) for each in files]
+        bad = [text for each in parts for text in json.loads(each.metadata()["damaged"])]
+        indices = np.concatenate([each.get_tensor("indices") for each in parts])
+        width = parts[0].get_slice("features").get_shape()[1]
+        digest = hashlib.sha256()
+        with out.open("wb") as stream:
+            stream.write(_header(len(indices), width, bad, "0" * 64))
+            for part in parts:
+                rows = np.ascontiguousarray(part.get_tensor("features")).data
+                digest.update(rows)
+                stream.write(rows)
+            digest.update(indices.data)
+            stream.write(indices.data)
+            digest.update(json.dumps(bad).encode())
+            stream.seek(0)
+            stream.write(_header(len(indices), width, bad, digest.hexdigest()))
+
+
+def _header(rows: int, width: int, bad: list[str], digest: str) -> bytes:
+    """Return the start of a file of safetensors: its length depends not on the digest."""
+    end = 4 * rows * width
+    content = {
+        "__metadata__": {"damaged": json.dumps(bad), "sha256": digest},
+        "features": {"dtype": "F32", "shape": [rows, width], "data_offsets": [0, end]},
+        "indices": {"dtype": "I64", "shape": [rows], "data_offsets": [end, end + 8 * rows]},
+    }
+    text = json.dumps(content).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def read_features(file: Path) -> ImageFeatures | None:
+    """Return stored features, memory-mapped; None if there are none, or they are damaged."""
+    try:
+        with safe_open(file, framework="numpy") as stored:
+            about: dict[str, Any] = stored.metadata()
+            indices = stored.get_tensor("indices")
+            shape = stored.get_slice("features").get_shape()
+        with file.open("rb") as stream:
+            start = 8 + int.from_bytes(stream.read(8), "little")
+        values = np.memmap(file, np.float32, "r", start, tuple(shape))
+        digest = hashlib.sha256(values.data)
+        digest.update(indices.data)
+        digest.update(about["damaged"].encode())
+        if digest.hexdigest() != about["sha256"]:
+            return None
+        return ImageFeatures(values, indices, json.loads(about["damaged"]))
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError):
+        return None

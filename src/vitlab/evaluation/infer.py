@@ -1,0 +1,364 @@
+"""The one pass over images: `infer` runs a model over a source and yields what is wanted.
+
+Predictions, evaluations, features, tables of millions of rows, maps and probes are made of it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vitlab.data.augment.augment import normalize
+from vitlab.data.labels import Labels, kind_of
+from vitlab.data.loading.batches import Batch, EvaluationBatches
+from vitlab.data.loading.loader import choose_workers, evaluation_loader
+from vitlab.data.loading.workers import deaths_explained
+from vitlab.data.sources.protocol import Source
+from vitlab.device import autocast, behind, exact, fetched
+from vitlab.distributed.world import World
+from vitlab.errors import OptionError
+from vitlab.evaluation.compute import Compute, FastForm, borrowed
+from vitlab.evaluation.probes.wanted import Pooled, Taken
+from vitlab.models.config import ViTConfig
+from vitlab.models.layers import evaluating
+from vitlab.models.model import Model
+from vitlab.models.packed import Packed
+from vitlab.models.vit import VisionTransformer
+
+BATCH = 256  # images at once without gradients; fewer where they are large
+PIXELS = 256 * 96 * 96
+
+Want = Literal["logits", "probabilities", "pixels"] | Pooled | Taken
+"""What can be wanted of each image; `Pooled` and `Taken` are features, of which one is taken."""
+
+Progress = Callable[[int, int], None]
+"""Called after every batch with the number of images that are done, and that there are."""
+
+
+def silent(done: int, total: int) -> None:
+    """Show no progress."""
+
+
+@dataclass(frozen=True)
+class Views:
+    """Which views of an image its probabilities are averaged over (test-time augmentation).
+
+    Attributes:
+        flips: each view and its mirror image
+        crops: 1, what the model was made for; 5, the four corners and the center (Krizhevsky et
+            al., 2012); 10, these and their mirror images
+    """
+
+    flips: bool = False
+    crops: Literal[1, 5, 10] = 1
+
+    def __post_init__(self) -> None:
+        """Check the number of crops.
+
+        Raises:
+            OptionError: it is another one.
+        """
+        if self.crops not in (1, 5, 10):
+            raise OptionError(f"crops must be 1, 5 or 10, not {self.crops!r}")
+
+    @property
+    def boxes(self) -> Literal[1, 5]:
+        """How many parts of the image there are."""
+        return 1 if self.crops == 1 else 5
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether each part is seen twice."""
+        return self.flips or self.crops == 10
+
+    @property
+    def count(self) -> int:
+        """How many views there are."""
+        return self.boxes * (1 + self.mirrored)
+
+
+ONE_VIEW = Views()
+
+
+@dataclass(frozen=True, eq=False)
+class Inferred:
+    """What is wanted of the images of a batch; what is not wanted is empty.
+
+    Attributes:
+        number: of the batch
+        indices: int64 (b,), numbers of the images in the source; damaged ones are missing
+        bad: number and message of each damaged image
+        logits: float64 (b, classes), without the model's temperature; (0, classes) if several
+            views are averaged
+        probabilities: float64 (b, classes)
+        features: float32 (b, …)
+        pixels: as the model's preprocessing leaves them, uint8 (b, H, W, channels), or packed
+    """
+
+    number: int
+    indices: NDArray[np.int64]
+    bad: list[tuple[int, str]]
+    logits: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
+    probabilities: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
+    features: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    pixels: Tensor | Packed = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
+
+    @property
+    def images(self) -> int:
+        """How many images were read, damaged or not."""
+        return len(self.indices) + len(self.bad)
+
+
+def batch_of(model: Model, views: Views = ONE_VIEW) -> int:
+    """Return the number of images that a model sees at once."""
+    return max(1, min(BATCH, PIXELS // model.config.area) // views.boxes)
+
+
+def batches_of(model: Model, source: Source, views: Views = ONE_VIEW) -> int:
+    """Return the number of batches of a source."""
+    return -(-len(source) // batch_of(model, views))
+
+
+def infer(
+    model: Model,
+    source: Source,
+    compute: Compute,
+    want: Sequence[Want] = ("logits", "probabilities"),
+    *,
+    views: Views = ONE_VIEW,
+    only: Sequence[int] | None = None,
+    progress: Progress = silent,
+) -> Iterator[Inferred]:
+    """Run a model over the images of a source, in their order, and yield each batch.
+
+    Nothing is kept. Batch k has the same images, and the same results, whoever computes it and
+    whichever others are computed. An image that cannot be decoded (`ImageError`) is named; every
+    other error ends the pass.
+
+    Args:
+        model: any; its device, and the mode of each of its modules, are the same afterwards
+        source: images; of their labels the kind matters alone
+        compute: where and how
+        want: what is computed of each image
+        views: of each image, to average probabilities over
+        only: numbers of the batches, in the order wanted; None for all
+        progress: called after every batch
+
+    Raises:
+        OptionError: several crops of images that keep their aspect ratio, or a layer that the model
+            does not have.
+        WorkerDiedError: a process that decodes images died.
+    """
+    spec, size = model.config, batch_of(model, views)
+    if spec.fit == "native" and views.boxes > 1:
+        raise OptionError("crops applies only to images of one size, not with fit=native")
+    batches = EvaluationBatches(source, spec, size, views.boxes)
+    order = range(len(batches)) if only is None else only
+    total = sum(min(size, len(source) - number * size) for number in order)
+    idle = all(each == "pixels" for each in want)
+    form = FastForm(model, "fp32") if idle else compute.fast(model, source, views.count)
+    work = _Pass(form, source.labels, compute.where, tuple(want), views)
+    done, workers = 0, choose_workers(source, compute.workers, compute.sharing)
+    with borrowed(form.model, compute.where), deaths_explained():
+        loader = evaluation_loader(batches, workers, order)
+        begun = (work.begun(number, each) for number, each in zip(order, loader, strict=True))
+        for each in behind(begun, compute.where):
+            done += each.images
+            progress(done, total)
+            yield each
+
+
+@dataclass(frozen=True, eq=False)
+class _Pass:
+    """What is computed of every batch."""
+
+    form: FastForm
+    labels: Labels
+    device: torch.device
+    want: tuple[Want, ...]
+    views: Views
+
+    @cached_property
+    def taken(self) -> Pooled | Taken | None:
+        """The features that are wanted."""
+        return next((each for each in self.want if isinstance(each, Pooled | Taken)), None)
+
+    @property
+    def scored(self) -> bool:
+        """Whether logits or probabilities are wanted."""
+        return "logits" in self.want or "probabilities" in self.want
+
+    @torch.inference_mode()
+    def begun(self, number: int, batch: Batch) -> Callable[[], Inferred]:
+        """Begin to compute a batch; the function returned waits for the results."""
+        spec, results = self.form.model.config, {}
+        if not len(batch):
+            none = torch.empty(0, spec.classes, dtype=torch.float64)
+            results = {"logits": none, "probabilities": none} if self.scored else {}
+        elif self.scored or self.taken is not None:
+            images = normalize(batch.to(self.device).images, spec.mean, spec.std)
+            results = self._results(images)
+        ready = fetched([*results.values()])
+        pixels = {"pixels": batch.images} if "pixels" in self.want else {}
+
+        def wait() -> Inferred:
+            found = {name: each.numpy() for name, each in zip(results, ready(), strict=True)}
+            return Inferred(number, batch.indices.numpy(), batch.bad, **found, **pixels)  # type: ignore[arg-type]
+
+        return wait
+
+    def _results(self, images: Tensor | Packed) -> dict[str, Tensor]:
+        """Return what is wanted of normalized images."""
+        model, results, mirrored = self.form.model, {}, None
+        shared = self.scored and self.taken is not None and self.taken.what == "features"
+        with autocast(self.device, self.form.autocast):
+            seen = model.features(images) if shared else None
+            if self.taken is not None:
+                found = take(model, images, self.taken) if seen is None else seen.flatten(1)
+                results["features"] = found.float()
+            if not self.scored:
+                return results
+            logits = exact(model(images) if seen is None else classified(model, seen))
+            if self.views.mirrored:
+                mirrored = exact(model(images.flip(-1)))
+        chances = probabilities(logits, model, self.labels, mirrored, self.views.boxes)
+        kept = logits if self.views.count == 1 else logits[:0]
+        return results | {"logits": kept, "probabilities": chances}
+
+
+def probabilities(
+    logits: Tensor,
+    model: Model,
+    labels: Labels | None = None,
+    mirrored: Tensor | None = None,
+    boxes: int = 1,
+) -> Tensor:
+    """Turn a model's logits into its probabilities: the one place where that is done.
+
+    They are divided by the model's temperature. Where images have several labels, each class has a
+    probability of its own (sigmoid), else those of all classes sum to one (softmax). Those of an
+    image's views are averaged.
+
+    Args:
+        logits: (n * boxes, classes), float64 for exact sums
+        model: that gave them
+        labels: of the kind that the images have; None for the model's kind
+        mirrored: the logits of the mirror images
+        boxes: parts of an image, one after the other
+
+    Returns:
+        (n, classes).
+    """
+    kind = kind_of(model) if labels is None else labels
+    found = kind.probabilities(logits / model.temperature)
+    if mirrored is not None:
+        found = found + kind.probabilities(mirrored / model.temperature)
+    views = boxes * (1 + (mirrored is not None))
+    return found if views == 1 else found.unflatten(0, (-1, boxes)).sum(1) / views
+
+
+def classified(model: Model, features: Tensor) -> Tensor:
+    """Return the logits of `model.features`; (b, 0) of a model without a classifier."""
+    if not model.config.classes:
+        return features.new_zeros(len(features), 0)
+    name = "head" if isinstance(model, VisionTransformer) else "classify"
+    classify: nn.Module = model.get_submodule(name)
+    logits: Tensor = classify(features)
+    return logits
+
+
+def take(model: Model, images: Tensor | Packed, taken: Pooled | Taken) -> Tensor:
+    """Compute features: (B, channels, H, W) -> (B, width), or (B, tokens, width).
+
+    Args:
+        model: any; several queries of attention pooling are put one after the other
+        images: normalized
+        taken: what of it
+
+    Raises:
+        OptionError: a layer that the model does not have, or images of another shape.
+    """
+    if taken.what == "features":
+        return model.features(images).flatten(1)
+    if isinstance(images, Packed):
+        raise OptionError(
+            "tokens and layers are taken of images of one size, not with fit=native: take features"
+        )
+    if not taken.layers:
+        layers = [model.encode(images)]
+    else:
+        layers = [
+            each.flatten(2).transpose(1, 2) if each.ndim == 4 else each  # the map of a ResNet
+            for each in model.intermediates(images, list(taken.layers))
+        ]
+    return torch.cat([_pooled(model, tokens, taken.what) for tokens in layers], -1)
+
+
+def _pooled(model: Model, tokens: Tensor, what: str) -> Tensor:
+    """Return what is taken of the tokens of a layer."""
+    config = model.config
+    prefix, has_token = (
+        (config.prefix, config.has_token) if isinstance(config, ViTConfig) else (0, False)
+    )
+    if what in ("token", "both") and not has_token:
+        raise OptionError(f"{config.name} has no class token: take mean or features")
+    match what:
+        case "tokens":
+            return tokens
+        case "token":
+            return tokens[:, 0]
+        case "mean":
+            return tokens[:, prefix:].mean(1)
+        case "both":
+            return torch.cat([tokens[:, 0], tokens[:, prefix:].mean(1)], -1)
+    return tokens[:, prefix:]
+
+
+def shape_taken(model: Model, taken: Pooled | Taken) -> tuple[int, ...]:
+    """Return the shape of what is taken of one image: (width,) or (tokens, width).
+
+    Raises:
+        OptionError: a layer that the model does not have.
+    """
+    config, device = model.config, next(model.parameters()).device
+    with evaluating(model), torch.inference_mode():
+        blank = torch.zeros(1, config.channels, *config.size, device=device)
+        return tuple(take(model, blank, taken).shape[1:])
+
+
+def gathered(
+    world: World, columns: Sequence[NDArray[Any]], bad: dict[int, str]
+) -> tuple[list[NDArray[Any]], dict[int, str]]:
+    """Put together what the processes of a job have found, in their order.
+
+    Args:
+        world: the processes
+        columns: arrays (n, …) of this one's images
+        bad: message about each of its damaged images
+
+    Returns:
+        All rows in the first process and none in the others; the damage of all in every one.
+    """
+    if world.size == 1:
+        return [*columns], bad
+    found = world.gather([len(columns[0]), bad])
+    bad = {int(number): text for _, own in found for number, text in own.items()}
+    return [_collected(world, each, [length for length, _ in found]) for each in columns], bad
+
+
+def _collected(world: World, rows: NDArray[Any], lengths: list[int]) -> NDArray[Any]:
+    """Return the rows of all processes, one after the other, in the first; none in the others."""
+    own = torch.from_numpy(np.ascontiguousarray(rows))
+    if not world.first:
+        dist.send(own, 0)
+        return rows[:0]
+    parts = [own, *(own.new_empty(length, *own.shape[1:]) for length in lengths[1:])]
+    for rank, part in enumerate(parts[1:], 1):
+        dist.recv(part, rank)
+    return torch.cat(parts).numpy()

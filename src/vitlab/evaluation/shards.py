@@ -1,0 +1,497 @@
+"""Shards: results of images in a folder that is filled part by part, and continued after a kill.
+
+    features/
+        train-00000.parquet  train-00001.parquet  …  the results: part k always has the same images
+        _job.json                                    what decides them
+        _parts/train-00000.json                      size, checksum, and what the part holds
+        _lock                                        that somebody writes into the folder
+
+Readers of tables (pyarrow, pandas, Spark) pass over names that begin with an underscore. A part is
+written under another name, synced and renamed; then comes its receipt, which alone tells that the
+part is complete. One file, such as `x.parquet`, is filled in the same way in the hidden folder
+`.x.parquet.parts`, whose parts are then put together.
+
+Which process computes a part is fixed by its number: processes of torchrun share what is missing,
+and `ShardNumber(i, n)` is every n-th part, for arrays of SLURM and Kubernetes.
+"""
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from hashlib import sha256 as checksum
+from itertools import islice
+from os import fsencode
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from vitlab.data.composed import Joined, Relabeled
+from vitlab.data.holdout import identities
+from vitlab.data.sources.folders import Files
+from vitlab.data.sources.protocol import Derived, Source
+from vitlab.distributed.world import World
+from vitlab.errors import DataError, DiskError, ImageError, OptionError
+from vitlab.evaluation.infer import Inferred, Progress
+from vitlab.files import Lock, explained, sha256, staged_file, tidy, write_text
+from vitlab.places import JOB, check_parts
+from vitlab.progress import Meter, named_if_slow, say
+
+RECEIPTS, LOCK = "_parts", "_lock"
+NAMES, CONTENTS = 1000, 8  # images whose name, or content, tells one data set from another
+Use = Callable[[Inferred], None]
+
+
+@dataclass(frozen=True)
+class ShardNumber:
+    """The parts of one process among several that know nothing of each other.
+
+    Attributes:
+        number: from 0
+        count: of the processes
+    """
+
+    number: int = 0
+    count: int = 1
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """Read `0/8`, the first of eight; an empty text is everything.
+
+        Raises:
+            OptionError: it is not that.
+        """
+        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text or "0/1")
+        if found is None or int(found[1]) >= int(found[2]):
+            raise OptionError(
+                f"shard must be a number from 0 and how many there are, 0/8, not {text!r}"
+            )
+        return cls(int(found[1]), int(found[2]))
+
+
+WHOLE = ShardNumber()
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A part: a file, and the batches whose results it holds."""
+
+    name: str
+    split: str
+    batches: range
+    images: int
+
+
+@dataclass(frozen=True, eq=False)
+class ShardJob:
+    """What a folder is filled with.
+
+    Attributes:
+        title: what is being done, for the progress
+        about: what decides the results, as JSON holds it
+        splits: number of images, by name
+        batch: images of a batch
+        images: of a whole part: whole batches
+        ending: of the files, such as `.parquet`
+        infer: yields batches of a split, by their numbers
+        table: opens a file for the results of batches of a split
+        warn: is told of each damaged image
+    """
+
+    title: str
+    about: dict[str, Any]
+    splits: dict[str, int]
+    batch: int
+    images: int
+    ending: str
+    infer: Callable[[str, Sequence[int], Progress], Iterator[Inferred]]
+    table: Callable[[Path, str], AbstractContextManager[Use]]
+    warn: Callable[[str], None] = say
+
+    @cached_property
+    def shards(self) -> list[Shard]:
+        """The parts; those of a split follow each other."""
+        found = []
+        for split, count in self.splits.items():
+            for number, first in enumerate(range(0, count, self.images)):
+                last = min(first + self.images, count)
+                own = range(first // self.batch, -(-last // self.batch))
+                found.append(Shard(f"{split}-{number:05d}", split, own, last - first))
+        return found
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a complete part holds.
+
+    Attributes:
+        bytes: size of the file
+        sha256: its checksum
+        images: rows that have a result
+        bad: messages about damaged images
+    """
+
+    bytes: int
+    sha256: str
+    images: int
+    bad: list[str]
+
+
+@dataclass
+class Draft:
+    """A part that is being written.
+
+    Attributes:
+        file: to write into
+        images: rows that have a result, so far
+        bad: messages about damaged images
+    """
+
+    file: Path
+    images: int = 0
+    bad: list[str] = field(default_factory=list)
+
+    def take(self, batch: Inferred) -> None:
+        """Count rows and damaged images."""
+        self.images += len(batch.indices)
+        self.bad += [text.encode("utf-8", "backslashreplace").decode() for _, text in batch.bad]
+
+
+@dataclass(frozen=True, eq=False)
+class ShardFolder:
+    """The folder of a job.
+
+    Attributes:
+        path: the folder
+        job: what it is filled with
+        advice: what to do where the folder is of another job
+    """
+
+    path: Path
+    job: ShardJob
+    advice: str = "choose another --out, or repeat its command to finish it"
+
+    def file(self, shard: Shard) -> Path:
+        """Return the file of a part."""
+        return self.path / f"{shard.name}{self.job.ending}"
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """What decides the results, as it will be read."""
+        found: dict[str, Any] = json.loads(json.dumps(self.job.about))
+        return found
+
+    @contextmanager
+    def opened(self, share: ShardNumber = WHOLE, wait: bool = False) -> Iterator[bool]:
+        """Hold the folder while it is filled; say in it what the job is, or check that it is that.
+
+        Processes that have a share each hold it together. Yields whether nobody else can be here.
+
+        Raises:
+            DataError: it is another job's; the message says what differs.
+            DiskError: the folder cannot be written, contains something else, or is being filled.
+        """
+        check_parts(self.path)
+        lock = Lock(self.path / LOCK, "some parts may be made twice")
+        with lock.held(wait=wait, shared=share.count > 1) as mine:
+            if not mine:
+                raise DiskError(
+                    f"another process is writing {self.path}: wait for it, choose another --out, "
+                    "or give each process its --shard, such as 0/8"
+                )
+            if alone := lock.supported and share.count == 1:
+                self._tidy()
+            self._prepare()
+            yield alone
+            if share.count > 1 and lock.supported and not self.left and lock.take():
+                self._tidy()  # nobody else is here
+
+    def _prepare(self) -> None:
+        job = self.path / JOB
+        if not job.exists():
+            write_text(job, json.dumps(self.about, indent=1) + "\n")
+        try:
+            there = json.loads(job.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DiskError(f"cannot read {job} ({error}): choose another --out") from None
+        if there != self.about:
+            raise DataError(
+                f"{self.path} has the parts of another job ({differing(there, self.about)}): "
+                f"{self.advice}"
+            )
+
+    def _tidy(self) -> None:
+        """Remove the drafts that killed processes left."""
+        names = rf"{re.escape(JOB)}|.*{re.escape(self.job.ending)}|.*\.json"
+        for folder in (self.path, self.path / RECEIPTS):
+            tidy(folder, names)
+
+    def receipt(self, shard: Shard) -> Receipt | None:
+        """Return what a part holds; None if it is not complete."""
+        try:
+            return Receipt(**json.loads(self._receipt(shard).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    @property
+    def left(self) -> list[Shard]:
+        """The parts that are not complete."""
+        folder = self.path / RECEIPTS
+        there = {each.stem for each in folder.iterdir()} if folder.is_dir() else set()
+        return [shard for shard in self.job.shards if shard.name not in there]
+
+    def check(self, shards: Sequence[Shard]) -> None:
+        """Compare parts with their receipts; those that are damaged or gone lose them.
+
+        Raises:
+            DiskError: a receipt cannot be removed.
+        """
+        with named_if_slow(f"checking {len(shards):,} finished parts in {self.path}"):
+            for shard in shards:
+                receipt, file = self.receipt(shard), self.file(shard)
+                if receipt is None or not _matches(file, receipt):
+                    what = "is damaged" if file.exists() else "is gone"
+                    say(f"{file} {what}: it is made once more")
+                    with explained(self.path):
+                        self._receipt(shard).unlink(missing_ok=True)
+
+    @contextmanager
+    def writing(self, shard: Shard) -> Iterator[Draft]:
+        """Yield a draft that becomes the part if the block succeeds.
+
+        Raises:
+            DiskError: it cannot be written.
+        """
+        with staged_file(self.file(shard)) as place:
+            draft = Draft(place)
+            yield draft
+            receipt = Receipt(place.stat().st_size, sha256(place), draft.images, draft.bad)
+        write_text(self._receipt(shard), json.dumps(asdict(receipt)) + "\n")
+
+    def write(self, shards: Sequence[Shard], shown: bool) -> None:
+        """Compute parts."""
+        with Meter(sum(each.images for each in shards), 0, self.job.title, shown) as meter:
+            before = 0
+            for split in self.job.splits:
+                own = [each for each in shards if each.split == split]
+
+                def progress(done: int, total: int, before: int = before) -> None:
+                    meter.show(before + done, "images")
+
+                numbers = [number for each in own for number in each.batches]
+                batches = self.job.infer(split, numbers, progress) if own else iter(())
+                for shard in own:
+                    self._write(shard, islice(batches, len(shard.batches)))
+                before += sum(each.images for each in own)
+
+    def _write(self, shard: Shard, batches: Iterable[Inferred]) -> None:
+        with self.writing(shard) as draft, self.job.table(draft.file, shard.split) as use:
+            for batch in batches:
+                use(batch)
+                draft.take(batch)
+                for _, message in batch.bad:
+                    self.job.warn(f"skipped: {message}")
+
+    @property
+    def contents(self) -> dict[str, Any]:
+        """What the parts that are complete hold together.
+
+        Raises:
+            DataError: all are, and not one image can be used.
+        """
+        held = [found for each in self.job.shards if (found := self.receipt(each)) is not None]
+        bad, images = [text for each in held for text in each.bad], sum(e.images for e in held)
+        if not images and len(held) == len(self.job.shards):
+            raise DataError(next(iter(bad), "there are no images"))
+        return {
+            "out": str(self.path),
+            "images": images,
+            "damaged": len(bad),
+            "parts": len(self.job.shards),
+            "left": len(self.job.shards) - len(held),
+            "bytes": sum(each.bytes for each in held),
+            "notes": [f"skipped: {message}" for message in bad],
+        }
+
+    def _receipt(self, shard: Shard) -> Path:
+        return self.path / RECEIPTS / f"{shard.name}.json"
+
+
+def fill(folder: ShardFolder, world: World, share: ShardNumber = WHOLE) -> dict[str, Any]:
+    """Complete a folder, or a share of it; return what it holds.
+
+    Args:
+        folder: new, or with parts of the same job
+        world: the processes of torchrun, of which only the first returns anything
+        share: which parts
+
+    Raises:
+        DataError: the folder has the parts of another job, or not one image can be used.
+        DiskError: the folder cannot be read or written, or is being filled.
+    """
+    with _held(folder, world, share):
+        found = _completed(folder, world, folder.job.shards[share.number :: share.count])
+        with world.agreed():
+            return folder.contents | found if world.first else {}
+
+
+def fill_file(
+    out: Path,
+    job: ShardJob,
+    world: World,
+    merge: Callable[[Sequence[Path], Path], None],
+    *,
+    ready: Callable[[], bool] | None = None,
+) -> dict[str, Any]:
+    """Write one file: its parts in a hidden folder beside it, then all of them, in their order.
+
+    Args:
+        out: the file
+        job: whose parts are put together
+        world: the processes of torchrun, of which only the first returns anything
+        merge: writes the parts into a new file
+        ready: whether another process has written it, which is then waited for; None to refuse to
+            begin beside another process
+
+    Returns:
+        What the file holds; nothing if it was ready.
+
+    Raises:
+        DataError: the hidden folder has the parts of another job, or not one image can be used.
+        DiskError: the file cannot be written, or another process does that.
+    """
+    place = out.with_name(f".{out.name}.parts")
+    folder = ShardFolder(place, job, "delete that folder, or choose another --out")
+    with _held(folder, world, wait=ready is not None) as alone:
+        if alone:
+            tidy(out.parent, re.escape(out.name))
+        if world.broadcast(world.first and ready is not None and ready()):
+            shutil.rmtree(place, ignore_errors=True)
+            return {}
+        found = _completed(folder, world, job.shards)
+        with world.agreed():
+            if world.first:
+                try:
+                    found |= folder.contents
+                    with staged_file(out) as draft:
+                        merge([folder.file(each) for each in job.shards], draft)
+                except DataError:  # not one image can be used: nothing to go on with
+                    shutil.rmtree(place, ignore_errors=True)
+                    raise
+                shutil.rmtree(place, ignore_errors=True)
+                found |= {"out": str(out), "bytes": out.stat().st_size}
+    return found
+
+
+@contextmanager
+def _held(
+    folder: ShardFolder, world: World, share: ShardNumber = WHOLE, wait: bool = False
+) -> Iterator[bool]:
+    """Let the first of several processes hold a folder that all of them see."""
+    alone = False
+    with ExitStack() as stack:
+        with world.agreed():
+            if world.first:
+                alone = stack.enter_context(folder.opened(share, wait))
+        with world.agreed():
+            if not (folder.path / JOB).is_file():
+                raise DiskError(
+                    f"process {world.rank} cannot see {folder.path}: choose a folder on storage "
+                    "that all machines share"
+                )
+        yield alone
+
+
+def _completed(folder: ShardFolder, world: World, shards: Sequence[Shard]) -> dict[str, Any]:
+    """Compute what is missing of some parts, all processes together; say what was done."""
+    begin = time.monotonic()
+    with world.agreed():
+        missing = {each.name for each in folder.left}
+        there = [each for each in shards if each.name not in missing]
+        folder.check(there[world.rank :: world.size])
+    missing = set(world.broadcast([each.name for each in folder.left]))
+    todo = [each for each in shards if each.name in missing]
+    mine = todo[world.rank :: world.size]
+    try:
+        with world.agreed():
+            folder.write(mine, world.first)
+    except KeyboardInterrupt:
+        raise _stopped(folder, world) from None
+    if not world.first:
+        return {}
+    seconds = time.monotonic() - begin
+    return {
+        "own_parts": len(mine),
+        "own_images": sum(each.images for each in mine),
+        "seconds": seconds,
+        "images_per_second": sum(each.images for each in todo) / seconds,
+    }
+
+
+def _stopped(folder: ShardFolder, world: World) -> KeyboardInterrupt:
+    parts = len(folder.job.shards)
+    error = KeyboardInterrupt(
+        f"stopped with {parts - len(folder.left):,} of {parts:,} parts: run the same command again "
+        "to continue"
+    )
+    error.quiet = not world.first  # type: ignore[attr-defined]
+    return error
+
+
+def _matches(file: Path, receipt: Receipt) -> bool:
+    try:
+        return file.stat().st_size == receipt.bytes and sha256(file) == receipt.sha256
+    except OSError:
+        return False
+
+
+def differing(theirs: Any, mine: dict[str, Any]) -> str:
+    """Say how two jobs differ: `other weights; layer=2 there, 3 here`."""
+    if not isinstance(theirs, dict):
+        return "another kind"
+    if theirs.get("job") != mine["job"]:
+        return f"of vitlab {theirs.get('job')}"
+    found = []
+    for key in dict.fromkeys([*mine, *theirs]):
+        one, other = theirs.get(key), mine.get(key)
+        if one != other:
+            long = max(len(str(one)), len(str(other))) > 40
+            found.append(f"other {key}" if long else f"{key}={one} there, {other} here")
+    return "; ".join(found)
+
+
+def identity(source: Source, *, labeled: bool) -> str:
+    """Return a checksum of a source: its length, many names, its contents, and its labels.
+
+    Of image files, and images in memory, the contents are what `data.holdout.identities` finds; of
+    those inside other files, a few.
+    """
+    digest = checksum(repr((len(source), source.classes if labeled else ())).encode())
+    if _alone(source):
+        digest.update(identities(source).data)
+    last = max(0, len(source) - 1)
+    for index in np.linspace(0, last, min(NAMES, len(source)), dtype=int):
+        digest.update(fsencode(source.name(int(index))) + b"\n")
+    for index in np.linspace(0, last, min(CONTENTS, len(source)), dtype=int):
+        try:
+            digest.update(source.image(int(index)).content())
+        except ImageError:  # an image that cannot be read is named when it is decoded
+            continue
+    if labeled:
+        digest.update(np.ascontiguousarray(source.labels.values).data)
+    return digest.hexdigest()
+
+
+def _alone(source: Source) -> bool:
+    """Whether each image is a file of its own, or in memory, so that a part of it can be read."""
+    match source:
+        case Joined(parts):
+            return all(map(_alone, parts))
+        case Derived(whole=whole) | Relabeled(whole=whole):
+            return _alone(whole)
+    return source.in_memory or isinstance(source, Files)

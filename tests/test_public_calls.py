@@ -14,7 +14,7 @@ import torch
 
 import vitlab
 from conftest import TINY
-from vitlab.errors import OptionError
+from vitlab.errors import DiskError, OptionError
 from vitlab.evaluation.records import EvaluationRecord
 
 WRONG = [3, None, 1.5, b"x", {}, object(), len]
@@ -40,6 +40,16 @@ def test_a_wrong_type_is_one_line_that_says_what_is_needed(name: str) -> None:
         assert words in text
         assert f"is of type {type(value).__name__}, but" in text
         assert "\n" not in text
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a" * 300 + ".parquet", "a" * 245 + ".parquet"])
+def test_a_name_that_is_too_long_is_one_line_and_leaves_nothing(
+    name: str, photos: Path, tmp_path: Path
+) -> None:
+    model = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", 3, 8)
+    with pytest.raises(DiskError):
+        vitlab.embed(model, str(photos), tmp_path / name, workers=0)
+    assert [each.name for each in tmp_path.iterdir()] == ["photos"]
 
 
 def test_figures_are_attributes_of_a_dictionary(photos: Path) -> None:

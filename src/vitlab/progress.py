@@ -4,6 +4,7 @@ Messages go to the logger `vitlab`, which prints them on stderr as they are unle
 logging does. `public` gives functions `quiet=True`, and a line for an argument of a wrong type.
 """
 
+import errno
 import inspect
 import logging
 import sys
@@ -16,7 +17,7 @@ from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
-from vitlab.errors import OptionError
+from vitlab.errors import DiskError, OptionError
 from vitlab.units import clock
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def say(text: str) -> None:
 def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
     """Check the types of some arguments of a function, and obey its `quiet=True`.
 
-    Calling it raises OptionError in one line that says what is needed.
+    Calling it raises OptionError in one line that says what is needed, and DiskError for a name
+    that is too long.
     """
 
     def decorate(function: F) -> F:
@@ -82,6 +84,10 @@ def public(**needed: type | tuple[type, ...]) -> Callable[[F], F]:
             before = QUIET.set(QUIET.get() or bool(named.get("quiet")))
             try:
                 return function(*given, **named)
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
+                raise DiskError(f"no file can have so long a name: {error.filename}") from None
             finally:
                 QUIET.reset(before)
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 
-class Record(dict[str, Any]):
+class AttributeDict(dict[str, Any]):
     """A dictionary whose values are attributes too: `found.accuracy` is `found["accuracy"]`."""
 
     def __getattr__(self, name: str) -> Any:
@@ -21,7 +21,7 @@ class Record(dict[str, Any]):
         return [*super().__dir__(), *self]
 
 
-class EvaluationRecord(Record):
+class EvaluationRecord(AttributeDict):
     """The figures of `vitlab.evaluate`, which says what they are; those asked for are there."""
 
     accuracy: float
@@ -56,7 +56,7 @@ class EvaluationRecord(Record):
     notes: list[str]
 
 
-class EmbeddingRecord(Record):
+class EmbeddingRecord(AttributeDict):
     """What `vitlab.embed` has written; in processes but the first of torchrun's it is empty."""
 
     out: str

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vitlab.evaluation.classification import classify as classify
     from vitlab.evaluation.embedding import embed as embed
     from vitlab.evaluation.evaluation import evaluate as evaluate
-    from vitlab.evaluation.probes.ridge import fewshot as fewshot
+    from vitlab.evaluation.probes.few_shot import fewshot as fewshot
     from vitlab.evaluation.thresholds import choose_thresholds as choose_thresholds
     from vitlab.graphs.exporting import export as export
     from vitlab.models.config import ResNetConfig as ResNetConfig
@@ -86,7 +86,7 @@ _HOMES = {
     "errors": "",
     "evaluate": "vitlab.evaluation.evaluation",
     "export": "vitlab.graphs.exporting",
-    "fewshot": "vitlab.evaluation.probes.ridge",
+    "fewshot": "vitlab.evaluation.probes.few_shot",
     "finetune": "vitlab.transfer.finetuning",
     "inductive_bias": "vitlab.evaluation.bias.inductive_bias",
     "inspect": "",

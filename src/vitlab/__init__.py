@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from vitlab.training.run import train as train
     from vitlab.transfer.finetuning import finetune as finetune
     from vitlab.transfer.folds import cross_validate as cross_validate
+    from vitlab.transfer.linear_probe import probe as probe
     from vitlab.transfer.mixing import soup as soup
     from vitlab.transfer.multitask import MultiTask as MultiTask
     from vitlab.transfer.repeats import repeat as repeat
@@ -93,6 +94,7 @@ _HOMES = {
     "load": "vitlab.weights.load",
     "measure": "",
     "objectives": "",
+    "probe": "vitlab.transfer.linear_probe",
     "preprocess": "vitlab.data.pictures.preprocess",
     "push": "vitlab.weights.publish",
     "recipe": "vitlab.recipes.named",

@@ -66,15 +66,16 @@ class LinearHead:
 
 
 class Blocks:
-    """Rows of features as float64 tensors, in blocks; kept where they fit into memory."""
+    """Rows of features as tensors, in blocks; kept where they fit into memory."""
 
     def __init__(
         self,
         values: NDArray[np.float32],
         device: torch.device = CPU,
         rows: NDArray[np.int64] | None = None,
+        dtype: torch.dtype = torch.float64,
     ) -> None:
-        self.values, self.device = values, device
+        self.values, self.device, self.dtype = values, device, dtype
         self.rows = np.arange(len(values)) if rows is None else rows
         self.kept: list[tuple[int, Tensor]] | None = None
         if 8 * len(self.rows) * values.shape[1] <= MEMORY:
@@ -86,11 +87,11 @@ class Blocks:
             return
         for first in range(0, len(self.rows), BLOCK):
             block = self.values[self.rows[first : first + BLOCK]]
-            yield first, torch.from_numpy(np.array(block)).to(self.device, torch.float64)
+            yield first, torch.from_numpy(np.array(block)).to(self.device, self.dtype)
 
     def zeros(self, *shape: int) -> Tensor:
         """Return zeros like the blocks."""
-        return torch.zeros(*shape, dtype=torch.float64, device=self.device)
+        return torch.zeros(*shape, dtype=self.dtype, device=self.device)
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Return the mean of each feature, and its standard deviation plus 1e-5: (d,) each."""
@@ -100,6 +101,16 @@ class Blocks:
         for _, block in self:
             square = square + (block - mean).square().sum(0) / len(self.rows)
         return mean, square.sqrt() + 1e-5
+
+    def axes(self) -> tuple[Tensor, Tensor]:
+        """Return the principal axes of the standardized features, (d, d), and variances, (d,)."""
+        (mean, std), width = self.moments(), self.values.shape[1]
+        total = self.zeros(width, width)
+        for _, block in self:
+            rows = (block - mean) / std
+            total += rows.T @ rows / len(self.rows)
+        variances, axes = torch.linalg.eigh(total)
+        return axes, variances.clamp(min=0)
 
     def standardized(self) -> tuple[Floats, Floats, Floats]:
         """Return all rows standardized, (n, d), with mean and deviation; all in memory."""
@@ -118,11 +129,13 @@ def logistic(
     l2: float,
     start: LinearHead | None = None,
     enough: float = PRECISE,
+    axes: tuple[Tensor, Tensor] | None = None,
 ) -> LinearHead:
-    """Fit a logistic regression by L-BFGS in float64, without a penalty on the bias.
+    """Fit a logistic regression by L-BFGS, without a penalty on the bias.
 
     It minimizes the mean cross-entropy plus l2 / 2 times the squared norm of the weights on
-    standardized features.
+    standardized features. The steps are taken along principal axes, each divided by the root of
+    the curvature to expect there, which leaves the minimum where it is and is soon done.
 
     Args:
         x: features, in blocks
@@ -131,16 +144,18 @@ def logistic(
         l2: the penalty
         start: what to begin with
         enough: the largest entry of the gradient that ends it
+        axes: of these features, or of nearly the same, by `Blocks.axes`; None to find them
     """
     mean, std = x.moments()
-    targets = torch.from_numpy(y).to(x.device)
-    weights, bias = x.zeros(len(std), classes), x.zeros(classes)
+    targets, (turned, variances) = torch.from_numpy(y).to(x.device), axes or x.axes()
+    scale = (variances * (classes - 1) / classes**2 + l2).rsqrt()[:, None]
+    inner, bias = x.zeros(len(std), classes), x.zeros(classes)
     if start is not None:
-        plain, own = (torch.from_numpy(each).to(x.device) for each in (start.weights, start.bias))
-        weights, bias = plain.T * std[:, None], own + plain @ mean
-    weights, bias = weights.requires_grad_(), bias.detach().requires_grad_()
+        plain, own = (torch.from_numpy(each).to(std) for each in (start.weights, start.bias))
+        inner, bias = turned.T @ (plain.T * std[:, None]) / scale, own + plain @ mean
+    inner, bias = inner.requires_grad_(), bias.detach().requires_grad_()
     solver = torch.optim.LBFGS(
-        [weights, bias],
+        [inner, bias],
         max_iter=STEPS,
         tolerance_grad=enough,
         tolerance_change=enough * 1e-6,
@@ -149,21 +164,23 @@ def logistic(
 
     def loss() -> Tensor:
         solver.zero_grad()
+        weights = turned @ (inner * scale)
+        shared = (weights / std[:, None]).detach().requires_grad_()
         total = torch.zeros_like(bias[0])
         for first, block in x:  # gradients add up: one block's outputs are in memory at a time
-            plain = weights / std[:, None]
-            outputs = block @ plain + (bias - mean @ plain)
+            outputs = block @ shared + (bias - mean @ shared)
             part = targets[first : first + len(block)]
             own = F.cross_entropy(outputs, part, reduction="sum") / len(targets)
             own.backward()
             total += own.detach()
         penalty = l2 / 2 * weights.square().sum()
-        penalty.backward()
+        (penalty + (weights / std[:, None] * shared.grad).sum()).backward()
         return total + penalty.detach()
 
     solver.step(loss)
-    plain = (weights / std[:, None]).detach()
-    folded, moved = plain.T.cpu().numpy(), (bias - mean @ plain).detach().cpu().numpy()
+    plain = (turned @ (inner * scale) / std[:, None]).detach()
+    ends = plain.T, (bias - mean @ plain).detach()
+    folded, moved = (each.double().cpu().numpy() for each in ends)
     return LinearHead(folded, moved, "logistic", l2, np.arange(classes))
 
 
@@ -300,14 +317,18 @@ def crossed(
     """
     device, every = with_float64(device), np.unique(folds)
     learn = [(np.flatnonzero(folds != each), np.flatnonzero(folds == each)) for each in every]
-    blocks = [Blocks(x, device, rows) for rows, _ in learn]
+    dtype, axes = torch.float64, None
+    if by == "logistic":
+        dtype = torch.float32
+        axes = Blocks(x, device, dtype=dtype).axes()
+    blocks = [Blocks(x, device, rows, dtype) for rows, _ in learn]
     starts: list[LinearHead | None] = [None] * len(learn)
     best, worse = None, 0
     for l2 in penalties:
         logits = np.empty((len(y), classes))
         for number, (rows, rest) in enumerate(learn):
             given = blocks[number], y[rows], classes, l2, starts[number]
-            head = logistic(*given, ROUGH) if by == "logistic" else HEADS[by](*given)
+            head = logistic(*given, ROUGH, axes) if by == "logistic" else HEADS[by](*given)
             logits[rest] = head.logits(x[rest])
             starts[number] = head
         accuracy = float((logits.argmax(1) == y).mean())
@@ -349,8 +370,9 @@ def swept_logistic(
     classes, place = np.unique(y, return_inverse=True)
     best, head = (-1.0, 0.0), None
     train, test = Blocks(x, device, kept), x[held]
+    axes = train.axes()
     for l2 in penalties:
-        head = logistic(train, place[kept], len(classes), l2, head)
+        head = logistic(train, place[kept], len(classes), l2, head, axes=axes)
         accuracy = float((head.logits(test).argmax(1) == place[held]).mean())
         best = max(best, (accuracy, l2))
     found = logistic(Blocks(x, device), place, len(classes), best[1], head)

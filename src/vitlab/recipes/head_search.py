@@ -57,5 +57,6 @@ def probe_recipe(weights: str | None = None, **fields: Any) -> Recipe:
         if name in OF_STEPS:
             raise OptionError(f"{name} {INSTEAD}")
     start = Start(weights=BACKBONE if weights is None else weights, tune="head")
-    found = Recipe(recipe=PROBE, start=start, model=model_part(""))
+    any_labels = Objective(loss="bce")  # what several labels need is said by the probe
+    found = Recipe(recipe=PROBE, start=start, model=model_part(""), objective=any_labels)
     return found.changed(**fields)

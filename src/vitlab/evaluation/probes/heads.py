@@ -25,8 +25,7 @@ Floats = NDArray[np.float64]
 PENALTIES = tuple(10.0**power for power in range(2, -7, -1))
 RIDGES = tuple(2.0**power for power in range(20, -5, -2))  # l2 of ridge, a sum over the images
 HELD_OUT = 0.2  # of each class
-STEPS, PRECISE, ROUGH = 200, 1e-6, 1e-4  # of L-BFGS: most per fit, and the gradients that end it
-WORSE = 2  # penalties in a row, worse than the best, after which no weaker one is tried
+STEPS, PRECISE, ROUGH = 200, 1e-5, 3e-4  # of L-BFGS: most per fit, and the gradients that end it
 BLOCK = 16_384  # rows
 MEMORY = 2**30  # bytes of features that are kept in float64
 NEVER = -1e4  # the output of a class without a training image, by class means
@@ -158,7 +157,7 @@ def logistic(
         [inner, bias],
         max_iter=STEPS,
         tolerance_grad=enough,
-        tolerance_change=enough * 1e-6,
+        tolerance_change=enough**2,  # nearly what the loss is above its minimum
         line_search_fn="strong_wolfe",
     )
 
@@ -228,13 +227,11 @@ def signs(y: NDArray[np.int64], classes: int) -> Floats:
 def solved(x: Floats, y: Floats, l2: float) -> Floats:
     """Return the W that minimizes |xW - y|^2 + l2 |W|^2: (n, d), (n, c) -> (d, c).
 
-    Through the eigenvalues of the smaller of x'x and xx'.
+    Through the smaller of x'x and xx'.
     """
     if x.shape[0] >= x.shape[1]:
-        values, vectors = np.linalg.eigh(x.T @ x)
-        return vectors @ ((vectors.T @ (x.T @ y)) / (values + l2)[:, None])
-    values, vectors = np.linalg.eigh(x @ x.T)
-    return x.T @ (vectors @ ((vectors.T @ y) / (values + l2)[:, None]))
+        return np.linalg.solve(x.T @ x + l2 * np.eye(x.shape[1]), x.T @ y)
+    return x.T @ np.linalg.solve(x @ x.T + l2 * np.eye(len(x)), y)
 
 
 def left_one_out(
@@ -304,7 +301,9 @@ def crossed(
     penalties: Sequence[float],
     device: torch.device = CPU,
 ) -> Crossed:
-    """Cross-validate a kind of head, and choose its penalty; of equally good ones the strongest.
+    """Cross-validate a kind of head, and choose its penalty by the negative log-likelihood.
+
+    That is smoother than the accuracy, and has one minimum.
 
     Args:
         by: the kind
@@ -312,7 +311,7 @@ def crossed(
         y: index of each row's output, (n,)
         classes: number of outputs
         folds: the part of each row, (n,)
-        penalties: to try, strongest first; it ends early where two in a row are worse
+        penalties: to try, strongest first, until one is worse than the one before
         device: where to compute, if it has float64; else the CPU
     """
     device, every = with_float64(device), np.unique(folds)
@@ -323,7 +322,7 @@ def crossed(
         axes = Blocks(x, device, dtype=dtype).axes()
     blocks = [Blocks(x, device, rows, dtype) for rows, _ in learn]
     starts: list[LinearHead | None] = [None] * len(learn)
-    best, worse = None, 0
+    best: tuple[float, Crossed] | None = None
     for l2 in penalties:
         logits = np.empty((len(y), classes))
         for number, (rows, rest) in enumerate(learn):
@@ -331,15 +330,13 @@ def crossed(
             head = logistic(*given, ROUGH, axes) if by == "logistic" else HEADS[by](*given)
             logits[rest] = head.logits(x[rest])
             starts[number] = head
-        accuracy = float((logits.argmax(1) == y).mean())
-        if best is None or accuracy > best.accuracy:
-            best, worse = Crossed(by, l2, accuracy, logits), 0
-        else:
-            worse += accuracy < best.accuracy
-        if worse == WORSE:
+        likely = logits[np.arange(len(y)), y] - np.logaddexp.reduce(logits, 1)
+        if best is not None and -likely.mean() >= best[0]:
             break
+        accuracy = float((logits.argmax(1) == y).mean())
+        best = -float(likely.mean()), Crossed(by, l2, accuracy, logits)
     assert best is not None
-    return best
+    return best[1]
 
 
 def swept_logistic(

@@ -1,7 +1,7 @@
 """The search for a linear head: which features of a model, and which kind, by cross-validation.
 
 Features are the class token, the mean of the patch tokens, or both, of the last layer or one before
-it. Ridge ranks all of them by leave-one-out in closed form; on the three best, every kind of head
+it. Ridge ranks all of them by leave-one-out in closed form; on the two best, every kind of head
 is cross-validated on the same folds. A Vision Transformer that is cut after a block, with its final
 norm, is an ordinary one of fewer blocks, so that whatever is chosen is an ordinary model.
 """
@@ -38,7 +38,7 @@ from vitlab.models.create import assemble
 from vitlab.models.model import Model
 from vitlab.weights.assembly import empty, whole_state
 
-FINALISTS = 3  # features on which every kind of head is tried
+FINALISTS = 2  # features on which every kind of head is tried
 KINDS: tuple[By, ...] = ("logistic", "ridge", "means")
 Pool = Literal["token", "mean", "both", ""]
 POOLS: tuple[Pool, ...] = ("token", "mean", "both")
@@ -204,7 +204,7 @@ def search(
     for *_, choice, l2 in sorted(ranks, key=lambda each: each[:3])[:FINALISTS]:
         x = choice.of(values)
         for kind in kinds:
-            penalties = {"logistic": PENALTIES, "ridge": (l2,), "means": (0.0,)}[kind]
+            penalties = {"logistic": PENALTIES[2:], "ridge": (l2,), "means": (0.0,)}[kind]
             found = crossed(kind, x, y, classes, folds, penalties, device)
             tried.append(Trial(choice.layer, choice.pool, kind, found.l2, found.accuracy, parts))
             if best is None or found.accuracy > best[0]:

@@ -53,7 +53,7 @@ POOLED = {"token": "the class token", "mean": "the mean of the patches", "both":
 
 
 @dataclass(frozen=True)
-class Probed:
+class ProbeEnd:
     """A run that ends where its head is fitted; what its end needs of it (`Ended`)."""
 
     state: State
@@ -197,7 +197,7 @@ def _ended(
     stop: Stop,
     world: World,
     device: torch.device,
-) -> tuple[Task, Probed]:
+) -> tuple[Task, ProbeEnd]:
     """Return the task as it came out, and what its end needs.
 
     Raises:
@@ -224,7 +224,7 @@ def _ended(
     )
     observer.note_damage(list(enumerate(learn.bad)))
     say(line)
-    return replace(task, base=base), Probed(state, observer, stop)
+    return replace(task, base=base), ProbeEnd(state, observer, stop)
 
 
 def _line(task: Task, found: FoundHead) -> str:

@@ -173,6 +173,7 @@ def logistic(
             own.backward()
             total += own.detach()
         penalty = l2 / 2 * weights.square().sum()
+        assert shared.grad is not None
         (penalty + (weights / std[:, None] * shared.grad).sum()).backward()
         return total + penalty.detach()
 
@@ -229,9 +230,12 @@ def solved(x: Floats, y: Floats, l2: float) -> Floats:
 
     Through the smaller of x'x and xx'.
     """
+    found: Floats
     if x.shape[0] >= x.shape[1]:
-        return np.linalg.solve(x.T @ x + l2 * np.eye(x.shape[1]), x.T @ y)
-    return x.T @ np.linalg.solve(x @ x.T + l2 * np.eye(len(x)), y)
+        found = np.linalg.solve(x.T @ x + l2 * np.eye(x.shape[1]), x.T @ y)
+    else:
+        found = x.T @ np.linalg.solve(x @ x.T + l2 * np.eye(len(x)), y)
+    return found
 
 
 def left_one_out(

@@ -69,7 +69,7 @@ class FeatureChoice:
 
 
 @dataclass(frozen=True)
-class Trial:
+class HeadTrial:
     """A head that was tried: its features, kind and penalty, and the accuracy `how` it was found.
 
     `how` is leave-one-out, or as many folds.
@@ -103,7 +103,7 @@ class FoundHead:
     head: LinearHead
     accuracy: float
     temperature: float
-    tried: tuple[Trial, ...]
+    tried: tuple[HeadTrial, ...]
 
 
 def choices_of(model: Model, layers: int, pool: Pool = "") -> tuple[Vectors, list[FeatureChoice]]:
@@ -197,7 +197,7 @@ def search(
     for choice in choices:
         z = Blocks(choice.of(values)).standardized()[0]
         accuracy, l2 = best_ridge(z, y, classes, free_bias=True)
-        tried.append(Trial(choice.layer, choice.pool, "ridge", l2, accuracy, "leave-one-out"))
+        tried.append(HeadTrial(choice.layer, choice.pool, "ridge", l2, accuracy, "leave-one-out"))
         ranks.append((-accuracy, choice.width, -choice.layer, choice, l2))
     parts = f"{len(np.unique(folds))} folds"
     best: tuple[float, FeatureChoice, Crossed] | None = None
@@ -206,7 +206,9 @@ def search(
         for kind in kinds:
             penalties = {"logistic": PENALTIES[2:], "ridge": (l2,), "means": (0.0,)}[kind]
             found = crossed(kind, x, y, classes, folds, penalties, device)
-            tried.append(Trial(choice.layer, choice.pool, kind, found.l2, found.accuracy, parts))
+            tried.append(
+                HeadTrial(choice.layer, choice.pool, kind, found.l2, found.accuracy, parts)
+            )
             if best is None or found.accuracy > best[0]:
                 best = found.accuracy, choice, found
     assert best is not None

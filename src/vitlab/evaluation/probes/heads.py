@@ -232,7 +232,7 @@ def solved(x: Floats, y: Floats, l2: float) -> Floats:
     """
     found: Floats
     if x.shape[0] >= x.shape[1]:
-        found = np.linalg.solve(x.T @ x + l2 * np.eye(x.shape[1]), x.T @ y)
+        found = np.linalg.solve(x.T @ x + l2 * np.eye(x.shape[1]), x.T @ y).astype(np.float64)
     else:
         found = x.T @ np.linalg.solve(x @ x.T + l2 * np.eye(len(x)), y)
     return found

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vitlab.evaluation.classification import classify as classify
     from vitlab.evaluation.embedding import embed as embed
     from vitlab.evaluation.evaluation import evaluate as evaluate
-    from vitlab.evaluation.probes.ridge import fewshot as fewshot
+    from vitlab.evaluation.probes.few_shot import fewshot as fewshot
     from vitlab.evaluation.thresholds import choose_thresholds as choose_thresholds
     from vitlab.graphs.exporting import export as export
     from vitlab.models.config import ResNetConfig as ResNetConfig
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from vitlab.training.run import train as train
     from vitlab.transfer.finetuning import finetune as finetune
     from vitlab.transfer.folds import cross_validate as cross_validate
+    from vitlab.transfer.linear_probe import probe as probe
     from vitlab.transfer.mixing import soup as soup
     from vitlab.transfer.multitask import MultiTask as MultiTask
     from vitlab.transfer.repeats import repeat as repeat
@@ -86,13 +87,14 @@ _HOMES = {
     "errors": "",
     "evaluate": "vitlab.evaluation.evaluation",
     "export": "vitlab.graphs.exporting",
-    "fewshot": "vitlab.evaluation.probes.ridge",
+    "fewshot": "vitlab.evaluation.probes.few_shot",
     "finetune": "vitlab.transfer.finetuning",
     "inductive_bias": "vitlab.evaluation.bias.inductive_bias",
     "inspect": "",
     "load": "vitlab.weights.load",
     "measure": "",
     "objectives": "",
+    "probe": "vitlab.transfer.linear_probe",
     "preprocess": "vitlab.data.pictures.preprocess",
     "push": "vitlab.weights.publish",
     "recipe": "vitlab.recipes.named",

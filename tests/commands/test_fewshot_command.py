@@ -90,7 +90,7 @@ def test_images_can_be_prepared_as_big_vision_does(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--shots", "17"], "class 'red' has 12 training images, too few for 17 shots: choose at"),
+        (["--l2", "some"], "l2 must be a number or auto, above 0, not some"),
         (["--shots", "0"], "shots must be at least 1, not (0,)"),
         (["--seeds", "0"], "seeds must be at least 1"),
         (["--l2", "0"], "l2 must be above 0"),
@@ -111,8 +111,39 @@ def test_one_line_for_what_cannot_be(
     code, out, err = call(capsys, *given, *shots, *words)
     assert (code, out, len(err.splitlines())) == (2, "", 1), err
     assert message in err
-    if "17" in words:  # the advice works
-        assert call(capsys, *given, "--shots", "12")[0] == 0
+
+
+def test_rows_that_a_class_is_too_small_for_are_left_out_and_named(
+    capsys: pytest.CaptureFixture[str], weights: str, photos: Path
+) -> None:
+    given = ("fewshot", weights, str(photos), "--workers", "0", "--l2", "auto")
+    code, out, err = call(capsys, *given, "--shots", "1", "5", "17", "25", "--json")
+    assert code == 0
+    line = "left out: 17 shots, 25 shots, since class 'red' has 12 training images"
+    assert line in err
+    found = json.loads(out)
+    assert line in found["notes"]
+    assert [list(found[name]) for name in ("fewshot", "fewshot_auto")] == [["1", "5"]] * 2
+    assert found["l2"] == 1024
+    assert found["fewshot"]["1"] == found["fewshot_auto"]["1"], "nothing can be left out of 1 shot"
+    code, out, _ = call(capsys, *given, "--shots", "5", "--image-size", "16")
+    assert code == 0
+    for text in ("5 shots ", "5 shots, l2 auto", "class means"):
+        assert text in out
+
+
+def test_a_class_of_one_image_and_no_row_left(
+    capsys: pytest.CaptureFixture[str], weights: str, tmp_path: Path
+) -> None:
+    folder = str(photo_folder(tmp_path / "photos", {"a": 1, "b": 3}))
+    code, out, err = call(capsys, "fewshot", weights, folder, "--shots", "5", *QUIET)
+    assert code == 0, err
+    assert "left out: 5 shots, since class 'a' has 1 training image" in err
+    assert "left out: the logistic probe needs at least 3 training images of some class" in err
+    found = json.loads(out)
+    assert found["fewshot"] == {}
+    assert "logistic" not in found
+    assert set(found) > {"knn", "means"}
 
 
 def test_several_labels_and_unknown_data_are_refused(

@@ -17,7 +17,7 @@ from on_gpu.test_steps_on_gpu import CHOICES, ON_GPU, QUICK, SMALL
 from vitlab import device as devices
 from vitlab.data.augment import augment as augmenting
 from vitlab.errors import DeviceError
-from vitlab.evaluation.probes.logistic import swept_logistic
+from vitlab.evaluation.probes.heads import swept_logistic
 from vitlab.inspect.curvature.mean_loss import MeanLoss
 from vitlab.models.stems.kernels import resample_kernels
 

@@ -34,6 +34,7 @@ from vitlab.errors import DiskError, ImageError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import (
     Inferred,
+    Vectors,
     batch_of,
     batches_of,
     gathered,
@@ -76,7 +77,7 @@ def default_cache() -> Path:
 
 
 def features_in_memory(
-    model: Model, source: Source, compute: Compute, taken: Pooled = FEATURES, world: World = ALONE
+    model: Model, source: Source, compute: Compute, taken: Vectors = FEATURES, world: World = ALONE
 ) -> ImageFeatures:
     """Return the features of a source; of several processes, the first one has them.
 
@@ -101,7 +102,7 @@ def features_of(
     model: Model,
     source: Source,
     compute: Compute,
-    taken: Pooled = FEATURES,
+    taken: Vectors = FEATURES,
     *,
     world: World = ALONE,
     cache: Path | None = None,
@@ -165,7 +166,7 @@ def _size(place: Path) -> int:
     return sum(each.stat().st_size for each in files if each.is_file())
 
 
-def key_of(model: Model, source: Source, compute: Compute, taken: Pooled, world: World) -> str:
+def key_of(model: Model, source: Source, compute: Compute, taken: Vectors, world: World) -> str:
     """Return a checksum of everything that decides the features, in hexadecimal.
 
     That is the bytes of every image, the weights and the configuration of the model, which says how
@@ -220,7 +221,7 @@ class _Chunks(Dataset[str]):
 
 
 def _job(
-    model: Model, source: Source, compute: Compute, taken: Pooled, title: str, key: str
+    model: Model, source: Source, compute: Compute, taken: Vectors, title: str, key: str
 ) -> ShardJob:
     """Return the job whose shards are put together into a file of the cache."""
     batch, width = batch_of(model), int(np.prod(shape_taken(model, taken)))

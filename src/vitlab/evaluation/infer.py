@@ -24,7 +24,7 @@ from vitlab.device import autocast, behind, exact, fetched
 from vitlab.distributed.world import World
 from vitlab.errors import OptionError
 from vitlab.evaluation.compute import Compute, FastForm, borrowed
-from vitlab.evaluation.probes.wanted import Pooled, Taken
+from vitlab.evaluation.probes.wanted import Cuts, Pooled, Taken
 from vitlab.models.config import ViTConfig
 from vitlab.models.layers import evaluating
 from vitlab.models.model import Model
@@ -34,8 +34,9 @@ from vitlab.models.vit import VisionTransformer
 BATCH = 256  # images at once without gradients; fewer where they are large
 PIXELS = 256 * 96 * 96
 
-Want = Literal["logits", "probabilities", "pixels"] | Pooled | Taken
-"""What can be wanted of each image; `Pooled` and `Taken` are features, of which one is taken."""
+Vectors = Pooled | Taken | Cuts
+Want = Literal["logits", "probabilities", "pixels"] | Vectors
+"""What can be wanted of each image; `Vectors` are features, of which one kind is taken."""
 
 Progress = Callable[[int, int], None]
 """Called after every batch with the number of images that are done, and that there are."""
@@ -185,9 +186,9 @@ class _Pass:
     views: Views
 
     @cached_property
-    def taken(self) -> Pooled | Taken | None:
+    def taken(self) -> Vectors | None:
         """The features that are wanted."""
-        return next((each for each in self.want if isinstance(each, Pooled | Taken)), None)
+        return next((each for each in self.want if isinstance(each, Vectors)), None)
 
     @property
     def scored(self) -> bool:
@@ -273,7 +274,7 @@ def classified(model: Model, features: Tensor) -> Tensor:
     return logits
 
 
-def take(model: Model, images: Tensor | Packed, taken: Pooled | Taken) -> Tensor:
+def take(model: Model, images: Tensor | Packed, taken: Vectors) -> Tensor:
     """Compute features: (B, channels, H, W) -> (B, width), or (B, tokens, width).
 
     Args:
@@ -290,6 +291,8 @@ def take(model: Model, images: Tensor | Packed, taken: Pooled | Taken) -> Tensor
         raise OptionError(
             "tokens and layers are taken of images of one size, not with fit=native: take features"
         )
+    if isinstance(taken, Cuts):
+        return _cut(model, images, taken.layers)
     if not taken.layers:
         layers = [model.encode(images)]
     else:
@@ -298,6 +301,17 @@ def take(model: Model, images: Tensor | Packed, taken: Pooled | Taken) -> Tensor
             for each in model.intermediates(images, list(taken.layers))
         ]
     return torch.cat([_pooled(model, tokens, taken.what) for tokens in layers], -1)
+
+
+def _cut(model: Model, images: Tensor, layers: Sequence[int]) -> Tensor:
+    """Return class token and mean of each layer as the last one's head would see them."""
+    assert isinstance(model, VisionTransformer)
+    found: list[Tensor] = []
+    first = model.config.prefix
+    for tokens in model.intermediates(images, list(layers), norm=True):
+        pooled = [tokens[:, 0]] * model.config.has_token + [tokens[:, first:].mean(1)]
+        found += map(model.head.norm, pooled)
+    return torch.cat(found, -1)
 
 
 def _pooled(model: Model, tokens: Tensor, what: str) -> Tensor:
@@ -320,7 +334,7 @@ def _pooled(model: Model, tokens: Tensor, what: str) -> Tensor:
     return tokens[:, prefix:]
 
 
-def shape_taken(model: Model, taken: Pooled | Taken) -> tuple[int, ...]:
+def shape_taken(model: Model, taken: Vectors) -> tuple[int, ...]:
     """Return the shape of what is taken of one image: (width,) or (tokens, width).
 
     Raises:

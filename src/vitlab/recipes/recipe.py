@@ -28,6 +28,9 @@ from vitlab.recipes.model_part import ModelPart, ViTPart, model_part
 from vitlab.recipes.pretext import Pretext
 from vitlab.units import seconds
 
+PROBE = "probe"  # the recipe of a run that fits a head to features, and takes no step
+NO_STEP = ("recipe", "data", "start", "model")  # the tables that such a run has
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Options):
@@ -180,7 +183,11 @@ class Recipe(Options):
         """Return the recipe as the tables of `run.toml`; fields that are None are left out."""
         groups = [name for name in hints(type(self)) if isinstance(getattr(self, name), Options)]
         own = {name: value for name, value in self.as_table().items() if name not in groups}
-        return {"recipe": own} | {name: getattr(self, name).as_table() for name in groups}
+        tables = {"recipe": own} | {name: getattr(self, name).as_table() for name in groups}
+        if self.recipe != PROBE:
+            return tables
+        own = {name: own[name] for name in ("recipe", "seed")}
+        return {name: tables[name] for name in NO_STEP} | {"recipe": own}
 
     @classmethod
     def from_tables(cls, tables: dict[str, Any]) -> Self:
@@ -202,7 +209,8 @@ class Recipe(Options):
 
 def _table(tables: dict[str, Any], name: str) -> dict[str, Any]:
     """Return a part's table; the first versions had only labels, random weights and no teacher."""
-    if name in ("start", "pretext", "distill") and name not in tables:
+    probe = tables.get("recipe", {}).get("recipe") == PROBE and name not in NO_STEP
+    if (probe or name in ("start", "pretext", "distill")) and name not in tables:
         return {}
     check_known([name], tables, "table")
     return dict(tables[name])

@@ -122,6 +122,7 @@ class RunFolder:
         base: str = "",
         code: dict[str, str] | None = None,
         guide: str = "",
+        head: dict[str, Any] | None = None,
     ) -> None:
         """Write `run.toml`, which is what makes the folder a run's.
 
@@ -133,6 +134,7 @@ class RunFolder:
             base: fingerprint of the weights that the run starts from; empty for random ones
             code: names and digests of the user's own functions in the run
             guide: fingerprint of the tokenizer or the teacher; empty for none
+            head: how the classifier was fitted, of a run that fits one to features
 
         Raises:
             DiskError: the file cannot be written.
@@ -145,7 +147,10 @@ class RunFolder:
             **({"guide": guide} if guide else {}),
         }
         about = {"run": run, "versions": versions(), "host": host.as_table()}
-        self._write(about | recipe.as_tables() | ({"code": code} if code else {}))
+        more = {"code": code or {}, "head": head or {}}
+        self._write(
+            about | recipe.as_tables() | {name: each for name, each in more.items() if each}
+        )
 
     def withdraw(self) -> None:
         """Remove a run that was refused before its first step."""

@@ -3,7 +3,7 @@
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -28,8 +28,12 @@ from vitlab.models.model import Model
 from vitlab.models.packed import Packed
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.progress import named_if_slow
+from vitlab.recipes.decisions import Decisions
+from vitlab.training.observer import Observer
+from vitlab.training.saving.state import State
 from vitlab.training.session import Session
 from vitlab.training.setup.preparation import Task
+from vitlab.training.stop import Stop
 from vitlab.weights.deltas import delta
 from vitlab.weights.save import save
 
@@ -54,6 +58,26 @@ class Run:
     rank: int = 0
 
 
+class Ended(Protocol):
+    """What the end of a run with labels needs of it: a `Session`, or a head that was fitted."""
+
+    @property
+    def state(self) -> State:
+        """Where the run stands."""
+
+    @property
+    def observer(self) -> Observer:
+        """Tests the model."""
+
+    @property
+    def decisions(self) -> Decisions:
+        """What the run has decided."""
+
+    @property
+    def stop(self) -> Stop:
+        """Whether a stop was asked for."""
+
+
 def conclude(task: Task, session: Session, world: World) -> Run:
     """Save the model, test it, write the report, and finish the journal.
 
@@ -66,6 +90,21 @@ def conclude(task: Task, session: Session, world: World) -> Run:
     if task.recipe.pretext.unlabeled:
         figures, own = _conclude_pretext(task, session, world)
         return Run(task.folder.path, figures, own.cpu(), world.rank)
+    return conclude_labeled(task, session, world, {})
+
+
+def conclude_labeled(task: Task, session: Ended, world: World, own: dict[str, Any]) -> Run:
+    """Conclude a run with labels.
+
+    Args:
+        task: the run
+        session: as it ended
+        world: the processes
+        own: further figures, by the keys of the command's JSON
+
+    Raises:
+        RunError: as `conclude`, and the others.
+    """
     model = plain(session.state.evaluated).eval()
     with world.agreed():
         if world.first:
@@ -83,17 +122,19 @@ def conclude(task: Task, session: Session, world: World) -> Run:
     with world.agreed():
         if world.first:
             _check_converged(task, predictions)
-            metrics = _result(task, session, model, predictions)
+            metrics = _result(task, session, model, predictions, own)
             task.folder.check()
             task.folder.journal.write({"kind": "result"} | metrics)
             task.folder.journal.sync()
     return Run(task.folder.path, world.broadcast(metrics), model.cpu(), world.rank)
 
 
-def _result(task: Task, session: Session, model: Model, predictions: Predictions) -> dict[str, Any]:
+def _result(
+    task: Task, session: Ended, model: Model, predictions: Predictions, own: dict[str, Any]
+) -> dict[str, Any]:
     """Return the run's figures, once they are in its report, if it is to have one."""
     results, classes = (predictions.probabilities, predictions.labels), task.splits.classes
-    metrics = with_intervals(*results) | _cost_of(session, model)
+    metrics = with_intervals(*results) | _cost_of(session, model) | own
     if (usual := most_frequent(task.splits)) is not None:
         metrics["majority"] = usual[1]
     metrics |= _without_leaks(task, predictions)
@@ -143,9 +184,9 @@ def _without_leaks(task: Task, predictions: Predictions) -> dict[str, Any]:
     return result
 
 
-def _cost_of(session: Session, model: Model) -> dict[str, Any]:
+def _cost_of(session: Ended, model: Model) -> dict[str, Any]:
     """Return what a run cost and what went wrong in it, by the keys of the command's JSON."""
-    tally, price, device = session.state.tally, cost(model), session.trainer.device
+    tally, price, device = session.state.tally, cost(model), session.observer.device
     return {
         "model": model.config.name,
         "params": price.params,
@@ -160,7 +201,7 @@ def _cost_of(session: Session, model: Model) -> dict[str, Any]:
     }
 
 
-def _notes_of(task: Task, session: Session) -> list[str]:
+def _notes_of(task: Task, session: Ended) -> list[str]:
     """Return remarks on the data, damaged images and steps that were passed over."""
     tally = session.state.tally
     notes = [*task.splits.notes, *(f"skipped: {message}" for message in tally.bad)]

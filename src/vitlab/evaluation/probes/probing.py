@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,9 +21,9 @@ from vitlab.errors import DataError
 from vitlab.evaluation.choosing import unlearned
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import described, features_of
-from vitlab.evaluation.probes.logistic import swept_logistic
+from vitlab.evaluation.probes.few_shot import L2, SEEDS, SHOTS, fewshot, sample_shots
+from vitlab.evaluation.probes.heads import Blocks, means, swept_logistic
 from vitlab.evaluation.probes.neighbors import NEIGHBORS, nearest_neighbors
-from vitlab.evaluation.probes.ridge import SEEDS, SHOTS, check_shots, fewshot, sample_shots
 from vitlab.evaluation.probes.wanted import Pooled
 from vitlab.models.model import Model
 from vitlab.progress import say
@@ -36,7 +36,8 @@ class Probing:
     Attributes:
         shots: training images per class
         seeds: how many times they are drawn: seeds 0, 1, …
-        l2: penalty of the few-shot evaluation
+        l2: penalty of the few-shot evaluation; auto: the paper's, and beside it the best by
+            leave-one-out
         neighbors: the numbers k of the nearest-neighbor classifier; none to leave it out
         logistic: whether to fit the logistic regression
         taken: what of the model
@@ -48,7 +49,7 @@ class Probing:
 
     shots: tuple[int, ...] = SHOTS
     seeds: int = SEEDS
-    l2: float = 1024.0
+    l2: float | Literal["auto"] = L2
     neighbors: tuple[int, ...] = NEIGHBORS
     logistic: bool = True
     taken: Pooled = Pooled()
@@ -65,21 +66,21 @@ def probe(model: Model, data: Given, probing: Probing) -> dict[str, Any]:
 
     Returns:
         In the first process: `fewshot` by number of shots (mean `accuracy`, `std` over the seeds
-        and the value of each), `knn` by k and `logistic` (with the `l2` chosen), each with its
-        `accuracy`; model, data, features, train_images, images, split, damaged, seconds, notes, and
-        perhaps `learned_from`, as `vitlab.evaluate`. Nothing in the others.
+        and the value of each), with `l2="auto"` also `fewshot_auto`, `knn` by k, `means` and
+        `logistic` (with the `l2` chosen), each with its `accuracy`; model, data, features,
+        train_images, images, split, damaged, seconds, notes, and perhaps `learned_from`, as
+        `vitlab.evaluate`. What a class has too few images for is left out, and named in the notes.
+        Nothing in the others.
 
     Raises:
-        DataError: several labels per image, fewer images of a class than shots, no such data.
+        DataError: several labels per image, no such data.
         OptionError: a layer that the model does not have.
     """
     begin = time.monotonic()
     with joined(str(probing.compute.device), probing.timeout) as (world, device):
         with world.agreed():
             splits = open_to_learn(data, columns=probing.columns)
-            check_shots(
-                classes_of(splits.train, title_of(data)), splits.classes, max(probing.shots)
-            )
+            classes_of(splits.train, title_of(data))
             asked = unlearned(splits.test, model.seen)
         compute = replace(
             probing.compute, device=device, sharing=world.local_size, measure=world.size == 1
@@ -92,7 +93,7 @@ def probe(model: Model, data: Given, probing: Probing) -> dict[str, Any]:
             return {}
         if probing.cache is not None:
             say(described(probing.cache))
-        found = _measured(learn, test, splits.classes, probing, device)
+        found, left_out = _measured(learn, test, splits.classes, probing, device)
     bad = [*learn.bad, *test.bad]
     return {
         "model": model.config.name,
@@ -104,7 +105,12 @@ def probe(model: Model, data: Given, probing: Probing) -> dict[str, Any]:
         **asked.about,
         "damaged": len(bad),
         "seconds": time.monotonic() - begin,
-        "notes": [*splits.notes, *asked.notes, *(f"skipped: {message}" for message in bad)],
+        "notes": [
+            *splits.notes,
+            *asked.notes,
+            *left_out,
+            *(f"skipped: {message}" for message in bad),
+        ],
     }
 
 
@@ -139,33 +145,57 @@ def _side(
 
 def _measured(
     learn: Side, test: Side, classes: Sequence[str], probing: Probing, device: torch.device
-) -> dict[str, Any]:
-    """Return the figures of each probe that is asked for."""
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the figures of each probe that is asked for, and a line about each left out."""
 
     def accuracy(predicted: NDArray[np.int64]) -> float:
         return float((predicted == test.y).mean())
 
-    runs: dict[int, list[float]] = {shots: [] for shots in probing.shots}
-    for seed in range(probing.seeds):
-        for shots, rows in sample_shots(learn.y, classes, probing.shots, seed).items():
+    shots, notes = _enough(learn.y, classes, probing.shots)
+    runs: dict[tuple[int, float | str], list[float]] = {}
+    paper = L2 if probing.l2 == "auto" else probing.l2
+    for seed in range(probing.seeds if shots else 0):
+        for count, rows in sample_shots(learn.y, classes, shots, seed).items():
             rows = np.sort(rows)  # memory-mapped rows are read in their order
-            predicted = fewshot(learn.x[rows], learn.y[rows], test.x, probing.l2)
-            runs[shots].append(accuracy(predicted))
-    figures: dict[str, Any] = {
-        "l2": probing.l2,
-        "fewshot": {str(shots): spread(each) for shots, each in runs.items()},
-    }
+            for l2 in dict.fromkeys([paper, probing.l2]):
+                predicted = fewshot(learn.x[rows], learn.y[rows], test.x, l2)
+                runs.setdefault((count, l2), []).append(accuracy(predicted))
+    figures: dict[str, Any] = {"l2": paper}
+    for name, l2 in {"fewshot": paper, "fewshot_auto": probing.l2}.items():
+        if name == "fewshot" or l2 == "auto":
+            own = {str(count): spread(each) for (count, mine), each in runs.items() if mine == l2}
+            figures[name] = own
     if probing.neighbors:
         found = nearest_neighbors(learn.x, learn.y, test.x, probing.neighbors, device=device)
         figures["knn"] = {str(k): {"accuracy": accuracy(each)} for k, each in found.items()}
+    centers = means(Blocks(learn.x), learn.y, len(classes))
+    figures["means"] = {"accuracy": accuracy(centers.predict(test.x))}
     if probing.logistic:
-        fitted = swept_logistic(learn.x, learn.y, device=device)
+        try:
+            fitted = swept_logistic(learn.x, learn.y, device=device)
+        except DataError as error:
+            return figures, [*notes, f"left out: {error}"]
         figures["logistic"] = {
             "accuracy": accuracy(fitted.predict(test.x)),
             "l2": fitted.l2,
             "validation": fitted.validation,
         }
-    return figures
+    return figures, notes
+
+
+def _enough(
+    y: NDArray[np.int64], classes: Sequence[str], shots: Sequence[int]
+) -> tuple[list[int], list[str]]:
+    """Return the shots that every class has images for, and a line about the others."""
+    counts = np.bincount(y, minlength=len(classes))
+    few = int(counts.argmin())
+    have = int(counts[few])
+    left = [f"{each} shot{'s' * (each != 1)}" for each in shots if each > have]
+    line = (
+        f"left out: {', '.join(left)}, since class {classes[few]!r} has {have} training "
+        f"image{'s' * (have != 1)}"
+    )
+    return [each for each in shots if each <= have], [line] if left else []
 
 
 def spread(accuracies: Sequence[float]) -> dict[str, Any]:

@@ -32,6 +32,18 @@ class Pooled(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cuts(Options):
+    """What the heads of a Vision Transformer would see that was cut after each of some blocks.
+
+    One vector per image: of each layer the class token, if there is one, and the mean of the patch
+    tokens, after all that follows the last block.
+    """
+
+    layers: tuple[int, ...] = ()
+    what: Literal["cuts"] = "cuts"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Taken(Options):
     """One vector per image, or one per token.
 

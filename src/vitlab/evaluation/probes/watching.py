@@ -15,9 +15,9 @@ from vitlab.errors import DataError
 from vitlab.evaluation.choosing import unlearned
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
+from vitlab.evaluation.probes.few_shot import SEEDS, check_shots, fewshot, sample_shots
 from vitlab.evaluation.probes.neighbors import nearest_neighbors
 from vitlab.evaluation.probes.probing import classes_of
-from vitlab.evaluation.probes.ridge import SEEDS, check_shots, fewshot, sample_shots
 from vitlab.models.model import Model
 from vitlab.models.seen import NOTHING, Seen
 from vitlab.progress import say

@@ -7,7 +7,7 @@ from vitlab.data.labels import SingleLabels
 from vitlab.data.sources.protocol import Source, Subset
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
-from vitlab.evaluation.probes.ridge import fewshot, sample_shots
+from vitlab.evaluation.probes.few_shot import fewshot, sample_shots
 from vitlab.studies.grid.design import Trained, share_column
 
 SHOTS, DRAWS = 5, 10  # the paper's Figures 4, 8, 9, 13 and Table 8: 5 per class; draws: our choice
@@ -18,7 +18,7 @@ Features = tuple[NDArray[np.float32], NDArray[np.int64]]  # (n, width), numbers 
 def few_shot(trained: Trained) -> dict[str, float]:
     """Return the test accuracy of a linear model that learns from 5 images of each class.
 
-    A closed-form fit to the frozen features (`vitlab.evaluation.probes.ridge`), averaged over 10
+    A closed-form fit to the frozen features (`vitlab.evaluation.probes.few_shot`), averaged over 10
     draws of the images. They are of the downstream data, if there are any; otherwise of the data
     that the model learned from, all of whose training images may be drawn.
 

@@ -1,19 +1,25 @@
 """Few-shot linear evaluation in closed form, as in the ViT paper (section 4.1) and big_vision."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vitlab.errors import DataError, OptionError
+from vitlab.evaluation.probes.heads import best_ridge, signs, solved
 
 BIAS = 100.0  # the constant feature: so large that its weight is hardly penalized
 SHOTS = (1, 5, 10, 25)
 SEEDS = 3
+L2 = 1024.0  # big_vision's, 2^10
 
 
 def fewshot(
-    x_train: ArrayLike, y_train: ArrayLike, x_test: ArrayLike, l2: float = 1024.0
+    x_train: ArrayLike,
+    y_train: ArrayLike,
+    x_test: ArrayLike,
+    l2: float | Literal["auto"] = L2,
 ) -> NDArray[np.int64]:
     """Predict classes by a linear model that was fitted to few examples in closed form.
 
@@ -28,7 +34,9 @@ def fewshot(
         x_train: features, (n, d)
         y_train: classes, whole numbers, (n,)
         x_test: features, (m, d)
-        l2: weight of the squared norm, above 0
+        l2: weight of the squared norm, above 0; auto: the best power of four from 2^-4 to 2^20 by
+            leave-one-out on the training examples, in closed form; with one example of each class,
+            where nothing can be left out, 2^10
 
     Returns:
         Predicted classes, int64 (m,), each one of those in `y_train`.
@@ -39,7 +47,9 @@ def fewshot(
     """
     x, test = _features("x_train", x_train), _features("x_test", x_test)
     labels = np.asarray(y_train)
-    if not (np.isfinite(l2) and l2 > 0):
+    if isinstance(l2, str) and l2 != "auto":
+        raise OptionError(f"l2 must be a number above 0 or auto, not {l2!r}")
+    if l2 != "auto" and not (np.isfinite(l2) and l2 > 0):
         raise OptionError(f"l2 must be a number above 0, not {l2}")
     if not len(x) or x.shape[1] != test.shape[1]:
         raise DataError(
@@ -48,23 +58,13 @@ def fewshot(
     if labels.shape != (len(x),) or not np.issubdtype(labels.dtype, np.integer):
         raise DataError(f"y_train must be {len(x)} whole numbers, one per row of x_train")
     classes, place = np.unique(labels, return_inverse=True)
-    targets = np.where(place[:, None] == np.arange(len(classes)), 1.0, -1.0)
     mean, std = x.mean(0), x.std(0) + 1e-5
-    weights = ridge(_extended((x - mean) / std), targets, l2)
+    own = _extended((x - mean) / std)
+    if l2 == "auto":
+        l2 = best_ridge(own, place, len(classes))[1] if len(x) > len(classes) else L2
+    weights = solved(own, signs(place, len(classes)), l2)
     outputs = _extended((test - mean) / std) @ weights
     return classes[outputs.argmax(1)].astype(np.int64)
-
-
-def ridge(x: NDArray[np.float64], y: NDArray[np.float64], l2: float) -> NDArray[np.float64]:
-    """Return the W that minimizes |xW - y|^2 + l2 |W|^2: (n, d), (n, c) -> (d, c).
-
-    Through the eigenvalues of the smaller of x'x and xx'.
-    """
-    if x.shape[0] >= x.shape[1]:
-        values, vectors = np.linalg.eigh(x.T @ x)
-        return vectors @ ((vectors.T @ (x.T @ y)) / (values + l2)[:, None])
-    values, vectors = np.linalg.eigh(x @ x.T)
-    return x.T @ (vectors @ ((vectors.T @ y) / (values + l2)[:, None]))
 
 
 def sample_shots(

@@ -6,7 +6,8 @@ from sklearn.linear_model import Ridge
 
 import vitlab
 from vitlab.errors import DataError, OptionError
-from vitlab.evaluation.probes.ridge import ridge, sample_shots
+from vitlab.evaluation.probes.few_shot import sample_shots
+from vitlab.evaluation.probes.heads import solved as closed
 
 
 def examples(n: int, d: int, classes: int, seed: int = 0) -> tuple[np.ndarray, ...]:
@@ -55,7 +56,20 @@ def test_the_weights_are_those_of_scikit_learn(shape: tuple[int, int]) -> None:
     generator = np.random.default_rng(1)
     x, y = generator.normal(size=shape), generator.normal(size=(shape[0], 4))
     theirs = Ridge(alpha=3.0, fit_intercept=False).fit(x, y).coef_.T
-    np.testing.assert_allclose(ridge(x, y, 3.0), theirs, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(closed(x, y, 3.0), theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_the_penalty_that_is_best_when_one_is_left_out() -> None:
+    x, y, test, truth = examples(100, 12, 4)
+    found = vitlab.fewshot(x, y, test, l2="auto")
+    chances = {l2: vitlab.fewshot(x, y, test, l2=l2) for l2 in (2.0**k for k in range(20, -5, -2))}
+    assert any(np.array_equal(found, each) for each in chances.values())
+    assert (found == truth).mean() >= (vitlab.fewshot(x, y, test) == truth).mean() - 0.05
+    one = np.arange(4), x[:4]
+    same = [vitlab.fewshot(one[1], one[0], test, l2=l2) for l2 in ("auto", 1024.0)]
+    assert np.array_equal(*same), "nothing can be left out"
+    with pytest.raises(OptionError, match="l2 must be a number above 0 or auto, not 'best'"):
+        vitlab.fewshot(x, y, test, l2="best")
 
 
 def test_the_constants_matter() -> None:

@@ -1,0 +1,265 @@
+"""The search for a linear head: which features of a model, and which kind, by cross-validation.
+
+Features are the class token, the mean of the patch tokens, or both, of the last layer or one before
+it. Ridge ranks all of them by leave-one-out in closed form; on the two best, every kind of head
+is cross-validated on the same folds. A Vision Transformer that is cut after a block, with its final
+norm, is an ordinary one of fewer blocks, so that whatever is chosen is an ordinary model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitlab.data.holdout import chances, groups_known
+from vitlab.data.labels import SingleLabels
+from vitlab.data.sources.protocol import Source, Subset
+from vitlab.errors import DataError
+from vitlab.evaluation.calibration import fitted_temperature
+from vitlab.evaluation.infer import Vectors
+from vitlab.evaluation.probes.heads import (
+    HEADS,
+    PENALTIES,
+    Blocks,
+    By,
+    Crossed,
+    Floats,
+    LinearHead,
+    best_ridge,
+    crossed,
+)
+from vitlab.evaluation.probes.wanted import Cuts, Pooled
+from vitlab.models.config import ModelConfig, ViTConfig
+from vitlab.models.create import assemble
+from vitlab.models.model import Model
+from vitlab.weights.assembly import empty, whole_state
+
+FINALISTS = 2  # features on which every kind of head is tried
+KINDS: tuple[By, ...] = ("logistic", "ridge", "means")
+Pool = Literal["token", "mean", "both", ""]
+POOLS: tuple[Pool, ...] = ("token", "mean", "both")
+
+
+@dataclass(frozen=True)
+class FeatureChoice:
+    """Features that a head may see: numbers `first` to `end` of each vector that was computed.
+
+    Attributes:
+        layer: the block after which the model ends
+        pool: of its tokens, as `ViTConfig.pool`; empty for what the classifier of the model sees
+    """
+
+    layer: int
+    pool: Pool
+    first: int
+    end: int
+
+    @property
+    def width(self) -> int:
+        """Numbers in a vector."""
+        return self.end - self.first
+
+    def of(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return these features in memory, (n, width)."""
+        return np.ascontiguousarray(values[:, self.first : self.end])
+
+
+@dataclass(frozen=True)
+class HeadTrial:
+    """A head that was tried: its features, kind and penalty, and the accuracy `how` it was found.
+
+    `how` is leave-one-out, or as many folds.
+    """
+
+    layer: int
+    pool: str
+    head: By
+    l2: float
+    accuracy: float
+    how: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields, as JSON has them."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class FoundHead:
+    """The best head, fitted to all training images.
+
+    Attributes:
+        choice: what it sees
+        head: its weights and bias
+        accuracy: in cross-validation
+        temperature: that calibrates the logits of the images it had not learned from
+        tried: all that was tried, in order
+    """
+
+    choice: FeatureChoice
+    head: LinearHead
+    accuracy: float
+    temperature: float
+    tried: tuple[HeadTrial, ...]
+
+
+def choices_of(model: Model, layers: int, pool: Pool = "") -> tuple[Vectors, list[FeatureChoice]]:
+    """Return what to compute of each image, and the features that can be chosen of it.
+
+    Args:
+        model: any; of a ResNet, of attention pooling and the like, only what its classifier sees
+        layers: how many of the last blocks to try
+        pool: the one to try; empty for all
+    """
+    config = model.config
+    if not (isinstance(config, ViTConfig) and _can_be_cut(config)):
+        return Pooled(), [FeatureChoice(model.last_layer, "", 0, config.features)]
+    numbers = tuple(range(max(1, model.last_layer - layers + 1), model.last_layer + 1))
+    pools = [each for each in POOLS if each == "mean" or config.has_token]
+    if config.norm_at == "pooled":
+        pools = [each for each in pools if each != "both"]
+    width = config.width
+    places = {"token": (0, 1), "mean": (0, 1), "both": (0, 2)}
+    if config.has_token:
+        places["mean"] = (1, 2)
+    found = []
+    for row, layer in enumerate(numbers):
+        start = row * width * (1 + config.has_token)
+        for each in pools if not pool else [pool]:
+            first, end = (start + width * place for place in places[each])
+            found.append(FeatureChoice(layer, each, first, end))
+    return Cuts(layers=numbers), found
+
+
+def _can_be_cut(config: ViTConfig) -> bool:
+    """Return whether each block can be the last, and each pool be that of the model."""
+    usual = config.pool in POOLS and not (config.pool_prefix or config.pre_logits or config.neck)
+    whole = config.attention != "axial" and not config.class_blocks
+    return usual and whole and config.fit != "native"
+
+
+def folds_of(
+    source: Source, rows: NDArray[np.int64], y: NDArray[np.int64], count: int
+) -> NDArray[np.int64]:
+    """Deal images out to folds, the same share of each class in all; groups stay together.
+
+    Args:
+        source: labeled images
+        rows: numbers of the images to deal out, (n,)
+        y: their classes, (n,)
+        count: of the folds; fewer if there are fewer images
+
+    Returns:
+        The fold of each, int64 (n,).
+
+    Raises:
+        DataError: all are of one group, or there is only one.
+    """
+    count = min(count, len(rows))
+    if groups_known(source):
+        dealt = (chances(Subset(source, rows), "folds") * count).astype(np.int64)
+    else:
+        dealt = SingleLabels(y).parts(count, np.random.default_rng(0))
+    if len(np.unique(dealt)) < 2:
+        raise DataError(
+            f"{len(rows):,} training image{'s' * (len(rows) != 1)} cannot be dealt out to folds: "
+            "give at least 2, of two groups if they are in groups"
+        )
+    return dealt
+
+
+def search(
+    values: NDArray[np.float32],
+    y: NDArray[np.int64],
+    classes: int,
+    choices: Sequence[FeatureChoice],
+    kinds: Sequence[By],
+    folds: NDArray[np.int64],
+    device: torch.device,
+) -> FoundHead:
+    """Find the best head by cross-validation, and fit it to all images.
+
+    Of equally good heads the first is taken: of fewer features, then in the order of `kinds`.
+
+    Args:
+        values: features, (n, width), possibly memory-mapped; those of one choice are in memory
+        y: index of each image's class, (n,)
+        classes: how many there are
+        choices: of the features
+        kinds: of heads
+        folds: the part of each image, (n,)
+        device: where to fit logistic regressions
+    """
+    tried, ranks = [], []
+    for choice in choices:
+        z = Blocks(choice.of(values)).standardized()[0]
+        accuracy, l2 = best_ridge(z, y, classes, free_bias=True)
+        tried.append(HeadTrial(choice.layer, choice.pool, "ridge", l2, accuracy, "leave-one-out"))
+        ranks.append((-accuracy, choice.width, -choice.layer, choice, l2))
+    parts = f"{len(np.unique(folds))} folds"
+    best: tuple[float, FeatureChoice, Crossed] | None = None
+    for *_, choice, l2 in sorted(ranks, key=lambda each: each[:3])[:FINALISTS]:
+        x = choice.of(values)
+        for kind in kinds:
+            penalties = {"logistic": PENALTIES[2:], "ridge": (l2,), "means": (0.0,)}[kind]
+            found = crossed(kind, x, y, classes, folds, penalties, device)
+            tried.append(
+                HeadTrial(choice.layer, choice.pool, kind, found.l2, found.accuracy, parts)
+            )
+            if best is None or found.accuracy > best[0]:
+                best = found.accuracy, choice, found
+    assert best is not None
+    accuracy, choice, found = best
+    head = HEADS[found.by](Blocks(choice.of(values), device), y, classes, found.l2, None)
+    return FoundHead(choice, head, accuracy, temperature_of(found.logits, y), tuple(tried))
+
+
+def temperature_of(logits: Floats, y: NDArray[np.int64]) -> float:
+    """Return what calibrates logits of images that were not learned from; 1 if nothing does.
+
+    Where all are right, as if one more, of the median margin, had been wrong.
+
+    Args:
+        logits: (n, c)
+        y: (n,)
+    """
+    if (logits.argmax(1) == y).all():
+        two = np.sort(logits, 1)[:, -2:]
+        row = np.zeros((1, logits.shape[1]))
+        row[0, 0] = np.median(two[:, 1] - two[:, 0])
+        logits, y = np.concatenate([logits, row]), np.append(y, 1)
+    try:
+        return fitted_temperature(logits, SingleLabels(y))
+    except DataError:  # no better than guessing
+        return 1.0
+
+
+def with_head(model: Model, found: FoundHead) -> Model:
+    """Return the model that ends after the chosen layer, with the fitted head; a copy of its own.
+
+    Args:
+        model: whose features were computed, with a new classifier
+        found: the head
+    """
+    config: ModelConfig = model.config
+    if found.choice.pool and isinstance(config, ViTConfig):
+        config = replace(
+            config,
+            depth=found.choice.layer,
+            pool=found.choice.pool,
+            class_token=config.has_token,
+            global_blocks=tuple(n for n in config.global_blocks if n < found.choice.layer),
+        )
+    classify = model.head_names[0]
+    fitted = {"weight": found.head.weights, "bias": found.head.bias}
+    own: dict[str, Tensor] = {
+        f"{classify}{name}": torch.from_numpy(each).float() for name, each in fitted.items()
+    }
+    tensors = whole_state(model) | own
+    kept = {name: tensors[name].to("cpu", copy=True) for name in empty(config)}
+    made = assemble(config, kept)
+    made.provenance, made.source, made.seen = dict(model.provenance), model.source, model.seen
+    return made

@@ -1,0 +1,62 @@
+"""What `vitlab probe` searches, and the recipe of a run that fits a head and takes no step."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from vitlab.data.settings import Augment
+from vitlab.errors import OptionError
+from vitlab.options import Options, at_least, at_most, option, options_of
+from vitlab.recipes.choices import Average, Objective, Optimization, Schedule, Start
+from vitlab.recipes.distilling import Distill
+from vitlab.recipes.model_part import model_part
+from vitlab.recipes.named import BACKBONE
+from vitlab.recipes.pretext import Pretext
+from vitlab.recipes.recipe import NO_STEP, PROBE, Recipe
+
+INSTEAD = "is for training: vitlab probe fits a head to frozen features; use vitlab finetune"
+OF_STEPS = frozenset(
+    name
+    for kind in (Augment, Average, Distill, Objective, Optimization, Pretext, Schedule)
+    for name in options_of(kind)
+) | {"tune", "lora_rank", "lora_alpha", "lora_targets"} | (
+    frozenset(options_of(Recipe)) - {*NO_STEP, "seed"} | {"recipe"}
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadSearch(Options):
+    """Which heads are tried."""
+
+    by: Literal["auto", "logistic", "ridge", "means"] = option(
+        "auto",
+        "kind of head: logistic regression; ridge: least squares to 1 and -1; means: the nearest "
+        "class mean (auto: the best of the three)",
+    )
+    layers: int = option(
+        6,
+        "how many of the last blocks are tried as the last one: the model ends after the best (1: "
+        "all blocks stay)",
+        at_least(1),
+    )
+    folds: int = option(
+        5, "parts of the training images in cross-validation", at_least(2), at_most(100)
+    )
+
+
+def probe_recipe(weights: str | None = None, **fields: Any) -> Recipe:
+    """Return the recipe of a probe: data, weights, the model's fields and the seed.
+
+    Args:
+        weights: to take features of; None for those of `vitlab finetune`, empty for a model in hand
+        fields: by their own names
+
+    Raises:
+        OptionError: an option of training, an unknown one, or an invalid value.
+    """
+    for name in fields:
+        if name in OF_STEPS:
+            raise OptionError(f"{name} {INSTEAD}")
+    start = Start(weights=BACKBONE if weights is None else weights, tune="head")
+    any_labels = Objective(loss="bce")  # what several labels need is said by the probe
+    found = Recipe(recipe=PROBE, start=start, model=model_part(""), objective=any_labels)
+    return found.changed(**fields)

@@ -1,0 +1,268 @@
+"""`vitlab.probe`: a linear probe that stays, a classifier in seconds on frozen features."""
+
+import shutil
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitlab.data.labels import SingleLabels
+from vitlab.data.sources.request import Given
+from vitlab.device import restart_peak
+from vitlab.distributed.launch import joined
+from vitlab.distributed.world import World
+from vitlab.errors import DataError, OptionError, RunError
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.features import ImageFeatures, default_cache, features_of
+from vitlab.evaluation.probes.probing import classes_of
+from vitlab.evaluation.probes.searching import (
+    KINDS,
+    FoundHead,
+    Pool,
+    choices_of,
+    folds_of,
+    search,
+    with_head,
+)
+from vitlab.models.model import Model
+from vitlab.options import options_of
+from vitlab.progress import named_if_slow, public, say
+from vitlab.recipes.decisions import Decisions
+from vitlab.recipes.head_search import HeadSearch, probe_recipe
+from vitlab.recipes.model_part import part_of
+from vitlab.recipes.recipe import PROBE, Host
+from vitlab.runs.naming import run_name
+from vitlab.runs.run_folder import RunFolder
+from vitlab.training.ending import Run, conclude_labeled
+from vitlab.training.observer import Observer
+from vitlab.training.saving.state import State
+from vitlab.training.setup.leaks import applied, find_leaks
+from vitlab.training.setup.preparation import Task, first_state, prepare
+from vitlab.training.setup.settling import learning_from
+from vitlab.training.setup.starting import made_from
+from vitlab.training.setup.whereabouts import placed
+from vitlab.training.stop import Stop
+from vitlab.units import percent
+from vitlab.weights.load import load
+
+NAMES = {"logistic": "logistic regression", "ridge": "ridge", "means": "class means"}
+POOLED = {"token": "the class token", "mean": "the mean of the patches", "both": "both"}
+
+
+@dataclass(frozen=True)
+class ProbeEnd:
+    """A run that ends where its head is fitted; what its end needs of it (`Ended`)."""
+
+    state: State
+    observer: Observer
+    stop: Stop
+    decisions: Decisions = Decisions()
+
+
+@public()
+def probe(
+    data: Given,
+    weights: str | Path | Model | None = None,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    host: Host | None = None,
+    cache: str | Path | None = "auto",
+    command: str = "",
+    quiet: bool = False,
+    **fields: Any,
+) -> Run:
+    """Fit a linear classifier to a model's frozen features, test it, and leave a run folder.
+
+    Features are computed once and kept. Which layer the model ends after (one of the last six),
+    class token, mean of the patches or both, which kind of head (logistic regression, ridge, class
+    means) and which penalty are chosen by cross-validation inside the training images; the best is
+    fitted to all of them, folded into one `Linear` for the features as they are, and calibrated on
+    the logits of the images that each fit had not learned from. Source: SimCLR (Chen et al., 2020,
+    B.8), whose linear evaluation it is, with standardized features.
+
+    Args:
+        data: as for training, also labeled images in memory; one class per image
+        weights: anything that `vitlab.load` takes, or a model in hand; None for those that
+            `vitlab finetune` starts from
+        out: the run's folder; None for a new one in `runs/`
+        resume: finish the run in that folder, which was interrupted; start it if there is none
+        host: device, workers, …; nothing of it changes what is fitted
+        cache: folder in which features are kept; auto: the user's cache; None for nowhere
+        command: what the user typed, for the report
+        quiet: print nothing but warnings
+        fields: `by` (auto, logistic, ridge, means), `layers` (6), `folds` (5); any option of the
+            data or of the model: `image_size=112`, `pool="mean"`, `test_fraction=0.1`
+
+    Returns:
+        The run, whose model is an ordinary one. Its metrics have those of any run, `head` (what was
+        chosen) and `tried` (each with its accuracy in cross-validation).
+
+    Raises:
+        UserError: as `vitlab.train`; several labels per image, options of training.
+    """
+    host, began = host or Host(), time.monotonic()
+    searched = HeadSearch(
+        **{key: fields.pop(key) for key in options_of(HeadSearch) & fields.keys()}
+    )
+    start = weights if isinstance(weights, Model) else None
+    named = "" if start is not None else None if weights is None else str(weights)
+    recipe, images = learning_from(probe_recipe(named, **fields), data)
+    with Stop() as stop, joined(host.device, host.timeout) as (world, device), ExitStack() as stack:
+        if world.size > 1:
+            raise OptionError("a probe runs in one process: start it without torchrun")
+        name = run_name(recipe, start, PROBE)
+        folder = RunFolder(placed(out, name, resume=resume, world=world))
+        if done := _finished(folder, resume):
+            return done
+        with stop.at_once():
+            task = _opened(prepare(recipe, host, folder, False, world, start, data=images), device)
+            restart_peak(device)
+            pool = recipe.model.chosen().get("pool", "")
+            learn, found, model = _fitted(task, searched, pool, device, cache)
+            task, session = _ended(task, model, found, learn, stop, world, device)
+        session.state.tally.seconds = time.monotonic() - began
+        stack.enter_context(folder.locked())
+        head = _about(task, found, searched)
+        _begin(task, command, head, found)
+        stop.message = f"interrupted: pass --resume to test the model in {folder.model}"
+        tried = [each.as_dict() for each in found.tried]
+        return conclude_labeled(task, session, world, {"head": head, "tried": tried})
+
+
+def _finished(folder: RunFolder, resume: bool) -> Run | None:
+    """Return the run if it is there; remove one that was interrupted and is to be finished.
+
+    Raises:
+        RunError: another run is in the way.
+    """
+    if not folder.may_be_used(resume):
+        return None
+    if result := folder.result():
+        say(f"the run in {folder.path} is already finished")
+        return Run(folder.path, result, load(folder.model))
+    if folder.recipe.recipe != PROBE:
+        raise RunError(f"{folder.path} contains a run of vitlab train: choose another --out")
+    with folder.locked():
+        folder.withdraw()
+        shutil.rmtree(folder.model, ignore_errors=True)
+        for file in (folder.delta, folder.predictions, folder.report):
+            file.unlink(missing_ok=True)
+    return None
+
+
+def _opened(task: Task, device: torch.device) -> Task:
+    """Return the task without images that weights have learned from, its labels checked.
+
+    Raises:
+        DataError: several labels per image.
+    """
+    if not isinstance(task.splits.train.labels, SingleLabels):
+        raise DataError(
+            f"{task.recipe.data.data} has several labels per image: a probe needs one class per "
+            "image; vitlab finetune --tune head learns several"
+        )
+    leaks = find_leaks(task.recipe, task.host, task.splits, task.seen)
+    return replace(task, splits=applied(task.splits, leaks), leaks=leaks)
+
+
+def _fitted(
+    task: Task, searched: HeadSearch, pool: Pool, device: torch.device, cache: str | Path | None
+) -> tuple[ImageFeatures, FoundHead, Model]:
+    """Compute features and search the head; return both, and the model with it."""
+    assert task.base is not None
+    model = made_from(task.base, task.config, task.recipe.start)
+    model.provenance, model.source, model.seen = task.base.provenance, task.base.source, task.seen
+    vectors, choices = choices_of(model, searched.layers, pool)
+    compute, train = Compute(device, workers=task.host.workers), task.splits.train
+    place = default_cache() if cache == "auto" else Path(cache).expanduser() if cache else None
+    learn = features_of(model, train, compute, vectors, cache=place, title="training features")
+    labels = classes_of(train, "")[learn.indices]
+    folds = folds_of(train, learn.indices, labels, searched.folds)
+    kinds = KINDS if searched.by == "auto" else (searched.by,)
+    with named_if_slow("fitting heads"):
+        given = len(task.splits.classes), choices, kinds, folds, device
+        found = search(learn.values, labels, *given)
+    return learn, found, with_head(model, found)
+
+
+def _ended(
+    task: Task,
+    model: Model,
+    found: FoundHead,
+    learn: ImageFeatures,
+    stop: Stop,
+    world: World,
+    device: torch.device,
+) -> tuple[Task, ProbeEnd]:
+    """Return the task as it came out, and what its end needs.
+
+    Raises:
+        DataError: too many images are damaged.
+    """
+    base, line = task.base, _line(task, found)
+    chosen = replace(task.recipe, model=part_of(model.config, task.recipe.model.model))
+    notes = [*task.splits.notes, line]
+    task = replace(
+        task,
+        recipe=chosen,
+        config=model.config,
+        base=model,
+        splits=replace(task.splits, notes=notes),
+    )
+    state = first_state(task, device, world)
+    about = {"data": task.recipe.data.data, "images": len(learn.indices), "by": "cross-validation"}
+    state.model.provenance |= {"temperature": found.temperature, "calibration": about}
+    del state.model.provenance["epochs"]
+    state.tally.seen = len(learn.indices)
+    test = task.splits.test
+    observer = Observer(
+        state, task.host, world, device, held_out=test, images=task.images, tested=len(test)
+    )
+    observer.note_damage(list(enumerate(learn.bad)))
+    say(line)
+    return replace(task, base=base), ProbeEnd(state, observer, stop)
+
+
+def _line(task: Task, found: FoundHead) -> str:
+    """Return what was chosen, in words."""
+    choice, head = found.choice, found.head
+    last = task.base.last_layer if task.base is not None else choice.layer
+    what = "what the classifier sees"
+    if choice.pool:
+        what = f"{POOLED[choice.pool]} after block {choice.layer} of {last}"
+    penalty = f" (l2 {head.l2:g})" if head.l2 else ""
+    return (
+        f"head: {NAMES[head.by]}{penalty} on {what}, the best of {len(found.tried)} that were "
+        f"tried: {percent(found.accuracy)} in cross-validation"
+    )
+
+
+def _about(task: Task, found: FoundHead, searched: HeadSearch) -> dict[str, Any]:
+    """Return what was chosen, for `run.toml` and the run's figures."""
+    choice, head = found.choice, found.head
+    return {
+        "by": head.by,
+        "layer": choice.layer,
+        "pool": choice.pool or "features",
+        "width": choice.width,
+        "l2": head.l2,
+        "folds": searched.folds,
+        "cross_validated": found.accuracy,
+        "temperature": found.temperature,
+        "tried": len(found.tried),
+    }
+
+
+def _begin(task: Task, command: str, head: dict[str, Any], found: FoundHead) -> None:
+    """Write `run.toml`, and what was tried into the journal."""
+    folder = task.folder
+    folder.keep_duplicates(task.leaks)
+    marks = task.fingerprint, task.base_fingerprint
+    folder.start(task.recipe, task.host, command, *marks, head=head)
+    folder.continue_from(b"", 0)
+    for each in found.tried:
+        folder.journal.write({"kind": "tried"} | each.as_dict())

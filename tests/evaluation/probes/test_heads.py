@@ -1,0 +1,165 @@
+"""Linear heads, against scikit-learn's solvers of the same problems."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.neighbors import NearestCentroid
+
+from vitlab.errors import DataError
+from vitlab.evaluation.probes import heads
+from vitlab.evaluation.probes.heads import (
+    HEADS,
+    Blocks,
+    By,
+    best_ridge,
+    crossed,
+    left_one_out,
+    logistic,
+    signs,
+    swept_logistic,
+)
+
+
+def examples(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    centers = np.random.default_rng(9).normal(size=(4, 12))
+    y = generator.integers(0, 4, n)
+    x = (centers[y] + 1.5 * generator.normal(size=(n, 12))) * 10.0 ** np.arange(-3, 3).repeat(2)
+    return (x + 5).astype(np.float32), y
+
+
+def theirs(x: np.ndarray, y: np.ndarray, l2: float) -> tuple[LogisticRegression, np.ndarray]:
+    x = x.astype(np.float64)
+    deviation = x.std(0) + 1e-5
+    model = LogisticRegression(C=1 / (l2 * len(x)), max_iter=5000, tol=1e-10)
+    return model.fit((x - x.mean(0)) / deviation, y), deviation
+
+
+@pytest.mark.parametrize("l2", [1.0, 1e-2, 1e-4])
+@pytest.mark.parametrize("memory", [2**30, 0])
+def test_the_fit_is_that_of_scikit_learn(
+    l2: float, memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In blocks as well, as for features that do not fit into memory."""
+    monkeypatch.setattr(heads, "MEMORY", memory)
+    monkeypatch.setattr(heads, "BLOCK", 64)
+    x, y = examples(300)
+    found = logistic(Blocks(x), y, 4, l2)
+    model, deviation = theirs(x, y, l2)
+    np.testing.assert_allclose(found.weights * deviation, model.coef_, atol=2e-4)
+    outputs = found.logits(x)
+    chances = np.exp(outputs - np.logaddexp.reduce(outputs, 1)[:, None])
+    ours = model.predict_proba((x.astype(np.float64) - x.mean(0, np.float64)) / deviation)
+    np.testing.assert_allclose(chances, ours, atol=1e-4)
+
+
+def test_starting_elsewhere_ends_in_the_same_place() -> None:
+    x, y = examples(200)
+    blocks = Blocks(x)
+    one = logistic(blocks, y, 4, 1e-2, logistic(blocks, y, 4, 10.0))
+    two, deviation = logistic(blocks, y, 4, 1e-2), x.std(0)
+    np.testing.assert_allclose(one.weights * deviation, two.weights * deviation, atol=1e-3)
+    np.testing.assert_allclose(one.bias, two.bias, atol=1e-3, rtol=1e-3)
+
+
+def standardized(x: np.ndarray, of: np.ndarray) -> np.ndarray:
+    of = of.astype(np.float64)
+    return (x - of.mean(0)) / (of.std(0) + 1e-5)
+
+
+@pytest.mark.parametrize("by", ["logistic", "ridge", "means"])
+@pytest.mark.parametrize("n", [300, 9])
+def test_every_kind_is_scikit_learns_folded_into_one_linear(by: By, n: int) -> None:
+    """And what is folded says what the fit to standardized features says, to 1e-5."""
+    x, y = examples(n)
+    y = np.concatenate([np.arange(4), y[4:]])
+    test, _ = examples(200, seed=1)
+    l2 = 0.1
+    found = HEADS[by](Blocks(x), y, 4, l2, None)
+    peers = {
+        "logistic": LogisticRegression(C=1 / (l2 * n), max_iter=5000, tol=1e-10),
+        "ridge": RidgeClassifier(alpha=l2),
+        "means": NearestCentroid(),
+    }
+    model, own = peers[by].fit(standardized(x, x), y), standardized(test, x)
+    assert np.mean(found.predict(test) == model.predict(own)) > 0.99
+    if by == "ridge":
+        np.testing.assert_allclose(found.logits(test), model.decision_function(own), atol=1e-5)
+    if by == "means":
+        square = ((own[:, None] - model.centroids_) ** 2).sum(2)
+        shown = found.logits(test)
+        np.testing.assert_allclose(
+            shown - shown[:, :1], (square[:, :1] - square) / 2, atol=1e-5, rtol=1e-5
+        )
+    as_model = torch.nn.functional.linear(
+        torch.from_numpy(test.astype(np.float64)),
+        torch.from_numpy(found.weights),
+        torch.from_numpy(found.bias),
+    )
+    np.testing.assert_allclose(as_model.numpy(), found.logits(test), atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(40, 7), (7, 40), (20, 20)])
+@pytest.mark.parametrize("free_bias", [True, False])
+def test_leaving_one_out_in_closed_form_is_leaving_one_out(
+    shape: tuple[int, int], free_bias: bool
+) -> None:
+    generator = np.random.default_rng(3)
+    x, y = generator.normal(size=shape), generator.integers(0, 3, shape[0])
+    x -= x.mean(0) * free_bias
+    for l2, outputs in left_one_out(x, signs(y, 3), (4.0, 0.25), free_bias):
+        for row in range(len(x)):
+            rest = np.arange(len(x)) != row
+            model = RidgeClassifier(alpha=l2, fit_intercept=free_bias, tol=1e-12)
+            own = np.concatenate([y[rest], [0, 1, 2]])[: rest.sum()]
+            if set(own) != {0, 1, 2}:
+                continue
+            expected = model.fit(x[rest], own).decision_function(x[[row]])[0]
+            np.testing.assert_allclose(outputs[row], expected, atol=1e-8)
+    assert best_ridge(x, y, 3, free_bias)[1] in heads.RIDGES
+
+
+@pytest.mark.parametrize("by", ["logistic", "ridge", "means"])
+def test_cross_validation_asks_each_fit_about_what_it_did_not_learn(by: By) -> None:
+    x, y = examples(120)
+    folds = np.arange(120) % 3
+    found = crossed(by, x, y, 4, folds, (0.1,))
+    for fold in range(3):
+        own, rest = folds == fold, np.flatnonzero(folds != fold)
+        head = HEADS[by](Blocks(x, rows=rest), y[rest], 4, 0.1, None)
+        np.testing.assert_allclose(found.logits[own], head.logits(x[own]), atol=0.1)
+    assert found.accuracy == (found.logits.argmax(1) == y).mean()
+    if by == "logistic":
+        assert crossed(by, x, y, 4, folds, (1e3, 0.1, 1e-6)).l2 == 0.1
+
+
+def test_a_class_without_images_is_never_the_answer_of_means() -> None:
+    x, y = examples(60)
+    assert set(HEADS["means"](Blocks(x), y, 6, 0, None).predict(x)) <= {0, 1, 2, 3}
+
+
+def test_the_penalty_is_chosen_on_held_out_images_and_the_last_fit_uses_all() -> None:
+    x, y = examples(400)
+    test, truth = examples(400, seed=1)
+    found = swept_logistic(x, y * 10)  # classes need not be 0, 1, 2, …
+    predicted = found.predict(test)
+    assert set(np.unique(predicted)) <= {0, 10, 20, 30}
+    model, deviation = theirs(x, y, found.l2)
+    same = model.predict((test.astype(np.float64) - x.mean(0, np.float64)) / deviation)
+    assert (predicted == 10 * same).mean() > 0.995
+    assert abs((predicted == 10 * truth).mean() - found.validation) < 0.1
+    noise = np.random.default_rng(0).permutation(y)
+    strong = swept_logistic(x, noise, penalties=(1e3, 1e-6))
+    assert strong.l2 in (1e3, 1e-6)
+    assert strong.validation < 0.5
+
+
+def test_of_equally_good_penalties_the_strongest_is_taken() -> None:
+    x = np.repeat(np.eye(3, dtype=np.float32), 20, 0)
+    assert swept_logistic(x, np.repeat([0, 1, 2], 20), penalties=(1.0, 1e-3)).l2 == 1.0
+
+
+def test_too_few_images_to_hold_some_out() -> None:
+    with pytest.raises(DataError, match="needs at least 3 training images of some class"):
+        swept_logistic(np.eye(2, dtype=np.float32), np.array([0, 1]))

@@ -1,0 +1,265 @@
+"""`vitlab.probe` and `vitlab probe`: an ordinary run, and its head against scikit-learn's."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+import vitlab
+from conftest import call, photo_folder
+from vitlab.data.learning import open_to_learn
+from vitlab.errors import DataError, OptionError, RunError
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.features import features_in_memory
+from vitlab.evaluation.probes.heads import LinearHead
+from vitlab.evaluation.probes.searching import (
+    FoundHead,
+    choices_of,
+    temperature_of,
+    with_head,
+)
+from vitlab.recipes.recipe import Host
+
+HOST = Host(workers=0, report="no")
+
+
+def backbone(
+    folder: Path, name: str = "ViT(width=16,depth=3,heads=2,mlp=32)/4", **more: object
+) -> str:
+    torch.manual_seed(0)
+    model = vitlab.create(name, **{"classes": 0, "image_size": 8} | more)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.05 * torch.randn_like(weight))
+    return str(vitlab.save(model, folder / "weights"))
+
+
+@pytest.fixture(scope="module")
+def probed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, vitlab.Run]:
+    folder = tmp_path_factory.mktemp("probe")
+    weights = backbone(folder, channels=1)
+    return weights, vitlab.probe(
+        "digits", weights, folder / "run", host=Host(workers=0), cache=None
+    )
+
+
+def test_what_was_chosen_and_what_was_tried_are_said(probed: tuple[str, vitlab.Run]) -> None:
+    _, run = probed
+    head, tried = run.metrics["head"], run.metrics["tried"]
+    assert {"layer", "pool", "head", "l2", "accuracy", "how"} == set(tried[0])
+    ranked = [each for each in tried if each["how"] == "leave-one-out"]
+    assert {(each["layer"], each["pool"]) for each in ranked} == {
+        (layer, pool) for layer in (1, 2, 3) for pool in ("token", "mean", "both")
+    }
+    finals = [each for each in tried if each["how"] == "5 folds"]
+    assert {each["head"] for each in finals} == {"logistic", "ridge", "means"}
+    assert head["cross_validated"] == max(each["accuracy"] for each in finals)
+    assert run.metrics["accuracy"] > 0.8
+    assert abs(run.metrics["accuracy"] - head["cross_validated"]) < 0.08
+    written = tomllib.loads((run.folder / "run.toml").read_text())
+    assert written["head"] == head
+    assert "optimizer" not in written
+    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["kind"] for line in lines] == ["tried"] * len(tried) + ["result"]
+    assert any("head: " in note for note in run.metrics["notes"])
+    assert {"accuracy", "nll"} <= set(run.metrics["intervals"])
+
+
+def test_the_folded_head_says_what_the_standardized_fit_says(
+    probed: tuple[str, vitlab.Run],
+) -> None:
+    """The model of the run, against scikit-learn's fit on the features of the cut backbone."""
+    weights, run = probed
+    head, splits = run.metrics["head"], open_to_learn("digits")
+    model = vitlab.load(run.folder)
+    assert (model.config.depth, model.config.pool) == (head["layer"], head["pool"])
+    compute = Compute("cpu", engine="plain", workers=0)
+    x, test = (
+        features_in_memory(model, each, compute).values for each in (splits.train, splits.test)
+    )
+    base, mean, std = vitlab.load(weights), x.mean(0, np.float64), x.std(0, dtype=np.float64) + 1e-5
+    pixels = np.stack([splits.test.image(number).decode(1) for number in range(8)])
+    tokens = vitlab.preprocess(base)(list(pixels))
+    with torch.inference_mode():
+        (left,) = base.intermediates(tokens, [head["layer"]], norm=True)
+    pooled = {"token": left[:, 0], "mean": left[:, 1:].mean(1)}
+    pooled["both"] = torch.cat([pooled["token"], pooled["mean"]], 1)
+    np.testing.assert_allclose(pooled[head["pool"]].numpy(), test[:8], atol=1e-4)
+    own = model.head.classify
+    plain, bias = own.weight.detach().double().numpy(), own.bias.detach().double().numpy()
+    folded = test @ plain.T + bias
+    standard = ((test - mean) / std) @ (plain * std).T + (bias + plain @ mean)
+    np.testing.assert_allclose(folded, standard, atol=1e-5 * np.abs(folded).max())
+    if head["by"] == "logistic":
+        peer = LogisticRegression(C=1 / (head["l2"] * len(x)), max_iter=5000, tol=1e-8)
+        peer.fit((x - mean) / std, splits.train.labels.values)
+        assert (peer.predict((test - mean) / std) == folded.argmax(1)).mean() > 0.99
+        chances = np.exp(folded - np.logaddexp.reduce(folded, 1)[:, None])
+        np.testing.assert_allclose(chances, peer.predict_proba((test - mean) / std), atol=0.02)
+
+
+def test_every_command_takes_the_run(
+    probed: tuple[str, vitlab.Run],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    digits_run: Path,
+) -> None:
+    weights, run = probed
+    place = str(run.folder)
+    assert (run.folder / "report.html").is_file()
+    code, out, _ = call(capsys, "evaluate", place, "digits", "--workers", "0", "--json")
+    assert code == 0
+    assert json.loads(out)["accuracy"] == run.metrics["accuracy"]
+    assert json.loads(out)["nll"] == pytest.approx(run.metrics["nll"], abs=1e-6)
+    delta = vitlab.Delta.apply(vitlab.delta(run.model, vitlab.load(weights)), vitlab.load(weights))
+    images = torch.rand(2, 1, *run.model.config.size)
+    torch.testing.assert_close(delta(images), run.model(images))
+    stored = vitlab.load(run.folder / "delta.safetensors")
+    torch.testing.assert_close(stored(images), run.model(images))
+    assert stored.temperature == run.model.temperature == run.metrics["head"]["temperature"]
+    assert (run.folder / "delta.safetensors").stat().st_size < 2**16
+    page = str(tmp_path / "compare.html")
+    code, _, err = call(capsys, "compare", place, str(digits_run), "--out", page)
+    assert code == 0, err
+    code, _, err = call(
+        capsys, "export", place, "--to", "onnx", "--out", str(tmp_path / "model.onnx")
+    )
+    assert code == 0, err
+    photo = photo_folder(tmp_path / "photos", {"a": 1}) / "a" / "000.png"
+    code, _, err = call(capsys, "predict", place, str(photo), "--workers", "0")
+    assert code == 0, err
+    more = ("--epochs", "0.1", "--workers", "0", "--report", "no", "--out", str(tmp_path / "more"))
+    code, out, err = call(capsys, "finetune", "digits", "--from", place, *more, "--json")
+    assert code == 0, err
+    assert json.loads(out)["accuracy"] > 0.7
+    again = vitlab.probe("digits", weights, run.folder, resume=True)
+    assert again.metrics["accuracy"] == run.metrics["accuracy"]
+
+
+def test_the_command_prints_what_was_tried(
+    tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = backbone(tmp_path)
+    words = (
+        "probe",
+        str(photos),
+        "--from",
+        weights,
+        "--out",
+        str(tmp_path / "run"),
+        "--layers",
+        "2",
+    )
+    more = ("--by", "means", "--pool", "token", "--image-size", "16", "--workers", "0")
+    code, out, err = call(capsys, *words, *more, "--report", "no", "--folds", "3")
+    assert code == 0, err
+    assert "head: class means on the class token after block" in err
+    for text in ("leave-one-out", "3 folds", "means", "accuracy"):
+        assert text in out
+    assert vitlab.load(tmp_path / "run").config.image_size == 16
+    code, out, err = call(capsys, *words, *more)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "already contains a run: pass --resume" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--lr", "1e-3"], "is for training: vitlab probe fits a head to frozen features"),
+        (["--epochs", "3"], "is for training: vitlab probe fits a head to frozen features"),
+        (["--folds", "1"], "folds must be at least 2"),
+        (["--by", "svm"], "by must be one of auto, logistic, ridge, means, not svm"),
+        (["--out", "x" * 300], "no file can have so long a name"),
+        (["--from", "y" * 300], "y"),
+    ],
+)
+def test_one_line_for_what_cannot_be(
+    tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    given = ("probe", str(photos), "--workers", "0")
+    start = () if "--from" in words else ("--from", backbone(tmp_path))
+    code, out, err = call(capsys, *given, *start, *words)
+    assert (code, out, len(err.strip().splitlines()[-1:])) == (2, "", 1), err
+    assert message in err.splitlines()[-1]
+
+
+def test_bad_data(tmp_path: Path) -> None:
+    weights = backbone(tmp_path)
+    one = photo_folder(tmp_path / "one", {"a": 1, "b": 10, "c": 10})
+    run = vitlab.probe(str(one), weights, tmp_path / "run", host=HOST, cache=None)
+    assert run.model.config.labels == ("a", "b", "c")
+    single = photo_folder(tmp_path / "single", {"a": 9})
+    with pytest.raises(DataError, match="has only one class"):
+        vitlab.probe(str(single), weights, tmp_path / "x", host=HOST, cache=None)
+    several = photo_folder(tmp_path / "several", {"a": 6})
+    lines = [f'{{"path": "a/{n:03d}.png", "labels": ["x", "{"yz"[n % 2]}"]}}' for n in range(6)]
+    (several / "list.jsonl").write_text("\n".join(lines))
+    with pytest.raises(DataError, match="vitlab finetune --tune head learns several"):
+        vitlab.probe(str(several / "list.jsonl"), weights, tmp_path / "x", host=HOST, cache=None)
+    for file in one.rglob("*.png"):
+        file.write_bytes(file.read_bytes()[:60])
+    with pytest.raises(DataError) as caught:
+        vitlab.probe(str(one), weights, tmp_path / "x", host=HOST, cache=None)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "x").exists()
+    with pytest.raises(OptionError, match="epochs is for training"):
+        vitlab.probe("digits", weights, epochs=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "pools"),
+    [
+        ("ViT(width=16,depth=2,heads=2,mlp=32)/4", {"pool": "mean"}, {"mean"}),
+        ("ViT(width=16,depth=2,heads=2,mlp=32)/4", {"pool": "attention"}, {""}),
+        ("BiT-R50x1", {"image_size": 32}, {""}),
+    ],
+)
+def test_weights_without_a_class_token_and_resnets(
+    tmp_path: Path, photos: Path, name: str, more: dict[str, object], pools: set[str]
+) -> None:
+    weights = backbone(tmp_path, name, **more)
+    run = vitlab.probe(str(photos), weights, tmp_path / "run", host=HOST, cache=None)
+    assert {each["pool"] for each in run.metrics["tried"]} == pools
+    found = vitlab.evaluate(vitlab.load(run.folder), str(photos), workers=0)
+    assert found.accuracy == run.metrics["accuracy"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"registers": 2},
+        {"norm_at": "pooled", "pool": "mean", "class_token": True},
+        {"positions": "bias", "pool": "both"},
+    ],
+)
+def test_a_cut_model_computes_the_features_that_were_chosen(
+    tmp_path: Path, photos: Path, more: dict[str, object]
+) -> None:
+    model = vitlab.load(backbone(tmp_path, **more)).resize(16)
+    model = vitlab.load(vitlab.save(model, tmp_path / "new"), classes=3)
+    source, compute = open_to_learn(str(photos)).test, Compute("cpu", engine="plain", workers=0)
+    vectors, choices = choices_of(model, 3)
+    values = features_in_memory(model, source, compute, vectors).values
+    assert len(choices) == (6 if "norm_at" in more else 9)
+    for choice in choices:
+        weights = np.random.default_rng(0).normal(size=(3, choice.width))
+        head = LinearHead(weights, np.ones(3), "ridge", 1.0, np.arange(3))
+        cut = with_head(model, FoundHead(choice, head, 0.5, 1.0, ()))
+        own = features_in_memory(cut, source, compute).values
+        np.testing.assert_allclose(own, choice.of(values), atol=1e-4)
+
+
+def test_a_temperature_for_logits_without_a_mistake() -> None:
+    logits = np.eye(3).repeat(20, 0)
+    y = np.repeat(np.arange(3), 20)
+    assert 0.05 < temperature_of(logits, y) < 0.5
+    assert temperature_of(-logits, y) == 1.0
+
+
+def test_another_run_in_the_folder(tmp_path: Path, digits_run: Path) -> None:
+    with pytest.raises(RunError, match="already contains a run"):
+        vitlab.probe("digits", backbone(tmp_path, channels=1), digits_run, host=HOST)

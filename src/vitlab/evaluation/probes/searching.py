@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitlab.data.holdout import chances, groups_known
 from vitlab.data.labels import SingleLabels
-from vitlab.data.sources.protocol import Source, Subset
+from vitlab.data.sources.source import Source, Subset
 from vitlab.errors import DataError
 from vitlab.evaluation.calibration import fitted_temperature
 from vitlab.evaluation.infer import Vectors

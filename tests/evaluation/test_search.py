@@ -241,7 +241,7 @@ def features(kind: Any) -> Callable[[Path], None]:
         one = kind.value_type if pyarrow.types.is_fixed_size_list(kind) else None
         array = pyarrow.array([], kind) if one is not None else pyarrow.array([[1.0]], kind)
         told = json.dumps(ABOUT | {"dimension": 4, "images": 1})
-        text = pyarrow.array(["a"] * len(array))
+        text = pyarrow.array(["a"] * len(array), pyarrow.string())
         columns = {"path": text, "label": text, "split": text, "features": array}
         table = pyarrow.table(columns).replace_schema_metadata({"vitlab.embedding": told})
         parquet.write_table(table, file)
@@ -266,7 +266,7 @@ def bomb(file: Path) -> None:
             pyarrow.array(np.zeros(2**26, np.int8)), pyarrow.array([0.0], pyarrow.float32())
         ).dictionary_decode(), 2**10,
     )  # fmt: skip
-    text = pyarrow.array(["a"] * len(array))
+    text = pyarrow.array(["a"] * len(array), pyarrow.string())
     columns = {"path": text, "label": text, "split": text, "features": array}
     told = json.dumps(ABOUT | {"dimension": 2**10, "images": len(array)})
     table = pyarrow.table(columns).replace_schema_metadata({"vitlab.embedding": told})
@@ -280,6 +280,13 @@ def plain(file: Path) -> None:
 def told(**about: Any) -> Callable[[Path], Any]:
     """A table that says something else of itself."""
     return lambda file: written(file, drawn(3, 4), **about)
+
+
+def unreadable(file: Path) -> None:
+    written(file, drawn(3, 4))
+    table = parquet.read_table(file)
+    column = table.column("path").cast(pyarrow.binary())
+    parquet.write_table(table.set_column(0, "path", column), file)
 
 
 def truncated(file: Path) -> None:
@@ -307,6 +314,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a layer that is none": (told(layer=3), "is no table of vitlab embed"),
     "a huge image": (told(image_size=[9, 2**30]), "is no table of vitlab embed"),
     "a size that is none": (told(image_size="x"), "is no table of vitlab embed"),
+    "paths that are no text": (unreadable, "is no table of vitlab embed"),
     "another precision": (told(precision=[]), "is no table of vitlab embed"),
 }
 
@@ -336,7 +344,9 @@ def test_a_damaged_page_is_noticed(tmp_path: Path) -> None:
         vitlab.search(file, drawn(64), 1)
 
 
-def test_weights_of_a_stranger_are_not_looked_for_in_odd_places(tmp_path: Path) -> None:
+def test_weights_of_a_stranger_are_not_looked_for_in_odd_places(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "x.parquet"
     written(file, drawn(3, 4))
     with pytest.raises(OptionError, match="does not say where its weights are: --from"):
@@ -346,6 +356,15 @@ def test_weights_of_a_stranger_are_not_looked_for_in_odd_places(tmp_path: Path) 
         object.__setattr__(table, "source", source)
         with pytest.raises(OptionError, match="are gone"):
             table.model()
+    model = vitlab.create("ViT(width=4,depth=1,heads=1,mlp=4)/4", classes=3, image_size=8)
+    vitlab.save(model, tmp_path / "odd\x1b[2J")
+    table = FeatureTable.open(file)
+    object.__setattr__(table, "source", str(tmp_path / "odd\x1b[2J"))
+    with pytest.raises(WeightsError, match="has other weights"):
+        table.model()
+    err = capsys.readouterr().err
+    assert "odd\\x1b[2J" in err
+    assert "\x1b" not in err
 
 
 def test_a_table_of_a_wrong_type() -> None:

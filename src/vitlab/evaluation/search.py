@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from vitlab.data.open import open_images
 from vitlab.data.pictures.pictures import Picture
 from vitlab.data.settings import Columns
+from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.request import Given
-from vitlab.errors import DataError, OptionError, WeightsError
+from vitlab.errors import DataError, OptionError, WeightsError, one_line
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding import ABOUT, DAMAGED, SOURCE
 from vitlab.evaluation.infer import infer
@@ -222,17 +223,18 @@ class FeatureTable:
         if weights is None:
             if not self.source:
                 raise OptionError(f"{self.name} does not say where its weights are: {ADVICE}")
+            shown = one_line(self.source[:200])
             if not exists(self.source) and not is_hub_name(self.source):
-                raise OptionError(f"the weights {self.source!r} of {self.name} are gone: {ADVICE}")
-            say(f"weights: {self.source}, as {self.name} says")
+                raise OptionError(f"the weights {shown!r} of {self.name} are gone: {ADVICE}")
+            say(f"weights: {shown}, as {self.name} says")
             weights = self.source
         model = weights if isinstance(weights, Model) else load(weights, **choices)
         if [*model.config.size] != self.about["image_size"]:
             model = model.resize(tuple(self.about["image_size"]))
-        if feature_fingerprint(model) != self.about["weights"]:
+        if feature_fingerprint(model) != self.about.get("weights"):
             raise WeightsError(
                 f"{model.source or 'the model'} ({model.config.name}) has other weights than "
-                f"{self.name} ({self.about['model']}): {ADVICE}"
+                f"{self.name} ({str(self.about.get('model'))[:80]}): {ADVICE}"
             )
         return model
 
@@ -278,31 +280,25 @@ def search(
         DataError: no table of `vitlab embed`, or a damaged one; no image.
     """
     own = table if isinstance(table, FeatureTable) else FeatureTable.open(table)
-    if not 1 <= k <= own.rows:
+    if not isinstance(k, int) or not 1 <= k <= own.rows:
         raise OptionError(f"k must be from 1 to {own.rows:,}, the rows of {own.name}, not {k}")
-    bad: dict[int, str] = {}
     if isinstance(images, np.ndarray) and images.dtype.kind == "f" and images.ndim in (1, 2):
-        vectors = np.atleast_2d(images)
-        names, numbers = [f"vector {n}" for n in range(len(vectors))], [*range(len(vectors))]
+        asked = _Asked.given(images)
     else:
         opened, model = open_images(images, "ignored", columns=columns), own.model(weights)
-        source, taken = opened.every(), _taken(own.about)
+        for note in opened.notes:
+            say(note)
         compute = Compute(device, own.about["precision"], workers=workers)
-        names = [source.name(number) for number in range(len(source))]
-        batches = list(infer(model, source, compute, [taken]))
-        numbers = [number for each in batches for number in each.indices.tolist()]
-        bad = {number: text for each in batches for number, text in each.bad}
-        blank = np.empty((0, own.about["dimension"]), np.float32)
-        vectors = np.concatenate([blank, *(e.features for e in batches if len(e.indices))])
-    if vectors.shape[1] != own.about["dimension"]:
-        both = f"{vectors.shape[1]} numbers, those of {own.name} {own.about['dimension']}"
+        asked = _Asked.computed(own.about, opened.every(), model, compute)
+    if asked.vectors.shape[1] != own.about["dimension"]:
+        both = f"{asked.vectors.shape[1]} numbers, those of {own.name} {own.about['dimension']}"
         raise OptionError(f"the features have {both}: take the same what and layer")
-    if not np.isfinite(vectors).all():
+    if not np.isfinite(asked.vectors).all():
         raise OptionError("features to search for must be finite numbers")
-    found = nearest(own, vectors, min(k + not_self, own.rows))
+    names, found = asked.names, nearest(own, asked.vectors, min(k + not_self, own.rows))
     texts = own.texts(row for row in found[0].ravel().tolist() if row >= 0)
-    answers = {n: Nearest(names[n], error=text) for n, text in bad.items()}
-    for number, rows, scores in zip(numbers, *map(np.ndarray.tolist, found), strict=True):
+    answers = {n: Nearest(names[n], error=text) for n, text in asked.bad.items()}
+    for number, rows, scores in zip(asked.numbers, *map(np.ndarray.tolist, found), strict=True):
         neighbors = [
             Neighbor(row, score=score, same=_same(names[number], texts[row], score), **texts[row])
             for row, score in zip(rows, scores, strict=True)
@@ -311,6 +307,36 @@ def search(
         kept = [each for each in neighbors if not (not_self and each.same)][:k]
         answers[number] = Nearest(names[number], tuple(kept))
     return [answers[number] for number in range(len(names))]
+
+
+class _Asked(NamedTuple):
+    """Names of images; numbers and features (n, dimension) of those that can be read; damage."""
+
+    names: list[str]
+    numbers: list[int]
+    vectors: NDArray[np.floating]
+    bad: dict[int, str]
+
+    @classmethod
+    def given(cls, features: NDArray[Any]) -> Self:
+        """Take features as they are."""
+        vectors = np.atleast_2d(features)
+        numbers = [*range(len(vectors))]
+        return cls([f"vector {number}" for number in numbers], numbers, vectors, {})
+
+    @classmethod
+    def computed(
+        cls, about: dict[str, Any], source: Source, model: Model, compute: Compute
+    ) -> Self:
+        """Compute features as those of a table."""
+        batches = list(infer(model, source, compute, [_taken(about)]))
+        vectors = [each.features for each in batches if len(each.indices)]
+        return cls(
+            [source.name(number) for number in range(len(source))],
+            [number for each in batches for number in each.indices.tolist()],
+            np.concatenate([np.empty((0, about["dimension"]), np.float32), *vectors]),
+            {number: text for each in batches for number, text in each.bad},
+        )
 
 
 def nearest(
@@ -412,7 +438,8 @@ def _about(file: Path, schema: Any) -> dict[str, Any]:
         kind, (height, width) = schema.field("features").type, about["image_size"]
         told = about["precision"] in ("fp32", "bf16") and _taken(about) is not None
         told = told and 0 < height < 2**13 and 0 < width < 2**13
-        told = told and {"path", "label", "split"} <= {*schema.names}
+        texts = [str(schema.field(name).type) for name in ("path", "label", "split")]
+        told = told and all("string" in each for each in texts)
     except (LookupError, TypeError, ValueError, RecursionError):
         told = False
     if not told or not types.is_fixed_size_list(kind):

@@ -187,6 +187,10 @@ def test_photographs_are_found_by_the_weights_that_the_table_names(
     assert rows_of(without) == [rows[1:] for rows in rows_of(found)]
     (alone,) = vitlab.search(table, photo(3, 24, 32, 2), 1, weights=model)
     assert alone.neighbors[0].path == asked[0]
+    vitlab.embed(used, photos, tmp_path / "parts", workers=0, part_images=16, **how)
+    parts = vitlab.search(tmp_path / "parts", asked, 3)
+    paths = [[{each.path for each in one.neighbors} for one in own] for own in (found, parts)]
+    assert paths[0] == paths[1]
 
 
 def test_damaged_photographs_are_named_and_others_answered(
@@ -212,6 +216,11 @@ def test_other_weights_and_weights_that_are_gone(
         next(model.parameters()).add_(1)
     with pytest.raises(WeightsError, match=r"has other weights than .*x\.parquet"):
         vitlab.search(table, photos, weights=model)
+    large = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/5", classes=3, image_size=10)
+    with pytest.raises(WeightsError, match=r"the model .* has other weights than .*x\.parquet"):
+        vitlab.search(table, photos, weights=large)
+    with pytest.raises(WeightsError, match=r"no such file or folder: gone\.pth; --from"):
+        vitlab.search(table, photos, weights="gone.pth")
     (tmp_path / "weights").rename(tmp_path / "elsewhere")
     with pytest.raises(OptionError, match=r"weights '.*weights' of .*x\.parquet are gone: --from"):
         vitlab.search(table, photos)

@@ -9,7 +9,7 @@ import json
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -228,9 +228,13 @@ class FeatureTable:
                 raise OptionError(f"the weights {shown!r} of {self.name} are gone: {ADVICE}")
             say(f"weights: {shown}, as {self.name} says")
             weights = self.source
-        model = weights if isinstance(weights, Model) else load(weights, **choices)
+        try:
+            model = weights if isinstance(weights, Model) else load(weights, **choices)
+        except WeightsError as error:
+            raise WeightsError(f"{error}; {ADVICE}") from None
         if [*model.config.size] != self.about["image_size"]:
-            model = model.resize(tuple(self.about["image_size"]))
+            with suppress(OptionError):  # other weights may not take that size
+                model = model.resize(tuple(self.about["image_size"]))
         if feature_fingerprint(model) != self.about.get("weights"):
             raise WeightsError(
                 f"{model.source or 'the model'} ({model.config.name}) has other weights than "

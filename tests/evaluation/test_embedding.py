@@ -133,6 +133,11 @@ def test_half_the_bytes_and_what_the_file_says_of_itself(
     expected = {"what": "patches", "layer": [], "dtype": "fp16", "dimension": 16, "norm": "final",
                 "image_size": [8, 8], "precision": "fp32"}  # fmt: skip
     assert {key: about[key] for key in expected} == expected
+    assert b"vitlab.source" not in parquet.ParquetFile(tmp_path / "fp16.parquet").metadata.metadata
+    saved = vitlab.load(vitlab.save(model, tmp_path / "weights"))
+    embedded(saved, photos, tmp_path / "saved.parquet")
+    said = parquet.ParquetFile(tmp_path / "saved.parquet").metadata.metadata
+    assert said[b"vitlab.source"].decode() == str(tmp_path / "weights")
     with torch.no_grad():
         model.norm.weight.mul_(1e6)
     with pytest.raises(DataError, match="is beyond fp16, which ends at 65,504: choose dtype=fp32"):
@@ -337,7 +342,7 @@ def test_killed_it_goes_on(tmp_path: Path, model: vitlab.VisionTransformer, phot
         patch.setattr(ShardFolder, "_write", write)
         embedded(vitlab.load(tmp_path / "weights"), photos, out)
     assert len(computed) == 5 - len(kept)
-    embedded(model, photos, tmp_path / "whole.parquet")
+    embedded(vitlab.load(tmp_path / "weights"), photos, tmp_path / "whole.parquet")
     assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
 
 

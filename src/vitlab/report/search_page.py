@@ -6,7 +6,7 @@ from typing import Any
 
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.sources.folders import named_files
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
 from vitlab.evaluation.search import Nearest
 from vitlab.report.table_page import save_page, templates

@@ -20,8 +20,7 @@ from sklearn.neighbors import KNeighborsClassifier
 import vitlab
 from vitlab.data.open import open_images
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.review.embedding_map import embedding_map
-from vitlab.evaluation.review.sampled_images import look_at, sample
+from vitlab.evaluation.embedding_map import embedding_map, look_at, sample
 
 MOST = 2_000  # images
 NEIGHBORS = 10

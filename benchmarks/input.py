@@ -231,8 +231,8 @@ def enlarged(files: list[Path], folder: Path) -> list[Path]:
 
 def small(file: str) -> dict[str, Work]:
     """Read 2,000 images of a Parquet file, from it and from tar shards made of it."""
-    from vitlab.data.loading.copying import copy
-    from vitlab.data.sources.protocol import Subset
+    from vitlab.data.prepare import copy
+    from vitlab.data.sources.source import Subset
 
     whole = open_to_learn(file).whole
     assert whole is not None

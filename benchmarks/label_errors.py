@@ -22,8 +22,8 @@ from PIL import Image
 import vitlab
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.protocol import Source
-from vitlab.evaluation.review.label_errors import find_label_errors
+from vitlab.data.sources.source import Source
+from vitlab.evaluation.label_errors import find_label_errors
 
 
 def write_flipped(source: Source, channels: int, share: float, seed: int, folder: Path) -> Path:

@@ -21,7 +21,7 @@ import numpy as np
 
 import vitlab
 from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.source import Source
 from vitlab.recipes.recipe import Host
 
 MODES = ("all", "attention", "ffn", "head", "norms", "lora")

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from vitlab import serve as serve
     from vitlab.client.async_client import AsyncClient as AsyncClient
     from vitlab.client.client import Client as Client
-    from vitlab.data.duplicates.comparing import duplicates as duplicates
+    from vitlab.data.duplicates.finding import duplicates as duplicates
     from vitlab.data.learning import OpenedData as OpenedData
-    from vitlab.data.pictures.preprocess import preprocess as preprocess
+    from vitlab.data.preprocess import preprocess as preprocess
     from vitlab.data.settings import Columns as Columns
     from vitlab.errors import UserError as UserError
-    from vitlab.evaluation.bias.inductive_bias import inductive_bias as inductive_bias
     from vitlab.evaluation.calibration import calibrate as calibrate
     from vitlab.evaluation.classification import classify as classify
     from vitlab.evaluation.embedding import embed as embed
     from vitlab.evaluation.evaluation import evaluate as evaluate
+    from vitlab.evaluation.inductive_bias import inductive_bias as inductive_bias
     from vitlab.evaluation.probes.ridge import fewshot as fewshot
     from vitlab.evaluation.thresholds import choose_thresholds as choose_thresholds
     from vitlab.graphs.exporting import export as export
@@ -82,18 +82,18 @@ _HOMES = {
     "cross_validate": "vitlab.transfer.folds",
     "delta": "vitlab.weights.deltas",
     "embed": "vitlab.evaluation.embedding",
-    "duplicates": "vitlab.data.duplicates.comparing",
+    "duplicates": "vitlab.data.duplicates.finding",
     "errors": "",
     "evaluate": "vitlab.evaluation.evaluation",
     "export": "vitlab.graphs.exporting",
     "fewshot": "vitlab.evaluation.probes.ridge",
     "finetune": "vitlab.transfer.finetuning",
-    "inductive_bias": "vitlab.evaluation.bias.inductive_bias",
+    "inductive_bias": "vitlab.evaluation.inductive_bias",
     "inspect": "",
     "load": "vitlab.weights.load",
     "measure": "",
     "objectives": "",
-    "preprocess": "vitlab.data.pictures.preprocess",
+    "preprocess": "vitlab.data.preprocess",
     "push": "vitlab.weights.publish",
     "recipe": "vitlab.recipes.named",
     "repeat": "vitlab.transfer.repeats",

@@ -10,7 +10,7 @@ from PIL import Image
 
 from conftest import photo
 from vitlab.client.sendable import encoded
-from vitlab.data.pictures.pictures import stored
+from vitlab.data.sources.pictures import stored
 from vitlab.errors import ImageError
 
 RGB = photo(1)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from sklearn.dummy import DummyClassifier
 
-from vitlab.data.classes import class_lines, most_frequent
 from vitlab.data.labels import MultiLabels, SingleLabels
-from vitlab.data.sources.arrays import Arrays
-from vitlab.data.sources.splits import Splits
+from vitlab.data.sources.memory import Arrays
+from vitlab.data.sources.request import Splits
+from vitlab.data.summary import class_lines, most_frequent
 
 
 def source(counts: list[int], names: tuple[str, ...] | None = None) -> Arrays:

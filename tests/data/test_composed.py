@@ -5,10 +5,9 @@ import pickle
 import numpy as np
 import pytest
 
-from vitlab.data.composed import Altered, Joined, Relabeled
 from vitlab.data.labels import MultiLabels, SingleLabels
-from vitlab.data.sources.arrays import Arrays
-from vitlab.data.sources.protocol import Subset
+from vitlab.data.sources.memory import Arrays
+from vitlab.data.sources.source import Altered, Joined, Relabeled, Subset
 
 
 def arrays(first: int, count: int, title: str) -> Arrays:

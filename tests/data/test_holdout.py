@@ -17,9 +17,9 @@ from vitlab.data.holdout import chances, fingerprint, groups_of, hold_out, ident
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, RunError
-from vitlab.evaluation.paired.examined import reopened
+from vitlab.evaluation.examined import reopened
 from vitlab.evaluation.probes.probing import Probing, probe
 from vitlab.models.model import Model
 from vitlab.models.seen import NOTHING, marked

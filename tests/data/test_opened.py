@@ -15,7 +15,7 @@ from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.learning import OpenedData
 from vitlab.data.loading.cache import CachedImages, cached
 from vitlab.data.settings import Data
-from vitlab.data.sources.protocol import Source, Subset
+from vitlab.data.sources.source import Source, Subset
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host
 

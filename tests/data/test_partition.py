@@ -13,7 +13,7 @@ from vitlab.data.holdout import fold_of, partitioned
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.settings import Data
-from vitlab.data.sources.protocol import Source, counts
+from vitlab.data.sources.source import Source, counts
 from vitlab.errors import DataError, OptionError
 from vitlab.recipes.recipe import Host
 

@@ -13,8 +13,8 @@ from PIL import Image
 
 from conftest import photo, photo_folder
 from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.protocol import Source
-from vitlab.data.sources.splits import Splits
+from vitlab.data.sources.request import Splits
+from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
 
 unlabeled = partial(open_to_learn, unlabeled=True)

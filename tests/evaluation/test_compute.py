@@ -15,7 +15,7 @@ import vitlab
 from conftest import call
 from models.test_architectures import CASES, a_model
 from vitlab.data.labels import SingleLabels
-from vitlab.data.sources.arrays import Arrays
+from vitlab.data.sources.memory import Arrays
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation import compute as room
 from vitlab.evaluation.compute import Compute, FastForm, fast_form

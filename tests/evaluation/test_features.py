@@ -16,7 +16,7 @@ from distributed.ranks import on_ranks
 from vitlab.data.augment.augment import normalize
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import center, load_image
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.source import Source
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DataError

@@ -14,8 +14,8 @@ import vitlab
 from distributed.ranks import on_ranks
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.arrays import Arrays
 from vitlab.data.sources.folders import Files
+from vitlab.data.sources.memory import Arrays
 from vitlab.distributed.launch import joined
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation import infer as room

@@ -12,8 +12,8 @@ from conftest import call, photo_folder
 from vitlab.data.decode.crop import center_box, five_boxes
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import center, load_crops, load_image
-from vitlab.data.sources.arrays import Arrays
 from vitlab.data.sources.folders import Files
+from vitlab.data.sources.memory import Arrays
 from vitlab.errors import OptionError
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import Views

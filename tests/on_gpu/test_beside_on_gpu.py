@@ -11,7 +11,7 @@ import vitlab
 from on_gpu.a_gpu_there import a_gpu, no_wait
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import Batch
-from vitlab.data.loading.upload import Upload
+from vitlab.data.loading.loader import Upload
 from vitlab.device import STAGED, fetched, sent
 from vitlab.evaluation import infer as room
 from vitlab.evaluation.compute import Compute

@@ -16,7 +16,7 @@ from vitlab import device as devices
 from vitlab.data.augment.augment import augment
 from vitlab.data.augment.policy import draws_needed
 from vitlab.data.loading.batches import Batch
-from vitlab.data.loading.upload import Upload
+from vitlab.data.loading.loader import Upload
 from vitlab.data.settings import Augment
 from vitlab.errors import DeviceError
 from vitlab.models.model import Model

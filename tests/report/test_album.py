@@ -14,7 +14,7 @@ from conftest import photo_folder
 from vitlab.data.decode.stored import StoredImage
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.protocol import Derived
+from vitlab.data.sources.source import Derived
 from vitlab.errors import DataError
 from vitlab.evaluation.predictions import Predictions
 from vitlab.report import album

@@ -14,7 +14,7 @@ from PIL import Image
 from serve.made import encoded, tiny
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import center, load_image
-from vitlab.data.pictures.pictures import Pictures
+from vitlab.data.sources.pictures import Pictures
 from vitlab.serve.decoding import nursery
 from vitlab.serve.decoding.decoder import Bounds
 from vitlab.serve.decoding.decoders import Decoded, Decoders, Wanted

@@ -15,7 +15,7 @@ from conftest import TINY, call, photo_folder
 from distributed.ranks import on_ranks
 from steps import asked_to_stop
 from vitlab.data.augment.augment import normalize
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.source import Source
 from vitlab.distributed.world import ALONE
 from vitlab.errors import DataError
 from vitlab.evaluation.probes import watching

@@ -14,7 +14,7 @@ import pytest
 import vitlab
 from conftest import TINY, call, photo_folder
 from steps import asked_to_stop, each_step, killed_before
-from vitlab.data.loading.workers import WorkerDiedError, deaths_reported_late, started
+from vitlab.data.loading.loader import WorkerDiedError, deaths_reported_late, started
 from vitlab.errors import DataError, OptionError, RunError
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host

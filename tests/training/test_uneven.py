@@ -15,7 +15,7 @@ from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.loader import training_loader
 from vitlab.data.loading.order import Groups
 from vitlab.data.settings import Augment
-from vitlab.data.sources.protocol import counts
+from vitlab.data.sources.source import counts
 from vitlab.errors import OptionError
 from vitlab.files import sha256
 from vitlab.recipes.recipe import Host

@@ -13,7 +13,7 @@ import pytest
 import vitlab
 from conftest import TINY, photo_folder
 from forked import Forked
-from vitlab.data.loading.workers import WorkerDiedError, deaths_explained
+from vitlab.data.loading.loader import WorkerDiedError, deaths_explained
 from vitlab.files import sha256
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training.saving import checkpoint

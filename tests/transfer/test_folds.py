@@ -14,7 +14,7 @@ from conftest import call, photo, photo_folder
 from steps import asked_to_stop
 from vitlab.data.labels import SingleLabels
 from vitlab.errors import DivergedError, OptionError, RunError
-from vitlab.evaluation.review.label_errors import find_label_errors
+from vitlab.evaluation.label_errors import find_label_errors
 from vitlab.recipes.recipe import Host, Recipe
 from vitlab.training.stop import Interrupted
 

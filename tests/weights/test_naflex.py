@@ -15,8 +15,8 @@ from oracles import peers
 from vitlab.data.augment.augment import normalize
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import EvaluationBatches
-from vitlab.data.sources.filenames import Names
 from vitlab.data.sources.folders import Files
+from vitlab.data.sources.paths import Names
 from vitlab.errors import WeightsError
 from vitlab.models.packed import Packed
 

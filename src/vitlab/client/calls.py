@@ -12,7 +12,7 @@ from PIL import Image
 from vitlab.client.attempts import Ask, Reply, Steps, Terms, Work, exchange
 from vitlab.client.reading import answers, body_of, features, reason, refused, unreadable
 from vitlab.client.sendable import encoded
-from vitlab.data.pictures.pictures import Picture, several
+from vitlab.data.sources.pictures import Picture, several
 from vitlab.errors import ImageError, OptionError
 from vitlab.evaluation.classification import Answer
 

@@ -14,7 +14,7 @@ from PIL import Image
 from vitlab.client.attempts import Pause, Send, Steps, Terms, Work
 from vitlab.client.calls import Calls, Plan
 from vitlab.client.transport import address, opened, send
-from vitlab.data.pictures.pictures import Picture
+from vitlab.data.sources.pictures import Picture
 from vitlab.evaluation.classification import Answer
 
 if TYPE_CHECKING:

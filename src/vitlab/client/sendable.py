@@ -7,7 +7,7 @@ from PIL import Image
 
 from vitlab.data.decode.colors import recolored
 from vitlab.data.decode.stored import EncodedImage, PixelImage
-from vitlab.data.pictures.pictures import Picture, PillowImage, stored
+from vitlab.data.sources.pictures import Picture, PillowImage, stored
 from vitlab.errors import ImageError
 
 # Modes of Pillow that a PNG holds as they are. Others are sent as what the package reads in them.

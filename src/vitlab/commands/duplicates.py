@@ -12,7 +12,7 @@ from vitlab.terminal import print_table
 from vitlab.units import duration
 
 if TYPE_CHECKING:
-    from vitlab.data.duplicates.comparing import Comparison
+    from vitlab.data.duplicates.finding import Comparison
 
 SUMMARY = "Find near-duplicate images across two data sets."
 _LINES = 20  # pairs in the table
@@ -43,7 +43,7 @@ class Duplicates(Options):
 
 def run(options: Duplicates) -> dict[str, Any]:
     """Compare; images that cannot be decoded are reported on stderr."""
-    from vitlab.data.duplicates.comparing import compare, sets
+    from vitlab.data.duplicates.finding import compare, sets
     from vitlab.errors import OptionError
     from vitlab.progress import Meter, say
     from vitlab.report.pairs_page import notes, write_pairs

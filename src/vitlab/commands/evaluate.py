@@ -171,7 +171,7 @@ def _how(options: Evaluate) -> "How":
 def _evaluated(options: Evaluate) -> dict[str, Any]:
     import vitlab
     from vitlab.evaluation.evaluation import evaluation
-    from vitlab.evaluation.review.label_error_rows import LEARNED
+    from vitlab.evaluation.label_errors import LEARNED
     from vitlab.progress import Meter, say
     from vitlab.weights.save import own_folder, save_provenance
 

@@ -42,7 +42,7 @@ class Prepare(Options):
 
 def run(options: Prepare) -> dict[str, Any]:
     """Copy; images that cannot be used are reported on stderr."""
-    from vitlab.data.loading.copying import copy, sources_to_copy
+    from vitlab.data.prepare import copy, sources_to_copy
     from vitlab.progress import Meter, say
 
     sources = sources_to_copy(options.data, options.columns)

@@ -21,13 +21,20 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.composed import Joined, Relabeled, read_ahead
 from vitlab.data.decode.stored import StoredImage
 from vitlab.data.labels import SingleLabels
 from vitlab.data.settings import Data, part_of
 from vitlab.data.sources.folders import Files
-from vitlab.data.sources.protocol import Derived, Source, Subset, counts
-from vitlab.data.sources.splits import Splits
+from vitlab.data.sources.request import Splits
+from vitlab.data.sources.source import (
+    Derived,
+    Joined,
+    Relabeled,
+    Source,
+    Subset,
+    counts,
+    read_ahead,
+)
 from vitlab.errors import DataError, DiskError, OptionError
 from vitlab.files import read_bytes, staged_file
 from vitlab.models.seen import Seen, known, marked

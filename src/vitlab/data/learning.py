@@ -7,15 +7,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.composed import Joined, Relabeled
 from vitlab.data.holdout import SPLIT_SEED, Grouped, Identified, SplitBy, chosen, identified
 from vitlab.data.labels import check_classes
 from vitlab.data.loading.cache import Decoded, cached
 from vitlab.data.open import Opened, open_images, stripped
 from vitlab.data.settings import Columns, Data
-from vitlab.data.sources.protocol import Source, Subset, counts
-from vitlab.data.sources.request import Given
-from vitlab.data.sources.splits import Splits
+from vitlab.data.sources.request import Given, Splits
+from vitlab.data.sources.source import Joined, Relabeled, Source, Subset, counts
 from vitlab.errors import DataError
 
 SHARE, MOST = 0.1, 1000  # of images without labels: how many measure the loss

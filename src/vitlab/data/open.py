@@ -12,21 +12,28 @@ from typing import Any
 
 import numpy as np
 
-from vitlab.data.composed import Joined, Relabeled
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.holdout import SplitBy, groups_known, hold_out
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels, UnlabeledError, check_classes
-from vitlab.data.pictures.pictures import Picture
 from vitlab.data.presence import PATTERN, check_data
 from vitlab.data.settings import Columns
-from vitlab.data.sources.arrays import open_digits
 from vitlab.data.sources.folders import named_files, open_files, open_folder
 from vitlab.data.sources.lists import open_list
-from vitlab.data.sources.memory import open_memory
-from vitlab.data.sources.protocol import Source, counts
+from vitlab.data.sources.memory import open_digits, open_memory
+from vitlab.data.sources.pictures import Picture
 from vitlab.data.sources.remote import is_url
-from vitlab.data.sources.request import Found, Given, Part, Request, Wanted, blank, title_of
-from vitlab.data.sources.splits import NAMES, Splits
+from vitlab.data.sources.request import (
+    NAMES,
+    Found,
+    Given,
+    Part,
+    Request,
+    Splits,
+    Wanted,
+    blank,
+    title_of,
+)
+from vitlab.data.sources.source import Joined, Relabeled, Source, counts
 from vitlab.data.sources.tables import open_hub, open_tables
 from vitlab.data.sources.tar_shards import open_shards
 from vitlab.data.vtab.layouts import open_vtab

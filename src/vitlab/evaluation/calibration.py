@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from vitlab.data.holdout import fingerprint, with_validation
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
 from vitlab.data.settings import Columns
-from vitlab.data.sources.protocol import Source
-from vitlab.data.sources.request import Given, title_of
-from vitlab.data.sources.splits import Splits
+from vitlab.data.sources.request import Given, Splits, title_of
+from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
 from vitlab.evaluation.choosing import as_trained, open_for
 from vitlab.evaluation.compute import Compute

@@ -8,9 +8,8 @@ from vitlab.data.holdout import fingerprint, fold_of, hold_out, learned, moved, 
 from vitlab.data.labels import UnknownClassError
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
-from vitlab.data.sources.protocol import Source
-from vitlab.data.sources.request import Given, title_of
-from vitlab.data.sources.splits import Splits
+from vitlab.data.sources.request import Given, Splits, title_of
+from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
 from vitlab.models.model import Model
 from vitlab.models.seen import Seen

@@ -10,13 +10,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from vitlab.data.composed import Relabeled
 from vitlab.data.labels import kind_of
 from vitlab.data.open import open_images
-from vitlab.data.pictures.pictures import Picture
 from vitlab.data.settings import Columns
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.pictures import Picture
 from vitlab.data.sources.request import Given
+from vitlab.data.sources.source import Relabeled, Source
 from vitlab.distributed.launch import joined
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute, FastForm

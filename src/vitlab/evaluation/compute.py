@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from vitlab import device as devices
 from vitlab.data.augment.augment import normalize
 from vitlab.data.loading.batches import EvaluationBatches
-from vitlab.data.sources.protocol import Source, Subset
+from vitlab.data.sources.source import Source, Subset
 from vitlab.models.cost import cost
 from vitlab.models.fast.accelerate import accelerate, can_accelerate, check_engine, remembered
 from vitlab.models.layers import evaluating

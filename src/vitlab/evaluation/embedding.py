@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.open import open_images
-from vitlab.data.pictures.pictures import Picture
 from vitlab.data.settings import Columns
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.pictures import Picture
 from vitlab.data.sources.request import Given
+from vitlab.data.sources.source import Source
 from vitlab.distributed.launch import joined
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.compute import Compute, FastForm

@@ -9,19 +9,19 @@ from numpy.typing import NDArray
 
 from vitlab import device as devices
 from vitlab.data.settings import Columns
-from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.request import Given, title_of
+from vitlab.data.sources.source import Source
 from vitlab.errors import OptionError
 from vitlab.evaluation import calibration, thresholds
 from vitlab.evaluation.choosing import Split, choose
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import ONE_VIEW, Progress, Views, silent
 from vitlab.evaluation.intervals import with_intervals
+from vitlab.evaluation.label_errors import LEARNED, suspects_in, write_suspects
 from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import Predictions, check_classifier, predict
 from vitlab.evaluation.protocols.grading import Outputs, Protocol, check_alone, examine
 from vitlab.evaluation.records import EvaluationRecord
-from vitlab.evaluation.review.label_error_rows import LEARNED, suspects_in, write_suspects
 from vitlab.evaluation.rows import rows_to
 from vitlab.models.cost import cost
 from vitlab.models.model import Model

@@ -28,7 +28,7 @@ from torch.utils.data import Dataset
 
 from vitlab.data.loading.loader import choose_workers, in_order
 from vitlab.data.loading.order import slice_of
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.source import Source
 from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DiskError, ImageError
 from vitlab.evaluation.compute import Compute

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from vitlab.data.augment.augment import normalize
 from vitlab.data.labels import Labels, kind_of
 from vitlab.data.loading.batches import Batch, EvaluationBatches
-from vitlab.data.loading.loader import choose_workers, evaluation_loader
-from vitlab.data.loading.workers import deaths_explained
-from vitlab.data.sources.protocol import Source
+from vitlab.data.loading.loader import choose_workers, deaths_explained, evaluation_loader
+from vitlab.data.sources.source import Source
 from vitlab.device import autocast, behind, exact, fetched
 from vitlab.distributed.world import World
 from vitlab.errors import OptionError

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vitlab.data.labels import Labels
 from vitlab.data.loading.order import slice_of
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.source import Source
 from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.answers import check_numbers as check_numbers

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from vitlab.data.sources.lists import SEPARATOR
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.source import Source
 from vitlab.evaluation.answers import Floats
 from vitlab.evaluation.infer import Inferred
 from vitlab.files import staged_file

@@ -31,10 +31,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from vitlab.data.composed import Joined, Relabeled
 from vitlab.data.holdout import identities
 from vitlab.data.sources.folders import Files
-from vitlab.data.sources.protocol import Derived, Source
+from vitlab.data.sources.source import Derived, Joined, Relabeled, Source
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, DiskError, ImageError, OptionError
 from vitlab.evaluation.infer import Inferred, Progress

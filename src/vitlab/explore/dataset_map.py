@@ -11,17 +11,15 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitlab.data.composed import Joined, Relabeled
 from vitlab.data.labels import SingleLabels
 from vitlab.data.open import open_images, stripped
-from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.request import Given
+from vitlab.data.sources.source import Joined, Relabeled, Source
 from vitlab.errors import DataError, ImageError
 from vitlab.evaluation.choosing import Split, choose
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.review.embedding_map import embedding_map
-from vitlab.evaluation.review.label_errors import Suspect, find_label_errors
-from vitlab.evaluation.review.sampled_images import Sampled, look_at, sample
+from vitlab.evaluation.embedding_map import Sampled, embedding_map, look_at, sample
+from vitlab.evaluation.label_errors import Suspect, find_label_errors
 from vitlab.models.model import Model
 
 MOST = 10_000  # images of a map

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitlab.data.pictures.preprocess import preprocess
+from vitlab.data.preprocess import preprocess
 from vitlab.errors import WeightsError
 from vitlab.evaluation.infer import probabilities
 from vitlab.models.layers import evaluating

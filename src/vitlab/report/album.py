@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from vitlab.data.augment.augment import normalize
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import center, load_image
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.source import Source
 from vitlab.evaluation.predictions import Predictions
 from vitlab.inspect.rollout import rollout
 from vitlab.models.model import Model

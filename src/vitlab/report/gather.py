@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.source import Source
 from vitlab.evaluation.evaluation import Evaluation
 from vitlab.evaluation.metrics import METRICS
 from vitlab.evaluation.per_class import class_figures, confused_pairs, confusion, decisions

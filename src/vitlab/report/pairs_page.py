@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.duplicates.comparing import Comparison
+from vitlab.data.duplicates.finding import Comparison
 from vitlab.report.table_page import save_page, templates
 
 MOST = 200  # pairs that a page shows

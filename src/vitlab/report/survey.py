@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from vitlab.data.holdout import with_train_images
 from vitlab.data.labels import MultiLabels, SingleLabels
-from vitlab.data.sources.protocol import Source, Subset
-from vitlab.data.sources.splits import Splits
+from vitlab.data.sources.request import Splits
+from vitlab.data.sources.source import Source, Subset
 from vitlab.errors import UserError
-from vitlab.evaluation.paired.examined import reopened
+from vitlab.evaluation.examined import reopened
 from vitlab.report.facts import Picture, Sizes, Survey
 from vitlab.runs.run_folder import RunFolder
 

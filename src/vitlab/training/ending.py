@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 
 from vitlab import device as devices
 from vitlab.data.augment.augment import normalize
-from vitlab.data.classes import most_frequent
 from vitlab.data.loading.batches import EvaluationBatches
-from vitlab.data.loading.workers import WorkerDiedError
-from vitlab.data.sources.protocol import Source, Subset
+from vitlab.data.loading.loader import WorkerDiedError
+from vitlab.data.sources.source import Source, Subset
+from vitlab.data.summary import most_frequent
 from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import World
 from vitlab.errors import DivergedError, RunError
+from vitlab.evaluation.examined import keep
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.metrics import figures
-from vitlab.evaluation.paired.examined import keep
 from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import Predictions
 from vitlab.models.cost import cost

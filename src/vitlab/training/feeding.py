@@ -6,10 +6,15 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from vitlab.data.loading.batches import Batch
-from vitlab.data.loading.loader import choose_workers, training_loader
-from vitlab.data.loading.upload import Upload
-from vitlab.data.loading.workers import deaths_explained, deaths_reported_late, started
-from vitlab.data.sources.protocol import Source
+from vitlab.data.loading.loader import (
+    Upload,
+    choose_workers,
+    deaths_explained,
+    deaths_reported_late,
+    started,
+    training_loader,
+)
+from vitlab.data.sources.source import Source
 from vitlab.distributed.shares import counted
 from vitlab.distributed.world import World
 from vitlab.recipes.recipe import Host, Recipe

@@ -6,9 +6,8 @@ import numpy as np
 import torch
 
 from vitlab.data.loading.batches import TrainingBatches
-from vitlab.data.loading.loader import choose_workers, training_loader
-from vitlab.data.loading.workers import deaths_explained
-from vitlab.data.sources.protocol import Source, Subset
+from vitlab.data.loading.loader import choose_workers, deaths_explained, training_loader
+from vitlab.data.sources.source import Source, Subset
 from vitlab.distributed.world import ALONE
 from vitlab.models.config import ModelConfig
 from vitlab.recipes.recipe import Host, Recipe

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 
 from vitlab.data.loading.cache import shows
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.source import Source
 from vitlab.distributed.parallel import plain
 from vitlab.distributed.world import World
 from vitlab.errors import DataError

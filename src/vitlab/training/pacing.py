@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vitlab.data.loading.batches import Batch
-from vitlab.data.sources.protocol import Subset
+from vitlab.data.sources.source import Subset
 from vitlab.device import synchronize
 from vitlab.distributed.shares import counted
 from vitlab.errors import DivergedError, OptionError

@@ -7,7 +7,7 @@ import numpy as np
 
 from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.order import Groups, steps
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.source import Source
 from vitlab.distributed.world import World
 from vitlab.models.config import ModelConfig
 from vitlab.objectives.pretext_tasks import views_of

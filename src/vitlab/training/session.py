@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitlab.data.loading.batches import Batch
-from vitlab.data.loading.workers import WorkerDiedError, deaths_reported_late
-from vitlab.data.sources.protocol import Source
+from vitlab.data.loading.loader import WorkerDiedError, deaths_reported_late
+from vitlab.data.sources.source import Source
 from vitlab.distributed.world import World
 from vitlab.errors import RunError, SourceError, UserError
 from vitlab.progress import Meter, terminal_width

@@ -8,11 +8,10 @@ import numpy as np
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.errors import OptionError
 from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.examined import reopened
 from vitlab.evaluation.intervals import with_intervals
-from vitlab.evaluation.paired.examined import reopened
+from vitlab.evaluation.label_errors import Suspects, find_label_errors, write_suspects
 from vitlab.evaluation.predictions import predict
-from vitlab.evaluation.review.label_error_rows import Suspects, write_suspects
-from vitlab.evaluation.review.label_errors import find_label_errors
 from vitlab.evaluation.rows import Layout, table_to
 from vitlab.models.model import Model
 from vitlab.objectives.classify import Loss

@@ -9,8 +9,8 @@ from scipy import ndimage
 
 from vitlab.data.augment import augment as module
 from vitlab.data.augment.augment import augment, normalize
+from vitlab.data.augment.ops import affine
 from vitlab.data.augment.policy import draws_needed
-from vitlab.data.augment.warp import affine
 from vitlab.data.settings import Augment
 
 HALF = torch.full((1, 6), 0.5)  # the draw that means: not moved (and not flipped)

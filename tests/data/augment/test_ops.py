@@ -13,9 +13,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
-from vitlab.data.augment.ops import box_weights, equalize, photometric
+from vitlab.data.augment.ops import box_weights, compose, equalize, photometric, sample
 from vitlab.data.augment.policy import Op
-from vitlab.data.augment.warp import compose, sample
 
 Pixels = NDArray[np.uint8]
 ROWS, COLUMNS = 48, 64

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from vitlab.data.decode.stored import EncodedImage
-from vitlab.data.pictures.pictures import stored
+from vitlab.data.sources.pictures import stored
 from vitlab.errors import ImageError
 
 

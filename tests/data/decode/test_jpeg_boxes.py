@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from made_jpegs import COLUMNS, KINDS, ROWS
-from vitlab.data.decode.jpeg_boxes import jpeg_boxes
+from vitlab.data.decode.jpeg import jpeg_boxes
 from vitlab.errors import ImageError
 
 MANY = 10**6

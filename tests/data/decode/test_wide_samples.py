@@ -13,7 +13,7 @@ from PIL import Image
 
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.open import open_images
-from vitlab.data.pictures.pictures import stored
+from vitlab.data.sources.pictures import stored
 from vitlab.errors import ImageError
 from vitlab.models.config import ViTConfig
 from vitlab.serve.decoding.decoder import decoded

@@ -14,14 +14,12 @@ import vitlab
 from conftest import photo
 from vitlab.data.decode.stored import PixelImage
 from vitlab.data.duplicates import signatures as signing
-from vitlab.data.duplicates.cells import Cells
-from vitlab.data.duplicates.comparing import compare
-from vitlab.data.duplicates.descriptors import describe, mirror, parts
-from vitlab.data.duplicates.finding import find
+from vitlab.data.duplicates.candidates import Cells, describe, mirror, parts
+from vitlab.data.duplicates.finding import compare, find
 from vitlab.data.duplicates.signatures import signatures
 from vitlab.data.labels import Labels, SingleLabels
-from vitlab.data.sources.arrays import Arrays, digits
 from vitlab.data.sources.folders import image_paths, named_files
+from vitlab.data.sources.memory import Arrays, digits
 from vitlab.errors import DataError
 
 Picture = Image.Image

@@ -16,8 +16,8 @@ from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches
 from vitlab.data.loading.loader import choose_workers, evaluation_loader, training_loader
 from vitlab.data.settings import Augment
-from vitlab.data.sources.arrays import Arrays
 from vitlab.data.sources.folders import Files
+from vitlab.data.sources.memory import Arrays
 from vitlab.images import ImageSpec
 from vitlab.models.config import ViTConfig
 

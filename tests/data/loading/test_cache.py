@@ -12,8 +12,8 @@ from vitlab.data.loading.batches import TrainingBatches
 from vitlab.data.loading.cache import CachedImages, cached
 from vitlab.data.loading.loader import choose_workers
 from vitlab.data.settings import Augment
-from vitlab.data.sources.arrays import digits
 from vitlab.data.sources.folders import Files
+from vitlab.data.sources.memory import digits
 from vitlab.models.config import ViTConfig
 
 

@@ -12,11 +12,11 @@ from PIL import Image
 
 from conftest import photo, photo_folder
 from vitlab.cli import main
+from vitlab.data import prepare
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.learning import open_to_learn
-from vitlab.data.loading import writers
-from vitlab.data.loading.copying import copy, sources_to_copy
-from vitlab.data.sources.protocol import Subset
+from vitlab.data.prepare import copy, sources_to_copy
+from vitlab.data.sources.source import Subset
 
 
 def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
@@ -43,8 +43,8 @@ def digest(folder: Path) -> dict[str, str]:
 def test_the_copy_has_the_same_images_in_the_same_order(
     large: Path, tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writers, "BYTES", 4000)  # several files
-    monkeypatch.setattr(writers, "ROWS", 2)
+    monkeypatch.setattr(prepare, "BYTES", 4000)  # several files
+    monkeypatch.setattr(prepare, "ROWS", 2)
     warnings: list[str] = []
     result = copy(
         sources_to_copy(str(large)), tmp_path / "out", side=30, layout=layout, warn=warnings.append

@@ -7,8 +7,8 @@ import pytest
 
 from conftest import call, photo, photo_folder
 from vitlab.data.learning import open_to_learn
-from vitlab.data.loading.shape import divided, input_shape
 from vitlab.data.open import open_images
+from vitlab.data.summary import divided, input_shape
 
 
 def test_sizes_and_channels_come_from_the_images(tmp_path: Path) -> None:

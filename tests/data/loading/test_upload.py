@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vitlab.data.loading.batches import Batch
-from vitlab.data.loading.upload import Upload, tensors_of
+from vitlab.data.loading.loader import Upload, tensors_of
 from vitlab.models.packed import Packed
 
 

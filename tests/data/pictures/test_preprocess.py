@@ -11,8 +11,8 @@ from PIL import Image
 from torch import Tensor
 
 import vitlab
+from vitlab.data.decode.filters import filter_matrix, is_tall, resize, resize_tall
 from vitlab.data.loading.batches import EvaluationBatches
-from vitlab.data.pictures.filters import filter_matrix, is_tall, resize, resize_tall
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation.classification import unlabeled
 from vitlab.images import ImageSpec

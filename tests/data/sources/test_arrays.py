@@ -4,8 +4,8 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from vitlab.data.learning import open_to_learn
-from vitlab.data.loading.shape import input_shape
-from vitlab.data.sources.arrays import digits
+from vitlab.data.sources.memory import digits
+from vitlab.data.summary import input_shape
 
 
 def test_digits_are_those_of_scikit_learn() -> None:

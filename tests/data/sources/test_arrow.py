@@ -6,9 +6,9 @@ import pytest
 
 from conftest import photo
 from vitlab.data.learning import open_to_learn
-from vitlab.data.loading.shape import input_shape
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
+from vitlab.data.summary import input_shape
 from vitlab.errors import DataError
 
 

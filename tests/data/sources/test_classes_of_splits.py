@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from conftest import TINY, call, photo
-from vitlab.data.classes import missing_lines
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
+from vitlab.data.summary import missing_lines
 from vitlab.errors import DataError
 
 Labels = dict[str, list[str]]

@@ -8,9 +8,9 @@ import pytest
 from conftest import photo_folder
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.learning import open_to_learn
-from vitlab.data.loading.shape import input_shape
 from vitlab.data.sources.folders import image_files, names_below
-from vitlab.data.sources.protocol import counts
+from vitlab.data.sources.source import counts
+from vitlab.data.summary import input_shape
 from vitlab.errors import DataError
 
 

@@ -17,11 +17,11 @@ import vitlab
 from conftest import photo, photo_folder
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.learning import open_to_learn
-from vitlab.data.pictures.pictures import stored
 from vitlab.data.settings import Columns
-from vitlab.data.sources.inside import Inside
-from vitlab.data.sources.protocol import Source
-from vitlab.data.sources.splits import Splits
+from vitlab.data.sources.paths import Inside
+from vitlab.data.sources.pictures import stored
+from vitlab.data.sources.request import Splits
+from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, ImageError
 from vitlab.recipes.recipe import Host
 
@@ -170,7 +170,7 @@ def test_a_huge_cell_is_refused_before_it_is_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = whole(table(tmp_path / "pq", cells(bytes=bytes(100_000))))
-    monkeypatch.setattr("vitlab.data.sources.table.MAX_BYTES", 99_999)
+    monkeypatch.setattr("vitlab.data.sources.tables.MAX_BYTES", 99_999)
     with pytest.raises(ImageError, match="row 0: 100,000 bytes exceed the limit of 99,999"):
         data.image(0)
     assert data.image(1).content() == png(1)

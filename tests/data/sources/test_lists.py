@@ -14,8 +14,8 @@ from vitlab.data.loading.batches import EvaluationBatches
 from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.columns import spaced_note
-from vitlab.data.sources.filenames import Names
-from vitlab.data.sources.protocol import Subset, counts
+from vitlab.data.sources.paths import Names
+from vitlab.data.sources.source import Subset, counts
 from vitlab.errors import DataError
 from vitlab.models.config import ViTConfig
 

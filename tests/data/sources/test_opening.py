@@ -12,10 +12,10 @@ from vitlab.data import open as door
 from vitlab.data.decode.stored import PixelImage
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
-from vitlab.data.loading.copying import copy
 from vitlab.data.loading.loader import choose_workers
-from vitlab.data.loading.shape import input_shape
+from vitlab.data.prepare import copy
 from vitlab.data.sources.request import Found, Part, Request
+from vitlab.data.summary import input_shape
 from vitlab.errors import DataError
 
 

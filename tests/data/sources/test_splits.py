@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from vitlab.data.holdout import fingerprint, hold_out, with_train_images, with_validation
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.arrays import Arrays
-from vitlab.data.sources.protocol import Subset, counts
-from vitlab.data.sources.splits import Splits, by_split, split_of
+from vitlab.data.sources.memory import Arrays
+from vitlab.data.sources.request import Splits, by_split, split_of
+from vitlab.data.sources.source import Subset, counts
 from vitlab.errors import DataError, OptionError
 
 

@@ -6,7 +6,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from vitlab.data.sources import tar
+from vitlab.data.sources import tar_index as tar
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 NAMES = ["a.jpg", "ordner/ä ö.cls", "deep/" * 12 + "x" * 60 + ".jpg", "empty.txt"]

@@ -5,8 +5,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitlab.evaluation.bias.probed_images import Probed
 from vitlab.evaluation.compute import FastForm
+from vitlab.evaluation.probed_images import Probed
 from vitlab.models.config import ViTConfig
 from vitlab.models.model import Model
 from vitlab.models.packed import Packed

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from evaluation.bias.linear_model import Linear, noise, normalized, probed
 from vitlab.errors import DataError
-from vitlab.evaluation.bias.cues import (
+from vitlab.evaluation.inductive_bias import (
     cue_figures,
     filtered_figures,
     high_pass,

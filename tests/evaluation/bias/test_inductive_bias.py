@@ -10,13 +10,13 @@ import vitlab
 from vitlab.data.decode.stored import StoredImage
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.arrays import Arrays
-from vitlab.data.sources.protocol import Derived, Source
+from vitlab.data.sources.memory import Arrays
+from vitlab.data.sources.source import Derived, Source
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation import compute
-from vitlab.evaluation.bias.probed_images import balanced, probed_images
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.predictions import predict
+from vitlab.evaluation.probed_images import balanced, probed_images
 from vitlab.models.model import Model
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ import torch
 
 import vitlab
 from evaluation.bias.linear_model import Linear, noise, normalized, probed
-from vitlab.evaluation.bias.patch_drop import (
+from vitlab.evaluation.inductive_bias import (
     contributions,
     drop_patches,
     occluded_figures,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 import vitlab
 from evaluation.bias.linear_model import Linear, noise, normalized, probed
 from vitlab.errors import OptionError
-from vitlab.evaluation.bias.shuffled import shuffle_tiles, shuffled_figures, tile_orders
+from vitlab.evaluation.inductive_bias import shuffle_tiles, shuffled_figures, tile_orders
 
 
 def by_loops(

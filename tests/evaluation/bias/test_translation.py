@@ -6,7 +6,7 @@ import torch
 from numpy.typing import NDArray
 
 from evaluation.bias.linear_model import Linear, noise, normalized, probed
-from vitlab.evaluation.bias.translation import DIRECTIONS, shift, shifted_figures
+from vitlab.evaluation.inductive_bias import DIRECTIONS, shift, shifted_figures
 
 
 def by_padding(image: NDArray[np.float64], down: int, right: int) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score, log_los
 
 from vitlab.data.labels import MultiLabels
 from vitlab.evaluation.answers import MultiAnswers, SingleAnswers, answers_of
-from vitlab.evaluation.paired.paired_tests import figures_of, holm, mcnemar, pairs_of
+from vitlab.evaluation.paired_tests import figures_of, holm, mcnemar, pairs_of
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from vitlab.errors import DataError
-from vitlab.evaluation.review.embedding_map import embedding_map
+from vitlab.evaluation.embedding_map import embedding_map
 
 IMAGES = 200
 

@@ -12,8 +12,7 @@ import vitlab
 from conftest import call
 from vitlab.data.labels import Labels, MultiLabels, SingleLabels
 from vitlab.errors import OptionError
-from vitlab.evaluation.review.label_error_rows import LEARNED, Suspects, write_suspects
-from vitlab.evaluation.review.label_errors import find_label_errors
+from vitlab.evaluation.label_errors import LEARNED, Suspects, find_label_errors, write_suspects
 
 CHANCES = np.array([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8], [0.2, 0.8], [0.6, 0.4]])
 SINGLE = SingleLabels(np.array([0, 0, 0, 1, 1]))

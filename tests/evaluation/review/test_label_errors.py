@@ -6,8 +6,8 @@ from numpy.typing import NDArray
 
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.errors import DataError
-from vitlab.evaluation.review import label_errors
-from vitlab.evaluation.review.label_errors import (
+from vitlab.evaluation import label_errors
+from vitlab.evaluation.label_errors import (
     confident_joint,
     expected_errors,
     find_label_errors,

@@ -10,10 +10,10 @@ import vitlab
 from conftest import photo
 from vitlab.data.learning import open_to_learn
 from vitlab.data.open import open_images
-from vitlab.data.sources.protocol import Subset
+from vitlab.data.sources.source import Subset
 from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.embedding_map import look_at, sample, thumbnail
 from vitlab.evaluation.predictions import predict
-from vitlab.evaluation.review.sampled_images import look_at, sample, thumbnail
 
 CPU = torch.device("cpu")
 

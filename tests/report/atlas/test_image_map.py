@@ -9,7 +9,7 @@ import torch
 import vitlab
 from vitlab.data.labels import MultiLabels
 from vitlab.data.learning import open_to_learn
-from vitlab.data.sources.protocol import Source, Subset
+from vitlab.data.sources.source import Source, Subset
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.predictions import Predictions, predict
 from vitlab.models.model import Model

@@ -17,8 +17,8 @@ from vitlab.commands.pretrain import Pretrain
 from vitlab.commands.train import Train
 from vitlab.console.leaves import all_leaves
 from vitlab.evaluation.answers import SingleAnswers
-from vitlab.evaluation.paired.examined import kept, reopened
-from vitlab.evaluation.paired.paired_tests import mcnemar
+from vitlab.evaluation.examined import kept, reopened
+from vitlab.evaluation.paired_tests import mcnemar
 from vitlab.models.names import shape_of
 from vitlab.report.comparing.recipes_apart import options_in
 from vitlab.runs.kept_predictions import keep_predictions, kept_predictions

@@ -14,9 +14,8 @@ from torch.nn import functional as F
 
 from vitlab.data.augment import policy
 from vitlab.data.augment.erase import erase
-from vitlab.data.augment.ops import photometric
+from vitlab.data.augment.ops import affine, compose, photometric, sample
 from vitlab.data.augment.policy import Codes, Floats, Op, send
-from vitlab.data.augment.warp import affine, compose, sample
 from vitlab.data.settings import Augment
 from vitlab.device import WITHOUT_FLOAT64, sent
 from vitlab.models.packed import Packed

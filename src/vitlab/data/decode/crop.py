@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
+from vitlab.data.decode.filters import Side
 from vitlab.data.decode.pixels import Box, Pixels
-from vitlab.data.pictures.filters import Side
 from vitlab.images import ImageSpec
 
 DRAWS = 22

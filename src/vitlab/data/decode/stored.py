@@ -27,7 +27,7 @@ from vitlab.data.decode.complaints import complaints_are_errors
 from vitlab.data.decode.crop import crop_resize
 from vitlab.data.decode.formats import ENDINGS, FORMATS, format_of, reader_of
 from vitlab.data.decode.headers import MAX_PIXELS, Header, explained_image, opened
-from vitlab.data.decode.jpeg_boxes import jpeg_boxes
+from vitlab.data.decode.jpeg import jpeg_boxes
 from vitlab.data.decode.metadata import turn
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
 from vitlab.errors import ImageError

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitlab.data.duplicates.descriptors import CENTER, parts
+from vitlab.data.duplicates.candidates import CENTER, parts
 
 FLAT = 2.0  # levels: pictures with fewer details (root mean square) cannot be recognized by them
 _POINTS = 24  # that the overlap is sampled at, in each direction

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.utils.data import Dataset
 
-from vitlab.data.composed import read_ahead
 from vitlab.data.decode.crop import crop_resize
 from vitlab.data.loading.loader import choose_workers, in_order
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.source import Source, read_ahead
 from vitlab.errors import ImageError
 
 SIDE = 32  # of the brightness thumbnail

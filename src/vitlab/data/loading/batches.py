@@ -14,14 +14,13 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from vitlab.data.augment.policy import draws_needed
-from vitlab.data.composed import read_ahead
 from vitlab.data.decode import crop
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
 from vitlab.data.decode.stored import StoredImage
 from vitlab.data.loading.multi_crop import View, copies_of, load_views, moved, parted
 from vitlab.data.loading.order import Groups, batch_samples, draws, slice_of
 from vitlab.data.settings import Augment
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.source import Source, read_ahead
 from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
 from vitlab.models.packed import Packed

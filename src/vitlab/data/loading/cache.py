@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.composed import read_ahead
 from vitlab.data.decode.formats import format_of
 from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.data.decode.stored import EncodedImage, PixelImage
-from vitlab.data.sources.protocol import Derived, Source
+from vitlab.data.sources.source import Derived, Source, read_ahead
 from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
 

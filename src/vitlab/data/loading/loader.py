@@ -1,30 +1,117 @@
-"""Batches from worker processes."""
+"""Data loaders: worker processes that load batches, their deaths, and the copy to a GPU."""
 
 import ctypes
 import multiprocessing
+import re
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from pickle import PicklingError
 from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vitlab.data.loading.batches import Batch, EvaluationBatches, TrainingBatches
-from vitlab.data.loading.workers import deaths_explained
-from vitlab.data.sources.protocol import Source
-from vitlab.errors import DataError
+from vitlab.data.sources.source import Source
+from vitlab.errors import DataError, SourceError, UserError
 from vitlab.machine.cores import cores
+from vitlab.models.packed import Packed
+
+T = TypeVar("T")
+
+
+@contextmanager
+def deaths_reported_late() -> Iterator[None]:
+    """In the block, a started loader reports a dead worker only where a batch is awaited.
+
+    PyTorch's loader raises from a signal handler, wherever the program happens to be, for instance
+    in the middle of an optimizer step; without that handler it notices within five seconds.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGCHLD)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    except UserError as error:
+        if any(isinstance(each, WorkerDiedError) for each in (error, error.__cause__)):
+            before = signal.SIG_DFL  # PyTorch's handler would raise again, at the next worker's end
+        raise
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def started(loader: Iterable[T]) -> Iterator[T]:
+    """Start a loader's workers, in a block of `deaths_reported_late`.
+
+    Raises:
+        WorkerDiedError: one of them died at once.
+    """
+    with deaths_explained():
+        try:
+            return iter(loader)
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # PyTorch's first loader took it over
+
+
+class WorkerDiedError(DataError):
+    """A process that decodes images died."""
+
+
+@contextmanager
+def deaths_explained() -> Iterator[None]:
+    """Turn the loader's error about a dead worker, or from a living one, into one line.
+
+    Raises:
+        WorkerDiedError: a worker was killed, or ended by itself.
+        SourceError: images did not come from another machine.
+    """
+    try:
+        yield
+    except SourceError as error:
+        kind = type(error)  # of a worker's, the loader keeps the type and the traceback
+        _, told, text = str(error).rpartition(f"{kind.__module__}.{kind.__name__}: ")
+        if not told:
+            raise
+        raise kind(text.removesuffix("\\n")) from None
+    except (RuntimeError, OSError, EOFError) as error:
+        if not _of_a_dead_worker(error):
+            raise
+        raise WorkerDiedError(
+            "a data-loading worker died, possibly out of memory; try fewer --workers"
+        ) from error
+
+
+def _of_a_dead_worker(error: Exception) -> bool:
+    """Return whether the loader, or the socket to a worker, reports a dead worker this way.
+
+    What a living worker raises has the same type and the words `Caught … in DataLoader worker
+    process`; a missing data file has a name.
+    """
+    match error:
+        case RuntimeError():
+            pattern = r"DataLoader worker.* (exited unexpectedly|is killed by signal)"
+            return bool(re.match(pattern, str(error)))
+        case ConnectionError() | EOFError():
+            return not str(error).startswith("Caught")
+        case FileNotFoundError():
+            return error.filename is None and not str(error).startswith("Caught")
+    return False
+
 
 _MOST_WORKERS = 8
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal that a process gets when its parent dies
 _LEAVE = 30  # seconds that a worker lives on after SIGTERM
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-T = TypeVar("T")
 
 
 def training_loader(
@@ -144,3 +231,38 @@ def _unless_hung_up(
     """
     if not issubclass(kind, (EOFError, ConnectionError)):
         sys.__excepthook__(kind, error, trace)
+
+
+class Upload:
+    """Copies batches to a GPU on a stream of its own; on a CPU, batches stay as they are.
+
+    Steps are queued without waiting for them, so the copy of the next batch, from pinned memory,
+    runs beside the step before. What is queued afterward waits for the copy; the host does not.
+
+    Args:
+        device: that trains
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return the batch on the device."""
+        if self.stream is None:
+            return batch
+        computing = torch.cuda.current_stream(self.device)
+        with torch.cuda.stream(self.stream):
+            moved = batch.to(self.device)
+        computing.wait_stream(self.stream)
+        for tensor in tensors_of(moved):
+            if tensor.device.type != "cpu":  # memory of the other stream, which this one reads
+                tensor.record_stream(computing)
+        return moved
+
+
+def tensors_of(batch: Batch) -> list[Tensor]:
+    """Return all tensors of a batch and of its further views."""
+    fields = [field for view in (batch, *batch.views) for field in vars(view).values()]
+    plain = [field.patches if isinstance(field, Packed) else field for field in fields]
+    return [each for each in plain if isinstance(each, Tensor)]

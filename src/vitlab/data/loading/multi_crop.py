@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from vitlab.data.augment.policy import draws_needed
 from vitlab.data.decode import crop
 from vitlab.data.decode.colors import convert
-from vitlab.data.decode.jpeg_boxes import jpeg_boxes
+from vitlab.data.decode.jpeg import jpeg_boxes
 from vitlab.data.decode.pixels import Box, ChooseBox, Pixels
 from vitlab.data.decode.stored import EncodedImage, StoredImage
 from vitlab.data.settings import Augment
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.source import Source
 from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
 

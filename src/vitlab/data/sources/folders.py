@@ -17,10 +17,9 @@ from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.labels import Labels, SingleLabels
 from vitlab.data.presence import PATTERN, STDIN
-from vitlab.data.sources.filenames import Names
+from vitlab.data.sources.paths import Names
 from vitlab.data.sources.remote import braces, is_url
-from vitlab.data.sources.request import Found, Part, Request, blank
-from vitlab.data.sources.splits import NAMES
+from vitlab.data.sources.request import NAMES, Found, Part, Request, blank
 from vitlab.errors import DataError, ImageError
 from vitlab.files import read_bytes
 

@@ -35,11 +35,10 @@ from vitlab.data.sources.columns import (
     spaced_note,
 )
 from vitlab.data.sources.folders import Files, image_paths
-from vitlab.data.sources.inside import Inside
-from vitlab.data.sources.protocol import Source, Subset
+from vitlab.data.sources.paths import Inside
 from vitlab.data.sources.remote import reason
-from vitlab.data.sources.request import Found, Part, Request
-from vitlab.data.sources.splits import NAMES
+from vitlab.data.sources.request import NAMES, Found, Part, Request
+from vitlab.data.sources.source import Source, Subset
 from vitlab.errors import DataError
 from vitlab.files import read_bytes
 

@@ -1,4 +1,4 @@
-"""Images in memory: what a program holds, as `open_images` opens what a user names.
+"""Images in memory: what a program holds, as `open_images` opens what a user names; and the digits.
 
 (image, label) pairs, data sets of PyTorch, rows of a table, a `datasets.Dataset`, arrays, images
 and paths without labels, a source of ours, or a dictionary of splits with any of them.
@@ -6,6 +6,7 @@ and paths without labels, a source of ours, or a dictionary of splits with any o
 
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,20 +17,78 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 from torch.utils.data import Subset as TorchSubset
 
-from vitlab.data.decode.stored import StoredImage
-from vitlab.data.holdout import Numbered
-from vitlab.data.labels import Label, Labels
-from vitlab.data.pictures.pictures import Picture, Pictures, stored
-from vitlab.data.sources.arrays import Arrays
+from vitlab.data.decode.stored import PixelImage, StoredImage
+from vitlab.data.holdout import Numbered, hold_out
+from vitlab.data.labels import Label, Labels, SingleLabels
 from vitlab.data.sources.columns import Row, find_paths
 from vitlab.data.sources.folders import named_files
-from vitlab.data.sources.inside import Inside
 from vitlab.data.sources.lists import label_in, labeled_rows, path_of, with_labels
-from vitlab.data.sources.protocol import Source
-from vitlab.data.sources.request import Found, Part, Request, blank
-from vitlab.data.sources.splits import NAMES
-from vitlab.data.sources.table import table
+from vitlab.data.sources.paths import Inside
+from vitlab.data.sources.pictures import Picture, Pictures, stored
+from vitlab.data.sources.request import NAMES, Found, Part, Request, blank
+from vitlab.data.sources.source import Source
+from vitlab.data.sources.tables import table
 from vitlab.errors import DataError, ImageError, UserError
+
+DIGITS = "digits"
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Pixels in memory, uint8 (n, rows, columns, channels).
+
+    Raises:
+        DataError: arrays that do not fit together.
+    """
+
+    images: NDArray[np.uint8]
+    labels: Labels
+    classes: tuple[str, ...]
+    title: str = "image"
+    in_memory: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Check that images, labels and classes belong together."""
+        if self.images.dtype != np.uint8 or self.images.ndim != 4:
+            raise DataError("images must be uint8 of shape (n, rows, columns, channels)")
+        if len(self.images) != len(self.labels):
+            raise DataError(f"{len(self.images)} images have {len(self.labels)} labels")
+        if self.classes and not self.labels.fit(len(self.classes)):
+            raise DataError(f"labels must index {len(self.classes)} classes")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def image(self, index: int) -> PixelImage:
+        """Return the pixels of one image."""
+        return PixelImage(self.images[index], self.name(index))
+
+    def name(self, index: int) -> str:
+        """Return the title and the number."""
+        return f"{self.title} {index}"
+
+
+def digits() -> Arrays:
+    """Return the 1,797 scanned digits that scikit-learn ships, 8x8 gray.
+
+    Source: UCI, optical recognition of handwritten digits.
+    """
+    with as_file(files("vitlab.data.sources") / "digits.npz") as file, np.load(file) as stored:
+        gray, labels = stored["images"], stored["labels"]
+    pixels = np.round(gray * (255 / 16)).astype(np.uint8)[..., None]
+    return Arrays(pixels, SingleLabels(labels.astype(np.int64)), tuple("0123456789"), "digit")
+
+
+def open_digits(request: Request) -> Found | None:
+    """Open `digits`, with a fixed split; None for other names."""
+    if request.data != DIGITS:
+        return None
+    own = digits()
+    if request.labels == "ignored":
+        return Found([Part(own)])
+    splits = hold_out(own, 0.2, split_by="position")
+    return Found([Part(splits.train, "train"), Part(splits.test, "test")], splits.notes)
+
 
 TRUSTED = Inside((Path(),), anywhere=True)  # the program itself names these files
 CLASSES = "classes"  # key of a dictionary

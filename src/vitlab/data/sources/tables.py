@@ -1,25 +1,289 @@
-"""Parquet files, local or remote, what `datasets` saved, and data sets of the Hugging Face Hub."""
+"""Tables of images: Parquet files, what `datasets` saved, data sets of the Hugging Face Hub.
+
+Columns are found by type and name.
+"""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
+
+from vitlab.data.decode.headers import MAX_BYTES
+from vitlab.data.decode.stored import EncodedImage
+from vitlab.data.holdout import grouped
+from vitlab.data.labels import Labels, SingleLabels, UnlabeledError, check_length, index_labels
 from vitlab.data.presence import is_hub_data
 from vitlab.data.settings import Columns
+from vitlab.data.sources.download_cache import KeptParts
 from vitlab.data.sources.folders import holds_images
-from vitlab.data.sources.inside import Inside
-from vitlab.data.sources.kept_parts import KeptParts
+from vitlab.data.sources.paths import Inside
 from vitlab.data.sources.remote import expand, is_url, reason, stamp
-from vitlab.data.sources.request import Found, Request
-from vitlab.data.sources.splits import by_split
-from vitlab.data.sources.table import label_columns, quietly, table
-from vitlab.errors import DataError
-from vitlab.files import check_regular
+from vitlab.data.sources.request import Found, Part, Request, by_split
+from vitlab.data.sources.source import Source
+from vitlab.errors import DataError, ImageError
+from vitlab.files import check_regular, read_bytes
+from vitlab.options import nearest
 from vitlab.packages import check_installed, needed
 from vitlab.places import cache_folder
 from vitlab.units import storage
+
+SHOWN = 200  # characters of a path in a message
+
+LABELS = ("label", "labels", "class", "target", "fine_label")  # columns
+BYTES = ("binary", "large_binary")  # encoded images without a type of their own
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of a Hugging Face data set, memory-mapped: an image column and a label column."""
+
+    rows: Any  # datasets.Dataset in Arrow format
+    column: str
+    labels: Labels
+    classes: tuple[str, ...]
+    title: str
+    inside: Inside  # where files are that cells may name
+    in_memory: ClassVar[bool] = False
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def image(self, index: int) -> EncodedImage:
+        """Return the encoded image of a row.
+
+        Raises:
+            ImageError: the row has no image, one that is too large, or names a file that cannot be
+                read or that is elsewhere.
+        """
+        name = self.name(index)
+        cell = self.rows[index][self.column][0]  # not yet copied
+        if cell.is_valid and cell["bytes"].is_valid:
+            size = cell["bytes"].as_buffer().size
+            if size > MAX_BYTES:
+                raise ImageError(f"{name}: {size:,} bytes exceed the limit of {MAX_BYTES:,}")
+            return EncodedImage(cell["bytes"].as_py(), name)
+        path = cell["path"].as_py() if cell.is_valid else None
+        if not path:
+            raise ImageError(f"{name}: no image in this row")
+        return EncodedImage(self._read(path, name), name)
+
+    def _read(self, path: str, name: str) -> bytes:
+        """Read a file that a cell names."""
+        root, shown = self.inside.roots[0], path[:SHOWN]
+        if not self.inside.holds(root / path):
+            raise ImageError(
+                f"{name}: {shown} is outside of {root}: name the folder of the images with "
+                "--images, or pass --allow-outside if you trust the data"
+            )
+        try:
+            return read_bytes(root / path, MAX_BYTES)
+        except (OSError, ValueError) as error:
+            raise ImageError(f"{name}: {shown}: {reason(error)}") from None
+
+    def name(self, index: int) -> str:
+        """Return the title and the row."""
+        return f"{self.title} row {index}"
+
+
+def table(rows: Any, title: str, inside: Inside, request: Request, split: str = "") -> Part:
+    """Return the images of a `datasets.Dataset`, with the labels that a column gives them.
+
+    Args:
+        rows: the data set
+        title: what to call it in an error
+        inside: where files are that it may name
+        request: what is wanted, and what the user says of the columns
+        split: what the data calls these rows
+
+    Raises:
+        UnlabeledError: labels are required, and no column has any.
+        DataError: no image column, or labels that no class can have.
+    """
+    known = request.columns
+    for name in (known.path_column, *known.label_column, known.group_column):
+        if name and name not in rows.features:
+            raise DataError(f"{title} has no column {name!r}: {nearest(name, rows.features)}")
+    if len(known.label_column) > 1:
+        raise DataError(f"{title} is a table: it needs one --label-column, perhaps of lists")
+    found = unlabeled(rows, title, inside, (), known.path_column)
+    if request.labels == "ignored":
+        return Part(found, split)
+    try:
+        labels, classes = labels_of(rows, title, "".join(known.label_column[:1]))
+    except DataError as error:
+        if request.labels == "required":
+            raise
+        return Part(found, split, str(error))
+    source: Source = replace(found, labels=labels, classes=classes)
+    if known.group_column:
+        source = grouped(source, rows.select_columns([known.group_column])[:][known.group_column])
+    return Part(source, split)
+
+
+def unlabeled(
+    rows: Any, title: str, inside: Inside, classes: tuple[str, ...], column: str = ""
+) -> Table:
+    """Return a source of a `datasets.Dataset` whose labels are not in a column.
+
+    Args:
+        rows: the data set
+        title: what to call it in an error
+        inside: where files are that it may name
+        classes: of its labels
+        column: of the images; empty to find it
+
+    Raises:
+        DataError: no image column.
+    """
+    import datasets
+
+    kinds = rows.features
+    binary = [key for key, kind in kinds.items() if getattr(kind, "dtype", "") in BYTES]
+    images = [key for key, kind in kinds.items() if _is_image(kind)]
+    image = column or next(iter(images or binary), None)
+    if not column and not images and len(binary) > 1:
+        raise DataError(
+            f"{title} has {len(binary)} columns of bytes ({', '.join(binary)}): name the one of "
+            "the images with --path-column"
+        )
+    if image is None:
+        raise DataError(f"{title} has no image column; its columns are {', '.join(kinds)}")
+    encoded = quietly(
+        lambda: rows.cast_column(image, datasets.Image(decode=False)).with_format("arrow"),
+        f"{title}: column {image!r} contains no images",
+    )
+    blank = SingleLabels.blank(len(rows), len(classes))
+    return Table(encoded, image, blank, classes, title, inside)
+
+
+def _is_image(kind: Any) -> bool:
+    import datasets
+
+    return isinstance(kind, datasets.Image) or (
+        isinstance(kind, dict) and {"bytes", "path"} <= set(kind)
+    )
+
+
+def quietly(load: Callable[[], Any], failed: str) -> Any:
+    """Call into `datasets`, with progress bars on a terminal only and any failure as one line."""
+    datasets = needed("datasets", "a table of images")
+
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    level = datasets.logging.get_verbosity()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    try:
+        return load()
+    except Exception as error:  # the library raises dozens of kinds; each means the same here
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise DataError(f"{failed}: {lines[0]}") from error
+    finally:
+        datasets.logging.set_verbosity(level)
+        datasets.enable_progress_bars()
+
+
+def labels_of(rows: Any, title: str, column: str = "") -> tuple[Labels, tuple[str, ...]]:
+    """Return the labels of a `datasets.Dataset`, and the classes that they index.
+
+    Texts, whole numbers, indices of names, or lists of them.
+
+    Args:
+        rows: the data set
+        title: what to call it in an error
+        column: of the labels; empty to find it
+
+    Raises:
+        DataError: no column of labels, or labels that fit no class.
+    """
+    import datasets
+
+    column = column or label_columns(rows.features, title)[0]
+    kind = rows.features[column]
+    if isinstance(kind, datasets.List):
+        return _several(rows, column, title)
+    _check_labeled(rows, column, title)
+    cells = rows.select_columns([column]).with_format("arrow")[:][column]
+    if isinstance(kind, datasets.ClassLabel):
+        names, values = list(kind.names), cells.to_numpy()
+    else:  # numbers or words without names: a class for each that occurs
+        _check_plain(cells, column, title)
+        found = cells.to_pylist()
+        distinct = sorted(set(found))
+        names = [str(value) for value in distinct]
+        check_length(names, title)
+        place = {value: number for number, value in enumerate(distinct)}
+        values = np.array([place[value] for value in found], np.int64)
+    labels = SingleLabels(np.asarray(values, np.int64))
+    if not labels.fit(len(names)):
+        outside = [int(label) for label in labels.values if not 0 <= label < len(names)]
+        raise DataError(f"{title}: label {outside[0]} is not one of its {len(names)} classes")
+    return labels, tuple(names)
+
+
+def label_columns(features: Any, title: str) -> list[str]:
+    """Return the columns that may hold the labels, the likeliest first.
+
+    Raises:
+        UnlabeledError: there are none.
+    """
+    import datasets
+
+    named = [key for key in LABELS if key in features]
+    typed = [key for key, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
+    if not named + typed:
+        raise UnlabeledError(
+            f"{title} has no label column; its columns are {', '.join(features)}: name one with "
+            "--label-column"
+        )
+    return list(dict.fromkeys(named + typed))
+
+
+def _several(rows: Any, column: str, title: str) -> tuple[Labels, tuple[str, ...]]:
+    """The labels of a column of lists: texts, whole numbers, or indices of names."""
+    import datasets
+
+    inner = rows.features[column].feature
+    names = inner.names if isinstance(inner, datasets.ClassLabel) else None
+    found = rows.select_columns([column]).with_format(None)[:][column]
+    own = [tuple(each) if each is not None else () for each in found]
+    if not all(type(label) in (str, int) for labels in own for label in labels):
+        raise DataError(f"{title}: the lists of column {column!r} must hold texts or whole numbers")
+    return index_labels([tuple(map(str, each)) for each in own], title, None, names)
+
+
+def _check_plain(cells: Any, column: str, title: str) -> None:
+    """Refuse a column whose values cannot be labels: dates, records, fractions."""
+    import pyarrow as pa
+
+    kind = cells.type
+    if pa.types.is_floating(kind):
+        values = cells.to_numpy()
+        plain = bool((values == np.rint(values)).all() and np.isfinite(values).all())
+        kind = kind if plain else f"{kind}, with fractions"
+    else:
+        tests = pa.types.is_integer, pa.types.is_string, pa.types.is_large_string
+        plain = any(test(kind) for test in (*tests, pa.types.is_boolean))
+    if not plain:
+        raise DataError(
+            f"{title}: column {column!r} has values of type {kind}; labels are texts, whole "
+            "numbers, or lists of them"
+        )
+
+
+def _check_labeled(rows: Any, column: str, title: str) -> None:
+    """Refuse rows without a label."""
+    cells = rows.select_columns([column]).with_format("arrow")[:][column]
+    without = np.flatnonzero(cells.is_null(nan_is_null=True).to_numpy())
+    if len(without):
+        raise DataError(
+            f"{title}: row {without[0]} has no label ({len(without):,} of {len(rows):,} rows): "
+            "remove such rows, or label them"
+        )
+
 
 SAVED = "dataset_dict.json"  # in what `DatasetDict.save_to_disk` writes
 STATE = ("state.json", "dataset_info.json")  # in what `Dataset.save_to_disk` writes

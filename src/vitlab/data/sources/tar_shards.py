@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.labels import Label, Labels, SingleLabels, UnlabeledError, index_labels
-from vitlab.data.sources.filenames import Names
+from vitlab.data.sources.download_cache import KeptParts
 from vitlab.data.sources.folders import holds_images
-from vitlab.data.sources.kept_parts import KeptParts
+from vitlab.data.sources.paths import Names
 from vitlab.data.sources.remote import THREADS, expand, is_url, read_parts, read_whole, reason
-from vitlab.data.sources.request import Found, Part, Request
-from vitlab.data.sources.splits import by_split
+from vitlab.data.sources.request import Found, Part, Request, by_split
 from vitlab.data.sources.tar_index import index_shard
 from vitlab.data.turns import turned
 from vitlab.errors import DataError, ImageError, RefusedError

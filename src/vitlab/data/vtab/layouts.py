@@ -23,18 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from vitlab.data.composed import Altered, Joined, Relabeled
 from vitlab.data.labels import SingleLabels
-from vitlab.data.sources.filenames import Names
 from vitlab.data.sources.folders import Files, class_folders
-from vitlab.data.sources.inside import Inside
-from vitlab.data.sources.protocol import Source
-from vitlab.data.sources.request import Found, Part, Request
-from vitlab.data.sources.splits import NAMES
-from vitlab.data.sources.table import unlabeled
-from vitlab.data.sources.tables import SAVED, load_tables, places
-from vitlab.data.vtab.adapters import brightened
-from vitlab.data.vtab.tasks import BY_NAME, TASKS, VtabTask
+from vitlab.data.sources.paths import Inside, Names
+from vitlab.data.sources.request import NAMES, Found, Part, Request
+from vitlab.data.sources.source import Altered, Joined, Relabeled, Source
+from vitlab.data.sources.tables import SAVED, load_tables, places, unlabeled
+from vitlab.data.vtab.tasks import BY_NAME, TASKS, VtabTask, brightened
 from vitlab.errors import DataError
 from vitlab.files import read_bytes
 from vitlab.options import nearest

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.settings import Columns
-from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.request import Given, title_of
+from vitlab.data.sources.source import Source
 from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World
 from vitlab.errors import DataError

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.cache import cached
-from vitlab.data.sources.protocol import Source, Subset
+from vitlab.data.sources.source import Source, Subset
 from vitlab.distributed.world import World
 from vitlab.errors import DataError
 from vitlab.evaluation.choosing import unlearned

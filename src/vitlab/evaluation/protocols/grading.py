@@ -16,8 +16,14 @@ from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import ONE_VIEW, Progress, Views, silent
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.predictions import Predictions, check_classifier, predict
-from vitlab.evaluation.protocols.exams import EXAMS, Exam, reassessed
-from vitlab.evaluation.protocols.wordnet import SelectedOutputs, imagenet, outputs_of
+from vitlab.evaluation.protocols.exams import (
+    EXAMS,
+    Exam,
+    SelectedOutputs,
+    imagenet,
+    outputs_of,
+    reassessed,
+)
 from vitlab.models.cost import cost
 from vitlab.models.model import Model
 

@@ -15,8 +15,8 @@ from vitlab.data.augment.augment import normalize
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.labels import Labels
 from vitlab.data.loading.batches import center, load_image
-from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.request import Given, title_of
+from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation.choosing import choose
 from vitlab.evaluation.infer import probabilities

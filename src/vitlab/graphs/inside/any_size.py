@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import SymInt, Tensor, nn
 
-from vitlab.data.pictures.filters import kernel
+from vitlab.data.decode.filters import kernel
 from vitlab.models.config import ViTConfig
 from vitlab.models.configs.vit_config import Resampling
 from vitlab.models.model import Model

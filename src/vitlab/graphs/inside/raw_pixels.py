@@ -4,7 +4,7 @@ import torch
 from torch import SymInt, Tensor, nn
 
 from vitlab.data.decode.crop import resized_box
-from vitlab.data.pictures.filters import filter_matrix, is_tall, resize, resize_tall
+from vitlab.data.decode.filters import filter_matrix, is_tall, resize, resize_tall
 from vitlab.errors import OptionError
 from vitlab.images import ImageSpec
 

@@ -1,9 +1,9 @@
 """The labels of test images that are likely wrong, as a report shows them."""
 
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.source import Source
 from vitlab.errors import ImageError
+from vitlab.evaluation.label_errors import LabelErrors, Suspect
 from vitlab.evaluation.predictions import Predictions
-from vitlab.evaluation.review.label_errors import LabelErrors, Suspect
 from vitlab.models.model import Model
 from vitlab.report.album import picture
 from vitlab.report.atlas.plotted import Doubt, Doubts

@@ -1,8 +1,8 @@
 """Gathering both sections from a model's predictions."""
 
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.source import Source
+from vitlab.evaluation.label_errors import find_label_errors
 from vitlab.evaluation.predictions import Predictions
-from vitlab.evaluation.review.label_errors import find_label_errors
 from vitlab.models.model import Model
 from vitlab.report.atlas.doubts import doubts_of
 from vitlab.report.atlas.image_map import image_map

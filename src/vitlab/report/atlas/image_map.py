@@ -7,12 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.labels import SingleLabels
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.source import Source
 from vitlab.errors import DataError
 from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.embedding_map import embedding_map, look_at, sample
 from vitlab.evaluation.predictions import Predictions
-from vitlab.evaluation.review.embedding_map import embedding_map
-from vitlab.evaluation.review.sampled_images import look_at, sample
 from vitlab.models.model import Model
 from vitlab.report.atlas.plotted import ImageMap, Spot
 

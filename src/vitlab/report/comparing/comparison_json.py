@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vitlab.evaluation.metrics import METRICS
-from vitlab.evaluation.paired.paired_tests import Pair
+from vitlab.evaluation.paired_tests import Pair
 from vitlab.report.comparing.entry import Entry
 from vitlab.report.comparing.recipes_apart import differing, seed_groups
 from vitlab.report.comparing.run_comparison import Compared

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.source import Source
 from vitlab.errors import UserError
+from vitlab.evaluation.examined import reopened
 from vitlab.evaluation.metrics import METRICS
-from vitlab.evaluation.paired.examined import reopened
 from vitlab.report.comparing import comparison_tables as tables
 from vitlab.report.comparing import verdicts
 from vitlab.report.comparing.disagreements import Gallery, galleries

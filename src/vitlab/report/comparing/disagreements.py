@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.source import Source
 from vitlab.evaluation.answers import Answers, SingleAnswers
-from vitlab.evaluation.paired.same_images import SameImages
+from vitlab.evaluation.paired_tests import SameImages
 from vitlab.report.drawings.thumbnails import of_source
 
 PICTURES = 72  # at most, of all galleries together

@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from vitlab.errors import UserError
-from vitlab.evaluation.paired.examined import examine
-from vitlab.evaluation.paired.paired_tests import Pair, figures_of, pairs_of
-from vitlab.evaluation.paired.same_images import SameImages, same_images
+from vitlab.evaluation.examined import examine
+from vitlab.evaluation.paired_tests import Pair, SameImages, figures_of, pairs_of, same_images
 from vitlab.report.comparing.entry import Entry, entry_of
 from vitlab.report.comparing.recipes_apart import differing
 from vitlab.runs.several_runs import several_runs, short_names

@@ -1,6 +1,6 @@
 """What a comparison says in words."""
 
-from vitlab.evaluation.paired.paired_tests import Pair
+from vitlab.evaluation.paired_tests import Pair
 from vitlab.report.comparing.run_comparison import Compared
 from vitlab.units import percent
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitlab.data.sources.protocol import Source
+from vitlab.data.sources.source import Source
 from vitlab.errors import ImageError
 from vitlab.report.drawings.theme import HUES, LEVELS, LIGHT
 from vitlab.report.facts import Picture

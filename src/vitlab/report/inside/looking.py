@@ -9,12 +9,11 @@ from torch import Tensor
 
 from vitlab import inspect
 from vitlab.data.augment.augment import normalize
-from vitlab.data.composed import Relabeled
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import center, load_image
 from vitlab.data.open import open_images
-from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.request import Given
+from vitlab.data.sources.source import Relabeled, Source
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.evaluation.compute import borrowed
 from vitlab.inspect.cka import FEWEST

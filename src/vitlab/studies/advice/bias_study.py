@@ -10,7 +10,7 @@ within 2% of its multiply-adds.
 
 import math
 
-from vitlab.evaluation.bias.inductive_bias import inductive_bias
+from vitlab.evaluation.inductive_bias import inductive_bias
 from vitlab.studies.advice.similar_cost import LABELS, of_similar_cost
 from vitlab.studies.grid.base import Base
 from vitlab.studies.grid.design import ACCURACY, Arm, Picture, Study, Trained, share_column

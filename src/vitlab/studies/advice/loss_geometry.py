@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vitlab.evaluation.bias.probed_images import probed_images
 from vitlab.evaluation.compute import Compute, borrowed
+from vitlab.evaluation.probed_images import probed_images
 from vitlab.files import staged_file
 from vitlab.inspect.curvature.curvature import curvature
 from vitlab.inspect.curvature.landscape import LossSurface, loss_surface

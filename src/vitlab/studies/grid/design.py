@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from vitlab.data.sources.splits import Splits
+from vitlab.data.sources.request import Splits
 from vitlab.models.model import Model
 from vitlab.recipes.recipe import Recipe
 from vitlab.studies.grid.base import Base

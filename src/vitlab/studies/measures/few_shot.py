@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.labels import SingleLabels
-from vitlab.data.sources.protocol import Source, Subset
+from vitlab.data.sources.source import Source, Subset
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import features_in_memory
 from vitlab.evaluation.probes.ridge import fewshot, sample_shots

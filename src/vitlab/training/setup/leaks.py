@@ -16,8 +16,8 @@ import numpy as np
 from vitlab.data.duplicates.finding import SMALL, find
 from vitlab.data.duplicates.signatures import Signatures, digest, joined_signatures, signatures
 from vitlab.data.holdout import copies_together, learned, moved, without
-from vitlab.data.sources.protocol import Source, Subset
-from vitlab.data.sources.splits import Splits
+from vitlab.data.sources.request import Splits
+from vitlab.data.sources.source import Source, Subset
 from vitlab.errors import DataError, ImageError
 from vitlab.machine.cores import cores
 from vitlab.models.seen import Seen

@@ -16,8 +16,8 @@ from vitlab.data.holdout import (
     with_validation,
 )
 from vitlab.data.learning import OpenedData, splits_of
-from vitlab.data.loading.shape import divided, input_shape
-from vitlab.data.sources.splits import Splits
+from vitlab.data.sources.request import Splits
+from vitlab.data.summary import divided, input_shape
 from vitlab.distributed.parallel import shard
 from vitlab.distributed.sync_norm import synchronize
 from vitlab.distributed.world import World

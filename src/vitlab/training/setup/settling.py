@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from vitlab import device as devices
-from vitlab.data.classes import missing_lines
 from vitlab.data.holdout import with_train_images
 from vitlab.data.presence import IN_MEMORY
-from vitlab.data.sources.request import Given
-from vitlab.data.sources.splits import Splits
+from vitlab.data.sources.request import Given, Splits
+from vitlab.data.summary import missing_lines
 from vitlab.errors import DataError, OptionError
 from vitlab.models.config import ModelConfig
 from vitlab.objectives.balance import decided

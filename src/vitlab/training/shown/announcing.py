@@ -1,6 +1,6 @@
 """What the user is told before the first step."""
 
-from vitlab.data.classes import class_lines
+from vitlab.data.summary import class_lines
 from vitlab.models.cost import cost
 from vitlab.optim.schedule import warmup_steps
 from vitlab.training.session import Session

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.data.augment.augment import normalize
+from vitlab.data.decode.filters import filter_matrix, is_tall, resize, resize_tall
 from vitlab.data.labels import SingleLabels
 from vitlab.data.loading.batches import center, load_image
-from vitlab.data.pictures.filters import filter_matrix, is_tall, resize, resize_tall
-from vitlab.data.pictures.pictures import Picture, Pictures, several
+from vitlab.data.sources.pictures import Picture, Pictures, several
 from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitlab.data.augment.augment import normalize
 from vitlab.data.labels import SingleLabels
-from vitlab.data.sources.protocol import Source, Subset
+from vitlab.data.sources.source import Source, Subset
 from vitlab.device import autocast, exact
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.compute import Compute, FastForm

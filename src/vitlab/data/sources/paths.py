@@ -1,13 +1,9 @@
-"""Many short texts in two arrays.
-
-A list of a million paths is a million Python objects, and a worker process that merely reads one
-updates its reference count, which copies the memory page shared with its parent. Two arrays stay
-shared.
-"""
+"""Paths of images: millions of them in two arrays, and which of them a list may name."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import overload
 
 import numpy as np
@@ -51,3 +47,39 @@ class Names(Sequence[str]):
 
     def __iter__(self) -> Iterator[str]:
         return (self[each] for each in range(len(self)))
+
+
+@dataclass
+class Inside:
+    """Which paths are inside of some folders, links followed.
+
+    A list or a table is often somebody else's: it must not decide which files of this machine are
+    read. (The files in class folders are not named by anybody; links among them are the user's own,
+    and are followed.)
+
+    Attributes:
+        roots: the folders; paths are relative to the first
+        anywhere: the user trusts the list or table, so that every path will do
+    """
+
+    roots: tuple[Path, ...]
+    anywhere: bool = False
+    _known: dict[str, bool] = field(default_factory=dict)  # folders that were looked at
+
+    def holds(self, path: Path) -> bool:
+        """Return whether a path, absolute or relative to the working folder, is inside."""
+        if self.anywhere:
+            return True
+        folder, name = os.path.split(path)
+        if folder not in self._known:
+            self._known[folder] = self._is_inside(Path(folder))
+        if name in ("", os.curdir, os.pardir) or os.path.islink(path):  # noqa: PTH114
+            return self._is_inside(path)
+        return self._known[folder]
+
+    def _is_inside(self, path: Path) -> bool:
+        try:
+            whole = path.resolve()
+            return any(whole.is_relative_to(root.resolve()) for root in self.roots)
+        except (OSError, RuntimeError, ValueError):  # a ring of links, for example
+            return False

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from vitlab.data.holdout import fingerprint, moved, partitioned, with_validation, without
 from vitlab.data.learning import splits_of
-from vitlab.data.sources.protocol import Source
 from vitlab.data.sources.remote import is_url
-from vitlab.data.sources.splits import Splits
+from vitlab.data.sources.request import Splits
+from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, DiskError
 from vitlab.evaluation.answers import (
     Answers,

@@ -1,1 +1,0 @@
-"""Images that are already in memory, and what makes them a batch."""

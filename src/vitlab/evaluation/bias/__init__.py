@@ -1,1 +1,0 @@
-"""What a classifier relies on: its accuracy on images that are changed in one respect."""

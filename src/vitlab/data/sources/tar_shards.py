@@ -9,12 +9,12 @@ buffer can be. Nothing is unpacked, unpickled or run.
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,6 @@ from vitlab.data.sources.paths import Names
 from vitlab.data.sources.remote import THREADS, expand, is_url, read_parts, read_whole, reason
 from vitlab.data.sources.request import Found, Part, Request, by_split
 from vitlab.data.sources.tar_index import index_shard
-from vitlab.data.turns import turned
 from vitlab.errors import DataError, ImageError, RefusedError
 from vitlab.files import read_bytes
 
@@ -246,3 +245,26 @@ def _class_names(place: str) -> list[str] | None:
     if len(set(names)) != len(names) or not all(names):
         raise DataError(f"{beside} repeats a class, or has an empty line")
     return names
+
+
+T = TypeVar("T")
+GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, lie far apart, however many there are
+# what numbers the processes of torchrun, of SLURM (in a step, in an array) and of a Kubernetes Job
+NUMBERS = ("RANK", "SLURM_PROCID", "SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX")
+
+
+def turned(items: Sequence[T]) -> list[T]:
+    """Return a list from where this process begins, and then what comes before it.
+
+    What one process does need not be done by the others when they come to it.
+    """
+    first = int(len(items) * place_among(os.environ))
+    return [*items[first:], *items[:first]]
+
+
+def place_among(environment: Mapping[str, str]) -> float:
+    """Return where a process begins, from 0 to below 1; the first one at 0."""
+    if "RANK" in environment:  # torchrun's number counts the processes of all tasks
+        environment = {"RANK": environment["RANK"]}
+    numbers = [environment.get(name, "") for name in NUMBERS]
+    return sum(int(number) for number in numbers if number.isdecimal()) * GOLDEN % 1

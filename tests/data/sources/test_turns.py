@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitlab.data.turns import place_among, turned
+from vitlab.data.sources.tar_shards import place_among, turned
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,7 @@ from vitlab.data.sources.source import (
     Derived,
     Joined,
     Relabeled,
-<<<<<<< HEAD
-=======
     RemoteSource,
->>>>>>> merge4
     Source,
     Subset,
     counts,

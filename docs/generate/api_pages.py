@@ -36,6 +36,7 @@ GROUPS = {
         "inductive_bias",
         "fewshot",
         "duplicates",
+        "search",
     ),
     "Service": ("Client", "AsyncClient"),
     "Errors": (),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vitlab.evaluation.evaluation import evaluate as evaluate
     from vitlab.evaluation.inductive_bias import inductive_bias as inductive_bias
     from vitlab.evaluation.probes.few_shot import fewshot as fewshot
+    from vitlab.evaluation.search import search as search
     from vitlab.evaluation.thresholds import choose_thresholds as choose_thresholds
     from vitlab.graphs.exporting import export as export
     from vitlab.models.config import ResNetConfig as ResNetConfig
@@ -100,6 +101,7 @@ _HOMES = {
     "recipe": "vitlab.recipes.named",
     "repeat": "vitlab.transfer.repeats",
     "save": "vitlab.weights.save",
+    "search": "vitlab.evaluation.search",
     "serve": "",
     "soup": "vitlab.transfer.mixing",
     "study": "vitlab.studies.study_by_name",

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from vitlab.errors import DiskError
 from vitlab.progress import say
 
+SEEN = "seen.npy"  # in a folder of weights: what they have learned from
 MODEL_FOLDER = "model"  # of a run: RunFolder writes it, vitlab.load finds it
 SWEEP_FOLDER = "sweep"  # of a run: the runs that chose its learning rate
 LOCK = ".lock"  # of a run or a campaign

@@ -124,7 +124,7 @@ def test_runs_of_one_task_are_compared(
     assert found["seeds"][0]["std"]["knn"] == 0
     text = page.read_text()
     assert "2 runs that learned without labels." in text
-    assert f'<span class="best">{loss / 2:.3f}</span>' in text
+    assert f'<span class="best">{loss / 2:.4f}</span>' in text
     assert "20-NN accuracy of 2 runs against the epochs." in text
     for word in ("Test images", "Accuracy on held-out", "Paired tests"):
         assert word not in text

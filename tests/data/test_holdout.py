@@ -19,6 +19,7 @@ from vitlab.data.open import open_images
 from vitlab.data.settings import Columns
 from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, RunError
+from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.examined import reopened
 from vitlab.evaluation.probes.probing import Probing, probe
 from vitlab.models.model import Model
@@ -261,7 +262,7 @@ def test_probes_leave_out_what_was_learned_from(
     (folder / "halves.csv").write_text("path,label,split\n" + "\n".join(rows))
     held_out = names(open_to_learn(str(folder)).test) & {file.name for file in files[1::2]}
     assert 0 < len(held_out) < 45
-    probing = Probing(shots=(2,), seeds=1, device="cpu", workers=0)
+    probing = Probing(shots=(2,), seeds=1, compute=Compute(device="cpu", workers=0))
     found = probe(run.model, str(folder / "halves.csv"), probing)
     assert found["images"] == len(held_out)
     assert any(note.startswith("left out") for note in found["notes"])

@@ -133,6 +133,11 @@ def test_half_the_bytes_and_what_the_file_says_of_itself(
     expected = {"what": "patches", "layer": [], "dtype": "fp16", "dimension": 16, "norm": "final",
                 "image_size": [8, 8], "precision": "fp32"}  # fmt: skip
     assert {key: about[key] for key in expected} == expected
+    assert b"vitlab.source" not in parquet.ParquetFile(tmp_path / "fp16.parquet").metadata.metadata
+    saved = vitlab.load(vitlab.save(model, tmp_path / "weights"))
+    embedded(saved, photos, tmp_path / "saved.parquet")
+    said = parquet.ParquetFile(tmp_path / "saved.parquet").metadata.metadata
+    assert said[b"vitlab.source"].decode() == str(tmp_path / "weights")
     with torch.no_grad():
         model.norm.weight.mul_(1e6)
     with pytest.raises(DataError, match="is beyond fp16, which ends at 65,504: choose dtype=fp32"):
@@ -308,23 +313,29 @@ def test_several_processes_write_the_same_file(
 
 
 def test_killed_it_goes_on(tmp_path: Path, model: vitlab.VisionTransformer, photos: Path) -> None:
-    """A process of its own, killed as soon as it has written some parts."""
+    """A process of its own, killed in its third part."""
     vitlab.save(model, tmp_path / "weights")
     out, parts = tmp_path / "x.parquet", tmp_path / ".x.parquet.parts"
     take = infer.take
 
+    def complete() -> int:
+        return len(list(parts.glob("_parts/train-*.json")))
+
+    def until_the_third(*given: object) -> object:
+        time.sleep(1000 * (complete() == 2))
+        return take(*given)
+
     def work() -> None:
-        infer.take = lambda *given: time.sleep(0.05) or take(*given)
+        infer.take = until_the_third
         vitlab.embed(model, str(photos), out, workers=1)
 
     process = multiprocessing.get_context("fork").Process(target=work)
     process.start()
-    while process.is_alive() and len(list(parts.glob("train-*.parquet"))) < 2:
+    while process.is_alive() and complete() < 2:
         time.sleep(0.005)
     process.kill()
     process.join()
-    kept = {each: each.stat().st_mtime_ns for each in parts.glob("train-*.parquet")}
-    assert 2 <= len(kept) < 4
+    assert complete() == 2
     assert not out.exists()
     computed: list[object] = []
     real = ShardFolder._write
@@ -336,8 +347,8 @@ def test_killed_it_goes_on(tmp_path: Path, model: vitlab.VisionTransformer, phot
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ShardFolder, "_write", write)
         embedded(vitlab.load(tmp_path / "weights"), photos, out)
-    assert len(computed) == 5 - len(kept)
-    embedded(model, photos, tmp_path / "whole.parquet")
+    assert len(computed) == 5 - 2
+    embedded(vitlab.load(tmp_path / "weights"), photos, tmp_path / "whole.parquet")
     assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
 
 

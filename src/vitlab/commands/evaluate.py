@@ -113,7 +113,7 @@ def about() -> str:
     from vitlab.evaluation.metrics import METRICS
 
     lines = [f"{each.name}: {each.note}" for each in METRICS.values() if each.fn]
-    text = "\n".join(fill(each, 96, subsequent_indent="  ") for each in lines)
+    text = "\n".join(fill(each, 80, subsequent_indent="  ") for each in lines)
     return f"\n\nfigures, by their names in --json:\n\n{text}"
 
 

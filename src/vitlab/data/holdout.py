@@ -30,6 +30,7 @@ from vitlab.data.sources.source import (
     Derived,
     Joined,
     Relabeled,
+    RemoteSource,
     Source,
     Subset,
     counts,
@@ -39,11 +40,14 @@ from vitlab.errors import DataError, DiskError, OptionError
 from vitlab.files import read_bytes, staged_file
 from vitlab.models.seen import Seen, known, marked
 from vitlab.places import cache_folder
+from vitlab.progress import say
+from vitlab.units import storage
 
 SPLIT_SEED = 0  # the split belongs to the data: every run and every evaluation uses the same one
 VALIDATION_SHARE = 0.1  # of each class
 PIECE = 8192  # bytes of the beginning, the middle and the end of a file that identify it
 CONTENTS = "-contents"  # what a fingerprint ends with that knows those of all images
+MOST_READ = 2**32  # bytes of images on another machine that are read to identify them
 THREADS, FEW = 8, 64  # that read files, if there are more than a few
 TOGETHER = 512  # images on another machine
 DIGEST = 16  # bytes
@@ -84,8 +88,8 @@ def identities(source: Source) -> Identities:
             return np.concatenate([identities(part) for part in parts])
         case Relabeled(whole=whole):
             return identities(whole)
-    if state := getattr(source, "elsewhere", ""):
-        return _identities_elsewhere(source, state)
+    if isinstance(source, RemoteSource) and source.elsewhere:
+        return _identities_elsewhere(source)
     one = partial(_identity, source)
     if source.in_memory or len(source) < FEW:
         return np.fromiter(map(one, range(len(source))), np.uint64, len(source))
@@ -93,9 +97,18 @@ def identities(source: Source) -> Identities:
         return np.fromiter(pool.map(one, range(len(source))), np.uint64, len(source))
 
 
-def _identities_elsewhere(source: Source, state: str) -> Identities:
-    """The identities of images on another machine: read once, together, and remembered."""
-    file = cache_folder("identities") / state
+def _identities_elsewhere(source: RemoteSource) -> Identities:
+    """The identities of images on another machine: read once, together, and remembered.
+
+    Of many bytes none are read: the state of a shard and the place in it identify an image.
+    """
+    if source.stored > MOST_READ:
+        say(
+            f"{storage(source.stored)} of images on another machine are identified by their places "
+            "in their shards, not by their bytes: copies elsewhere are not recognized"
+        )
+        return source.by_place()
+    file = cache_folder("identities") / source.elsewhere
     size = 8 * len(source)
     with suppress(OSError):
         content = read_bytes(file, size + DIGEST)

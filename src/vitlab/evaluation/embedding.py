@@ -41,6 +41,7 @@ from vitlab.weights.identity import feature_fingerprint
 
 DAMAGED = "vitlab.damaged"  # key of the file's metadata: a JSON list of messages
 ABOUT = "vitlab.embedding"
+SOURCE = "vitlab.source"  # where the weights were: the argument of `vitlab.load`
 ROWS = 2048  # most images of a row group
 BYTES = 2**25  # of a row group's features, unless one batch has more
 PART_BYTES = 2**30  # of a part's features, unless one row group has more
@@ -282,7 +283,7 @@ class EmbeddingTable:
 
             yield use
             flush()
-            writer.add_key_value_metadata({DAMAGED: json.dumps(bad)})
+            writer.add_key_value_metadata(self._told(bad))
 
     def merge(self, files: Sequence[Path], out: Path) -> None:
         """Write parts, one after the other, as row groups of one file."""
@@ -296,7 +297,12 @@ class EmbeddingTable:
                     if part.metadata.num_rows:
                         table = part.read()
                         writer.write_table(table, row_group_size=len(table))
-            writer.add_key_value_metadata({DAMAGED: json.dumps(bad)})
+            writer.add_key_value_metadata(self._told(bad))
+
+    def _told(self, bad: list[str]) -> dict[str, str]:
+        """Return what a file says beside `about`: damaged images, and where the weights were."""
+        source = {SOURCE: _unicode(self.model.source)} if self.model.source else {}
+        return {DAMAGED: json.dumps(bad), **source}
 
     def _writer(self, file: Path) -> Any:
         from pyarrow import parquet

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from vitlab.data.sources.request import Given
+from vitlab.files import SEEN
 from vitlab.graphs.bits.narrowing_cost import Sample
 from vitlab.graphs.targets import IMAGES, TARGETS, Precision, check_precision, check_target
 from vitlab.models.model import Model
-from vitlab.models.seen import FILE as SEEN
 from vitlab.models.seen import write_seen
 from vitlab.progress import public
 from vitlab.weights.assembly import unwrapped, whole_state

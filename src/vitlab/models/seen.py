@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.files import staged_file
+from vitlab.files import SEEN, staged_file
 
 Seen = NDArray[np.uint64]
-FILE = "seen.npy"
 NOTHING: Seen = np.empty(0, np.uint64)
 LABELED = np.uint64(1)
 
@@ -30,13 +29,13 @@ def known(identities: Seen, seen: Seen, *, labeled: bool) -> NDArray[np.bool_]:
 def read_seen(folder: Path) -> Seen:
     """Return what a folder of weights says that its model has seen; nothing if it does not say."""
     try:
-        found = np.load(folder / FILE, allow_pickle=False)
+        found = np.load(folder / SEEN, allow_pickle=False)
     except (OSError, ValueError, EOFError):
         return NOTHING
     return found if found.dtype == np.uint64 and found.ndim == 1 else NOTHING
 
 
-def write_seen(seen: Seen, folder: Path, name: str = FILE) -> None:
+def write_seen(seen: Seen, folder: Path, name: str = SEEN) -> None:
     """Write it into a folder of weights, or beside a file of them."""
     if len(seen):
         with staged_file(folder / name) as draft, draft.open("wb") as file:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.errors import DiskError, HubError, OptionError, WeightsError
-from vitlab.files import sha256
+from vitlab.files import SEEN, sha256
 from vitlab.models.names import shape_of
-from vitlab.models.seen import FILE as SEEN
 from vitlab.progress import say
 from vitlab.weights.sharded import (
     ADAPTER,

@@ -7,6 +7,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow
 import pytest
 import torch
@@ -15,6 +16,7 @@ from pyarrow import parquet
 import vitlab
 from conftest import TINY, call, photo
 from object_server import Fault, Objects, served
+from vitlab.data import holdout
 from vitlab.data.duplicates.signatures import signatures
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import TrainingBatches
@@ -418,3 +420,20 @@ def test_parquet_files(
 def test_other_names_are_refused_in_one_line() -> None:
     with pytest.raises(DataError, match=r"x.csv: over a network DATA is tar shards or Parquet"):
         open_images("https://127.0.0.1/x.csv")
+
+
+def test_many_bytes_are_not_read_to_identify_images(
+    server: Objects,
+    shards: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(holdout, "MOST_READ", 1000)
+    source = open_images(shards).every()
+    server.requests.clear()
+    found = holdout.identities(source)
+    assert not server.requests
+    assert len(np.unique(found)) == len(source)
+    assert (found >= holdout.NUMBERS).all()
+    assert np.array_equal(found, holdout.identities(open_images(shards).every()))
+    assert "identified by their places in their shards" in capsys.readouterr().err

@@ -144,6 +144,25 @@ class Joined:
         return part.name(number)
 
 
+@runtime_checkable
+class RemoteSource(Source, Protocol):
+    """A source whose images may be on another machine."""
+
+    @property
+    def elsewhere(self) -> str:
+        """What tells the images from others, if they are on another machine; else empty."""
+
+    @property
+    def stored(self) -> int:
+        """The bytes of all images."""
+
+    def by_place(self) -> NDArray[np.uint64]:
+        """Return 8 bytes for each image by the state of its shard and its place there, (n,)."""
+
+    def read_ahead(self, indices: NDArray[np.int64]) -> None:
+        """Read images that are asked for next, if they are on another machine."""
+
+
 def read_ahead(source: Source, indices: Sequence[int] | NDArray[np.int64]) -> None:
     """Let a source whose images are on another machine read some of them together.
 
@@ -164,7 +183,7 @@ def read_ahead(source: Source, indices: Sequence[int] | NDArray[np.int64]) -> No
                     read_ahead(part, here - start)
         case Derived(whole=whole) | Relabeled(whole=whole):
             read_ahead(whole, own)
-        case _ if hasattr(source, "read_ahead"):
+        case RemoteSource():
             source.read_ahead(own)
 
 

@@ -32,6 +32,7 @@ from vitlab.errors import DataError, ImageError, RefusedError
 from vitlab.files import read_bytes
 
 AHEAD = 2**27  # bytes of images that are read before they are asked for
+ODD = 0x9E3779B97F4A7C15  # spreads places over all bits
 CLASSES = "classes.txt"  # beside the shards: the classes by number, one name per line
 
 
@@ -95,6 +96,18 @@ class Shards:
         """What tells the images from others, if they are on another machine; else empty."""
         states = "\n".join(self.states)
         return hashlib.sha256(states.encode()).hexdigest() if is_url(self.places[0]) else ""
+
+    @property
+    def stored(self) -> int:
+        """The bytes of all images."""
+        return int(self.sizes.sum())
+
+    def by_place(self) -> NDArray[np.uint64]:
+        """Return 8 bytes for each image by the state of its shard and its place there, (n,)."""
+        digests = [hashlib.blake2b(state.encode(), digest_size=8).digest() for state in self.states]
+        states = np.array([int.from_bytes(each) for each in digests], np.uint64)
+        mixed = states[self.shard] ^ (self.offsets.astype(np.uint64) * np.uint64(ODD))
+        return (mixed ^ (mixed >> np.uint64(29))) * np.uint64(ODD)
 
     def read_ahead(self, indices: Sequence[int]) -> None:
         """Read images of remote shards that are asked for next: neighbors together, many at a time.

@@ -1,0 +1,127 @@
+"""`vitlab search`."""
+
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import Any
+
+from vitlab.commands import DEVICE, REPLACE, WORKERS
+from vitlab.data.presence import check_data, check_each
+from vitlab.data.settings import Columns
+from vitlab.errors import DataError, one_line
+from vitlab.options import Options, at_least, option, when
+from vitlab.packages import check_installed
+from vitlab.places import check_page, exists
+from vitlab.weights.hub import check_weights
+from vitlab.weights.stated import Stated
+
+SUMMARY = "Find the nearest images in what `vitlab embed` wrote."
+_LINES = 100  # of the answer on the terminal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search(Options):
+    """A table of features, photographs to look for; `command` is what the user typed."""
+
+    table: str = option(
+        MISSING,
+        "the Parquet file, or the folder of parts, that `vitlab embed` wrote, with one vector an "
+        "image (--what features, token, mean or both)",
+        positional=True,
+    )
+    photos: tuple[str, ...] = option(
+        MISSING,
+        "what to look for: image files, or any DATA of `vitlab train`, labels or not",
+        positional=True,
+        check=check_each,
+    )
+    k: int = option(10, "rows to find for each photograph", at_least(1))
+    not_self: bool = option(False, "leave out the photograph itself, if the table has its path")
+    weights: str = option(
+        "",
+        "weights that the table was computed with (empty: where they were, as the table says)",
+        flag="from",
+        check=check_weights,
+    )
+    out: str | None = option(None, "write a page of the photographs and what was found: FILE.html")
+    replace: bool = option(False, REPLACE, only=when("out"))
+    data: str = option(
+        "",
+        "the DATA that was embedded, for the pictures of the page (empty: image files at the paths "
+        "that the table names)",
+        only=when("out"),
+        check=check_data,
+    )
+    columns: Columns = Columns()
+    file: Stated = Stated()
+    device: str = option("auto", DEVICE)
+    workers: int | None = option(0, WORKERS, at_least(0))
+    command: str = ""
+
+
+def begin(options: Search) -> None:
+    """Refuse a table that is not there, and a page that cannot be written."""
+    check_installed("pyarrow", "vitlab search")
+    if not exists(options.table):
+        raise DataError(f"no such file or folder: {options.table}")
+    if options.out:
+        check_page(options.out, replace=options.replace)
+
+
+def run(options: Search) -> dict[str, Any]:
+    """Search; photographs that cannot be decoded are reported on stderr."""
+    import vitlab
+    from vitlab.data.open import open_images
+    from vitlab.evaluation.search import FeatureTable
+    from vitlab.progress import say
+    from vitlab.report.search_page import write_search
+
+    table = FeatureTable.open(options.table)
+    model = table.model(options.weights or None, **options.file.arguments())
+    opened = open_images(list(options.photos), "ignored", columns=options.columns)
+    for note in opened.notes:
+        say(note)
+    photos = opened.every()
+    found = vitlab.search(
+        table,
+        photos,
+        options.k,
+        weights=model,
+        not_self=options.not_self,
+        device=options.device,
+        workers=options.workers,
+    )
+    damaged = [each.error for each in found if each.error]
+    for error in damaged:
+        say(f"skipped: {error}")
+    result: dict[str, Any] = {
+        "table": options.table,
+        "rows": table.rows,
+        "model": model.config.name,
+        "images": len(found) - len(damaged),
+        "damaged": len(damaged),
+        "found": [each.as_dict() for each in found],
+    }
+    if options.out:
+        embedded = open_images(options.data, "ignored").every() if options.data else None
+        about = options.table, options.command
+        result["report"] = str(write_search(Path(options.out), found, photos, embedded, *about))
+    return result
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print each photograph, and below it a line for each of the nearest rows: paths are whole."""
+    lines = []
+    for each in result["found"]:
+        lines += [each["image"]] if "nearest" in each else []
+        for one in each.get("nearest", ()):
+            label = one["label"] if isinstance(one["label"], list) else [one["label"] or ""]
+            itself = "itself" if one["same"] else ""
+            cells = f"  {one['score']:.3f}", one["path"], ", ".join(label), one["split"], itself
+            lines.append("  ".join(filter(None, cells)))
+    for line in lines[:_LINES]:
+        print(one_line(line))
+    if len(lines) > _LINES:
+        left = f"{len(lines) - _LINES:,} more lines"
+        print(f"{left}: --json has them all, --out FILE.html shows them")
+    if "report" in result:
+        print(result["report"])

@@ -1,0 +1,131 @@
+"""`vitlab search`: its table, its JSON, its page, and wrong input."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import vitlab
+from conftest import call, photo
+
+
+@pytest.fixture
+def table(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The features of sixty photographs, one of them with an odd name; weights are beside it."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    model = vitlab.create("ViT(width=16,depth=1,heads=2,mlp=32)/4", classes=3, image_size=8)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(0, 0.3)
+    vitlab.save(model, "weights")
+    (photos / "red" / "003.png").rename(photos / "red" / "<b>\n\x1b[2J.png")
+    vitlab.embed(vitlab.load("weights"), photos, "x.parquet", workers=0)
+    photo(3, 24, 32, 2).save("asked.png")
+    return "x.parquet"
+
+
+def test_the_table_and_json(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(capsys, "search", table, "asked.png", "photos/blue/001.png", "--k", "2")
+    assert (code, "weights: weights, as x.parquet says" in err) == (0, True), err
+    assert "<b>\\n\\x1b[2J.png" in out
+    lines = out.splitlines()
+    assert lines[0] == "asked.png"
+    assert lines[4].split()[1:] == [
+        str(Path("photos/blue/001.png").resolve()),
+        "blue",
+        "train",
+        "itself",
+    ]
+    words = ("search", table, "asked.png", "photos/blue/001.png", "--k", "2", "--not-self")
+    code, out, _ = call(capsys, *words, "--from", "weights", "--json")
+    found = json.loads(out)
+    assert (code, found["rows"], found["images"], found["damaged"]) == (0, 60, 2, 0)
+    first, second = found["found"]
+    assert first["image"] == "asked.png"
+    assert first["nearest"][0]["path"].endswith("red/<b>\n\x1b[2J.png")
+    assert first["nearest"][0]["label"] == "red"
+    assert first["nearest"][0]["score"] == pytest.approx(1, abs=1e-5)
+    assert len(second["nearest"]) == 2
+    assert "blue/001.png" not in {Path(each["path"]).name for each in second["nearest"]}
+
+
+def test_the_page_is_one_file_with_its_words_escaped(
+    table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("search", table, "asked.png", "--k", "5", "--out", "page.html")
+    code, out, _ = call(capsys, *words)
+    assert (code, out.splitlines()[-1]) == (0, "page.html")
+    page = Path("page.html").read_text()
+    assert page.count('src="data:image/') == 6
+    assert "<b>" not in page
+    assert "&lt;b&gt;" in page
+    assert 'src="http' not in page
+    code, _, err = call(capsys, *words)
+    assert (code, "already exists: pass --replace" in err) == (2, True)
+    data = ("--data", "photos/blue", "--replace")
+    assert call(capsys, *words, *data)[0] == 0
+    assert 0 < Path("page.html").read_text().count("no picture") <= 5, "only of the named data"
+
+
+def test_digits_have_pictures_too(
+    digits_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, page = str(tmp_path / "digits.parquet"), str(tmp_path / "page.html")
+    vitlab.embed(vitlab.load(digits_run), "digits", table, workers=0)
+    words = ("search", table, "digits", "--k", "3", "--not-self")
+    code, out, err = call(capsys, *words, "--out", page, "--data", "digits")
+    assert code == 0, err
+    assert "7,088 more lines: --json has them all" in out
+    text = Path(page).read_text()
+    assert text.count('src="data:image/') == 600
+    assert "1,647 more photographs are not shown" in text
+
+
+def test_a_damaged_photograph_is_named_and_others_are_answered(
+    table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("bad.png").write_bytes(b"x")
+    words = ("search", table, "bad.png", "asked.png", "--k", "1", "--out", "page.html")
+    code, out, err = call(capsys, *words, "--json")
+    found = json.loads(out)
+    assert (code, found["images"], found["damaged"]) == (0, 1, 1)
+    assert "bad.png" in err
+    assert [*found["found"][0]] == ["image", "error"]
+    assert "bad.png: " in Path("page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "missing TABLE"),
+        (["x.parquet"], "missing PHOTO"),
+        (["nowhere.parquet", "asked.png"], "no such file or folder: nowhere.parquet"),
+        (["x.parquet", "nowhere.png"], "no such file or folder: nowhere.png"),
+        (["asked.png", "asked.png"], "cannot read asked.png"),
+        (["x.parquet", "asked.png", "--k", "61"], "k must be from 1 to 60, the rows of x.parquet"),
+        (["x.parquet", "asked.png", "--k", "0"], "k must be at least 1"),
+        (["x.parquet", "asked.png", "--from", "other"], "other weights than x.parquet"),
+        (["x.parquet", "asked.png", "--image-size", "12"], ""),
+        (["x.parquet", "asked.png", "--out", "page.txt"], "must be a file name that ends in .html"),
+        (["x.parquet", "asked.png", "--data", "photos"], "applies only with"),
+        (["tokens.parquet", "asked.png"], "has 4 vectors an image (--what patches): search in"),
+    ],
+)
+def test_wrong_input(
+    words: list[str], says: str, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = vitlab.load("weights")
+    vitlab.embed(model, "asked.png", "tokens.parquet", what="patches", workers=0, quiet=True)
+    with torch.no_grad():
+        next(model.parameters()).add_(1)
+    vitlab.save(model, "other")
+    capsys.readouterr()
+    code, out, err = call(capsys, "search", *words)
+    if not says:  # the size of the table counts
+        assert code == 0
+        return
+    lines = [line for line in err.splitlines() if not line.startswith("weights: ")]
+    assert (code, out, len(lines)) == (2, "", 1), err
+    assert says in lines[0]

@@ -28,7 +28,7 @@ def served(
     engine = engine or FakeEngine()
     service = Service(application(engine, limits=engine.limits), engine, drain)
     opened, results = listen("127.0.0.1", 0), []
-    port = opened.getsockname()[1]
+    port, ended = opened.getsockname()[1], threading.Event()
 
     def run() -> None:
         try:
@@ -36,12 +36,15 @@ def served(
         except BaseException as error:  # shown by the test itself
             results.append(error)
         finally:
-            if not service.signal:
+            if not (service.signal or ended.is_set()):  # nobody else handles it
                 os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    asyncio.run(asyncio.wait_for(service.run(opened), PATIENCE))
+    try:
+        asyncio.run(asyncio.wait_for(service.run(opened), PATIENCE))
+    finally:
+        ended.set()
     thread.join(PATIENCE)
     if isinstance(results[0], BaseException):
         raise results[0]

@@ -3,6 +3,7 @@
 import functools
 import gc
 import importlib.util
+import logging
 import os
 import shutil
 import tempfile
@@ -73,6 +74,15 @@ def pytest_collection() -> Generator[None, object, object]:
 def _empty() -> list[Path]:
     """Folders in which a test has left nothing, for others: making one takes milliseconds."""
     return []
+
+
+@pytest.fixture(autouse=True)
+def handlers_of_libraries() -> Iterator[None]:
+    """What a library sets up by logging on the root logger ends with its test."""
+    yield
+    root = logging.getLogger()
+    for each in [each for each in root.handlers if type(each) is logging.StreamHandler]:
+        root.removeHandler(each)
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUN ?= runs/demo
-WORKERS := $(addprefix tests/,data evaluation/parts evaluation/probes training/test_train.py)
+WORKERS := $(addprefix tests/,data evaluation/test_features.py evaluation/test_shards.py training/test_train.py)
 
 .PHONY: demo test test-spawn test-avx2 lint docs format vendor gpu wheel clean
 
@@ -38,7 +38,7 @@ test-spawn: $(VENV)/.tested
 test-avx2: $(VENV)/.tested
 	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 $(BIN)/python -m pytest -n auto --dist worksteal \
 		tests/models/fast tests/test_precision.py tests/training/test_precision.py \
-		tests/training/test_own_code.py tests/evaluation/test_fast_form.py tests/serve/test_fast_trunks.py
+		tests/training/test_own_code.py tests/evaluation/test_compute.py tests/serve/test_fast_trunks.py
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff format --check .

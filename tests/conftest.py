@@ -76,13 +76,18 @@ def _empty() -> list[Path]:
     return []
 
 
-@pytest.fixture(autouse=True)
-def handlers_of_libraries() -> Iterator[None]:
-    """What a library sets up by logging on the root logger ends with its test."""
+@pytest.fixture(autouse=True, scope="module")
+def logging_as_before() -> Iterator[None]:
+    """A service logs to a stream of its test: not beyond the module."""
+    names = ("vitlab", "vitlab.serve", "uvicorn.error", "asyncio")
+    loggers, root = [logging.getLogger(name) for name in names], logging.getLogger()
+    before = [(each.handlers[:], each.propagate, each.level) for each in loggers]
     yield
-    root = logging.getLogger()
-    for each in [each for each in root.handlers if type(each) is logging.StreamHandler]:
-        root.removeHandler(each)
+    for each, (handlers, propagate, level) in zip(loggers, before, strict=True):
+        each.handlers, each.propagate = handlers, propagate
+        each.setLevel(level)
+    for handler in [each for each in root.handlers if type(each) is logging.StreamHandler]:
+        root.removeHandler(handler)  # of a library
 
 
 @pytest.fixture(autouse=True)

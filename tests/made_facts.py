@@ -5,12 +5,24 @@ from dataclasses import replace
 import numpy as np
 
 from vitlab.data.labels import SingleLabels
-from vitlab.evaluation.per_class import class_figures, confused_pairs, confusion
+from vitlab.evaluation.per_class import (
+    ConfusionMatrix,
+    class_figures,
+    confused_pairs,
+    confusion,
+)
 from vitlab.evaluation.reliability import bins
 from vitlab.models.model import Part
 from vitlab.report.facts import Facts, Judged, Picture, Point, Sizes, Survey
 
 NASTY = "<script>alert(\"x\")</script> & 'quotes' ünïcode"
+
+
+def cells(table: list[list[int]]) -> ConfusionMatrix:
+    """A confusion matrix of these cells."""
+    counts = np.array(table)
+    true, predicted = np.nonzero(counts)
+    return ConfusionMatrix(len(counts), true, predicted, counts[true, predicted])
 
 
 def some(classes: int = 10, images: int = 300, channels: int = 3) -> Facts:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from made_facts import NASTY, calibrated, nasty, some
+from made_facts import NASTY, calibrated, cells, nasty, some
 from report.reading import alone, fits, needs_chromium, read, shown
 from vitlab.evaluation.per_class import ClassFigures
 from vitlab.evaluation.reliability import Bin
@@ -137,7 +137,7 @@ def test_chromium_shows_it_without_complaint(tmp_path: Path, case: str) -> None:
 def test_a_link_shows_pictures_that_are_hidden_at_first(tmp_path: Path) -> None:
     facts = some(3)
     mistakes = [replace(facts.mistakes[0], pair=pair) for pair in [(0, 1)] * 24 + [(1, 2)] * 2]
-    table = np.array([[5, 30, 0], [0, 5, 2], [0, 0, 5]])
+    table = cells([[5, 30, 0], [0, 5, 2], [0, 0, 5]])
     write(tmp_path / "report.html", replace(facts, mistakes=mistakes, confusion=table))
     title = shown(tmp_path, CLICK)
     assert title == "hidden 24 of 26; shown 26 of 26; in sight true"

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from made_facts import some
-from vitlab.evaluation.per_class import ClassFigures, ConfusionMatrix
+from made_facts import cells, some
+from vitlab.evaluation.per_class import ClassFigures
 from vitlab.evaluation.reliability import Bin
 from vitlab.report import headline, matrix
 from vitlab.report.drawings.charts import reliability, spread
@@ -82,10 +82,8 @@ def test_a_cell_leads_to_the_pictures_of_its_confusion(tmp_path: Path) -> None:
         )
         for n, (t, g) in enumerate(pairs)
     ]
-    table = np.array([[5, 0, 1], [2, 5, 0], [0, 1, 5]])
-    rows, columns = np.nonzero(table)
-    cells = ConfusionMatrix(3, rows, columns, table[rows, columns])
-    text = page(tmp_path, replace(facts, mistakes=mistakes, confusion=cells))
+    table = cells([[5, 0, 1], [2, 5, 0], [0, 1, 5]])
+    text = page(tmp_path, replace(facts, mistakes=mistakes, confusion=table))
     links = re.findall(r'<td class="w\d+"[^>]*><a href="#([^"]+)"[^>]*>(\d+)</a>', text)
     assert links == [("m-1-0", "2"), ("m-2-1", "1")]  # of 0 for 2 there is no picture
     groups = section(text, "mistakes").split('<li class="group')[1:]
@@ -155,7 +153,7 @@ def test_a_model_at_chance_is_called_so(tmp_path: Path) -> None:
         "map": 0.25, "images": 100, "micro_f1": 0.4, "macro_f1": 0.3,
         "intervals": {"map": [0.2, 0.3]},
     }, per_class=[ClassFigures("a", 0.5, 0.5, 0.5, 20), ClassFigures("b", 0.5, 0.5, 0.5, 40)],
-        predicted=[3, 0], classes=("a", "b"), confusion=np.zeros((2, 2), np.int64), survey=None,
+        predicted=[3, 0], classes=("a", "b"), confusion=cells([[0, 0], [0, 0]]), survey=None,
     )  # fmt: skip
     assert headline.lead(several) == (
         "Mean average precision 25.0% on 100 test images. That cannot be told from guessing: a "

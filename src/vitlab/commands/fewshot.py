@@ -60,16 +60,13 @@ class Fewshot(Options):
 
 def run(options: Fewshot) -> dict[str, Any]:
     """Measure; of several processes only the first one has a result to print."""
-    from pathlib import Path
-
     import vitlab
     from vitlab.evaluation.compute import Compute
-    from vitlab.evaluation.features import default_cache
+    from vitlab.evaluation.features import cache_of
     from vitlab.evaluation.probes.probing import Probing, probe
     from vitlab.progress import say
 
     model = vitlab.load(options.weights, **options.file.arguments())
-    cache = default_cache() if options.cache == "auto" else Path(options.cache).expanduser()
     probing = Probing(
         shots=tuple(sorted(set(options.shots))),
         seeds=options.seeds,
@@ -78,7 +75,7 @@ def run(options: Fewshot) -> dict[str, Any]:
         logistic=options.logistic,
         taken=options.features,
         columns=options.columns,
-        cache=None if options.cache == "no" else cache,
+        cache=cache_of(None if options.cache == "no" else options.cache),
         compute=Compute(options.device, options.precision, workers=options.workers),
     )
     result = probe(model, options.data, probing)

@@ -12,7 +12,7 @@ from vitlab.runs.run_folder import RunFolder
 from vitlab.terminal import print_figures, print_table
 from vitlab.units import percent
 
-SUMMARY = "Fit a classifier to frozen features in seconds, and test it."
+SUMMARY = "Fit a classifier to frozen features, and test it."
 USED = ("device", "workers", "check_duplicates", "report", "max_bad", "timeout")  # of a host
 
 

@@ -82,14 +82,16 @@ def identities(source: Source) -> Identities:
     match source:
         case Identified(identities=found):
             return found
-        case Subset(whole, indices) if isinstance(whole, Derived | Joined | Relabeled):
+        case Subset(Derived() | Joined() | Relabeled() as whole, indices):
+            return identities(whole)[indices]
+        case Subset(RemoteSource() as whole, indices) if whole.elsewhere():
             return identities(whole)[indices]
         case Joined(parts):
             return np.concatenate([identities(part) for part in parts])
-        case Relabeled(whole=whole):
+        case Relabeled(whole=whole) | Grouped(whole=whole):
             return identities(whole)
-    if isinstance(source, RemoteSource) and source.elsewhere:
-        return _identities_elsewhere(source)
+        case RemoteSource() if state := source.elsewhere():
+            return _identities_elsewhere(source, state)
     one = partial(_identity, source)
     if source.in_memory or len(source) < FEW:
         return np.fromiter(map(one, range(len(source))), np.uint64, len(source))
@@ -97,18 +99,18 @@ def identities(source: Source) -> Identities:
         return np.fromiter(pool.map(one, range(len(source))), np.uint64, len(source))
 
 
-def _identities_elsewhere(source: RemoteSource) -> Identities:
+def _identities_elsewhere(source: RemoteSource, state: str) -> Identities:
     """The identities of images on another machine: read once, together, and remembered.
 
     Of many bytes none are read: the state of a shard and the place in it identify an image.
     """
-    if source.stored > MOST_READ:
+    if (size := source.stored()) > MOST_READ:
         say(
-            f"{storage(source.stored)} of images on another machine are identified by their places "
+            f"{storage(size)} of images on another machine are identified by their places "
             "in their shards, not by their bytes: copies elsewhere are not recognized"
         )
         return source.by_place()
-    file = cache_folder("identities") / source.elsewhere
+    file = cache_folder("identities") / state
     size = 8 * len(source)
     with suppress(OSError):
         content = read_bytes(file, size + DIGEST)
@@ -254,14 +256,13 @@ def hold_out(
     else:
         source = identified(source)
         test = chosen(source, fraction, purpose)
-    train = np.setdiff1d(np.arange(len(source)), test)
     remarks = [
         *notes,
         f"{source.labels.share(fraction)} held out for testing (always the same): "
         f"{len(test):,} of {len(source):,} images",
         *(f"class {name!r} has only one image" for name, n in counts(source).items() if n == 1),
     ]
-    return Splits(Subset(source, train), Subset(source, test), whole=source, notes=remarks)
+    return Splits(without(source, test), Subset(source, test), whole=source, notes=remarks)
 
 
 def with_validation(splits: Splits, split_by: SplitBy = "content") -> Splits:
@@ -450,16 +451,29 @@ def moved(splits: Splits, changed: Mapping[str, Sequence[int]]) -> Splits:
     )
 
 
+def origin(part: Source, whole: Source | None = None) -> tuple[Source, NDArray[np.int64]]:
+    """Return the source that a part was taken from, and the numbers of its images there.
+
+    Args:
+        part: any source
+        whole: one to stop at; without it, the first source that has images of its own
+    """
+    if part is not whole:
+        match part:
+            case Subset(inner, indices):
+                found, numbers = origin(inner, whole)
+                return found, numbers[indices]
+            case Relabeled(whole=inner) | Identified(whole=inner) | Grouped(whole=inner):
+                return origin(inner, whole)
+    return part, np.arange(len(part))
+
+
 def _numbers(part: Source, whole: Source | None) -> NDArray[np.int64]:
     """The numbers that the images of a part have in the whole."""
-    if part is whole:
-        return np.arange(len(part))
-    match part:
-        case Subset(inner, indices):
-            return _numbers(inner, whole)[indices]
-        case Derived(whole=inner):
-            return _numbers(inner, whole)
-    raise DataError("the images were not held out of the data")  # never: hold_out made them
+    found, numbers = origin(part, whole)
+    if found is not whole:
+        raise DataError("the images were not held out of the data")  # never: hold_out made them
+    return numbers
 
 
 def seen_by(splits: Splits, *, labeled: bool) -> Seen:

@@ -5,15 +5,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vitlab.data.holdout import SPLIT_SEED, Grouped, Identified, SplitBy, chosen, identified
+from vitlab.data.holdout import SPLIT_SEED, SplitBy, chosen, identified, origin, without
 from vitlab.data.labels import check_classes
 from vitlab.data.loading.cache import Decoded, cached
 from vitlab.data.open import Opened, open_images, stripped
 from vitlab.data.settings import Columns, Data
 from vitlab.data.sources.request import Given, Splits
-from vitlab.data.sources.source import Joined, Relabeled, Source, Subset, counts
+from vitlab.data.sources.source import Joined, Source, Subset, counts
 from vitlab.errors import DataError
 
 SHARE, MOST = 0.1, 1000  # of images without labels: how many measure the loss
@@ -130,12 +129,11 @@ def _tenth(whole: Source, notes: Sequence[str], share: float, split_by: SplitBy)
         whole = identified(whole)
         test = chosen(whole, count / len(whole), "test")
         count = len(test)
-    train = np.setdiff1d(np.arange(len(whole)), test)
     line = (
         f"{count:,} of {len(whole):,} images held out at random to measure the loss (always the "
         "same)"
     )
-    return Splits(Subset(whole, train), Subset(whole, test), whole=whole, notes=[*notes, line])
+    return Splits(without(whole, test), Subset(whole, test), whole=whole, notes=[*notes, line])
 
 
 def _checked(splits: Splits, title: str) -> Splits:
@@ -196,17 +194,6 @@ class OpenedData:
         """
         if source.in_memory:
             return source
-        whole, numbers = _origin(source)
+        whole, numbers = origin(source)
         decoded = self._decoded.setdefault((id(whole), channels), Decoded(whole, channels))
         return decoded.part(source, numbers) or cached(source, channels)
-
-
-def _origin(source: Source) -> tuple[Source, NDArray[np.int64]]:
-    """Return the source that a part was taken from, and the numbers of its images there."""
-    match source:
-        case Subset(whole, indices):
-            origin, numbers = _origin(whole)
-            return origin, numbers[indices]
-        case Relabeled(whole=whole) | Identified(whole=whole) | Grouped(whole=whole):
-            return _origin(whole)
-    return source, np.arange(len(source))

@@ -18,6 +18,7 @@ from vitlab.data.sources.request import Given
 from vitlab.data.sources.source import Relabeled, Source
 from vitlab.distributed.launch import joined
 from vitlab.errors import DataError
+from vitlab.evaluation.answers import check_numbers
 from vitlab.evaluation.compute import Compute, FastForm
 from vitlab.evaluation.infer import (
     ONE_VIEW,
@@ -28,7 +29,7 @@ from vitlab.evaluation.infer import (
     infer,
     silent,
 )
-from vitlab.evaluation.predictions import check_classifier, check_numbers, predict
+from vitlab.evaluation.predictions import check_classifier, predict
 from vitlab.evaluation.rows import WRITERS, Layout, rows_to
 from vitlab.evaluation.shards import ShardFolder, ShardJob, ShardNumber, Use, fill, identity
 from vitlab.models.model import Model

@@ -20,9 +20,10 @@ from vitlab.data.sources.source import Source
 from vitlab.distributed.launch import joined
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.compute import Compute, FastForm
-from vitlab.evaluation.infer import Inferred, Progress, batch_of, infer, shape_taken
+from vitlab.evaluation.infer import Inferred, Progress, batch_of, infer, shape_taken, stacked
 from vitlab.evaluation.probes.wanted import Taken
 from vitlab.evaluation.records import EmbeddingRecord
+from vitlab.evaluation.rows import unicode
 from vitlab.evaluation.shards import (
     ShardFolder,
     ShardJob,
@@ -247,7 +248,7 @@ class EmbeddingTable:
         fit = min(ROWS, most or ROWS, BYTES // (self.bytes * math.prod(self.shape)))
         return batch * max(1, fit // batch)
 
-    @property
+    @cached_property
     def schema(self) -> Any:
         """The `pyarrow.Schema`: features are lists of fixed length."""
         import pyarrow
@@ -277,7 +278,7 @@ class EmbeddingTable:
 
             def use(batch: Inferred) -> None:
                 waiting.append(batch)
-                bad.extend(_unicode(message) for _, message in batch.bad)
+                bad.extend(unicode(message) for _, message in batch.bad)
                 if len(waiting) == batches:
                     flush()
 
@@ -301,7 +302,7 @@ class EmbeddingTable:
 
     def _told(self, bad: list[str]) -> dict[str, str]:
         """Return what a file says beside `about`: damaged images, and where the weights were."""
-        source = {SOURCE: _unicode(self.model.source)} if self.model.source else {}
+        source = {SOURCE: unicode(self.model.source)} if self.model.source else {}
         return {DAMAGED: json.dumps(bad), **source}
 
     def _writer(self, file: Path) -> Any:
@@ -334,11 +335,10 @@ class EmbeddingTable:
         import pyarrow
 
         source = self.splits[split]
-        values = self._stored(
-            np.concatenate([each.features for each in batches if len(each.indices)])
-        )
-        indices = [number for each in batches for number in each.indices.tolist()]
-        names, several = [_unicode(source.name(index)) for index in indices], source.labels.several
+        features, numbers, _ = stacked(batches, self.shape)
+        values, indices = self._stored(features), numbers.tolist()
+        names = [unicode(source.name(index)) for index in indices]
+        several = source.labels.several
         labels: list[Any] = [None] * len(names)
         if source.classes:
             each = [[source.classes[c] for c in source.labels.classes_of(n)] for n in indices]
@@ -358,8 +358,3 @@ def _nested(values: NDArray[np.floating]) -> Any:
     for length in reversed(values.shape[1:]):
         array = pyarrow.FixedSizeListArray.from_arrays(array, length)
     return array
-
-
-def _unicode(name: str) -> str:
-    """Return a file name as text: bytes that are not Unicode are spelled out."""
-    return name.encode("utf-8", "backslashreplace").decode()

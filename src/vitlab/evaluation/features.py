@@ -40,6 +40,7 @@ from vitlab.evaluation.infer import (
     gathered,
     infer,
     shape_taken,
+    stacked,
 )
 from vitlab.evaluation.probes.wanted import Pooled
 from vitlab.evaluation.shards import ShardJob, Use, fill_file
@@ -76,6 +77,13 @@ def default_cache() -> Path:
     return cache_folder("features")
 
 
+def cache_of(choice: str | Path | None) -> Path | None:
+    """Return the folder that a user chose: `auto` is the user's cache; None, or none, is no."""
+    if choice == "auto":
+        return default_cache()
+    return Path(choice).expanduser() if choice else None
+
+
 def features_in_memory(
     model: Model, source: Source, compute: Compute, taken: Vectors = FEATURES, world: World = ALONE
 ) -> ImageFeatures:
@@ -90,10 +98,7 @@ def features_in_memory(
     """
     own = slice_of(batches_of(model, source), world.rank, world.size)
     found = list(infer(model, source, compute, [taken], only=own))
-    none = np.empty((0, *shape_taken(model, taken)), np.float32)
-    values = np.concatenate([none, *(each.features for each in found if len(each.indices))])
-    indices = np.concatenate([np.empty(0, np.int64), *(each.indices for each in found)])
-    bad = {number: text for each in found for number, text in each.bad}
+    values, indices, bad = stacked(found, shape_taken(model, taken))
     (values, indices), bad = gathered(world, (values, indices), bad)
     return ImageFeatures(values, indices, [*bad.values()])
 
@@ -249,11 +254,9 @@ def _shard(width: int, file: Path, split: str) -> Iterator[Use]:
     """Yield what keeps batches, and write them as one shard."""
     kept: list[Inferred] = []
     yield kept.append
-    none = np.empty((0, width), np.float32)
-    values = np.concatenate([none, *(each.features for each in kept if len(each.indices))])
-    indices = np.concatenate([each.indices for each in kept])
-    bad = [text for each in kept for _, text in each.bad]
-    save_file({"features": values, "indices": indices}, file, {"damaged": json.dumps(bad)})
+    values, indices, bad = stacked(kept, (width,))
+    about = {"damaged": json.dumps([*bad.values()])}
+    save_file({"features": values, "indices": indices}, file, about)
 
 
 def _merge(files: Sequence[Path], out: Path) -> None:

@@ -345,6 +345,22 @@ def shape_taken(model: Model, taken: Vectors) -> tuple[int, ...]:
         return tuple(take(model, blank, taken).shape[1:])
 
 
+def stacked(
+    batches: Sequence[Inferred], shape: tuple[int, ...]
+) -> tuple[NDArray[np.float32], NDArray[np.int64], dict[int, str]]:
+    """Return features and numbers of the images of several batches, and what is damaged.
+
+    Args:
+        batches: in order
+        shape: of what is taken of one image
+    """
+    none = np.empty((0, *shape), np.float32)
+    values = [none, *(each.features for each in batches if len(each.indices))]
+    indices = [np.empty(0, np.int64), *(each.indices for each in batches)]
+    bad = {number: text for each in batches for number, text in each.bad}
+    return np.concatenate(values), np.concatenate(indices), bad
+
+
 def gathered(
     world: World, columns: Sequence[NDArray[Any]], bad: dict[int, str]
 ) -> tuple[list[NDArray[Any]], dict[int, str]]:

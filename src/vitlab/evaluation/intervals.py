@@ -12,19 +12,17 @@ A resample is a row of weights: how often it has each image.
 
 import math
 from collections.abc import Callable, Iterable
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vitlab.evaluation.answers import Answers, Floats, MultiAnswers, Weighted, answers_of
-from vitlab.evaluation.metrics import METRICS, Interval, Metric, figures, values_of
+from vitlab.evaluation.metrics import METRICS, Interval, Metric, figures_of, values_of
+from vitlab.evaluation.reliability import LEVEL, REACH
 
 if TYPE_CHECKING:
     from vitlab.data.labels import Labels
 
-LEVEL = 0.95
-REACH = NormalDist().inv_cdf((1 + LEVEL) / 2)
 RESAMPLES = 1000  # fewer, but never under FEWEST, where they would cost more than WORK
 FEWEST = 200
 WORK = 2e8  # resamples x images, x classes where images have several labels
@@ -60,8 +58,8 @@ def with_intervals(
     Raises:
         DataError: a probability is NaN, or a label no class of the model.
     """
-    own = figures(probabilities, labels, threshold)
     answers = answers_of(probabilities, labels, threshold)
+    own = figures_of(answers, probabilities)
     found = intervals(answers, own, probabilities, resamples)
     return {**own, "intervals": {name: list(each) for name, each in found.items()}}
 

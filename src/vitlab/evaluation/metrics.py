@@ -336,7 +336,15 @@ def figures(
     Raises:
         DataError: a probability is NaN, or a label no class of the model.
     """
-    answers = answers_of(probabilities, labels, threshold)
+    return figures_of(answers_of(probabilities, labels, threshold), probabilities)
+
+
+def figures_of(answers: Answers, probabilities: Floats) -> dict[str, Any]:
+    """Return the same of answers that are known.
+
+    Raises:
+        DataError: a probability is NaN.
+    """
     check_numbers(probabilities)
     found = values_of(Weighted(answers, np.ones((1, len(answers))), probabilities))
     values = {name: float(value[0]) for name, value in found.items()}

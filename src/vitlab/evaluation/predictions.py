@@ -13,7 +13,6 @@ from vitlab.data.loading.order import slice_of
 from vitlab.data.sources.source import Source
 from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DataError, OptionError
-from vitlab.evaluation.answers import check_numbers as check_numbers
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import (
     ONE_VIEW,

@@ -15,7 +15,7 @@ from vitlab.data.sources.source import Source, Subset
 from vitlab.device import autocast, exact
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.compute import Compute, FastForm
-from vitlab.evaluation.infer import infer
+from vitlab.evaluation.infer import infer, stacked
 from vitlab.models.model import Model
 from vitlab.precision import fixed
 
@@ -150,10 +150,9 @@ def probed_images(
     """
     part = Subset(source, balanced(labels_of(model, source, images, batch), images, generator))
     found = list(infer(model, part, compute, ["pixels"]))
-    numbers = np.concatenate([np.empty(0, np.int64), *(each.indices for each in found)])
-    bad = [text for each in found for _, text in each.bad]
+    _, numbers, bad = stacked(found, (0,))
     if not len(numbers):
-        raise DataError(next(iter(bad), "there are no images"))
+        raise DataError(next(iter(bad.values()), "there are no images"))
     labels, form = part.labels.take(numbers), compute.fast(model, part, PASSES)
     pixels = torch.cat([each.pixels for each in found if isinstance(each.pixels, Tensor)])
     truth, precision = torch.from_numpy(labels.targets()), fixed(compute.precision)

@@ -19,7 +19,8 @@ from vitlab.evaluation.answers import Answers, Floats, Integers, Truth, Weighted
 BINS = 15  # equal-width
 LARGEST = 15  # bins of equally many images, of many images
 IN_A_BIN = 10  # images at least, of few
-REACH = NormalDist().inv_cdf(0.975)
+LEVEL = 0.95  # of all confidence intervals of figures
+REACH = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 
 @dataclass(frozen=True)

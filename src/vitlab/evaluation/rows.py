@@ -248,11 +248,16 @@ def _parquet(draft: Path, layout: Columned) -> Iterator[Callable[[Columns], None
             flush(writer)
 
 
-def _text(value: Any) -> Any:
+def unicode(text: str) -> str:
     """Spell out, as Python does, the bytes of names that are not UTF-8, which Parquet requires."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _text(value: Any) -> Any:
+    """The same of lists, too; what is no text stays as it is."""
     if isinstance(value, list):
         return [_text(each) for each in value]
-    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+    return unicode(value) if isinstance(value, str) else value
 
 
 WRITERS = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}

@@ -25,7 +25,7 @@ from vitlab.data.sources.source import Source
 from vitlab.errors import DataError, OptionError, WeightsError, one_line
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding import ABOUT, DAMAGED, SOURCE
-from vitlab.evaluation.infer import infer
+from vitlab.evaluation.infer import infer, stacked
 from vitlab.evaluation.probes.wanted import Taken
 from vitlab.files import check_regular, explained
 from vitlab.models.model import Model
@@ -334,13 +334,9 @@ class _Asked(NamedTuple):
     ) -> Self:
         """Compute features as those of a table."""
         batches = list(infer(model, source, compute, [_taken(about)]))
-        vectors = [each.features for each in batches if len(each.indices)]
-        return cls(
-            [source.name(number) for number in range(len(source))],
-            [number for each in batches for number in each.indices.tolist()],
-            np.concatenate([np.empty((0, about["dimension"]), np.float32), *vectors]),
-            {number: text for each in batches for number, text in each.bad},
-        )
+        vectors, numbers, bad = stacked(batches, (about["dimension"],))
+        names = [source.name(number) for number in range(len(source))]
+        return cls(names, numbers.tolist(), vectors, bad)
 
 
 def nearest(

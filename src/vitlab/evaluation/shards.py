@@ -37,6 +37,7 @@ from vitlab.data.sources.source import Derived, Joined, Relabeled, Source
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, DiskError, ImageError, OptionError
 from vitlab.evaluation.infer import Inferred, Progress
+from vitlab.evaluation.rows import unicode
 from vitlab.files import Lock, explained, sha256, staged_file, tidy, write_text
 from vitlab.places import JOB, check_parts
 from vitlab.progress import Meter, named_if_slow, say
@@ -99,7 +100,7 @@ class ShardJob:
         ending: of the files, such as `.parquet`
         infer: yields batches of a split, by their numbers
         table: opens a file for the results of batches of a split
-        warn: is told of each damaged image
+        warn: called with a message about each damaged image
     """
 
     title: str
@@ -158,7 +159,7 @@ class Draft:
     def take(self, batch: Inferred) -> None:
         """Count rows and damaged images."""
         self.images += len(batch.indices)
-        self.bad += [text.encode("utf-8", "backslashreplace").decode() for _, text in batch.bad]
+        self.bad += [unicode(text) for _, text in batch.bad]
 
 
 @dataclass(frozen=True, eq=False)

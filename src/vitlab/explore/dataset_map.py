@@ -20,6 +20,7 @@ from vitlab.evaluation.choosing import Split, choose
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.embedding_map import Sampled, embedding_map, look_at, sample
 from vitlab.evaluation.label_errors import Suspect, find_label_errors
+from vitlab.evaluation.rows import unicode
 from vitlab.models.model import Model
 
 MOST = 10_000  # images of a map
@@ -73,8 +74,8 @@ class DatasetMap:
             "truth": self.truth.tolist(),
             "guess": self.guess.tolist(),
             "confidence": self.confidence.round(4).tolist(),
-            "names": [_text(name) for name in self.names],
-            "classes": [_text(name) for name in self.classes],
+            "names": [unicode(name) for name in self.names],
+            "classes": [unicode(name) for name in self.classes],
             "suspects": [
                 {
                     "index": each.place,
@@ -105,7 +106,7 @@ class DatasetMap:
         """
         if not 0 <= place < len(self._indices):
             raise DataError(f"image {place} of {len(self._indices):,}: they are counted from 0")
-        name, stored = _text(self.names[place]), self._source.image(int(self._indices[place]))
+        name, stored = unicode(self.names[place]), self._source.image(int(self._indices[place]))
         if stored.shape()[2] not in (1, 3, 4):
             raise ImageError(f"{name} has {stored.shape()[2]} channels and cannot be shown")
         return name, stored.compact(OPENED, QUALITY)[0]
@@ -253,11 +254,6 @@ def _note(opened: _LookedAt, seen: Sampled, chosen: int, seed: int) -> str:
     if opened.labeled and opened.source.labels.several:
         notes.append("the images have several labels each, so that no color stands for a class")
     return " ".join(f"{each[:1].upper()}{each[1:]}." for each in notes)
-
-
-def _text(name: str) -> str:
-    """Return a name that JSON can hold: bytes that are not UTF-8 are spelled out."""
-    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _png(pixels: NDArray[np.uint8]) -> bytes:

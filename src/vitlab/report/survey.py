@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.holdout import with_train_images
+from vitlab.data.holdout import with_train_images, without
 from vitlab.data.labels import MultiLabels, SingleLabels
 from vitlab.data.sources.request import Splits
-from vitlab.data.sources.source import Source, Subset
+from vitlab.data.sources.source import Source
 from vitlab.errors import UserError
 from vitlab.evaluation.examined import reopened
 from vitlab.report.facts import Picture, Sizes, Survey
@@ -48,8 +48,7 @@ def surveyed(folder: RunFolder, channels: int) -> Survey | None:
     if not options.dev_share:  # else `partitioned` has chosen them
         splits = with_train_images(splits, options.train_images)
     if left_out.get("dropped"):
-        kept = np.setdiff1d(np.arange(len(splits.train)), left_out["train"])
-        splits = replace(splits, train=Subset(splits.train, kept))
+        splits = replace(splits, train=without(splits.train, left_out["train"]))
     return survey(splits, channels)
 
 

@@ -16,7 +16,7 @@ from vitlab.data.loading.loader import WorkerDiedError
 from vitlab.data.sources.source import Source, Subset
 from vitlab.data.summary import most_frequent
 from vitlab.distributed.parallel import plain
-from vitlab.distributed.world import World
+from vitlab.distributed.world import ALONE, World
 from vitlab.errors import DivergedError, RunError
 from vitlab.evaluation.examined import keep
 from vitlab.evaluation.intervals import with_intervals
@@ -29,12 +29,14 @@ from vitlab.models.packed import Packed
 from vitlab.objectives.pretext_task import PretextTask
 from vitlab.progress import named_if_slow
 from vitlab.recipes.decisions import Decisions
+from vitlab.runs.run_folder import RunFolder
 from vitlab.training.observer import Observer
 from vitlab.training.saving.state import State
 from vitlab.training.session import Session
 from vitlab.training.setup.preparation import Task
 from vitlab.training.stop import Stop
 from vitlab.weights.deltas import delta
+from vitlab.weights.load import load
 from vitlab.weights.save import save
 
 PICTURED = 8  # images in the report of a run without labels
@@ -56,6 +58,14 @@ class Run:
     metrics: dict[str, Any]
     model: Model
     rank: int = 0
+
+
+def finished(folder: RunFolder, result: Any, world: World = ALONE) -> Run | None:
+    """Return a run that has been finished before, with its result; None if there is none."""
+    if not result:
+        return None
+    world.say(f"the run in {folder.path} is already finished")
+    return Run(folder.path, result, load(folder.model), world.rank)
 
 
 class Ended(Protocol):

@@ -25,7 +25,7 @@ from vitlab.recipes.recipe import Host, Recipe
 from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
 from vitlab.training import rehearsal
-from vitlab.training.ending import Run, conclude
+from vitlab.training.ending import Run, conclude, finished
 from vitlab.training.held_out import HeldOut, measured_on
 from vitlab.training.observer import Observer
 from vitlab.training.rollback import Rollback
@@ -44,7 +44,6 @@ from vitlab.training.shown.tracking import OnLine, Tracker
 from vitlab.training.step.trainer import Trainer
 from vitlab.training.step.transform import Transform
 from vitlab.training.stop import Stop
-from vitlab.weights.load import load
 from vitlab.weights.save import save
 
 
@@ -115,7 +114,8 @@ def train(
             task = prepare(recipe, host, folder, *how)
         agreed = replace(task.recipe, precision=world.broadcast(task.recipe.precision))
         task = replace(task, recipe=agreed)
-        if before := _finished(task, world):
+        result = world.broadcast(task.folder.result() if task.started else None)
+        if before := finished(task.folder, result, world):
             return before
         task = _without_leaks(task, world, stop)
         with world.agreed(), stop.at_once():
@@ -130,15 +130,6 @@ def train(
         if on_line is not None and world.first:
             on_line({"kind": "result"} | done.metrics)
         return done
-
-
-def _finished(task: Task, world: World) -> Run | None:
-    """Return the run if it has been finished before."""
-    result = world.broadcast(task.folder.result() if task.started else None)
-    if not result:
-        return None
-    world.say(f"the run in {task.folder.path} is already finished")
-    return Run(task.folder.path, result, load(task.folder.model), world.rank)
 
 
 def _begin(task: Task, resume: bool, command: str) -> None:

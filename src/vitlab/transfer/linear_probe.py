@@ -1,4 +1,4 @@
-"""`vitlab.probe`: a linear probe that stays, a classifier in seconds on frozen features."""
+"""`vitlab.probe`: a linear probe that stays, a classifier on frozen features."""
 
 import shutil
 import time
@@ -16,7 +16,7 @@ from vitlab.distributed.launch import joined
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, OptionError, RunError
 from vitlab.evaluation.compute import Compute
-from vitlab.evaluation.features import ImageFeatures, default_cache, features_of
+from vitlab.evaluation.features import ImageFeatures, cache_of, features_of
 from vitlab.evaluation.probes.probing import classes_of
 from vitlab.evaluation.probes.searching import (
     KINDS,
@@ -36,7 +36,7 @@ from vitlab.recipes.model_part import part_of
 from vitlab.recipes.recipe import PROBE, Host
 from vitlab.runs.naming import run_name
 from vitlab.runs.run_folder import RunFolder
-from vitlab.training.ending import Run, conclude_labeled
+from vitlab.training.ending import Run, conclude_labeled, finished
 from vitlab.training.observer import Observer
 from vitlab.training.saving.state import State
 from vitlab.training.setup.leaks import applied, find_leaks
@@ -46,7 +46,6 @@ from vitlab.training.setup.starting import made_from
 from vitlab.training.setup.whereabouts import placed
 from vitlab.training.stop import Stop
 from vitlab.units import percent
-from vitlab.weights.load import load
 
 NAMES = {"logistic": "logistic regression", "ridge": "ridge", "means": "class means"}
 POOLED = {"token": "the class token", "mean": "the mean of the patches", "both": "both"}
@@ -141,9 +140,8 @@ def _finished(folder: RunFolder, resume: bool) -> Run | None:
     """
     if not folder.may_be_used(resume):
         return None
-    if result := folder.result():
-        say(f"the run in {folder.path} is already finished")
-        return Run(folder.path, result, load(folder.model))
+    if done := finished(folder, folder.result()):
+        return done
     if folder.recipe.recipe != PROBE:
         raise RunError(f"{folder.path} contains a run of vitlab train: choose another --out")
     with folder.locked():
@@ -178,8 +176,9 @@ def _fitted(
     model.provenance, model.source, model.seen = task.base.provenance, task.base.source, task.seen
     vectors, choices = choices_of(model, searched.layers, pool)
     compute, train = Compute(device, workers=task.host.workers), task.splits.train
-    place = default_cache() if cache == "auto" else Path(cache).expanduser() if cache else None
-    learn = features_of(model, train, compute, vectors, cache=place, title="training features")
+    learn = features_of(
+        model, train, compute, vectors, cache=cache_of(cache), title="training features"
+    )
     labels = classes_of(train, "")[learn.indices]
     folds = folds_of(train, learn.indices, labels, searched.folds)
     kinds = KINDS if searched.by == "auto" else (searched.by,)

@@ -25,6 +25,7 @@ from vitlab.data.open import open_images
 from vitlab.data.settings import Augment, Columns
 from vitlab.data.sources import download_cache, remote
 from vitlab.data.sources.download_cache import KeptParts
+from vitlab.data.sources.source import Subset
 from vitlab.errors import DataError, DiskError, RefusedError, SourceError
 from vitlab.models.config import ViTConfig
 
@@ -437,3 +438,18 @@ def test_many_bytes_are_not_read_to_identify_images(
     assert (found >= holdout.NUMBERS).all()
     assert np.array_equal(found, holdout.identities(open_images(shards).every()))
     assert "identified by their places in their shards" in capsys.readouterr().err
+
+
+def test_some_images_are_identified_as_all_are(
+    server: Objects, shards: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, some = open_images(shards).every(), np.array([5, 2, 17])
+    whole = holdout.identities(source)
+    server.requests.clear()
+    assert np.array_equal(holdout.identities(Subset(source, some)), whole[some])
+    assert not server.requests
+    monkeypatch.setattr(holdout, "MOST_READ", 1000)
+    places = holdout.identities(source)
+    assert np.array_equal(holdout.identities(Subset(source, some)), places[some])
+    assert not np.array_equal(places, whole)
+    assert not server.requests

@@ -69,7 +69,7 @@ def stamp(url: str) -> Stamp:
 
     Raises:
         SourceError: no answer.
-        RefusedError: there is no such file, or it may not be read.
+        RefusedError: the file does not exist, or may not be read.
     """
     found = _asked(url, "info")
     if not isinstance(found.get("size"), int):
@@ -101,7 +101,7 @@ def read_part(url: str, offset: int, size: int) -> bytes:
 
     Raises:
         SourceError: they did not come.
-        RefusedError: there is no such file, or it may not be read.
+        RefusedError: the file does not exist, or may not be read.
     """
     if not size:
         return b""

@@ -148,13 +148,11 @@ class Joined:
 class RemoteSource(Source, Protocol):
     """A source whose images may be on another machine."""
 
-    @property
     def elsewhere(self) -> str:
-        """What tells the images from others, if they are on another machine; else empty."""
+        """Return what tells the images from others, if they are on another machine; else empty."""
 
-    @property
     def stored(self) -> int:
-        """The bytes of all images."""
+        """Return the bytes of all images."""
 
     def by_place(self) -> NDArray[np.uint64]:
         """Return 8 bytes for each image by the state of its shard and its place there, (n,)."""

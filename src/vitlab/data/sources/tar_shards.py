@@ -91,15 +91,13 @@ class Shards:
             raise ImageError(f"{name}: the shard is shorter than when it was indexed")
         return EncodedImage(data, name)
 
-    @property
     def elsewhere(self) -> str:
-        """What tells the images from others, if they are on another machine; else empty."""
+        """Return what tells the images from others, if they are on another machine; else empty."""
         states = "\n".join(self.states)
         return hashlib.sha256(states.encode()).hexdigest() if is_url(self.places[0]) else ""
 
-    @property
     def stored(self) -> int:
-        """The bytes of all images."""
+        """Return the bytes of all images."""
         return int(self.sizes.sum())
 
     def by_place(self) -> NDArray[np.uint64]:

@@ -101,15 +101,18 @@ def check_shots(labels: NDArray[np.int64], classes: Sequence[str], shots: int) -
     Raises:
         DataError: it names that class.
     """
+    have, line = smallest(labels, classes)
+    if have < shots:
+        advice = f"choose at most {have}" if have else "add images of it"
+        raise DataError(f"{line}, too few for {shots} shots: {advice}")
+
+
+def smallest(labels: NDArray[np.int64], classes: Sequence[str]) -> tuple[int, str]:
+    """Return how many training images the smallest class has, as a number and as words."""
     counts = np.bincount(labels, minlength=len(classes))
-    smallest = int(counts.argmin())
-    if counts[smallest] < shots:
-        have = int(counts[smallest])
-        raise DataError(
-            f"class {classes[smallest]!r} has {have} training "
-            f"image{'s' * (have != 1)}, too few for {shots} shots: "
-            + (f"choose at most {have}" if have else "add images of it")
-        )
+    number = int(counts.argmin())
+    have = int(counts[number])
+    return have, f"class {classes[number]!r} has {have} training image{'s' * (have != 1)}"
 
 
 def _features(name: str, given: ArrayLike) -> NDArray[np.float64]:

@@ -21,7 +21,7 @@ from vitlab.errors import DataError
 from vitlab.evaluation.choosing import unlearned
 from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.features import described, features_of
-from vitlab.evaluation.probes.few_shot import L2, SEEDS, SHOTS, fewshot, sample_shots
+from vitlab.evaluation.probes.few_shot import L2, SEEDS, SHOTS, fewshot, sample_shots, smallest
 from vitlab.evaluation.probes.heads import Blocks, means, swept_logistic
 from vitlab.evaluation.probes.neighbors import NEIGHBORS, nearest_neighbors
 from vitlab.evaluation.probes.wanted import Pooled
@@ -187,15 +187,10 @@ def _enough(
     y: NDArray[np.int64], classes: Sequence[str], shots: Sequence[int]
 ) -> tuple[list[int], list[str]]:
     """Return the shots that every class has images for, and a line about the others."""
-    counts = np.bincount(y, minlength=len(classes))
-    few = int(counts.argmin())
-    have = int(counts[few])
+    have, reason = smallest(y, classes)
     left = [f"{each} shot{'s' * (each != 1)}" for each in shots if each > have]
-    line = (
-        f"left out: {', '.join(left)}, since class {classes[few]!r} has {have} training "
-        f"image{'s' * (have != 1)}"
-    )
-    return [each for each in shots if each <= have], [line] if left else []
+    notes = [f"left out: {', '.join(left)}, since {reason}"] if left else []
+    return [each for each in shots if each <= have], notes
 
 
 def spread(accuracies: Sequence[float]) -> dict[str, Any]:

@@ -165,10 +165,7 @@ def applied(splits: Splits, found: dict[str, Any] | None) -> Splits:
         return splits
     leaks, count = Leaks(**found), len(splits.test)
     splits = _unseen(splits, leaks)
-    train = splits.train
-    if leaks.dropped and leaks.train:
-        kept = np.setdiff1d(np.arange(len(train)), np.array(leaks.train, np.int64))
-        train = Subset(train, kept)
+    train = without(splits.train, leaks.train if leaks.dropped else ())
     notes = [*splits.notes, *_seen_remarks(leaks, count), *_remarks(splits, leaks)]
     return moved(replace(splits, train=train, notes=notes), leaks.moved)
 

@@ -36,5 +36,9 @@ SHARD = (
     "every n-th file of the folder, for one of n processes that know nothing of each other: 0/8, "
     "1/8, … 7/8 (empty: all files)"
 )
+ON = (
+    "ray: on a Ray cluster, that of RAY_ADDRESS or one on this machine, whose actors have a GPU or "
+    "up to 4 cores each"
+)
 TIMEOUT = "seconds that a process of torchrun waits for the slowest, before giving up"
 REPLACE = "replace the file that --out names"

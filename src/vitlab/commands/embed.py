@@ -6,6 +6,7 @@ from typing import Any, Literal
 from vitlab.commands import (
     DEVICE,
     ENGINE,
+    ON,
     PART_HELP,
     PARTED,
     PRECISION,
@@ -48,6 +49,7 @@ class Embed(Options):
     )
     part_images: int = option(PART, PART_HELP, at_least(1), only=PARTED)
     shard: str = option("", SHARD, only=PARTED)
+    on: Literal["", "ray"] = option("", ON)
     timeout: float = option(600.0, TIMEOUT, at_least(0))
     features: Taken = Taken()
     columns: Columns = Columns()
@@ -82,6 +84,7 @@ def run(options: Embed) -> dict[str, Any]:
         timeout=options.timeout,
         part_images=options.part_images,
         shard=options.shard,
+        on=options.on,
     )
 
 

@@ -4,7 +4,7 @@ from dataclasses import MISSING, dataclass
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitlab.commands import CROPS, DEVICE, ENGINE, FLIPS, OUT, PRECISION_AUTO, WEIGHTS, WORKERS
+from vitlab.commands import CROPS, DEVICE, ENGINE, FLIPS, ON, OUT, PRECISION_AUTO, WEIGHTS, WORKERS
 from vitlab.data.presence import check_data
 from vitlab.data.settings import Columns
 from vitlab.options import Only, Options, at_least, below, option, when
@@ -79,6 +79,14 @@ class Evaluate(Options):
         "which outputs compete: all 1,000; shared, those of the classes in the data set; auto, as "
         "its authors have it",
         only=when("protocol"),
+    )
+    on: Literal["", "ray"] = option(
+        "",
+        ON,
+        only=Only(
+            "without protocol, calibrate and choose_thresholds",
+            lambda options: not (options.protocol or options.fits),
+        ),
     )
     columns: Columns = Columns()
     file: Stated = Stated()
@@ -165,6 +173,7 @@ def _how(options: Evaluate) -> "How":
         Views(options.flips, options.crops),
         options.threshold,
         options.columns,
+        options.on,
     )
 
 

@@ -11,6 +11,7 @@ from vitlab.commands import (
     ENGINE,
     FILED,
     FLIPS,
+    ON,
     OUT,
     PART_HELP,
     PARTED,
@@ -67,6 +68,7 @@ class Predict(Options):
     )
     part_images: int = option(PART, PART_HELP, at_least(1), only=PARTED)
     shard: str = option("", SHARD, only=PARTED)
+    on: Literal["", "ray"] = option("", ON, only=PARTED)
     timeout: float = option(600.0, TIMEOUT, at_least(0), only=PARTED)
     file: Stated = Stated()
     device: str = option("auto", DEVICE)
@@ -187,6 +189,7 @@ def _into_folder(
         timeout=options.timeout,
         part_images=options.part_images,
         shard=options.shard,
+        on=options.on,
     )
     return found and result | found
 

@@ -29,6 +29,7 @@ from vitlab.evaluation.infer import (
     infer,
     silent,
 )
+from vitlab.evaluation.on_ray import On, check_on, fill_on_ray, shared_out
 from vitlab.evaluation.predictions import check_classifier, predict
 from vitlab.evaluation.rows import WRITERS, Layout, rows_to
 from vitlab.evaluation.shards import ShardFolder, ShardJob, ShardNumber, Use, fill, identity
@@ -183,6 +184,7 @@ def classify_shards(
     timeout: float = 600.0,
     part_images: int = PART,
     shard: str = "",
+    on: On = "",
 ) -> dict[str, Any]:
     """Write a row per image into a folder of shards.
 
@@ -197,6 +199,7 @@ def classify_shards(
         timeout: seconds that a process of torchrun waits for the others
         part_images: images of a shard, rounded up to whole batches
         shard: `0/8` for the first of eight processes that know nothing of each other
+        on: ray: Ray's actors compute; `auto` is then fp32
 
     Returns:
         In the first process of torchrun: out, images, damaged, parts, left, bytes, notes,
@@ -206,34 +209,39 @@ def classify_shards(
         DataError: no such images, not one can be read, or the folder has the shards of another job.
         OptionError: the model has no classifier.
         DiskError: the folder cannot be written.
-        PackageError: pyarrow is not installed.
+        PackageError: pyarrow, or Ray, is not installed.
     """
     if ending == "parquet":
         check_installed("pyarrow", "a folder of Parquet files", "pass --format csv")
     share = ShardNumber.of(shard)
-    with joined(str(compute.device), timeout) as (world, place):
+    spread = check_on(on, share)
+    with joined("cpu" if spread else str(compute.device), timeout) as (world, place):
         with world.agreed():
             check_classifier(model)
             images = source()
-            compute = replace(compute, device=place, sharing=world.local_size, measure=False)
-            form = compute.fast(model, images, views.count)
-            job = _job(model, form, images, compute.of(form), top, views, ending, part_images)
-        found = fill(ShardFolder(out, job), world, share)
-    return found and found | form.about
+            here = replace(compute, device=place, sharing=world.local_size, measure=False)
+            if spread:
+                here, compute = shared_out(compute)
+            how = top, views, ending, part_images
+            job, form = _job(model, images, here, *how)
+        on_ray = fill_on_ray(lambda own: _job(model, images, own, *how)[0], model, compute)
+        write = on_ray if spread else ShardFolder.write
+        found = fill(ShardFolder(out, job), world, share, write)
+    return found and found | form.about | ({"engine": compute.engine} if spread else {})
 
 
 def _job(
     model: Model,
-    form: FastForm,
     source: Source,
     compute: Compute,
     top: int,
     views: Views,
     ending: str,
     part_images: int,
-) -> ShardJob:
-    """Return the job of rows of predictions."""
-    batch = batch_of(model, views)
+) -> tuple[ShardJob, FastForm]:
+    """Return the job of rows of predictions, and what computes."""
+    form = compute.fast(model, source, views.count)
+    compute, batch = compute.of(form), batch_of(model, views)
     images = -(-part_images // batch) * batch
     decided = (model.thresholds, source.classes, source.labels.several)
     about = {
@@ -266,7 +274,8 @@ def _job(
             yield lambda each: use(layout.columns(each))
 
     splits = {"part": len(source)}
-    return ShardJob("predicting", about, splits, batch, images, f".{ending}", computed, table)
+    names = splits, batch, images, f".{ending}"
+    return ShardJob("predicting", about, *names, computed, table), form
 
 
 def unlabeled(

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from vitlab.distributed.launch import joined
 from vitlab.errors import DataError, OptionError
 from vitlab.evaluation.compute import Compute, FastForm
 from vitlab.evaluation.infer import Inferred, Progress, batch_of, infer, shape_taken, stacked
+from vitlab.evaluation.on_ray import On, check_on, fill_on_ray, shared_out
 from vitlab.evaluation.probes.wanted import Taken
 from vitlab.evaluation.records import EmbeddingRecord
 from vitlab.evaluation.rows import unicode
@@ -66,6 +67,7 @@ def embed(
     timeout: float = 600.0,
     part_images: int = PART,
     shard: str = "",
+    on: On = "",
     quiet: bool = False,
 ) -> EmbeddingRecord:
     """Write the features of all images of DATA into a Parquet file, or into a folder of them.
@@ -107,6 +109,7 @@ def embed(
         part_images: images of a part, of a folder; rounded up to whole row groups, of at most 1 GiB
         shard: of a folder, `0/8` for the first of eight processes, each of which writes every
             eighth part
+        on: ray: Ray's actors compute, on the cluster that RAY_ADDRESS names, or on this machine
         quiet: print nothing but warnings
 
     Returns:
@@ -120,34 +123,40 @@ def embed(
         OptionError: a layer of what the classifier sees, or one that the model does not have.
         DataError: no such data, no usable image, or an unfinished file of something else.
         DiskError: the file exists, cannot be written, or is being written by another process.
-        PackageError: pyarrow is not installed.
+        PackageError: pyarrow, or Ray, is not installed.
     """
     check_installed("pyarrow", "vitlab embed")
     parted, out = is_folder(out), Path(out).expanduser()
     layers = (layer,) if isinstance(layer, int) else tuple(layer or ())
     taken, mine = Taken(what=what, layer=layers, dtype=dtype), ShardNumber.of(shard)
     check_alone(mine, parted)
-    with joined(device, timeout) as (world, place):
+    asked, spread = Compute(device, precision, engine, workers), check_on(on, mine)
+    with joined("cpu" if spread else device, timeout) as (world, place):
         with world.agreed():
             check_parts(out) if parted else check_new_file(out)
-            alone = world.size == 1 and not parted
-            compute = Compute(place, precision, engine, workers, world.local_size, measure=alone)
+            alone, size = world.size == 1 and not parted, part_images if parted else None
+            compute = replace(asked, device=place, sharing=world.local_size, measure=alone)
+            if spread:
+                compute, asked = shared_out(asked)
             opened = open_images(data, "optional", columns=columns)
             table = EmbeddingTable.of(model, opened.by_split(), taken, compute)
-            job = table.job(part_images if parted else None)
+            job = table.job(size)
         notes = opened.notes
         if "--label-column" in opened.lacks:
             notes = [*notes, f"no labels: {opened.lacks}"]
         for note in notes if world.first else ():
             say(note)
+        on_ray = fill_on_ray(lambda own: replace(table, compute=own).job(size), model, asked)
+        write = on_ray if spread else ShardFolder.write
         if parted:
-            figures = fill(ShardFolder(out, job), world, mine)
+            figures = fill(ShardFolder(out, job), world, mine, write)
         else:
-            found = fill_file(out, job, world, table.merge)
+            found = fill_file(out, job, world, table.merge, write=write)
             figures = {key: found[key] for key in OF_A_FILE if found}
     if not figures:
         return EmbeddingRecord()
     about = {"shape": list(table.shape), "model": model.config.name, **table.form.about}
+    about |= {"engine": engine} if spread else {}
     return EmbeddingRecord(figures | about | {"notes": [*notes, *figures["notes"]]})
 
 

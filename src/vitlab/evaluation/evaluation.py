@@ -18,6 +18,7 @@ from vitlab.evaluation.compute import Compute
 from vitlab.evaluation.infer import ONE_VIEW, Progress, Views, silent
 from vitlab.evaluation.intervals import with_intervals
 from vitlab.evaluation.label_errors import LEARNED, suspects_in, write_suspects
+from vitlab.evaluation.on_ray import On, check_on, infer_on_ray, shared_out
 from vitlab.evaluation.per_class import class_figures, confused_pairs
 from vitlab.evaluation.predictions import Predictions, check_classifier, predict
 from vitlab.evaluation.protocols.grading import Outputs, Protocol, check_alone, examine
@@ -39,12 +40,14 @@ class How:
         views: of each image
         threshold: above which a class is predicted where images have several; None for the model's
         columns: which columns of a list or a table hold what; None to find them
+        on: ray: Ray's actors compute
     """
 
     compute: Compute = Compute(precision="auto")
     views: Views = ONE_VIEW
     threshold: float | None = None
     columns: Columns | None = None
+    on: On = ""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ def evaluate(
     protocol: Protocol | None = None,
     real_labels: str = "",
     outputs: Outputs = "auto",
+    on: On = "",
 ) -> EvaluationRecord:
     """Measure a model on labeled images: the same figures as `vitlab evaluate --json`.
 
@@ -111,6 +115,7 @@ def evaluate(
         protocol: evaluate by the rules of ImageNet or one of its relatives instead (`examine`)
         real_labels: the file real.json, for the protocol `real`
         outputs: which outputs compete under a protocol: all, shared, or as its authors have it
+        on: ray: Ray's actors compute, as for `vitlab.embed`; `auto` is then fp32
 
     Returns:
         The figures of `vitlab.evaluation.metrics.METRICS` that such images have, by their names;
@@ -128,7 +133,11 @@ def evaluate(
         DiskError: the file cannot be written.
     """
     compute = Compute(device, precision, engine, workers)
-    how = How(compute, Views(flips, crops), threshold, columns)
+    how = How(compute, Views(flips, crops), threshold, columns, on)
+    if on and (protocol or calibrate or choose_thresholds):
+        raise OptionError(
+            "on applies only without protocol, calibrate and choose_thresholds: leave it out"
+        )
     if protocol is not None:
         check_alone(
             split=split,
@@ -174,6 +183,10 @@ def evaluation(
     """
     check_classifier(model)
     check_fitting(split, how, calibrate=calibrate, choosing=choosing is not None)
+    wanted, batches = how.compute, None
+    if spread := check_on(how.on):
+        here, wanted = shared_out(wanted)
+        how = replace(how, compute=here)
     asked = choose(model, data, split, how.columns)
     source = asked.source
     devices.restart_peak(how.compute.where)
@@ -182,6 +195,8 @@ def evaluation(
     chosen = _chosen(model, data, choosing, how) if choosing else None
     above = np.array(chosen.values) if chosen else before
     form = how.compute.fast(model, source, how.views.count)
+    if spread:
+        batches = infer_on_ray(model, source, wanted, how.views, progress)
     with rows_to(files.rows, source, truth=True, threshold=above) as use:
         done = predict(
             form.model,
@@ -191,8 +206,10 @@ def evaluation(
             logits=calibrate,
             use=use,
             progress=progress,
+            batches=batches,
         )
     figures = _figures(model, source, done, above) | form.about
+    figures |= {"engine": wanted.engine} if spread else {}
     notes = [*asked.notes, *figures["notes"]]
     figures |= {"data": title_of(data), **asked.about, "notes": notes}
     figures |= {"peak_memory": devices.peak_memory(how.compute.where)}

@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,6 +77,7 @@ def predict(
     use: Callable[[Inferred], None] = lambda batch: None,
     progress: Progress = silent,
     world: World = ALONE,
+    batches: Iterable[Inferred] | None = None,
 ) -> Predictions:
     """Run a model over every image of a source, in order.
 
@@ -92,6 +93,7 @@ def predict(
         use: called with every batch of this process
         progress: called after every batch
         world: the processes that share the images
+        batches: computed elsewhere; None to compute them
 
     Raises:
         DataError: no image could be decoded.
@@ -102,7 +104,9 @@ def predict(
     none = np.empty((0, model.config.classes))
     kept, bad = [(np.empty(0, np.int64), none, none)], dict[int, str]()
     own = slice_of(batches_of(model, source, views), world.rank, world.size)
-    for batch in infer(model, source, compute, views=views, only=own, progress=progress):
+    if batches is None:
+        batches = infer(model, source, compute, views=views, only=own, progress=progress)
+    for batch in batches:
         use(batch)
         bad.update(batch.bad)
         kept.append((batch.indices, batch.probabilities, batch.logits))

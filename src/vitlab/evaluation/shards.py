@@ -38,7 +38,7 @@ from vitlab.distributed.world import World
 from vitlab.errors import DataError, DiskError, ImageError, OptionError
 from vitlab.evaluation.infer import Inferred, Progress
 from vitlab.evaluation.rows import unicode
-from vitlab.files import Lock, explained, sha256, staged_file, tidy, write_text
+from vitlab.files import Lock, explained, is_draft, sha256, staged_file, tidy, write_text
 from vitlab.places import JOB, check_parts
 from vitlab.progress import Meter, named_if_slow, say
 
@@ -205,11 +205,11 @@ class ShardFolder:
                     "or give each process its --shard, such as 0/8"
                 )
             if alone := lock.supported and share.count == 1:
-                self._tidy()
+                self.tidy()
             self._prepare()
             yield alone
             if share.count > 1 and lock.supported and not self.left and lock.take():
-                self._tidy()  # nobody else is here
+                self.tidy()  # nobody else is here
 
     def _prepare(self) -> None:
         job = self.path / JOB
@@ -225,11 +225,16 @@ class ShardFolder:
                 f"{self.advice}"
             )
 
-    def _tidy(self) -> None:
-        """Remove the drafts that killed processes left."""
+    def tidy(self) -> None:
+        """Remove the drafts that killed processes left; nobody else may be writing."""
         names = rf"{re.escape(JOB)}|.*{re.escape(self.job.ending)}|.*\.json"
         for folder in (self.path, self.path / RECEIPTS):
             tidy(folder, names)
+
+    def deaths(self, shard: Shard) -> int:
+        """Return how many processes were killed while they wrote a part: each has left a draft."""
+        name = re.escape(self.file(shard).name)
+        return sum(is_draft(each, name) for each in self.path.iterdir())
 
     def receipt(self, shard: Shard) -> Receipt | None:
         """Return what a part holds; None if it is not complete."""
@@ -322,20 +327,27 @@ class ShardFolder:
         return self.path / RECEIPTS / f"{shard.name}.json"
 
 
-def fill(folder: ShardFolder, world: World, share: ShardNumber = WHOLE) -> dict[str, Any]:
+Write = Callable[[ShardFolder, Sequence[Shard], bool], None]
+"""Computes parts of a folder, and shows how far it is if it may: `ShardFolder.write` here."""
+
+
+def fill(
+    folder: ShardFolder, world: World, share: ShardNumber = WHOLE, write: Write = ShardFolder.write
+) -> dict[str, Any]:
     """Complete a folder, or a share of it; return what it holds.
 
     Args:
         folder: new, or with parts of the same job
         world: the processes of torchrun, of which only the first returns anything
         share: which parts
+        write: computes them
 
     Raises:
         DataError: the folder has the parts of another job, or not one image can be used.
         DiskError: the folder cannot be read or written, or is being filled.
     """
     with _held(folder, world, share):
-        found = _completed(folder, world, folder.job.shards[share.number :: share.count])
+        found = _completed(folder, world, folder.job.shards[share.number :: share.count], write)
         with world.agreed():
             return folder.contents | found if world.first else {}
 
@@ -347,6 +359,7 @@ def fill_file(
     merge: Callable[[Sequence[Path], Path], None],
     *,
     ready: Callable[[], bool] | None = None,
+    write: Write = ShardFolder.write,
 ) -> dict[str, Any]:
     """Write one file: its parts in a hidden folder beside it, then all of them, in their order.
 
@@ -357,6 +370,7 @@ def fill_file(
         merge: writes the parts into a new file
         ready: whether another process has written it, which is then waited for; None to refuse to
             begin beside another process
+        write: computes parts
 
     Returns:
         What the file holds; nothing if it was ready.
@@ -373,7 +387,7 @@ def fill_file(
         if world.broadcast(world.first and ready is not None and ready()):
             shutil.rmtree(place, ignore_errors=True)
             return {}
-        found = _completed(folder, world, job.shards)
+        found = _completed(folder, world, job.shards, write)
         with world.agreed():
             if world.first:
                 try:
@@ -407,7 +421,9 @@ def _held(
         yield alone
 
 
-def _completed(folder: ShardFolder, world: World, shards: Sequence[Shard]) -> dict[str, Any]:
+def _completed(
+    folder: ShardFolder, world: World, shards: Sequence[Shard], write: Write
+) -> dict[str, Any]:
     """Compute what is missing of some parts, all processes together; say what was done."""
     begin = time.monotonic()
     with world.agreed():
@@ -419,7 +435,7 @@ def _completed(folder: ShardFolder, world: World, shards: Sequence[Shard]) -> di
     mine = todo[world.rank :: world.size]
     try:
         with world.agreed():
-            folder.write(mine, world.first)
+            write(folder, mine, world.first)
     except KeyboardInterrupt:
         raise _stopped(folder, world) from None
     if not world.first:

@@ -1,0 +1,225 @@
+"""A pass over images on a Ray cluster: Ray Data's actors, each with the model, compute its parts.
+
+Batch k has the same results whoever computes it, and a part of a folder is written under another
+name, then renamed. So an actor that dies loses nothing: Ray starts another one, which computes that
+part again. The processes of a local cluster end with this one.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+
+from vitlab.data.sources.source import Source
+from vitlab.distributed.launch import read_environment
+from vitlab.errors import DiskError, OptionError, RunError, UserError
+from vitlab.evaluation.compute import Compute, borrowed
+from vitlab.evaluation.infer import Inferred, Progress, Views, batches_of, infer
+from vitlab.evaluation.shards import WHOLE, Shard, ShardFolder, ShardJob, ShardNumber
+from vitlab.machine.cores import cores
+from vitlab.models.model import Model
+from vitlab.packages import needed
+from vitlab.places import JOB
+from vitlab.precision import fixed
+from vitlab.progress import Meter
+
+On = Literal["", "ray"]
+CORES = 4  # of an actor without a GPU: more of them would each need a model in memory
+TRIES = 4  # at a part whose actor dies
+
+GROUP = 8  # batches of an evaluation that an actor computes, one after the other
+
+Work = Callable[[int], Any]
+
+
+def check_on(on: str, share: ShardNumber = WHOLE) -> bool:
+    """Return whether Ray computes.
+
+    Raises:
+        OptionError: another name, or processes that share the work already.
+        PackageError: Ray is not installed.
+    """
+    if on not in ("", "ray"):
+        raise OptionError(f"on must be ray, or empty for this process, not {on!r}")
+    if not on:
+        return False
+    world = read_environment(os.environ)
+    if world.size > 1 or share.count > 1:
+        other = "shard" if share.count > 1 else "torchrun"
+        raise world.shared(OptionError(f"on=ray starts its own processes: leave out {other}"))
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # Ray Data sets off a warning each time
+    needed("pyarrow", "on=ray")
+    needed("ray", "on=ray")
+    return True
+
+
+def shared_out(compute: Compute) -> tuple[Compute, Compute]:
+    """Return how this process, which only describes the work, and the actors compute."""
+    theirs = replace(compute, precision=fixed(compute.precision), measure=False)
+    return replace(theirs, device="cpu", engine="plain"), theirs
+
+
+def fill_on_ray(
+    build: Callable[[Compute], ShardJob], model: Model, compute: Compute
+) -> Callable[[ShardFolder, Sequence[Shard], bool], None]:
+    """Return what writes parts of a folder on Ray, in place of `ShardFolder.write`.
+
+    Args:
+        build: makes the folder's job in the process of an actor
+        model: that the job computes with
+        compute: where and how
+    """
+
+    def write(folder: ShardFolder, shards: Sequence[Shard], shown: bool) -> None:
+        path = folder.path
+
+        def work(compute: Compute) -> Work:
+            if not (path / JOB).is_file():
+                raise DiskError(
+                    f"an actor cannot see {path}: choose a folder on storage that all nodes share"
+                )
+            own = ShardFolder(path, build(compute))
+
+            def fill(number: int) -> None:
+                if own.deaths(shards[number]) >= TRIES:
+                    raise RunError(
+                        f"{TRIES} processes died while they computed {own.file(shards[number])}: "
+                        "if the node has too little memory, choose smaller --part-images or fewer "
+                        "--workers"
+                    )
+                own.write([shards[number]], False)
+
+            return fill
+
+        total, done = sum(each.images for each in shards), 0
+        with Meter(total, 0, folder.job.title, shown) as meter:
+            for number, _ in computed(work, len(shards), model, compute):
+                done += shards[number].images
+                meter.show(done, "images")
+                receipt = folder.receipt(shards[number])
+                for message in receipt.bad if receipt else ():
+                    folder.job.warn(f"skipped: {message}")
+        folder.tidy()
+
+    return write
+
+
+def infer_on_ray(
+    model: Model, source: Source, compute: Compute, views: Views, progress: Progress
+) -> Iterator[Inferred]:
+    """Yield the logits and probabilities of all batches, in their order, as `infer` does."""
+    count = batches_of(model, source, views)
+    groups = [range(first, min(first + GROUP, count)) for first in range(0, count, GROUP)]
+
+    def work(own: Compute) -> Work:
+        form = own.fast(model, source, views.count)
+        how = form.model, source, own.of(form)
+        return lambda number: [*infer(*how, views=views, only=groups[number])]
+
+    found: dict[int, list[Inferred]] = {}
+    for number, batches in computed(work, len(groups), model, compute):
+        found[number] = batches
+        done = sum(batch.images for each in found.values() for batch in each)
+        progress(done, len(source))
+    for number in range(len(groups)):
+        yield from found[number]
+
+
+def computed(
+    work: Callable[[Compute], Work], count: int, model: Model, compute: Compute
+) -> Iterator[tuple[int, Any]]:
+    """Yield the results of some pieces of work, by number, as they come.
+
+    Args:
+        work: makes in an actor what computes a piece by its number
+        count: of the pieces
+        model: that computes, which is sent from the memory of the host
+        compute: where and how: `device` as the actors have it
+
+    Raises:
+        RunError: Ray gave up.
+        UserError: of any actor, with its own type.
+    """
+    if not count:
+        return
+    ray = needed("ray", "on=ray")
+    from ray.data import ActorPoolStrategy, DataContext, from_items
+    from ray.exceptions import RayError
+
+    with _cluster(ray):
+        actors, each = _actors(ray, str(compute.device))
+        with borrowed(model, torch.device("cpu")):
+            sent = ray.put((work, compute))
+        context = DataContext.get_current()
+        context.enable_progress_bars = False  # they would go to stdout
+        context.actor_pool_util_upscaling_threshold = 0.75  # more actors where all are busy
+        first = max(1, min(actors, count))
+        pool = ActorPoolStrategy(
+            min_size=1, initial_size=first, max_size=count, max_tasks_in_flight_per_actor=1
+        )
+        items = from_items([{"id": number} for number in range(count)], override_num_blocks=count)
+        pieces = items.map(Actor, fn_constructor_args=[[sent]], compute=pool, **each)
+        try:
+            for row in pieces.iter_rows():
+                if isinstance(row["result"], UserError):
+                    raise row["result"]
+                yield row["id"], row["result"]
+        except RayError as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise RunError(f"Ray gave up ({reason}): run the same command to continue") from error
+
+
+class Actor:
+    """What Ray holds in a process of its own: a model, and images."""
+
+    def __init__(self, sent: Any) -> None:
+        self.sent = sent
+
+    @cached_property
+    def work(self) -> Work:
+        """Make what computes, where an error can be sent to the driver."""
+        import ray
+
+        make, compute = ray.get(self.sent[0])
+        own = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
+        return make(replace(compute, sharing=max(1, int(cores() // own))))
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Compute a piece; an error of the user is a result."""
+        try:
+            return row | {"result": self.work(row["id"])}
+        except UserError as error:
+            return row | {"result": error}
+
+
+@contextmanager
+def _cluster(ray: Any) -> Iterator[None]:
+    """Connect to the cluster that RAY_ADDRESS or Ray names, or start one on this machine."""
+    for name in ("ray", "ray.data"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    if ray.is_initialized():
+        yield
+        return
+    try:
+        ray.init(logging_level="error", log_to_driver=False, include_dashboard=False)
+        yield
+    except ConnectionError as error:
+        raise RunError(f"no Ray cluster ({error}): unset RAY_ADDRESS for a local one") from None
+    finally:
+        ray.shutdown()
+
+
+def _actors(ray: Any, device: str) -> tuple[int, dict[str, float]]:
+    """Return how many actors there is room for now, and what each takes."""
+    nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
+    if device != "cpu" and (with_gpu := [each for each in nodes if each.get("GPU")]):
+        own = min(each.get("CPU", 0) // each["GPU"] for each in with_gpu)
+        return int(sum(each["GPU"] for each in with_gpu)), {"num_gpus": 1, "num_cpus": own}
+    own = min([CORES, *(each["CPU"] for each in nodes if each.get("CPU"))])
+    return int(sum(each.get("CPU", 0) // own for each in nodes)), {"num_cpus": own}

@@ -15,6 +15,7 @@ KUBERNETES = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 SCRIPTS = sorted((DEPLOY / "slurm").glob("*.sbatch"))
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 RAY = DEPLOY / "ray" / "vitlab.yaml"
+RAY_JOB = DEPLOY / "ray" / "parts.sh"
 DOCKERFILE = DEPLOY / "Dockerfile"
 
 
@@ -42,11 +43,13 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
         item = yaml.safe_load(file.read_text())
         for box in pod(item)["containers"] if "template" in item["spec"] else ():
             yield file.name, (box.get("command", entrypoint()) + box.get("args", []))[1:]
-    for file in (*SCRIPTS, *UNITS):
+    for file in (*SCRIPTS, RAY_JOB, *UNITS):
         text = file.read_text().replace("\\\n", " ")
         for line in text.splitlines():
             if match := re.search(
-                r"^#   sbatch parts.sbatch (.*)|(?:-m |^ExecStart=.*/)vitlab (.*)", line
+                r"^#   (?:sbatch |RAY_ADDRESS=\S+ ./)parts.\w+ (.*)"
+                r"|(?:-m |^ExecStart=.*/)vitlab (.*)",
+                line,
             ):
                 words = shlex.split(match[1] or match[2])
                 yield file.name, [word for word in words if word not in ("$@", "&")]

@@ -224,7 +224,9 @@ def classify_shards(
                 here, compute = shared_out(compute)
             how = top, views, ending, part_images
             job, form = _job(model, images, here, *how)
-        on_ray = fill_on_ray(lambda own: _job(model, images, own, *how)[0], model, compute)
+        on_ray = fill_on_ray(
+            lambda own: _job(model, images, own, *how)[0], model, [images], compute
+        )
         write = on_ray if spread else ShardFolder.write
         found = fill(ShardFolder(out, job), world, share, write)
     return found and found | form.about | ({"engine": compute.engine} if spread else {})

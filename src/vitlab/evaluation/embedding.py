@@ -146,7 +146,10 @@ def embed(
             notes = [*notes, f"no labels: {opened.lacks}"]
         for note in notes if world.first else ():
             say(note)
-        on_ray = fill_on_ray(lambda own: replace(table, compute=own).job(size), model, asked)
+        sources = table.splits.values()
+        on_ray = fill_on_ray(
+            lambda own: replace(table, compute=own).job(size), model, [*sources], asked
+        )
         write = on_ray if spread else ShardFolder.write
         if parted:
             figures = fill(ShardFolder(out, job), world, mine, write)

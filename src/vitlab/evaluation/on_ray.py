@@ -7,20 +7,29 @@ part again. The processes of a local cluster end with this one.
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from vitlab.data.sources.source import Source
 from vitlab.distributed.launch import read_environment
-from vitlab.errors import DiskError, OptionError, RunError, UserError
+from vitlab.errors import DataError, DiskError, OptionError, RunError, UserError
 from vitlab.evaluation.compute import Compute, borrowed
 from vitlab.evaluation.infer import Inferred, Progress, Views, batches_of, infer
-from vitlab.evaluation.shards import WHOLE, Shard, ShardFolder, ShardJob, ShardNumber
+from vitlab.evaluation.shards import (
+    WHOLE,
+    Shard,
+    ShardFolder,
+    ShardJob,
+    ShardNumber,
+    some_content,
+)
 from vitlab.machine.cores import cores
 from vitlab.models.model import Model
 from vitlab.packages import needed
@@ -66,13 +75,17 @@ def shared_out(compute: Compute) -> tuple[Compute, Compute]:
 
 
 def fill_on_ray(
-    build: Callable[[Compute], ShardJob], model: Model, compute: Compute
+    build: Callable[[Compute], ShardJob],
+    model: Model,
+    sources: Collection[Source],
+    compute: Compute,
 ) -> Callable[[ShardFolder, Sequence[Shard], bool], None]:
     """Return what writes parts of a folder on Ray, in place of `ShardFolder.write`.
 
     Args:
         build: makes the folder's job in the process of an actor
         model: that the job computes with
+        sources: the images
         compute: where and how
     """
 
@@ -99,7 +112,7 @@ def fill_on_ray(
 
         total, done = sum(each.images for each in shards), 0
         with Meter(total, 0, folder.job.title, shown) as meter:
-            for number, _ in computed(work, len(shards), model, compute):
+            for number, _ in computed(work, len(shards), model, sources, compute):
                 done += shards[number].images
                 meter.show(done, "images")
                 receipt = folder.receipt(shards[number])
@@ -123,7 +136,7 @@ def infer_on_ray(
         return lambda number: [*infer(*how, views=views, only=groups[number])]
 
     found: dict[int, list[Inferred]] = {}
-    for number, batches in computed(work, len(groups), model, compute):
+    for number, batches in computed(work, len(groups), model, [source], compute):
         found[number] = batches
         done = sum(batch.images for each in found.values() for batch in each)
         progress(done, len(source))
@@ -132,7 +145,11 @@ def infer_on_ray(
 
 
 def computed(
-    work: Callable[[Compute], Work], count: int, model: Model, compute: Compute
+    work: Callable[[Compute], Work],
+    count: int,
+    model: Model,
+    sources: Collection[Source],
+    compute: Compute,
 ) -> Iterator[tuple[int, Any]]:
     """Yield the results of some pieces of work, by number, as they come.
 
@@ -140,6 +157,7 @@ def computed(
         work: makes in an actor what computes a piece by its number
         count: of the pieces
         model: that computes, which is sent from the memory of the host
+        sources: the images
         compute: where and how: `device` as the actors have it
 
     Raises:
@@ -155,7 +173,7 @@ def computed(
     with _cluster(ray):
         actors, each = _actors(ray, str(compute.device))
         with borrowed(model, torch.device("cpu")):
-            sent = ray.put((work, compute))
+            sent = ray.put((work, compute, sources, [*map(some_content, sources)], Path.cwd()))
         context = DataContext.get_current()
         context.enable_progress_bars = False  # they would go to stdout
         context.actor_pool_util_upscaling_threshold = 0.75  # more actors where all are busy
@@ -186,7 +204,14 @@ class Actor:
         """Make what computes, where an error can be sent to the driver."""
         import ray
 
-        make, compute = ray.get(self.sent[0])
+        make, compute, sources, expected, home = ray.get(self.sent[0])
+        with suppress(OSError):
+            os.chdir(home)  # names of files may be relative
+        if [*map(some_content, sources)] != expected:
+            raise DataError(
+                f"node {ray.util.get_node_ip_address()} does not have the images that this process "
+                "sees: put them where all nodes see them, and give whole paths"
+            )
         own = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
         return make(replace(compute, sharing=max(1, int(cores() // own))))
 
@@ -203,16 +228,18 @@ def _cluster(ray: Any) -> Iterator[None]:
     """Connect to the cluster that RAY_ADDRESS or Ray names, or start one on this machine."""
     for name in ("ray", "ray.data"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    if ray.is_initialized():
-        yield
-        return
-    try:
-        ray.init(logging_level="error", log_to_driver=False, include_dashboard=False)
-        yield
-    except ConnectionError as error:
-        raise RunError(f"no Ray cluster ({error}): unset RAY_ADDRESS for a local one") from None
-    finally:
-        ray.shutdown()
+    with redirect_stdout(sys.stderr):  # where Ray tells of actors that died
+        if ray.is_initialized():
+            yield
+            return
+        try:
+            ray.init(logging_level="error", log_to_driver=False, include_dashboard=False)
+        except (ConnectionError, ValueError) as error:
+            raise RunError(f"no Ray cluster ({error}): unset RAY_ADDRESS for a local one") from None
+        try:
+            yield
+        finally:
+            ray.shutdown()
 
 
 def _actors(ray: Any, device: str) -> tuple[int, dict[str, float]]:

@@ -20,7 +20,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from hashlib import sha256 as checksum
@@ -493,14 +493,19 @@ def identity(source: Source, *, labeled: bool) -> str:
     last = max(0, len(source) - 1)
     for index in np.linspace(0, last, min(NAMES, len(source)), dtype=int):
         digest.update(fsencode(source.name(int(index))) + b"\n")
-    for index in np.linspace(0, last, min(CONTENTS, len(source)), dtype=int):
-        try:
-            digest.update(source.image(int(index)).content())
-        except ImageError:  # an image that cannot be read is named when it is decoded
-            continue
+    digest.update(some_content(source))
     if labeled:
         digest.update(np.ascontiguousarray(source.labels.values).data)
     return digest.hexdigest()
+
+
+def some_content(source: Source) -> bytes:
+    """Return the bytes of a few images, one after the other."""
+    found, last = [], max(0, len(source) - 1)
+    for index in np.linspace(0, last, min(CONTENTS, len(source)), dtype=int):
+        with suppress(ImageError):  # an image that cannot be read is named when it is decoded
+            found.append(source.image(int(index)).content())
+    return b"".join(found)
 
 
 def _alone(source: Source) -> bool:

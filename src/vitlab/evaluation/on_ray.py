@@ -7,6 +7,8 @@ part again. The processes of a local cluster end with this one.
 
 import logging
 import os
+import signal
+import socket
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -39,8 +41,8 @@ from vitlab.progress import Meter
 
 On = Literal["", "ray"]
 CORES = 4  # of an actor without a GPU: more of them would each need a model in memory
-TRIES = 4  # at a part whose actor dies
-
+TRIES = 4  # at a part whose actor dies: Ray would go on for ever
+ANSWER = 10  # seconds
 GROUP = 8  # batches of an evaluation that an actor computes, one after the other
 
 Work = Callable[[int], Any]
@@ -135,10 +137,10 @@ def infer_on_ray(
         how = form.model, source, own.of(form)
         return lambda number: [*infer(*how, views=views, only=groups[number])]
 
-    found: dict[int, list[Inferred]] = {}
+    found, done = dict[int, list[Inferred]](), 0
     for number, batches in computed(work, len(groups), model, [source], compute):
         found[number] = batches
-        done = sum(batch.images for each in found.values() for batch in each)
+        done += sum(each.images for each in batches)
         progress(done, len(source))
     for number in range(len(groups)):
         yield from found[number]
@@ -177,17 +179,16 @@ def computed(
         context = DataContext.get_current()
         context.enable_progress_bars = False  # they would go to stdout
         context.actor_pool_util_upscaling_threshold = 0.75  # more actors where all are busy
-        first = max(1, min(actors, count))
         pool = ActorPoolStrategy(
-            min_size=1, initial_size=first, max_size=count, max_tasks_in_flight_per_actor=1
+            initial_size=max(1, min(actors, count)), max_size=count, max_tasks_in_flight_per_actor=1
         )
-        items = from_items([{"id": number} for number in range(count)], override_num_blocks=count)
+        items = from_items([*range(count)], override_num_blocks=count)  # no tasks: actors have all
         pieces = items.map(Actor, fn_constructor_args=[[sent]], compute=pool, **each)
         try:
             for row in pieces.iter_rows():
-                if isinstance(row["result"], UserError):
-                    raise row["result"]
-                yield row["id"], row["result"]
+                if isinstance(result := row["result"], UserError):
+                    raise result
+                yield row["item"], result
         except RayError as error:
             reason = str(error).strip().splitlines()[-1]
             raise RunError(f"Ray gave up ({reason}): run the same command to continue") from error
@@ -218,7 +219,7 @@ class Actor:
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Compute a piece; an error of the user is a result."""
         try:
-            return row | {"result": self.work(row["id"])}
+            return row | {"result": self.work(row["item"])}
         except UserError as error:
             return row | {"result": error}
 
@@ -232,11 +233,19 @@ def _cluster(ray: Any) -> Iterator[None]:
         if ray.is_initialized():
             yield
             return
+        host, _, port = os.environ.get("RAY_ADDRESS", "").rpartition(":")
+        stop = signal.getsignal(signal.SIGTERM)
         try:
+            if port.isdigit():  # where nobody answers, Ray itself tries for a quarter of an hour
+                socket.create_connection((host, int(port)), ANSWER).close()
             ray.init(logging_level="error", log_to_driver=False, include_dashboard=False)
-        except (ConnectionError, ValueError) as error:
-            raise RunError(f"no Ray cluster ({error}): unset RAY_ADDRESS for a local one") from None
+        except (OSError, ValueError) as error:
+            raise RunError(
+                f"no Ray cluster ({error}): set RAY_ADDRESS to HOST:6379, or unset it to start one"
+            ) from None
         try:
+            with suppress(ValueError):  # not the main thread
+                signal.signal(signal.SIGTERM, stop)  # Ray has put its own in place
             yield
         finally:
             ray.shutdown()

@@ -105,7 +105,8 @@ def run(case: Case, base: str, data: str, root: Path) -> dict[str, Any]:
         )  # fmt: skip
         done = vitlab.train(recipe, folder, resume=True, host=host)
     else:
-        done = vitlab.finetune(where, base, folder, case.tune, resume=True, host=host, **fields)
+        zero = fields | {"head_start": "zero"}
+        done = vitlab.finetune(where, base, folder, case.tune, resume=True, host=host, **zero)
     return {key: done.metrics[key] for key in ("accuracy", "nll", "seconds")}
 
 

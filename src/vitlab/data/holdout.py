@@ -265,17 +265,24 @@ def hold_out(
     return Splits(without(source, test), Subset(source, test), whole=source, notes=remarks)
 
 
-def with_validation(splits: Splits, split_by: SplitBy = "content") -> Splits:
+def with_validation(
+    splits: Splits, split_by: SplitBy = "content", decides: str = "when to stop"
+) -> Splits:
     """Return the same splits with a validation split, taken from the training images if needed.
 
     Choosing the best weights by the test images would make their figures too good.
+
+    Args:
+        splits: with at least training and test images
+        split_by: what decides which images are held out
+        decides: on what the validation images decide, for the user
     """
     if splits.validation is not None:
         return splits
     inner = hold_out(splits.train, VALIDATION_SHARE, (), "validation", split_by)
     note = (
         f"{splits.train.labels.share(VALIDATION_SHARE)} held out of the training images to decide "
-        f"when to stop (always the same): {len(inner.test):,} images"
+        f"{decides} (always the same): {len(inner.test):,} images"
     )
     notes = [*splits.notes, note]
     own = replace(splits, own_validation=True)

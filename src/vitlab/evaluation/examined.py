@@ -194,7 +194,7 @@ def reopened(folder: RunFolder) -> Splits:
     splits = partitioned(splits, options)
     found = folder.duplicates or {}
     splits = replace(splits, test=without(splits.test, found.get("seen_test", ())))
-    if recipe.patience:
+    if recipe.chooses(len(splits.train)):
         splits = with_validation(splits, options.split_by)
     splits = moved(splits, found.get("moved", {}))
     if fingerprint(splits.whole or splits.train, folder.fingerprint) != folder.fingerprint:

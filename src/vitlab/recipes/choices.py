@@ -42,6 +42,11 @@ class Start(Options):
         "section 4) or the FFNs, each with the positions; only the classifier (head); the norms; "
         "or low-rank matrices beside dense layers (LoRA)",
     )
+    head_start: Literal["zero", "probe", "random"] = option(
+        "zero",
+        "where a new classifier starts: zero (ViT paper, section 3.2); probe: fitted to the frozen "
+        "features of the training images first (Kumar et al., 2022); or random",
+    )
     lora_rank: int = option(8, "rank of LoRA's matrices", at_least(1), only=when("tune", "lora"))
     lora_alpha: float = option(
         16.0,

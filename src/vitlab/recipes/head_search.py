@@ -18,7 +18,7 @@ OF_STEPS = frozenset(
     name
     for kind in (Augment, Average, Distill, Objective, Optimization, Pretext, Schedule)
     for name in options_of(kind)
-) | {"tune", "lora_rank", "lora_alpha", "lora_targets"} | (
+) | {"tune", "head_start", "lora_rank", "lora_alpha", "lora_targets"} | (
     frozenset(options_of(Recipe)) - {*NO_STEP, "seed"} | {"recipe"}
 )  # fmt: skip
 

@@ -14,9 +14,9 @@ from vitlab.recipes.pretraining import AFTERWARD, PRETRAINING
 from vitlab.recipes.recipe import Recipe
 
 DIGITS = "ViT(width=96,depth=6,heads=3,mlp=384)/4"
-# ViT-S/16 by Steiner et al., How to train your ViT?, 2021, Apache-2.0: small enough for a CPU, and
-# trained on the 21,000 classes of ImageNet-21k, then on ImageNet, so that it transfers widely.
-BACKBONE = "timm/vit_small_patch16_224.augreg_in21k_ft_in1k"
+# ViT-S/14 by Oquab et al., DINOv2, 2023, Apache-2.0: small enough for a CPU, and frozen features
+# that classify photographs well; its files say 224 pixels.
+BACKBONE = "facebook/dinov2-small"
 FROM_WEIGHTS = (
     "finetune",
     "vit-finetune",
@@ -63,17 +63,19 @@ def small(model: str = "ViT-Ti/16") -> Recipe:
 
 
 def finetune(model: str = "") -> Recipe:
-    """A few hundred to 50,000 photographs, from trained weights, ViT-S/16 of Google's unless named.
+    """A few hundred to 50,000 photographs, from trained weights: DINOv2's ViT-S/14 unless named.
 
-    AdamW with layer-wise decay (BEiT), a cosine after a short warm-up, mild crops, flips and an
-    average of the weights. Stronger crops, RandAugment, Mixup and stochastic depth made a small
-    model worse (docs/log.md); a large one on few images may want `--drop-path 0.1`. Without
-    `--from` it starts from timm/vit_small_patch16_224.augreg_in21k_ft_in1k (Apache-2.0) on the
-    Hugging Face Hub.
+    The classifier is fitted to the frozen features first (LP-FT, Kumar et al., 2022). Then all is
+    trained: AdamW with layer-wise decay (BEiT), a cosine after a short warm-up, mild crops, flips
+    and an average of the weights. From 500 training images on, a tenth of them decides which of
+    the two classifiers is kept. Stronger crops, RandAugment, Mixup and stochastic depth made a
+    small model worse (docs/log.md); a large one on few images may want `--drop-path 0.1`. Without
+    `--from` it starts from facebook/dinov2-small (Apache-2.0, 88 MB, images of 224 pixels) on the
+    Hugging Face Hub, which is downloaded once; without a network, name a folder of weights.
     """
     return Recipe(
         recipe="finetune",
-        start=Start(weights=BACKBONE),
+        start=Start(weights=BACKBONE, head_start="probe"),
         model=model_part(model),
         augment=Augment(area=0.6, flip=True),
         objective=Objective(label_smoothing=0.1, balance="auto"),

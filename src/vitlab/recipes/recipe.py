@@ -28,6 +28,7 @@ from vitlab.recipes.model_part import ModelPart, ViTPart, model_part
 from vitlab.recipes.pretext import Pretext
 from vitlab.units import seconds
 
+CHOOSABLE = 500  # training images from which on a tenth can tell two models apart
 PROBE = "probe"  # the recipe of a run that fits a head to features, and takes no step
 NO_STEP = ("recipe", "data", "start", "model")  # the tables that such a run has
 
@@ -120,6 +121,7 @@ class Recipe(Options):
             "balance": self.objective.balance != "none",
             "loss": self.objective.loss != "softmax",
             "tune": self.start.tune != "all",
+            "head_start": self.start.head_start != "zero",
             "dev_share": self.data.dev_share,
             "fold": self.data.fold,
         }
@@ -158,6 +160,18 @@ class Recipe(Options):
             if epochs in given and steps not in given:
                 given[steps] = 0
         return super(Recipe, recipe).changed(**given)
+
+    def chooses(self, images: int) -> str:
+        """Return what validation images decide on, for which some are held out; empty for nothing.
+
+        Args:
+            images: to learn from; of few, too few would be held out to tell two models apart
+        """
+        if self.patience:
+            return "when to stop"
+        if self.start.head_start == "probe" and images >= CHOOSABLE:
+            return "between the fitted classifier and the fine-tuned one"
+        return ""
 
     def decided_as(self, before: Self) -> Self:
         """Return the recipe with what it leaves to the run as an earlier start decided.

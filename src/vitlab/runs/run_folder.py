@@ -63,6 +63,7 @@ class RunFolder:
         model: folder of the trained model
         guide: folder of a copy of the tokenizer or the teacher that the run learns from
         delta: file of what changed, if the run trained only some of the weights
+        head_start: file of the classifier that the run started from, if it was fitted: a delta
         predictions: file of what the model answered to each test image (runs/kept_predictions)
         report: the report's file
         journal: the lines of metrics.jsonl
@@ -74,6 +75,7 @@ class RunFolder:
         self.model = self.path / MODEL_FOLDER
         self.guide = self.path / "guide"
         self.delta = self.path / "delta.safetensors"
+        self.head_start = self.path / "head-start.safetensors"
         self.predictions = self.path / "predictions.safetensors"
         self.report = self.path / "report.html"
         self.journal = Journal(self.path / "metrics.jsonl", silent)
@@ -154,9 +156,11 @@ class RunFolder:
 
     def withdraw(self) -> None:
         """Remove a run that was refused before its first step."""
-        for file in (self._file, self.path / DUPLICATES, self.journal.file, self._lock.file):
+        own = self._file, self.journal.file, self._lock.file, self.head_start
+        for file in (*own, self.path / DUPLICATES):
             file.unlink(missing_ok=True)
-        shutil.rmtree(self.guide, ignore_errors=True)
+        for folder in (self.guide, self.model):
+            shutil.rmtree(folder, ignore_errors=True)
         remove_empty([self.checkpoints, *self._new])
 
     @property

@@ -1,7 +1,7 @@
 """The end of a run: its model, its test, its report."""
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,6 +35,7 @@ from vitlab.training.saving.state import State
 from vitlab.training.session import Session
 from vitlab.training.setup.preparation import Task
 from vitlab.training.stop import Stop
+from vitlab.units import percent
 from vitlab.weights.deltas import delta
 from vitlab.weights.load import load
 from vitlab.weights.save import save
@@ -100,7 +101,29 @@ def conclude(task: Task, session: Session, world: World) -> Run:
     if task.recipe.pretext.unlabeled:
         figures, own = _conclude_pretext(task, session, world)
         return Run(task.folder.path, figures, own.cpu(), world.rank)
-    return conclude_labeled(task, session, world, {})
+    task, started = _with_start(task, session, world)
+    return conclude_labeled(task, session, world, started)
+
+
+def _with_start(task: Task, session: Ended, world: World) -> tuple[Task, dict[str, Any]]:
+    """Test the classifier that the run started from, if it was fitted; return its figures."""
+    if task.fitted is None:
+        return task, {}
+    with session.stop.at_once():
+        model = task.fitted.to(session.observer.device)
+        found = session.observer.predict(task.splits.test, model)
+    if not world.first:
+        return task, {}
+    own = figures(found.probabilities, found.labels)
+    line = (
+        f"the fitted classifier that training started from: {percent(own['accuracy'])} of the test "
+        f"images; it is {task.folder.head_start}"
+    )
+    splits = replace(task.splits, notes=[*task.splits.notes, line])
+    about = {name: own[name] for name in ("accuracy", "nll")}
+    return replace(task, splits=splits), {
+        "head_start": task.fitted.provenance["head_start"] | about
+    }
 
 
 def conclude_labeled(task: Task, session: Ended, world: World, own: dict[str, Any]) -> Run:

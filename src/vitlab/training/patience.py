@@ -11,7 +11,7 @@ class Best:
     """The best weights on the validation images: the highest accuracy, ties to the lower loss.
 
     Attributes:
-        step: number of steps they had taken (0: none yet)
+        step: number of steps they had taken (0: none, or there are no weights yet)
         accuracy: theirs
         loss: theirs, in nats
         since: evaluations since then
@@ -50,10 +50,8 @@ class Best:
             total: number planned
         """
         self.restore(model)
-        lines = [
-            f"the best weights are those of step {self.step:,}: {self.accuracy:.1%} on the "
-            "validation images"
-        ]
+        of = f"those of step {self.step:,}" if self.step else "the classifier as it was fitted"
+        lines = [f"the best weights are {of}: {self.accuracy:.1%} on the validation images"]
         if step < total:
             early = f"no gain in {self.since} evaluations: ended after step {step:,} of {total:,}"
             lines.insert(0, early)

@@ -34,6 +34,7 @@ from vitlab.training.saving.saver import Saver
 from vitlab.training.saving.state import State
 from vitlab.training.session import Session
 from vitlab.training.setup.changing import check_same, keep_changes
+from vitlab.training.setup.head_start import fitted_start, keep_start
 from vitlab.training.setup.hooks import Hooks
 from vitlab.training.setup.leaks import applied, find_leaks
 from vitlab.training.setup.preparation import Task, first_state, prepare
@@ -118,6 +119,8 @@ def train(
         if before := finished(task.folder, result, world):
             return before
         task = _without_leaks(task, world, stop)
+        with stop.at_once():
+            task = fitted_start(task, world, device)
         with world.agreed(), stop.at_once():
             task.hooks.try_out(task.config, task.objective, task.splits.train.labels, device)
             state = first_state(task, device, world)
@@ -155,6 +158,7 @@ def _begin(task: Task, resume: bool, command: str) -> None:
             folder.start(task.recipe, task.host, command, *marks, task.hooks.record(), guide)
         if task.guide is not None and not folder.guide.is_dir():
             save(task.guide, folder.guide)
+        keep_start(task)
 
 
 def _without_leaks(task: Task, world: World, stop: Stop) -> Task:
@@ -217,6 +221,7 @@ def _train(
             stop=stop,
             rollback=Rollback(state, saver, folder, lambda: _at_start(task, device, world)),
             began=began,
+            chooses=task.fitted is not None and splits.validation is not None,
         )
         announce(task, session)
         stop.check()

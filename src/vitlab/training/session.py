@@ -52,6 +52,8 @@ class Session:
         began: when the command was started, by `time.monotonic()`
         tracker: gets every line of the journal
         rollback: to good weights, where the loss is not finite or explodes
+        chooses: whether the classifier as it was fitted is kept, if it is better on the validation
+            images than what training made of it
     """
 
     recipe: Recipe
@@ -66,6 +68,7 @@ class Session:
     stop: Stop
     rollback: Rollback
     began: float
+    chooses: bool = False
     tracker: Tracker = field(init=False)
     decisions: Decisions = field(init=False)
     plan: Plan = field(init=False)
@@ -108,7 +111,7 @@ class Session:
             except (WorkerDiedError, SourceError) as error:  # between two steps
                 raise self.without_images(error) from error
         self.rollback.check(self.decisions, self.plan)
-        if self.recipe.patience:
+        if self.recipe.patience or self.chooses:
             state = self.state
             for line in state.best.adopt(state.evaluated, state.step, self.plan.total):
                 self.world.say(line)
@@ -120,6 +123,8 @@ class Session:
 
     def take_steps(self) -> None:
         """Take the steps that are left; after each one, the events in the order written here."""
+        if self.chooses and not self.state.step:
+            self.compare(self.observer.measure())
         if self.state.tally.unmeasured:
             for line in self.evaluate():
                 self.world.say(line)
@@ -237,10 +242,8 @@ class Session:
         state.tally.unmeasured = False
         spent = {"seconds": state.tally.seconds}
         self.write({"kind": self.observer.on, **self.position, **point, **spent})
-        if recipe.patience:
-            point = self.world.broadcast(point)
-            accuracy = point.get("accuracy", point.get("map", 0.0))
-            state.best.compare(state.step, accuracy, point["loss"], state.evaluated)
+        if recipe.patience or (self.chooses and state.step == self.plan.total):
+            point = self.compare(point)
         self.pacer.evaluated(time.monotonic() - start)
         learned, lr = means(state.tally.since), self.plan.learning_rate(state.step - 1)
         state.tally.since = {}
@@ -250,6 +253,13 @@ class Session:
         lines = self.rows.lines(self.position, loss, point, lr, self.pacer.spent)
         task = self.trainer.task  # nothing is learned where every step was skipped
         return lines + task.warnings(learned) if task and learned else lines
+
+    def compare(self, point: dict[str, float]) -> dict[str, float]:
+        """Compare the weights with the best so far, by a point that the first process knows."""
+        point, state = self.world.broadcast(point), self.state
+        accuracy = point.get("accuracy", point.get("map", 0.0))
+        state.best.compare(state.step, accuracy, point["loss"], state.evaluated)
+        return point
 
     def save_or_stop(self) -> None:
         """Save a checkpoint if one is due or a stop is asked for, and stop; all processes agree."""

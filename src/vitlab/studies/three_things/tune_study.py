@@ -73,8 +73,9 @@ def _tuned(base: Base, task: str, optimizer: str, tune: str) -> Recipe:
     rate = rates[optimizer] / (10 if base.paper else 1)
     decay = {"weight_decay": 0.0} if optimizer == "sgd" else {}
     return recipe.changed(
-        image_size=size, optimizer=optimizer, lr=rate, tune=tune, layer_decay=1.0, **decay
-    )
+        image_size=size, optimizer=optimizer, lr=rate, tune=tune, layer_decay=1.0,
+        head_start="zero", **decay,
+    )  # fmt: skip
 
 
 def _of(task: str, part: str) -> tuple[str, ...]:

@@ -83,6 +83,7 @@ class Task:
         guide_fingerprint: of that model; empty without one
         opened: where the data was opened, and what has been decoded of it
         told: what the user should know of this start alone
+        fitted: the base with a classifier that was fitted to its features (head_start=probe)
     """
 
     recipe: Recipe
@@ -102,6 +103,7 @@ class Task:
     guide_fingerprint: str = ""
     opened: OpenedData = field(default_factory=OpenedData)
     told: list[str] = field(default_factory=list)
+    fitted: Model | None = None
 
     @property
     def seen(self) -> Seen:
@@ -219,7 +221,8 @@ def _splits(
         splits = splits_of(options, unlabeled, data)
     if not unlabeled:
         splits = partitioned(splits, options)
-        splits = with_validation(splits, options.split_by) if recipe.patience else splits
+        if decides := recipe.chooses(len(splits.train)):
+            splits = with_validation(splits, options.split_by, decides)
     return splits, fingerprint(splits.whole or splits.train, like)
 
 
@@ -235,12 +238,10 @@ def first_state(task: Task, device: torch.device, world: World) -> State:
     if task.base is None:
         model = build(task.config, generator)
     else:
-        model = made_from(task.base, task.config, recipe.start)
+        model = made_from(task.fitted or task.base, task.config, recipe.start, generator)
     begin_tuning(model, recipe.start, generator)
     model.to(device)
-    model.provenance = provenance(task)
-    learned = seen_by(task.splits, labeled=not recipe.pretext.unlabeled)
-    model.seen = np.union1d(learned, task.seen)
+    signed(model, task)
     if world.size > 1:
         synchronize(model)
     average = None
@@ -255,6 +256,13 @@ def first_state(task: Task, device: torch.device, world: World) -> State:
         own.start(model)
     optimizer = optimizers.build(model, recipe.optimizer, own)
     return State(model, average, optimizer, task=own)
+
+
+def signed(model: Model, task: Task) -> None:
+    """Let a model say what it was trained on, and how."""
+    model.provenance = provenance(task)
+    learned = seen_by(task.splits, labeled=not task.recipe.pretext.unlabeled)
+    model.seen = np.union1d(learned, task.seen)
 
 
 def check_world(recipe: Recipe, host: Host, world: World) -> None:
@@ -355,7 +363,7 @@ def provenance(task: Task) -> dict[str, Any]:
             "fingerprint": task.fingerprint,
             "held_out": recipe.data.test_fraction if splits.whole is not None else 0.0,
             "split_by": recipe.data.split_by,
-            "validation": VALIDATION_SHARE if recipe.patience else 0.0,
+            "validation": VALIDATION_SHARE if splits.own_validation else 0.0,
             "recipe": recipe.recipe,
             "seed": recipe.seed,
             **({"task": recipe.pretext.task} if recipe.pretext.unlabeled else {}),

@@ -3,7 +3,8 @@
 from dataclasses import fields, replace
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from vitlab.errors import HubError, OptionError, WeightsError
 from vitlab.images import ImageSpec
@@ -30,6 +31,7 @@ FROM_RUN = (
     "head_bias",
     "pre_logits",
 )
+RANDOM = 0.02  # standard deviation of a classifier that starts at random, as in BEiT
 OF_NEW_MODEL = ("pool", "positions")  # chosen for training, whatever the weights had
 
 
@@ -56,10 +58,11 @@ def starting_model(recipe: Recipe, given: Model | None) -> Model | None:
         return _loaded(recipe)
     if name in FROM_WEIGHTS or not recipe.model.model:
         raise OptionError(f"{name} starts from trained weights: name them with --from (weights=)")
-    if recipe.start.tune != "all":
-        raise OptionError(
-            f"tune={recipe.start.tune} needs trained weights: name them with --from (weights=)"
-        )
+    for option, usual in (("tune", "all"), ("head_start", "zero")):
+        if (chosen := getattr(recipe.start, option)) != usual:
+            raise OptionError(
+                f"{option}={chosen} needs trained weights: name them with --from (weights=)"
+            )
     return None
 
 
@@ -151,11 +154,13 @@ def same_classes(base: ModelConfig, labels: tuple[str, ...]) -> bool:
     return base.labels == labels
 
 
-def made_from(base: Model, config: ModelConfig, start: Start) -> Model:
+def made_from(
+    base: Model, config: ModelConfig, start: Start, generator: torch.Generator | None = None
+) -> Model:
     """Return a model of a configuration with the weights of another, which stays as it is.
 
-    The classifier is new and zero (ViT paper, section 3.2) unless the classes are the same;
-    positions are resized as the family does.
+    Unless the classes are the same, the classifier is new: zero (ViT paper, section 3.2), or with
+    `head_start=random` drawn from the generator. Positions are resized as the family does.
 
     Raises:
         OptionError: a field of the configuration does not fit the weights, or the model is limited
@@ -165,6 +170,9 @@ def made_from(base: Model, config: ModelConfig, start: Start) -> Model:
     tensors = {name: weight.to("cpu", copy=True) for name, weight in whole_state(base).items()}
     if not same_classes(theirs, config.labels):
         tensors = with_new_head(tensors, config)
+        if start.head_start == "random" and config.classes:
+            classify = f"{type(base).head_names[0]}weight"
+            nn.init.trunc_normal_(tensors[classify], std=RANDOM, generator=generator)
     tensors = resized(tensors, theirs, config)
     _check_fit(tensors, config, theirs, start)
     return assemble(config, tensors)

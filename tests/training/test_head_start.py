@@ -1,0 +1,147 @@
+"""`head_start`: where a new classifier starts, and which of two classifiers a run keeps."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+import vitlab
+from conftest import call, photo_folder
+from steps import asked_to_stop
+from vitlab.data.learning import open_to_learn
+from vitlab.data.sources.source import Subset
+from vitlab.evaluation.compute import Compute
+from vitlab.evaluation.examined import reopened
+from vitlab.evaluation.features import features_in_memory
+from vitlab.recipes.recipe import Host
+from vitlab.runs.run_folder import RunFolder
+from vitlab.training.setup.head_start import some_of
+from vitlab.training.stop import Interrupted
+
+HOST = Host(workers=0, report="no")
+QUICK: dict[str, Any] = {"steps": 3, "batch": 16, "ema": 0.5}
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A saved model of another task."""
+    generator = torch.Generator().manual_seed(1)
+    model = vitlab.create("ViT(width=32,depth=2,heads=2,mlp=64)/4", 7, 8, generator=generator)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.05 * torch.randn(weight.shape, generator=generator))
+    return str(vitlab.save(model, tmp_path_factory.mktemp("weights") / "model"))
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("data") / "photos"
+    return str(photo_folder(folder, {"blue": 12, "green": 12, "red": 12}))
+
+
+@pytest.fixture(scope="module")
+def digits(weights: str, tmp_path_factory: pytest.TempPathFactory) -> vitlab.Run:
+    """A run whose rate destroys what it starts from."""
+    out = tmp_path_factory.mktemp("digits") / "run"
+    return vitlab.finetune("digits", weights, out, host=HOST, **QUICK | {"lr": 1.0})
+
+
+def bits(model: vitlab.VisionTransformer) -> dict[str, bytes]:
+    return {name: t.detach().numpy().tobytes() for name, t in model.state_dict().items()}
+
+
+def test_the_fitted_head_is_scikit_learns(weights: str, digits: vitlab.Run) -> None:
+    fitted = vitlab.load(digits.folder / "head-start.safetensors")
+    splits, recipe = reopened(RunFolder(digits.folder)), digits.metrics["head_start"]
+    learn = splits.train
+    assert len(learn) == recipe["images"]
+    x, y = features_in_memory(fitted, learn, Compute()).values, learn.labels.values
+    center, scale = x.mean(0, np.float64), x.std(0, np.float64) + 1e-5
+    oracle = LogisticRegression(C=1 / (recipe["l2"] * len(x)), max_iter=5000, tol=1e-8)
+    oracle.fit((x - center) / scale, y)
+    test = features_in_memory(fitted, splits.test, Compute()).values
+    ours = test @ fitted.head.classify.weight.detach().numpy().T
+    ours += fitted.head.classify.bias.detach().numpy()
+    assert (ours.argmax(1) == oracle.predict((test - center) / scale)).mean() > 0.99
+
+
+def test_the_better_of_both_is_kept_by_validation(digits: vitlab.Run) -> None:
+    fitted = vitlab.load(digits.folder / "head-start.safetensors")
+    assert bits(digits.model) == bits(fitted)
+    assert digits.metrics["accuracy"] == digits.metrics["head_start"]["accuracy"] > 0.5
+    assert any("between the fitted classifier and" in each for each in digits.metrics["notes"])
+    evaluated = vitlab.evaluate(digits.model, "digits")
+    assert evaluated["accuracy"] == digits.metrics["accuracy"]
+
+
+def test_a_run_that_is_stopped_leaves_a_classifier_and_goes_on_to_the_same_bits(
+    weights: str, photos: str, tmp_path: Path
+) -> None:
+    whole = vitlab.finetune(photos, weights, tmp_path / "whole", host=HOST, **QUICK)
+    recipe = vitlab.recipe("finetune", photos, weights=weights, **QUICK)
+    with asked_to_stop(1), pytest.raises(Interrupted):
+        vitlab.train(recipe, tmp_path / "run", host=HOST)
+    left = vitlab.load(tmp_path / "run")
+    assert left.config.labels == ("blue", "green", "red")
+    found = vitlab.evaluate(left, photos)
+    assert found["accuracy"] == whole.metrics["head_start"]["accuracy"] == 1.0
+    run = vitlab.train(recipe, tmp_path / "run", resume=True, host=HOST)
+    assert bits(run.model) == bits(whole.model) != bits(left)
+    assert run.metrics["head_start"] == whole.metrics["head_start"]
+
+
+def test_zero_and_random_heads(weights: str, photos: str, tmp_path: Path) -> None:
+    still = QUICK | {"steps": 1, "lr": 1e-30, "ema": 0.0}
+    heads = {}
+    for kind in ("zero", "random", "probe"):
+        fields: Any = still | {"head_start": kind}
+        run = vitlab.finetune(photos, weights, tmp_path / kind, host=HOST, **fields)
+        heads[kind] = run.model.head.classify.weight.detach()
+        assert ("head_start" in run.metrics) == (kind == "probe")
+        assert (run.folder / "head-start.safetensors").exists() == (kind == "probe")
+    assert heads["zero"].abs().max() < 1e-20
+    assert 0.01 < heads["random"].std() < 0.03
+    again = vitlab.finetune(
+        photos, weights, tmp_path / "again", host=HOST, **still | {"head_start": "random"}
+    )
+    assert torch.equal(again.model.head.classify.weight, heads["random"])
+
+
+def test_a_head_of_the_same_classes_goes_on(weights: str, photos: str, tmp_path: Path) -> None:
+    first = vitlab.finetune(photos, weights, tmp_path / "first", host=HOST, **QUICK)
+    still = QUICK | {"steps": 1, "lr": 1e-30, "ema": 0.0}
+    run = vitlab.finetune(photos, first.folder, tmp_path / "second", host=HOST, **still)
+    assert "head_start" not in run.metrics
+    assert torch.allclose(run.model.head.classify.weight, first.model.head.classify.weight)
+
+
+@pytest.mark.parametrize("classes", [{"a": 1, "b": 3}, {"a": 4, "b": 4}])
+def test_few_images_start_somewhere(
+    weights: str, classes: dict[str, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = photo_folder(tmp_path / "few", classes)
+    words = ["--steps", "1", "--workers", "0", "--report", "no", "--out", str(tmp_path / "run")]
+    code, _, err = call(capsys, "finetune", str(data), "--from", weights, *words)
+    assert code == 0, err
+    assert "the classifier starts " in err
+
+
+def test_several_labels_start_at_zero(weights: str, tmp_path: Path, photos: str) -> None:
+    rows = [f"{file},{'x|y' if 'red' in str(file) else 'x'}" for file in Path(photos).rglob("*.*")]
+    table = Path(photos).parent / "several.csv"
+    table.write_text("\n".join(["path,labels", *rows]) + "\n")
+    fields: Any = QUICK | {"label_separator": "|", "loss": "bce"}
+    run = vitlab.finetune(str(table), weights, tmp_path / "run", host=HOST, **fields)
+    assert "head_start" not in run.metrics
+
+
+def test_a_head_is_fitted_to_a_share_of_very_many_images() -> None:
+    source = open_to_learn("digits").train
+    some = some_of(source, 200)
+    assert isinstance(some, Subset)
+    assert len(some) == 200
+    assert set(some.labels.counts(10)) <= {19, 20, 21}
+    assert some_of(source, 2000) is source

@@ -79,7 +79,7 @@ def finetune(model: str = "") -> Recipe:
         model=model_part(model),
         augment=Augment(area=0.6, flip=True),
         objective=Objective(label_smoothing=0.1, balance="auto"),
-        optimizer=Optimization(lr=5e-4, weight_decay=0.05, layer_decay=0.75),
+        optimizer=Optimization(lr=2e-4, weight_decay=0.05, layer_decay=0.75),
         schedule=Schedule(warmup=3),
         average=Average(ema=0.99),
         epochs=30,

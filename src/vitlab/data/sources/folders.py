@@ -13,20 +13,17 @@ from typing import ClassVar
 import numpy as np
 
 from vitlab.data.decode.formats import SUFFIXES, unread_lines
-from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.labels import Labels, SingleLabels
 from vitlab.data.presence import PATTERN, STDIN
-from vitlab.data.sources.paths import Names
+from vitlab.data.sources.paths import Names, read_image, some
 from vitlab.data.sources.remote import braces, is_url
 from vitlab.data.sources.request import NAMES, Found, Part, Request, blank
-from vitlab.errors import DataError, ImageError
-from vitlab.files import read_bytes
+from vitlab.errors import DataError
 
 # Endings of what usually lies beside images.
 BESIDE = frozenset({".txt", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".md", ".html", ".yaml",
                     ".yml", ".toml", ".db", ".ini", ".pdf", ".py", ".log"})  # fmt: skip
-SHOWN = 3  # names that a line lists
 
 
 @dataclass(frozen=True)
@@ -49,11 +46,7 @@ class Files:
             ImageError: it cannot be read, or is too large.
         """
         path = self.root / self.paths[index]
-        name = str(path)
-        try:
-            return EncodedImage(read_bytes(path, MAX_BYTES), name)
-        except OSError as error:
-            raise ImageError(f"{name}: {(error.strerror or str(error)).lower()}") from None
+        return EncodedImage(read_image(path, str(path)), str(path))
 
     def name(self, index: int) -> str:
         """Return the path of a file."""
@@ -76,9 +69,8 @@ def named_files(paths: Sequence[str], title: str) -> Files:
     if len(missing) == 1:
         raise DataError(f"no such file: {missing[0]}")
     if missing:
-        first = ", ".join(missing[:SHOWN]) + (", …" if len(missing) > SHOWN else "")
         raise DataError(
-            f"{len(missing):,} of the {len(paths):,} files of {title} do not exist: {first}"
+            f"{len(missing):,} of the {len(paths):,} files of {title} do not exist: {some(missing)}"
         )
     return image_paths(whole)
 
@@ -351,9 +343,8 @@ def _nested_lines(root: Path, found: Mapping[str, Sequence[str]]) -> list[str]:
     if not several:
         return []
     name, inner = next(iter(several.items()))
-    shown = ", ".join(inner[:SHOWN]) + (", …" if len(inner) > SHOWN else "")
     return [
         f"{len(several):,} of the {len(found):,} classes have their images in folders of their own "
-        f"({root / name}: {shown}): every image has the class {name}; if those are the classes, "
-        "move them up, or list the images in a .csv"
+        f"({root / name}: {some(inner)}): every image has the class {name}; "
+        "if those are the classes, move them up, or list the images in a .csv"
     ]

@@ -20,9 +20,9 @@ from torch.utils.data import Subset as TorchSubset
 from vitlab.data.decode.stored import PixelImage, StoredImage
 from vitlab.data.holdout import Numbered, hold_out
 from vitlab.data.labels import Label, Labels, SingleLabels
-from vitlab.data.sources.columns import Row, find_paths
+from vitlab.data.sources.columns import Row, find_paths, label_in
 from vitlab.data.sources.folders import named_files
-from vitlab.data.sources.lists import label_in, labeled_rows, path_of, with_labels
+from vitlab.data.sources.lists import labeled_rows, path_of, with_labels
 from vitlab.data.sources.paths import Inside
 from vitlab.data.sources.pictures import Picture, Pictures, stored
 from vitlab.data.sources.request import NAMES, Found, Part, Request, blank

@@ -14,19 +14,18 @@ import numpy as np
 
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
-from vitlab.data.holdout import grouped
 from vitlab.data.labels import Labels, SingleLabels, UnlabeledError, check_length, index_labels
 from vitlab.data.presence import is_hub_data
 from vitlab.data.settings import Columns
+from vitlab.data.sources.columns import check_known_columns
 from vitlab.data.sources.download_cache import KeptParts
 from vitlab.data.sources.folders import holds_images
-from vitlab.data.sources.paths import Inside
+from vitlab.data.sources.paths import Inside, read_image
 from vitlab.data.sources.remote import expand, is_url, reason, stamp
 from vitlab.data.sources.request import Found, Part, Request, by_split
-from vitlab.data.sources.source import Source
+from vitlab.data.sources.source import Source, grouped
 from vitlab.errors import DataError, ImageError
-from vitlab.files import check_regular, read_bytes
-from vitlab.options import nearest
+from vitlab.files import check_regular
 from vitlab.packages import check_installed, needed
 from vitlab.places import cache_folder
 from vitlab.units import storage
@@ -79,10 +78,7 @@ class Table:
                 f"{name}: {shown} is outside of {root}: name the folder of the images with "
                 "--images, or pass --allow-outside if you trust the data"
             )
-        try:
-            return read_bytes(root / path, MAX_BYTES)
-        except (OSError, ValueError) as error:
-            raise ImageError(f"{name}: {shown}: {reason(error)}") from None
+        return read_image(root / path, f"{name}: {shown}")
 
     def name(self, index: int) -> str:
         """Return the title and the row."""
@@ -104,9 +100,8 @@ def table(rows: Any, title: str, inside: Inside, request: Request, split: str = 
         DataError: no image column, or labels that no class can have.
     """
     known = request.columns
-    for name in (known.path_column, *known.label_column, known.group_column):
-        if name and name not in rows.features:
-            raise DataError(f"{title} has no column {name!r}: {nearest(name, rows.features)}")
+    asked = (known.path_column, *known.label_column, known.group_column)
+    check_known_columns(rows.features, title, asked)
     if len(known.label_column) > 1:
         raise DataError(f"{title} is a table: it needs one --label-column, perhaps of lists")
     found = unlabeled(rows, title, inside, (), known.path_column)
@@ -205,8 +200,13 @@ def labels_of(rows: Any, title: str, column: str = "") -> tuple[Labels, tuple[st
     kind = rows.features[column]
     if isinstance(kind, datasets.List):
         return _several(rows, column, title)
-    _check_labeled(rows, column, title)
     cells = rows.select_columns([column]).with_format("arrow")[:][column]
+    without = np.flatnonzero(cells.is_null(nan_is_null=True).to_numpy())
+    if len(without):
+        raise DataError(
+            f"{title}: row {without[0]} has no label ({len(without):,} of {len(rows):,} rows): "
+            "remove such rows, or label them"
+        )
     if isinstance(kind, datasets.ClassLabel):
         names, values = list(kind.names), cells.to_numpy()
     else:  # numbers or words without names: a class for each that occurs
@@ -217,11 +217,10 @@ def labels_of(rows: Any, title: str, column: str = "") -> tuple[Labels, tuple[st
         check_length(names, title)
         place = {value: number for number, value in enumerate(distinct)}
         values = np.array([place[value] for value in found], np.int64)
-    labels = SingleLabels(np.asarray(values, np.int64))
-    if not labels.fit(len(names)):
-        outside = [int(label) for label in labels.values if not 0 <= label < len(names)]
+    outside = values[(values < 0) | (values >= len(names))]
+    if len(outside):
         raise DataError(f"{title}: label {outside[0]} is not one of its {len(names)} classes")
-    return labels, tuple(names)
+    return SingleLabels(np.asarray(values, np.int64)), tuple(names)
 
 
 def label_columns(features: Any, title: str) -> list[str]:
@@ -274,50 +273,51 @@ def _check_plain(cells: Any, column: str, title: str) -> None:
         )
 
 
-def _check_labeled(rows: Any, column: str, title: str) -> None:
-    """Refuse rows without a label."""
-    cells = rows.select_columns([column]).with_format("arrow")[:][column]
-    without = np.flatnonzero(cells.is_null(nan_is_null=True).to_numpy())
-    if len(without):
-        raise DataError(
-            f"{title}: row {without[0]} has no label ({len(without):,} of {len(rows):,} rows): "
-            "remove such rows, or label them"
-        )
-
-
 SAVED = "dataset_dict.json"  # in what `DatasetDict.save_to_disk` writes
 STATE = ("state.json", "dataset_info.json")  # in what `Dataset.save_to_disk` writes
 
 
 def open_tables(request: Request) -> Found | None:
     """Open Parquet files (one, a folder, a glob) or what `datasets` saved; None for others."""
-    path = request.path
-    saved = _saved(path)
-    groups = {} if saved else _parquet_files(request.data, request.columns)
-    if not groups and not saved:
+    local = _on_disk(request.data, request.columns)
+    if local is None:
         return None
-    loaded = _load_parquet(groups, request.data) if groups else load_tables(request.data)
-    first = next(iter(groups.values()), [""])[0]
-    folder = path if path.is_dir() else Path(first).parent
+    loaded, folder = local
     found = _parts(loaded, request, (folder,))
-    notes = [] if saved else _copied(loaded, request.data)
-    return Found(found.parts, [*notes, *found.notes])
+    return Found(found.parts, [*_copied(loaded, request.data), *found.notes])
 
 
-def _saved(path: Path) -> bool:
-    """Whether `datasets` saved a folder: a data set, or several splits of one."""
-    return (path / SAVED).is_file() or all((path / name).is_file() for name in STATE)
+def _on_disk(data: str, columns: Columns) -> tuple[Any, Path] | None:
+    """Return tables by split, and the folder of their files; None for other data."""
+    path = Path(data).expanduser()
+    if (path / SAVED).is_file() or all((path / name).is_file() for name in STATE):
+        datasets = needed("datasets", data)
+        loaded = quietly(lambda: datasets.load_from_disk(path), f"cannot read {data}")
+        return loaded if (path / SAVED).is_file() else {"train": loaded}, path
+    groups = _parquet_files(data, columns)
+    if not groups:
+        return None
+    files = [Path(file) for own in groups.values() for file in own]
+    for file in files:
+        try:
+            check_regular(file)
+        except OSError as error:
+            raise DataError(f"cannot read {file}: {reason(error)}") from None
+    datasets = needed("datasets", data)
+    loaded = quietly(
+        lambda: datasets.load_dataset("parquet", data_files=groups), f"cannot read {data}"
+    )
+    return loaded, path if path.is_dir() else files[0].parent
 
 
 def _copied(loaded: Any, data: str) -> list[str]:
-    """The line about the copy that `datasets` makes."""
-    copies = {Path(each["filename"]) for own in loaded.values() for each in own.cache_files}
-    size = sum(copy.stat().st_size for copy in copies if copy.is_file())
-    if not size:
-        return []
+    """The line about the copy that `datasets` makes of Parquet files."""
     import datasets
 
-    return [f"{data} is read from a copy in {datasets.config.HF_DATASETS_CACHE} ({storage(size)})"]
+    home = Path(datasets.config.HF_DATASETS_CACHE)
+    copies = {Path(each["filename"]) for own in loaded.values() for each in own.cache_files}
+    size = sum(each.stat().st_size for each in copies if home in each.parents and each.is_file())
+    return [f"{data} is read from a copy in {home} ({storage(size)})"] if size else []
 
 
 def _parquet_files(data: str, columns: Columns) -> dict[str, list[str]]:
@@ -337,19 +337,6 @@ def _parquet_files(data: str, columns: Columns) -> dict[str, list[str]]:
     return by_split([(file.stem, str(file)) for file in files]) if files else {}
 
 
-def _load_parquet(groups: dict[str, list[str]], data: str) -> Any:
-    for file in (Path(name) for own in groups.values() for name in own):
-        try:
-            check_regular(file)
-        except OSError as error:
-            raise DataError(f"cannot read {file}: {reason(error)}") from None
-
-    datasets = needed("datasets", data)
-    return quietly(
-        lambda: datasets.load_dataset("parquet", data_files=groups), f"cannot read {data}"
-    )
-
-
 def load_tables(data: str) -> Any:
     """Return the tables of a folder of Parquet files, one saved by `datasets`, or a hub data set.
 
@@ -359,14 +346,9 @@ def load_tables(data: str) -> Any:
     Raises:
         DataError: there are none, or they cannot be read.
     """
-    path = Path(data).expanduser()
-    if _saved(path):
-        datasets = needed("datasets", data)
-        loaded = quietly(lambda: datasets.load_from_disk(path), f"cannot read {data}")
-        return loaded if (path / SAVED).is_file() else {"train": loaded}
-    if groups := _parquet_files(data, Columns()):
-        return _load_parquet(groups, data)
-    if path.exists():
+    if local := _on_disk(data, Columns()):
+        return local[0]
+    if Path(data).expanduser().exists():
         raise DataError(f"{data} contains no tables: Parquet files, or what datasets saves to disk")
     return _load_hub(data)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from vitlab.data.decode.formats import SUFFIXES, unread_lines
 from vitlab.data.decode.stored import EncodedImage
-from vitlab.data.labels import Labels, SingleLabels
+from vitlab.data.labels import Labels, SingleLabels, index_labels
 from vitlab.data.presence import PATTERN, STDIN
 from vitlab.data.sources.paths import Names, read_image, some
 from vitlab.data.sources.remote import braces, is_url
@@ -197,8 +197,7 @@ def _by_folder(pattern: str, images: Sequence[str], spelled: Sequence[str]) -> P
     order = tuple(sorted(set(names)))
     if not open_folders or len(order) < 2:
         return Part(image_paths(images), lacks=f"{pattern} names images of one folder: no labels")
-    place = {name: number for number, name in enumerate(order)}
-    labels = SingleLabels(np.array([place[name] for name in names], np.int64))
+    labels, _ = index_labels(names, pattern, order)
     return Part(Files(Path(), Names.of(images), labels, order))
 
 

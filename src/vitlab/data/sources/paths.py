@@ -4,7 +4,7 @@ And reading one, and naming some.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import overload
@@ -72,9 +72,6 @@ class Names(Sequence[str]):
         place = range(len(self))[index]  # resolves negative indices, refuses those out of range
         start = self.ends[place - 1] if place else 0
         return os.fsdecode(self.text[start : self.ends[place]].tobytes())
-
-    def __iter__(self) -> Iterator[str]:
-        return (self[each] for each in range(len(self)))
 
 
 @dataclass

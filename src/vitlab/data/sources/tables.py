@@ -14,7 +14,7 @@ import numpy as np
 
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
-from vitlab.data.labels import Labels, SingleLabels, UnlabeledError, check_length, index_labels
+from vitlab.data.labels import Labels, SingleLabels, UnlabeledError, index_labels
 from vitlab.data.presence import is_hub_data
 from vitlab.data.settings import Columns
 from vitlab.data.sources.columns import check_known_columns
@@ -138,7 +138,12 @@ def unlabeled(
 
     kinds = rows.features
     binary = [key for key, kind in kinds.items() if getattr(kind, "dtype", "") in BYTES]
-    images = [key for key, kind in kinds.items() if _is_image(kind)]
+    images = [
+        key
+        for key, kind in kinds.items()
+        if isinstance(kind, datasets.Image)
+        or (isinstance(kind, dict) and kind.keys() >= {"bytes", "path"})
+    ]
     image = column or next(iter(images or binary), None)
     if not column and not images and len(binary) > 1:
         raise DataError(
@@ -153,14 +158,6 @@ def unlabeled(
     )
     blank = SingleLabels.blank(len(rows), len(classes))
     return Table(encoded, image, blank, classes, title, inside)
-
-
-def _is_image(kind: Any) -> bool:
-    import datasets
-
-    return isinstance(kind, datasets.Image) or (
-        isinstance(kind, dict) and {"bytes", "path"} <= set(kind)
-    )
 
 
 def quietly(load: Callable[[], Any], failed: str) -> Any:
@@ -207,16 +204,14 @@ def labels_of(rows: Any, title: str, column: str = "") -> tuple[Labels, tuple[st
             f"{title}: row {without[0]} has no label ({len(without):,} of {len(rows):,} rows): "
             "remove such rows, or label them"
         )
-    if isinstance(kind, datasets.ClassLabel):
-        names, values = list(kind.names), cells.to_numpy()
-    else:  # numbers or words without names: a class for each that occurs
+    if not isinstance(
+        kind, datasets.ClassLabel
+    ):  # numbers or words without names: a class for each that occurs
         _check_plain(cells, column, title)
         found = cells.to_pylist()
-        distinct = sorted(set(found))
-        names = [str(value) for value in distinct]
-        check_length(names, title)
-        place = {value: number for number, value in enumerate(distinct)}
-        values = np.array([place[value] for value in found], np.int64)
+        order = list(map(str, sorted(set(found))))
+        return index_labels(list(map(str, found)), title, order)
+    names, values = kind.names, cells.to_numpy()
     outside = values[(values < 0) | (values >= len(names))]
     if len(outside):
         raise DataError(f"{title}: label {outside[0]} is not one of its {len(names)} classes")
@@ -364,7 +359,7 @@ def open_hub(request: Request) -> Found | None:
     name = request.data
     if request.path.exists() or not is_hub_data(name):
         return None
-    return _parts(_load_hub(name), request, _downloads())
+    return _parts(_load_hub(name), request, places(name))
 
 
 def _load_hub(name: str) -> Any:
@@ -406,11 +401,8 @@ def _offline() -> Iterator[None]:
 def places(data: str) -> tuple[Path, ...]:
     """Return the folders in which files may be that the tables of a folder, or of the Hub, name."""
     path = Path(data).expanduser()
-    return (path,) if path.exists() else _downloads()
-
-
-def _downloads() -> tuple[Path, ...]:
-    """The folders that `datasets` downloads files into, which its tables name."""
+    if path.exists():
+        return (path,)
     import datasets
     import huggingface_hub
 

@@ -1,6 +1,5 @@
 """Image files: a folder, flat or of class folders, in splits or not; single files and globs."""
 
-import glob
 import os
 import sys
 from collections import Counter
@@ -17,7 +16,7 @@ from vitlab.data.decode.stored import EncodedImage
 from vitlab.data.labels import Labels, SingleLabels, index_labels
 from vitlab.data.presence import PATTERN, STDIN
 from vitlab.data.sources.paths import Names, read_image, some
-from vitlab.data.sources.remote import braces, is_url
+from vitlab.data.sources.remote import braces, expand, is_url
 from vitlab.data.sources.request import NAMES, Found, Part, Request, blank
 from vitlab.errors import DataError
 
@@ -172,12 +171,7 @@ def open_files(request: Request) -> Found | None:
     if is_url(name) or not any(sign in name for sign in PATTERN):
         return None
     spelled = braces(str(path))
-    matches = [
-        file
-        for each in spelled
-        for file in sorted(glob.glob(each, recursive=True))  # noqa: PTH207
-        if Path(file).is_file()
-    ]
+    matches = [file for file in expand(str(path)) if Path(file).is_file()]
     images = [each for each in matches if Path(each).suffix.lower() in SUFFIXES]
     if not matches:
         raise DataError(f"no such file: {name}")

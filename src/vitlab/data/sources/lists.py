@@ -57,7 +57,7 @@ def open_list(request: Request) -> Found | None:
         return None
     names, lines = read_rows(file, request.columns)
     column, places = find_paths(names, [row for _, row in lines], file, request.columns)
-    paths = [path_of(row, column, places, f"{file} {line}") for line, row in lines]
+    paths = paths_of(lines, column, places, file)
     _check_files(paths, places, file, request.columns)
     found = labeled_rows(lines, names, column, file, request, image_paths(paths, places.root))
     return Found(found.parts, [*_place_notes(places, file), *found.notes])
@@ -200,28 +200,28 @@ def _jsonl(text: str, file: Path) -> Iterator[tuple[str, Row]]:
 
 def _list_file(path: Path) -> Path | None:
     """Return the list that a user names, or the one in a folder of images; None for others."""
-    if path.is_dir():
-        return next((path / name for name in METADATA if _names_files(path / name)), None)
-    return path if path.is_file() and path.suffix.lower() in SUFFIXES else None
+    if not path.is_dir():
+        return path if path.is_file() and path.suffix.lower() in SUFFIXES else None
+    for file in (path / name for name in METADATA):
+        if file.is_file():  # not a pipe, which would be waited for
+            with file.open("rb") as stream:
+                if b"file_name" in stream.readline(HEAD):  # else it is notes on something else
+                    return file
+    return None
 
 
-def _names_files(file: Path) -> bool:
-    """Whether a file is a list in the form of Hugging Face, not notes on something else."""
-    if not file.is_file():  # nor a pipe, which would be waited for
-        return False
-    with file.open("rb") as stream:
-        return b"file_name" in stream.readline(HEAD)
-
-
-def path_of(row: Row, column: str, places: Places, where: str) -> str:
-    """Return the path in a row, with its ending.
+def paths_of(
+    lines: Sequence[tuple[str, Row]], column: str, places: Places, title: object
+) -> list[str]:
+    """Return the paths in rows, with their endings.
 
     Raises:
-        DataError: there is none.
+        DataError: a row without one.
     """
-    if not (path := places.path(row.get(column))):
-        raise DataError(f"{where} has no path")
-    return path
+    paths = [places.path(row.get(column)) for _, row in lines]
+    if "" in paths:
+        raise DataError(f"{title} {lines[paths.index('')][0]} has no path")
+    return paths
 
 
 def _check_files(paths: Sequence[str], places: Places, file: Path, known: Columns) -> None:

@@ -22,7 +22,7 @@ from vitlab.data.holdout import Numbered, hold_out
 from vitlab.data.labels import Label, Labels, SingleLabels
 from vitlab.data.sources.columns import Row, find_paths, label_in
 from vitlab.data.sources.folders import named_files
-from vitlab.data.sources.lists import labeled_rows, path_of, with_labels
+from vitlab.data.sources.lists import labeled_rows, paths_of, with_labels
 from vitlab.data.sources.paths import Inside
 from vitlab.data.sources.pictures import Picture, Pictures, several, stored
 from vitlab.data.sources.request import NAMES, Found, Part, Request, blank
@@ -265,8 +265,7 @@ def _records(rows: list[Row], title: str, request: Request) -> Found:
             pictures.append(picture)
     else:
         column, places = find_paths(names, rows, file, known)
-        for where, row in lines:
-            pictures.append(places.root / path_of(row, column, places, f"{title} {where}"))
+        pictures += [places.root / path for path in paths_of(lines, column, places, title)]
     return labeled_rows(lines, names, column, file, request, _pictures(pictures, title))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
-from vitlab.data.labels import Labels, SingleLabels, UnlabeledError, index_labels
+from vitlab.data.labels import Labels, SingleLabels, UnlabeledError, check_length, index_labels
 from vitlab.data.presence import is_hub_data
 from vitlab.data.settings import Columns
 from vitlab.data.sources.columns import check_known_columns
@@ -204,14 +204,14 @@ def labels_of(rows: Any, title: str, column: str = "") -> tuple[Labels, tuple[st
             f"{title}: row {without[0]} has no label ({len(without):,} of {len(rows):,} rows): "
             "remove such rows, or label them"
         )
-    if not isinstance(
-        kind, datasets.ClassLabel
-    ):  # numbers or words without names: a class for each that occurs
+    if isinstance(kind, datasets.ClassLabel):
+        names, values = kind.names, cells.to_numpy()
+    else:  # numbers or words without names: a class for each that occurs
         _check_plain(cells, column, title)
         found = cells.to_pylist()
-        order = list(map(str, sorted(set(found))))
-        return index_labels(list(map(str, found)), title, order)
-    names, values = kind.names, cells.to_numpy()
+        place = {value: number for number, value in enumerate(sorted(set(found)))}
+        names, values = list(map(str, place)), np.array([place[value] for value in found], np.int64)
+        check_length(names, title)
     outside = values[(values < 0) | (values >= len(names))]
     if len(outside):
         raise DataError(f"{title}: label {outside[0]} is not one of its {len(names)} classes")

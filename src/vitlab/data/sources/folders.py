@@ -198,11 +198,8 @@ def _by_folder(pattern: str, images: Sequence[str], spelled: Sequence[str]) -> P
 def _splits_inside(root: Path) -> dict[str, Path]:
     """Return the folders that are named as splits, training first."""
     inside = {each.name.lower(): each for each in visible(root)}
-    return {
-        split: next(inside[name] for name in names if name in inside)
-        for split, names in NAMES.items()
-        if any(name in inside for name in names)
-    }
+    found = {split: [name for name in names if name in inside] for split, names in NAMES.items()}
+    return {split: inside[names[0]] for split, names in found.items() if names}
 
 
 def _flat_splits(root: Path) -> dict[str, Path]:

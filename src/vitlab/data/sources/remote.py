@@ -210,7 +210,8 @@ def _asked(
                 raise SourceError(
                     f"cannot read {url}: {failure.reason}{tried}: try again later"
                 ) from None
-            time.sleep(failure.wait(tries - 1 - left))
+            own = FIRST * 2 ** (tries - 1 - left) * random.uniform(0.5, 1.5)
+            time.sleep(min(LONGEST, max(own, failure.after)))
     raise AssertionError
 
 
@@ -261,11 +262,6 @@ class _Failure:
             return cls(f"no answer within {seconds:.0f} s")
         certificate = any(isinstance(each, ssl.SSLCertVerificationError) for each in chain)
         return cls(reason(lost[0]), hopeless=certificate)
-
-    def wait(self, tries: int) -> float:
-        """Return how many seconds to wait after so many tries."""
-        own = FIRST * 2**tries * random.uniform(0.5, 1.5)
-        return min(LONGEST, max(own, self.after))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

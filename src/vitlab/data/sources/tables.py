@@ -68,17 +68,13 @@ class Table:
         path = cell["path"].as_py() if cell.is_valid else None
         if not path:
             raise ImageError(f"{name}: no image in this row")
-        return EncodedImage(self._read(path, name), name)
-
-    def _read(self, path: str, name: str) -> bytes:
-        """Read a file that a cell names."""
         root, shown = self.inside.roots[0], path[:SHOWN]
         if not self.inside.holds(root / path):
             raise ImageError(
                 f"{name}: {shown} is outside of {root}: name the folder of the images with "
                 "--images, or pass --allow-outside if you trust the data"
             )
-        return read_image(root / path, f"{name}: {shown}")
+        return EncodedImage(read_image(root / path, f"{name}: {shown}"), name)
 
     def name(self, index: int) -> str:
         """Return the title and the row."""
@@ -259,8 +255,7 @@ def _check_plain(cells: Any, column: str, title: str) -> None:
         plain = bool((values == np.rint(values)).all() and np.isfinite(values).all())
         kind = kind if plain else f"{kind}, with fractions"
     else:
-        tests = pa.types.is_integer, pa.types.is_string, pa.types.is_large_string
-        plain = any(test(kind) for test in (*tests, pa.types.is_boolean))
+        plain = pa.types.is_integer(kind) or kind in (pa.string(), pa.large_string(), pa.bool_())
     if not plain:
         raise DataError(
             f"{title}: column {column!r} has values of type {kind}; labels are texts, whole "

@@ -100,7 +100,7 @@ def _identities_elsewhere(source: Shards, state: str) -> Identities:
 
     Of many bytes none are read: the state of a shard and the place in it identify an image.
     """
-    if (size := source.stored()) > MOST_READ:
+    if (size := int(source.sizes.sum())) > MOST_READ:
         say(
             f"{storage(size)} of images on another machine are identified by their places "
             "in their shards, not by their bytes: copies elsewhere are not recognized"

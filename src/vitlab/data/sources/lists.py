@@ -36,7 +36,7 @@ from vitlab.data.sources.columns import (
 from vitlab.data.sources.folders import Files, image_paths
 from vitlab.data.sources.paths import Inside, some
 from vitlab.data.sources.remote import reason
-from vitlab.data.sources.request import NAMES, Found, Part, Request
+from vitlab.data.sources.request import NAMES, SPLIT_OF, Found, Part, Request
 from vitlab.data.sources.source import Source, Subset, grouped
 from vitlab.errors import DataError
 from vitlab.files import read_bytes
@@ -248,7 +248,7 @@ def _splits(
     others = [name for name in names if name != column]
     if split := next(iter(named(others, SPLITS)), ""):
         cells = [str(row.get(split) or "").strip().lower() for _, row in lines]
-        known = {each: own for own, names in NAMES.items() for each in names} | {"": "train"}
+        known = SPLIT_OF | {"": "train"}
         for cell, (place, _) in zip(cells, lines, strict=True):
             if cell not in known:
                 raise DataError(

@@ -22,6 +22,8 @@ NAMES = {
 }
 """What data calls its splits, in lower case."""
 
+SPLIT_OF = {spelling: split for split, spellings in NAMES.items() for spelling in spellings}
+
 
 @dataclass(frozen=True)
 class Splits:

@@ -22,7 +22,7 @@ from vitlab.data.sources.download_cache import KeptParts
 from vitlab.data.sources.folders import holds_images
 from vitlab.data.sources.paths import Inside, read_image
 from vitlab.data.sources.remote import expand, is_url, reason, stamp
-from vitlab.data.sources.request import Found, Part, Request, by_split
+from vitlab.data.sources.request import Found, Part, Request, blank, by_split
 from vitlab.data.sources.source import Source, grouped
 from vitlab.errors import DataError, ImageError
 from vitlab.files import check_regular
@@ -100,7 +100,7 @@ def table(rows: Any, title: str, inside: Inside, request: Request, split: str = 
     check_known_columns(rows.features, title, asked)
     if len(known.label_column) > 1:
         raise DataError(f"{title} is a table: it needs one --label-column, perhaps of lists")
-    found = unlabeled(rows, title, inside, (), known.path_column)
+    found = unlabeled(rows, title, inside, known.path_column)
     if request.labels == "ignored":
         return Part(found, split)
     try:
@@ -115,16 +115,13 @@ def table(rows: Any, title: str, inside: Inside, request: Request, split: str = 
     return Part(source, split)
 
 
-def unlabeled(
-    rows: Any, title: str, inside: Inside, classes: tuple[str, ...], column: str = ""
-) -> Table:
-    """Return a source of a `datasets.Dataset` whose labels are not in a column.
+def unlabeled(rows: Any, title: str, inside: Inside, column: str = "") -> Table:
+    """Return the images of a `datasets.Dataset` as a source without labels.
 
     Args:
         rows: the data set
         title: what to call it in an error
         inside: where files are that it may name
-        classes: of its labels
         column: of the images; empty to find it
 
     Raises:
@@ -152,8 +149,7 @@ def unlabeled(
         lambda: rows.cast_column(image, datasets.Image(decode=False)).with_format("arrow"),
         f"{title}: column {image!r} contains no images",
     )
-    blank = SingleLabels.blank(len(rows), len(classes))
-    return Table(encoded, image, blank, classes, title, inside)
+    return Table(encoded, image, blank(len(rows)), (), title, inside)
 
 
 def quietly(load: Callable[[], Any], failed: str) -> Any:

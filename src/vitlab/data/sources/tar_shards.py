@@ -98,10 +98,6 @@ class Shards:
         states = "\n".join(self.states)
         return hashlib.sha256(states.encode()).hexdigest() if is_url(self.places[0]) else ""
 
-    def stored(self) -> int:
-        """Return the bytes of all images."""
-        return int(self.sizes.sum())
-
     def by_place(self) -> NDArray[np.uint64]:
         """Return 8 bytes for each image by the state of its shard and its place there, (n,)."""
         states = digests(self.states)

@@ -130,12 +130,13 @@ def find_labels(
         DataError: they cannot be told.
     """
     if known.label_column:
-        if len(known.label_column) > 1 and not all(_binary(rows, n) for n in known.label_column):
+        several = len(known.label_column) > 1
+        if several and not all(_binary(rows, name) for name in known.label_column):
             raise DataError(
                 f"{file}: several label columns must hold 0 and 1 only, a class each: "
                 f"{', '.join(known.label_column)} do not"
             )
-        return known.label_column, len(known.label_column) > 1
+        return known.label_column, several
     if usual := named(others, LABELS):
         return (usual[0],), False
     binary = [name for name in others if _binary(rows, name)]

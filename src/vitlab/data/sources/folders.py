@@ -165,9 +165,9 @@ def open_files(request: Request) -> Found | None:
         files = named_files(given, "standard input")
         return Found([Part(files, lacks="paths on standard input have no labels")])
     if path.is_file():
-        known = path.suffix.lower() in SUFFIXES or request.labels == "ignored"
-        return Found([Part(image_paths([str(path)]), lacks=f"{name} is one image without a label")]
-                     ) if known else None  # fmt: skip
+        if path.suffix.lower() not in SUFFIXES and request.labels != "ignored":
+            return None
+        return Found([Part(image_paths([str(path)]), lacks=f"{name} is one image without a label")])
     if is_url(name) or not any(sign in name for sign in PATTERN):
         return None
     spelled = braces(str(path))

@@ -107,16 +107,11 @@ def labeled_rows(
         lacks = str(error)
     if known.group_column:
         whole = grouped(whole, [row.get(known.group_column) for row in rows])
-    order = [split for split in NAMES if split in splits] or [""]
-    if "train" not in order:
-        order, splits = [""], [""] * len(rows)
-    return Found([Part(_subset(whole, splits, each), each, lacks) for each in order], notes)
-
-
-def _subset(whole: Source, splits: Sequence[str], split: str) -> Source:
-    """The images of one split; the whole itself if that is all there is."""
-    numbers = np.flatnonzero(np.array(splits) == split)
-    return whole if len(numbers) == len(splits) else Subset(whole, numbers)
+    if "train" not in splits or len(set(splits)) == 1:
+        return Found([Part(whole, "train" if "train" in splits else "", lacks)], notes)
+    numbers = {split: np.flatnonzero(np.array(splits) == split) for split in NAMES}
+    parts = [Part(Subset(whole, own), split, lacks) for split, own in numbers.items() if len(own)]
+    return Found(parts, notes)
 
 
 def with_labels(

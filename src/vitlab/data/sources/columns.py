@@ -50,7 +50,7 @@ class Places:
 
     def has(self, path: str) -> bool:
         """Return whether a path is that of a file."""
-        return bool(path) and os.path.isfile(self.root / path)  # noqa: PTH113  never raises
+        return bool(path) and os.path.isfile(self.root / path)  # noqa: PTH113  however long it is
 
 
 def check_known_columns(names: Collection[str], title: object, known: Sequence[str]) -> None:
@@ -70,11 +70,12 @@ def candidates(file: Path, known: Columns) -> list[Places]:
     Raises:
         DataError: the folder that the user names does not exist.
     """
-    roots = [Path(known.images).expanduser()] if known.images else [file.parent]
-    if known.images and not roots[0].is_dir():
-        raise DataError(f"--images {known.images}: no such folder")
-    if not known.images:
-        roots += visible(file.parent)
+    if known.images:
+        roots = [Path(known.images).expanduser()]
+        if not roots[0].is_dir():
+            raise DataError(f"--images {known.images}: no such folder")
+    else:
+        roots = [file.parent, *visible(file.parent)]
     return [Places(root, ending) for ending in ("", *sorted(SUFFIXES)) for root in roots]
 
 

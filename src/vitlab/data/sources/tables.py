@@ -235,7 +235,7 @@ def _several(rows: Any, column: str, title: str) -> tuple[Labels, tuple[str, ...
     inner = rows.features[column].feature
     names = inner.names if isinstance(inner, datasets.ClassLabel) else None
     found = rows.select_columns([column]).with_format(None)[:][column]
-    own = [tuple(each) if each is not None else () for each in found]
+    own = [tuple(each or ()) for each in found]
     if not all(type(label) in (str, int) for labels in own for label in labels):
         raise DataError(f"{title}: the lists of column {column!r} must hold texts or whole numbers")
     return index_labels([tuple(map(str, each)) for each in own], title, None, names)

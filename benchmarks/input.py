@@ -37,9 +37,9 @@ from vitlab.data.decode.jpeg_frame import Frame, frame_of
 from vitlab.data.labels import SingleLabels
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.batches import TrainingBatches
+from vitlab.data.open import open_images
 from vitlab.data.settings import Augment
 from vitlab.data.sources.folders import Files
-from vitlab.data.sources.tar_shards import shards
 from vitlab.models.config import ViTConfig
 
 SIZE, AREA = 224, 0.08
@@ -239,7 +239,7 @@ def small(file: str) -> dict[str, Work]:
     some = Subset(whole, np.arange(min(2000, len(whole))))
     folder = Path(tempfile.mkdtemp()) / "tar"
     copy({"train": some}, folder, layout="tar", workers=0)
-    tars = shards([str(each) for each in sorted(folder.glob("*.tar"))], "tar")
+    tars = open_images(str(folder)).every()
     works = {"vitlab, Parquet": ours(some), "vitlab, tar shards": ours(tars)}
     for name, transform in timms().items():
         items = [some.image(index).content() for index in range(len(some))]

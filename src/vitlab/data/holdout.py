@@ -21,21 +21,21 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.decode.stored import StoredImage
 from vitlab.data.labels import SingleLabels
 from vitlab.data.settings import Data, part_of
 from vitlab.data.sources.folders import Files
 from vitlab.data.sources.request import Splits
 from vitlab.data.sources.source import (
     Derived,
+    Grouped,
     Joined,
     Relabeled,
-    RemoteSource,
     Source,
     Subset,
+    Wrapped,
     counts,
-    read_ahead,
 )
+from vitlab.data.sources.tar_shards import Shards, read_ahead
 from vitlab.errors import DataError, DiskError, OptionError
 from vitlab.files import read_bytes, staged_file
 from vitlab.models.seen import Seen, known, marked
@@ -67,10 +67,6 @@ class Identified(Derived):
 
     identities: Identities  # (n,)
 
-    def image(self, index: int) -> StoredImage:
-        """As the whole source."""
-        return self.whole.image(index)
-
 
 def identities(source: Source) -> Identities:
     """Return 8 bytes for each image, uint64 (n,): the same for the same bytes, wherever they lie.
@@ -82,15 +78,15 @@ def identities(source: Source) -> Identities:
     match source:
         case Identified(identities=found):
             return found
-        case Subset(Derived() | Joined() | Relabeled() as whole, indices):
+        case Subset(Wrapped() | Joined() as whole, indices):
             return identities(whole)[indices]
-        case Subset(RemoteSource() as whole, indices) if whole.elsewhere():
+        case Subset(Shards() as whole, indices) if whole.elsewhere():
             return identities(whole)[indices]
         case Joined(parts):
             return np.concatenate([identities(part) for part in parts])
         case Relabeled(whole=whole) | Grouped(whole=whole):
             return identities(whole)
-        case RemoteSource() if state := source.elsewhere():
+        case Shards() if state := source.elsewhere():
             return _identities_elsewhere(source, state)
     one = partial(_identity, source)
     if source.in_memory or len(source) < FEW:
@@ -99,12 +95,12 @@ def identities(source: Source) -> Identities:
         return np.fromiter(pool.map(one, range(len(source))), np.uint64, len(source))
 
 
-def _identities_elsewhere(source: RemoteSource, state: str) -> Identities:
+def _identities_elsewhere(source: Shards, state: str) -> Identities:
     """The identities of images on another machine: read once, together, and remembered.
 
     Of many bytes none are read: the state of a shard and the place in it identify an image.
     """
-    if (size := source.stored()) > MOST_READ:
+    if (size := int(source.sizes.sum())) > MOST_READ:
         say(
             f"{storage(size)} of images on another machine are identified by their places "
             "in their shards, not by their bytes: copies elsewhere are not recognized"
@@ -176,23 +172,6 @@ def chances(source: Source, purpose: str) -> NDArray[np.float64]:
     return (mixed ^ (mixed >> np.uint64(31))) / 2.0**64
 
 
-@dataclass(frozen=True)
-class Grouped(Derived):
-    """A source some of whose images belong together: a patient, a scene, a day."""
-
-    groups: Identities  # a hash of the name of each image's group, (n,)
-
-    def image(self, index: int) -> StoredImage:
-        """As the whole source."""
-        return self.whole.image(index)
-
-
-def grouped(source: Source, names: Sequence[object]) -> Source:
-    """Return a source whose images are in groups, named for each image."""
-    digests = (hashlib.blake2b(str(name).encode(), digest_size=8).digest() for name in names)
-    return Grouped(source, np.array([int.from_bytes(each) for each in digests], np.uint64))
-
-
 def groups_known(source: Source) -> bool:
     """Return whether the data names groups."""
     return groups_of(source) is not None
@@ -210,7 +189,7 @@ def groups_of(source: Source) -> Identities | None:
             every = [groups_of(part) for part in parts]
             named = [each for each in every if each is not None]
             return np.concatenate(named) if len(named) == len(every) else None
-        case Derived(whole=whole) | Relabeled(whole=whole):
+        case Wrapped(whole=whole):
             return groups_of(whole)
     return None
 

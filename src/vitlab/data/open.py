@@ -24,6 +24,7 @@ from vitlab.data.sources.pictures import Picture
 from vitlab.data.sources.remote import is_url
 from vitlab.data.sources.request import (
     NAMES,
+    SPLIT_OF,
     Found,
     Given,
     Part,
@@ -251,8 +252,7 @@ def _by_split(found: Sequence[Part], request: Request, notes: list[str]) -> dict
     """Return parts by the name of their split; one split alone, whatever its name, is all."""
     sources: dict[str, list[Source]] = {}
     for part in found:
-        name = part.split.lower()
-        split = next((own for own, names in NAMES.items() if name in names), part.split)
+        split = SPLIT_OF.get(part.split.lower(), part.split)
         sources.setdefault(split, []).append(part.source)
     if "train" not in sources or len(sources) == 1:
         every = [source for own in sources.values() for source in own]

@@ -21,8 +21,8 @@ from torch.utils.data import Dataset
 from vitlab.data.learning import open_to_learn
 from vitlab.data.loading.loader import choose_workers, in_order
 from vitlab.data.settings import Columns
-from vitlab.data.sources.source import Source, read_ahead
-from vitlab.data.sources.tar_shards import CLASSES
+from vitlab.data.sources.source import Source
+from vitlab.data.sources.tar_shards import CLASSES, read_ahead
 from vitlab.errors import DataError, ImageError, OptionError
 from vitlab.files import is_empty, staged_folder
 from vitlab.packages import needed

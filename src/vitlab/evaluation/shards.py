@@ -33,7 +33,7 @@ import numpy as np
 
 from vitlab.data.holdout import identities
 from vitlab.data.sources.folders import Files
-from vitlab.data.sources.source import Derived, Joined, Relabeled, Source
+from vitlab.data.sources.source import Joined, Source, Wrapped
 from vitlab.distributed.world import World
 from vitlab.errors import DataError, DiskError, ImageError, OptionError
 from vitlab.evaluation.infer import Inferred, Progress
@@ -513,6 +513,6 @@ def _alone(source: Source) -> bool:
     match source:
         case Joined(parts):
             return all(map(_alone, parts))
-        case Derived(whole=whole) | Relabeled(whole=whole):
+        case Wrapped(whole=whole):
             return _alone(whole)
     return source.in_memory or isinstance(source, Files)

@@ -22,7 +22,6 @@ from vitlab.data.open import open_images
 from vitlab.data.settings import Augment
 from vitlab.data.sources import remote
 from vitlab.data.sources import tar_index as shards
-from vitlab.data.sources.tar_shards import unlabeled_shards
 from vitlab.errors import DataError
 from vitlab.models.config import ViTConfig
 
@@ -222,7 +221,7 @@ def test_shards_without_labels(tmp_path: Path) -> None:
     plain = str(write(tmp_path / "plain.tar", ("a.png", png(1)), ("b.png", png(2)), ("b.txt", b"")))
     half = str(write(tmp_path / "half.tar", ("a.png", png(1)), *samples(0, 1)))
     for _ in range(2):  # the second time from the cache
-        found = unlabeled_shards([plain, half])
+        found = open_images(str(tmp_path / "{plain,half}.tar"), "ignored").every()
         assert [found.name(n) for n in range(4)] == [
             f"{plain} a", f"{plain} b", f"{half} a", f"{half} 00000",
         ]  # fmt: skip

@@ -17,7 +17,8 @@ from torch.utils.data import Dataset
 
 from vitlab.data.decode.crop import crop_resize
 from vitlab.data.loading.loader import choose_workers, in_order
-from vitlab.data.sources.source import Source, read_ahead
+from vitlab.data.sources.source import Source
+from vitlab.data.sources.tar_shards import read_ahead
 from vitlab.errors import ImageError
 
 SIDE = 32  # of the brightness thumbnail

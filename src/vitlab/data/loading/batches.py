@@ -20,7 +20,8 @@ from vitlab.data.decode.stored import StoredImage
 from vitlab.data.loading.multi_crop import View, copies_of, load_views, moved, parted
 from vitlab.data.loading.order import Groups, batch_samples, draws, slice_of
 from vitlab.data.settings import Augment
-from vitlab.data.sources.source import Source, read_ahead
+from vitlab.data.sources.source import Source
+from vitlab.data.sources.tar_shards import read_ahead
 from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
 from vitlab.models.packed import Packed

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from vitlab.data.decode.formats import format_of
 from vitlab.data.decode.pixels import Box, Pixels
 from vitlab.data.decode.stored import EncodedImage, PixelImage
-from vitlab.data.sources.source import Derived, Source, read_ahead
+from vitlab.data.sources.source import Derived, Source
+from vitlab.data.sources.tar_shards import read_ahead
 from vitlab.errors import ImageError
 from vitlab.images import ImageSpec
 

@@ -1,14 +1,16 @@
-"""Which columns of a list of images hold the path, the label and the split: by name and content."""
+"""Columns of a list of images: which hold the path, the label and the split; and reading labels."""
 
+import itertools
+import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vitlab.data.decode.formats import SUFFIXES
-from vitlab.data.labels import UnlabeledError
+from vitlab.data.labels import Label, UnlabeledError
 from vitlab.data.settings import Columns
 from vitlab.data.sources.folders import visible
 from vitlab.errors import DataError
@@ -25,6 +27,7 @@ LABELS = (
 )  # fmt: skip
 SPLITS = ("split", "subset", "partition", "phase", "set")
 FOLDS = ("fold", "kfold", "folds")
+SEPARATOR = "|"  # of several labels in a cell
 SAMPLE = 5  # rows whose images are looked for
 
 
@@ -40,25 +43,25 @@ class Places:
     root: Path
     ending: str = ""
 
-    def has(self, text: object, whole: bool = False) -> bool:
-        """Return whether a cell is the path of a file; `whole` if it has its ending."""
-        if not isinstance(text, str | int) or not str(text).strip() or "\0" in str(text):
-            return False
-        try:
-            return (self.root / (f"{text}" if whole else f"{text}{self.ending}")).is_file()
-        except OSError:  # longer than a path can be
-            return False
+    def path(self, cell: object) -> str:
+        """Return the path in a cell, with its ending; empty if there is none."""
+        text = str(cell) if isinstance(cell, str | int) else ""
+        return text + self.ending if text.strip() and "\0" not in text else ""
+
+    def has(self, path: str) -> bool:
+        """Return whether a path is that of a file."""
+        return bool(path) and os.path.isfile(self.root / path)  # noqa: PTH113  however long it is
 
 
-def check_known_columns(names: Sequence[str], file: Path, known: Sequence[str]) -> None:
-    """Refuse columns that a list does not have.
+def check_known_columns(names: Collection[str], title: object, known: Sequence[str]) -> None:
+    """Refuse columns that a list or a table does not have.
 
     Raises:
         DataError: the first of them.
     """
     for name in known:
         if name and name not in names:
-            raise DataError(f"{file} has no column {name!r}: {nearest(name, names)}")
+            raise DataError(f"{title} has no column {name!r}: {nearest(name, names)}")
 
 
 def candidates(file: Path, known: Columns) -> list[Places]:
@@ -67,13 +70,12 @@ def candidates(file: Path, known: Columns) -> list[Places]:
     Raises:
         DataError: the folder that the user names does not exist.
     """
-    folder = file.parent
     if known.images:
         roots = [Path(known.images).expanduser()]
         if not roots[0].is_dir():
             raise DataError(f"--images {known.images}: no such folder")
     else:
-        roots = [folder, *visible(folder)]
+        roots = [file.parent, *visible(file.parent)]
     return [Places(root, ending) for ending in ("", *sorted(SUFFIXES)) for root in roots]
 
 
@@ -96,13 +98,9 @@ def find_paths(
     usual = named(names, PATHS)
     columns = [known.path_column] if known.path_column else [*usual, *names]
     places = candidates(file, known)
-    for where in places:
-        for name in columns:
-            if rows and all(where.has(row.get(name)) for row in rows):
-                return name, where
-    for where in places:  # some of the first rows: the others are reported as missing
-        for name in columns:
-            if any(where.has(row.get(name)) for row in rows):
+    for enough in (all, any):  # any: the missing ones are reported
+        for where, name in itertools.product(places, columns):
+            if rows and enough(where.has(where.path(row.get(name))) for row in rows):
                 return name, where
     if known.path_column or usual:
         return columns[0], places[0]
@@ -133,12 +131,13 @@ def find_labels(
         DataError: they cannot be told.
     """
     if known.label_column:
-        if len(known.label_column) > 1 and not all(_binary(rows, n) for n in known.label_column):
+        several = len(known.label_column) > 1
+        if several and not all(_binary(rows, name) for name in known.label_column):
             raise DataError(
                 f"{file}: several label columns must hold 0 and 1 only, a class each: "
                 f"{', '.join(known.label_column)} do not"
             )
-        return known.label_column, len(known.label_column) > 1
+        return known.label_column, several
     if usual := named(others, LABELS):
         return (usual[0],), False
     binary = [name for name in others if _binary(rows, name)]
@@ -160,15 +159,64 @@ def _binary(rows: Sequence[Row], name: str) -> bool:
     return all(str(row.get(name)).strip() in ("0", "1", "0.0", "1.0") for row in rows)
 
 
-def several_separator(cells: Sequence[object], known: Columns) -> str:
+def read_labels(
+    lines: Sequence[tuple[str, Row]],
+    columns: Sequence[str],
+    one_hot: bool,
+    file: Path,
+    known: Columns,
+) -> list[Label]:
+    """Return the label of each row: one name, or the several of columns or of a cell.
+
+    Args:
+        lines: rows, each with its place, such as `line 3`
+        columns: of the labels
+        one_hot: whether each of them is a class
+        file: the list
+        known: what the user says of the columns
+
+    Raises:
+        DataError: no label, or an empty one.
+    """
+    if one_hot:
+        hot = [tuple(name for name in columns if float(row[name]) == 1) for _, row in lines]
+        single = all(len(own) == 1 for own in hot)
+        return [own[0] if single else own for own in hot]
+    cells = [row.get(columns[0], row.get("label")) for _, row in lines]
+    separator = known.label_separator or _separator(
+        columns[0], [c for c in cells if isinstance(c, str)]
+    )
+    return [
+        label_in(cell, separator, f"{file} {place}")
+        for cell, (place, _) in zip(cells, lines, strict=True)
+    ]
+
+
+def _separator(column: str, texts: Sequence[str]) -> str:
     """Return what separates the labels in the cells of a column; empty for one label per cell."""
-    if known.label_separator:
-        return known.label_separator
-    texts = [each for each in cells if isinstance(each, str)]
-    if any("|" in each for each in texts):
-        return "|"
+    if any(SEPARATOR in each for each in texts):
+        return SEPARATOR
     numbers = all(re.fullmatch(r"\s*\d+(\s+\d+)*\s*", each) for each in texts)
-    return " " if numbers and any(len(each.split()) > 1 for each in texts) else ""
+    if numbers and any(len(each.split()) > 1 for each in texts):
+        return " "
+    return SEPARATOR if column == "labels" else ""
+
+
+def label_in(cell: object, separator: str, where: str) -> Label:
+    """Return the label in a cell, or with a separator the labels.
+
+    Raises:
+        DataError: no label, or an empty one.
+    """
+    if separator and isinstance(cell, str):
+        return tuple(part.strip() for part in cell.split(separator) if part.strip())
+    found = cell if isinstance(cell, list) else [cell]
+    if not all(isinstance(each, str | int) and not isinstance(each, bool) for each in found):
+        raise DataError(f"{where} has no label, or one that is neither text nor a whole number")
+    texts = tuple(str(each).strip() for each in found)
+    if not all(texts):
+        raise DataError(f"{where} has an empty label")
+    return texts if isinstance(cell, list) else texts[0]
 
 
 def spaced_note(labels: Iterable[object]) -> list[str]:

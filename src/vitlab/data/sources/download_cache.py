@@ -14,8 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitlab.data.sources.remote import Stamp, download, read_parts
+from vitlab.data.sources.remote import MOST, Stamp, read_part, read_parts
 from vitlab.errors import DiskError
+from vitlab.files import staged_file
 
 OWN = "vitlab-parts"  # folder in the user's
 _SHARE = 0.01  # of the limit: what is written, on average, between two looks at the folder
@@ -70,8 +71,9 @@ class KeptParts:
         path = self._file(state.text).with_suffix("") / url.rpartition("/")[2]
         if not path.is_file() or path.stat().st_size != state.size:
             self._tidy()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            download(url, path, state.size)
+            with staged_file(path) as draft, draft.open("wb") as copy:
+                for offset in range(0, state.size, MOST):
+                    copy.write(read_part(url, offset, min(MOST, state.size - offset)))
         return path
 
     def _file(self, name: str) -> Path:

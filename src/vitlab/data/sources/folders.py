@@ -1,6 +1,5 @@
 """Image files: a folder, flat or of class folders, in splits or not; single files and globs."""
 
-import glob
 import os
 import sys
 from collections import Counter
@@ -13,20 +12,17 @@ from typing import ClassVar
 import numpy as np
 
 from vitlab.data.decode.formats import SUFFIXES, unread_lines
-from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
-from vitlab.data.labels import Labels, SingleLabels
+from vitlab.data.labels import Labels, SingleLabels, index_labels
 from vitlab.data.presence import PATTERN, STDIN
-from vitlab.data.sources.paths import Names
-from vitlab.data.sources.remote import braces, is_url
+from vitlab.data.sources.paths import Names, read_image, some
+from vitlab.data.sources.remote import braces, expand, is_url
 from vitlab.data.sources.request import NAMES, Found, Part, Request, blank
-from vitlab.errors import DataError, ImageError
-from vitlab.files import read_bytes
+from vitlab.errors import DataError
 
 # Endings of what usually lies beside images.
 BESIDE = frozenset({".txt", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".md", ".html", ".yaml",
                     ".yml", ".toml", ".db", ".ini", ".pdf", ".py", ".log"})  # fmt: skip
-SHOWN = 3  # names that a line lists
 
 
 @dataclass(frozen=True)
@@ -49,11 +45,7 @@ class Files:
             ImageError: it cannot be read, or is too large.
         """
         path = self.root / self.paths[index]
-        name = str(path)
-        try:
-            return EncodedImage(read_bytes(path, MAX_BYTES), name)
-        except OSError as error:
-            raise ImageError(f"{name}: {(error.strerror or str(error)).lower()}") from None
+        return EncodedImage(read_image(path, str(path)), str(path))
 
     def name(self, index: int) -> str:
         """Return the path of a file."""
@@ -76,9 +68,8 @@ def named_files(paths: Sequence[str], title: str) -> Files:
     if len(missing) == 1:
         raise DataError(f"no such file: {missing[0]}")
     if missing:
-        first = ", ".join(missing[:SHOWN]) + (", …" if len(missing) > SHOWN else "")
         raise DataError(
-            f"{len(missing):,} of the {len(paths):,} files of {title} do not exist: {first}"
+            f"{len(missing):,} of the {len(paths):,} files of {title} do not exist: {some(missing)}"
         )
     return image_paths(whole)
 
@@ -174,18 +165,13 @@ def open_files(request: Request) -> Found | None:
         files = named_files(given, "standard input")
         return Found([Part(files, lacks="paths on standard input have no labels")])
     if path.is_file():
-        known = path.suffix.lower() in SUFFIXES or request.labels == "ignored"
-        return Found([Part(image_paths([str(path)]), lacks=f"{name} is one image without a label")]
-                     ) if known else None  # fmt: skip
+        if path.suffix.lower() not in SUFFIXES and request.labels != "ignored":
+            return None
+        return Found([Part(image_paths([str(path)]), lacks=f"{name} is one image without a label")])
     if is_url(name) or not any(sign in name for sign in PATTERN):
         return None
     spelled = braces(str(path))
-    matches = [
-        file
-        for each in spelled
-        for file in sorted(glob.glob(each, recursive=True))  # noqa: PTH207
-        if Path(file).is_file()
-    ]
+    matches = [file for file in expand(str(path)) if Path(file).is_file()]
     images = [each for each in matches if Path(each).suffix.lower() in SUFFIXES]
     if not matches:
         raise DataError(f"no such file: {name}")
@@ -205,19 +191,15 @@ def _by_folder(pattern: str, images: Sequence[str], spelled: Sequence[str]) -> P
     order = tuple(sorted(set(names)))
     if not open_folders or len(order) < 2:
         return Part(image_paths(images), lacks=f"{pattern} names images of one folder: no labels")
-    place = {name: number for number, name in enumerate(order)}
-    labels = SingleLabels(np.array([place[name] for name in names], np.int64))
+    labels, _ = index_labels(names, pattern, order)
     return Part(Files(Path(), Names.of(images), labels, order))
 
 
 def _splits_inside(root: Path) -> dict[str, Path]:
     """Return the folders that are named as splits, training first."""
     inside = {each.name.lower(): each for each in visible(root)}
-    return {
-        split: next(inside[name] for name in names if name in inside)
-        for split, names in NAMES.items()
-        if any(name in inside for name in names)
-    }
+    found = {split: [name for name in names if name in inside] for split, names in NAMES.items()}
+    return {split: inside[names[0]] for split, names in found.items() if names}
 
 
 def _flat_splits(root: Path) -> dict[str, Path]:
@@ -351,9 +333,8 @@ def _nested_lines(root: Path, found: Mapping[str, Sequence[str]]) -> list[str]:
     if not several:
         return []
     name, inner = next(iter(several.items()))
-    shown = ", ".join(inner[:SHOWN]) + (", …" if len(inner) > SHOWN else "")
     return [
         f"{len(several):,} of the {len(found):,} classes have their images in folders of their own "
-        f"({root / name}: {shown}): every image has the class {name}; if those are the classes, "
-        "move them up, or list the images in a .csv"
+        f"({root / name}: {some(inner)}): every image has the class {name}; "
+        "if those are the classes, move them up, or list the images in a .csv"
     ]

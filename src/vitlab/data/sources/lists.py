@@ -12,13 +12,12 @@ have, each class.
 import csv
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from vitlab.data.holdout import grouped
 from vitlab.data.labels import Label, index_labels
 from vitlab.data.settings import Columns
 from vitlab.data.sources.columns import (
@@ -31,14 +30,14 @@ from vitlab.data.sources.columns import (
     find_labels,
     find_paths,
     named,
-    several_separator,
+    read_labels,
     spaced_note,
 )
 from vitlab.data.sources.folders import Files, image_paths
-from vitlab.data.sources.paths import Inside
+from vitlab.data.sources.paths import Inside, some
 from vitlab.data.sources.remote import reason
-from vitlab.data.sources.request import NAMES, Found, Part, Request
-from vitlab.data.sources.source import Source, Subset
+from vitlab.data.sources.request import NAMES, SPLIT_OF, Found, Part, Request
+from vitlab.data.sources.source import Source, Subset, grouped
 from vitlab.errors import DataError
 from vitlab.files import read_bytes
 
@@ -47,7 +46,6 @@ METADATA = ("metadata.csv", "metadata.jsonl")  # in a folder of images, as Huggi
 HEAD = 65_536  # bytes of a first line
 DELIMITERS = ",;\t"
 LARGEST = 2**30  # bytes of a list: more than ten million lines
-SEPARATOR = "|"
 SHOWN = 200  # characters of a path in a message
 PLAIN = ("path", "file_name", "label", "labels")  # columns whose names say what they hold
 
@@ -57,12 +55,10 @@ def open_list(request: Request) -> Found | None:
     file = _list_file(request.path)
     if file is None:
         return None
-    names, rows = read_rows(file, request.columns)
-    column, places = find_paths(names, [row for _, row in rows], file, request.columns)
-    paths = [path_of(row, column, places, f"{file} line {number}") for number, row in rows]
-    _check_files(paths, places, file)
-    _check_inside(paths, places, file, request.columns)
-    lines = [(f"line {number}", row) for number, row in rows]
+    names, lines = read_rows(file, request.columns)
+    column, places = find_paths(names, [row for _, row in lines], file, request.columns)
+    paths = paths_of(lines, column, places, file)
+    _check_files(paths, places, file, request.columns)
     found = labeled_rows(lines, names, column, file, request, image_paths(paths, places.root))
     return Found(found.parts, [*_place_notes(places, file), *found.notes])
 
@@ -99,9 +95,8 @@ def labeled_rows(
     try:
         taken = {column, *named(names, SPLITS), *named(names, FOLDS)}
         others = [name for name in names if name not in taken]
-        columns, one_hot = find_labels(others, rows, file, request.columns)
-        read = _label_reader(rows, columns, one_hot, request.columns)
-        labels = [read(row, f"{file} {place}") for place, row in lines]
+        columns, one_hot = find_labels(others, rows, file, known)
+        labels = read_labels(lines, columns, one_hot, file, known)
         whole = with_labels(bare, labels, str(file))
         notes += [*_column_notes(file, column, columns, bare), *spaced_note(labels)]
         if isinstance(bare, Files):
@@ -110,18 +105,13 @@ def labeled_rows(
         if request.labels == "required":
             raise
         lacks = str(error)
-    if group := request.columns.group_column:
-        whole = grouped(whole, [row.get(group) for row in rows])
-    order = [split for split in NAMES if split in splits] or [""]
-    if "train" not in order:
-        order, splits = [""], [""] * len(rows)
-    return Found([Part(_subset(whole, splits, each), each, lacks) for each in order], notes)
-
-
-def _subset(whole: Source, splits: Sequence[str], split: str) -> Source:
-    """The images of one split; the whole itself if that is all there is."""
-    numbers = np.flatnonzero(np.array(splits) == split)
-    return whole if len(numbers) == len(splits) else Subset(whole, numbers)
+    if known.group_column:
+        whole = grouped(whole, [row.get(known.group_column) for row in rows])
+    if "train" not in splits or len(set(splits)) == 1:
+        return Found([Part(whole, "train" if "train" in splits else "", lacks)], notes)
+    numbers = {split: np.flatnonzero(np.array(splits) == split) for split in NAMES}
+    parts = [Part(Subset(whole, own), split, lacks) for split, own in numbers.items() if len(own)]
+    return Found(parts, notes)
 
 
 def with_labels(
@@ -138,14 +128,12 @@ def with_labels(
     Raises:
         DataError: a label that is too long, or not among the names.
     """
-    if any(not isinstance(label, str) for label in labels):  # then all may have several
-        labels = [(label,) if isinstance(label, str) else label for label in labels]
     found, classes = index_labels(labels, title, None, names)
     return replace(bare, labels=found, classes=classes)  # type: ignore[type-var]
 
 
-def read_rows(file: Path, known: Columns) -> tuple[list[str], list[tuple[int, Row]]]:
-    """Return the names of the columns, and every row with the number of its line.
+def read_rows(file: Path, known: Columns) -> tuple[list[str], list[tuple[str, Row]]]:
+    """Return the names of the columns, and every row with its place, such as `line 3`.
 
     Raises:
         DataError: the file, or a line of it, cannot be read.
@@ -165,7 +153,7 @@ def read_rows(file: Path, known: Columns) -> tuple[list[str], list[tuple[int, Ro
     return names, rows
 
 
-def _csv(text: str, file: Path, known: Columns) -> tuple[list[str], list[tuple[int, Row]]]:
+def _csv(text: str, file: Path, known: Columns) -> tuple[list[str], list[tuple[str, Row]]]:
     """The columns and rows of a text whose fields a comma, a semicolon or a tab separates.
 
     A first line that names an existing image is no line of column names; columns then have the
@@ -174,25 +162,23 @@ def _csv(text: str, file: Path, known: Columns) -> tuple[list[str], list[tuple[i
     first = text.partition("\n")[0]
     delimiter = max(DELIMITERS, key=first.count)
     reader = csv.reader(text.splitlines(keepends=True), delimiter=delimiter, strict=True)
-    lines = [(reader.line_num, fields) for fields in reader if fields]
+    lines = [(f"line {reader.line_num}", fields) for fields in reader if fields]
     if not lines:
         return [], []
     head = [cell.strip() for cell in lines[0][1]]
-    if any(place.has(cell) for place in candidates(file, known) for cell in head):
+    if any(place.has(place.path(cell)) for place in candidates(file, known) for cell in head):
         head = [str(number) for number in range(1, len(head) + 1)]
     else:
         del lines[0]
     if len(set(head)) < len(head):
         raise DataError(f"{file} has two columns of the same name: {','.join(head)[:80]!r}")
-    for number, fields in lines:
+    for line, fields in lines:
         if len(fields) != len(head):
-            raise DataError(
-                f"{file} line {number}: the number of fields differs from the first line"
-            )
-    return head, [(number, dict(zip(head, fields, strict=True))) for number, fields in lines]
+            raise DataError(f"{file} {line}: the number of fields differs from the first line")
+    return head, [(line, dict(zip(head, fields, strict=True))) for line, fields in lines]
 
 
-def _jsonl(text: str, file: Path) -> Iterator[tuple[int, Row]]:
+def _jsonl(text: str, file: Path) -> Iterator[tuple[str, Row]]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
@@ -204,48 +190,42 @@ def _jsonl(text: str, file: Path) -> Iterator[tuple[int, Row]]:
             raise DataError(f"{file} line {number} has a number of too many digits") from None
         if not isinstance(row, dict):
             raise DataError(f'{file} line {number} is not a JSON object like {{"path": …}}')
-        yield number, row
+        yield f"line {number}", row
 
 
 def _list_file(path: Path) -> Path | None:
     """Return the list that a user names, or the one in a folder of images; None for others."""
-    if path.is_dir():
-        return next((path / name for name in METADATA if _names_files(path / name)), None)
-    return path if path.is_file() and path.suffix.lower() in SUFFIXES else None
+    if not path.is_dir():
+        return path if path.is_file() and path.suffix.lower() in SUFFIXES else None
+    for file in (path / name for name in METADATA):
+        if file.is_file():  # not a pipe, which would be waited for
+            with file.open("rb") as stream:
+                if b"file_name" in stream.readline(HEAD):  # else it is notes on something else
+                    return file
+    return None
 
 
-def _names_files(file: Path) -> bool:
-    """Whether a file is a list in the form of Hugging Face, not notes on something else."""
-    if not file.is_file():  # nor a pipe, which would be waited for
-        return False
-    with file.open("rb") as stream:
-        return b"file_name" in stream.readline(HEAD)
-
-
-def path_of(row: Row, column: str, places: Places, where: str) -> str:
-    """Return the path in a row, with its ending.
+def paths_of(
+    lines: Sequence[tuple[str, Row]], column: str, places: Places, title: object
+) -> list[str]:
+    """Return the paths in rows, with their endings.
 
     Raises:
-        DataError: there is none.
+        DataError: a row without one.
     """
-    path = row.get(column)
-    if not isinstance(path, str | int) or not str(path).strip() or "\0" in str(path):
-        raise DataError(f"{where} has no path")
-    return f"{path}{places.ending}"
+    paths = [places.path(row.get(column)) for _, row in lines]
+    if "" in paths:
+        raise DataError(f"{title} {lines[paths.index('')][0]} has no path")
+    return paths
 
 
-def _check_files(paths: Sequence[str], places: Places, file: Path) -> None:
-    """Refuse a list that names missing files."""
-    if missing := [path[:SHOWN] for path in paths if not places.has(path, whole=True)]:
-        first = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+def _check_files(paths: Sequence[str], places: Places, file: Path, known: Columns) -> None:
+    """Refuse missing files, and those outside of the images' folder: lists are other people's."""
+    if missing := [path[:SHOWN] for path in paths if not places.has(path)]:
         raise DataError(
             f"{len(missing):,} of the {len(paths):,} files listed in {file} do not exist: "
-            f"{first} (paths are relative to {places.root}; --images names another folder)"
+            f"{some(missing)} (paths are relative to {places.root}; --images names another folder)"
         )
-
-
-def _check_inside(paths: Sequence[str], places: Places, file: Path, known: Columns) -> None:
-    """Refuse files outside of the folder of the images, which other people's lists may name."""
     root = Path(known.images).expanduser() if known.images else file.parent
     inside = Inside((root,), known.allow_outside)
     for path in paths:
@@ -263,7 +243,7 @@ def _splits(
     others = [name for name in names if name != column]
     if split := next(iter(named(others, SPLITS)), ""):
         cells = [str(row.get(split) or "").strip().lower() for _, row in lines]
-        known = {each: own for own, names in NAMES.items() for each in names} | {"": "train"}
+        known = SPLIT_OF | {"": "train"}
         for cell, (place, _) in zip(cells, lines, strict=True):
             if cell not in known:
                 raise DataError(
@@ -309,52 +289,5 @@ def _column_notes(file: Path, path: str, labels: Sequence[str], bare: Source) ->
     """A line about columns whose names do not say what they hold."""
     if path in PLAIN and labels[0] in PLAIN:
         return []
-    columns = ", ".join(labels[:3]) + (", …" if len(labels) > 3 else "")
     what = "paths" if isinstance(bare, Files) else "images"
-    return [f"{file}: {what} are in column {path}, labels in {columns}"]
-
-
-def _label_reader(
-    rows: Sequence[Row], columns: Sequence[str], one_hot: bool, known: Columns
-) -> Callable[[Row, str], Label]:
-    """Return what reads the label of a row: one name, or the several of columns or of a cell."""
-    if one_hot:
-
-        def hot(row: Row) -> tuple[str, ...]:
-            return tuple(name for name in columns if float(row[name]) == 1)
-
-        single = all(len(hot(row)) == 1 for row in rows)
-        return lambda row, where: hot(row)[0] if single else hot(row)
-    column = columns[0]
-    separator = several_separator([row.get(column) for row in rows], known)
-    if column == "labels":
-        separator = separator or SEPARATOR
-    return lambda row, where: label_in(row.get(column, row.get("label")), separator, where)
-
-
-def label_of(row: Row, where: str) -> Label:
-    """Return the label or labels in a row; texts and whole numbers are labels.
-
-    Raises:
-        DataError: no label, or an empty one.
-    """
-    if "labels" in row:
-        return label_in(row["labels"], SEPARATOR, where)
-    return label_in(row.get("label"), "", where)
-
-
-def label_in(cell: object, separator: str, where: str) -> Label:
-    """Return the label in a cell, or with a separator the labels.
-
-    Raises:
-        DataError: no label, or an empty one.
-    """
-    if separator and isinstance(cell, str):
-        return tuple(part.strip() for part in cell.split(separator) if part.strip())
-    found = cell if isinstance(cell, list) else [cell]
-    if not all(isinstance(each, str | int) and not isinstance(each, bool) for each in found):
-        raise DataError(f"{where} has no label, or one that is neither text nor a whole number")
-    texts = tuple(str(each).strip() for each in found)
-    if not all(texts):
-        raise DataError(f"{where} has an empty label")
-    return texts if isinstance(cell, list) else texts[0]
+    return [f"{file}: {what} are in column {path}, labels in {some(labels)}"]

@@ -5,7 +5,7 @@ and paths without labels, a source of ours, or a dictionary of splits with any o
 """
 
 from collections.abc import Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,11 +20,11 @@ from torch.utils.data import Subset as TorchSubset
 from vitlab.data.decode.stored import PixelImage, StoredImage
 from vitlab.data.holdout import Numbered, hold_out
 from vitlab.data.labels import Label, Labels, SingleLabels
-from vitlab.data.sources.columns import Row, find_paths
+from vitlab.data.sources.columns import Row, find_paths, label_in
 from vitlab.data.sources.folders import named_files
-from vitlab.data.sources.lists import label_in, labeled_rows, path_of, with_labels
+from vitlab.data.sources.lists import labeled_rows, paths_of, with_labels
 from vitlab.data.sources.paths import Inside
-from vitlab.data.sources.pictures import Picture, Pictures, stored
+from vitlab.data.sources.pictures import Picture, Pictures, several, stored
 from vitlab.data.sources.request import NAMES, Found, Part, Request, blank
 from vitlab.data.sources.source import Source
 from vitlab.data.sources.tables import table
@@ -92,7 +92,8 @@ def open_digits(request: Request) -> Found | None:
 
 TRUSTED = Inside((Path(),), anywhere=True)  # the program itself names these files
 CLASSES = "classes"  # key of a dictionary
-ALONE = (str, Path, bytes, Image.Image, np.ndarray, Tensor)  # what an image without label is
+ARRAYS = (np.ndarray, Tensor)
+ALONE = (str, Path, bytes, Image.Image, *ARRAYS)  # what an image without label is
 WANTED = (
     "give (image, label) pairs, rows of a table, a datasets.Dataset, two arrays of images and "
     "labels, or a dictionary of splits"
@@ -152,11 +153,10 @@ def open_memory(request: Request) -> Found | None:
     parts: list[Part] = []
     notes: list[str] = []
     for split, piece in pieces.items():
-        title = request.data if len(pieces) == 1 else f"{request.data} ({split})"
-        found = _opened(piece, title, request, names)
-        parts += [
-            Part(p.source, split if len(pieces) > 1 else p.split, p.lacks) for p in found.parts
-        ]
+        if len(pieces) == 1:
+            return _opened(piece, request.data, request, names)
+        found = _opened(piece, f"{request.data} ({split})", request, names)
+        parts += [replace(part, split=split) for part in found.parts]
         notes += found.notes
     return Found(parts, notes)
 
@@ -185,8 +185,6 @@ def _pieces(data: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 def _opened(data: Any, title: str, request: Request, names: tuple[str, ...]) -> Found:
     """Open the object of one split."""
-    if isinstance(data, str | bytes | Path | Image.Image):
-        data = [data]
     if type(data).__module__.partition(".")[0] == "datasets":
         if not hasattr(data, "__len__"):
             raise DataError(f"{title} is a stream: load it without streaming=True")
@@ -202,27 +200,24 @@ def _opened(data: Any, title: str, request: Request, names: tuple[str, ...]) -> 
         hasattr(data, "__len__") and hasattr(data, "__getitem__")
     ):
         raise DataError(f"{title} is of type {type(data).__name__}, without a length: {WANTED}")
+    bare: Source
     if _are_arrays(data):
-        bare: Source = _arrays(data[0], data[1], title)
-        labels, own = data[1], names
+        bare, labels = _arrays(data[0], data[1], title), data[1]
     elif isinstance(data, Sequence):
-        bare, labels = _pairs(data, title, request)
-        own = names
+        pairs = [_pair(data, number, title) for number in range(len(data))]
+        bare, labels = _pictures([image for image, _ in pairs], title), [own for _, own in pairs]
     else:
-        bare = Items(data, blank(len(data)), ())
-        if request.labels == "required":
-            _pair(data, 0, title)
+        bare, labels, names = Items(data, blank(len(data)), ()), None, names or _names(data)
         if request.labels != "ignored":
-            _check_items(data, title)
-        labels, own = (), names or _names(data)
+            _check_items(data, title, labeled=request.labels == "required")
     if request.labels == "ignored":
         return Found([Part(bare)])
     try:
-        found = _labels(data, title) if isinstance(bare, Items) else labels
+        found = _labels(data, title) if labels is None else labels
         raw = [_spelled(label, f"image {number}") for number, label in enumerate(found)]
-        if request.classes and not own:
+        if request.classes and not names:
             _check_named(raw, request.classes, title)
-        return Found([Part(with_labels(bare, raw, title, own or None))])
+        return Found([Part(with_labels(bare, raw, title, names or None))])
     except DataError as error:
         if request.labels == "required":
             raise
@@ -231,12 +226,10 @@ def _opened(data: Any, title: str, request: Request, names: tuple[str, ...]) -> 
 
 def _alone(data: Any) -> list[Picture] | None:
     """Return images without labels; None for anything else."""
-    if _are_arrays(data):
-        return None
-    if isinstance(data, np.ndarray | Tensor):
-        return list(data) if data.ndim == 4 else [data]
+    if isinstance(data, ALONE):
+        return several(data)
     single = isinstance(data, list | tuple) and all(isinstance(each, ALONE) for each in data)
-    return list(data) if single else None
+    return list(data) if single and not _are_arrays(data) else None
 
 
 def _pictures(pictures: Sequence[Picture], title: str) -> Source:
@@ -248,11 +241,10 @@ def _pictures(pictures: Sequence[Picture], title: str) -> Source:
     return Pictures(pictures, blank(len(pictures)), ())
 
 
-def _rows(data: object) -> list[Row] | None:
+def _rows(data: Any) -> list[Row] | None:
     """Return the rows of a table in memory; None for other objects."""
     if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
-        frame: Any = data
-        return [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
+        data = data.to_dict("records")
     if isinstance(data, Sequence) and data and all(isinstance(each, Mapping) for each in data):
         return [{str(key): value for key, value in row.items()} for row in data]
     return None
@@ -262,20 +254,19 @@ def _records(rows: list[Row], title: str, request: Request) -> Found:
     """Open rows with named columns: one holds images, or paths relative to the current folder."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     known, file = request.columns, Path(title)
-    held = (name for name in names if _picture_in(rows[0].get(name)) is not None)
-    column = known.path_column or next(held, "")
+    held = [name for name in names if _picture_in(rows[0].get(name)) is not None]
+    column = known.path_column or next(iter(held), "")
     lines = [(f"row {number}", row) for number, row in enumerate(rows)]
-    if column and _picture_in(rows[0].get(column)) is not None:
-        pictures = [_picture_in(row.get(column)) for row in rows]
-        for (where, _), picture in zip(lines, pictures, strict=True):
-            if picture is None:
+    pictures: list[Picture] = []
+    if column in held:
+        for where, row in lines:
+            if (picture := _picture_in(row.get(column))) is None:
                 raise DataError(f"{title} {where} has no image")
-        bare = _pictures([each for each in pictures if each is not None], title)
+            pictures.append(picture)
     else:
         column, places = find_paths(names, rows, file, known)
-        paths = [path_of(row, column, places, f"{title} {where}") for where, row in lines]
-        bare = _pictures([places.root / path for path in paths], title)
-    return labeled_rows(lines, names, column, file, request, bare)
+        pictures += [places.root / path for path in paths_of(lines, column, places, title)]
+    return labeled_rows(lines, names, column, file, request, _pictures(pictures, title))
 
 
 def _picture_in(cell: object) -> Picture | None:
@@ -285,15 +276,7 @@ def _picture_in(cell: object) -> Picture | None:
         return inside
     if isinstance(cell, bytes | Image.Image):
         return cell
-    return cell if isinstance(cell, np.ndarray | Tensor) and cell.ndim >= 2 else None
-
-
-def _pairs(data: Sequence[Any], title: str, request: Request) -> tuple[Source, list[Any]]:
-    """Return the images and the labels of (image, label) pairs."""
-    for number, each in enumerate(data):
-        if not isinstance(each, tuple | list) or len(each) != 2:
-            raise DataError(f"item {number} of {title} is of type {type(each).__name__}: {WANTED}")
-    return _pictures([image for image, _ in data], title), [label for _, label in data]
+    return cell if isinstance(cell, ARRAYS) and cell.ndim >= 2 else None
 
 
 def _are_arrays(data: object) -> bool:
@@ -302,10 +285,11 @@ def _are_arrays(data: object) -> bool:
         return False
     images, labels = data
     return (
-        isinstance(images, Tensor | np.ndarray)
+        isinstance(images, ARRAYS)
+        and images.ndim >= 3
+        and isinstance(labels, Sized)
         and not isinstance(labels, str | Mapping)
-        and (isinstance(labels, Sized) and images.ndim >= 3)
-        and not (isinstance(labels, Tensor | np.ndarray) and labels.ndim >= 3)
+        and not (isinstance(labels, ARRAYS) and labels.ndim >= 3)
     )
 
 
@@ -331,14 +315,11 @@ def _arrays(images: Any, labels: Any, title: str) -> Arrays:
     return Arrays(pixels, blank(len(pixels)), ())
 
 
-def _check_items(items: Any, title: str) -> None:
+def _check_items(items: Any, title: str, *, labeled: bool) -> None:
     """Refuse a data set whose images are prepared already, or whose items are no images."""
-    try:
-        first = items[0]
-    except Exception as error:
-        raise DataError(f"item 0 of {title} cannot be read ({_told(error)}): {WANTED}") from error
+    first = _pair(items, 0, title) if labeled else _item(items, 0, title)
     image = first[0] if isinstance(first, tuple | list) and first else first
-    if isinstance(image, Tensor | np.ndarray):
+    if isinstance(image, ARRAYS):
         try:
             stored(image)
         except ImageError as error:
@@ -348,13 +329,17 @@ def _check_items(items: Any, title: str) -> None:
             ) from None
 
 
-def _pair(items: Any, number: int, title: str) -> tuple[Any, Any]:
+def _item(items: Any, number: int, title: str) -> Any:
     try:
-        found = items[number]
+        return items[number]
     except Exception as error:
         raise DataError(
             f"item {number} of {title} cannot be read ({_told(error)}): {WANTED}"
         ) from error
+
+
+def _pair(items: Any, number: int, title: str) -> tuple[Any, Any]:
+    found = _item(items, number, title)
     if not isinstance(found, tuple | list) or len(found) != 2:
         raise DataError(f"item {number} of {title} is of type {type(found).__name__}: {WANTED}")
     return found[0], found[1]
@@ -383,8 +368,8 @@ def _same(one: object, other: object) -> bool:
 
 def _names(items: Any) -> tuple[str, ...]:
     """The names of the classes, as torchvision has them."""
-    if isinstance(items, TorchSubset):
-        return _names(items.dataset)
+    while isinstance(items, TorchSubset):
+        items = items.dataset
     classes = getattr(items, "classes", None)
     if isinstance(classes, Sequence) and not isinstance(classes, str):
         return tuple(map(str, classes))
@@ -403,18 +388,13 @@ def _check_named(raw: Sequence[Label], classes: Sequence[str], title: str) -> No
 
 def _spelled(label: object, where: str) -> Label:
     """Return the label or labels of an image, of NumPy or PyTorch too, as text."""
-    if isinstance(label, np.ndarray | np.generic | Tensor):
-        if label.ndim:
-            raise DataError(
-                f"{where} has an array for a label: give its class, or a list of its classes"
-            )
-        label = label.item()
-    several = list(label) if isinstance(label, tuple | list) else label
-    if isinstance(several, list):
-        several = [
-            each.item() if isinstance(each, np.generic | Tensor) else each for each in several
-        ]
-    return label_in(several, "", where)
+    if isinstance(label, ARRAYS) and label.ndim:
+        raise DataError(
+            f"{where} has an array for a label: give its class, or a list of its classes"
+        )
+    own = label if isinstance(label, tuple | list) else (label,)
+    plain = [each.item() if isinstance(each, (*ARRAYS, np.generic)) else each for each in own]
+    return label_in(plain[0] if own is not label else plain, "", where)
 
 
 def _told(error: Exception) -> str:

@@ -1,13 +1,41 @@
-"""Paths of images: millions of them in two arrays, and which of them a list may name."""
+"""Paths of images: millions of them in two arrays, and which of them a list may name.
+
+And reading one, and naming some.
+"""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
+
+from vitlab.data.decode.headers import MAX_BYTES
+from vitlab.errors import ImageError
+from vitlab.files import read_bytes
+
+SHOWN = 3  # names that a line lists
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first names of a list, for a message."""
+    return ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
+
+
+def read_image(file: Path, name: str) -> bytes:
+    """Return the bytes of an image file.
+
+    Raises:
+        ImageError: it cannot be read, or is too large.
+    """
+    try:
+        return read_bytes(file, MAX_BYTES)
+    except (OSError, ValueError) as error:
+        raise ImageError(
+            f"{name}: {(getattr(error, 'strerror', '') or str(error)).lower()}"
+        ) from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,9 +72,6 @@ class Names(Sequence[str]):
         place = range(len(self))[index]  # resolves negative indices, refuses those out of range
         start = self.ends[place - 1] if place else 0
         return os.fsdecode(self.text[start : self.ends[place]].tobytes())
-
-    def __iter__(self) -> Iterator[str]:
-        return (self[each] for each in range(len(self)))
 
 
 @dataclass

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from vitlab.data.decode.colors import note_samples, recolored
 from vitlab.data.decode.complaints import complaints_are_errors
-from vitlab.data.decode.headers import MAX_BYTES, MAX_PIXELS, explained_image, unheard
+from vitlab.data.decode.headers import MAX_PIXELS, explained_image, unheard
 from vitlab.data.decode.metadata import png_parts
 from vitlab.data.decode.pixels import Pixels
 from vitlab.data.decode.stored import DecodedImage, EncodedImage, PixelImage, StoredImage
 from vitlab.data.labels import Labels
+from vitlab.data.sources.paths import read_image
 from vitlab.errors import DataError, ImageError
-from vitlab.files import read_bytes
 
 Picture = str | Path | bytes | Image.Image | NDArray[np.uint8] | Tensor
 """A file, its bytes, an image of Pillow, an array (rows, columns, channels) or a tensor (channels,
@@ -106,7 +106,7 @@ def stored(picture: Picture, name: str = "the image") -> StoredImage:
     """
     match picture:
         case str() | Path():
-            return EncodedImage(_read(Path(picture).expanduser(), name), name)
+            return EncodedImage(read_image(Path(picture).expanduser(), name), name)
         case bytes():
             return EncodedImage(picture, name)
         case Image.Image():
@@ -137,13 +137,6 @@ def several(pictures: Picture | Iterable[Picture]) -> list[Picture]:
     return found
 
 
-def _read(file: Path, name: str) -> bytes:
-    try:
-        return read_bytes(file, MAX_BYTES)
-    except OSError as error:
-        raise ImageError(f"{name}: {(error.strerror or str(error)).lower()}") from None
-
-
 def _of_pillow(picture: Image.Image, name: str) -> StoredImage:
     if picture.width * picture.height > MAX_PIXELS:
         raise ImageError(
@@ -151,7 +144,7 @@ def _of_pillow(picture: Image.Image, name: str) -> StoredImage:
             f"{MAX_PIXELS:,}"
         )
     if isinstance(picture, ImageFile) and picture.filename and _untouched(picture):
-        return EncodedImage(_read(Path(str(picture.filename)), name), name)
+        return EncodedImage(read_image(Path(str(picture.filename)), name), name)
     quiet = complaints_are_errors() if picture.format == "TIFF" else nullcontext()
     with explained_image(name), unheard(), quiet:  # Pillow may decode only now
         upright = ImageOps.exif_transpose(picture)
@@ -162,7 +155,7 @@ def _of_pillow(picture: Image.Image, name: str) -> StoredImage:
 def _png_bits(picture: Image.Image, name: str) -> int:
     """The bits of the samples that the file of a decoded PNG says, if it is known and there."""
     if isinstance(picture, PngImageFile) and picture.mode == "I;16" and picture.filename:
-        return png_parts(_read(Path(str(picture.filename)), name))[2]
+        return png_parts(read_image(Path(str(picture.filename)), name))[2]
     return 0
 
 

@@ -9,6 +9,7 @@ A process has one client per protocol. Nothing is open that a forked process wou
 
 import glob
 import itertools
+import math
 import os
 import random
 import re
@@ -23,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.errors import DataError, RefusedError, SourceError
-from vitlab.files import staged_file
 from vitlab.packages import check_installed
 
 TRIES = 5
@@ -152,13 +152,6 @@ def _runs(wanted: Sequence[tuple[str, int, int]]) -> Iterator[list[int]]:
         yield run
 
 
-def download(url: str, file: Path, size: int) -> None:
-    """Copy a remote file, which appears when it is complete."""
-    with staged_file(file) as draft, draft.open("wb") as copy:
-        for offset in range(0, size, MOST):
-            copy.write(read_part(url, offset, min(MOST, size - offset)))
-
-
 @cache
 def _client(root: str, process: int) -> Any:
     """The client of a process; that of its parent is kept, so that nothing in it is closed."""
@@ -217,7 +210,8 @@ def _asked(
                 raise SourceError(
                     f"cannot read {url}: {failure.reason}{tried}: try again later"
                 ) from None
-            time.sleep(failure.wait(tries - 1 - left))
+            own = FIRST * 2 ** (tries - 1 - left) * random.uniform(0.5, 1.5)
+            time.sleep(min(LONGEST, max(own, failure.after)))
     raise AssertionError
 
 
@@ -252,12 +246,13 @@ class _Failure:
     def of(cls, error: BaseException, seconds: float) -> "_Failure":
         """Tell failures apart by their status, or else by their types and those behind them."""
         chain = list(_chain(error))
-        status = next(filter(None, map(_status, chain)), 0)
+        answers = list(map(_answered, chain))
+        status = next((found for found, _ in answers if found), 0)
         if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
             return cls("no such file", final=True)
         if status >= 400:
             phrase = next((each.phrase for each in HTTPStatus if each == status), "")
-            after = next(filter(None, map(_retry_after, chain)), 0.0)
+            after = next((found for _, found in answers if found), 0.0)
             again = status in _AGAIN or status >= 500
             return cls(f"{status} {phrase}".strip(), final=not again, after=after)
         if not (lost := [each for each in chain if _is_transport(each)]):
@@ -267,11 +262,6 @@ class _Failure:
             return cls(f"no answer within {seconds:.0f} s")
         certificate = any(isinstance(each, ssl.SSLCertVerificationError) for each in chain)
         return cls(reason(lost[0]), hopeless=certificate)
-
-    def wait(self, tries: int) -> float:
-        """Return how many seconds to wait after so many tries."""
-        own = FIRST * 2**tries * random.uniform(0.5, 1.5)
-        return min(LONGEST, max(own, self.after))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -283,27 +273,24 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def _status(error: BaseException) -> int:
-    """The HTTP status in an error of one of the libraries; 0 if it has none."""
+def _answered(error: BaseException) -> tuple[int, float]:
+    """The HTTP status in an error of one of the libraries, and the seconds of `Retry-After`.
+
+    Each is 0 if there is none, the latter also where it is a date.
+    """
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore
-        return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    names = ["status", "status_code"]
-    if type(error).__module__.split(".")[0] in ("gcsfs", "google"):  # others count otherwise
-        names.append("code")
-    found = [getattr(error, name, None) for name in names]
-    found.append(getattr(response, "status_code", None))
-    return next((each for each in found if isinstance(each, int) and 100 <= each < 600), 0)
-
-
-def _retry_after(error: BaseException) -> float:
-    """The seconds of the header `Retry-After`; 0 without it, or where it is a date."""
-    response = getattr(error, "response", None)
-    headers = getattr(error, "headers", None) or getattr(response, "headers", None) or {}
-    if isinstance(response, dict):
-        headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-    value = str(headers.get("Retry-After") or headers.get("retry-after") or "")
-    return float(value) if re.fullmatch(r"\d{1,6}", value) else 0.0
+        known = response.get("ResponseMetadata", {})
+        numbers, headers = [known.get("HTTPStatusCode")], known.get("HTTPHeaders", {})
+    else:
+        numbers = [getattr(error, "status", None), getattr(error, "status_code", None)]
+        if type(error).__module__.split(".")[0] in ("gcsfs", "google"):  # others count otherwise
+            numbers.append(getattr(error, "code", None))
+        numbers.append(getattr(response, "status_code", None))
+        headers = getattr(error, "headers", None) or getattr(response, "headers", None) or {}
+    status = next((each for each in numbers if isinstance(each, int) and 100 <= each < 600), 0)
+    after = str(headers.get("Retry-After") or headers.get("retry-after") or "")
+    return status, float(after) if re.fullmatch(r"\d{1,6}", after) else 0.0
 
 
 def _is_transport(error: BaseException) -> bool:
@@ -348,23 +335,18 @@ def braces(pattern: str) -> list[str]:
     """Return what a brace pattern expands to, from left to right; itself if it has no braces."""
     parts = re.split(r"\{([^{}]*)\}", pattern)
     choices = [[part] if place % 2 == 0 else _choices(part) for place, part in enumerate(parts)]
-    count = 1
-    for each in choices:
-        count *= len(each)
-    if count > MOST_NAMES:
-        raise DataError(f"{pattern} expands to {count:,} files; at most {MOST_NAMES:,} are allowed")
+    if math.prod(map(len, choices)) > MOST_NAMES:
+        raise DataError(f"{pattern} expands to more than {MOST_NAMES:,} files, too many")
     return ["".join(words) for words in itertools.product(*choices)]
 
 
 def _choices(inside: str) -> list[str]:
+    """Return what a pair of braces stands for, or the first names that are more than allowed."""
     ends = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", inside)
     if ends is None:
         return inside.split(",") if "," in inside else ["{" + inside + "}"]
     first, last = int(ends[1]), int(ends[2])
-    if (count := abs(last - first) + 1) > MOST_NAMES:
-        raise DataError(
-            f"{{{inside}}} expands to {count:,} files; at most {MOST_NAMES:,} are allowed"
-        )
     wide = len(ends[1]) if ends[1].startswith("0") or len(ends[1]) == len(ends[2]) else 0
     step = 1 if last >= first else -1
-    return [f"{number:0{wide}d}" for number in range(first, last + step, step)]
+    numbers = range(first, last + step, step)[: MOST_NAMES + 1]
+    return [f"{number:0{wide}d}" for number in numbers]

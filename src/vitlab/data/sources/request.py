@@ -22,6 +22,8 @@ NAMES = {
 }
 """What data calls its splits, in lower case."""
 
+SPLIT_OF = {spelling: split for split, spellings in NAMES.items() for spelling in spellings}
+
 
 @dataclass(frozen=True)
 class Splits:
@@ -55,10 +57,10 @@ class Splits:
         return {name: source for name, source in named.items() if source is not None}
 
 
-def split_of(words: str, otherwise: str = "train") -> str:
-    """Return the split that a file's name mentions."""
+def split_of(words: str) -> str:
+    """Return the split that a file's name mentions; else `train`."""
     parts = set(re.split(r"[^a-z]+", words.lower()))
-    return next((split for split, names in NAMES.items() if parts & set(names)), otherwise)
+    return next((split for split, names in NAMES.items() if parts & set(names)), "train")
 
 
 def by_split(files: Sequence[tuple[str, str]]) -> dict[str, list[str]]:

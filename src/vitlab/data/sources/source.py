@@ -1,9 +1,10 @@
 """A source: labeled images by number; and sources made of others.
 
-Some of the images, several sources in a row, other labels, changed pixels.
+Some of the images, several sources in a row, other labels, groups, changed pixels.
 """
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, runtime_checkable
@@ -43,8 +44,8 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Derived:
-    """What a source made from another one passes on unchanged; a subclass gives the images."""
+class Wrapped:
+    """A source made from another one; what it does not say itself is as there, but its labels."""
 
     whole: Source
 
@@ -52,6 +53,30 @@ class Derived:
     def in_memory(self) -> bool:
         """As the whole source."""
         return self.whole.in_memory
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    def image(self, index: int) -> StoredImage:
+        """As the whole source."""
+        return self.whole.image(index)
+
+    def name(self, index: int) -> str:
+        """As the whole source."""
+        return self.whole.name(index)
+
+
+@dataclass(frozen=True)
+class Relabeled(Wrapped):
+    """The images of another source under other labels."""
+
+    labels: Labels
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Derived(Wrapped):
+    """A source with the labels of another one."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -62,13 +87,6 @@ class Derived:
     def labels(self) -> Labels:
         """As the whole source."""
         return self.whole.labels
-
-    def __len__(self) -> int:
-        return len(self.whole)
-
-    def name(self, index: int) -> str:
-        """As the whole source."""
-        return self.whole.name(index)
 
 
 @dataclass(frozen=True)
@@ -144,70 +162,22 @@ class Joined:
         return part.name(number)
 
 
-@runtime_checkable
-class RemoteSource(Source, Protocol):
-    """A source whose images may be on another machine."""
-
-    def elsewhere(self) -> str:
-        """Return what tells the images from others, if they are on another machine; else empty."""
-
-    def stored(self) -> int:
-        """Return the bytes of all images."""
-
-    def by_place(self) -> NDArray[np.uint64]:
-        """Return 8 bytes for each image by the state of its shard and its place there, (n,)."""
-
-    def read_ahead(self, indices: NDArray[np.int64]) -> None:
-        """Read images that are asked for next, if they are on another machine."""
-
-
-def read_ahead(source: Source, indices: Sequence[int] | NDArray[np.int64]) -> None:
-    """Let a source whose images are on another machine read some of them together.
-
-    Raises:
-        SourceError: that machine did not give them.
-    """
-    own = np.asarray(indices, np.int64)
-    match source:
-        case Source(in_memory=True):
-            return
-        case Subset(whole, chosen):
-            read_ahead(whole, chosen[own])
-        case Joined(parts):
-            ends = np.cumsum([len(part) for part in parts])
-            for part, end in zip(parts, ends.tolist(), strict=True):
-                start = end - len(part)
-                if len(here := own[(start <= own) & (own < end)]):
-                    read_ahead(part, here - start)
-        case Derived(whole=whole) | Relabeled(whole=whole):
-            read_ahead(whole, own)
-        case RemoteSource():
-            source.read_ahead(own)
-
-
 @dataclass(frozen=True)
-class Relabeled:
-    """The images of another source under other labels."""
+class Grouped(Derived):
+    """A source some of whose images belong together: a patient, a scene, a day."""
 
-    whole: Source
-    labels: Labels
-    classes: tuple[str, ...]
+    groups: NDArray[np.uint64]  # a hash of the name of each image's group, (n,)
 
-    @property
-    def in_memory(self) -> bool:
-        """As the whole source."""
-        return self.whole.in_memory
 
-    def __len__(self) -> int:
-        return len(self.whole)
+def grouped(source: Source, names: Iterable[object]) -> Source:
+    """Return a source whose images are in groups, named for each image."""
+    return Grouped(source, digests(map(str, names)))
 
-    def image(self, index: int) -> StoredImage:
-        """As the whole source."""
-        return self.whole.image(index)
 
-    def name(self, index: int) -> str:
-        """As the whole source."""
-        return self.whole.name(index)
+def digests(texts: Iterable[str]) -> NDArray[np.uint64]:
+    """Return 8 bytes for each text, (n,)."""
+    found = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
+    return np.array([int.from_bytes(each) for each in found], np.uint64)
 
 
 @dataclass(frozen=True)

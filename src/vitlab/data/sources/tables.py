@@ -14,19 +14,18 @@ import numpy as np
 
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
-from vitlab.data.holdout import grouped
 from vitlab.data.labels import Labels, SingleLabels, UnlabeledError, check_length, index_labels
 from vitlab.data.presence import is_hub_data
 from vitlab.data.settings import Columns
+from vitlab.data.sources.columns import check_known_columns
 from vitlab.data.sources.download_cache import KeptParts
 from vitlab.data.sources.folders import holds_images
-from vitlab.data.sources.paths import Inside
+from vitlab.data.sources.paths import Inside, read_image
 from vitlab.data.sources.remote import expand, is_url, reason, stamp
-from vitlab.data.sources.request import Found, Part, Request, by_split
-from vitlab.data.sources.source import Source
+from vitlab.data.sources.request import Found, Part, Request, blank, by_split
+from vitlab.data.sources.source import Source, grouped
 from vitlab.errors import DataError, ImageError
-from vitlab.files import check_regular, read_bytes
-from vitlab.options import nearest
+from vitlab.files import check_regular
 from vitlab.packages import check_installed, needed
 from vitlab.places import cache_folder
 from vitlab.units import storage
@@ -69,20 +68,13 @@ class Table:
         path = cell["path"].as_py() if cell.is_valid else None
         if not path:
             raise ImageError(f"{name}: no image in this row")
-        return EncodedImage(self._read(path, name), name)
-
-    def _read(self, path: str, name: str) -> bytes:
-        """Read a file that a cell names."""
         root, shown = self.inside.roots[0], path[:SHOWN]
         if not self.inside.holds(root / path):
             raise ImageError(
                 f"{name}: {shown} is outside of {root}: name the folder of the images with "
                 "--images, or pass --allow-outside if you trust the data"
             )
-        try:
-            return read_bytes(root / path, MAX_BYTES)
-        except (OSError, ValueError) as error:
-            raise ImageError(f"{name}: {shown}: {reason(error)}") from None
+        return EncodedImage(read_image(root / path, f"{name}: {shown}"), name)
 
     def name(self, index: int) -> str:
         """Return the title and the row."""
@@ -104,12 +96,11 @@ def table(rows: Any, title: str, inside: Inside, request: Request, split: str = 
         DataError: no image column, or labels that no class can have.
     """
     known = request.columns
-    for name in (known.path_column, *known.label_column, known.group_column):
-        if name and name not in rows.features:
-            raise DataError(f"{title} has no column {name!r}: {nearest(name, rows.features)}")
+    asked = (known.path_column, *known.label_column, known.group_column)
+    check_known_columns(rows.features, title, asked)
     if len(known.label_column) > 1:
         raise DataError(f"{title} is a table: it needs one --label-column, perhaps of lists")
-    found = unlabeled(rows, title, inside, (), known.path_column)
+    found = unlabeled(rows, title, inside, known.path_column)
     if request.labels == "ignored":
         return Part(found, split)
     try:
@@ -124,16 +115,13 @@ def table(rows: Any, title: str, inside: Inside, request: Request, split: str = 
     return Part(source, split)
 
 
-def unlabeled(
-    rows: Any, title: str, inside: Inside, classes: tuple[str, ...], column: str = ""
-) -> Table:
-    """Return a source of a `datasets.Dataset` whose labels are not in a column.
+def unlabeled(rows: Any, title: str, inside: Inside, column: str = "") -> Table:
+    """Return the images of a `datasets.Dataset` as a source without labels.
 
     Args:
         rows: the data set
         title: what to call it in an error
         inside: where files are that it may name
-        classes: of its labels
         column: of the images; empty to find it
 
     Raises:
@@ -143,7 +131,12 @@ def unlabeled(
 
     kinds = rows.features
     binary = [key for key, kind in kinds.items() if getattr(kind, "dtype", "") in BYTES]
-    images = [key for key, kind in kinds.items() if _is_image(kind)]
+    images = [
+        key
+        for key, kind in kinds.items()
+        if isinstance(kind, datasets.Image)
+        or (isinstance(kind, dict) and kind.keys() >= {"bytes", "path"})
+    ]
     image = column or next(iter(images or binary), None)
     if not column and not images and len(binary) > 1:
         raise DataError(
@@ -156,16 +149,7 @@ def unlabeled(
         lambda: rows.cast_column(image, datasets.Image(decode=False)).with_format("arrow"),
         f"{title}: column {image!r} contains no images",
     )
-    blank = SingleLabels.blank(len(rows), len(classes))
-    return Table(encoded, image, blank, classes, title, inside)
-
-
-def _is_image(kind: Any) -> bool:
-    import datasets
-
-    return isinstance(kind, datasets.Image) or (
-        isinstance(kind, dict) and {"bytes", "path"} <= set(kind)
-    )
+    return Table(encoded, image, blank(len(rows)), (), title, inside)
 
 
 def quietly(load: Callable[[], Any], failed: str) -> Any:
@@ -205,23 +189,25 @@ def labels_of(rows: Any, title: str, column: str = "") -> tuple[Labels, tuple[st
     kind = rows.features[column]
     if isinstance(kind, datasets.List):
         return _several(rows, column, title)
-    _check_labeled(rows, column, title)
     cells = rows.select_columns([column]).with_format("arrow")[:][column]
+    without = np.flatnonzero(cells.is_null(nan_is_null=True).to_numpy())
+    if len(without):
+        raise DataError(
+            f"{title}: row {without[0]} has no label ({len(without):,} of {len(rows):,} rows): "
+            "remove such rows, or label them"
+        )
     if isinstance(kind, datasets.ClassLabel):
-        names, values = list(kind.names), cells.to_numpy()
+        names, values = kind.names, cells.to_numpy()
     else:  # numbers or words without names: a class for each that occurs
         _check_plain(cells, column, title)
         found = cells.to_pylist()
-        distinct = sorted(set(found))
-        names = [str(value) for value in distinct]
+        place = {value: number for number, value in enumerate(sorted(set(found)))}
+        names, values = list(map(str, place)), np.array([place[value] for value in found], np.int64)
         check_length(names, title)
-        place = {value: number for number, value in enumerate(distinct)}
-        values = np.array([place[value] for value in found], np.int64)
-    labels = SingleLabels(np.asarray(values, np.int64))
-    if not labels.fit(len(names)):
-        outside = [int(label) for label in labels.values if not 0 <= label < len(names)]
+    outside = values[(values < 0) | (values >= len(names))]
+    if len(outside):
         raise DataError(f"{title}: label {outside[0]} is not one of its {len(names)} classes")
-    return labels, tuple(names)
+    return SingleLabels(np.asarray(values, np.int64)), tuple(names)
 
 
 def label_columns(features: Any, title: str) -> list[str]:
@@ -249,7 +235,7 @@ def _several(rows: Any, column: str, title: str) -> tuple[Labels, tuple[str, ...
     inner = rows.features[column].feature
     names = inner.names if isinstance(inner, datasets.ClassLabel) else None
     found = rows.select_columns([column]).with_format(None)[:][column]
-    own = [tuple(each) if each is not None else () for each in found]
+    own = [tuple(each or ()) for each in found]
     if not all(type(label) in (str, int) for labels in own for label in labels):
         raise DataError(f"{title}: the lists of column {column!r} must hold texts or whole numbers")
     return index_labels([tuple(map(str, each)) for each in own], title, None, names)
@@ -265,23 +251,11 @@ def _check_plain(cells: Any, column: str, title: str) -> None:
         plain = bool((values == np.rint(values)).all() and np.isfinite(values).all())
         kind = kind if plain else f"{kind}, with fractions"
     else:
-        tests = pa.types.is_integer, pa.types.is_string, pa.types.is_large_string
-        plain = any(test(kind) for test in (*tests, pa.types.is_boolean))
+        plain = pa.types.is_integer(kind) or kind in (pa.string(), pa.large_string(), pa.bool_())
     if not plain:
         raise DataError(
             f"{title}: column {column!r} has values of type {kind}; labels are texts, whole "
             "numbers, or lists of them"
-        )
-
-
-def _check_labeled(rows: Any, column: str, title: str) -> None:
-    """Refuse rows without a label."""
-    cells = rows.select_columns([column]).with_format("arrow")[:][column]
-    without = np.flatnonzero(cells.is_null(nan_is_null=True).to_numpy())
-    if len(without):
-        raise DataError(
-            f"{title}: row {without[0]} has no label ({len(without):,} of {len(rows):,} rows): "
-            "remove such rows, or label them"
         )
 
 
@@ -291,33 +265,45 @@ STATE = ("state.json", "dataset_info.json")  # in what `Dataset.save_to_disk` wr
 
 def open_tables(request: Request) -> Found | None:
     """Open Parquet files (one, a folder, a glob) or what `datasets` saved; None for others."""
-    path = request.path
-    saved = _saved(path)
-    groups = {} if saved else _parquet_files(request.data, request.columns)
-    if not groups and not saved:
+    local = _on_disk(request.data, request.columns)
+    if local is None:
         return None
-    loaded = _load_parquet(groups, request.data) if groups else load_tables(request.data)
-    first = next(iter(groups.values()), [""])[0]
-    folder = path if path.is_dir() else Path(first).parent
+    loaded, folder = local
     found = _parts(loaded, request, (folder,))
-    notes = [] if saved else _copied(loaded, request.data)
-    return Found(found.parts, [*notes, *found.notes])
+    return Found(found.parts, [*_copied(loaded, request.data), *found.notes])
 
 
-def _saved(path: Path) -> bool:
-    """Whether `datasets` saved a folder: a data set, or several splits of one."""
-    return (path / SAVED).is_file() or all((path / name).is_file() for name in STATE)
+def _on_disk(data: str, columns: Columns) -> tuple[Any, Path] | None:
+    """Return tables by split, and the folder of their files; None for other data."""
+    path = Path(data).expanduser()
+    if (path / SAVED).is_file() or all((path / name).is_file() for name in STATE):
+        datasets = needed("datasets", data)
+        loaded = quietly(lambda: datasets.load_from_disk(path), f"cannot read {data}")
+        return loaded if (path / SAVED).is_file() else {"train": loaded}, path
+    groups = _parquet_files(data, columns)
+    if not groups:
+        return None
+    files = [Path(file) for own in groups.values() for file in own]
+    for file in files:
+        try:
+            check_regular(file)
+        except OSError as error:
+            raise DataError(f"cannot read {file}: {reason(error)}") from None
+    datasets = needed("datasets", data)
+    loaded = quietly(
+        lambda: datasets.load_dataset("parquet", data_files=groups), f"cannot read {data}"
+    )
+    return loaded, path if path.is_dir() else files[0].parent
 
 
 def _copied(loaded: Any, data: str) -> list[str]:
-    """The line about the copy that `datasets` makes."""
-    copies = {Path(each["filename"]) for own in loaded.values() for each in own.cache_files}
-    size = sum(copy.stat().st_size for copy in copies if copy.is_file())
-    if not size:
-        return []
+    """The line about the copy that `datasets` makes of Parquet files."""
     import datasets
 
-    return [f"{data} is read from a copy in {datasets.config.HF_DATASETS_CACHE} ({storage(size)})"]
+    home = Path(datasets.config.HF_DATASETS_CACHE)
+    copies = {Path(each["filename"]) for own in loaded.values() for each in own.cache_files}
+    size = sum(each.stat().st_size for each in copies if home in each.parents and each.is_file())
+    return [f"{data} is read from a copy in {home} ({storage(size)})"] if size else []
 
 
 def _parquet_files(data: str, columns: Columns) -> dict[str, list[str]]:
@@ -337,19 +323,6 @@ def _parquet_files(data: str, columns: Columns) -> dict[str, list[str]]:
     return by_split([(file.stem, str(file)) for file in files]) if files else {}
 
 
-def _load_parquet(groups: dict[str, list[str]], data: str) -> Any:
-    for file in (Path(name) for own in groups.values() for name in own):
-        try:
-            check_regular(file)
-        except OSError as error:
-            raise DataError(f"cannot read {file}: {reason(error)}") from None
-
-    datasets = needed("datasets", data)
-    return quietly(
-        lambda: datasets.load_dataset("parquet", data_files=groups), f"cannot read {data}"
-    )
-
-
 def load_tables(data: str) -> Any:
     """Return the tables of a folder of Parquet files, one saved by `datasets`, or a hub data set.
 
@@ -359,14 +332,9 @@ def load_tables(data: str) -> Any:
     Raises:
         DataError: there are none, or they cannot be read.
     """
-    path = Path(data).expanduser()
-    if _saved(path):
-        datasets = needed("datasets", data)
-        loaded = quietly(lambda: datasets.load_from_disk(path), f"cannot read {data}")
-        return loaded if (path / SAVED).is_file() else {"train": loaded}
-    if groups := _parquet_files(data, Columns()):
-        return _load_parquet(groups, data)
-    if path.exists():
+    if local := _on_disk(data, Columns()):
+        return local[0]
+    if Path(data).expanduser().exists():
         raise DataError(f"{data} contains no tables: Parquet files, or what datasets saves to disk")
     return _load_hub(data)
 
@@ -382,7 +350,7 @@ def open_hub(request: Request) -> Found | None:
     name = request.data
     if request.path.exists() or not is_hub_data(name):
         return None
-    return _parts(_load_hub(name), request, _downloads())
+    return _parts(_load_hub(name), request, places(name))
 
 
 def _load_hub(name: str) -> Any:
@@ -424,11 +392,8 @@ def _offline() -> Iterator[None]:
 def places(data: str) -> tuple[Path, ...]:
     """Return the folders in which files may be that the tables of a folder, or of the Hub, name."""
     path = Path(data).expanduser()
-    return (path,) if path.exists() else _downloads()
-
-
-def _downloads() -> tuple[Path, ...]:
-    """The folders that `datasets` downloads files into, which its tables name."""
+    if path.exists():
+        return (path,)
     import datasets
     import huggingface_hub
 

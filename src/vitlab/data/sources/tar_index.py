@@ -16,7 +16,7 @@ from typing import Any
 
 from vitlab.data.decode.formats import SUFFIXES
 from vitlab.data.labels import Label
-from vitlab.data.sources.lists import label_of
+from vitlab.data.sources.columns import SEPARATOR, label_in
 from vitlab.data.sources.remote import is_url, read_part, reason, stamp
 from vitlab.errors import DataError, UserError
 from vitlab.files import check_regular, write_text
@@ -214,15 +214,14 @@ def _label(texts: dict[str, bytes], where: str) -> Label:
     for kind in (kind for kind in LABELS if kind in texts):
         try:
             text = texts[kind].decode("utf-8").strip()
-            if kind != "json":
-                if text and "\n" not in text:
-                    return text
-                continue
-            row = json.loads(text)
+            row = json.loads(text) if kind == "json" else None
         except (ValueError, RecursionError):
             raise DataError(f"{where}.{kind} is not UTF-8 text, or not JSON") from None
-        if isinstance(row, dict) and {"label", "labels"} & set(row):
-            return label_of(row, f"{where}.json")
+        if kind != "json" and text and "\n" not in text:
+            return text
+        for key, separator in (("labels", SEPARATOR), ("label", "")):
+            if isinstance(row, dict) and key in row:
+                return label_in(row[key], separator, f"{where}.json")
     raise DataError(
         f"{where} has no label: put a .cls or .txt of one line beside it, "
         'or a .json with "label" or "labels"'

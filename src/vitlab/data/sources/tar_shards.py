@@ -12,21 +12,23 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.decode.headers import MAX_BYTES
 from vitlab.data.decode.stored import EncodedImage
-from vitlab.data.labels import Label, Labels, SingleLabels, UnlabeledError, index_labels
+from vitlab.data.labels import Label, Labels, UnlabeledError, index_labels
 from vitlab.data.sources.download_cache import KeptParts
 from vitlab.data.sources.folders import holds_images
 from vitlab.data.sources.paths import Names
 from vitlab.data.sources.remote import THREADS, expand, is_url, read_parts, read_whole, reason
-from vitlab.data.sources.request import Found, Part, Request, by_split
+from vitlab.data.sources.request import Found, Part, Request, blank, by_split
+from vitlab.data.sources.source import Joined, Source, Subset, Wrapped, digests
 from vitlab.data.sources.tar_index import index_shard
 from vitlab.errors import DataError, ImageError, RefusedError
 from vitlab.files import read_bytes
@@ -96,18 +98,13 @@ class Shards:
         states = "\n".join(self.states)
         return hashlib.sha256(states.encode()).hexdigest() if is_url(self.places[0]) else ""
 
-    def stored(self) -> int:
-        """Return the bytes of all images."""
-        return int(self.sizes.sum())
-
     def by_place(self) -> NDArray[np.uint64]:
         """Return 8 bytes for each image by the state of its shard and its place there, (n,)."""
-        digests = [hashlib.blake2b(state.encode(), digest_size=8).digest() for state in self.states]
-        states = np.array([int.from_bytes(each) for each in digests], np.uint64)
+        states = digests(self.states)
         mixed = states[self.shard] ^ (self.offsets.astype(np.uint64) * np.uint64(ODD))
         return (mixed ^ (mixed >> np.uint64(29))) * np.uint64(ODD)
 
-    def read_ahead(self, indices: Sequence[int]) -> None:
+    def read_ahead(self, indices: NDArray[np.int64]) -> None:
         """Read images of remote shards that are asked for next: neighbors together, many at a time.
 
         Raises:
@@ -116,7 +113,7 @@ class Shards:
         if not is_url(self.places[0]):
             return
         self._ahead.clear()
-        own = np.unique(np.asarray(indices, np.int64))
+        own = np.unique(indices)
         own = own[self.sizes[own] <= MAX_BYTES]
         own = own[np.cumsum(self.sizes[own]) <= AHEAD]
         self._ahead.update(zip(own.tolist(), self._fetched(own.tolist()), strict=True))
@@ -137,117 +134,105 @@ class Shards:
         return f"{self.places[self.shard[index]]} {self.keys[index]}"
 
 
+def read_ahead(source: Source, indices: Sequence[int] | NDArray[np.int64]) -> None:
+    """Let a source whose images are on another machine read some of them together.
+
+    Raises:
+        SourceError: that machine did not give them.
+    """
+    own = np.asarray(indices, np.int64)
+    match source:
+        case Source(in_memory=True):
+            return
+        case Subset(whole, chosen):
+            read_ahead(whole, chosen[own])
+        case Joined(parts):
+            ends = np.cumsum([len(part) for part in parts])
+            for part, end in zip(parts, ends.tolist(), strict=True):
+                start = end - len(part)
+                if len(here := own[(start <= own) & (own < end)]):
+                    read_ahead(part, here - start)
+        case Wrapped(whole=whole):
+            read_ahead(whole, own)
+        case Shards():
+            source.read_ahead(own)
+
+
 def open_shards(request: Request) -> Found | None:
     """Open shards by name, glob, brace range or folder; None for other data."""
     data, path = request.data, request.path
-    if path.is_dir() and holds_images(path):  # beside photographs, an archive is something else
-        return None
-    if not (places := shard_places(data)):
+    if path.is_dir():  # beside photographs, an archive is something else
+        places = [] if holds_images(path) else [str(each) for each in sorted(path.glob("*.tar"))]
+    else:
+        places = expand(data if is_url(data) else str(path)) if data.endswith(".tar") else []
+    if not places:
         return None
     kept = KeptParts.of(request.columns.cache_data, request.columns.cache_gb)
-    parts = []
-    for split, own in _by_split(places).items():
-        if request.labels == "ignored":
-            parts.append(Part(replace(unlabeled_shards(own), kept=kept), split))
-            continue
-        try:
-            parts.append(Part(replace(shards(own, f"{data} {split}"), kept=kept), split))
-        except UnlabeledError as error:
-            if request.labels == "required":
-                raise
-            parts.append(Part(replace(unlabeled_shards(own), kept=kept), split, str(error)))
-    return Found(parts)
+    words = [f"{each.parent.name} {each.stem}" for each in map(PurePosixPath, places)]
+    splits = by_split(list(zip(words, places, strict=True)))
+    return Found([_part(own, split, request, kept) for split, own in splits.items()])
 
 
-def _by_split(places: Sequence[str]) -> dict[str, list[str]]:
-    """Group shards by the split that their names mention."""
-    paths = [PurePosixPath(place) for place in places]
-    words = [f"{path.parent.name} {path.stem}" for path in paths]
-    return by_split(list(zip(words, places, strict=True)))
-
-
-def shards(places: Sequence[str], title: str, classes: Sequence[str] | None = None) -> Shards:
-    """Return a source of all images in some tar files.
-
-    Args:
-        places: paths and URLs
-        title: what to call them in an error
-        classes: the class index to follow; None for the names in `classes.txt` beside the first
-            shard, or for the labels found
+def _part(places: Sequence[str], split: str, request: Request, kept: KeptParts | None) -> Part:
+    """Return all images in some shards, with the labels beside them.
 
     Raises:
-        DataError: a shard that cannot be read, is damaged or empty; images without a label, two
-            images of one name, unknown labels.
+        UnlabeledError: labels are required, and no image has one.
+        DataError: a shard that cannot be read, is damaged or empty; some images without a label,
+            two images of one name, unknown labels.
         SourceError: another machine, which has them, did not give them.
     """
-    found, columns = _read_indices(places)
-    raw = [label for labels, _ in columns for label in labels if label is not None]
-    if unlabeled := next((line for _, line in columns if line), ""):
-        raise DataError(unlabeled) if raw else UnlabeledError(unlabeled)
-    labels, order = index_labels(raw, title, classes, _class_names(places[0]))
-    return replace(found, labels=labels, classes=order)
+    found, labels, lacks = _indexed(places, kept)
+    if request.labels == "ignored":
+        return Part(found, split)
+    raw = [label for label in labels if label is not None]
+    if not lacks:
+        title, names = f"{request.data} {split}", _class_names(places[0])
+        values, order = index_labels(raw, title, None, names)
+        return Part(replace(found, labels=values, classes=order), split)
+    if raw:
+        raise DataError(lacks)
+    if request.labels == "required":
+        raise UnlabeledError(lacks)
+    return Part(found, split, lacks)
 
 
-def unlabeled_shards(places: Sequence[str]) -> Shards:
-    """Return a source of all images in some tar files, whatever their labels: without classes.
+def _indexed(
+    places: Sequence[str], kept: KeptParts | None
+) -> tuple[Shards, list[Label | None], str]:
+    """Find the images of shards; return also their labels, and why the first without has none."""
 
-    Raises:
-        DataError: a shard that cannot be read, is damaged or empty; two images of one name.
-    """
-    return _read_indices(places, labeled=False)[0]
-
-
-def shard_places(data: str) -> list[str]:
-    """Return the shards that a name, a glob, a brace range or a folder stands for; [] for others.
-
-    Raises:
-        DataError: a glob that finds nothing.
-    """
-    path = Path(data).expanduser()
-    if path.is_dir():
-        return [str(each) for each in sorted(path.glob("*.tar"))]
-    return expand(data if is_url(data) else str(path)) if data.endswith(".tar") else []
-
-
-_Packed = tuple[str, NDArray[np.int64], NDArray[np.int64], Names]
-
-
-def _read_indices(
-    places: Sequence[str], *, labeled: bool = True
-) -> tuple[Shards, list[tuple[list[Label | None], str]]]:
-    """Find the images of shards; return also the labels in each, and why one may have none."""
-
-    def packed(number: int) -> tuple[int, _Packed, tuple[list[Label | None], str]]:
+    def packed(number: int) -> tuple[Any, ...]:
         index = index_shard(places[number])
-        where = index.stamp, np.array(index.offsets, np.int64), np.array(index.sizes, np.int64)
-        labels = index.labels if labeled else []
-        return number, (*where, Names.of(index.keys)), (labels, index.unlabeled)
+        where = np.array(index.offsets, np.int64), np.array(index.sizes, np.int64)
+        return number, index.stamp, *where, Names.of(index.keys), index.labels, index.unlabeled
 
     with ThreadPoolExecutor(THREADS if is_url(places[0]) else 1) as pool:  # to hide network latency
         found = sorted(pool.map(packed, turned(range(len(places)))), key=itemgetter(0))
-    states, offsets, sizes, keys = zip(*(each for _, each, _ in found), strict=True)
+    _, states, offsets, sizes, keys, labels, lacks = zip(*found, strict=True)
     count = [len(each) for each in keys]
     source = Shards(
         tuple(places),
-        tuple(states),
+        states,
         np.repeat(np.arange(len(places), dtype=np.int32), count),
         np.concatenate(offsets),
         np.concatenate(sizes),
         Names.joined(keys),
-        SingleLabels.blank(sum(count), 0),
+        blank(sum(count)),
         (),
+        kept,
     )
-    return source, [columns for _, _, columns in found]
+    return source, list(chain.from_iterable(labels)), next(filter(None, lacks), "")
 
 
 def _class_names(place: str) -> list[str] | None:
     """Return the lines of `classes.txt` beside a shard; None if it does not exist."""
     beside = f"{place.rpartition('/')[0] or ('.' if not place.startswith('/') else '')}/{CLASSES}"
     try:
-        if is_url(place):
-            text = read_whole(beside, MAX_BYTES).decode("utf-8")
-        else:
-            text = read_bytes(Path(beside), MAX_BYTES).decode("utf-8")
+        content = (
+            read_whole(beside, MAX_BYTES) if is_url(place) else read_bytes(Path(beside), MAX_BYTES)
+        )
+        text = content.decode("utf-8")
     except UnicodeDecodeError:
         raise DataError(f"{beside} is not UTF-8 text") from None
     except (OSError, RefusedError):  # it is optional
@@ -258,13 +243,12 @@ def _class_names(place: str) -> list[str] | None:
     return names
 
 
-T = TypeVar("T")
 GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, lie far apart, however many there are
 # what numbers the processes of torchrun, of SLURM (in a step, in an array) and of a Kubernetes Job
 NUMBERS = ("RANK", "SLURM_PROCID", "SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX")
 
 
-def turned(items: Sequence[T]) -> list[T]:
+def turned(items: Sequence[int]) -> list[int]:
     """Return a list from where this process begins, and then what comes before it.
 
     What one process does need not be done by the others when they come to it.

@@ -221,8 +221,8 @@ def _part(part: str, rows: dict[str, Any], task: VtabTask, place: str) -> Source
     if not SingleLabels(labels).fit(task.classes):
         wrong = labels[(labels < 0) | (labels >= task.classes)][0]
         raise DataError(f"{place}: class {wrong} is outside 0 to {task.classes - 1}")
-    images = unlabeled(table, f"{place} {part}", Inside(places(place)), _numbered(task))
-    return Relabeled(images, SingleLabels(labels), images.classes)
+    images = unlabeled(table, f"{place} {part}", Inside(places(place)))
+    return Relabeled(images, SingleLabels(labels), _numbered(task))
 
 
 def _numbered(task: VtabTask) -> tuple[str, ...]:
